@@ -26,10 +26,12 @@ from .specs.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A layer kind and how much of it trains; layers of one kind differ when only the last n train."""
+    """A layer kind and how much of it trains; layers of one kind differ when only the last n train, and in modules
+    that share weights."""
 
     kind: int  # index into ModelSpec.kinds
     trains: Trains  # of its weights
+    repeats: bool = False  # whether its weights are those of another prediction module
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,31 @@ class Problem:
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
-        return tuple(dict.fromkeys(self._variant_of_layer))
+        return tuple(dict.fromkeys((*self._variant_of_layer, *self._variants_of_mtp)))
 
     @cached_property
     def pattern(self) -> tuple[int, ...]:
         """Index into `variants` for every layer."""
         index = {variant: i for i, variant in enumerate(self.variants)}
         return tuple(index[variant] for variant in self._variant_of_layer)
+
+    @property
+    def mtp_kinds(self) -> tuple[int, ...]:
+        """Index into `ModelSpec.kinds` for every layer of a prediction module."""
+        return self.model.mtp_pattern or self.model.pattern[-1:]
+
+    @cached_property
+    def mtp(self) -> tuple[int, ...]:
+        """Index into `variants` for every layer of the prediction modules."""
+        index = {variant: i for i, variant in enumerate(self.variants)}
+        return tuple(index[variant] for variant in self._variants_of_mtp)
+
+    @cached_property
+    def _variants_of_mtp(self) -> tuple[Variant, ...]:
+        """They train as the last layer does."""
+        trains, shared = self._variant_of_layer[-1].trains, self.model.mtp_shared
+        return tuple(Variant(kind, trains, repeats=shared and module > 0)
+                     for module in range(self.model.mtp_layers) for kind in self.mtp_kinds)  # fmt: skip
 
     @cached_property
     def _variant_of_layer(self) -> tuple[Variant, ...]:
@@ -72,7 +92,8 @@ class Problem:
     def parameters(self) -> tuple[KindParameters, ...]:
         """Per variant, then the edges in the order of stages.py."""
         layers = tuple(
-            memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload)
+            memory.NO_PARAMETERS if v.repeats
+            else memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload)
             for v in self.variants
         )
         return layers + memory.edge_parameters(self.model, self.trains_everything)
@@ -81,7 +102,8 @@ class Problem:
     def matrices(self) -> dict[Matrix, Array]:
         """Parameters that Muon's ranks have whole -> [kind] how many there are, in the order of `parameters`."""
         found: dict[Matrix, Array] = {}
-        layers = [layer_matrices(self.model, self.model.kinds[v.kind]) if v.trains == "all" else ()
+        layers = [layer_matrices(self.model, self.model.kinds[v.kind]) if v.trains == "all" and not v.repeats
+                  else ()
                   for v in self.variants]  # fmt: skip
         edges = edge_matrices(self.model) if self.trains_everything else ()
         for kind, matrices in enumerate((*layers, *edges)):
@@ -122,4 +144,4 @@ class Problem:
 
     @property
     def edges(self) -> Edges:
-        return Edges(self.model.mtp_layers, self.model.tied_embeddings)
+        return Edges(self.model.mtp_layers, self.mtp, self.model.tied_embeddings)

@@ -16,10 +16,8 @@ from ..problem import Problem
 
 def _layers_per_kind(problem: Problem) -> list[int]:
     counts = [0] * problem.num_kinds
-    for kind in problem.pattern:
+    for kind in (*problem.pattern, *problem.mtp):
         counts[kind] += 1
-    if problem.model.mtp_layers:
-        counts[problem.pattern[-1]] += problem.model.mtp_layers
     return counts
 
 

@@ -35,7 +35,7 @@ def layer_matrices(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]
         yield from experts.matrices(block, h)
 
 
-def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, int], ...], ...]:
+def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, float], ...], ...]:
     """Matrices of the edges, in the order of stages.py. Adam updates the token table and the head. Megatron marks only
     these two (language_module.py), so learned positions are a matrix of Muon."""
     table = Matrix(((model.vocab, model.embedding_dim or model.hidden),), orthogonalised=False)
@@ -43,4 +43,5 @@ def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, int], ...], ...
     projection = Matrix(((model.hidden, 2 * model.hidden),), split=False)
     embedding = ((table, 1), (positions, 1)) if model.learned_positions else ((table, 1),)
     head = () if model.tied_embeddings else ((table, 1),)
-    return embedding, head, ((projection, 1),) if model.mtp_layers else (), ((table, 1),)
+    share = 1 / model.mtp_layers if model.mtp_shared and model.mtp_layers else 1.0  # of one that modules share
+    return embedding, head, ((projection, share),) if model.mtp_layers else (), ((table, 1),)

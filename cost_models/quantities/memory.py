@@ -93,6 +93,9 @@ class KindParameters:
     frozen: bool  # whether the base does not train
 
 
+NO_PARAMETERS = KindParameters(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False)  # of a layer with the weights of another one
+
+
 def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workload) -> KindParameters:
     """Parameters of a decoder layer; `trains` as in operations.Trains."""
     named = params.layer_parameters(model, kind)
@@ -114,6 +117,8 @@ def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters,
     table, widening = float(params.table_parameters(model)), float(params.widening_parameters(model))
     norm = float(params.final_norm_parameters(model))
     mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
+    if model.mtp_shared and model.mtp_layers:  # those of one are a part of each
+        mtp /= model.mtp_layers
 
     def edge(sharded: float, replicated: float) -> KindParameters:
         share = 1.0 if trains_all else 0.0

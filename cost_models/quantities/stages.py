@@ -97,7 +97,8 @@ EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
 class Edges:
     """What the ends of the model add to a split: MTP modules, and a head tied to the embedding."""
 
-    mtp_layers: int
+    mtp_layers: int  # modules
+    mtp: tuple[int, ...]  # kind of every layer of theirs
     tied: bool
 
 
@@ -139,7 +140,8 @@ def split_rows(
     rows[devices[0], EMBEDDING] += 1
     rows[devices[-1], HEAD] += 1
     rows[devices[-1], MTP] += edges.mtp_layers
-    rows[devices[-1], pattern[-1]] += edges.mtp_layers
+    for kind in edges.mtp:
+        rows[devices[-1], kind] += 1
     if devices[0] != devices[-1] and (edges.tied or edges.mtp_layers):
         rows[devices[-1], EMBEDDING_COPY] += 1
     return rows
@@ -243,7 +245,8 @@ def recomputed_rows(pattern: Sequence[int], num_kinds: int, edges: Edges, partit
             rows[chunk, kind] += 1
         start += size
     if partition.recomputed and 0 < partition.sizes[-1] == partition.recomputed[-1]:
-        rows[-1, pattern[-1]] += edges.mtp_layers
+        for kind in edges.mtp:
+            rows[-1, kind] += 1
     return rows
 
 

@@ -211,6 +211,8 @@ class ModelSpec:
     head_bias: bool = False  # one per token
     embedding_dim: int | None = None  # width of the token table where it is projected (opt-350m), None: hidden
     mtp_layers: int = 0  # multi-token-prediction modules, beside the layers
+    mtp_pattern: tuple[int, ...] = ()  # [layer of a module] index into `kinds`; (): one layer, as the last of the model
+    mtp_shared: bool = False  # whether all modules have the weights of one (Megatron Core, mtp_use_repeated_layer)
     dropout: bool = False  # trained with dropout on hidden states: saves one-byte masks
     source: str = ""  # of the numbers
     rope_theta: float | None = 10_000.0  # base of the rotary positions; None: learned ones, or ALiBi

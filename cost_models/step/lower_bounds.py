@@ -67,9 +67,10 @@ def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
     edges = len(kernels.layers) + EMBEDDING
     layer_s = np.min([kind_s[k] for k in ledger.kinds if k < layers], axis=0)
-    first_s, mtp = kind_s[edges], ledger.problem.model.mtp_layers
-    last_s = sum(ledger.totals[k] * kind_s[k] for k in ledger.kinds if k > edges)
-    last_s = last_s + mtp * kind_s[ledger.problem.pattern[-1]]
+    first_s = kind_s[edges]
+    last_s = sum((ledger.totals[k] * kind_s[k] for k in ledger.kinds if k > edges), np.zeros(len(x)))
+    for kind in ledger.problem.mtp:
+        last_s = last_s + kind_s[kind]
     whole = least_load_s(pp, np.full(len(x), float(ledger.problem.model.num_layers)), layer_s, first_s, last_s)
     # In a V one device holds both ends of the model.
     load_s = np.maximum(mean_s, np.where(FOLDED[x["schedule"]], 0.0, whole))

@@ -65,7 +65,8 @@ def _stated_splits(ledger: Ledger, case: Case) -> Splits:
         for kind in pattern[start : start + size]:
             rows[device, kind] += 1
         start += size
-    rows[devices[-1], pattern[-1]] += problem.model.mtp_layers
+    for kind in problem.mtp:
+        rows[devices[-1], kind] += 1
     at_first = even.counts[0, np.argmin(even.first[0]), num_kinds:]
     rows[devices[0], num_kinds:] += at_first
     if devices[0] != devices[-1]:

@@ -58,7 +58,11 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     pattern = tuple(data.get("pattern", ()))
     if not pattern or not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.pattern")])
+    mtp_pattern = tuple(data.get("mtp_pattern", ()))
+    if not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in mtp_pattern):
+        raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.mtp_pattern")])
     values = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern,
+              "mtp_pattern": mtp_pattern,
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
     _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)

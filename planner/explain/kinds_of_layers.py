@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from ...cost_models.problem import Variant
 from ...cost_models.quantities.layer_operations import name_of
 from ...cost_models.quantities.stages import EXTRA_KINDS
 from ...cost_models.rates.kernel_seconds import kernel_seconds
@@ -22,7 +23,7 @@ class KindLoad(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str  # of its blocks
-    layers: int  # of this kind in the model
+    layers: int  # of this kind in the model and its prediction modules
     forward_s: float  # seconds
     backward_s: float  # seconds
     share: float  # of the seconds of all layers
@@ -35,9 +36,9 @@ def kind_loads(request: Request, candidate: Candidate) -> tuple[KindLoad, ...]:
     problem, tables, key = staged.resolved.problem, staged.ledger.tables, staged.key
     kernels, layers = kernel_seconds(tables, staged.resolved.rates), slice(-EXTRA_KINDS)
     forward_s, backward_s = kernels.forward_s[layers, key], kernels.backward_s[layers, key]
-    counts = np.bincount(problem.pattern, minlength=problem.num_kinds)
+    counts = np.bincount((*problem.pattern, *problem.mtp), minlength=problem.num_kinds)
     seconds, saved = counts * (forward_s + backward_s), tables.saved(0, 0)[layers, key]
-    names = [_name(problem.model.kinds[variant.kind], variant.trains) for variant in problem.variants]
+    names = [_name(problem.model.kinds[variant.kind], variant) for variant in problem.variants]
     return tuple(
         KindLoad(**rounded({
             "name": names[kind], "layers": int(counts[kind]), "forward_s": float(forward_s[kind]),
@@ -48,7 +49,8 @@ def kind_loads(request: Request, candidate: Candidate) -> tuple[KindLoad, ...]:
     )  # fmt: skip
 
 
-def _name(kind: Layer, trains: str) -> str:
+def _name(kind: Layer, variant: Variant) -> str:
     window = kind.attention.window if kind.attention is not None else None
-    notes = [f"window {window}"] * (window is not None) + [trains] * (trains in ("frozen", "passes"))
+    notes = [f"window {window}"] * (window is not None) + [variant.trains] * (variant.trains in ("frozen", "passes"))
+    notes += ["shared weights"] * variant.repeats
     return f"{name_of(kind)} ({', '.join(notes)})" if notes else name_of(kind)

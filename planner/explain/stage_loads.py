@@ -53,7 +53,7 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
     return StageLoads(**rounded({
         "stage_s": _stage_s(staged), "even_stage_s": _stage_s(even), "layer_s": layer_s,
         "embedding_layers": float(worth[EMBEDDING] + worth[EMBEDDING_COPY]),
-        "head_layers": float(worth[HEAD] + worth[MTP]) + staged.resolved.model.mtp_layers,
+        "head_layers": float(worth[HEAD] + worth[MTP]) + len(staged.resolved.problem.mtp),
         "step_s": staged.step_s, "even_step_s": even.step_s, "even_layers": list(_layers(even)),
         "even_device_bytes": even.device_bytes, "memory_bytes": staged.resolved.memory_bytes,
         "simulated": staged.is_simulated, "can_split": can_split,

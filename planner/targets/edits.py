@@ -20,6 +20,7 @@ from .setup import Setup
 _MODEL = {
     "num_layers": ("model.layers",), "hidden": ("model.hidden",), "vocab": ("model.vocab",),
     "kinds": ("model.attention", "model.feed_forward"), "pattern": ("model.moe", "model.window"),
+    "mtp_pattern": ("model.pattern",), "mtp_shared": ("model.mtp_layers",),
     "moe_aux_loss_coeff": ("model.moe_aux_loss_coeff",), "moe_aux_loss_per_sequence": ("model.moe_aux_loss_coeff",),
 }  # fmt: skip
 # Compared as `emit` writes them, because --rotary-base is a whole number.

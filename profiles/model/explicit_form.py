@@ -9,7 +9,7 @@ from typing import Any
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec
 from ..io.document import LineOf, no_line
-from .explicit_pattern import read_mixers, read_pattern
+from .explicit_pattern import read_layers, read_mixers, read_pattern
 from .fields import Fields
 from .numerics import explicit_numerics
 
@@ -31,11 +31,12 @@ def read_explicit_form(
     rope_theta (10,000; null: no rotary positions), rope_scaling {type, factor, ...} as in config.json,
     moe_aux_loss_coeff (0: no balancing loss), moe_aux_loss_per_sequence (false),
     partial_rotary_factor (1), norm_epsilon (1e-5), activation (silu where gated, else gelu),
-    num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, sliding_window with window_layers (how many,
-    or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn, moe_layers (how many: the last
-    ones, or which), shared_gate, router_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or
-    sigmoid), router_normalised (true), router_scale (1)}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim,
-    qk_rope_head_dim, v_head_dim}, and `mixers` with `pattern` (explicit_pattern.py).
+    num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, mtp_shared, sliding_window with
+    window_layers (how many, or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn,
+    moe_layers (how many: the last ones, or which), shared_gate, router_bias, expert_bias, groups, top_groups (groups),
+    router_scores (softmax or sigmoid), router_normalised (true), router_scale (1), latent}, `mla` {kv_lora_rank,
+    q_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and `mixers` with `pattern` and `mtp_pattern`
+    (explicit_pattern.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
     Raises InputError with all problems, unknown fields included.
     """
@@ -57,8 +58,8 @@ def _model(f: Fields) -> ModelSpec:
     positions = f.count("max_positions", "seq_len")
     bias = f.flag("bias", False)
     norm_bias = f.flag("norm_bias", bias)
-    layers = _layers(f, hidden, num_layers, bias, norm_bias)
-    kinds = tuple(dict.fromkeys(layers))
+    layers, of_mtp = _layers(f, hidden, num_layers, bias, norm_bias)
+    kinds = tuple(dict.fromkeys((*layers, *of_mtp)))
     family = str(f.data.get("family", "own"))
     learned = f.get("learned_positions")
     if isinstance(learned, bool):
@@ -80,6 +81,8 @@ def _model(f: Fields) -> ModelSpec:
         norm_bias=norm_bias,
         head_bias=f.flag("head_bias", False),
         mtp_layers=f.count("mtp_layers", default=0, minimum=0),
+        mtp_pattern=tuple(kinds.index(layer) for layer in of_mtp),
+        mtp_shared=f.flag("mtp_shared", False),
         dropout=f.flag("dropout", False),
         moe_aux_loss_coeff=f.number("moe_aux_loss_coeff", 0.0),
         moe_aux_loss_per_sequence=f.flag("moe_aux_loss_per_sequence", False),
@@ -87,8 +90,11 @@ def _model(f: Fields) -> ModelSpec:
     )
 
 
-def _layers(f: Fields, hidden: int, num_layers: int, bias: bool, norm_bias: bool) -> list[Layer]:
-    """One layer after the other; those of equal shape are equal."""
+def _layers(
+    f: Fields, hidden: int, num_layers: int, bias: bool, norm_bias: bool
+) -> tuple[list[Layer], list[Layer]]:  # fmt: skip
+    """One layer after the other; those of equal shape are equal. And those of a prediction module, where it has others
+    than the last one of the model."""
     num_norms = f.count("num_norms", default=2, minimum=0)
     if f.has("pattern") or f.has("mixers"):
         norms = Layer(attention=None, feed_forward=None, num_norms=num_norms, norm_bias=norm_bias)
@@ -105,11 +111,15 @@ def _layers(f: Fields, hidden: int, num_layers: int, bias: bool, norm_bias: bool
         block = routed.get(index) or dense or FeedForward(inner=1)
         windowed = replace(attention, window=windows.get(index))
         layers.append(Layer(attention=windowed, feed_forward=block, num_norms=num_norms, norm_bias=norm_bias))
-    return layers
+    if f.has("mtp_pattern"):
+        f.problem("mtp_pattern", "goes with `pattern`: without one, a module is a layer as the last of the model")
+    return layers, []
 
 
-def _patterned(f: Fields, hidden: int, num_layers: int, bias: bool, norms: Layer) -> list[Layer]:
-    """Layers as `pattern` has them."""
+def _patterned(
+    f: Fields, hidden: int, num_layers: int, bias: bool, norms: Layer
+) -> tuple[list[Layer], list[Layer]]:  # fmt: skip
+    """Layers as `pattern` has them, and those of `mtp_pattern`."""
     words = f.get("pattern")
     blocks: dict[str, Attention | Mixer | FeedForward | MixtureOfExperts] = dict(read_mixers(f))
     if isinstance(words, list) and any("attention" in str(word).split("+") for word in words):
@@ -123,11 +133,12 @@ def _patterned(f: Fields, hidden: int, num_layers: int, bias: bool, norms: Layer
         if "moe_layers" in f.data["moe"]:
             f.problem("moe", "moe_layers says the same as `pattern`", "leave it out")
     layers, windows = read_pattern(f, num_layers, blocks, norms), _windows(f, num_layers)
-    return [
+    windowed = [
         layer if layer.attention is None
         else replace(layer, attention=replace(layer.attention, window=windows.get(index)))
         for index, layer in enumerate(layers)
     ]  # fmt: skip
+    return windowed, read_layers(f, "mtp_pattern", blocks, norms) if f.has("mtp_pattern") else []
 
 
 def _attention(f: Fields, hidden: int, bias: bool) -> Attention:
@@ -210,6 +221,7 @@ def _experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
         expert_bias=moe.flag("expert_bias", False),
         router_bias=moe.flag("router_bias", False),
         shared_inner=moe.count("shared_ffn", default=shared * inner, minimum=0),
+        latent=moe.optional_count("latent"),
         shared_gate=moe.flag("shared_gate", False),
         groups=groups,
         top_groups=moe.count("top_groups", default=groups),

@@ -1,7 +1,8 @@
 """The layers of the explicit form where they have other blocks than attention and a feed-forward one.
 
 `mixers`: a name of the user's -> {kind, and the sizes of that kind}. `pattern`: one entry per layer, its blocks joined
-by `+`: `attention`, a name of `mixers`, `mlp`, `experts`; `mamba+mlp` has two blocks, `mlp` one.
+by `+`: `attention`, a name of `mixers`, `mlp`, `experts`; `mamba+mlp` has two blocks, `mlp` one. `mtp_pattern`:
+the same of a prediction module.
 """
 
 from __future__ import annotations
@@ -78,21 +79,29 @@ def _word(sizes: Fields, name: str, words: tuple[str, ...], default: Any) -> str
 
 def read_pattern(f: Fields, num_layers: int, blocks: Blocks, layer: Layer) -> list[Layer]:
     """The layers of `pattern`. blocks: what its words mean. layer: norms of all."""
-    words = f.get("pattern")
+    words, layers = f.get("pattern"), read_layers(f, "pattern", blocks, layer)
     if not isinstance(words, list) or not words:
-        f.problem("pattern", f"must be a list with one entry per layer, is {words!r}",
-                  "such as [mamba+mlp, attention+mlp]")  # fmt: skip
-        return [layer]
+        return layers
     if len(words) != num_layers:
         f.problem("pattern", f"has {len(words)} entries for {num_layers} layers")
-    kinds = {word: _layer(f, word, blocks, layer) for word in dict.fromkeys(map(str, words))}
-    used = {part for word in kinds for part in word.split("+")}
+    used = {part for word in map(str, words) for part in word.split("+")}
     for name in blocks.keys() - used - set(_BLOCKS):
         f.problem("mixers", f"{name} is in no layer of `pattern`")
+    return layers
+
+
+def read_layers(f: Fields, field: str, blocks: Blocks, layer: Layer) -> list[Layer]:
+    """The layers of `field`: a pattern of any length."""
+    words = f.get(field)
+    if not isinstance(words, list) or not words:
+        f.problem(field, f"must be a list with one entry per layer, is {words!r}",
+                  "such as [mamba+mlp, attention+mlp]")  # fmt: skip
+        return [layer]
+    kinds = {word: _layer(f, field, word, blocks, layer) for word in dict.fromkeys(map(str, words))}
     return [kinds[str(word)] for word in words]
 
 
-def _layer(f: Fields, word: str, blocks: Blocks, layer: Layer) -> Layer:
+def _layer(f: Fields, field: str, word: str, blocks: Blocks, layer: Layer) -> Layer:
     """A layer of the blocks in `word`."""
     made = replace(layer, attention=None, feed_forward=None, mixer=None)
     parts = word.split("+")
@@ -107,9 +116,9 @@ def _layer(f: Fields, word: str, blocks: Blocks, layer: Layer) -> Layer:
         else:
             needed = {"experts": "needs `moe`", "mlp": "needs `ffn_hidden`", "attention": "needs `heads`"}
             text = needed.get(part, f"is no block; known are {', '.join((*_BLOCKS, *(blocks.keys() - set(_BLOCKS))))}")
-            f.problem("pattern", f"`{part}` of `{word}` {text}")
+            f.problem(field, f"`{part}` of `{word}` {text}")
     if len(set(parts)) < len(parts) or {"mlp", "experts"} <= set(parts) or _mixers(parts, blocks) > 1:
-        f.problem("pattern", f"`{word}` has more than one block of a sort: attention, a mixer, mlp or experts")
+        f.problem(field, f"`{word}` has more than one block of a sort: attention, a mixer, mlp or experts")
     both = made.mixes and made.feed_forward is not None
     return made if both else replace(made, num_norms=min(made.num_norms, 1))
 

@@ -20,30 +20,27 @@ _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "mo
 _OLDER = {"mamba": "linear_attention", "attention": "full_attention"}  # spellings of `layers_block_type`
 
 
-def _one_of(f: Fields, name: str, kinds: Mapping[str, Layer]) -> list[str]:
-    """The kind of every layer: a string of _LETTERS in field `name`, or the words of `layers_block_type`."""
+def _one_of(f: Fields, name: str, kinds: Mapping[str, Layer], *by_words: str) -> list[str]:
+    """The kind of every layer: a string of _LETTERS in field `name`, or the words of a field of `by_words`."""
     pattern = f.get(name)
     if pattern is None:
-        words = f.get("layers_block_type", "layer_types")
+        words = f.get(*by_words)
         if words is None:
             f.problem(name, "is missing: which layers are of which kind")
             return []
         if not isinstance(words, list):
-            f.problem("layers_block_type", f"must be a list with one entry per layer, is {words!r}")
+            f.problem(by_words[0], f"must be a list with one entry per layer, is {words!r}")
             return []
         pattern = [_OLDER.get(str(word), str(word)) for word in words]
         unknown = sorted(set(pattern) - set(kinds))
         if unknown:
-            f.problem("layers_block_type", f"holds {', '.join(unknown)}; known are {', '.join(kinds)}")
+            f.problem(by_words[0], f"holds {', '.join(unknown)}; known are {', '.join(kinds)}")
     elif not isinstance(pattern, str) or not set(pattern) <= set(_LETTERS):
         letters = ", ".join(f"{letter} ({kind})" for letter, kind in _LETTERS.items())
         f.problem(name, f"must be made of the letters {letters}, is {pattern!r}")
         return []
     else:
         pattern = [_LETTERS[letter] for letter in pattern]
-    stated = f.optional_count("num_hidden_layers")
-    if stated is not None and stated != len(pattern):
-        f.problem(name, f"has {len(pattern)} entries for {stated} layers")
     return [kind for kind in pattern if kind in kinds]
 
 
@@ -72,14 +69,30 @@ def nemotron_h(f: Fields) -> ModelSpec:
         "mlp": replace(block, feed_forward=mlp),
         "moe": replace(block, feed_forward=_nemotron_experts(f)),
     }
-    layers = [kinds[name] for name in _one_of(f, "hybrid_override_pattern", kinds)]
-    if not layers:
-        layers = [kinds["mlp"]]
+    names = _one_of(f, "hybrid_override_pattern", kinds, "layers_block_type", "layer_types")
+    if (stated := f.optional_count("num_hidden_layers")) is not None and f.sound and stated != len(names):
+        f.problem("hybrid_override_pattern", f"has {len(names)} entries for {stated} layers")
+    layers = [kinds[name] for name in names] or [kinds["mlp"]]
     positions = f.count("max_position_embeddings", default=4096)
     if mlp_bias and kinds["moe"] in layers:
         f.problem("mlp_bias", "has no formula beside experts: bias terms of shared experts and of the latent width")
     spec = assemble(f, "nemotron_h", layers, hidden=hidden, tied=False, max_positions=positions)
-    return replace(spec, tied_embeddings=False)  # whatever the config says: its class in transformers ties nothing
+    spec = replace(spec, tied_embeddings=False)  # whatever the config says: its class in transformers ties nothing
+    return _with_predictions(f, spec, kinds)
+
+
+def _with_predictions(f: Fields, spec: ModelSpec, kinds: Mapping[str, Layer]) -> ModelSpec:
+    """The model with its prediction modules, each of layers of these kinds. Its class in transformers builds none;
+    Megatron-Bridge does (NemotronHBridge, 067f987d), and lets all share the weights of one unless told otherwise."""
+    modules = f.count("num_nextn_predict_layers", default=0, minimum=0)
+    if not modules:
+        return spec
+    layers = [kinds[name] for name in _one_of(f, "mtp_hybrid_override_pattern", kinds, "mtp_layers_block_type")]
+    every = tuple(dict.fromkeys((*spec.kinds, *layers)))
+    return replace(
+        spec, kinds=every, mtp_layers=modules, mtp_pattern=tuple(every.index(layer) for layer in layers),
+        mtp_shared=modules > 1 and f.flag("mtp_use_repeated_layer", True),
+    )  # fmt: skip
 
 
 def _nemotron_experts(f: Fields) -> MixtureOfExperts:

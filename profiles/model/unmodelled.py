@@ -30,7 +30,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "hy_v3": {"enable_moe_fp32_combine": True},  # where sums of shared and routed experts are rounded
     "minimax_m2": _NO_NOISE,
     "mixtral": _NO_NOISE,
-    "nemotron_h": {"mamba_hidden_act": "silu", "num_nextn_predict_layers": 0},
+    "nemotron_h": {"mamba_hidden_act": "silu"},
     "olmoe": {"clip_qkv": None},
     "opt": {"do_layer_norm_before": True},
     "phimoe": {**_NO_NOISE, "input_jitter_noise": 0.0},

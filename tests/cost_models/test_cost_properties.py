@@ -154,6 +154,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "deepseek, 9 layers, two mtp": lambda: Case(
         truncated("deepseek-v3", 9, mtp_layers=2), Workload(seq_len=4096, global_batch=24), "gb200-nvl72:3"
     ),
+    "hybrid, 12 layers, two mtp that share weights": lambda: Case(
+        truncated("nemotron-3.5-lightning-30b-a3b", 12), Workload(seq_len=4096, global_batch=48), "dgx-h100:2",
+        "megatron-core",
+    ),
     "gpt": lambda: Case(
         truncated("gpt3-175b", 96), Workload(seq_len=2048, global_batch=64), "dgx-a100:4", "megatron-core", True
     ),
@@ -396,7 +400,7 @@ def test_sharding_conserves_parameters(name: str, seed: int) -> None:
     tables, tp, folded = batch.tables.parameters, columns["tp"], columns["ep"] * columns["etp"]
     model = problem.model
     replicated = [
-        float(sum(layer_parameters(model, model.kinds[v.kind]).get(name, 0) for name in REPLICATED))
+        float(sum(layer_parameters(model, model.kinds[v.kind]).get(name, 0) for name in REPLICATED)) * (not v.repeats)
         for v in problem.variants
     ]
     replicated += [row.replicated for row in problem.parameters[problem.num_kinds :]]
@@ -433,7 +437,7 @@ def test_stages_hold_all_layers_once(name: str, seed: int) -> None:
     model = case.model
     assert batch.splits.devices[batch.split].sum(axis=1).tolist() == columns["pp"].tolist()
     layers = batch.over_profiles(np.array(batch.layers))
-    check(layers == model.num_layers + model.mtp_layers, columns, layers)
+    check(layers == model.num_layers + model.mtp_layers * len(case.problem.mtp_kinds), columns, layers)
     for kind in batch.kinds:
         over = batch.over_profiles(np.array([batch.counts[j][kind] for j in range(batch.num_profiles)]))
         check(over == batch.totals[kind], columns, over)

@@ -9,6 +9,7 @@ from ....cost_models.specs.workload import Workload
 from ..option_lists import OptionList
 from .hybrid import cannot_mix, is_hybrid
 from .model import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks, windows
+from .mtp import cannot_predict
 from .muon import cannot_orthogonalise
 from .rope import cannot_rotate
 
@@ -57,7 +58,8 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
         "workload.lora: pretrain_gpt.py trains no adapters": workload.lora is not None,
         "workload.trains_layers: pretrain_gpt.py trains all layers": workload.trains_layers is not None,
         f"workload.optimizer: there is no {workload.optimizer}": workload.optimizer == "adamw-8bit",
-        **_unwritten(model), **cannot_rotate(model, options), **cannot_orthogonalise(workload, options),
+        **cannot_predict(model, options, hybrid=hybrid), **_unwritten(model), **cannot_rotate(model, options),
+        **cannot_orthogonalise(workload, options),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 
@@ -85,7 +87,6 @@ def _cannot_route(routed: list[MixtureOfExperts]) -> dict[str, bool]:
     """Sentence -> whether it applies to blocks of experts."""
     return {
         "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
-        "model.kinds.latent: experts of a latent width are not written": any(block.latent for block in routed),
         "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
             any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
                 for block in routed),

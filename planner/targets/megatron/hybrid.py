@@ -47,13 +47,22 @@ def _letter(kind: Layer) -> str | None:
     return letters[0] if given == 1 and letters else None
 
 
-def symbols_of(text: str) -> str:
-    """The symbols of a pattern, one per layer. Raises InputError for one that a plan does not have."""
-    letters = text.replace("|", "")
-    if unknown := sorted(set(letters) - set(_WORDS)):
-        hint = f"a plan has the symbols {', '.join(_WORDS)}, and | between stages"
+def layers_of(text: str) -> str:
+    """The part of a pattern with the layers of the model, `|` between stages."""
+    return text.partition("/")[0]
+
+
+def _symbols_of(text: str) -> tuple[str, list[str]]:
+    """The symbols of the layers, and those of each prediction module. Raises InputError for one that no plan has."""
+    layers, *modules = text.split("/")
+    letters = layers.replace("|", "")
+    if unknown := sorted(set("".join([letters, *modules])) - set(_WORDS)):
+        hint = f"a plan has the symbols {', '.join(_WORDS)}, | between stages, and / before each prediction module"
         raise InputError(f"{PATTERN} {text}: `{unknown[0]}` has no counterpart in a plan", hint=hint)
-    return letters
+    if len(set(modules)) > 1 or "" in modules:
+        raise InputError(f"{PATTERN} {text}: prediction modules {', '.join(modules)} are not the same layers",
+                         hint="such as MEM*/*E/*E")  # fmt: skip
+    return letters, modules
 
 
 def cannot_mix(model: ModelSpec, options: OptionList | None) -> list[str]:
@@ -71,7 +80,6 @@ def cannot_mix(model: ModelSpec, options: OptionList | None) -> list[str]:
             not model.attentions or not model.feed_forwards,
         "model.kinds.rotary: attention has rotary positions in all layers or in none":
             len({attention.rotary for attention in model.attentions}) > 1,
-        "model.mtp_layers: layers of a prediction module have a pattern that no plan holds": model.mtp_layers > 0,
         "model.kinds: pretrain_hybrid.py is there from Megatron-LM 0.18 on":
             options is not None and options.target == "megatron" and options.version.startswith(("0.16.", "0.17.")),
     }  # fmt: skip
@@ -82,21 +90,25 @@ def _write(setup: Setup) -> Settings:
     mixer = next((mixer for mixer in setup.model.mixers if isinstance(mixer, Mamba2)), None)
     if not is_hybrid(setup.model):
         return {}
-    letters = "".join(_letter(setup.model.kinds[kind]) or "" for kind in setup.model.pattern)
+    letters, module = ("".join(_letter(setup.model.kinds[kind]) or "" for kind in kinds)
+                       for kinds in (setup.model.pattern, setup.problem.mtp_kinds))  # fmt: skip
     bounds = pairwise(accumulate(setup.chunk_sizes, initial=0))
-    out: Settings = {PATTERN: "|".join(letters[first:end] for first, end in bounds), "--spec": _SPEC, _FLAG: True}
+    stages = "|".join(letters[first:end] for first, end in bounds)
+    out: Settings = {PATTERN: stages + f"/{module}" * setup.model.mtp_layers, "--spec": _SPEC, _FLAG: True}
     return out | {argument: getattr(mixer, size) for size, argument in _SIZES.items() if mixer is not None}
 
 
 def _read(settings: Settings, facts: Facts) -> Facts:
     if (text := settings.get(PATTERN)) is None:
         return {}
-    letters = symbols_of(str(text))
+    letters, modules = _symbols_of(str(text))
     # The defaults of TransformerConfig.
     width = settings.get("--mamba-head-dim", 64)
     usual = {"heads": 2 * facts.get("model.hidden", 0) // width, "head_dim": width, "groups": 8, "state": 128}
     mixer = {size: settings.get(argument, usual[size]) for size, argument in _SIZES.items()}
     out: Facts = {"model.layers": len(letters), "model.pattern": [_WORDS[letter] for letter in letters]}
+    if modules:
+        out |= {"model.mtp_layers": len(modules), "model.mtp_pattern": [_WORDS[letter] for letter in modules[0]]}
     if "M" in letters:
         out["model.mixers"] = {_WORDS["M"]: {"kind": Mamba2.kind, "chunk": FIXED["chunk"], **mixer}}
     return out
@@ -104,7 +116,7 @@ def _read(settings: Settings, facts: Facts) -> Facts:
 
 def stages_read(text: str, pp: int) -> Facts:
     """Chunks of a pattern. Without a separator stages share evenly."""
-    sizes = [len(segment) for segment in text.split("|")]
+    sizes = [len(segment) for segment in layers_of(text).split("|")]
     if len(sizes) == 1 and sizes[0] % pp == 0:
         sizes = [sizes[0] // pp] * pp
     if len(sizes) % pp:

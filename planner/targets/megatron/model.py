@@ -6,7 +6,7 @@ from ....cost_models.specs.model import Attention, FeedForward, MixtureOfExperts
 from ....cost_models.specs.workload import Workload
 from ..options import Entry, Facts, Settings, number, switch
 from ..setup import Setup
-from . import hybrid, rope
+from . import hybrid, mtp, rope
 from .layer_patterns import pattern_text, read_pattern
 
 # Activation -> its argument, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
@@ -146,6 +146,8 @@ def _moe_write(setup: Setup) -> Settings:
         out["--moe-shared-expert-gate"] = True
     if block.router_bias:
         out["--moe-router-enable-expert-bias"] = True
+    if block.latent:
+        out["--moe-latent-size"] = block.latent
     return out | _router(block)
 
 
@@ -181,6 +183,7 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
         "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
         "router_bias": bool(settings.get("--moe-router-enable-expert-bias")),
+        **({"latent": latent} if (latent := settings.get("--moe-latent-size")) else {}),
         **({"moe_layers": [index for index, is_routed in enumerate(routed) if is_routed]} if routed else {}),
         "groups": (groups := settings.get("--moe-router-num-groups") or 1),
         "top_groups": settings.get("--moe-router-group-topk") or groups,
@@ -272,7 +275,7 @@ MODEL = (
           ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
            "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-router-enable-expert-bias",
            "--moe-router-num-groups", "--moe-router-group-topk", "--moe-router-score-function",
-           "--moe-router-pre-softmax", "--moe-router-topk-scaling-factor"),
+           "--moe-router-pre-softmax", "--moe-router-topk-scaling-factor", "--moe-latent-size"),
           _moe_write, _moe_read),
     Entry(("workload.expert_capacity_factor",), ("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"),
           _capacity_write, _capacity_read),
@@ -286,7 +289,7 @@ MODEL = (
     Entry(("model.positions",), rope.OPTIONS, rope.write, rope.read),
     switch("model.tied_embeddings", "--untie-embeddings-and-output-weights", lambda s: s.model.tied_embeddings,
            when=False),
-    number("model.mtp_layers", "--mtp-num-layers", lambda s: s.model.mtp_layers, 0),
+    mtp.ENTRY,
     Entry(("model.dropout",), ("--attention-dropout", "--hidden-dropout"), _dropout_write,
           lambda given, facts: {"model.dropout": given.get("--hidden-dropout", 0.1) > 0}),
     Entry(("model.vocab",), ("--vocab-size", "--padded-vocab-size"), lambda s: {"--vocab-size": s.model.vocab},

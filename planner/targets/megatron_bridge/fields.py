@@ -123,7 +123,8 @@ _TWINS = (
     _same(PATTERN, "model.hybrid_layer_pattern"),
     _flag("--is-hybrid-model", "model.is_hybrid_model"),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
-      for name in ("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim")),
+      for name in ("mamba_num_heads", "mamba_head_dim", "mamba_num_groups", "mamba_state_dim", "moe_latent_size")),
+    _flag("--mtp-use-repeated-layer", "model.mtp_use_repeated_layer"),
     _same("--seq-length", "model.seq_length", "dataset.seq_length"),
     _same("--micro-batch-size", "train.micro_batch_size"),
     _same("--global-batch-size", "train.global_batch_size"),
@@ -210,6 +211,7 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
         value = next((given for given in values if given not in (False,)), values[0] if values else None)
         if value is not None and (translated := twin.to_argument(value)) is not None:
             out[twin.argument] = translated
+    out |= hybrid.with_modules(settings)
     if not settings.get("model.cpu_offloading"):
         out.pop("--cpu-offloading-num-layers", None)
     if "--num-query-groups" in out:

@@ -18,12 +18,13 @@ from ....cost_models.layouts import SCHEDULES
 from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ...space.rules import Columns, Rule
-from ..megatron.hybrid import FIXED, is_hybrid
+from ..megatron.hybrid import FIXED, PATTERN, is_hybrid, layers_of
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
 
 PROVIDER = "HybridModelProvider"
-_PATTERN, _CHUNK = "model.hybrid_layer_pattern", "model.mamba_chunk_size"
+_PATTERN, _CHUNK, _MODULE = (f"model.{name}" for name in (
+    "hybrid_layer_pattern", "mamba_chunk_size", "mtp_hybrid_override_pattern"))  # fmt: skip
 # Fields that no other class has.
 _OWN = (_PATTERN, _CHUNK, "model.hybrid_stack_spec")
 # Argument -> its value by default in this class, and the field that says another.
@@ -43,6 +44,14 @@ def defaults(settings: Mapping[str, Any]) -> Settings:
     if settings.get("model") != PROVIDER:
         return {}
     return {name: value for name, (value, field) in _DEFAULTS.items() if field not in settings or name == "--spec"}
+
+
+def with_modules(settings: Mapping[str, Any]) -> Settings:
+    """The pattern with its prediction modules, as the class joins them where their layers have a field of their own."""
+    pattern, module = settings.get(_PATTERN), settings.get(_MODULE)
+    if pattern is None or not module:
+        return {}
+    return {PATTERN: layers_of(str(pattern)) + f"/{module}" * int(settings.get("model.mtp_num_layers") or 0)}
 
 
 def _chunks(model: ModelSpec) -> list[int]:
@@ -69,7 +78,10 @@ def with_usual_chunks(model: ModelSpec) -> ModelSpec:
     return replace(model, kinds=tuple(kinds)) if len(set(_chunks(model))) == 1 else model
 
 
-CHUNK = Entry(("model.mixers",), (_CHUNK,), _chunk_write, _chunk_read)
+ENTRIES = (
+    Entry(("model.mixers",), (_CHUNK,), _chunk_write, _chunk_read),
+    Entry(("model.pattern",), (_MODULE,), lambda setup: {}, lambda settings, facts: {}),  # `with_modules` reads it
+)
 
 
 def conflicts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -78,7 +90,7 @@ def conflicts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [(field, f"is a field of {PROVIDER}, not of {name}") for field in _OWN if name and field in settings]
     if (pattern := settings.get(_PATTERN)) is None:
         return [("model", f"{PROVIDER} needs {_PATTERN}: which layers are of which kind")]
-    layers, counted = settings.get("model.num_layers"), len(str(pattern).replace("|", ""))
+    layers, counted = settings.get("model.num_layers"), len(layers_of(str(pattern)).replace("|", ""))
     if layers not in (None, counted):
         return [(_PATTERN, f"has {counted} layers, model.num_layers is {layers}: leave one of them out")]
     return []

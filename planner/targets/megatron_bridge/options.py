@@ -99,7 +99,7 @@ def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
 
 TABLE = Table((
     *(_translated(entry) for entry in megatron.TABLE.entries),
-    hybrid.CHUNK,
+    *hybrid.ENTRIES,
     Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),

@@ -99,6 +99,8 @@ def _training(model: ModelSpec, workload: Workload) -> dict[str, bool]:
         f"the runtime has no optimizer {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
         "the runtime's multi-token prediction needs a head of its own, not the embedding's":
             model.mtp_layers > 0 and model.tied_embeddings,
+        "the runtime's prediction modules are one layer each, as the last of the model, with weights of their own":
+            model.mtp_layers > 0 and (len(model.mtp_pattern) > 0 or model.mtp_shared),
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from meshwright.cost_models.quantities.params import (
 )
 from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
 from meshwright.profiles.model.huggingface import read_config
+from meshwright.profiles.model.load import load_model
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from ...meta_models import assert_equal_counts, text_config
@@ -340,6 +342,16 @@ def test_the_ends_of_a_model_split_only_what_has_a_row_per_token() -> None:
     assert (embedding.sharded, embedding.replicated) == (vocab * narrow, narrow * wide + positions * wide)
     assert (head.sharded, head.replicated) == (0, wide * narrow)  # tied, and no norm behind the layers
     assert (copy.sharded, copy.replicated) == (vocab * narrow, 0)
+
+
+def test_prediction_modules_of_nemotron_lightning_share_their_weights() -> None:
+    """32,913,266,240 parameters in all (Megatron-Bridge 067f987d, its verification card), of which we hold no biases of
+    routers: 128 in each of 24 blocks of experts."""
+    spec = load_model("nemotron-3.5-lightning-30b-a3b")[0]
+    assert (spec.mtp_layers, spec.mtp_shared, len(spec.mtp_pattern)) == (2, True, 2)
+    assert total_parameters(spec) + mtp_parameters(spec) + 24 * 128 == 32_913_266_240
+    apart = mtp_parameters(replace(spec, mtp_shared=False))
+    assert apart == 2 * mtp_parameters(spec)
 
 
 def test_mtp_module_of_deepseek_v3_by_hand() -> None:

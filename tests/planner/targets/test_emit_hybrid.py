@@ -31,6 +31,8 @@ from meshwright.errors import InputError
 from .emit_plans import config_of
 
 BIG, NANO = "nemotron-h-56b", "nemotron-3-nano-30b-a3b"
+LIGHTNING, SUPER = "nemotron-3.5-lightning-30b-a3b", "nemotron-3-super-120b-a12b"
+PREDICTING = [(LIGHTNING, "dp16-ep8-mbs1-z1-rfull", 2), (SUPER, "tp2-pp2-dp32-ep64-mbs1-z1-rfull", 16)]
 PLANS = [(BIG, "tp8-dp4-mbs1-z1-rfull", 4), (BIG, "tp8-pp2-dp2-mbs1-z1-rfull", 4), (NANO, "dp16-ep8-mbs1-z1-rfull", 2)]
 WORKLOAD = Workload(seq_len=8192, global_batch=64)
 
@@ -56,7 +58,7 @@ def with_mixer(**sizes: Any) -> ModelSpec:
 
 
 @pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
-@pytest.mark.parametrize(("model", "layout", "nodes"), PLANS)
+@pytest.mark.parametrize(("model", "layout", "nodes"), PLANS + PREDICTING)
 def test_files_are_right_and_describe_the_same_model(model: str, layout: str, nodes: int, target: str) -> None:
     plan, config = planned(model, layout, nodes, target), config_of(target)
     files = emit(plan, target).files
@@ -69,8 +71,26 @@ def test_files_are_right_and_describe_the_same_model(model: str, layout: str, no
             for name, text in files.items()}  # fmt: skip
     facts = config.table(options).read(config.read_folder(bare, options).settings)
     read, _ = read_explicit_form(request_part(facts, "model"), model)
-    assert (read.kinds, read.pattern) == (setup.model.kinds, setup.model.pattern)
+    for field in ("kinds", "pattern", "mtp_layers", "mtp_pattern", "mtp_shared"):
+        assert getattr(read, field) == getattr(setup.model, field)
     assert layout_of(facts, setup.layout.num_gpus) == setup.layout
+
+
+def test_prediction_modules_follow_the_layers() -> None:
+    arguments = emit(planned(*PREDICTING[0]), "megatron").files["megatron.args"]
+    assert "MEMEMEME/*E/*E\n" in arguments
+    assert "--mtp-num-layers 2\n--mtp-use-repeated-layer\n" in arguments
+    facts = BRIDGE.read({
+        "model": "HybridModelProvider", "model.hybrid_layer_pattern": "ME*E", "model.mtp_num_layers": 2,
+        "model.mtp_hybrid_override_pattern": "*E", "model.mtp_use_repeated_layer": True,
+    })  # fmt: skip
+    assert (facts["model.mtp_layers"], facts["model.mtp_shared"], facts["model.layers"]) == (2, True, 4)
+    assert facts["model.mtp_pattern"] == ["attention", "experts"]
+
+
+def test_the_runtime_has_prediction_modules_of_one_layer() -> None:
+    reasons = "; ".join(load_target("meshwright").cannot_build(spec(SUPER), WORKLOAD))
+    assert "prediction modules are one layer each" in reasons
 
 
 def test_stages_are_parts_of_the_pattern() -> None:
@@ -90,7 +110,8 @@ def test_an_edit_of_the_pattern_is_found() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "pp", "reason"), [
-    ("MG*-", 1, "`G` has no counterpart"), ("M-*-/*E", 1, "`/` has no counterpart"),
+    ("MG*-", 1, "`G` has no counterpart"), ("M-*-/*G", 1, "`G` has no counterpart"),
+    ("M-*-/*E/*-", 1, "prediction modules .* are not the same layers"), ("M-*-/", 1, "are not the same layers"),
     ("M-|*-|M-", 2, "3 stages, no multiple of pp 2"), ("M-*", 2, "no multiple of pp 2"),
 ])  # fmt: skip
 def test_a_pattern_that_no_plan_holds_is_refused(pattern: str, pp: int, reason: str) -> None:
@@ -103,7 +124,6 @@ def test_a_pattern_that_no_plan_holds_is_refused(pattern: str, pp: int, reason: 
 @pytest.mark.parametrize(("model", "reason"), [
     (with_mixer(chunk=256), "no argument for chunk 256, not 128"),
     (with_mixer(in_bias=True), "in_bias True, not False"),
-    (replace(spec(BIG), mtp_layers=1), "layers of a prediction module"),
     (spec("qwen3-next-80b-a3b"), "its symbols are layers of one block"), (spec("bamba-9b"), "its symbols are layers"),
 ])  # fmt: skip
 def test_what_has_no_argument_is_refused_by_name(model: ModelSpec, reason: str) -> None:
