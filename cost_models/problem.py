@@ -56,11 +56,6 @@ class Problem:
         index = {variant: i for i, variant in enumerate(self.variants)}
         return tuple(index[variant] for variant in self._variant_of_layer)
 
-    @property
-    def mtp_kinds(self) -> tuple[int, ...]:
-        """Index into `ModelSpec.kinds` for every layer of a prediction module."""
-        return self.model.mtp_pattern or self.model.pattern[-1:]
-
     @cached_property
     def mtp(self) -> tuple[int, ...]:
         """Index into `variants` for every layer of the prediction modules."""
@@ -71,8 +66,9 @@ class Problem:
     def _variants_of_mtp(self) -> tuple[Variant, ...]:
         """They train as the last layer does."""
         trains, shared = self._variant_of_layer[-1].trains, self.model.mtp_shared
+        kinds = self.model.mtp_pattern or self.model.pattern[-1:]
         return tuple(Variant(kind, trains, repeats=shared and module > 0)
-                     for module in range(self.model.mtp_layers) for kind in self.mtp_kinds)  # fmt: skip
+                     for module in range(self.model.mtp_layers) for kind in kinds)  # fmt: skip
 
     @cached_property
     def _variant_of_layer(self) -> tuple[Variant, ...]:

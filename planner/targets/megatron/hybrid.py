@@ -90,8 +90,9 @@ def _write(setup: Setup) -> Settings:
     mixer = next((mixer for mixer in setup.model.mixers if isinstance(mixer, Mamba2)), None)
     if not is_hybrid(setup.model):
         return {}
+    of_module = setup.model.mtp_pattern or setup.model.pattern[-1:]
     letters, module = ("".join(_letter(setup.model.kinds[kind]) or "" for kind in kinds)
-                       for kinds in (setup.model.pattern, setup.problem.mtp_kinds))  # fmt: skip
+                       for kinds in (setup.model.pattern, of_module))  # fmt: skip
     bounds = pairwise(accumulate(setup.chunk_sizes, initial=0))
     stages = "|".join(letters[first:end] for first, end in bounds)
     out: Settings = {PATTERN: stages + f"/{module}" * setup.model.mtp_layers, "--spec": _SPEC, _FLAG: True}
