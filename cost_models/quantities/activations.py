@@ -60,7 +60,7 @@ class Activations:
     def saved_and_dropped(self) -> tuple[dict[int, Array], dict[int, Array]]:
         """Kind -> [n] bytes that a layer saves, and how much less under recompute."""
         ledger = self.ledger
-        saved = ledger.per_kind(ledger.tables.saved(0, 0))
+        saved = ledger.per_kind(ledger.tables.saved_whole)
         return saved, {kind: saved[kind] - row for kind, row in self.per_kind.items()}
 
     @cached_property

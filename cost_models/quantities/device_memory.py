@@ -56,6 +56,17 @@ class DeviceMemory:
 
     def beside_states(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
         """Those of them that are not states."""
+        passing = self._beside_by_moment(j, gathered)
+        fullest = np.argmax(sum(passing.values()), axis=0)
+        pick = np.arange(len(self.ledger.layouts))
+        return {name: by_moment[fullest, pick] for name, by_moment in passing.items()}
+
+    def beside_states_bytes(self, j: int, *, gathered: bool = True) -> Array:
+        """[n] their sum."""
+        return np.asarray(np.max(np.asarray(sum(self._beside_by_moment(j, gathered).values())), axis=0))
+
+    def _beside_by_moment(self, j: int, gathered: bool) -> dict[str, Array]:
+        """[moment, n] bytes of each of them."""
         ledger = self.ledger
         passing, (after_f, after_i) = self._transient(j, gathered), self.activations(j)
         # A split backward pass may be fullest in an I: stashes of other micro-batches lie beside the activations in
@@ -63,10 +74,7 @@ class DeviceMemory:
         in_i = after_i - self.late_bytes
         last = self._beside_embedding(j, after_f, after_i)
         resident = [after_f, after_f, np.maximum(after_f, in_i), after_i, last, after_f]
-        passing["activations"] = np.array(resident[: number_of_moments(ledger.problem)])
-        fullest = np.argmax(np.sum(list(passing.values()), axis=0), axis=0)
-        pick = np.arange(len(ledger.layouts))
-        return {name: by_moment[fullest, pick] for name, by_moment in passing.items()}
+        return {**passing, "activations": np.array(resident[: number_of_moments(ledger.problem)])}
 
     def with_graphs_apart(self, j: int) -> dict[str, Array]:
         """As `buffers`, with the outputs that CUDA graphs keep per micro-batch among the bytes of graphs, not among the

@@ -62,7 +62,7 @@ class Offloads:
         some = ledger.layouts["recompute_layers"] > 0
         none = np.zeros(len(ledger.layouts))
         of_modules = np.array([np.where(some, plain[k], coded[k]) if k in plain else none for k in kinds])
-        whole = ledger.tables.saved(0, 0)[: len(kinds), ledger.key]
+        whole = ledger.tables.saved_whole[: len(kinds), ledger.key]
         by_layers, by_modules = layers * ledger.largest(j, whole), modules * ledger.largest(j, of_modules)
         return np.asarray(np.where(ledger.layouts["offload_layers"] > 0, by_layers, by_modules))
 
@@ -91,7 +91,7 @@ class Offloads:
         """[n] bytes that the first n layers of profile j save, of average kind."""
         ledger, wanted = self.ledger, self.ledger.layouts["offload_layers"]
         layers = {kind: count for kind, count in ledger.counts[j].items() if kind < ledger.problem.num_kinds}
-        saved = ledger.first_layers(layers, ledger.per_kind(ledger.tables.saved(0, 0)), wanted)
+        saved = ledger.first_layers(layers, ledger.per_kind(ledger.tables.saved_whole), wanted)
         return np.asarray(np.where(wanted > 0, saved, 0.0))
 
 

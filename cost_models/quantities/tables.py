@@ -46,6 +46,11 @@ class Tables:
         return self._saved_under([(mode, modules)])[:, 0]
 
     @cached_property
+    def saved_whole(self) -> Array:
+        """[kind, key] bytes kept per micro-batch where nothing is recomputed."""
+        return self.saved(0, 0)
+
+    @cached_property
     def saved_by_code(self) -> ByCode:
         """Bytes of every kind that are kept per micro-batch."""
         return ByCode(self._saved_under)
@@ -61,7 +66,7 @@ class Tables:
     def working_by_code(self) -> ByCode:
         """Bytes of every kind of layer that are recomputed, alive while it is differentiated."""
         layers = slice(self.problem.num_kinds)
-        return ByCode(lambda codes: self._saved_under([(0, 0)])[layers] - self._saved_under(codes)[layers])
+        return ByCode(lambda codes: self.saved_whole[layers, None] - self._saved_under(codes)[layers])
 
     def _saved_under(self, codes: Sequence[Code]) -> Array:
         """[kind, code, key] bytes kept per micro-batch."""
@@ -117,7 +122,7 @@ class Tables:
         train, recomputed or not. The head's product is made in I. Where not all layers train, all that is saved stays.
         """
         rows = [sum(ops.wgrad_stash) + np.zeros(self.num_keys) if ops.trains in ("all", "lora") else saved
-                for ops, saved in zip(self.operations, self.saved(0, 0), strict=True)]  # fmt: skip
+                for ops, saved in zip(self.operations, self.saved_whole, strict=True)]  # fmt: skip
         return np.array(rows)
 
     @cached_property

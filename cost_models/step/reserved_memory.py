@@ -39,7 +39,7 @@ def reserved_states(memory: DeviceMemory, rates: Rates, j: int) -> Array:
 
 def reserved_beside(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool = True) -> Array:
     """[n] of them, those for what is there beside the states at the fullest moment."""
-    allocated = np.asarray(sum(memory.beside_states(j, gathered=gathered).values()))
+    allocated = memory.beside_states_bytes(j, gathered=gathered)
     return allocated * (1 + rates.overheads.reserve_share) + unusable(memory.ledger, j)
 
 
