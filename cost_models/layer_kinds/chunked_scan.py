@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array
+from ..quantities.element_bytes import FP32_BYTES
 from ..quantities.exchanges import Op
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import BatchedProduct, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 
-_FP32 = 4.0
 # Bytes per element that a kernel of one pass moves: forward; backward, with its input made again.
 _PASS, _PASS_BACK = 2.0, 3.0
 _BLOCK = 1024  # tokens that steps of torch take at once (runtime/model/chunked_scan.py)
@@ -33,6 +33,12 @@ class Scan:
     value_dim: float  # of values: P of Mamba-2
     chunk: float  # tokens: Q
     delta: bool = False  # whether a token first takes from the state what its key gives (delta rule)
+
+    @property
+    def passed_on(self) -> Array:
+        """[key] elements of a sequence that the tokens behind it need: the state; the delta rule also changes the state
+        before by a matrix of key_dim x key_dim per head."""
+        return self.heads * self.key_dim * (self.value_dim + (self.key_dim if self.delta else 0.0))
 
 
 def add_scan(builder: Builder, ops: LayerOperations, scan: Scan) -> None:
@@ -61,10 +67,10 @@ def add_scan(builder: Builder, ops: LayerOperations, scan: Scan) -> None:
         product("transformed keys", q, scan.key_dim, q, each, remade=1.0)
         product("states subtracted", q, scan.value_dim, scan.key_dim, each, remade=1.0)
     # States of all chunks in fp32: read and written as each takes that of the chunk before; backward for both again.
-    passed = 2 * _FP32 * states
+    passed = 2 * FP32_BYTES * states
     ops.traffic.append(MemoryTraffic("state passing", passed, 2 * passed, attn, fusable=False))
     # Decays of every head and token in fp32: step read, cumulated, and read in three kernels.
-    decays = 5 * _FP32 * tokens * scan.heads
+    decays = 5 * FP32_BYTES * tokens * scan.heads
     ops.traffic.append(MemoryTraffic("decays", decays, 2 * decays, attn, fusable=False))
 
 
@@ -83,7 +89,7 @@ def add_steps(builder: Builder, ops: LayerOperations, scan: Scan, projected: Arr
     of_keys = 2.0 * keys + (6.0 if scan.delta else 4.0) * heads * scan.key_dim
     of_values = (8.0 if scan.delta else 7.0) * heads * scan.value_dim
     states = 2.0 * heads * scan.key_dim * scan.value_dim / q
-    per_token = _FP32 * (3.0 * convolved + scores + of_keys + of_values + states)
+    per_token = FP32_BYTES * (3.0 * convolved + scores + of_keys + of_values + states)
     tokens = shard.batch * min(seq_len, max(_BLOCK // int(q), 1) * int(q)) / shard.cp
     ops.scan_steps = per_token * tokens + builder.activation_bytes * shard.tokens * projected
 
@@ -116,7 +122,7 @@ def add_scan_and_output(
     add_scan(builder, ops, scan)
     add_steps(builder, ops, scan, projected, convolved)
     add_gated_norm(builder, ops, out)
-    add_context_parallel(builder, ops, scan, projected, out, convolved, kernel)
+    add_context_parallel(builder, ops, scan.passed_on, projected, out, (kernel - 1) * convolved)
     ops.saved.append(Saved("projected by mixer", w * tokens * projected))
     if ops.keeps_input():
         ops.saved.append(Saved("mixer output", builder.kept_input * tokens * out))
@@ -138,35 +144,36 @@ def add_gated_norm(builder: Builder, ops: LayerOperations, width: Array) -> None
 
 
 def add_context_parallel(
-    builder: Builder, ops: LayerOperations, scan: Scan, into: Array, out: Array, convolved: Array, kernel: int
+    builder: Builder, ops: LayerOperations, state: Array, into: Array, out: Array, halo: Array
 ) -> None:
-    """Exchanges of context parallelism, by `StackSpec.mixer_context`. into, out: [key] elements per token of a rank, of
-    what is projected and of what the scan puts out; convolved: of what goes through a convolution over `kernel` tokens.
-    """
+    """Exchanges of context parallelism around any scan, by `StackSpec.mixer_context`. [key] elements. state: what
+    tokens of a sequence leave to those behind; into, out: per token of a rank, of what is projected and of what the
+    scan puts out; halo: of the last tokens, which the convolution of the next rank sees."""
     if builder.stack.mixer_context == "heads":
         _add_head_exchange(builder, ops, into, out)
     else:
-        _add_state_exchange(builder, ops, scan, (kernel - 1) * convolved)
+        _add_state_exchange(builder, ops, state, halo)
 
 
-def _add_state_exchange(builder: Builder, ops: LayerOperations, scan: Scan, halo: Array) -> None:
-    """Ranks keep their tokens, and get the state of the tokens before theirs: its gradient goes back the same way. The
-    delta rule changes the incoming state by a matrix of key_dim x key_dim per head, which travels, too. halo: elements
-    of the last tokens, which the convolution of the next rank sees.
+def _add_state_exchange(builder: Builder, ops: LayerOperations, state: Array, halo: Array) -> None:
+    """Ranks keep their tokens, and get the state of the tokens before theirs: its gradient goes back the same way. It
+    is in fp32, as kernels give the last state of a sequence (mamba_ssm e9594ce, _state_passing_fwd and selective_scan;
+    flash-linear-attention, chunk_gated_delta_rule_fwd_h).
 
-    A ring of keys gives each rank two chunks, one from each end of the sequence: two states.
+    A ring of keys gives each rank two chunks, one from each end of the sequence: two states. Steps that run again in
+    any case (`recomputes_scans`) keep the states that came, as all their inputs.
     """
-    shard, w = builder.shard, builder.activation_bytes
+    shard, w, attn = builder.shard, builder.activation_bytes, scan_tag(builder)
     chunks = np.where((shard.ring > 1) & bool(builder.model.attentions), 2.0, 1.0)
-    width = scan.value_dim + (scan.key_dim if scan.delta else 0.0)
-    state = w * shard.batch * chunks * scan.heads * scan.key_dim * width
+    sequences = shard.batch * chunks
     gathers = builder.stack.mixer_context == "gather"
     op: Op = "all_gather" if gathers else "all_scan"
-    for name, num_bytes in ((op, state * (shard.cp if gathers else 1.0)), ("p2p", w * shard.batch * chunks * halo)):
-        sent = np.where(shard.cp > 1, num_bytes, 0.0)
+    num_bytes = FP32_BYTES * sequences * state
+    for name, each in ((op, num_bytes * (shard.cp if gathers else 1.0)), ("p2p", w * sequences * halo)):
+        sent = np.where(shard.cp > 1, each, 0.0)
         if sent.any():
-            ops.exchanges.append(Exchange("cp", name, sent, shard.cp, shard.tp, 1, 1, tag("attn")))
-    ops.saved.append(Saved("incoming states", np.where(shard.cp > 1, state, 0.0), tag("attn")))
+            ops.exchanges.append(Exchange("cp", name, sent, shard.cp, shard.tp, 1, 1, attn))
+    ops.saved.append(Saved("incoming states", np.where(shard.cp > 1, num_bytes, 0.0), attn))
 
 
 def _add_head_exchange(builder: Builder, ops: LayerOperations, into: Array, out: Array) -> None:

@@ -22,13 +22,12 @@ import numpy as np
 
 from ..arrays import Array
 from ..offload_modules import mask_of_modules
+from ..quantities.element_bytes import FP32_BYTES
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import BatchedProduct, Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-
-_FP32 = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ def _add(builder: Builder, ops: LayerOperations, mixer: CompressedAttention) -> 
     ops.saved.append(Saved("input of query and key norms", w * tokens * (heads + 1) * d))
     ops.saved.append(Saved("query, shared key", w * tokens * (heads + 1) * d, 0, sends))
     ops.saved.append(Saved("attention output", w * tokens * heads * d, tag("attn"), sends))
-    ops.saved.append(Saved("log-sum-exp", _FP32 * tokens * heads, tag("attn")))
+    ops.saved.append(Saved("log-sum-exp", FP32_BYTES * tokens * heads, tag("attn")))
     normed = tokens * (mixer.query_rank + (heads + 1) * d)
     ops.traffic.append(builder.norm_traffic("query and key norms", normed))
     turned = w * tokens * (2 * heads + 1) * mixer.rope_head_dim  # queries, key, output
@@ -184,12 +183,12 @@ def _add_index(builder: Builder, ops: LayerOperations, mixer: CompressedAttentio
         scores("index scores of the loss", mixer.index_heads * ones, mixer.index_head_dim, chosen, True)
         scores("attention of the loss", mixer.heads / shard.tp, mixer.head_dim, chosen, False)
     # Summed scores in fp32, written, and read by the choice; the chosen entries read for each query by itself.
-    written = 2 * _FP32 * tokens * entries / 2
+    written = 2 * FP32_BYTES * tokens * entries / 2
     ops.traffic.append(MemoryTraffic("index scores", written, 0.0 * tokens, tag("attn"), fusable=False))
     read = w * tokens * mixer.head_dim * chosen / 2
     ops.traffic.append(MemoryTraffic("chosen entries", read, 2 * read, tag("attn"), fusable=False))
     ops.saved.append(Saved("index queries, weights", w * tokens * (wide + mixer.index_heads)))
-    ops.saved.append(Saved("chosen entries", _FP32 * tokens * min(mixer.top_k, entries), tag("attn")))
+    ops.saved.append(Saved("chosen entries", FP32_BYTES * tokens * min(mixer.top_k, entries), tag("attn")))
     ops.kernels = ops.kernels + 8.0  # pooling, norm, positions of queries and entries, scores, choice, loss (assumed)
 
 

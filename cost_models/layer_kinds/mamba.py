@@ -14,17 +14,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..arrays import Array
 from ..offload_modules import mask_of_modules
-from ..quantities.exchanges import Op
+from ..quantities.element_bytes import FP32_BYTES
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import Exchange, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import add_convolution
+from .chunked_scan import add_context_parallel, add_convolution
 
-_FP32 = 4.0
 _CHUNK = 2048  # tokens whose states at the end the kernel keeps (csrc/selective_scan of mamba_ssm)
 
 
@@ -83,10 +81,11 @@ def _add(builder: Builder, ops: LayerOperations, mixer: Mamba) -> None:
     summed = np.where(shard.tp > 1, w * tokens * selected, 0.0)
     if summed.any():  # of products of parts of the channels; backward the gradient of what all ranks use
         ops.exchanges.append(Exchange("tp", "all_reduce", summed, shard.tp, np.ones_like(summed), 1, 1, tag("attn")))
-    _add_context(builder, ops, mixer)
+    halo = (mixer.conv_kernel - 1) * channels
+    add_context_parallel(builder, ops, channels * mixer.state, 2 * channels, channels, halo)
     # The kernel keeps its inputs and the states at the end of chunks, and scans again in the backward pass.
     sends = mask_of_modules("core_attn")
-    states = _FP32 * tokens / _CHUNK * channels * 2 * mixer.state
+    states = FP32_BYTES * tokens / _CHUNK * channels * 2 * mixer.state
     ops.saved.append(Saved("projected by mixer", 2 * w * tokens * channels))
     ops.saved.append(Saved("convolution output", w * tokens * channels, tag("attn"), sends))
     ops.saved.append(Saved("step, B and C", w * tokens * (selected + channels), tag("attn"), sends))
@@ -106,22 +105,6 @@ def _add_scan(builder: Builder, ops: LayerOperations, mixer: Mamba) -> None:
     ops.traffic.append(MemoryTraffic("selective scan", 5 * moved, 9 * moved, tag("attn"), fusable=False))
     if mixer.step_norms:
         ops.traffic.append(builder.norm_traffic("norms of the step", shard.tokens * mixer.selected, tag("attn")))
-
-
-def _add_context(builder: Builder, ops: LayerOperations, mixer: Mamba) -> None:
-    """Ranks swap tokens for channels around the scan, or pass on states and the last tokens of the convolution."""
-    shard, w, channels = builder.shard, builder.activation_bytes, mixer.channels / builder.shard.tp
-    if builder.stack.mixer_context == "heads":
-        sizes: list[tuple[Op, Array]] = [("all_to_all", w * shard.tokens * width) for width in (2 * channels, channels)]
-    else:
-        gathers = builder.stack.mixer_context == "gather"
-        state = _FP32 * shard.batch * channels * mixer.state * (shard.cp if gathers else 1.0)
-        sizes = [("all_gather" if gathers else "all_scan", state),
-                 ("p2p", w * shard.batch * (mixer.conv_kernel - 1) * channels)]  # fmt: skip
-    for op, num_bytes in sizes:
-        sent = np.where(shard.cp > 1, num_bytes, 0.0)
-        if sent.any():
-            ops.exchanges.append(Exchange("cp", op, sent, shard.cp, shard.tp, 1, 1, tag("attn")))
 
 
 KIND = MixerKind(

@@ -25,6 +25,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..offload_modules import mask_of_modules
+from ..quantities.element_bytes import FP32_BYTES
 from ..quantities.exchanges import Op
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
@@ -33,7 +34,6 @@ from ..specs.model import Mixer
 from .base import MixerKind
 from .chunked_scan import add_convolution, add_gated_norm
 
-_FP32 = 4.0
 _GATES = 3
 
 
@@ -170,7 +170,7 @@ def _add_context(builder: Builder, ops: LayerOperations, mixer: ParaRnn, d: Arra
         sizes: list[tuple[Op, Array, float]] = [("all_to_all", w * shard.tokens * part * d, 1.0) for part in (2, 1)]
     else:
         gathers = builder.stack.mixer_context == "gather"
-        sent = _FP32 * shard.batch * d * (cost.map_elements * shard.cp if gathers else cost.states)
+        sent = FP32_BYTES * shard.batch * d * (cost.map_elements * shard.cp if gathers else cost.states)
         sizes = [("all_gather" if gathers else "all_scan", sent, calls),
                  ("p2p", w * shard.batch * (mixer.conv_kernel - 1) * d, 1.0)]  # fmt: skip
     for op, num_bytes, forward_calls in sizes:

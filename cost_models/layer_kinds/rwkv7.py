@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from ..arrays import Array
 from ..offload_modules import mask_of_modules
+from ..quantities.element_bytes import FP32_BYTES
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import BatchedProduct, LayerOperations, MemoryTraffic, Saved, tag
@@ -21,7 +22,6 @@ from ..specs.model import Mixer
 from .base import MixerKind
 from .chunked_scan import Scan, add_context_parallel, add_gated_norm
 
-_FP32 = 4.0
 _CHUNK = 16  # tokens (flash-linear-attention, ops/generalized_delta_rule/dplr/chunk.py)
 _SHIFTS = 7  # vectors that mix a token with the one before; the seventh is of the feed-forward block
 
@@ -83,7 +83,7 @@ def _add(builder: Builder, ops: LayerOperations, mixer: Rwkv7) -> None:
     made = (7 if mixer.value_rank else 6) * width  # receptance, keys, values, decay, rate, gate; share of values
     scan = Scan(heads=mixer.heads / shard.tp, key_heads=mixer.heads / shard.tp, key_dim=mixer.head_dim,
                 value_dim=mixer.head_dim, chunk=_CHUNK, delta=True)  # fmt: skip
-    add_context_parallel(builder, ops, scan, made, width, 1.0 * width, 2)
+    add_context_parallel(builder, ops, scan.passed_on, made, width, 1.0 * width)
     sends = mask_of_modules("core_attn")
     ops.saved.append(Saved("mixed tokens", 6 * mixed))
     ops.saved.append(Saved("projected by mixer", w * tokens * (made + mixer.ranks)))
@@ -104,7 +104,7 @@ def _add_scan(builder: Builder, ops: LayerOperations, mixer: Rwkv7, chunks: Arra
     )  # fmt: skip
     for name, m, n, k, times, remade in products:
         ops.batched.append(BatchedProduct(name, m, n, k, times * chunks, attn, remade))
-    passed = 2 * _FP32 * chunks * d * d
+    passed = 2 * FP32_BYTES * chunks * d * d
     ops.traffic.append(MemoryTraffic("state passing", passed, 2 * passed, attn, fusable=False))
 
 

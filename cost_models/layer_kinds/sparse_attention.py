@@ -16,14 +16,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..arrays import Array
+from ..quantities.element_bytes import FP32_BYTES
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import BatchedProduct, Core, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Attention, SparseIndex
 from . import latent_attention
 from .attention import add_gathered_keys, add_head_norms, add_kept_output, add_rotary_positions
-
-_FP32 = 4.0
 
 
 def index_parameters(attention: Attention, index: SparseIndex, hidden: int) -> dict[str, int]:
@@ -56,7 +55,7 @@ def add_sparse_attention(builder: Builder, ops: LayerOperations, attention: Atte
     ops.cores.append(Core(2.0 * tokens * a * (keys + values) * seen / 2, seen, int(keys), tag("attn")))
     ops.saved.append(Saved("query, shared key", w * tokens * (a * keys + keys), tag("mla")))
     ops.saved.append(Saved("output in latents", w * tokens * a * values, tag("attn")))
-    ops.saved.append(Saved("log-sum-exp", _FP32 * tokens * a, tag("attn")))
+    ops.saved.append(Saved("log-sum-exp", FP32_BYTES * tokens * a, tag("attn")))
     add_kept_output(builder, ops, tokens * a * dv)
     add_head_norms(builder, ops, attention, tokens * (a + 1) * keys)
     add_rotary_positions(builder, ops, attention, tokens * (a + 1) * attention.rope_head_dim)
@@ -94,7 +93,8 @@ def _add_index(
         scores("index scores of the loss", index.heads * ones, index.head_dim, seen, True)
         scores("attention of the loss", attention.heads / shard.tp, keys, seen, False)
     # Summed scores in fp32, written, and read by the choice.
-    ops.traffic.append(MemoryTraffic("index scores", 2 * _FP32 * tokens * full / 2, 0.0 * tokens, tag("attn"), False))
+    summed = 2 * FP32_BYTES * tokens * full / 2
+    ops.traffic.append(MemoryTraffic("index scores", summed, 0.0 * tokens, tag("attn"), False))
     ops.saved.append(Saved("index queries, keys, weights", w * tokens * (wide + index.head_dim + index.heads)))
-    ops.saved.append(Saved("chosen tokens", _FP32 * tokens * min(index.top_k, full), tag("attn")))
+    ops.saved.append(Saved("chosen tokens", FP32_BYTES * tokens * min(index.top_k, full), tag("attn")))
     ops.kernels = ops.kernels + 6.0  # norm and positions of index keys and queries, scores, choice, loss (dsa.py)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
 
+FP32_BYTES = 4.0  # of an element
+
 
 def activation_bytes(workload: Workload) -> float:
     """Bytes per activation element: 2, or 4 in fp32 training (fp8 and fp4 training keep activations in bf16)."""

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
+from meshwright.cost_models.layer_kinds.mamba import Mamba
 from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.layouts import Layout, Layouts
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities import tables
 from meshwright.cost_models.quantities.exchanges import OPS
+from meshwright.cost_models.quantities.operations import LayerOperations, tag
 from meshwright.cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates, curve, seconds
 from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
 from meshwright.cost_models.rates.rates import LayerSeconds
 from meshwright.cost_models.specs.cluster import NetworkLevel
-from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, ModelSpec
+from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, Mixer, ModelSpec
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.stack.load import load_stack
 from meshwright.profiles.stack.rates import rates_for
 
 Context = Literal["heads", "gather", "scan"]
-# Linear attention of 32 heads with d_k = d_v = 128 in chunks of 64: a state of 1 MiB in bf16.
+# Linear attention of 32 heads with d_k = d_v = 128 in chunks of 64: a state of 2 MiB in fp32.
 LINEAR = Mamba2(heads=32, head_dim=128, groups=32, state=128, chunk=64)
 SOFTMAX = Attention(heads=32, kv_heads=32, head_dim=128, value_head_dim=128)
-STATE = 32 * 128 * 128 * 2
+STATE = 32 * 128 * 128 * 4
+SELECTIVE = Mamba(channels=4096, state=16, step_rank=256)
 
 
 def model_of(layer: Layer) -> ModelSpec:
@@ -53,7 +56,7 @@ def one_link(bw: float, start_s: float) -> tuple[CollectiveRates, tuple[NetworkL
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64, 256])
-@pytest.mark.parametrize("num_bytes", [2**14, STATE, 2**26])
+@pytest.mark.parametrize("num_bytes", [2**14, 2**20, 2**26])
 def test_a_scan_takes_what_its_best_number_of_parts_takes(ranks: int, num_bytes: int) -> None:
     """ZeCO (arXiv 2507.01004), 3.2: min over K of (P-1+K) (S/(K bw) + start)."""
     bw, start_s = 50e9, 10e-6
@@ -70,8 +73,8 @@ def test_a_scan_takes_what_its_best_number_of_parts_takes(ranks: int, num_bytes:
 def test_a_scan_over_64_ranks_beats_a_gather_of_their_states() -> None:
     """1 MiB a layer at 50 GB/s and 10 us: 0.9 ms against (P-1) S/bw = 1.3 ms, and 1/64 of the memory."""
     rates, levels = one_link(50e9, 10e-6)
-    scan = float(seconds(curve(rates, levels, "all_scan", 64, 1), STATE)[0])
-    gather = float(seconds(curve(rates, levels, "all_gather", 64, 1), 64 * STATE)[0])
+    scan = float(seconds(curve(rates, levels, "all_scan", 64, 1), 2**20)[0])
+    gather = float(seconds(curve(rates, levels, "all_gather", 64, 1), 64 * 2**20)[0])
     assert scan == pytest.approx(0.9e-3, rel=0.03)
     assert gather == pytest.approx(1.3e-3, rel=0.05)
 
@@ -124,3 +127,32 @@ def test_context_of_a_mixer_is_a_fact_of_the_stack(context: Context) -> None:
     halo = 2 * 3 * (4096 + 2 * 4096)  # three tokens of x, B and C
     assert sent == {"heads": {"all_to_all": swapped}, "gather": {"all_gather": 8.0 * STATE, "p2p": halo},
                     "scan": {"all_scan": 1.0 * STATE, "p2p": halo}}[context]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mixer", "state", "convolved"), [(LINEAR, STATE, 3 * 4096), (SELECTIVE, 4096 * 16 * 4, 4096)])
+@pytest.mark.parametrize("ring", [False, True])
+def test_states_are_in_fp32_and_a_ring_has_two_of_them(mixer: Mixer, state: int, convolved: int, ring: bool) -> None:
+    """A ring of keys gives a rank a chunk from each end of a sequence."""
+    layer = Layer(attention=SOFTMAX if ring else None, feed_forward=FeedForward(inner=11008), mixer=mixer)
+    ops = operations_of(layer, "scan")
+    sent = {(exchange.op, float(exchange.num_bytes[0])) for exchange in ops.exchanges}
+    kept = {(saved.name, float(saved.num_bytes[0])) for saved in ops.saved}
+    chunks = 2 if ring else 1
+    assert ("all_scan", 1.0 * chunks * state) in sent
+    assert ("p2p", 2.0 * chunks * 3 * convolved) in sent
+    assert ("incoming states", 1.0 * chunks * state) in kept
+
+
+@pytest.mark.parametrize(("again", "dropped"), [(True, 0), (False, tag("attn"))])
+def test_steps_that_run_again_keep_the_states_that_came(again: bool, dropped: int) -> None:
+    """They are inputs of what runs again: no recomputation of the core asks for them once more."""
+    layer = Layer(attention=None, feed_forward=FeedForward(inner=11008), mixer=LINEAR)
+    ops = operations_of(layer, "gather", recomputes_scans=again)
+    assert {exchange.tag for exchange in ops.exchanges if exchange.axis == "cp"} == {dropped}
+    assert next(saved.tag for saved in ops.saved if saved.name == "incoming states") == dropped
+
+
+def operations_of(layer: Layer, context: Context, **facts: Any) -> LayerOperations:
+    stack = replace(load_stack("megatron-core"), mixer_context=context, **facts)
+    problem = Problem(model_of(layer), Workload(seq_len=65536, global_batch=64), stack, 8, 8)
+    return tables.build(problem, Layouts.of([Layout(cp=8)])).operations[0]
