@@ -100,9 +100,10 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         add_head_norms(builder, ops, attention, tokens * (a + g) * d)
     if attention.value_norm:
         _add_value_norm(builder, ops, attention, tokens * g * dv)
-    add_kept_output(builder, ops, tokens * a * dv)
     if attention.output_gate:
-        _add_output_gate(builder, ops, tokens * a * dv, attention.gates / (attention.heads * dv))
+        _add_gated_output(builder, ops, tokens * a * dv, attention.gates / (attention.heads * dv))
+    else:
+        add_kept_output(builder, ops, tokens * a * dv)
     if not builder.model.learned_positions and attention.rotary:
         add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
@@ -137,12 +138,23 @@ def _add_value_norm(builder: Builder, ops: LayerOperations, attention: Attention
     ops.traffic.append(builder.norm_traffic("norm of values", elements))
 
 
-def _add_output_gate(builder: Builder, ops: LayerOperations, elements: Array, gates: float) -> None:
-    """The output of attention times a sigmoid of the gate: both are kept beside their product. gates: of an element, 1
-    or its share of a gate of its head. Sigmoid 2, product 3; backward: two products 3 each, sigmoid 3; for a gate of a
-    head the second product is summed over the head, which reads it once more."""
+def _add_gated_output(builder: Builder, ops: LayerOperations, elements: Array, gates: float) -> None:
+    """The output of attention times a sigmoid of the gate. gates: of an element, 1 or its share of a gate of its head.
+
+    The product keeps both factors, so that recomputation of the core drops neither: of a sigmoid torch keeps the output
+    and not the gate (transformers, Qwen3NextAttention; our runtime), Megatron Core's compiled product keeps the gate
+    alone (attention.py, _apply_output_gate). The projection behind it keeps their product. Sigmoid 2, product 3;
+    backward: two products 3 each, sigmoid 3; for a gate of a head the second product is summed over the head, which
+    reads it once more.
+    """
     w, own = builder.activation_bytes, gates < 1
-    ops.saved.append(Saved("gate of the output, its sigmoid, gated output", (1 + 2 * gates) * w * elements))
+    by_heads = np.where(builder.shard.ulysses > 1, elements, 0.0)
+    ops.saved.append(Saved("attention output", w * elements))
+    ops.saved.append(Saved("attention output by heads", w * by_heads, tag("attn"), mask_of_modules("core_attn")))
+    ops.saved.append(Saved("gate of the output", w * gates * elements))
+    if ops.keeps_input("o"):
+        sends = mask_of_modules("attn_proj")
+        ops.saved.append(Saved("gated output", builder.kept_input * elements, offload=sends))
     forward, backward = 2 + 3 * gates, 5 + 4 * gates + (1 - gates) * own
     ops.traffic.append(MemoryTraffic("output gate", forward * w * elements, backward * w * elements, fusable=False))
 

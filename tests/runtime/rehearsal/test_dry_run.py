@@ -192,6 +192,20 @@ def test_norms_of_queries_and_keys_keep_their_input(recompute: str) -> None:
     assert plan.candidates[0].memory[0].allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.003)
 
 
+@pytest.mark.parametrize("recompute", ["rnone", "rsel(attn)"])
+def test_a_gate_of_the_output_is_kept_once(recompute: str) -> None:
+    """As a sigmoid, beside the output of attention and the gated one. The head is the fullest moment of this model, so
+    that all layers keep all."""
+    model, _ = load_model("qwen3-next-80b-a3b")
+    gated = next(kind for kind in model.kinds if kind.attention is not None)
+    narrow = replace(gated, feed_forward=FeedForward(inner=512))
+    few = replace(model, kinds=(narrow,), pattern=(0,) * 4, hidden=512)
+    wanted = job(f"dp2-mbs4-z1-{recompute}", few, seq_len=4096, dtype="bf16", optimizer="adamw", clip=1.0, extra=1)
+    traced = dry_run.trace(wanted, 0)
+    assert traced.doing.endswith("head")
+    assert predicted_bytes(wanted)[0]["activations"] == pytest.approx(traced.buffers["activations"], rel=0.01)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout_id", "model", "global_batch"),
