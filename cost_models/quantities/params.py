@@ -8,10 +8,13 @@ Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases a
 
 from __future__ import annotations
 
+from typing import get_args
+
 from ..layer_kinds import attention as attention_kind
 from ..layer_kinds import dense, experts, residual_streams, sparse_attention
 from ..layer_kinds.registry import kind_of
 from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ..specs.workload import LoraTarget
 
 
 def attention_parameters(attention: Attention, hidden: int) -> dict[str, int]:
@@ -129,6 +132,13 @@ def lora_shapes(model: ModelSpec, kind: Layer, targets: tuple[str, ...]) -> dict
         shapes |= {"up": (model.hidden, inner, True), "down": (inner, model.hidden, False)}
     wanted = {name: shapes[name] for name in targets if name in shapes}
     return {name: shape for name, shape in wanted.items() if min(shape[:2]) > 0}
+
+
+def lora_targets(model: ModelSpec) -> tuple[str, ...]:
+    """The projections of any layer that take adapters."""
+    every: tuple[str, ...] = get_args(LoraTarget)
+    have = {name for kind in model.kinds for name in lora_shapes(model, kind, every)}
+    return tuple(name for name in every if name in have)
 
 
 def lora_parameters(model: ModelSpec, kind: Layer, rank: int, targets: tuple[str, ...]) -> tuple[int, int]:

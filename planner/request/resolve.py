@@ -11,7 +11,7 @@ from typing import Any
 
 from ...cost_models.layouts import FIELD_NAMES, encode
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.params import lora_shapes
+from ...cost_models.quantities.params import lora_targets
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import ClusterSpec
@@ -218,11 +218,11 @@ def _check_adapters(model: ModelSpec, workload: Workload) -> None:
     """Adapters must have something to sit on: routed experts take none."""
     if workload.lora is None:
         return
-    have = {name for kind in model.kinds for name in lora_shapes(model, kind, workload.lora.targets)}
+    have = lora_targets(model)
     if missing := [name for name in workload.lora.targets if name not in have]:
         raise InputError(
             f"train.lora: {model.name} has no {', '.join(missing)} projection outside its routed experts",
-            hint="take attention's: `--lora 16:q,k,v,o`",
+            hint=f"it has {', '.join(have)}: `--lora 16:{','.join(have)}`" if have else "no layer of it takes adapters",
         )
 
 

@@ -10,10 +10,11 @@ import pytest
 from meshwright.cli.main import main
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.reading import read_plan
 from meshwright.planner.document.specs import model_of, stack_of, workload_of
 from meshwright.runtime.job import job_of, unsupported
 
-from meshwright.errors import NoFeasibleLayoutError, UnsupportedError
+from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
 
 EXPLICIT = {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "max_positions": 8192, "ffn_hidden": 128}
 LACKS = [
@@ -44,6 +45,33 @@ def reasons(plan: Plan) -> list[str | None]:
     resolved = plan.resolved
     model, workload, stack = model_of(resolved, ""), workload_of(resolved, ""), stack_of(resolved, "")
     return [unsupported(each.to_layout(), model, workload, stack) for each in plan.candidates]
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "message"),
+    [
+        ("nemotron-3-nano-30b-a3b", "gate", "no gate projection outside its routed experts"),
+        ("nemotron-3-nano-30b-a3b", "q,gate", "has no gate projection"),
+        ("mixtral-8x7b", "up,down", "no up, down projection"),
+    ],
+)
+def test_adapters_need_projections_of_the_model(model: str, targets: str, message: str) -> None:
+    """The hint has those of the model: of Nemotron 3 also those of its shared experts, which have no gate."""
+    has = "q,k,v,o,up,down" if model.startswith("nemotron") else "q,k,v,o"
+    with pytest.raises(InputError, match=message) as caught:
+        planned(model, lora=f"16:{targets}")
+    assert f"`--lora 16:{has}`" in (caught.value.hint or "")
+
+
+def test_an_edited_plan_does_not_train_adapters_that_sit_nowhere() -> None:
+    plan = api.evaluate(None, "dp8-mbs1-z3-rfull", model="llama-3.1-8b", cluster="dgx-h100:1", seq_len=2048,
+                        global_batch=8, lora="16:q")  # fmt: skip
+    job_of(plan, 1)
+    damaged = json.loads(plan.to_json())
+    damaged["resolved"]["model"]["kinds"][0] |= {"feed_forward": None, "num_norms": 1}
+    damaged["resolved"]["workload"]["lora"]["targets"] = ["gate"]
+    with pytest.raises(UnsupportedError, match=r"adapters of llama-3\.1-8b sit on q, k, v, o, not on gate"):
+        job_of(read_plan(json.dumps(damaged), "plan.json"), 1)
 
 
 @pytest.mark.parametrize(("model", "seq_len"), RUNS)

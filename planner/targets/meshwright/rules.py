@@ -9,6 +9,7 @@ from ....cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ....cost_models.layer_kinds.mamba2 import Mamba2
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, Layout, Layouts
 from ....cost_models.problem import Problem
+from ....cost_models.quantities.params import lora_targets
 from ....cost_models.schedule_kinds import SPLITS_BACKWARD
 from ....cost_models.specs.model import DROPOUTS, Attention, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
@@ -92,7 +93,10 @@ def _training(model: ModelSpec, workload: Workload) -> dict[str, bool]:
     """Sentence -> whether it applies to how the model is trained."""
     lora = workload.lora
     base = "bf16" if lora is None else lora.base_dtype
+    has = lora_targets(model)
+    lacks = [] if lora is None else [name for name in lora.targets if name not in has]
     return {
+        f"adapters of {model.name} sit on {', '.join(has) or 'no projection'}, not on {', '.join(lacks)}": bool(lacks),
         f"the runtime keeps frozen weights in bf16, not in {base}": base != "bf16",
         "the runtime trains all layers, or nothing but adapters":
             workload.trains_layers not in ((None,) if lora is None else (0, None)),
