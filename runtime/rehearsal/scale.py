@@ -25,7 +25,7 @@ from ..job import Job
 from ..parallel.strategies import Strategies, parts_of
 from .scale_axes import MOST_MICRO_BATCH, shrunk_layout
 from .scale_layers import kept_layers, rehearsed, shrunk
-from .scale_mixers import small_mixer
+from .scale_mixers import eighths, small_mixer
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
 MOST_EXPERTS, LEAST_LAYERS = 8, 4
@@ -184,7 +184,7 @@ def _hidden(model: ModelSpec, small: Callable[[Attention], Attention]) -> int:
     first = model.attentions[0]
     ratio = 1.0 if first.is_mla else model.hidden / (first.heads * first.head_dim)
     shrunk = small(first)
-    return max(_eighths(shrunk.heads * shrunk.head_dim * ratio), 8)
+    return eighths(shrunk.heads * shrunk.head_dim * ratio)
 
 
 def _window(window: int | None, length: int, short: int) -> int | None:
@@ -215,9 +215,9 @@ def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attentio
     """Values as wide as keys: the CPU's flash kernel takes no others, and the GPU's keeps no more than it does. Latents
     as wide beside the hidden states as they were."""
     shrink = heads * head_dim / hidden
-    rope = max(_eighths(head_dim * spec.rope_head_dim / spec.head_dim), 8)
-    kv_rank = max(_eighths((spec.kv_lora_rank or 0) * shrink), 8)
-    q_rank = None if spec.q_lora_rank is None else max(_eighths(spec.q_lora_rank * shrink), 8)
+    rope = eighths(head_dim * spec.rope_head_dim / spec.head_dim)
+    kv_rank = eighths((spec.kv_lora_rank or 0) * shrink)
+    q_rank = None if spec.q_lora_rank is None else eighths(spec.q_lora_rank * shrink)
     return replace(
         spec, heads=heads, kv_heads=heads, head_dim=head_dim, value_head_dim=head_dim, rope_head_dim=rope,
         q_lora_rank=q_rank, kv_lora_rank=kv_rank, norm_parameters=(q_rank or 0) + kv_rank,
@@ -228,7 +228,7 @@ def _feed_forward(
     block: FeedForward | MixtureOfExperts, shrink: float, ep: int
 ) -> FeedForward | MixtureOfExperts:
     if isinstance(block, FeedForward):
-        return replace(block, inner=max(_eighths(block.inner * shrink), 8))
+        return replace(block, inner=eighths(block.inner * shrink))
     experts = min(block.experts, MOST_EXPERTS)
     experts -= experts % max(ep, 2) if experts > 1 else 0
     if not experts:
@@ -239,13 +239,9 @@ def _feed_forward(
     factor = None if block.capacity_factor is None else min(block.capacity_factor, experts / top_k)
     return replace(
         block, experts=experts, groups=groups, top_groups=top_groups, top_k=top_k, capacity_factor=factor,
-        expert_inner=max(_eighths(block.expert_inner * shrink), 8),
-        shared_inner=max(_eighths(block.shared_inner * shrink), 8) if block.shared_inner else 0,
+        expert_inner=eighths(block.expert_inner * shrink),
+        shared_inner=eighths(block.shared_inner * shrink) if block.shared_inner else 0,
     )  # fmt: skip
-
-
-def _eighths(value: float) -> int:
-    return round(value / 8) * 8
 
 
 def _pattern(model: ModelSpec, num_layers: int) -> tuple[int, ...]:

@@ -26,8 +26,8 @@ def _mamba2(mixer: Mamba2, shrink: float, tp: int, cp: int, seq_len: int) -> Mam
     groups = tp * cp if mixer.groups % (tp * cp) == 0 else tp
     heads = tp * cp * (2 if mixer.heads > mixer.groups else 1)
     return replace(
-        mixer, heads=heads, groups=groups, head_dim=_eighths(mixer.inner * shrink / heads, mixer.head_dim),
-        state=_eighths(mixer.groups * mixer.state * shrink / groups, mixer.state),
+        mixer, heads=heads, groups=groups, head_dim=eighths(mixer.inner * shrink / heads, mixer.head_dim),
+        state=eighths(mixer.groups * mixer.state * shrink / groups, mixer.state),
         chunk=min(mixer.chunk, max(seq_len // _CHUNKS, 1)),
     )  # fmt: skip
 
@@ -36,10 +36,12 @@ def _gated_delta_net(mixer: GatedDeltaNet, shrink: float, ranks: int) -> GatedDe
     values = ranks * mixer.value_heads // mixer.key_heads
     return replace(
         mixer, key_heads=ranks, value_heads=values,
-        key_head_dim=_eighths(mixer.keys * shrink / ranks, mixer.key_head_dim),
-        value_head_dim=_eighths(mixer.values * shrink / values, mixer.value_head_dim),
+        key_head_dim=eighths(mixer.keys * shrink / ranks, mixer.key_head_dim),
+        value_head_dim=eighths(mixer.values * shrink / values, mixer.value_head_dim),
     )  # fmt: skip
 
 
-def _eighths(value: float, most: int) -> int:
-    return min(max(round(value / 8) * 8, 8), most)
+def eighths(value: float, most: int | None = None) -> int:
+    """The nearest multiple of 8, at least 8 and at most `most`."""
+    near = max(round(value / 8) * 8, 8)
+    return near if most is None else min(near, most)
