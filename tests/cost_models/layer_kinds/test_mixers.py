@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meshwright.cost_models.cuda_graphs import GRAPH_CODE
 from meshwright.cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.layer_kinds.registry import MIXERS, kind_of
@@ -168,3 +169,12 @@ def test_sizes_are_of_the_published_models() -> None:
     delta = mixing(model_of("qwen3-next-80b-a3b")).mixer
     assert isinstance(delta, GatedDeltaNet)
     assert (delta.keys, delta.values, delta.convolved, delta.projected) == (2048, 4096, 8192, 12352)
+
+
+def test_a_graph_of_attention_leaves_layers_without_it_their_launches() -> None:
+    """Nemotron-H has layers of Mamba-2, of attention and of an MLP."""
+    model = model_of("nemotron-h-56b")
+    for kind in model.kinds:
+        eager, graphed = (float(np.max(operations(model, kind, Layout(cuda_graphs=GRAPH_CODE[name])).kernels))
+                          for name in ("none", "attn"))  # fmt: skip
+        assert graphed < eager if kind.attention is not None else graphed == eager
