@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = "1.0"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_BEFORE_PROGRESS_S = 0.5
+_BEFORE_PROGRESS_S, _BETWEEN_LINES_S = 0.5, 5.0  # of a bar; of a log where there is no terminal
 
 
 def use_color(color: str, stream: IO[str], environ: Mapping[str, str] | None = None) -> bool:
@@ -144,12 +144,14 @@ class Terminal:
         return f"\x1b[1;{color}m{text}\x1b[0m" if use_color(self.settings.color, sys.stderr) else text
 
     @contextmanager
-    def progress(self, label: str) -> Iterator[Progress]:
-        """A bar on stderr: only on a terminal, only after half a second, gone at the end. Under --verbose a log."""
+    def progress(self, label: str, *, lines: bool = False) -> Iterator[Progress]:
+        """A bar on stderr: only on a terminal, only after half a second, gone at the end. Under --verbose a log. lines:
+        a log of a line now and then where there is no terminal, of what may take minutes."""
         silent = self.settings.quiet or self.settings.json or self.settings.no_progress
         drawn = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         started = time.monotonic()
-        bar = Progress(label, log=self.talk) if self.settings.verbose else Progress(label, enabled=drawn)
+        log = self.talk if self.settings.verbose or (lines and not silent and not drawn) else None
+        bar = Progress(label, enabled=drawn, log=log, every_s=_BETWEEN_LINES_S if lines else 0.0)
         try:
             yield bar
         finally:
@@ -160,16 +162,19 @@ class Terminal:
 class Progress:
     """Called with (done, total) and an optional note; draws on one line of stderr."""
 
-    def __init__(self, label: str, *, enabled: bool = False, log: Callable[[str], None] | None = None) -> None:
-        self._label, self._enabled, self._log = label, enabled, log
+    def __init__(
+        self, label: str, *, enabled: bool = False, log: Callable[[str], None] | None = None, every_s: float = 0.0
+    ) -> None:
+        self._label, self._enabled, self._log = label, enabled and log is None, log
+        self._every_s = self._next_log_s = every_s
         self._started = time.monotonic()
-        self._next_s = _BEFORE_PROGRESS_S
-        self._drawn = False
+        self._next_s, self._drawn = _BEFORE_PROGRESS_S, False
 
     def __call__(self, done: float, total: float, note: str = "") -> None:
-        if self._log is not None:
-            self._log(f"{self._label}: {done:,.0f} of {total:,.0f} {note}".rstrip())
         elapsed = time.monotonic() - self._started
+        if self._log is not None and elapsed >= self._next_log_s:
+            self._next_log_s = elapsed + self._every_s
+            self._log(f"{self._label}: {done:,.0f} of {total:,.0f} {note}".rstrip())
         if not self._enabled or elapsed < self._next_s:
             return
         self._next_s = elapsed + 0.1  # ten times a second: more is flicker

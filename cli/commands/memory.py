@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import options, requests
-from ..console import FORMAT_VERSION, Terminal
+from ..console import FORMAT_VERSION, Progress, Terminal
 from ..screens import memory as memory_screen
 
 if TYPE_CHECKING:
@@ -136,12 +137,17 @@ def _traced(
 
     stages = [stage] if stage is not None else distinct_stages(job)
     comparisons = []
-    with terminal.progress("tracing") as progress:
+    with terminal.progress("tracing", lines=True) as progress:
         for done, index in enumerate(stages):
             progress(done, len(stages), f"stage {index}")
             planned = candidate.memory[index].model_dump()
-            comparisons.append(Comparison.of(dry_run.trace(job, index), planned))
+            watch = partial(_report, progress, done, len(stages), index)
+            comparisons.append(Comparison.of(dry_run.trace(job, index, watch=watch), planned))
     return comparisons
+
+
+def _report(progress: Progress, done: int, total: int, stage: int, doing: str) -> None:
+    progress(done, total, f"stage {stage}, {doing}")
 
 
 def _show_trace(terminal: Terminal, plan: Plan, traced: list[Comparison]) -> None:

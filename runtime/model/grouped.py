@@ -6,7 +6,7 @@ once, in place, and no expert's waits for the others'.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.counts = counts
         out = x.new_empty(len(x), weight.shape[1])
-        for into, rows, matrix in zip(_rows(out, counts), _rows(x, counts), weight, strict=True):
-            torch.mm(rows, matrix.t(), out=into)
+        multiply(lambda: zip(_rows(x, counts), weight.transpose(1, 2), _rows(out, counts), strict=True))
         return out
 
     @staticmethod
@@ -33,9 +32,15 @@ class _Product(torch.autograd.Function):
         (x, weight), (grad,) = ctx.saved_tensors, grads
         grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         if grad_x is not None:
-            for into, rows, matrix in zip(_rows(grad_x, ctx.counts), _rows(grad, ctx.counts), weight, strict=True):
-                torch.mm(rows, matrix, out=into)
+            multiply(lambda: zip(_rows(grad, ctx.counts), weight, _rows(grad_x, ctx.counts), strict=True))
         return grad_x, _of_weights(ctx.counts, x, grad)[0] if ctx.needs_input_grad[1] else None, None
+
+
+def multiply(products: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]]) -> None:
+    """Left times right into the third, one expert after the other. It makes no tensor but views: a trace, which has no
+    values, leaves it out."""
+    for left, right, into in products():
+        torch.mm(left, right, out=into)
 
 
 def _rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
@@ -46,8 +51,7 @@ def _rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
 def _of_weights(counts: Sequence[int], x: Tensor, grad: Tensor) -> list[Tensor]:
     """Zero for experts without rows: their gradient is there too."""
     gradients = x.new_empty(len(counts), grad.shape[1], x.shape[1])
-    for into, rows, rows_grad in zip(gradients, _rows(x, counts), _rows(grad, counts), strict=True):
-        torch.mm(rows_grad.t(), rows, out=into)
+    multiply(lambda: zip((rows.t() for rows in _rows(grad, counts)), _rows(x, counts), gradients, strict=True))
     return [gradients]
 
 

@@ -26,6 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ...cost_models.degrees import interleaving_group
 from ..job import Job
+from ..model import grouped
 from ..model.decoder import DecoderChunk
 from ..parallel import host
 from ..parallel.mesh import build_mesh
@@ -37,16 +38,18 @@ from .memory import PeakMemory
 from .replay import replayed_scans
 from .traced import Trace
 
+Watch = Callable[[str], object]
 # A number that is read from a tensor: there is none. 2 is over every clipping norm, so that gradients are clipped.
 ANY_NUMBER = 2.0
 
 
-def trace(job: Job, stage: int, *, gpu: bool = True) -> Trace:
-    """The second step of the first rank of `stage`. gpu: with the kernels of a GPU, else those of a CPU."""
+def trace(job: Job, stage: int, *, gpu: bool = True, watch: Watch = lambda doing: None) -> Trace:
+    """The second step of the first rank of `stage`. gpu: with the kernels of a GPU, else those of a CPU. watch: told
+    what the rank does, part by part of the model."""
     rank = stage * (job.world_size // job.layout.pp)
     dist.init_process_group("fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
-        return _trace(_shortened(job, stage) if gpu else job, rank, gpu)
+        return _trace(_shortened(job, stage) if gpu else job, rank, gpu, watch)
     finally:
         dist.destroy_process_group()
 
@@ -71,12 +74,12 @@ def _interleaved_alike(pp: int, number: int) -> int:
     return next((fewer for fewer in alike if int(interleaving_group(pp, fewer)) == group), number)
 
 
-def _trace(job: Job, rank: int, gpu: bool) -> Trace:
+def _trace(job: Job, rank: int, gpu: bool, watch: Watch) -> Trace:
     status = Status(rank=rank)
     mesh = build_mesh(job.layout, rank, status, timeout_s=60.0)
-    with FakeTensorMode(), _gpu_kernels() if gpu else nullcontext():
+    with FakeTensorMode(), _no_products(), _gpu_kernels() if gpu else nullcontext():
         trainer = Trainer(job, mesh, torch.device("cpu"), _NoData(job), fused=gpu)
-        tracer = _Tracer(job, trainer, status)
+        tracer = _Tracer(job, trainer, status, watch)
         with tracer.following(), replayed_scans(tracer):
             # The states of the optimizer are there from the second step on.
             trainer.update()
@@ -89,8 +92,9 @@ def _trace(job: Job, rank: int, gpu: bool) -> Trace:
 class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
     """Follows a trainer and tells what is what."""
 
-    def __init__(self, job: Job, trainer: Trainer, status: Status) -> None:
+    def __init__(self, job: Job, trainer: Trainer, status: Status, watch: Watch) -> None:
         super().__init__()
+        self._watch = watch
         self.status, self.part, self.peak_doing = status, "", ""
         self._vocab = trainer.parts.context(HEAD).part(job.model.vocab)[1]
         for unit in trainer.units:
@@ -105,6 +109,11 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
         for chunk in trainer.chunks:
             chunk.run = _Parts(self, chunk)
         self.kind = "optimizer"
+
+    def enter(self, part: str) -> None:
+        """A part of the model runs."""
+        self.part = part
+        self._watch(f"{self.status.doing}: {part}")
 
     def begin(self) -> None:
         """Forward and backward passes follow."""
@@ -146,10 +155,10 @@ class _Parts:
 
     def __call__(self, module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         name, tracer = self.names.get(module, "embedding"), self.tracer  # of another chunk: the table of tokens
-        tracer.part = name
+        tracer.enter(name)
         out = self.run(module, function, x)
         if out.requires_grad:
-            out.register_hook(lambda grad: setattr(tracer, "part", name))  # type: ignore[no-untyped-call]
+            out.register_hook(lambda grad: tracer.enter(name))  # type: ignore[no-untyped-call]
         return out
 
 
@@ -162,6 +171,17 @@ class _NoData:
 
     def batch(self, step: int) -> Tensor:
         return torch.zeros(self.shape, dtype=torch.int64)
+
+
+@contextmanager
+def _no_products() -> Iterator[None]:
+    """Without the products of experts one by one, which make no tensors and are thousands."""
+    before = grouped.multiply
+    grouped.multiply = lambda products: None
+    try:
+        yield
+    finally:
+        grouped.multiply = before
 
 
 @contextmanager

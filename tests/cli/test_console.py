@@ -141,3 +141,14 @@ def test_bars_fall_back_to_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Terminal(Settings()).unicode
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="UTF-8"))
     assert Terminal(Settings()).unicode
+
+
+def test_a_log_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two passes a second for 12 s, a line every 5."""
+    clock, said = [0.0], list[str]()
+    monkeypatch.setattr("meshwright.cli.console.time.monotonic", lambda: clock[0])
+    progress = Progress("tracing", log=said.append, every_s=5.0)
+    for index in range(24):
+        clock[0] = index / 2
+        progress(index, 24, "stage 0")
+    assert said == ["tracing: 10 of 24 stage 0", "tracing: 20 of 24 stage 0"]
