@@ -87,6 +87,9 @@ def activated(recompute: Recompute, name: str, *inputs: Tensor) -> Tensor:
     if name == "relu" and len(inputs) == 1:
         # Its backward pass reads the result, which the next product keeps: made again, it would leave the input, too.
         return ACTIVATIONS[name](inputs[0])
+    if name == "relu2" and len(inputs) == 1:
+        # Made again from the input, it would leave that beside the result of its ReLU, which the backward pass reads.
+        return recompute.output("act", torch.square, F.relu(inputs[0]))
     if len(inputs) == 1:
         return recompute.output("act", ACTIVATIONS[name], *inputs)
     return recompute.output("act", partial(lean_gated if "act" in recompute.modules else gated, name), *inputs)

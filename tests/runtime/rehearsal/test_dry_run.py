@@ -192,6 +192,18 @@ def test_norms_of_queries_and_keys_keep_their_input(recompute: str) -> None:
     assert plan.candidates[0].memory[0].allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.003)
 
 
+@pytest.mark.parametrize("recompute", ["rnone", "rsel(act)"])
+def test_squared_relu_of_experts_is_dropped(recompute: str) -> None:
+    """Of Nemotron 3 Nano: one tensor of an expert's inner width is left of two."""
+    model, _ = load_model("nemotron-3-nano-30b-a3b")
+    experts = next(index for index, kind in enumerate(model.kinds) if kind.is_moe)
+    few = replace(model, pattern=(experts,) * 2)
+    wanted = job(f"dp8-ep8-mbs1-z1-{recompute}", few, seq_len=4096, dtype="bf16", optimizer="adamw", clip=1.0, extra=0)
+    traced = dry_run.trace(wanted, 0)
+    assert traced.doing.endswith("head")
+    assert predicted_bytes(wanted)[0]["activations"] == pytest.approx(traced.buffers["activations"], rel=0.03)
+
+
 @pytest.mark.parametrize("recompute", ["rnone", "rsel(attn)"])
 def test_a_gate_of_the_output_is_kept_once(recompute: str) -> None:
     """As a sigmoid, beside the output of attention and the gated one. The head is the fullest moment of this model, so
