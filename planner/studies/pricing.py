@@ -149,6 +149,8 @@ def _rows(held_layout: HeldLayout, variants: Sequence[Resolved]) -> list[_Row]:
     if len(variants) > 1:  # a key per row, since the rates differ
         keys, index = {name: np.repeat(key, len(variants)) for name, key in keys.items()}, np.arange(len(variants))
     priced = build(variants[0].problem, keys)
+    if len(variants) > 1:  # equal keys have other seconds under other rates
+        priced = replace(priced, operations=tuple(replace(ops, alike=None) for ops in priced.operations))
     batch = build_ledger.build(variants[0].problem, priced, columns, index, held_layout.partition)
     estimate = step.price(batch, rates, detail=True)
     terms = {step.TERMS[name][0]: np.broadcast_to(s, len(variants)).tolist() for name, s in estimate.terms.items()}
