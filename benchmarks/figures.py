@@ -27,10 +27,12 @@ from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.step import step
 from meshwright.planner.accuracy.calibrate import LEFT_OUT_FILE
 from meshwright.planner.accuracy.outcome import ErrorStatistics, RunOutcome, error_statistics
+from meshwright.planner.accuracy.plan_path import PathSummary, compared
 from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.sweeps import sweeps_of
 from meshwright.planner.accuracy.validate import outcome, validate
-from meshwright.planner.request.load import load_request
+from meshwright.planner.api import plan
+from meshwright.planner.request.load import Request, load_request
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search.run import search_of
 from meshwright.planner.space.rules import RULES
@@ -42,6 +44,7 @@ HERE = Path(__file__).parent
 OUT = HERE / "figures.json"
 ROWS = 1 << 14
 SAMPLES = 200_000
+BRIDGE = "megatron-bridge"
 REQUESTS: dict[str, dict[str, Any]] = {
     "llama-3.1-405b, 16,384 H100, any": {
         "model": "llama-3.1-405b", "cluster": "dgx-h100:2048", "global_batch": 2048, "target": "any"},
@@ -186,6 +189,16 @@ def accuracy() -> dict[str, Any]:
     }
 
 
+def plan_path() -> dict[str, Any]:
+    """NVIDIA's published runs of Megatron-Bridge, pinned as requests: how many have the step of `validate`."""
+    def step_of(request: Request) -> float:
+        return plan(request, fastest=True).best.step_s
+
+    runs = [case for case in read_cases(shipped_files(), Problems([])) if case.stack_name.startswith(BRIDGE)]
+    summary = PathSummary.of([compared(case, BRIDGE, step_of) for case in runs])
+    return {**summary.to_dict(), "largest_difference": float(f"{summary.largest_difference:.1g}")}
+
+
 def tuned_plans() -> dict[str, Any]:
     """The summary that `make tuned-plans` wrote last: how much of what experts chose is in the space, fits and wins."""
     written = json.loads((HERE / "tuned_plans.json").read_text(encoding="utf-8"))
@@ -213,6 +226,7 @@ def main() -> None:
         "searches": searches(),
         "placement": placement_figures(),
         **accuracy(),
+        "plan_path": plan_path(),
         "tuned_plans": tuned_plans(),
         "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "plan_commands": plan_commands(),

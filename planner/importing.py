@@ -174,7 +174,8 @@ def _request_fields(request: Request) -> dict[str, Any]:
                            "precision": work.precision, "optimizer": work.optimizer,
                            "technique": work.techniques,
                            "expert_capacity_factor": work.expert_capacity_factor,
-                           "moe_aux_loss_coeff": work.moe_aux_loss_coeff}  # fmt: skip
+                           "moe_aux_loss_coeff": work.moe_aux_loss_coeff,
+                           "mtp_layers": work.mtp_layers}  # fmt: skip
     for name in ("cluster", "gpu", "gpus", "stack"):
         if (value := getattr(request, name)) is not None:
             fields[name] = value

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
-from ...cost_models.specs.model import FeedForward, Layer, ModelSpec
+from ...cost_models.specs.model import FeedForward, Layer, ModelSpec, with_capacity
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Precision, Workload
 from ...errors import InputError
@@ -21,7 +21,7 @@ from ..evaluation.intervals import regime_of
 from .case_cluster import read_cluster
 from .case_layout import read_layout, selective
 from .row import Case, Measured, RowReader
-from .stack_features import has_gpt_defaults, switched_layout, with_features
+from .stack_features import capacity_of, has_gpt_defaults, switched_layout, with_features
 
 _MODEL_FIELDS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab",
                  "tied_embeddings", "sliding_window", "window_layers", "sink_attention", "qkv_bias", "output_bias",
@@ -105,7 +105,7 @@ def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> M
     except InputError as error:
         _model_problems(row, error)
         return None
-    return _as_catalogued(row, spec) if spec.is_moe else spec
+    return with_capacity(_as_catalogued(row, spec), capacity_of(features)) if spec.is_moe else spec
 
 
 def _as_catalogued(row: RowReader, model: ModelSpec) -> ModelSpec:

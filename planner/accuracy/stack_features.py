@@ -37,6 +37,8 @@ _STATED_BY = {
     "torch_compile": ("torch_compile",),
     "layer_wise_layout": ("layer_wise_layout",),
     "ep_overlap": ("moe_a2a_overlap",),
+    "delay_wgrad": ("delay_wgrad",),
+    "moe_paged_stash": ("moe_paged_stash",),
     "moe_force_balance": ("moe_force_balance",),
     "fp8_param_gather": ("fp8_param_gather", "float8_allgather"),
     "fp4_param_gather": ("fp4_param_gather",),
@@ -99,12 +101,24 @@ def _graphs(features: Mapping[str, Any]) -> dict[str, str]:
     return {} if value is None else {"cuda_graphs": value}
 
 
-def _routing(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Token drop: no expert gets more than its capacity."""
-    out: dict[str, Any] = {}
+def capacity_of(features: Mapping[str, Any]) -> float | None:
+    """The capacity to which the rows of an expert are filled up, as a request has it; None where they are not."""
+    return _capacity(features) if features.get("moe_pad_to_capacity") is True else None
+
+
+def _capacity(features: Mapping[str, Any]) -> float | None:
     capacity = features.get("moe_capacity_factor") if features.get("moe_force_balance") is not True else None
     if isinstance(capacity, int | float) and not isinstance(capacity, bool) and capacity > 0:
-        out["moe_imbalance"] = float(capacity)
+        return float(capacity)
+    return None
+
+
+def _routing(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Token drop without padding: no expert gets more than its capacity."""
+    if capacity_of(features) is not None:
+        return {}  # the model has it
+    capacity = _capacity(features)
+    out: dict[str, Any] = {} if capacity is None else {"moe_imbalance": capacity}
     if features.get("moe_token_drop") is True or features.get("moe_pad_to_capacity") is True:
         out["dropless"] = False
     return out

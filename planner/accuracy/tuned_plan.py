@@ -60,8 +60,6 @@ class TunedPlan:
     request: Request | None = None
     # Tokens per sequence, which may be more than the positions of the model.
     seq_len: int = 0
-    # Multi-token prediction modules, None: those of the model.
-    mtp_layers: int | None = None
     layout: Layout | None = None
     # [chunk] layers, in the order of the model; None: one chunk.
     chunks: tuple[int, ...] | None = None
@@ -98,8 +96,7 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
     chunks = None if row.problems else _stages(row, settings, facts)
     if row.problems or node is None:
         return None
-    plan = replace(plan, seq_len=row.whole("seq_len"), mtp_layers=_mtp_layers(row, model), features=features,
-                   chunks=chunks)  # fmt: skip
+    plan = replace(plan, seq_len=row.whole("seq_len"), features=features, chunks=chunks)
     try:
         plan = _in_words_of_plans(row, plan, model, node, settings, facts)
     except InputError as error:
@@ -200,6 +197,7 @@ def _in_words_of_plans(
     workload = WorkloadRequest(
         seq_len=min(plan.seq_len, model.max_positions), global_batch=row.whole("global_batch"),
         precision=facts["precision"], optimizer=facts["workload.optimizer"], train=_train(row),
+        mtp_layers=_mtp_layers(row, model),
     )  # fmt: skip
     request = Request(model=model.name, cluster=node, gpus=plan.num_gpus, target=TARGET, workload=workload)
     return replace(plan, request=request, layout=layout_of(facts, plan.num_gpus))

@@ -92,7 +92,7 @@ def _explained(plan: TunedPlan, outcome: PlanOutcome) -> PlanOutcome:
 
 def request_key(plan: TunedPlan) -> str:
     """Equal for plans that train the same, in the same numerics, on the same machines."""
-    return repr((plan.request, plan.seq_len, plan.mtp_layers, sorted(_trained(plan).items())))
+    return repr((plan.request, plan.seq_len, sorted(_trained(plan).items())))
 
 
 def _trained(plan: TunedPlan) -> dict[str, str]:
@@ -108,12 +108,8 @@ def _requested(plan: TunedPlan) -> Resolved:
     resolved = resolve(plan.request)
     fix = {name: value for name, value in _trained(plan).items() if SWITCHES[name].concerns(resolved.problem)}
     resolved = resolve(plan.request.model_copy(update={"fix": {**plan.request.fix, **fix}}))
-    model = replace(
-        resolved.model,
-        mtp_layers=resolved.model.mtp_layers if plan.mtp_layers is None else plan.mtp_layers,
-        # Rotary positions have no end: a recipe may train on sequences that are longer than those of config.json.
-        max_positions=max(resolved.model.max_positions, plan.seq_len),
-    )
+    # Rotary positions have no end: a recipe may train on sequences that are longer than those of config.json.
+    model = replace(resolved.model, max_positions=max(resolved.model.max_positions, plan.seq_len))
     workload = replace(resolved.workload, seq_len=plan.seq_len)
     return replace(resolved, model=model, workload=workload)
 

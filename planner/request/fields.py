@@ -205,6 +205,7 @@ def _number(name: str, value: Any) -> float:
 
 
 Positive = Annotated[int, Field(strict=True, gt=0)]
+Number = Annotated[int, Field(strict=True, ge=0)]
 Factor = Annotated[
     float, BeforeValidator(checked(parse_factor)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]

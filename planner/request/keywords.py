@@ -62,6 +62,8 @@ class RequestFields(TypedDict, total=False):
     """Routed experts take this many times their even share of a rank's tokens and drop the rest [no token dropped]."""
     moe_aux_loss_coeff: float | str | None
     """Factor of the balancing loss of each layer of experts, 0: none [that of the model's config]."""
+    mtp_layers: int | None
+    """Modules of multi-token prediction that are trained, 0: none [those of the model]."""
     total_tokens: int | float | str | None
     """Tokens of the whole run, for days and cost: `15T`."""
     objective: Literal["step", "cost", "memory"] | None
@@ -82,7 +84,8 @@ FLAT: dict[str, FieldPath] = {
     **{
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
-                     "expert_capacity_factor", "moe_aux_loss_coeff", "objective", "max_memory", "headroom")
+                     "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "objective", "max_memory",
+                     "headroom")
     },
     "dtype": ("workload", "precision"),
     "technique": ("workload", "techniques"),

@@ -15,7 +15,7 @@ from ...cost_models.quantities.params import lora_targets
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import ClusterSpec
-from ...cost_models.specs.model import MixtureOfExperts, ModelSpec, with_capacity
+from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.notice import Notice
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
@@ -40,6 +40,7 @@ from ..targets.registry import target as load_target
 from ..targets.registry import who_trains, with_techniques
 from . import headroom
 from .load import Request
+from .model_changes import as_asked
 from .stages import given_stages
 
 
@@ -186,32 +187,7 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
             hint="leave it out to train all layers",
         )
     _check_adapters(model, workload)
-    model = _capped(model, request.workload.expert_capacity_factor)
-    return _balanced(model, request.workload.moe_aux_loss_coeff), workload, warnings
-
-
-def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:
-    """The model under the asked capacity of its experts. Raises InputError where it can drop nothing."""
-    if factor is None:
-        return model
-    blocks = [block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)]
-    if not blocks:
-        raise InputError(f"expert_capacity_factor {factor:g}: {model.name} has no experts", hint="leave it out")
-    most = min(block.experts / block.top_k for block in blocks)
-    if factor > most:
-        shares = f"{blocks[0].experts} experts, {blocks[0].top_k} per token"
-        raise InputError(f"expert_capacity_factor {factor:g}: with {shares}, {most:g} has room for every token",
-                         hint=f"leave it out to drop no token, or give {most:g} or less")  # fmt: skip
-    return with_capacity(model, factor)
-
-
-def _balanced(model: ModelSpec, coefficient: float | None) -> ModelSpec:
-    """The model with the asked balancing loss. Raises InputError where it has no experts."""
-    if coefficient is None:
-        return model
-    if not model.is_moe:
-        raise InputError(f"moe_aux_loss_coeff {coefficient:g}: {model.name} has no experts", hint="leave it out")
-    return replace(model, moe_aux_loss_coeff=coefficient)
+    return as_asked(model, request.workload), workload, warnings
 
 
 def _check_adapters(model: ModelSpec, workload: Workload) -> None:

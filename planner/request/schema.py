@@ -22,6 +22,7 @@ from .fields import (
     Fix,
     Headroom,
     Lengths,
+    Number,
     Positive,
     Stages,
     Techniques,
@@ -60,6 +61,7 @@ class WorkloadRequest(_Model):
     Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
     expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
     moe_aux_loss_coeff: of the balancing loss of each layer of experts; without it that of the model's config.
+    mtp_layers: modules of multi-token prediction that are trained, 0: none; without it those of the model.
     headroom: what a chosen layout leaves of a GPU's memory, `5%`, `4 GiB` or 0; without it what published runs needed
     beyond their prediction, or nothing beside max_memory.
     """
@@ -74,6 +76,7 @@ class WorkloadRequest(_Model):
     train: Train = Train()
     expert_capacity_factor: Factor | None = None
     moe_aux_loss_coeff: Coefficient | None = None
+    mtp_layers: Number | None = None
     total_tokens: Tokens | None = None
     objective: Literal["step", "cost", "memory"] = "step"
     techniques: Techniques = Field(default_factory=dict)
@@ -208,7 +211,7 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
-    for name in ("expert_capacity_factor", "moe_aux_loss_coeff", "headroom"):
+    for name in ("expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom"):
         if data["workload"][name] is None:
             del data["workload"][name]
     if data["stages"] is None:

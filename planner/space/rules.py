@@ -208,7 +208,12 @@ WELL_FORMED: tuple[Rule, ...] = (
 
 
 def fixed(field: str, value: int, text: str) -> Rule:
-    """The rule of `--fix field=value`."""
+    """The rule of `--fix field=value`. A ZeRO stage that is fixed out of habit, where there is nobody to share states
+    with, changes nothing: the space has z0 there."""
+    if field == "zero":
+        fields = ("dp", "cp", field)
+        return Rule(f"--fix {text}", fields, lambda x, p: np.asarray((x[field] == value) | (x["dp"] * x["cp"] == 1)),
+                    f"{text} was fixed")  # fmt: skip
     return Rule(f"--fix {text}", (field,), lambda x, p: np.asarray(x[field] == value), f"{text} was fixed")
 
 

@@ -24,6 +24,7 @@ _TECHNIQUE_KNOBS = {
 }
 WHOLE = (
     "gpus", "workload.seq_len", "workload.global_batch", "workload.train.last_layers", "workload.train.lora.rank",
+    "workload.mtp_layers",
     *(path for path, knob in _TECHNIQUE_KNOBS.items() if knob.whole),
 )  # fmt: skip
 QUANTITIES: dict[str, units.Dimension] = {

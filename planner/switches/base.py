@@ -85,6 +85,13 @@ class Switch:
         needs = {**self.needs.get(value, {}), **self.needs_of.get(target, {}).get(value, {})}
         return {name: fit for name, fit in needs.items() if settings.get(name, fit[0]) not in fit}
 
+    def shown_in(self, stack: StackSpec) -> tuple[str, ...]:
+        """The values at which a stack has the switch: those that change nothing in it. None where none changes any."""
+        changes = {value: self.changes(stack, value) for value in self.values}
+        same = (value for value, fields in changes.items()
+                if all(getattr(stack, name) == given for name, given in fields.items()))  # fmt: skip
+        return tuple(same) if any(changes.values()) else ()
+
     def value_of(self, settings: Settings, layout: Layout) -> str | None:
         """The value under settings and a layout, None where neither has any."""
         return spelled(layout.as_dict()[self.name]) if self.axis else settings.get(self.name)

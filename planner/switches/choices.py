@@ -40,6 +40,20 @@ def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
     return Choice(settings, axes)
 
 
+def as_they_are(target: str, situation: Situation, stated: Settings) -> Settings:
+    """`stated`, and each other switch of a target at the value that the stack of the problem has it at: settings that
+    leave nothing to choose. situation: its stack is as the stated switches have it."""
+    settings = dict(stated)
+    for name, switch in SWITCHES.items():
+        if name in settings or switch.axis or not switch.concerns(situation.problem):
+            continue
+        shown = set(switch.shown_in(situation.problem.stack)).intersection(switch.of_target(target))
+        fit = (value for value in switch.values if value in shown and goes(switch, value, settings, target))
+        if (value := next(fit, None)) is not None:
+            settings[name] = value
+    return settings
+
+
 def _choices(switch: Switch, target: str, situation: Situation, settings: Settings) -> tuple[str, ...]:
     """settings: those that are fixed, and those of the switches before it."""
     if not switch.concerns(situation.problem):
@@ -57,8 +71,10 @@ def goes(switch: Switch, value: str, settings: Settings, target: str) -> bool:
 
 
 def lacks(target: str, fixed: Settings) -> list[str]:
-    """The switches that are fixed to a value that a target lacks. The plain value of an axis turns nothing on."""
-    return [name for name, value in fixed.items() if value not in _values(SWITCHES[name], target)]
+    """The switches that are fixed to a value that a target lacks, or refuses beside the others. The plain value of an
+    axis turns nothing on."""
+    return [name for name, value in fixed.items()
+            if value not in _values(SWITCHES[name], target) or SWITCHES[name].unmet(value, fixed, target)]  # fmt: skip
 
 
 def _values(switch: Switch, target: str) -> tuple[str, ...]:

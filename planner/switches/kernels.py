@@ -43,7 +43,15 @@ ATTENTION = Switch(
     values=get_args(AttentionKernel),
     changes=lambda stack, value: {"attention": value},
     source="docs/reference/efficiencies.md: each kernel has its own efficiencies",
-)
+    # By itself (`auto`) TransformerEngine takes what the stack says: pytorch/attention/dot_product_attention/utils.py,
+    # get_attention_backend. `flash` is FlashAttention 3 where that is installed, else 2. Megatron-Bridge has an enum in
+    # place of the words, which is not written.
+    options={
+        **of("megatron", {"flash2": {"--attention-backend": "flash"}, "flash3": {"--attention-backend": "flash"},
+                          "cudnn": {"--attention-backend": "fused"}, "unfused": {"--attention-backend": "unfused"}}),
+        **of("megatron-bridge", {"cudnn": {}}),
+    },
+)  # fmt: skip
 CROSS_ENTROPY = Switch(
     name="cross_entropy",
     meaning="kernel of the loss: torch's on all logits, one over tensor-parallel ranks, or that fused",

@@ -47,8 +47,10 @@ OVERLAP_PARAM_GATHER = Switch(
     changes=_hides("dp_gather_overlap"),
     source="dp_gather_overlap of stacks/generic.yaml",
     applies=lambda layout: layout.dp * layout.cp > 1 and layout.zero > 0,
-    # Megatron-LM d98e8a64, training/arguments.py:1028; Megatron-Bridge, recipes/kimi_vl/h100/kimi_k25_vl.py:174.
-    needs={"on": {"overlap_grad_reduce": ("on",), "layer_wise_layout": ("on",)}},
+    needs={"on": {"layer_wise_layout": ("on",)}},  # Megatron-Bridge, recipes/kimi_vl/h100/kimi_k25_vl.py:174
+    # Megatron-LM d98e8a64, training/arguments.py:1028. Nothing below that parser asks for it, and recipes of Bridge
+    # gather beside without reducing so (067f987d, perf_recipes/deepseek/h100/deepseek_v3.py:94).
+    needs_of={"megatron": {"on": {"overlap_grad_reduce": ("on",)}}},
     options=of_megatron({"off": {}, "on": {"--overlap-param-gather": True}}),
     choices=lambda situation: ("on", "off"),
 )

@@ -14,6 +14,7 @@ from typing import Literal
 
 from ...cost_models.specs.cluster import NetworkLevel, NodeGroup, Topology
 from ...cost_models.specs.notice import Notice
+from ..io import registry
 
 _NCCL = "NCCL tuning.cc, ring, Simple"
 _LIKE = "assumed as of the nearest link that NCCL lists"
@@ -41,6 +42,8 @@ _STANDARD_GBPS: dict[str, tuple[float, ...]] = {  # speeds that NICs of a kind a
 
 # Generations of a kind whose efficiencies differ: rates know them by these names.
 GENERATIONS = {"edr-ib": "ib", "hdr-ib": "ib", "ndr-ib": "ib", "xdr-ib": "ib", "efa-v1": "efa", "efa-v4": "efa"}
+# What a file may call a network.
+NETWORKS = (*registry.INTER_KINDS, *GENERATIONS)
 
 FabricType = Literal["non-blocking", "rail-optimised", "rail-only", "oversubscribed", "torus", "dragonfly"]
 

@@ -10,7 +10,7 @@ from ...cost_models.specs.cluster import Topology
 from ..io import registry
 from ..io.document import Document, FieldPath
 from ..io.facts import Facts
-from .fabric import Fabric, Group, Inter, latency, suspicious_nic, suspicious_ratio
+from .fabric import NETWORKS, Fabric, Group, Inter, latency, suspicious_nic, suspicious_ratio
 
 AS_GIVEN = "as given"  # the source of what the file itself gives
 _INTRA_KEYS = ("bandwidth", "latency", "topology", "kind")
@@ -25,7 +25,7 @@ def read_nics(
     """The network of a group from `nics`, `nic_bandwidth` and `network`, over that of the catalogue."""
     nics, text = facts.whole((*path, "nics")), facts.value((*path, "nic_bandwidth"))
     speed = facts.quantity((*path, "nic_bandwidth"), "B/s")
-    kind = facts.text((*path, "network"), registry.INTER_KINDS)
+    kind = facts.text((*path, "network"), NETWORKS)
     warnings: list[str] = []
     if nics is None and text is None:
         if kind and inter:
@@ -81,7 +81,7 @@ def with_group_links(facts: Facts, group: Group) -> Group:
     if not facts.keys(path, _INTER_KEYS):
         return group
     known, nodes = group.inter, group.nodes
-    kind = facts.text((*path, "kind"), (*registry.INTER_KINDS, registry.NETWORK_KIND))
+    kind = facts.text((*path, "kind"), (*NETWORKS, registry.NETWORK_KIND))
     bw, warnings = _per_gpu(facts, path, group, kind or (known.kind if known else "ib"))
     seconds = facts.quantity((*path, "latency"), "s")
     if known is None:
@@ -109,7 +109,7 @@ def read_between_groups(facts: Facts, groups: list[Group], fabric: Fabric) -> Fa
     if len(groups) == 1:
         facts.fail(path, "there is one group only", "`links.inter_node` is the network inside a group")
         return fabric
-    kind, seconds = facts.text((*path, "kind"), registry.INTER_KINDS), facts.quantity((*path, "latency"), "s")
+    kind, seconds = facts.text((*path, "kind"), NETWORKS), facts.quantity((*path, "latency"), "s")
     if facts.value((*path, "bandwidth")) is None:
         facts.fail(path, "`bandwidth` is missing", "`bandwidth: 25 Gb/s per node`")
     if not groups:

@@ -7,8 +7,9 @@ from typing import Any
 from ....cost_models.specs.model import DROPOUTS, Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..option_lists import OptionList
+from .feed_forward import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks
 from .hybrid import cannot_mix, is_hybrid
-from .model import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks, windows
+from .model import windows
 from .mtp import cannot_predict
 from .muon import cannot_orthogonalise
 from .rope import cannot_rotate
@@ -34,7 +35,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
     known = GATED_ACTIVATIONS if model.feed_forwards[0].gated else PLAIN_ACTIVATIONS
     head_norms = (0, 2 * attention.head_dim)
     unwritten = [name for name in model.unmodelled if name not in DROPOUTS]
-    biases = {attention.output_bias, *(block.bias for block in dense)}
+    biases = {attention.output_bias, *(block.bias for block in dense), *_biases(routed)}
     family = next((name for name in _OTHER_FAMILIES if model.family.startswith(name)), "")
     reasons = {
         f"model.family: {model.family} has {_OTHER_FAMILIES.get(family)}, which is not written": bool(family),
@@ -47,7 +48,8 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
             not attention.is_mla and attention.norm_parameters not in head_norms,
         "model.rope_theta: positions are rotary or learned":
             model.rope_theta is None and not (model.learned_positions or hybrid),
-        "model.kinds.bias: attention output and feed-forward have bias terms both or neither": len(biases) > 1,
+        "model.kinds.bias: attention output, feed-forward, experts and router by softmax have bias terms all or none":
+            len(biases) > 1,
         **_cannot_route(routed),
         "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
         f"model.unmodelled: {', '.join(unwritten)} of the model's config is not written": bool(unwritten),
@@ -86,15 +88,18 @@ def _unwritten(model: ModelSpec) -> dict[str, bool]:
 def _cannot_route(routed: list[MixtureOfExperts]) -> dict[str, bool]:
     """Sentence -> whether it applies to blocks of experts."""
     return {
-        "model.kinds.expert_bias: experts have no bias terms": any(block.expert_bias for block in routed),
         "model.kinds.router_normalised: sigmoid scores of several experts are divided by their sum":
             any(block.router_scores == "sigmoid" and not block.router_normalised and block.top_k > 1
                 for block in routed),
         "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
             any(block.router_normalised and block.top_k == 1 for block in routed),
-        "model.kinds.router_bias: only routers with sigmoid scores have a bias":
-            any(block.router_bias and block.router_scores != "sigmoid" for block in routed),
     }  # fmt: skip
+
+
+def _biases(routed: list[MixtureOfExperts]) -> set[bool]:
+    """Whether linear layers of experts and of their routers have biases. The bias of sigmoid scores is no such."""
+    return {block.expert_bias for block in routed} | {block.router_bias for block in routed
+                                                      if block.router_scores == "softmax"}  # fmt: skip
 
 
 def _plain(attention: Attention) -> tuple[Any, ...]:

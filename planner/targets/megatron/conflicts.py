@@ -26,7 +26,7 @@ _EXCLUSIVE = (
     ("--multi-latent-attention", "--group-query-attention"), ("--use-torch-fsdp2", "--use-distributed-optimizer"),
 )  # fmt: skip
 _NEEDS = (
-    ("--overlap-param-gather", "--overlap-grad-reduce"), ("--overlap-param-gather", "--use-distributed-optimizer"),
+    ("--overlap-param-gather", "--use-distributed-optimizer"),
     ("--optimizer-cpu-offload", "--use-precision-aware-optimizer"), ("--tp-comm-overlap", "--sequence-parallel"),
     ("--exp-avg-dtype", "--use-precision-aware-optimizer"), ("--num-query-groups", "--group-query-attention"),
     ("--use-megatron-fsdp", "--ckpt-format"), ("--fp8-recipe", "--fp8-format"), ("--fp8-format", "--bf16"),
@@ -39,12 +39,21 @@ _NEEDS = (
     ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
 )  # fmt: skip
 
+# Only training/arguments.py asks for it, and the core does not: Megatron-Bridge trains by one without the other.
+_OF_THE_PARSER = (("--overlap-param-gather", "--overlap-grad-reduce"),)
 # training/arguments.py:1025 has it beside the distributed optimizer.
 _GATHERS_BY_ITSELF = ("--overlap-param-gather", LAYER_WISE)
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules of validate_args and TransformerConfig that no single option breaks."""
+    of_the_parser = [(name, f"needs {other}") for name, other in _OF_THE_PARSER
+                     if name in settings and other not in settings]  # fmt: skip
+    return of_the_parser + conflicts_of_the_core(settings, environment)
+
+
+def conflicts_of_the_core(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those that hold whoever configures the core."""
     out = [
         (given[-1], f"cannot be given together with {given[0]}")
         for group in _EXCLUSIVE

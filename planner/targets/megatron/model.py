@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from ....cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
+from ....cost_models.specs.model import Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..options import Entry, Facts, Settings, number, switch
 from ..setup import Setup
-from . import hybrid, mtp, rope
+from . import feed_forward, hybrid, mtp, rope
+from .feed_forward import biased, blocks
 from .layer_patterns import pattern_text, read_pattern
-
-# Activation -> its argument, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
-# fuses it with biases (fusions/fused_bias_gelu.py), else exactly: both are written as that one, and read as `gelu`.
-GATED_ACTIVATIONS = {"silu": "--swiglu"}
-PLAIN_ACTIVATIONS = {"gelu": "", "gelu_tanh": "", "relu2": "--squared-relu"}
-
-
-# Experts of squared ReLU multiply by their weights in its kernel.
-_FUSED_EXPERTS = "--use-fused-weighted-squared-relu"
-
-
-def blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]:
-    """The distinct dense and routed blocks."""
-    distinct = list(dict.fromkeys(model.feed_forwards))
-    routed = [block for block in distinct if isinstance(block, MixtureOfExperts)]
-    return [block for block in distinct if isinstance(block, FeedForward)], routed
 
 
 def windows(model: ModelSpec, workload: Workload) -> set[int]:
     """Sizes of windows that are shorter than the sequence."""
     sizes = {attention.window for attention in model.attentions}
     return {size for size in sizes if size is not None and size < workload.seq_len}
-
-
-def _biased(model: ModelSpec) -> bool:
-    """Whether linear layers other than those of queries, keys and values have biases."""
-    return model.attentions[0].output_bias or any(block.bias for block in blocks(model)[0])
 
 
 def _attention(setup: Setup) -> Attention:
@@ -93,7 +73,7 @@ def _attention_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _bias_write(setup: Setup) -> Settings:
-    if _biased(setup.model):
+    if biased(setup.model):
         return {}
     return {"--disable-bias-linear": True} | ({"--add-qkv-bias": True} if _attention(setup).qkv_bias else {})
 
@@ -106,28 +86,6 @@ def _bias_read(settings: Settings, facts: Facts) -> Facts:
 
 def _norm_write(setup: Setup) -> Settings:
     return {"--normalization": "LayerNorm" if setup.model.norm_bias else "RMSNorm"}
-
-
-def _feed_forward_write(setup: Setup) -> Settings:
-    model, (dense, routed) = setup.model, blocks(setup.model)
-    inner = dense[0].inner if dense else routed[0].expert_inner
-    argument = (GATED_ACTIVATIONS if model.feed_forwards[0].gated else PLAIN_ACTIVATIONS)[model.activation]
-    out: Settings = {"--ffn-hidden-size": inner} | ({argument: True} if argument else {})
-    if argument == "--squared-relu" and routed:  # without it experts are not fused (experts.py)
-        out[_FUSED_EXPERTS] = True
-    # Megatron fuses biases with GELU by itself, and refuses to with another function.
-    return out | ({"--no-bias-gelu-fusion": True} if argument == "--squared-relu" and _biased(model) else {})
-
-
-def _feed_forward_read(settings: Settings, facts: Facts) -> Facts:
-    known = {"--swiglu": "silu", "--quick-geglu": "quick_gelu", "--squared-relu": "relu2"}
-    activation = next((name for argument, name in known.items() if settings.get(argument)), "gelu")
-    gated = activation in ("silu", "quick_gelu")
-    hidden = facts.get("model.hidden", 0)
-    # Megatron's default: 4 x hidden, or 2/3 of it in multiples of 64 when gated.
-    usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
-    return {"model.gated_mlp": gated, "model.ffn_hidden": settings.get("--ffn-hidden-size", usual),
-            "model.activation": activation}  # fmt: skip
 
 
 def _moe_write(setup: Setup) -> Settings:
@@ -144,7 +102,7 @@ def _moe_write(setup: Setup) -> Settings:
         out["--moe-shared-expert-intermediate-size"] = block.shared_inner
     if block.shared_gate:
         out["--moe-shared-expert-gate"] = True
-    if block.router_bias:
+    if block.router_bias and block.router_scores == "sigmoid":  # that of softmax is a bias of a linear layer
         out["--moe-router-enable-expert-bias"] = True
     if block.latent:
         out["--moe-latent-size"] = block.latent
@@ -182,7 +140,8 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
         "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
         "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
-        "router_bias": bool(settings.get("--moe-router-enable-expert-bias")),
+        "router_bias": bool(settings.get("--moe-router-enable-expert-bias")) or _router_adds(settings),
+        "expert_bias": not settings.get("--disable-bias-linear"),
         **({"latent": latent} if (latent := settings.get("--moe-latent-size")) else {}),
         **({"moe_layers": [index for index, is_routed in enumerate(routed) if is_routed]} if routed else {}),
         "groups": (groups := settings.get("--moe-router-num-groups") or 1),
@@ -192,6 +151,12 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "router_scale": settings.get("--moe-router-topk-scaling-factor") or 1.0,
     }  # fmt: skip
     return {"model.moe": moe}
+
+
+def _router_adds(settings: Settings) -> bool:
+    """Whether the router's scores are those of a linear layer with a bias (core/transformer/moe/router.py)."""
+    softmax = settings.get("--moe-router-score-function", "softmax") == "softmax"
+    return softmax and not settings.get("--disable-bias-linear")
 
 
 def _capacity_write(setup: Setup) -> Settings:
@@ -268,9 +233,7 @@ MODEL = (
           ("--num-attention-heads", "--kv-channels", "--group-query-attention", "--num-query-groups", "--qk-layernorm",
            "--softmax-type", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank", "--qk-head-dim",
            "--qk-pos-emb-head-dim", "--v-head-dim"), _attention_write, _attention_read),
-    Entry(("model.feed_forward",),
-          ("--ffn-hidden-size", "--swiglu", "--quick-geglu", "--squared-relu", _FUSED_EXPERTS, "--no-bias-gelu-fusion"),
-          _feed_forward_write, _feed_forward_read),
+    feed_forward.ENTRY,
     Entry(("model.moe",),
           ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
            "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-router-enable-expert-bias",

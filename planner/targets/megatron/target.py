@@ -11,6 +11,7 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, MODULES, OFFLOADS, SCHEDULES
 from ....cost_models.problem import Problem
+from ....cost_models.specs.model import MixtureOfExperts
 from ...space.activations import present_modules
 from ...space.rules import Columns, Rule, micro_batches, only
 from ..argv import read_arguments
@@ -86,6 +87,12 @@ def _context_with_sinks(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["cp"] == 1) | ulysses | (not sinks))
 
 
+def _biased_experts(columns: Columns, problem: Problem) -> Mask:
+    # core/transformer/transformer_config.py:2612
+    biased = any(block.expert_bias for block in problem.model.feed_forwards if isinstance(block, MixtureOfExperts))
+    return np.asarray((columns["etp"] == 1) | (not biased))
+
+
 _OWN = "--data-path ... --tokenizer-type ... --lr ... --train-iters ..."
 _ADD = (
     "Not from the plan, to be added to launch.sh: data, tokenizer, learning rate, iterations, checkpoints, and what of",
@@ -135,6 +142,8 @@ def rules(target: str) -> tuple[Rule, ...]:
              "Megatron recomputes the shared experts with the routed ones (moe)"),
         Rule(f"{target}: recompute_layers", ("schedule", "recompute_layers"), _per_chunk,
              "--recompute-num-layers counts per chunk, a plan {recompute_layers} layers from the first chunk on"),
+        Rule(f"{target}: etp and biases", ("etp",), _biased_experts,
+             "experts with biases are not split over etp {etp}"),
         Rule(f"{target}: context and windows", ("cp", "cp_algorithm"), _windowed_context,
              "cp {cp} by {algorithm}: TransformerEngine has sliding windows only with allgather and ulysses"),
         Rule(f"{target}: context and sinks", ("cp", "cp_algorithm"), _context_with_sinks,

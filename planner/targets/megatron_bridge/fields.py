@@ -75,6 +75,10 @@ _TWINS = (
       for name in ("kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")),
     _same("--ffn-hidden-size", "model.ffn_hidden_size"),
     _flag("--swiglu", "model.gated_linear_unit"),
+    Twin("--quick-geglu", ("model.activation_func",), lambda value: "quick_gelu",
+         lambda value: True if value == "quick_gelu" else None),
+    _same("--activation-func-clamp-value", "model.activation_func_clamp_value"),
+    _same("--glu-linear-offset", "model.glu_linear_offset"),
     Twin("--squared-relu", ("model.activation_func",), lambda value: "squared_relu",
          lambda value: True if value in ("squared_relu", "relu2") else None),
     _same("--num-experts", "model.num_moe_experts"),
@@ -173,7 +177,8 @@ BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
 _LATENT = tuple(f"model.{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 _YARN = tuple(f"model.yarn_{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 # Arguments that no field says: implied by others, or what Bridge does by itself.
-IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion", NO_LAYOUT, "--spec")
+IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion", "--attention-backend",
+           NO_LAYOUT, "--spec")  # fmt: skip
 # Fields that go along with an argument.
 BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model",
           PATTERN: "model", "--cpu-offloading-num-layers": "model.cpu_offloading"}  # fmt: skip
@@ -190,6 +195,8 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
         out |= {field: twin.to_field(value) for field in twin.fields if field not in others}
     if arguments.get("--swiglu"):
         out["model.activation_func"] = "silu"
+    if arguments.get("--quick-geglu"):
+        out["model.gated_linear_unit"] = True
     if "--cpu-offloading-num-layers" in arguments:  # pretrain_gpt.py turns it on by itself
         out["model.cpu_offloading"] = True
     if arguments.get("--multi-latent-attention"):
@@ -214,6 +221,8 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     out |= hybrid.with_modules(settings)
     if not settings.get("model.cpu_offloading"):
         out.pop("--cpu-offloading-num-layers", None)
+    if out.get("--swiglu") and "--quick-geglu" in out:  # the field is that of any gate
+        del out["--swiglu"]
     if "--num-query-groups" in out:
         out["--group-query-attention"] = True
     if out.get("--optimizer") == LAYER_WISE:

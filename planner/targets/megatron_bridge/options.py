@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ....errors import InputError
 from ..megatron import options as megatron
-from ..megatron.conflicts import conflicts as of_the_core
+from ..megatron.conflicts import conflicts_of_the_core
 from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, Settings, Table
@@ -111,7 +111,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     known = {name for name in settings if "." in name}
     out = [
         (name if name.isupper() else _given(name, known), renamed(text))
-        for name, text in of_the_core(by_flag(to_arguments(settings)), environment)
+        for name, text in conflicts_of_the_core(by_flag(to_arguments(settings)), environment)
     ]
     lengths = {settings[name] for name in ("model.seq_length", "dataset.seq_length") if name in settings}
     if len(lengths) > 1:

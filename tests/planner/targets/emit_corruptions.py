@@ -207,7 +207,7 @@ BRIDGE: dict[str, tuple[Corruption, ...]] = {
         _edit(_B, r"^(\s+)use_megatron_fsdp=True,",
               r"\1use_megatron_fsdp=True,\n        ),\n        dist=DistributedInitConfig(\1use_torch_fsdp2=True,"),
         _edit(_B, r"^(\s+)(pipeline_model_parallel_layout=.*)$", r"\1\2\1num_layers_in_first_pipeline_stage=3,"),
-        _edit(_B, r"^(\s+overlap_grad_reduce=)True(?=,\s+overlap_param_gather)", r"\1False"),
+        _edit(_B, r"^(\s+overlap_moe_expert_parallel_comm=)True(?=,\s+delay_wgrad_compute)", r"\1False"),
         _edit(_B, r"^(        dataset=GPTDatasetConfig\(\n\s+seq_length=)(\d+)", _times(2)),
     ),
     "environment rule": (

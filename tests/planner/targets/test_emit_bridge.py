@@ -37,7 +37,7 @@ def test_every_argument_that_is_written_has_a_field() -> None:
     arguments = megatron_options.TABLE.options
     assert arguments - set(BY_ARGUMENT) - set(IMPLIED) == {
         "--num-layers-per-virtual-pipeline-stage", "--outer-dp-sharding-strategy", "--padded-vocab-size",
-        "--quick-geglu", "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",
+        "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",
         "--use-rotary-position-embeddings",
     }  # fmt: skip
     assert set(BY_ARGUMENT) <= arguments

@@ -88,11 +88,14 @@ def test_random_plans_read_back_as_themselves(plans: list[Plan]) -> None:
         assert workload == {name: getattr(setup.workload, name) for name in ("seq_len", "global_batch", "optimizer")}
 
 
-# A graph of the whole iteration needs these to offload modules and to hold experts, and `emit` refuses these releases
-# for them.
+# `emit` refuses these releases for them. A graph of the whole iteration needs the first to hold experts, and the next
+# to offload modules; the others scale positions of gpt-oss.
 PAGES = {"--moe-paged-stash", *(f"--moe-paged-stash-buffer-size-factor-{place}" for place in ("cuda", "cpu")),
          "--moe-expert-rank-capacity-factor", "--use-transformer-engine-op-fuser", "--moe-mlp-glu-interleave-size"}
-NEWER = {version: {"--fine-grained-offloading-max-inflight-offloads", *PAGES} for version in ("0.16.1", "0.17.0")}
+_IN_FLIGHT = {"--fine-grained-offloading-max-inflight-offloads"}
+_YARN = {"--yarn-beta-fast", "--yarn-beta-slow", "--yarn-original-max-position-embeddings",
+         "--no-yarn-correction-range-round-to-int"}  # fmt: skip
+NEWER = {"0.16.1": PAGES | _IN_FLIGHT | _YARN, "0.17.0": PAGES | _IN_FLIGHT | _YARN, "0.18.0": _YARN}
 
 
 def test_random_plans_use_options_that_every_recorded_release_has(plans: list[Plan]) -> None:
@@ -299,7 +302,7 @@ def test_models_that_no_argument_builds() -> None:
         ({"topk": 1, "router_scores": "sigmoid", "router_normalised": False}, "",
          "--moe-router-score-function sigmoid"),
         ({"topk": 2, "router_scores": "sigmoid", "router_normalised": False}, "are divided by their sum", ""),
-        ({"topk": 2, "router_bias": True}, "only routers with sigmoid scores have a bias", ""),
+        ({"topk": 2, "router_bias": True}, "router by softmax have bias terms all or none", ""),
         ({"topk": 2, "router_scores": "sigmoid", "router_bias": True}, "", "--moe-router-enable-expert-bias"),
     ],
 )  # fmt: skip
@@ -339,10 +342,32 @@ def test_models_of_the_catalogue_are_written_as_they_are_or_refused() -> None:
     for name, reason in (
         ("olmo-2-7b", "norms are those of one head"), ("opt-1.3b", "relu is none of gelu"), ("gemma-2-9b", "GeGLU"),
         ("falcon-40b", "in parallel"), ("gpt-neox-20b", "in parallel"), ("granite-3.1-8b", "scaled embeddings"),
-        ("bloom-7b1", "positions are rotary or learned"), ("gpt-oss-20b", "experts have no bias terms"),
+        ("bloom-7b1", "positions are rotary or learned"),
     ):  # fmt: skip
         assert reason in refused[name]
     assert not {"nemotron-4-340b", "nemotron-h-56b", "nemotron-3-nano-30b-a3b"} & set(refused)
+
+
+def test_gpt_oss() -> None:
+    """Its activation is a clamped gate with an offset. Biases of its experts and their router are those of all linear
+    layers, and TransformerConfig takes such experts only whole."""
+    asked = {**MOE, "model": "gpt-oss-120b"}
+    plan = plan_of(asked, "dp16-ep8-mbs1-z1-rnone")
+    lines = arguments(plan)
+    clamped = {"--quick-geglu", "--activation-func-clamp-value 7.0", "--glu-linear-offset 1.0"}
+    assert clamped <= set(lines)
+    assert not {"--swiglu", "--disable-bias-linear", "--moe-router-enable-expert-bias"} & set(lines)
+    module = emit(plan, "megatron-bridge").files["bridge_plan.py"]
+    for field in ('activation_func="quick_gelu"', "activation_func_clamp_value=7.0", "gated_linear_unit=True"):
+        assert f"            {field},\n" in module
+    with pytest.raises(LayoutRefusedError, match="experts with biases are not split over etp 2"):
+        emit(plan_of(asked, "dp16-ep4-etp2-mbs1-z1-rnone"), "megatron")
+
+
+def test_a_clamp_that_no_plan_has_is_refused() -> None:
+    table = Table(MODEL)
+    with pytest.raises(InputError, match=r"--activation-func-clamp-value 5.0 has no counterpart in a plan"):
+        table.read({"--swiglu": True, "--activation-func-clamp-value": 5.0})
 
 
 def test_squared_relu() -> None:

@@ -1,0 +1,41 @@
+"""The parts of a model that a request sets: its prediction modules, the capacity of its experts, their balancing loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...cost_models.specs.model import MixtureOfExperts, ModelSpec, with_capacity
+from ...errors import InputError
+from .schema import WorkloadRequest
+
+
+def as_asked(model: ModelSpec, work: WorkloadRequest) -> ModelSpec:
+    """The model as the request trains it. Raises InputError for what it has no part for."""
+    model = _capped(model, work.expert_capacity_factor)
+    if work.mtp_layers is not None:
+        model = replace(model, mtp_layers=work.mtp_layers)
+    return _balanced(model, work.moe_aux_loss_coeff)
+
+
+def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:
+    """The model under the asked capacity of its experts. Raises InputError where it can drop nothing."""
+    if factor is None:
+        return model
+    blocks = [block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)]
+    if not blocks:
+        raise InputError(f"expert_capacity_factor {factor:g}: {model.name} has no experts", hint="leave it out")
+    most = min(block.experts / block.top_k for block in blocks)
+    if factor > most:
+        shares = f"{blocks[0].experts} experts, {blocks[0].top_k} per token"
+        raise InputError(f"expert_capacity_factor {factor:g}: with {shares}, {most:g} has room for every token",
+                         hint=f"leave it out to drop no token, or give {most:g} or less")  # fmt: skip
+    return with_capacity(model, factor)
+
+
+def _balanced(model: ModelSpec, coefficient: float | None) -> ModelSpec:
+    """The model with the asked balancing loss. Raises InputError where it has no experts."""
+    if coefficient is None:
+        return model
+    if not model.is_moe:
+        raise InputError(f"moe_aux_loss_coeff {coefficient:g}: {model.name} has no experts", hint="leave it out")
+    return replace(model, moe_aux_loss_coeff=coefficient)
