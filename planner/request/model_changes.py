@@ -1,4 +1,4 @@
-"""The parts of a model that a request sets: its prediction modules, the capacity of its experts, their balancing loss."""
+"""What a request sets in a model: its prediction modules, the capacity of its experts, their balancing loss."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from ..document.plan import Plan
 from ..document.reading import read_plan
 from ..document.specs import model_of, workload_of
 from ..space.rules import RULES, WELL_FORMED
+from ..switches.registry import with_switches
 from .argv import Arguments, read_arguments
 from .base import Target, Trainer
 from .edits import Places, edits, mended
@@ -29,6 +30,7 @@ from .options import Facts, Settings
 from .registry import TARGETS, target_of
 from .registry import target as load_target
 from .setup import Setup
+from .switch_options import SWITCH
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,8 @@ def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
         return None
     workload = Workload(seq_len=seq_len, global_batch=batch, precision=facts.get("precision", "bf16"))
     per_node = plan.resolved["cluster"]["groups"][0]["gpus_per_node"] if plan is not None else 8
-    return Problem(model, workload, load_stack(folder.target.stack), layout.num_gpus, per_node)
+    stack = with_switches(load_stack(folder.target.stack), request_part(facts, SWITCH.rstrip(".")))
+    return Problem(model, workload, stack, layout.num_gpus, per_node)
 
 
 def _broken_rules(folder: _Folder, facts: Facts, layout: Layout, places: Places) -> list[FieldProblem]:

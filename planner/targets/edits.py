@@ -23,6 +23,8 @@ _MODEL = {
     "mtp_pattern": ("model.pattern",), "mtp_shared": ("model.mtp_layers",),
     "moe_aux_loss_coeff": ("model.moe_aux_loss_coeff",), "moe_aux_loss_per_sequence": ("model.moe_aux_loss_coeff",),
 }  # fmt: skip
+# Field that the reader of models complains of -> the entry that has it.
+_HOLDS = {"kv_heads": "model.attention", "heads": "model.attention"}
 # Compared as `emit` writes them, because --rotary-base is a whole number.
 _ROPE = ("rope_theta", "partial_rotary_factor", "rope_scaling")
 
@@ -53,7 +55,7 @@ class Places:
         named = [name for name in lines if _names(error.message, name)]
         if not named:
             first = error.message.partition(":")[0]
-            field = "model.layers" if re.match(r"\d+ layers", first) else first
+            field = "model.layers" if re.match(r"\d+ layers", first) else _HOLDS.get(first, first)
             return self.problem(error.message, (field, "tp", "pp", "cp", "dp", "num_gpus"), error.hint)
         name = max(named, key=len)
         file = self.given.files.get(name, self.main_file)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..options import Settings
 from . import offload
 from .environment import conflicts_of_fused_experts
-from .hybrid import PATTERN
+from .hybrid import PATTERN, layers_of
 from .muon import LAYER_WISE, conflicts_of_muon
 
 _EXCLUSIVE = (
@@ -84,7 +84,15 @@ def conflicts_of_the_core(settings: Settings, environment: Mapping[str, str]) ->
         out.append(("--optimizer-offload-fraction", f"`{fraction}` is not between 0 and 1"))
     out += offload.conflicts(settings, environment) + conflicts_of_muon(settings)
     out += conflicts_of_fused_experts(settings, environment)
-    return out + _connections(settings, environment, fsdp)
+    return out + _ignored_layers(settings) + _connections(settings, environment, fsdp)
+
+
+def _ignored_layers(settings: Settings) -> list[tuple[str, str]]:
+    """validate_args takes the number of layers from the pattern, and only warns of another one."""
+    if PATTERN not in settings or "--num-layers" not in settings:
+        return []
+    held = len(layers_of(str(settings[PATTERN])).replace("|", ""))
+    return [("--num-layers", f"is ignored: {PATTERN} has {held} layers")] if settings["--num-layers"] != held else []
 
 
 def _connections(settings: Settings, environment: Mapping[str, str], fsdp: bool) -> list[tuple[str, str]]:

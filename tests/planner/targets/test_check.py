@@ -58,6 +58,27 @@ def test_every_corruption_is_found(folders: tuple[str, list[Files]]) -> None:
     assert min(tried.values()) >= 15
 
 
+def test_rules_see_the_switches_of_the_files() -> None:
+    """A graph of the iteration holds experts under current scaling, which only `--fp8-recipe` tells."""
+    asked = {"model": "qwen3-30b-a3b", "cluster": "dgx-h100:2", "target": "megatron", "fix": {"fp8_recipe": "current"},
+             "workload": {"seq_len": 4096, "global_batch": 64, "precision": "fp8"}}  # fmt: skip
+    files = emit(api.evaluate(request_from_dict(asked), "dp16-ep8-gfull-mbs1-z1-rnone-fp8"), "megatron").files
+    assert not check_files(files).problems
+    name, text = "megatron.args", files["megatron.args"]
+    delayed = check_files({**files, name: text.replace("--fp8-recipe tensorwise", "--fp8-recipe delayed")}).problems
+    assert any("under mxfp8 or current scaling" in problem.message for problem in delayed)
+
+
+def test_a_number_of_layers_beside_a_pattern_is_that_of_the_pattern() -> None:
+    asked = {"model": "nemotron-3-nano-30b-a3b", "cluster": "dgx-h100:2", "target": "megatron",
+             "workload": {"seq_len": 8192, "global_batch": 64}}  # fmt: skip
+    files = emit(api.evaluate(request_from_dict(asked), "dp16-ep8-mbs1-z1-rnone"), "megatron").files
+    assert not check_files(files).problems
+    text = files["megatron.args"].replace("--num-layers 52", "--num-layers 53")
+    (problem,) = check_files({**files, "megatron.args": text}).problems
+    assert (problem.field, problem.message) == ("--num-layers", "is ignored: --hybrid-layer-pattern has 52 layers")
+
+
 def test_without_the_plan_the_rules_still_find_most() -> None:
     """A folder that somebody sends on, without plan.json: Megatron's arguments hold model and batch themselves; only
     the GPU, on which the rule of the connections depends, is not said."""
