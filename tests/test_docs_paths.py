@@ -40,7 +40,9 @@ FOREIGN = {
         "megatron/core/transformer/moe/moe_layer.py", "megatron/core/transformer/moe/paged_stash.py",
     ),
     "Emerging-Optimizers": ("emerging_optimizers/orthogonalized_optimizers/muon_utils.py",),
-    "Megatron-Bridge": ("docs/performance-summary.md",),
+    "Megatron-Bridge": (
+        "docs/performance-summary.md", "src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py",
+    ),
     "TransformerEngine": (
         "transformer_engine/pytorch/module/_common.py", "transformer_engine/pytorch/permutation.py",
         "transformer_engine/pytorch/graph.py", "transformer_engine/pytorch/cpu_offload.py",

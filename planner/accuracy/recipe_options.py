@@ -47,6 +47,9 @@ _SCALES = {"fp8_delayed": "delayed", "fp8_current": "current", "fp8_subchannel_b
 # Precisions of recipes that keep and gather weights quantised unless told not to (MixedPrecisionConfig).
 _GATHERS = {"fp8_delayed": "fp8_param_gather", "fp8_current": "fp8_param_gather", "mxfp8": "fp8_param_gather",
             "nvfp4": "fp4_param_gather"}  # fmt: skip
+# Models whose base recipe for pre-training ends with apply_flex_dispatcher_backend, so that no recipe on top of it runs
+# the plain all-to-all that it names before (Megatron-Bridge 067f987d, recipes/deepseek/h100/deepseek_v3.py:159, :256).
+_FLEXIBLE = ("deepseek-v3",)
 _MUON = ("muon", LAYER_WISE)
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _CP_COMM = {"allgather": "all_gather"}  # other types are spelled as the argument
@@ -135,9 +138,6 @@ def _offload(row: RowReader) -> Settings:
 def features_of(row: RowReader, optimizer: str | None, model: ModelSpec) -> dict[str, Any]:
     """The switches of the software that the recipe sets, as features of a published run (`stack_features.py`)."""
     fp32 = row.flag("grad_reduce_fp32")
-    dispatcher = row.text("dispatcher", default="")
-    if dispatcher == "flex":
-        dispatcher = row.text("dispatcher_backend")
     gathers = row.flag("nvfp4_or_fp8_param_gather")
     stated = {
         "grad_reduce": None if fp32 is None else "fp32" if fp32 else "bf16",
@@ -145,7 +145,7 @@ def features_of(row: RowReader, optimizer: str | None, model: ModelSpec) -> dict
         "dp_overlap_grad": row.flag("overlap_grad_reduce"),
         "dp_overlap_param": row.flag("overlap_param_gather"),
         "fp8_recipe": _SCALES.get(row.text("precision")),
-        "moe_dispatcher": dispatcher or None,
+        "moe_dispatcher": _dispatcher(row, model),
         "moe_a2a_overlap": row.flag("ep_overlap"),
         "delay_wgrad": row.flag("delay_wgrad"),
         "moe_force_balance": _balanced(row, model),
@@ -154,6 +154,19 @@ def features_of(row: RowReader, optimizer: str | None, model: ModelSpec) -> dict
     if name := _GATHERS.get(row.text("precision")):
         stated[name] = gathers is not False
     return {name: value for name, value in stated.items() if value is not None} | _graphs(row, model)
+
+
+def _dispatcher(row: RowReader, model: ModelSpec) -> str | None:
+    """How tokens reach their experts; None where the recipe leaves it to the framework. A recipe of a model whose base
+    recipe turns to a flexible dispatcher has HybridEP where it sets up ranks for it, else DeepEP."""
+    stated = row.text("dispatcher", default="")
+    if stated == "flex":
+        return row.text("dispatcher_backend")
+    if stated != "alltoall" or model.name not in _FLEXIBLE or row.text("task") != "pretrain":
+        return stated or None
+    used = "hybridep" if row.get("hybrid_ep_ranks") is not None else "deepep"
+    row.assume(f"{used} sends tokens, to which the base recipe of {model.name} turns (stated: alltoall)")
+    return used
 
 
 def _balanced(row: RowReader, model: ModelSpec) -> bool | None:

@@ -167,6 +167,19 @@ def test_tokens_are_spread_evenly_in_recipes_for_pre_training(tmp_path: Path) ->
         assert [priced(plan).stack.moe_imbalance for plan in (forced, free)] == [1.0, 1.1]
 
 
+def test_recipes_of_deepseek_that_name_the_all_to_all_run_what_their_base_turns_to(tmp_path: Path) -> None:
+    """HybridEP where they set up ranks for it, else DeepEP; recipes of other models and tasks run what they name."""
+    cases: tuple[tuple[dict[str, Any], dict[str, Any], str | None], ...]
+    cases = ((EXPERTS, {"hybrid_ep_ranks": 64}, "hybridep"), (EXPERTS, {"hybrid_ep_ranks": None}, "deepep"),
+             (EXPERTS, {"task": "sft"}, "alltoall"), (EXPERTS, {"dispatcher": None}, None),
+             (KIMI, {"hybrid_ep_ranks": 64}, "alltoall"))  # fmt: skip
+    for row, changed, used in cases:
+        plan = one(tmp_path, row, **{"dispatcher": "alltoall", "dispatcher_backend": None, **changed})
+        assert plan.features.get("moe_dispatcher") == used
+        label = f"{used} sends tokens, to which the base recipe of deepseek-v3 turns (stated: alltoall)"
+        assert (label in plan.assumptions) is (used in ("hybridep", "deepep"))
+
+
 def test_muon_is_priced_with_fewer_bytes_than_adam(tmp_path: Path) -> None:
     muon, adam = outcomes_of([one(tmp_path, KIMI)])[0], outcomes_of([one(tmp_path, KIMI, optimizer="adam")])[0]
     assert muon.refused is None
@@ -219,7 +232,8 @@ def test_a_plan_in_the_space_is_priced_beside_the_best_layout(tmp_path: Path) ->
 
 def test_the_factors_of_a_ratio_multiply_to_it(tmp_path: Path) -> None:
     """A switch that the recipe leaves off shows as its factor, and in no other."""
-    plans, _ = read(tmp_path, {**EXPERTS, "id": "alltoall", "dispatcher": "alltoall"}, {**EXPERTS, "id": "hybridep"})
+    tuning = {**EXPERTS, "task": "sft"}
+    plans, _ = read(tmp_path, {**tuning, "id": "alltoall", "dispatcher": "alltoall"}, {**tuning, "id": "hybridep"})
     alltoall, hybridep = outcomes_of(plans)
     for plan in (alltoall, hybridep):
         assert plan.gains is not None
