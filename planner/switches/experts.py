@@ -64,6 +64,15 @@ EP_OVERLAP = Switch(
     options=of_megatron({"off": {}, "on": {"--overlap-moe-expert-parallel-comm": True}}),
     choices=lambda situation: ("off", "on"),
 )  # fmt: skip
+
+
+def _delays(situation: Situation) -> tuple[str, ...]:
+    """Off where attention has biases, beside whose graphs Megatron-Bridge refuses it (067f987d,
+    training/comm_overlap.py: "does not support attention bias for now")."""
+    biased = any(attention.qkv_bias or attention.output_bias for attention in situation.problem.model.attentions)
+    return ("off",) if biased else ("on",)
+
+
 DELAY_WGRAD = Switch(
     name="delay_wgrad",
     meaning="weight gradients of experts wait until their tokens travel back",
@@ -73,7 +82,7 @@ DELAY_WGRAD = Switch(
     subject="mixtures of experts",
     applies=lambda layout: bool(layout.ep_overlap),
     options=of_megatron({"off": {}, "on": {"--delay-wgrad-compute": True}}),
-    choices=lambda situation: ("on",),
+    choices=_delays,
 )
 # A rank of experts has room for half as many tokens again as it gets on average; what it saves is stashed in pages, for
 # a fifth more than the average on the GPU, the rest on the host. As the recipes of Megatron-Bridge (perf_recipes/qwen,

@@ -19,7 +19,8 @@ FUSED_EXPERTS = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 
 # Without it a graph holds what another stream read until its capture ends (torch, notes on CUDA): nodes of
 # --overlap-moe-expert-parallel-comm and copies to the host mark all that they free (core/pipeline_parallel/utils.py and
-# fine_grained_activation_offload.py, record_stream). As Megatron-Bridge 067f987d has it beside graphs of the iteration.
+# fine_grained_activation_offload.py, record_stream), and so do the collectives of Megatron-FSDP. As Megatron-Bridge
+# 067f987d has it beside graphs of the iteration.
 _REUSED = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,graph_capture_record_stream_reuse:True",
            "NCCL_GRAPH_REGISTER": "0"}  # fmt: skip
 
@@ -32,7 +33,8 @@ def environment(setup: Setup, target: str) -> dict[str, str | None]:
     if turned(setup, target).get("moe_paged_stash") == "on":
         out[FUSED_EXPERTS] = "1"
     layout = setup.layout
-    if layout.cuda_graphs == GRAPH_CODE["full_iteration"] and (layout.ep_overlap or layout.offload_modules):
+    marks = layout.ep_overlap or layout.offload_modules or layout.zero >= 2
+    if layout.cuda_graphs == GRAPH_CODE["full_iteration"] and marks:
         out |= _REUSED
     return out
 

@@ -42,6 +42,10 @@ def _expert_overlap_dispatch(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["ep_overlap"] == 0) | (problem.stack.ep_dispatch != "allgather"))
 
 
+def _expert_overlap_mtp(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray((columns["ep_overlap"] == 0) | (problem.model.mtp_layers <= 1))
+
+
 def _delayed_scaling(columns: Columns, problem: Problem) -> Mask:
     delayed = problem.workload.precision == "fp8" and problem.stack.cast_bytes == CAST_DELAYED
     again = np.bitwise_and(columns["recompute_modules"], _NORMS_AND_ACTIVATIONS) > 0
@@ -100,7 +104,9 @@ def _graphs_dropout(columns: Columns, problem: Problem) -> Mask:
 
 
 def _graphs_fsdp(columns: Columns, problem: Problem) -> Mask:
-    return np.asarray((columns["zero"] < 2) | (columns["cuda_graphs"] == GRAPH_CODE["none"]))
+    """Graphs of layers would hold gathered weights where they were captured."""
+    none, iteration = GRAPH_CODE["none"], GRAPH_CODE["full_iteration"]
+    return np.asarray((columns["zero"] < 2) | np.isin(columns["cuda_graphs"], (none, iteration)))
 
 
 def switch_rules(target: str) -> tuple[Rule, ...]:
@@ -116,6 +122,8 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
              "--overlap-moe-expert-parallel-comm needs --moe-token-dispatcher-type alltoall or flex"),
         Rule(f"{target}: ep_overlap and precision", ("ep_overlap", "precision"), _expert_overlap_precision,
              "--overlap-moe-expert-parallel-comm needs bf16 or fp16 weights, not {precision_name}"),
+        Rule(f"{target}: ep_overlap and mtp", ("ep_overlap",), _expert_overlap_mtp,
+             "--overlap-moe-expert-parallel-comm goes with one prediction module at most (--mtp-num-layers)"),
         Rule(f"{target}: delayed scaling and recompute", ("recompute_modules",), _delayed_scaling,
              "norm and act are not recomputed under delayed scaling of fp8"),
         Rule(f"{target}: graphs of experts", ("cuda_graphs",), _graphs_of_experts,
@@ -134,5 +142,5 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
         Rule(f"{target}: graphs of the router", ("cuda_graphs", "recompute_modules"), _graphs_router,
              "experts are not recomputed around a graph of their router ({graphs_name})"),
         Rule(f"{target}: graphs and zero", ("cuda_graphs", "zero"), _graphs_fsdp,
-             "z{zero} is Megatron-FSDP, planned without CUDA graphs ({graphs_name})"),
+             "z{zero} is Megatron-FSDP, planned with a graph of the whole iteration or with none ({graphs_name})"),
     )  # fmt: skip

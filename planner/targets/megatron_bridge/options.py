@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ....cost_models.cuda_graphs import GRAPH_CODE
 from ....errors import InputError
 from ..megatron import options as megatron
 from ..megatron.conflicts import conflicts_of_the_core
@@ -97,11 +98,23 @@ def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
     return {"model.rope_scaling": {**scaling, **given}} if scaling and given else {}
 
 
+# Where a graph holds the iteration, Megatron-FSDP keeps its gradients in place and gathers no weights before it; in
+# pretrain_gpt.py the graph alone turns both on (Megatron-LM d98e8a64, megatron/training/training.py,
+# get_megatron_ddp_config).
+_GRAPHED = {"ddp.megatron_fsdp_cuda_graph_mode": True, "ddp.fsdp_all_gather_in_start_param_sync": False}
+
+
+def _graphed_write(setup: Setup) -> Settings:
+    graphed = setup.layout.zero >= 2 and setup.layout.cuda_graphs == GRAPH_CODE["full_iteration"]
+    return dict(_GRAPHED) if graphed else {}
+
+
 TABLE = Table((
     *(_translated(entry) for entry in megatron.TABLE.entries),
     *hybrid.ENTRIES,
     Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
+    Entry(("cuda_graphs",), tuple(_GRAPHED), _graphed_write, lambda settings, facts: {}),
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),
 ))  # fmt: skip
 

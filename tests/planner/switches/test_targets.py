@@ -87,6 +87,34 @@ def test_expert_overlap_needs_narrow_weights() -> None:
         assert megatron_allows("ep_overlap and precision", "mixtral-8x7b", precision, layout) == [legal]
 
 
+def test_expert_overlap_goes_with_one_prediction_module() -> None:
+    """TransformerConfig: "MTP supports at most one layer when enabling overlap_moe_expert_parallel_comm"."""
+    for modules, legal in ((0, True), (1, True), (2, False)):
+        asked = {"model": "deepseek-v3", "cluster": "dgx-h100:8", "target": "megatron",
+                 "workload": {"seq_len": 1024, "global_batch": 64, "mtp_layers": modules}}  # fmt: skip
+        problem = resolve(request_from_dict(asked)).problem
+        rule = next(rule for rule in TARGETS["megatron"].rules if rule.name == "megatron: ep_overlap and mtp")
+        layouts = Layouts.of([parse(f"dp64-ep8-{overlap}mbs1-z1-rnone") for overlap in ("", "epo-")])
+        assert rule.allows(layouts, problem).tolist() == [True, legal]
+
+
+@pytest.mark.parametrize(("model", "delays"), [("gpt-oss-120b", "off"), ("qwen3-30b-a3b", "on")])
+def test_weight_gradients_are_not_delayed_beside_biases_of_attention(model: str, delays: str) -> None:
+    """CommOverlapConfig of Bridge: "CUDA graph with delay_wgrad_compute does not support attention bias"."""
+    asked = {"model": model, "cluster": "dgx-b200:1", "target": "megatron-bridge",
+             "workload": {"seq_len": 1024, "global_batch": 64}}  # fmt: skip
+    assert resolve(request_from_dict(asked)).switches.settings["delay_wgrad"] == delays
+    fixed = resolve(request_from_dict({**asked, "fix": {"delay_wgrad": "on"}}))
+    assert fixed.switches.settings["delay_wgrad"] == "on"
+
+
+def test_sharded_weights_are_in_a_graph_of_the_iteration_or_in_none() -> None:
+    layouts = [f"dp8-{graphs}mbs1-{states}-rnone" for states in ("z1", "z2", "z3")
+               for graphs in ("", "g(attn)-", "glayer-", "gfull-")]  # fmt: skip
+    legal = [True] * 4 + [True, False, False, True] * 2
+    assert megatron_allows("graphs and zero", "llama-3.2-1b", "bf16", *layouts) == legal
+
+
 def test_a_graph_recomputes_no_part_with_dropout() -> None:
     """TransformerConfig: "attention dropout is not supported with graphed attention recomputation"."""
     layouts = ("dp8-g(attn)-mbs1-z1-rsel(attn)", "dp8-g(mlp)-mbs1-z1-rsel(attn)", "dp8-glayer-mbs1-z1-rsel(mlp)")

@@ -94,6 +94,20 @@ def test_a_graph_of_the_iteration_lets_go_of_what_other_streams_read(target: str
     assert "export NCCL_GRAPH_REGISTER=0\n" in beside
 
 
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+def test_a_graph_of_the_iteration_holds_the_gathers_of_sharded_weights(target: str) -> None:
+    """Bridge does not turn on by itself what Megatron-FSDP needs in a graph (setup of Megatron-LM, training.py)."""
+    asked = {**MOE, "target": target, "fix": {"moe_dispatcher": "hybridep"}}
+    eager, whole = (dict(emit(api.evaluate(request_from_dict(asked), layout), target).files)
+                    for layout in ("dp8-ep8-mbs1-z3-rnone", "dp8-ep8-gfull-mbs1-z3-rnone"))  # fmt: skip
+    fields = ("megatron_fsdp_cuda_graph_mode=True", "fsdp_all_gather_in_start_param_sync=False")
+    assert not any(field in text for field in fields for text in eager.values())
+    if target == "megatron-bridge":
+        assert all(field in whole["bridge_plan.py"] for field in fields)
+    assert "graph_capture_record_stream_reuse:True" in whole["launch.sh"]
+    assert check_files(whole).problems == []
+
+
 def test_a_graph_of_the_iteration_bounds_the_copies() -> None:
     layout = "tp8-dp8-gfull-mbs1-z1-rnone-off(core_attn)"
     assert "--fine-grained-offloading-max-inflight-offloads 1\n" in files_of(layout)["megatron.args"]
