@@ -39,7 +39,7 @@ def _line(plan: PlanOutcome) -> dict[str, Any]:
         return {"refused": plan.refused}
     best = None if plan.best_layout == plan.layout else plan.best_layout
     return {"fits": plan.fits, "step_s": plan.step_s, "ratio": plan.ratio, "best": best,
-            **({} if plan.gains is None else {"gains": asdict(plan.gains)})}  # fmt: skip
+            **({} if plan.gains is None else {"gains": asdict(plan.gains), "kin": plan.kin})}  # fmt: skip
 
 
 def _rounded(value: Any) -> Any:

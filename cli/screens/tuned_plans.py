@@ -67,6 +67,15 @@ def _ratios(summary: PlanSummary) -> Iterator[RenderableType]:
     if summary.gains_moe:
         factors = ", ".join(f"{_GAINS[name]} {text.fixed(value, 2)}" for name, value in summary.gains_moe.items())
         yield text.wrapped(f"Factors of this with experts, each in the median: {factors}.")
+    if summary.slow_moe:
+        number = sum(number for number, _ in summary.slow_moe.values())
+        causes = ", ".join(_cause(name, *counts) for name, counts in summary.slow_moe.items())
+        yield text.wrapped(f"{number:,} with experts are slower by more than a quarter, mostly by {causes}.")
+
+
+def _cause(name: str, number: int, with_kin: int) -> str:
+    had = f", {with_kin:,} as another plan for the model has them" if with_kin else ""
+    return f"{_GAINS[name]} ({number:,}{had})"
 
 
 def _ratio_row(name: str, statistics: RatioStatistics) -> list[str]:

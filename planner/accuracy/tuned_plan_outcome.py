@@ -47,6 +47,8 @@ class PlanOutcome:
     rule: str | None = None
     # Id of its layout.
     layout: str | None = None
+    # How its tokens reach their experts; None without experts, or where the recipe does not state it.
+    dispatcher: str | None = None
     # Whether the memory model says that it fits.
     fits: bool | None = None
     # Bytes of the fullest GPU.
@@ -62,6 +64,9 @@ class PlanOutcome:
     ratio: float | None = None
     # Factors of the ratio, by what the best layout has and the plan has not.
     gains: Gains | None = None
+    # Id of another plan for the model that has the switch with the largest factor; None where none has it, or where the
+    # largest is that of the layout.
+    kin: str | None = None
     assumptions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +139,8 @@ def _priced(plan: TunedPlan) -> PlanOutcome:
         refusal = plan.refusal or Refusal(rule="layout", text="it has no layout")
         return replace(blank, rule=refusal.rule, refused=refusal.text)
     resolved, layout = _as_written(plan), switched_layout(plan.layout, plan.features)
-    blank = replace(blank, layout=str(layout), moe=resolved.model.is_moe)
+    dispatcher = plan.features.get("moe_dispatcher")
+    blank = replace(blank, layout=str(layout), dispatcher=dispatcher, moe=resolved.model.is_moe)
     if broken := _broken(layout, resolved):
         texts = "; ".join(rule.explain(layout, resolved.problem) for rule in broken)
         return replace(blank, rule=broken[0].name, refused=texts)

@@ -13,7 +13,10 @@ from .outcome import quantile
 from .runs import Problems, Progress, read_rows
 from .tuned_plan import TunedPlan, read_tuned_plan
 from .tuned_plan_gains import Gains
+from .tuned_plan_kin import with_kin
 from .tuned_plan_outcome import PlanOutcome, outcomes_of, request_key
+
+SLOW = 1.25  # ratios above it are counted by what most of them comes from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,9 @@ class PlanSummary:
     ratio_by_model: dict[str, RatioStatistics]
     # Name of a factor of the ratio -> its median over plans with experts that have a faster layout.
     gains_moe: dict[str, float]
+    # Of plans with experts that are slower than the best layout by more than SLOW: name of the largest factor -> how
+    # many, and how many of these have a kin.
+    slow_moe: dict[str, tuple[int, int]]
     # Rule -> ids of launchable plans of described models that it keeps out of the space, the most first.
     refused: dict[str, tuple[str, ...]]
     # Ids of plans in the space that do not fit.
@@ -111,7 +117,7 @@ def validate_plans(
     plans = list(read_rows(paths, read_tuned_plan, problems, names_rows=True))
     if problems.count and not (keep_going and plans):
         raise problems.error()
-    outcomes = _outcomes(plans, jobs, progress)
+    outcomes = with_kin(_outcomes(plans, jobs, progress))
     return PlanValidation(
         rows=tuple(outcomes), summary=summary_of(outcomes), problems=tuple(str(p) for p in problems.first)
     )
@@ -150,6 +156,7 @@ def summary_of(plans: Sequence[PlanOutcome]) -> PlanSummary:
         ratio_moe=RatioStatistics.of([plan for plan in judged if plan.moe]),
         ratio_by_model={name: statistics for name, statistics in ratios.items() if statistics is not None},
         gains_moe=_median_gains([plan.gains for plan in judged if plan.moe and plan.gains is not None]),
+        slow_moe=_causes([plan for plan in judged if plan.moe]),
         refused={rule: tuple(ids) for rule, ids in sorted(refused.items(), key=lambda item: (-len(item[1]), item[0]))},
         too_large=tuple(plan.id for plan in judged if plan.fits is False),
         assumptions=dict(Counter(label for plan in plans for label in plan.assumptions).most_common()),
@@ -159,6 +166,12 @@ def summary_of(plans: Sequence[PlanOutcome]) -> PlanSummary:
 def _median_gains(every: Sequence[Gains]) -> dict[str, float]:
     columns = {name: sorted(getattr(gains, name) for gains in every) for name in Gains.__slots__}
     return {name: quantile(column, 0.5) for name, column in columns.items() if column}
+
+
+def _causes(plans: Sequence[PlanOutcome]) -> dict[str, tuple[int, int]]:
+    found = [(plan.gains.largest, plan.kin) for plan in plans if plan.gains is not None and (plan.ratio or 0) > SLOW]
+    with_one = Counter(name for name, kin in found if kin is not None)
+    return {name: (number, with_one[name]) for name, number in Counter(name for name, _ in found).most_common()}
 
 
 def _grouped(plans: Sequence[PlanOutcome], key: Callable[[PlanOutcome], str]) -> dict[str, list[PlanOutcome]]:

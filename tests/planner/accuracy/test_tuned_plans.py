@@ -13,6 +13,7 @@ from meshwright.planner.accuracy import tuned_plan_outcome as outcomes
 from meshwright.planner.accuracy.runs import Problems, read_rows
 from meshwright.planner.accuracy.tuned_plan import TunedPlan, read_tuned_plan
 from meshwright.planner.accuracy.tuned_plan_gains import Gains
+from meshwright.planner.accuracy.tuned_plan_kin import with_kin
 from meshwright.planner.accuracy.tuned_plan_outcome import PlanOutcome, beside, outcomes_of, request_key
 from meshwright.planner.accuracy.tuned_plans import summary_of, validate_plans
 from meshwright.profiles.io.reader import read_document
@@ -310,6 +311,30 @@ def outcome(name: str, **values: Any) -> PlanOutcome:
     known = {"model": "m", "task": "sft", "gpu": "g", "num_gpus": 8, "precision": "bf16", "launchable": True,
              "described": True}  # fmt: skip
     return PlanOutcome(**{"id": name, **known, **values})
+
+
+GAINS = Gains(software=1.0, ep_overlap=1.1, cuda_graphs=1.2, layout=1.05)
+
+
+def test_the_kin_of_a_plan_has_the_switch_that_gains_most() -> None:
+    """A plan for the same model, on the same GPU if there is one; the rest of a layout is no switch."""
+    best = {"best_layout": "dp8-ep8-epo-gfull-mbs2-z1-rnone", "ratio": 1.4}
+    plans = [
+        outcome("slow", layout="dp8-ep8-mbs1-z1-rnone-x123456", gains=GAINS, moe=True, dispatcher="alltoall", **best),
+        outcome("of another model", model="n", layout="dp8-ep8-gfull-mbs1-z1-rnone"),
+        outcome("elsewhere", gpu="h", layout="dp8-ep8-gfull-mbs1-z1-rnone", dispatcher="hybridep"),
+        outcome("here", layout="dp8-ep8-epo-gfull-mbs1-z1-rnone"),
+        outcome("refused", refused="no", rule="heads"),
+    ]
+    kin = {plan.id: plan.kin for plan in with_kin(plans)}
+    assert kin == {plan.id: "here" if plan.id == "slow" else None for plan in plans}
+    named = [with_kin([replace(plans[0], gains=replace(GAINS, **{name: 2.0})), *plans[1:3]])[0].kin
+             for name in Gains.__slots__]  # fmt: skip
+    assert dict(zip(Gains.__slots__, named, strict=True)) == {
+        "software": "elsewhere", "ep_overlap": None, "cuda_graphs": "elsewhere", "layout": None}  # fmt: skip
+    assert summary_of(with_kin(plans)).slow_moe == {"cuda_graphs": (1, 1)}
+    assert summary_of(plans).slow_moe == {"cuda_graphs": (1, 0)}
+    assert summary_of([replace(plans[0], ratio=1.2)]).slow_moe == {}
 
 
 @pytest.mark.parametrize(
