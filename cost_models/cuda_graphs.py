@@ -61,7 +61,8 @@ def modules_of(name: str) -> tuple[str, ...]:
 
 
 _WHOLE_SHARE = np.array([{"layer": _OF_LAYER, "full_iteration": _OF_ITERATION}.get(name, 1.0) for name in CUDA_GRAPHS])
-_HOLDS = {module: np.array([module in modules_of(name) for name in CUDA_GRAPHS]) for module in ("attn", "mamba")}
+_MIXING = {"attention": "attn", "mixer": "mamba"}
+_HOLDS = {part: np.array([module in modules_of(name) for name in CUDA_GRAPHS]) for part, module in _MIXING.items()}
 _HOLDS_ROUTER = np.array(["moe_router" in modules_of(name) for name in CUDA_GRAPHS])
 
 
@@ -70,11 +71,9 @@ def launched_share(codes: Ints) -> Array:
     return _WHOLE_SHARE[codes]
 
 
-def launched_beside_mixing(codes: Ints, *, attention: bool, mixer: bool) -> Array:
-    """[n] of a layer's launches, the share that graphs of the blocks that mix tokens leave. attention, mixer: whether
-    it has them."""
-    modules = ("attn",) * attention + ("mamba",) * mixer
-    held = np.all([_HOLDS[module][codes] for module in modules], axis=0) & bool(modules)
+def launched_beside_mixing(codes: Ints, parts: tuple[str, ...]) -> Array:
+    """[n] of a layer's launches, the share that graphs of the blocks that mix tokens leave. parts: those blocks."""
+    held = np.all([_HOLDS[part][codes] for part in parts], axis=0) & bool(parts)
     return np.where(held, _BESIDE_MIXING, 1.0)
 
 
@@ -89,7 +88,7 @@ def has_fixed_shapes(codes: Ints) -> Mask:
 
 
 # The parts of layers whose products may be in a graph (graph_parts.parts_of). Of mixers, graphs of modules hold
-# Mamba-2's (`mamba`: Megatron Core's MambaLayer).
+# Mamba-2's (`mamba`: Megatron Core's MambaLayer), and gated DeltaNet's as attention (MixerKind.graph_part).
 PARTS = ("attention", "mixer", "mlp", "shared", "router", "experts")
 _PART_MODULES = {"attention": ("attn",), "mixer": ("mamba",), "mlp": ("mlp",), "shared": ("moe_router", "moe"),
                  "router": ("moe_router", "moe"), "experts": ("moe",)}  # fmt: skip

@@ -31,6 +31,7 @@ class MixerKind:
     # context parallelism may have the same one.
     heads: Callable[[Any], Mapping[str, tuple[int, bool]]]
     kernels: float  # launched per forward pass beside those of two projections and a norm
+    graph_part: str = "mixer"  # of cuda_graphs.PARTS, the one that holds it
 
     @property
     def name(self) -> str:

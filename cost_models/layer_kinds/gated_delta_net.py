@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..offload_modules import mask_of_modules
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, Saved, tag
@@ -76,8 +75,8 @@ def _add(builder: Builder, ops: LayerOperations, mixer: GatedDeltaNet) -> None:
     # What the convolution gives, the inverse of every chunk, and what the scan puts out.
     kept = {"queries, keys and values of the scan": convolved, "inverses of chunks": CHUNK * mixer.value_heads / tp,
             "scan output": values}  # fmt: skip
-    for name, width in kept.items():
-        ops.saved.append(Saved(name, w * tokens * width, tag("attn"), mask_of_modules("core_attn")))
+    for name, width in kept.items():  # none of which a module of Megatron Core sends to the host
+        ops.saved.append(Saved(name, w * tokens * width, tag("attn")))
 
 
 KIND = MixerKind(
@@ -87,4 +86,5 @@ KIND = MixerKind(
     # Convolution, norms of queries and keys, cumulated decays, products of keys, inverse, transformed keys and values,
     # states, output, gated norm (flash-linear-attention, ops/gated_delta_rule/chunk.py); one projection more.
     kernels=10.0,
+    graph_part="attention",  # Megatron Core builds it in the place of self-attention
 )  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..arrays import Array, Ints
 from ..cuda_graphs import IN_GRAPH, holds_whole_layer
+from ..layer_kinds.registry import kind_of
 from ..specs.model import Layer, MixtureOfExperts
 
 
@@ -30,16 +31,24 @@ def kept_gradients(codes: Ints, kind: Layer) -> Array:
 
 def parts_of(kind: Layer) -> tuple[str, ...]:
     """Of cuda_graphs.PARTS, those of a layer."""
-    mixing = ("attention",) * (kind.attention is not None) + ("mixer",) * (kind.mixer is not None)
+    mixing = mixing_parts_of(kind)
     if kind.feed_forward is None:
         return mixing
     return mixing + (("router", "shared", "experts") if kind.is_moe else ("mlp",))
 
 
-def part_of_product(name: str, *, is_moe: bool) -> str:
-    """Which of cuda_graphs.PARTS a product (Gemm.name) is in; adapters count as attention's."""
-    if name.startswith("mixer"):
-        return "mixer"
+def mixing_parts_of(kind: Layer) -> tuple[str, ...]:
+    """Of cuda_graphs.PARTS, those of a layer that mix tokens."""
+    attention = ("attention",) if kind.attention is not None else ()
+    mixer = (kind_of(kind.mixer).graph_part,) if kind.mixer is not None else ()
+    return tuple(dict.fromkeys((*attention, *mixer)))
+
+
+def part_of_product(name: str, kind: Layer) -> str:
+    """Which of cuda_graphs.PARTS a product (Gemm.name) of a layer is in; adapters count as attention's."""
+    is_moe = kind.is_moe
+    if name.startswith("mixer") and kind.mixer is not None:
+        return kind_of(kind.mixer).graph_part
     if name in ("up", "down"):
         return "shared" if is_moe else "mlp"
     if name == "weights of streams":  # those of the feed-forward block, which all layers of such models have

@@ -23,7 +23,7 @@ from ..layer_kinds.sparse_attention import add_sparse_attention
 from ..offload_modules import mask_of_modules
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .element_bytes import cast_bytes
-from .graph_parts import kept_outputs
+from .graph_parts import kept_outputs, mixing_parts_of
 from .operation_builder import Builder
 from .operations import LAST, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
@@ -69,8 +69,7 @@ def name_of(kind: Layer) -> str:
 
 
 def _launched_beside_mixing(builder: Builder, kind: Layer) -> Array:
-    has = {"attention": kind.attention is not None, "mixer": kind.mixer is not None}
-    return launched_beside_mixing(builder.shard.graphs, **has)
+    return launched_beside_mixing(builder.shard.graphs, mixing_parts_of(kind))
 
 
 def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:

@@ -174,12 +174,12 @@ class Tables:
 
     def _workspace_of_parts(self, kind: int) -> dict[str, Array]:
         """Part of a layer (graph_parts.parts_of) -> [key] bytes of the gradients of its widest product."""
-        w, ops, is_moe = activation_bytes(self.problem.workload), self.operations[kind], self._layer(kind).is_moe
-        widest = {part: np.zeros(self.num_keys) for part in parts_of(self._layer(kind))}
-        if is_moe:
+        w, ops, layer = activation_bytes(self.problem.workload), self.operations[kind], self._layer(kind)
+        widest = {part: np.zeros(self.num_keys) for part in parts_of(layer)}
+        if layer.is_moe:
             widest["experts"] = np.asarray(ops.reordered_bytes + np.zeros(self.num_keys))
         for gemm in ops.gemms:
-            part = part_of_product(gemm.name, is_moe=is_moe)
+            part = part_of_product(gemm.name, layer)
             made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
             needed = w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output
             if gemm.name == "mixer in":

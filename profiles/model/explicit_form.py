@@ -31,12 +31,12 @@ def read_explicit_form(
     rope_theta (10,000; null: no rotary positions), rope_scaling {type, factor, ...} as in config.json,
     moe_aux_loss_coeff (0: no balancing loss), moe_aux_loss_per_sequence (false),
     partial_rotary_factor (1), norm_epsilon (1e-5), activation (silu where gated, else gelu),
-    num_norms, final_norm, embedding_norm, head_bias, dropout, mtp_layers, mtp_shared, sliding_window with
-    window_layers (how many, or which), sink_attention, `moe` {experts, topk, expert_ffn, shared, shared_ffn,
-    moe_layers (how many: the last ones, or which), shared_gate, router_bias, expert_bias, groups, top_groups (groups),
-    router_scores (softmax or sigmoid), router_normalised (true), router_scale (1), latent}, `mla` {kv_lora_rank,
-    q_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and `mixers` with `pattern` and `mtp_pattern`
-    (explicit_pattern.py).
+    num_norms, unit_offset_norms (false), final_norm, embedding_norm, head_bias, dropout, mtp_layers, mtp_shared,
+    sliding_window with window_layers (how many, or which), sink_attention, output_gate (false), `moe` {experts, topk,
+    expert_ffn, shared, shared_ffn, moe_layers (how many: the last ones, or which), shared_gate, router_bias,
+    expert_bias, groups, top_groups (groups), router_scores (softmax or sigmoid), router_normalised (true),
+    router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and
+    `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
     Raises InputError with all problems, unknown fields included.
     """
@@ -79,6 +79,7 @@ def _model(f: Fields) -> ModelSpec:
         embedding_norm=f.flag("embedding_norm", False),
         final_norm=f.flag("final_norm", True),
         norm_bias=norm_bias,
+        unit_offset_norms=f.flag("unit_offset_norms", False),
         head_bias=f.flag("head_bias", False),
         mtp_layers=f.count("mtp_layers", default=0, minimum=0),
         mtp_pattern=tuple(kinds.index(layer) for layer in of_mtp),
@@ -161,6 +162,7 @@ def _attention(f: Fields, hidden: int, bias: bool) -> Attention:
         output_bias=output_bias,
         norm_parameters=norms,
         sink_parameters=sinks,
+        output_gate=f.flag("output_gate", False),
     )
     mla = f.part("mla")
     return attention if mla is None else _latent_attention(f, mla, attention)

@@ -7,6 +7,7 @@ from typing import Any
 from ....cost_models.specs.model import DROPOUTS, Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..option_lists import OptionList
+from .delta_net import cannot_replace
 from .feed_forward import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks
 from .hybrid import cannot_mix, is_hybrid
 from .model import windows
@@ -27,7 +28,7 @@ _OTHER_FAMILIES = {
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """A sentence for each part of the model and its training that has no argument."""
     hybrid = is_hybrid(model)
-    if hybrid and (other := cannot_mix(model, options)):
+    if other := (cannot_mix if hybrid else cannot_replace)(model, options):
         return other
     attentions = {_plain(attention) for attention in model.attentions}
     dense, routed = blocks(model)
@@ -75,9 +76,10 @@ def _unwritten(model: ModelSpec) -> dict[str, bool]:
         "model.kinds.parallel_blocks: blocks run in turn": any(kind.parallel_blocks for kind in model.kinds),
         "model.logit_scale: embeddings, residuals, scores and logits have no factors":
             factors != {1.0} or scores or model.logit_softcap is not None,
-        "model.unit_offset_norms: norms multiply by their weight": model.unit_offset_norms,
-        "model.kinds.output_gate: a gate of what attention puts out is not written":
-            any(attention.output_gate for attention in model.attentions),
+        "model.kinds.output_gate: a gate of what attention puts out has a number per element":
+            any(attention.gates_heads for attention in model.attentions),
+        "model.kinds.output_gate: latent attention has no gate of what it puts out":
+            any(attention.output_gate and attention.is_mla for attention in model.attentions),
         "model.kinds.values_from_keys: keys and values have projections of their own, and values no norm":
             any(attention.values_from_keys or attention.value_norm for attention in model.attentions),
         "model.kinds.rotary: attention without positions is not written":

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from ....cost_models.arrays import Mask
+from ....cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ....cost_models.layer_kinds.mamba2 import Mamba2
 from ....cost_models.layouts import MODULES, PRECISIONS
 from ....cost_models.problem import Problem
@@ -21,6 +22,7 @@ from ...space.rules import Columns, Rule
 from ..option_lists import OptionList
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
+from .delta_net import replaces_attention
 
 PATTERN = "--hybrid-layer-pattern"
 _FLAG = "--is-hybrid-model"  # initial weights of layers of one block
@@ -35,7 +37,7 @@ FIXED = {"conv_kernel": 4, "chunk": 128, "conv_bias": True, "in_bias": False, "o
 
 
 def is_hybrid(model: ModelSpec) -> bool:
-    return any(not kind.is_transformer for kind in model.kinds)
+    return not all(kind.is_transformer or replaces_attention(kind) for kind in model.kinds)
 
 
 def _letter(kind: Layer) -> str | None:
@@ -127,8 +129,8 @@ def stages_read(text: str, pp: int) -> Facts:
 
 
 def _in_fp8(columns: Columns, problem: Problem) -> Mask:
-    # MambaMixer asserts it of its first projection, as TransformerEngine needs of all.
-    mixers = [mixer for mixer in problem.model.mixers if isinstance(mixer, Mamba2)]
+    # MambaMixer and GatedDeltaNet assert it of their first projection, as TransformerEngine needs of all.
+    mixers = [mixer for mixer in problem.model.mixers if isinstance(mixer, Mamba2 | GatedDeltaNet)]
     odd = any(mixer.projected % 16 for mixer in mixers)
     return np.asarray((columns["precision"] != PRECISIONS.index("fp8")) | (not odd))
 
@@ -144,22 +146,22 @@ def _layers_on_host(columns: Columns, problem: Problem) -> Mask:
 
 
 def _attention_only(columns: Columns, problem: Problem) -> Mask:
-    # core/ssm/mamba_mixer.py recomputes nothing.
+    # core/ssm/mamba_mixer.py recomputes nothing, core/ssm/gated_delta_net no more than a norm (gdn_norm_out).
     again = columns["recompute_modules"] & 1 << MODULES.index("attn") > 0
-    return np.asarray(~again | (not is_hybrid(problem.model)))
+    return np.asarray(~again | (not problem.model.mixers))
 
 
 def hybrid_rules(target: str) -> tuple[Rule, ...]:
-    """Rules of Mamba-2 in the core beside those of any framework that splits heads."""
+    """Rules of Mamba-2 and gated DeltaNet in the core beside those of any framework that splits heads."""
     return (
         Rule(f"{target}: mixers in fp8", ("precision",), _in_fp8,
-             "the first projection of Mamba-2 has no multiple of 16 columns, which fp8 needs"),
+             "the first projection of a mixer has no multiple of 16 columns, which fp8 needs"),
         Rule(f"{target}: hybrids and ep_overlap", ("ep_overlap",), _beside_another,
              "--overlap-moe-expert-parallel-comm: HybridModel does not compute beside the messages of experts"),
         Rule(f"{target}: hybrids and offload_layers", ("offload_layers",), _layers_on_host,
              "--cpu-offloading-num-layers: HybridModel offloads no layers ({offload_layers})"),
         Rule(f"{target}: hybrids and recompute", ("recompute_modules",), _attention_only,
-             "--recompute-modules core_attn does not compute the scan of Mamba-2 again, which plans count with it"),
+             "--recompute-modules core_attn does not compute scans again, which plans count with it"),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from ....cost_models.specs.model import Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..options import Entry, Facts, Settings, number, switch
 from ..setup import Setup
-from . import feed_forward, hybrid, mtp, rope
+from . import delta_net, feed_forward, hybrid, mtp, rope
 from .feed_forward import biased, blocks
 from .layer_patterns import pattern_text, read_pattern
 
@@ -44,6 +44,8 @@ def _attention_write(setup: Setup) -> Settings:
         out["--qk-layernorm"] = True
     if attention.sink_parameters:
         out["--softmax-type"] = "learnable"
+    if attention.output_gate:
+        out["--attention-output-gate"] = True
     return out
 
 
@@ -69,6 +71,8 @@ def _attention_read(settings: Settings, facts: Facts) -> Facts:
             out["model.qk_norm"] = 2 * out["model.head_dim"]
     if settings.get("--softmax-type") == "learnable":
         out["model.sink_attention"] = True
+    if settings.get("--attention-output-gate"):
+        out["model.output_gate"] = True
     return out
 
 
@@ -134,7 +138,7 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
     layers = facts.get("model.layers", 0)
     routed = read_pattern("--moe-layer-freq", settings.get("--moe-layer-freq", 1), layers)
     if "model.pattern" in facts:
-        routed = []  # the pattern of a hybrid says which layers have experts
+        routed = []  # the pattern of all layers says which have experts
     moe = {
         "experts": experts, "topk": (chosen := settings.get("--moe-router-topk", 2)),
         "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
@@ -229,10 +233,11 @@ MODEL = (
     number("model.layers", "--num-layers", lambda s: s.model.num_layers),
     number("model.hidden", "--hidden-size", lambda s: s.model.hidden),
     hybrid.ENTRY,
+    delta_net.ENTRY,
     Entry(("model.attention",),
           ("--num-attention-heads", "--kv-channels", "--group-query-attention", "--num-query-groups", "--qk-layernorm",
-           "--softmax-type", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank", "--qk-head-dim",
-           "--qk-pos-emb-head-dim", "--v-head-dim"), _attention_write, _attention_read),
+           "--softmax-type", "--attention-output-gate", "--multi-latent-attention", "--kv-lora-rank", "--q-lora-rank",
+           "--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim"), _attention_write, _attention_read),
     feed_forward.ENTRY,
     Entry(("model.moe",),
           ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
@@ -248,6 +253,7 @@ MODEL = (
     Entry(("model.bias",), ("--disable-bias-linear", "--add-qkv-bias"), _bias_write, _bias_read),
     Entry(("model.norm_bias",), ("--normalization",), _norm_write,
           lambda given, facts: {"model.norm_bias": given.get("--normalization", "LayerNorm") == "LayerNorm"}),
+    switch("model.unit_offset_norms", "--apply-layernorm-1p", lambda s: s.model.unit_offset_norms),
     number("model.norm_epsilon", "--norm-epsilon", lambda s: s.model.norm_epsilon, 1e-5),
     Entry(("model.positions",), rope.OPTIONS, rope.write, rope.read),
     switch("model.tied_embeddings", "--untie-embeddings-and-output-weights", lambda s: s.model.tied_embeddings,

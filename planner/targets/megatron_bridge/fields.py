@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..megatron.delta_net import FREQUENCY, VARIANT
 from ..megatron.hybrid import PATTERN
 from ..megatron.layer_patterns import pattern_text
 from ..megatron.muon import LAYER_WISE, NO_LAYOUT
@@ -70,6 +71,15 @@ _TWINS = (
     _same("--num-query-groups", "model.num_query_groups"),
     _flag("--qk-layernorm", "model.qk_layernorm"),
     _same("--softmax-type", "model.softmax_type"),
+    _flag("--attention-output-gate", "model.attention_output_gate"),
+    _flag("--apply-layernorm-1p", "model.layernorm_zero_centered_gamma"),
+    _same(VARIANT, "model.experimental_attention_variant"),
+    Twin(FREQUENCY, ("model.linear_attention_freq",),
+         lambda value: int(value) if str(value).isdigit() else _listed(value),
+         lambda value: pattern_text(value) if isinstance(value, list) else str(value)),
+    *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
+      for name in ("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+                   "linear_conv_kernel_dim")),
     _flag("--multi-latent-attention", "model.multi_latent_attention"),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("kv_lora_rank", "q_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")),

@@ -13,6 +13,7 @@ from ....cost_models.cuda_graphs import GRAPH_CODE
 from ....errors import InputError
 from ..megatron import options as megatron
 from ..megatron.conflicts import conflicts_of_the_core
+from ..megatron.delta_net import has_delta_nets
 from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, Settings, Table
@@ -69,6 +70,8 @@ def _messages_write(setup: Setup) -> Settings:
 
 # The default spec of GPTModelProvider makes all layers alike, with plain attention; this one asks the config for each.
 BLOCK_SPEC = "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)"
+# The same for layers with gated DeltaNet in the place of attention.
+VARIANT_SPEC = "get_transformer_block_with_experimental_attention_variant_spec"
 _SPEC = "model.transformer_layer_spec"
 
 
@@ -76,6 +79,8 @@ def _spec_write(setup: Setup) -> Settings:
     kinds = setup.model.kinds
     if is_hybrid(setup.model):  # whose class builds layers by their symbols
         return {}
+    if has_delta_nets(setup.model):
+        return {_SPEC: VARIANT_SPEC}
     mixed = len({kind.is_moe for kind in kinds}) > 1 or any(attention.is_mla for attention in setup.model.attentions)
     return {_SPEC: BLOCK_SPEC} if mixed else {}
 
@@ -140,6 +145,9 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     differ += ["model.multi_latent_attention"] if settings.get("model.multi_latent_attention") else []
     if differ and _SPEC not in settings and settings.get("model") in MODELS.values():
         out.append((differ[0], f"needs {_SPEC}={BLOCK_SPEC}: the default builds plain layers, all alike"))
+    variant = "model.experimental_attention_variant"
+    if variant in settings and settings.get(_SPEC) != VARIANT_SPEC:
+        out.append((variant, f"needs {_SPEC}={VARIANT_SPEC}: other specs build attention alone"))
     if settings.get("mixed_precision.fp16") and settings.get("mixed_precision.fp8"):
         out.append(("mixed_precision.fp8", "needs mixed_precision.bf16"))
     if str(settings.get("optimizer.optimizer")) in ("muon", LAYER_WISE):

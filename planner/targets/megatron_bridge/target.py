@@ -29,7 +29,7 @@ from ..options import Settings
 from ..setup import Setup
 from . import hybrid
 from .fields import MODELS, PROVIDERS, renamed
-from .options import BLOCK_SPEC, TABLE, conflicts
+from .options import BLOCK_SPEC, TABLE, VARIANT_SPEC, conflicts
 
 _N = "megatron-bridge"
 MAIN_FILE = "bridge_plan.py"
@@ -69,7 +69,12 @@ def plan() -> ConfigContainer:
 if __name__ == "__main__":
     pretrain(config=process_config_with_overrides(plan(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
 """
-_SPECS = "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec\n"
+# What builds layers -> its import.
+_SPECS = {
+    BLOCK_SPEC: "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec\n",
+    VARIANT_SPEC: "from megatron.core.models.gpt.experimental_attention_variant_module_specs import (\n"
+                  f"    {VARIANT_SPEC},\n)\n",
+}  # fmt: skip
 _PRECISION = "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig\n"
 _CLASSES = {
     "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig",
@@ -104,7 +109,7 @@ def _others(setup: Setup) -> Settings:
 def _text(value: Any) -> str:
     """A value as Python: dtypes by name, long patterns of 0 and 1 as runs."""
     if isinstance(value, str):
-        return value if value.startswith("torch.") or value == BLOCK_SPEC else f'"{value}"'
+        return value if value.startswith("torch.") or value in _SPECS else f'"{value}"'
     if isinstance(value, list) and len(value) > 8 and set(value) <= {0, 1}:
         return pattern_text(value).strip("()").replace("*", " * ").replace("+", " + ")
     if isinstance(value, list) and value and isinstance(value[0], str):
@@ -130,7 +135,7 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
         provider_module=PROVIDERS[provider],
         standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
         imports="import torch\n" if "=torch." in blocks else "",
-        specs=_SPECS if BLOCK_SPEC in blocks else "",
+        specs="".join(text for spec, text in _SPECS.items() if spec in blocks),
         sections="".join(f"    {_CLASSES[name]},\n" for name in _ON_DEMAND if f"        {name}=" in blocks),
         precision=_PRECISION if "MixedPrecisionConfig" in blocks else "",
     )  # fmt: skip

@@ -76,7 +76,7 @@ def test_flops_are_those_of_the_paper(name: str) -> None:
 def test_every_product_is_in_a_part_of_its_layer(name: str) -> None:
     model = model_of(name)
     for kind in model.kinds:
-        parts = {part_of_product(gemm.name, is_moe=kind.is_moe) for gemm in operations(model, kind).gemms}
+        parts = {part_of_product(gemm.name, kind) for gemm in operations(model, kind).gemms}
         assert parts <= set(parts_of(kind))
 
 

@@ -116,9 +116,9 @@ def test_products_are_in_the_part_that_they_belong_to() -> None:
     for name in ("llama-3.1-8b", "deepseek-v2-lite"):
         tables = built("dp8-mbs1-z1-rnone", "megatron-core", 64, replace(load_model(name)[0])).tables
         for kind in range(tables.problem.num_kinds):
-            is_moe = tables.problem.model.kinds[kind].is_moe
-            parts = {gemm.name: part_of_product(gemm.name, is_moe=is_moe) for gemm in tables.operations[kind].gemms}
+            layer = tables.problem.model.kinds[kind]
+            parts = {gemm.name: part_of_product(gemm.name, layer) for gemm in tables.operations[kind].gemms}
             block = {"up", "down", "router", "experts up", "experts down"}
             assert {part for gemm, part in parts.items() if gemm not in block} == {"attention"}
-            expected = {"router", "experts", "shared"} if is_moe else {"mlp"}
+            expected = {"router", "experts", "shared"} if layer.is_moe else {"mlp"}
             assert {part for gemm, part in parts.items() if gemm in block} == expected

@@ -124,7 +124,7 @@ def test_a_pattern_that_no_plan_holds_is_refused(pattern: str, pp: int, reason: 
 @pytest.mark.parametrize(("model", "reason"), [
     (with_mixer(chunk=256), "no argument for chunk 256, not 128"),
     (with_mixer(in_bias=True), "in_bias True, not False"),
-    (spec("qwen3-next-80b-a3b"), "its symbols are layers of one block"), (spec("bamba-9b"), "its symbols are layers"),
+    (spec("bamba-9b"), "its symbols are layers"),
 ])  # fmt: skip
 def test_what_has_no_argument_is_refused_by_name(model: ModelSpec, reason: str) -> None:
     assert any(reason in text for text in cannot_build(model, WORKLOAD, None))
@@ -151,7 +151,7 @@ def test_arguments_that_go_ill_with_a_pattern_are_found(change: tuple[str, str],
 @pytest.mark.parametrize(("token", "reason"), [
     ("ep8-epo-mbs1-z1-rnone", "HybridModel does not compute beside the messages of experts"),
     ("ep8-mbs1-z1-rnone-off3", "HybridModel offloads no layers"),
-    ("ep8-mbs1-z1-rsel(attn)", "does not compute the scan of Mamba-2 again"),
+    ("ep8-mbs1-z1-rsel(attn)", "does not compute scans again"),
 ])  # fmt: skip
 def test_what_hybrid_models_of_the_core_do_not_do_is_refused(token: str, reason: str) -> None:
     for target in ("megatron", "megatron-bridge"):
