@@ -203,7 +203,7 @@ def tuned_plans() -> dict[str, Any]:
     """The summary that `make tuned-plans` wrote last: how much of what experts chose is in the space, fits and wins."""
     written = json.loads((HERE / "tuned_plans.json").read_text(encoding="utf-8"))
     return {name: written[name] for name in ("counts", "in_space_share", "fit_share", "ratio_dense", "ratio_moe",
-                                             "gains_moe")}  # fmt: skip
+                                             "gains_moe", "slow_moe")}  # fmt: skip
 
 
 def command_seconds(*arguments: str) -> float:
