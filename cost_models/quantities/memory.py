@@ -38,6 +38,7 @@ class StateBytes:
     gradient: float  # as it is summed
     optimizer: float  # moments and master weight
     orthogonalised: float  # the same of a matrix that Muon updates
+    split_master: float  # of `optimizer`, left out on the GPU under ZeRO-1, where the bf16 weight has them
     quantised_copy: float  # of a weight for products, with its transpose
     replaces_weight: bool  # whether that copy is all there is of a weight, where a distributed optimizer makes it
 
@@ -59,10 +60,15 @@ class StateBytes:
             gradient=4.0 if fp32 else float(stack.gradient_bytes),
             optimizer=OPTIMIZER_BYTES[workload.optimizer] * width + master,
             orthogonalised=MOMENTUM_BYTES * width + master,
+            split_master=2.0 if _splits_master(workload, stack) else 0.0,
             quantised_copy=2 * workload.operand_bytes if workload.is_quantised else 0.0,
             # Weights of TransformerEngine that are quantised before they are gathered.
             replaces_weight=workload.is_quantised and stack.caches_fp8_weights and stack.fp8_gather,
         )
+
+
+def _splits_master(workload: Workload, stack: StackSpec) -> bool:
+    return stack.splits_master_weights and (workload.precision, workload.optimizer) == ("bf16", "adamw-bf16")
 
 
 # DeepSpeed's reduce_bucket_size, allgather_bucket_size (runtime/zero/config.py, and utils.py of the pipeline engine).

@@ -62,7 +62,8 @@ def optimizer_bytes(ledger: Ledger, j: int) -> Array:
     """[n] bytes of the optimizer's states on the fullest rank of profile j."""
     states = ledger.problem.state_bytes
     if ledger.problem.workload.optimizer != "muon":
-        return np.asarray(ledger.updated[j] * states.optimizer)
+        left_out = np.where(ledger.layouts["zero"] == 1, states.split_master, 0.0)
+        return np.asarray(ledger.updated[j] * (states.optimizer - left_out))
     each = {True: states.orthogonalised, False: states.optimizer}
     matrices = fullest(ledger, j, lambda matrix: each[matrix.orthogonalised] * of_rank(ledger, matrix))
     return np.asarray(matrices + states.optimizer * by_adam(ledger, j))

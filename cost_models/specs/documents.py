@@ -44,6 +44,7 @@ _SILENT = {
     "latent": None,
     "saves_fp8_activations": False,
     "weighs_activations": False,
+    "splits_master_weights": False,
     "fuses_expert_blocks": False,
     "reduces": "buckets",
     "messages_ahead": 0,

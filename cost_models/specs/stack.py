@@ -84,6 +84,9 @@ class StackSpec:
     saves_fp8_activations: bool = False  # what an activation function takes is kept in fp8
     # A token's weight for an expert multiplies what the activation puts out, so no output of the expert is kept for it.
     weighs_activations: bool = False
+    # Where Adam's moments are in bf16 and a distributed optimizer (ZeRO-1) updates bf16 weights on the GPU, of the fp32
+    # weights it keeps the 16 bits that those lack.
+    splits_master_weights: bool = False
     # The products and the activation of experts are one kernel, which leaves out rows that are only room, in a graph of
     # the whole iteration. So in NVFP4, whatever this says.
     fuses_expert_blocks: bool = False

@@ -24,7 +24,7 @@ from meshwright.cost_models.quantities.moments import (
     unusable,
 )
 from meshwright.cost_models.specs.model import ModelSpec
-from meshwright.cost_models.specs.workload import Precision, Workload
+from meshwright.cost_models.specs.workload import OptimizerName, Precision, Workload
 from meshwright.planner.search.pricing import price_layouts
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
@@ -43,12 +43,12 @@ def held(layout_id: str, stack: str = "generic", global_batch: int = 64, **chang
 
 def built(
     layout_id: str, stack: str, global_batch: int, model: str | ModelSpec = "llama-3.1-8b",
-    precision: Precision = "bf16", **changes: Any,
+    precision: Precision = "bf16", optimizer: OptimizerName = "adamw", **changes: Any,
 ) -> Ledger:  # fmt: skip
     layout, spec = parse(layout_id), replace(load_stack(stack), **changes)
     cluster = load_cluster("dgx-b200:1" if precision == "fp4" else "dgx-h100:1")
     known = load_model(model)[0] if isinstance(model, str) else model
-    workload = Workload(seq_len=SEQ, global_batch=global_batch, precision=precision)
+    workload = Workload(seq_len=SEQ, global_batch=global_batch, precision=precision, optimizer=optimizer)
     problem = Problem(known, workload, spec, layout.num_gpus, 8)
     return price_layouts(problem, rates_for(cluster, spec, precision), Layouts.of([layout]))[0]
 
@@ -370,3 +370,22 @@ def test_gradients_of_experts_are_scattered_before_the_others_come() -> None:
     ledger = built("dp8-ep4-mbs1-z2-rnone", "generic", 64, "mixtral-8x7b")
     gathered = memory_moments(DeviceMemory(ledger), 0)["gathered"]
     assert gathered[IN_LAYER, 0] == pytest.approx(4 * 2 * 3 * H * F, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "stack", "precision", "optimizer", "bytes_each"),
+    [
+        ("dp8-mbs1-z1-rnone", "megatron-core", "bf16", "adamw-bf16", 6),  # half of the master weight is the weight
+        ("dp8-mbs1-z1-rnone", "megatron-core", "bf16", "adamw", 12),
+        ("dp8-mbs1-z1-rnone-fp8", "megatron-core", "fp8", "adamw-bf16", 8),  # Megatron keeps fp32 weights itself
+        ("dp8-mbs1-z3-rnone", "megatron-core", "bf16", "adamw-bf16", 8),  # as does its FSDP
+        ("dp8-mbs1-z1-rnone", "generic", "bf16", "adamw-bf16", 8),
+        ("dp8-mbs1-z1-rnone-oopt", "megatron-core", "bf16", "adamw-bf16", 0),
+    ],
+)  # fmt: skip
+def test_narrow_moments_leave_half_of_the_master_weights_to_the_weights(
+    layout: str, stack: str, precision: Precision, optimizer: OptimizerName, bytes_each: int
+) -> None:
+    """FusedAdam of TransformerEngine, store_param_remainders: int16 beside a parameter in bf16."""
+    found = held(layout, stack, precision=precision, optimizer=optimizer)
+    assert found["optimizer"] == bytes_each * (32 * LAYER + 2 * V * H + H) / 8
