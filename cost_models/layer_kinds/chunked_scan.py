@@ -91,7 +91,7 @@ def add_steps(builder: Builder, ops: LayerOperations, scan: Scan, projected: Arr
     states = 2.0 * heads * scan.key_dim * scan.value_dim / q
     per_token = FP32_BYTES * (3.0 * convolved + scores + of_keys + of_values + states)
     tokens = shard.batch * min(seq_len, max(_BLOCK // int(q), 1) * int(q)) / shard.cp
-    ops.scan_steps = per_token * tokens + builder.activation_bytes * shard.tokens * projected
+    ops.steps = per_token * tokens + builder.activation_bytes * shard.tokens * projected
 
 
 def scan_tag(builder: Builder) -> int:

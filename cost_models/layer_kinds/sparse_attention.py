@@ -7,11 +7,14 @@ latent, and the up projections act on queries and on the output. The index is wh
 and ranks of context parallelism gather keys (dsa.py there). Its scores of all tokens have no gradient; those of the
 chosen ones have one, by the loss that compares them with attention (equation 4). No kernel of it was measured: its
 time is an estimate.
+
+The layers of transformers have other operations (`StackSpec.masks_chosen_tokens`): `_add_masked_attention`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +25,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import BatchedProduct, Core, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Attention, SparseIndex
 from . import latent_attention
-from .attention import add_gathered_keys, add_head_norms, add_kept_output, add_rotary_positions
+from .attention import add_attention, add_gathered_keys, add_head_norms, add_kept_output, add_rotary_positions
 
 
 def index_parameters(attention: Attention, index: SparseIndex, hidden: int) -> dict[str, int]:
@@ -44,6 +47,9 @@ def index_matrices(attention: Attention, index: SparseIndex, hidden: int) -> Ite
 
 def add_sparse_attention(builder: Builder, ops: LayerOperations, attention: Attention, index: SparseIndex) -> None:
     """Latent attention to the tokens that `index` chooses."""
+    if builder.stack.masks_chosen_tokens:
+        _add_masked_attention(builder, ops, attention, index)
+        return
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     tokens, a, dv = shard.tokens, attention.heads / shard.tp, attention.value_head_dim
     values = float(attention.kv_lora_rank or 0)
@@ -98,3 +104,46 @@ def _add_index(
     ops.saved.append(Saved("index queries, keys, weights", w * tokens * (wide + index.head_dim + index.heads)))
     ops.saved.append(Saved("chosen tokens", FP32_BYTES * tokens * min(index.top_k, full), tag("attn")))
     ops.kernels = ops.kernels + 6.0  # norm and positions of index keys and queries, scores, choice, loss (dsa.py)
+
+
+def _add_masked_attention(builder: Builder, ops: LayerOperations, attention: Attention, index: SparseIndex) -> None:
+    """Attention to all tokens behind a mask of the chosen ones (transformers 5.24, glm_moe_dsa and deepseek_v32).
+
+    A kernel with a mask skips no half of the square. The mask of a layer is one of booleans for all heads, and
+    scaled_dot_product_attention keeps it in the dtype of queries (ATen/native/transformers/attention.cpp,
+    convert_boolean_attn_mask). Bytes per pair of tokens: ones 1, inverted 2, joined with the causal mask 3, converted
+    1 + w, read by the kernel w; backward read w. No kernel with a mask was measured: each half has the price of causal
+    attention.
+    """
+    add_attention(builder, ops, attention)
+    pairs, w = builder.shard.tokens * builder.workload.context_tokens, builder.activation_bytes
+    if builder.stack.attention != "unfused":  # which computes whole squares in any case
+        ops.cores.append(replace(ops.cores[-1]))
+        ops.saved.append(Saved("mask of chosen tokens", w * pairs, tag("attn")))
+    ops.traffic.append(MemoryTraffic("mask of chosen tokens", (7 + 2 * w) * pairs, w * pairs, tag("attn"), False))
+    if not index.shared:
+        _add_index_in_steps(builder, ops, attention, index, pairs)
+
+
+def _add_index_in_steps(
+    builder: Builder, ops: LayerOperations, attention: Attention, index: SparseIndex, pairs: Array
+) -> None:
+    """The index without gradients, step by step, in fp32 from its scores on (the same, GlmMoeDsaIndexer).
+
+    Bytes per pair and head: scaled 8, ReLU 8, read by the weighted sum 4; per pair: the sum 4, the causal mask 9, the
+    choice 4. The scores of all heads are there twice at once, before and after a step.
+    """
+    tokens, full = builder.shard.tokens, builder.workload.context_tokens
+    heads, wide = float(index.heads), float(index.heads * index.head_dim)
+    rows, attn = tokens / full, tag("attn")  # sequences, in parts of a rank
+    ops.batched += [
+        BatchedProduct("index query", full, wide, attention.q_lora_rank or builder.model.hidden, rows, attn,
+                       has_gradients=False),
+        BatchedProduct("index key and weights", full, index.head_dim + heads, builder.model.hidden, rows, attn,
+                       has_gradients=False),
+        BatchedProduct("index scores", full, full, index.head_dim, rows * heads, attn, has_gradients=False, fp32=True),
+        BatchedProduct("weighted index scores", 1.0, full, heads, tokens, attn, has_gradients=False, fp32=True),
+    ]  # fmt: skip
+    ops.traffic.append(MemoryTraffic("index scores", (20 * heads + 17) * pairs, 0.0 * pairs, tag("attn"), False))
+    ops.steps = 2 * FP32_BYTES * heads * pairs
+    ops.kernels = ops.kernels + 20.0  # norm, positions, casts, products, scale, ReLU, masks, choice, scatter (assumed)

@@ -63,6 +63,7 @@ class BatchedProduct:
     tag: int  # recompute modules that run it again
     remade: float = 0.0  # by a kernel that keeps its inputs only
     has_gradients: bool = True
+    fp32: bool = False  # on vector units
 
     @property
     def flops(self) -> Array:
@@ -123,7 +124,7 @@ class LayerOperations:
     saved: list[Saved] = field(default_factory=list)  # tensors kept for the backward pass
     wgrad_stash: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
     reordered_bytes: Array | float = 0.0  # [key] of experts' rows as they came and as they are needed, for a while both
-    scan_steps: Array | float = 0.0  # [key] bytes of a scan's steps while a block of tokens runs again
+    steps: Array | float = 0.0  # [key] bytes at once: steps of a scan that runs again, scores of all heads of an index
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
     graph_output: Array | float = 0.0  # bytes of outputs that CUDA graphs keep for the backward pass, as if saved

@@ -21,7 +21,7 @@ from ..specs.model import Layer, MixtureOfExperts
 from .by_code import ByCode, Code, under_no_recompute
 from .edge_operations import embedding, head, mtp
 from .element_bytes import activation_bytes
-from .graph_parts import kept_gradients, part_of_product, parts_of
+from .graph_parts import kept_gradients, mixing_parts_of, part_of_product, parts_of
 from .layer_operations import decoder_layer
 from .operation_builder import Builder
 from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations, Trains
@@ -182,9 +182,9 @@ class Tables:
             part = part_of_product(gemm.name, layer)
             made = self._made(gemm) if gemm.name in FIRST_DIFFERENTIATED else 0.0
             needed = w * gemm.count * gemm.m * (gemm.n + gemm.k) + made + ops.unkept_output
-            if gemm.name == "mixer in":
-                needed = np.maximum(needed, ops.scan_steps)
             widest[part] = np.maximum(widest[part], needed)
+        for part in mixing_parts_of(layer)[-1:]:
+            widest[part] = np.maximum(widest[part], ops.steps)
         return widest
 
     def _layer(self, kind: int) -> Layer:

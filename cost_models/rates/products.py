@@ -20,6 +20,9 @@ _STACKED = 1 << 11  # elements of one call (measured: less is slower by the call
 
 def batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]:
     """Seconds of a batch of products: its output, and the gradients of both operands. Nothing of activations is fp8."""
+    if product.fp32 and rates.vector_flops_per_s is not None:
+        alike = product.flops / rates.vector_flops_per_s
+        return alike, alike, alike
     m, n, k = product.m, product.n, product.k
     output, left, right = (
         gemm_seconds(rates.wide_gemm, *dims, rates.wide_element_bytes, batch=product.batch)

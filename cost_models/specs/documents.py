@@ -35,6 +35,7 @@ _SILENT = {
     "index": None,
     "mixer_context": "heads",
     "recomputes_scans": False,
+    "masks_chosen_tokens": False,
     "activation_parameters": 0,
     "output_gate": False,
     "gates_heads": False,

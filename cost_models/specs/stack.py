@@ -112,6 +112,9 @@ class StackSpec:
     # Of a mixer with a state nothing is kept between its projections: its convolution and scan are steps of torch that
     # run again in the backward pass. Else they are kernels that keep some of what they make.
     recomputes_scans: bool = False
+    # Attention to chosen tokens is that of all tokens, with a mask that hides the others; the index scores tokens by
+    # every head in fp32, and trains by no loss. Else kernels read the chosen tokens alone.
+    masks_chosen_tokens: bool = False
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

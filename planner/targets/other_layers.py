@@ -26,6 +26,18 @@ def masked_squares(model: ModelSpec) -> list[str]:
     return [text] if any(isinstance(mixer, CompressedAttention) for mixer in model.mixers) else []
 
 
+def whole_sequences(target: str, framework: str) -> Rule:
+    """The rule of a framework that runs the layers of transformers: the mask of tokens that an index chooses is one of
+    whole sequences."""
+
+    def allows(columns: Columns, problem: Problem) -> Mask:
+        chosen = any(attention.index is not None for attention in problem.model.attentions)
+        return np.asarray((columns["cp"] == 1) | (not chosen))
+
+    text = f"{framework} passes on no mask of the tokens that an index chooses: cp {{cp}}"
+    return Rule(f"{target}: chosen tokens", ("cp",), allows, text)
+
+
 def whole_mixers(target: str, framework: str) -> Rule:
     """The rule of a framework that runs the layers of transformers, whose mixers other than attention are not split."""
 

@@ -22,7 +22,7 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment
 from ..option_lists import OptionList
 from ..options import Settings
-from ..other_layers import masked_squares, whole_mixers
+from ..other_layers import masked_squares, whole_mixers, whole_sequences
 from ..setup import Setup
 from ..switch_options import rules_of
 from .options import ARGUMENTS, OPTIMIZERS, TABLE, conflicts
@@ -124,6 +124,7 @@ TARGET = Target(
         only(_N, "etp", (1,), "accelerate has no expert-tensor parallelism (etp {etp})"),
         only(_N, "cp_algorithm", ("ring", "allgather"), "accelerate's context parallelism has no {algorithm}"),
         whole_mixers(_N, "accelerate"),
+        whole_sequences(_N, "accelerate"),
         Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _whole_activations,
              "the tensor-parallel plans of transformers keep activations whole: no sequence parallelism with tp {tp}"),
         Rule(f"{_N}: replicas", ("tp", "cp", "zero"), _sharded,

@@ -23,7 +23,7 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
-from ..other_layers import masked_squares, whole_mixers
+from ..other_layers import masked_squares, whole_mixers, whole_sequences
 from ..setup import Setup
 from ..switch_options import rules_of
 from . import techniques
@@ -188,6 +188,7 @@ TARGET = Target(
              "the groups of neighbours of ZeRO++ count ranks of one replica each (tp {tp}, cp {cp})"),
         only(_N, "schedule", ("1f1b",), "DeepSpeed's pipeline has only 1f1b, not {schedule_name}"),
         whole_mixers(_N, "DeepSpeed"),
+        whole_sequences(_N, "DeepSpeed"),
         Rule(f"{_N}: context", ("cp", "pp"), _ulysses_alone, "Ulysses does not combine with the pipeline engine"),
         Rule(f"{_N}: cp_algorithm", ("cp", "cp_algorithm"),
              lambda x, p: np.asarray((x["cp"] == 1) | (x["cp_algorithm"] == _ULYSSES)),

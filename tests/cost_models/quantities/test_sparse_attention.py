@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
+import torch
+import yaml
 from meshwright.cost_models.layouts import CP_ALGORITHMS, Layout, Layouts
 from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities.device_memory import DeviceMemory
 from meshwright.cost_models.quantities.layer_operations import decoder_layer
 from meshwright.cost_models.quantities.operation_builder import Builder
-from meshwright.cost_models.quantities.operations import LayerOperations
+from meshwright.cost_models.quantities.operations import BatchedProduct, LayerOperations
 from meshwright.cost_models.quantities.shards import Shard
+from meshwright.cost_models.rates.products import batched
 from meshwright.cost_models.specs.model import Layer, ModelSpec
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner.space.rules import violations
+from meshwright.planner.targets.registry import target as load_target
+from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
+from meshwright.profiles.stack.rates import rates_for
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig
+
+from ...snapshots import ROOT
+from .test_moments import SEQ, built
 
 H, HEADS, RANK, ROPE, NOPE, VALUE, QUERY_RANK = 7168, 128, 512, 64, 128, 128, 1536
 INDEX_HEADS, INDEX_DIM, TOP_K = 64, 128, 2048
+CATALOGUE = ROOT / "profiles" / "catalogue" / "models"
 ALLGATHER = CP_ALGORITHMS.index("allgather")
 
 
@@ -102,3 +116,77 @@ def test_context_parallel_ranks_gather_latents_and_index_keys(model: ModelSpec) 
     text = "cp_algorithm ring: an index chooses among the keys of all tokens, so ranks gather them (allgather)"
     assert text in violations(Layout(cp=8), problem)
     assert text not in violations(Layout(cp=8, cp_algorithm=ALLGATHER), problem)
+
+
+def masked(model: ModelSpec, kind: Layer, *, tokens: int) -> LayerOperations:
+    """As transformers computes it."""
+    workload = Workload(seq_len=tokens, global_batch=64)
+    shard = Shard.of(Layouts.of([Layout()]), model, workload)
+    return decoder_layer(Builder(model, workload, load_stack("deepspeed"), shard), kind)
+
+
+@pytest.mark.parametrize(("name", "module", "place"), [
+    ("deepseek-v3.2", "deepseek_v32.modeling_deepseek_v32.DeepseekV32Attention", 0),
+    ("glm-5.2", "glm_moe_dsa.modeling_glm_moe_dsa.GlmMoeDsaAttention", 0),
+    ("glm-5.2", "glm_moe_dsa.modeling_glm_moe_dsa.GlmMoeDsaAttention", 3),
+])  # fmt: skip
+@pytest.mark.parametrize("tokens", [1024, 4096])
+def test_flops_of_masked_attention_are_those_of_transformers(name: str, module: str, place: int, tokens: int) -> None:
+    model = load_model(name)[0]
+    forward, backward = counted(name, module, place, tokens)
+    ops = masked(model, replace(model.kinds[model.pattern[place]], feed_forward=None), tokens=tokens)
+
+    assert ops.forward_flops() == pytest.approx(forward, rel=1e-9)
+    assert ops.backward_flops() == pytest.approx(backward, rel=1e-9)
+
+
+def counted(name: str, module: str, place: int, tokens: int) -> tuple[float, float]:
+    """FLOPs of the passes of an attention of transformers."""
+    data = yaml.safe_load((CATALOGUE / f"{name}.yaml").read_text())["config"]
+    config = AutoConfig.for_model(**{**data, "rms_norm_eps": 1e-6})
+    config._attn_implementation = "eager"
+    package, _, kind = module.rpartition(".")
+    with torch.device("meta"):
+        attention = getattr(import_module(f"transformers.models.{package}"), kind)(config, place)
+        hidden = torch.zeros(1, tokens, config.hidden_size, requires_grad=True)
+        mask, chosen = torch.zeros(1, 1, tokens, tokens), torch.zeros(1, tokens, TOP_K, dtype=torch.int32)
+        angles = torch.zeros(1, tokens, config.qk_rope_head_dim)
+        shared = {"prev_topk_indices": chosen} if getattr(attention, "skip_topk", False) else {}
+        with FlopCounterMode(display=False) as forward:
+            out = attention(hidden, position_embeddings=(angles, angles), attention_mask=mask, **shared)[0]
+        with FlopCounterMode(display=False) as backward:
+            out.sum().backward()
+    return float(forward.get_total_flops()), float(backward.get_total_flops())
+
+
+def test_masked_attention_keeps_a_mask_and_makes_scores_of_all_heads_at_once(model: ModelSpec) -> None:
+    tokens = 4096
+    ops = masked(model, attention_only(model), tokens=tokens)
+    kept = {saved.name: float(saved.num_bytes[0]) for saved in ops.saved}
+
+    assert kept["mask of chosen tokens"] == 2 * tokens**2
+    assert {"chosen tokens", "index queries, keys, weights"}.isdisjoint(kept)
+    assert float(np.asarray(ops.steps)[0]) == 2 * 4 * INDEX_HEADS * tokens**2  # fp32, before and after a step
+    assert {product.name for product in ops.batched if product.fp32} == {"index scores", "weighted index scores"}
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "accelerate"])
+def test_plans_of_frameworks_that_mask_have_its_memory_and_no_context_parallelism(target: str) -> None:
+    stack, model = load_target(target).stack, load_model("glm-5")[0]
+    ledgers = [built("dp8-mbs1-z3-rfull", stack, 64, model, masks_chosen_tokens=masks) for masks in (False, True)]
+    sparse, squares = (DeviceMemory(ledger).workspace(0) for ledger in ledgers)
+    assert squares.max() >= 2 * 4 * 32 * SEQ**2 > sparse.max()
+
+    problem = Problem(model, Workload(seq_len=SEQ, global_batch=64), load_stack(stack), 8, 8)
+    columns = Layouts.of([Layout(cp=2, cp_algorithm=ALLGATHER)])
+    refused = [rule.name for rule in load_target(target).rules if not rule.allows(columns, problem)[0]]
+    assert f"{target}: chosen tokens" in refused
+
+
+def test_scores_in_fp32_take_what_vector_units_take() -> None:
+    stack = load_stack("deepspeed")
+    rates = rates_for(load_cluster("dgx-h100:1"), stack, "bf16")
+    product = BatchedProduct("index scores", 4096, 4096, 128, np.array([32.0]), 0, fp32=True)
+    output = batched(product, rates)[0]
+    assert output == pytest.approx(2 * 4096**2 * 128 * 32 / 67e12, rel=0.01)  # H100 datasheet
+    assert output > 4 * batched(replace(product, fp32=False), rates)[0]
