@@ -45,6 +45,7 @@ class Problem:
     gpus_per_node: int  # that groups of neighbours fill
     on_host: bool = False  # the devices are CPU ranks, whose memory is that of the host
     stages: tuple[int, ...] | None = None  # [chunk] layers in the order of the model; None: as even as possible
+    any_fp8_layout: bool = False  # products take fp8 operands as they lie, so that no transposes are kept (Blackwell)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
@@ -126,7 +127,7 @@ class Problem:
 
     @cached_property
     def state_bytes(self) -> StateBytes:
-        return StateBytes.of(self.workload, self.stack)
+        return StateBytes.of(self.workload, self.stack, any_fp8_layout=self.any_fp8_layout)
 
     def chunk_sizes(self, num_chunks: int) -> tuple[int, ...]:
         """Layers of each chunk of a pipeline: those given, where there are as many, else as even as possible."""

@@ -39,7 +39,7 @@ class StateBytes:
     optimizer: float  # moments and master weight
     orthogonalised: float  # the same of a matrix that Muon updates
     split_master: float  # of `optimizer`, left out on the GPU under ZeRO-1, where the bf16 weight has them
-    quantised_copy: float  # of a weight for products, with its transpose
+    quantised_copy: float  # of a weight for products, with its transpose where they need one
     replaces_weight: bool  # whether that copy is all there is of a weight, where a distributed optimizer makes it
 
     def update_bytes(self, optimizer: float) -> float:
@@ -48,11 +48,14 @@ class StateBytes:
         return self.gradient + 2 * optimizer + self.weight
 
     @classmethod
-    def of(cls, workload: Workload, stack: StackSpec) -> StateBytes:
+    def of(cls, workload: Workload, stack: StackSpec, *, any_fp8_layout: bool = False) -> StateBytes:
         fp32 = workload.precision == "fp32"
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
         width = 1.0 if fp32 or stack.master_weights else 0.5
         master = 0.0 if fp32 or not stack.master_weights else MASTER_BYTES
+        # Float8Quantizer of TransformerEngine (e7c550c5, pytorch/csrc/quantizer.cpp) makes a transpose only where
+        # nvte_is_non_tn_fp8_gemm_supported says no; blocks are scaled along one side, so that they are quantised twice.
+        once = any_fp8_layout and workload.precision == "fp8" and stack.scales_tensors and stack.caches_fp8_weights
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,
@@ -61,7 +64,7 @@ class StateBytes:
             optimizer=OPTIMIZER_BYTES[workload.optimizer] * width + master,
             orthogonalised=MOMENTUM_BYTES * width + master,
             split_master=2.0 if _splits_master(workload, stack) else 0.0,
-            quantised_copy=2 * workload.operand_bytes if workload.is_quantised else 0.0,
+            quantised_copy=(1 if once else 2) * workload.operand_bytes if workload.is_quantised else 0.0,
             # Weights of TransformerEngine that are quantised before they are gathered.
             replaces_weight=workload.is_quantised and stack.caches_fp8_weights and stack.fp8_gather,
         )

@@ -45,6 +45,13 @@ class GpuSpec:
         return capability_of(self.arch)
 
     @property
+    def any_fp8_layout(self) -> bool:
+        """Whether products take fp8 operands with one scale as they lie: on Blackwell, but not that of workstations
+        (TransformerEngine e7c550c5, common/transformer_engine.cpp, nvte_is_non_tn_fp8_gemm_supported)."""
+        capability = self.compute_capability or 0.0
+        return BLACKWELL <= capability < 12.0 or capability >= 13.0
+
+    @property
     def is_host(self) -> bool:
         """Whether its memory is that of the host: a CPU rank, the only kind of device that is measured so."""
         return bool(self.measured)

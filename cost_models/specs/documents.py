@@ -46,6 +46,7 @@ _SILENT = {
     "saves_fp8_activations": False,
     "weighs_activations": False,
     "splits_master_weights": False,
+    "scales_tensors": False,
     "fuses_expert_blocks": False,
     "reduces": "buckets",
     "messages_ahead": 0,

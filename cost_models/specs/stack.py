@@ -87,6 +87,8 @@ class StackSpec:
     # Where Adam's moments are in bf16 and a distributed optimizer (ZeRO-1) updates bf16 weights on the GPU, of the fp32
     # weights it keeps the 16 bits that those lack.
     splits_master_weights: bool = False
+    # A tensor in fp8 has one scale, and is kept once on GPUs whose products take it in either layout (fp8 alone).
+    scales_tensors: bool = False
     # The products and the activation of experts are one kernel, which leaves out rows that are only room, in a graph of
     # the whole iteration. So in NVFP4, whatever this says.
     fuses_expert_blocks: bool = False

@@ -41,7 +41,10 @@ def rates_of(case: Case, fitted: Calibration | None = None, software: StackSpec 
 def ledger_of(cases: Sequence[Case], rates: Rates) -> Ledger:
     """The quantities of runs that differ in their layouts only, with their stages as they had them."""
     case, layouts = cases[0], Layouts.of([case.layout for case in cases])
-    problem = Problem(case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
+    problem = Problem(
+        case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node,
+        any_fp8_layout=case.cluster.gpu.any_fp8_layout,
+    )  # fmt: skip
     keys, key = index_keys(layouts)
     ledger = build_ledger.build(problem, tables.build(problem, keys), layouts, key)
     if case.chunks is None:

@@ -68,8 +68,10 @@ class Resolved:
     def problem(self) -> Problem:
         num_gpus = self.job_gpus or self.cluster.num_gpus
         on_host = any(group.gpu.is_host for group in self.cluster.groups)
-        sizes = (num_gpus, self.cluster.gpus_per_node)
-        return Problem(self.model, self.workload, self.stack, *sizes, on_host, self.stages)
+        return Problem(
+            self.model, self.workload, self.stack, num_gpus, self.cluster.gpus_per_node, on_host, self.stages,
+            any_fp8_layout=self.cluster.gpu.any_fp8_layout,
+        )  # fmt: skip
 
     @cached_property
     def rates(self) -> Rates:

@@ -158,6 +158,26 @@ def test_activations_of_experts_in_a_graph_of_the_iteration(
         assert rule.allows(layout, problem).tolist() == [allowed]
 
 
+@pytest.mark.parametrize(
+    ("target", "cluster", "recipe", "precision", "copies"),
+    [
+        ("megatron", "dgx-b200:1", "current", "fp8", 1), ("megatron", "dgx-b200:1", "delayed", "fp8", 1),
+        ("megatron", "dgx-b200:1", "mxfp8", "fp8", 2), ("megatron", "dgx-b200:1", "blockwise", "fp8", 2),
+        ("megatron", "dgx-h100:1", "current", "fp8", 2), ("megatron", "8xrtx-5090", "current", "fp8", 2),
+        ("megatron", "dgx-b200:1", None, "bf16", 0),
+        ("torchtitan", "dgx-b200:1", "tensorwise-dynamic", "fp8", 2),
+    ],
+)  # fmt: skip
+def test_a_weight_is_quantised_once_where_products_take_it_as_it_lies(
+    target: str, cluster: str, recipe: str | None, precision: str, copies: int
+) -> None:
+    """TransformerEngine, csrc/quantizer.cpp: with_transpose = columnwise_usage && !is_non_tn_fp8_gemm_supported."""
+    fix = {} if recipe is None or target != "megatron" else {"fp8_recipe": recipe}
+    asked = {"model": "llama-3.1-8b", "cluster": cluster, "target": target, "fix": fix,
+             "workload": {"seq_len": 4096, "global_batch": 64, "precision": precision}}  # fmt: skip
+    assert resolve(request_from_dict(asked)).problem.state_bytes.quantised_copy == copies
+
+
 def test_gathers_of_mxfp8_in_bridge() -> None:
     """Megatron-Bridge: "reuse_grad_buf_for_mxfp8_param_ag must be set to True"; pretrain_gpt.py has no such check."""
     asked = {"model": "llama-3.1-8b", "cluster": "dgx-b200:1", "fix": {"fp8_param_gather": "on", "fp8_recipe": "mxfp8"},
