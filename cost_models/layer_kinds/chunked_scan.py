@@ -160,12 +160,10 @@ def _add_state_exchange(builder: Builder, ops: LayerOperations, state: Array, ha
     is in fp32, as kernels give the last state of a sequence (mamba_ssm e9594ce, _state_passing_fwd and selective_scan;
     flash-linear-attention, chunk_gated_delta_rule_fwd_h).
 
-    A ring of keys gives each rank two chunks, one from each end of the sequence: two states. Steps that run again in
-    any case (`recomputes_scans`) keep the states that came, as all their inputs.
+    Steps that run again in any case (`recomputes_scans`) keep the states that came, as all their inputs.
     """
     shard, w, attn = builder.shard, builder.activation_bytes, scan_tag(builder)
-    chunks = np.where((shard.ring > 1) & bool(builder.model.attentions), 2.0, 1.0)
-    sequences = shard.batch * chunks
+    sequences = chunks_of_rank(builder)
     gathers = builder.stack.mixer_context == "gather"
     op: Op = "all_gather" if gathers else "all_scan"
     num_bytes = FP32_BYTES * sequences * state
@@ -174,6 +172,13 @@ def _add_state_exchange(builder: Builder, ops: LayerOperations, state: Array, ha
         if sent.any():
             ops.exchanges.append(Exchange("cp", name, sent, shard.cp, shard.tp, 1, 1, attn))
     ops.saved.append(Saved("incoming states", np.where(shard.cp > 1, num_bytes, 0.0), attn))
+
+
+def chunks_of_rank(builder: Builder) -> Array:
+    """[key] parts of sequences on a rank, each with a state of its own: a ring of keys gives it two of each sequence,
+    one from each end."""
+    shard = builder.shard
+    return np.asarray(shard.batch * np.where((shard.ring > 1) & bool(builder.model.attentions), 2.0, 1.0))
 
 
 def _add_head_exchange(builder: Builder, ops: LayerOperations, into: Array, out: Array) -> None:

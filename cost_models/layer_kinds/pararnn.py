@@ -32,7 +32,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import Exchange, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Mixer
 from .base import MixerKind
-from .chunked_scan import add_convolution, add_gated_norm
+from .chunked_scan import add_convolution, add_gated_norm, chunks_of_rank
 
 _GATES = 3
 
@@ -170,9 +170,10 @@ def _add_context(builder: Builder, ops: LayerOperations, mixer: ParaRnn, d: Arra
         sizes: list[tuple[Op, Array, float]] = [("all_to_all", w * shard.tokens * part * d, 1.0) for part in (2, 1)]
     else:
         gathers = builder.stack.mixer_context == "gather"
-        sent = FP32_BYTES * shard.batch * d * (cost.map_elements * shard.cp if gathers else cost.states)
+        chunks = chunks_of_rank(builder)
+        sent = FP32_BYTES * chunks * d * (cost.map_elements * shard.cp if gathers else cost.states)
         sizes = [("all_gather" if gathers else "all_scan", sent, calls),
-                 ("p2p", w * shard.batch * (mixer.conv_kernel - 1) * d, 1.0)]  # fmt: skip
+                 ("p2p", w * chunks * (mixer.conv_kernel - 1) * d, 1.0)]  # fmt: skip
     for op, num_bytes, forward_calls in sizes:
         full = np.where(shard.cp > 1, num_bytes, 0.0)
         if full.any():

@@ -23,7 +23,9 @@ def deepseek_v4(f: Fields) -> ModelSpec:
     """Layers with a window only, with chosen entries of 4 tokens, and with all entries of 128; experts in all."""
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
     words = _words(f, layers)
-    mixers = {word: _mixer(f, hidden, word, _rates(f)) for word in dict.fromkeys(words)}
+    modules = f.count("num_nextn_predict_layers", default=1, minimum=0)
+    of_module = _word_of_modules(f, layers, modules)
+    mixers = {word: _mixer(f, hidden, word, _rates(f)) for word in dict.fromkeys((*words, *of_module))}
     inner = f.count("moe_intermediate_size")
     scores = f.get("scoring_func") or "sqrtsoftplus"
     if str(scores) not in _SCORES:
@@ -38,12 +40,14 @@ def deepseek_v4(f: Fields) -> ModelSpec:
     differs = [name for name in ignored if f.has(name) and f.get(name) != 1]
     if f.flag("attention_bias", False) or f.flag("mlp_bias", False):
         f.problem("attention_bias" if f.flag("attention_bias", False) else "mlp_bias", "there is no formula for biases")
-    kinds = [Layer(attention=None, mixer=mixers[word], feed_forward=moe) for word in words]
+    of = {word: Layer(attention=None, mixer=mixer, feed_forward=moe) for word, mixer in mixers.items()}
+    kinds = [of[word] for word in words]
     spec = assemble(f, "deepseek_v4", kinds, hidden=hidden, tied=False,
                     max_positions=f.count("max_position_embeddings", default=1_048_576))  # fmt: skip
+    distinct = tuple(dict.fromkeys((*spec.kinds, *(of[word] for word in of_module))))
     spec = replace(
-        spec, residual_streams=f.count("hc_mult", default=4, minimum=2),
-        mtp_layers=f.count("num_nextn_predict_layers", default=1, minimum=0),
+        spec, residual_streams=f.count("hc_mult", default=4, minimum=2), kinds=distinct, mtp_layers=modules,
+        mtp_pattern=tuple(distinct.index(of[word]) for word in of_module),
         unmodelled=("residual streams mixed around blocks", "compressed attention", "positions of compressed layers",
                     "experts by a hash of the token", "clamped gates of experts", *differs),
     )  # fmt: skip
@@ -65,6 +69,18 @@ def _words(f: Fields, layers: int) -> list[str]:
         f.problem("compress_ratios", f"must be a list of 0, 4 or 128 for each of {layers} layers")
         return [_SLIDING] * layers
     return [_RATIOS[ratio] for ratio in ratios[:layers]]
+
+
+def _word_of_modules(f: Fields, layers: int, modules: int) -> list[str]:
+    """The kind of the layer of a prediction module, where `compress_ratios` goes on after the layers of the model: a
+    window alone in the published ones. Empty: no other than the last of the model."""
+    ratios = f.get("compress_ratios")
+    rest = ratios[layers : layers + modules] if isinstance(ratios, list) else []
+    if any(ratio not in _RATIOS for ratio in rest):
+        return []  # `_words` has named it
+    if len(set(rest)) > 1:
+        f.problem("compress_ratios", f"prediction modules {', '.join(map(str, rest))} are not the same layers")
+    return [_RATIOS[ratio] for ratio in rest[:1]]
 
 
 def _rates(f: Fields) -> Mapping[str, int]:

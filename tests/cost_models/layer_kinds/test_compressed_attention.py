@@ -184,3 +184,16 @@ def test_saved_bytes_and_traffic_are_positive_on_every_rank() -> None:
         ops = operations(model, layer_of(model, kind), Layout(), Layout(tp=8, cp=4, sequence_parallel=1))
         assert all(np.all(part.num_bytes > 0) for part in ops.saved if "output of graphs" not in part.name)
         assert all(np.all(part.forward_bytes > 0) for part in ops.traffic)
+
+
+def test_a_prediction_module_has_the_layer_that_the_config_has_for_it() -> None:
+    """Entry 44 of the published `compress_ratios`, of 43 layers: a window alone."""
+    ratios = PUBLISHED["compress_ratios"]
+    published, heavy = model_of(), model_of(compress_ratios=[*ratios[:43], 128])
+    rates = [getattr(model.kinds[model.mtp_pattern[0]].mixer, "rate", None) for model in (published, heavy)]
+    assert (len(ratios), published.num_layers, rates) == (44, 43, [0, 128])
+    assert model_of(compress_ratios=ratios[:43]).mtp_pattern == ()
+    only = model_of(compress_ratios=[4] * 43 + [0])  # a kind that no layer of the model has
+    assert getattr(only.kinds[only.mtp_pattern[0]].mixer, "rate", None) == 0
+    with pytest.raises(InputError, match="prediction modules 0, 4 are not the same layers"):
+        model_of(compress_ratios=[*ratios, 4], num_nextn_predict_layers=2)

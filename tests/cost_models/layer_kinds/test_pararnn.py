@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 from meshwright.cost_models.layer_kinds.pararnn import KIND, ParaRnn, backward_flops, forward_flops
-from meshwright.cost_models.layouts import Layout, Layouts
+from meshwright.cost_models.layouts import CP_ALGORITHMS, Layout, Layouts
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.layer_operations import decoder_layer
 from meshwright.cost_models.quantities.operation_builder import Builder
 from meshwright.cost_models.quantities.params import layer_parameters
 from meshwright.cost_models.quantities.shards import Shard
 from meshwright.cost_models.rates.rates import layer_seconds as price
-from meshwright.cost_models.specs.model import FeedForward, Layer
+from meshwright.cost_models.specs.model import Attention, FeedForward, Layer
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner.space.rules import violations
 from meshwright.profiles.cluster.load import load_cluster
@@ -272,6 +272,18 @@ def test_ranks_that_keep_their_tokens_pass_on_states_in_every_iteration(
             sent = next(exchange for exchange in ops.exchanges if exchange.op == op)
             assert float(sent.num_bytes[0]) == 4 * D * number * (8 if context == "gather" else 1)
             assert (sent.forward_calls, sent.backward_calls) == (3, 1)
+
+
+def test_a_ring_of_keys_passes_on_two_states() -> None:
+    """A rank has a chunk from each end of a sequence, as beside other mixers."""
+    attends = Layer(attention=Attention(heads=32, kv_heads=8, head_dim=128, value_head_dim=128), feed_forward=None)
+    model = replace(model_of(layer()), kinds=(layer(), attends), pattern=(0, 1))
+    stack = replace(load_stack("megatron-core"), mixer_context="scan")
+    workload = Workload(seq_len=8192, global_batch=64)
+    layouts = [Layout(cp=8, cp_algorithm=CP_ALGORITHMS.index(name)) for name in ("ring", "ulysses")]
+    ops = decoder_layer(Builder(model, workload, stack, Shard.of(Layouts.of(layouts), model, workload)), layer())
+    states = next(exchange for exchange in ops.exchanges if exchange.op == "all_scan")
+    assert states.num_bytes.tolist() == [2 * 4 * D, 4 * D]
 
 
 def test_heads_bound_the_ranks_that_swap_tokens_for_heads() -> None:
