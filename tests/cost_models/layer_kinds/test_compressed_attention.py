@@ -12,12 +12,13 @@ import yaml
 from meshwright.cost_models.layouts import Layout, Layouts
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.memory import layer_parameters as memory_parameters
-from meshwright.cost_models.quantities.params import head_parameters, layer_parameters
+from meshwright.cost_models.quantities.params import head_parameters, layer_parameters, total_parameters
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.specs.model import Layer, ModelSpec
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner.space.rules import violations
 from meshwright.profiles.model.huggingface import read_config
+from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as theirs
@@ -25,6 +26,7 @@ from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4
 
 from meshwright.errors import InputError
 
+from ...meta_models import assert_equal_counts
 from ...snapshots import ROOT
 from .test_mixers import operations
 
@@ -197,3 +199,10 @@ def test_a_prediction_module_has_the_layer_that_the_config_has_for_it() -> None:
     assert getattr(only.kinds[only.mtp_pattern[0]].mixer, "rate", None) == 0
     with pytest.raises(InputError, match="prediction modules 0, 4 are not the same layers"):
         model_of(compress_ratios=[*ratios, 4], num_nextn_predict_layers=2)
+
+
+def test_the_large_one_of_the_catalogue_has_the_parameters_of_transformers() -> None:
+    """1.6 T in its publication."""
+    text = (ROOT / "profiles" / "catalogue" / "models" / "deepseek-v4-pro.yaml").read_text()
+    assert_equal_counts(yaml.safe_load(text)["config"])
+    assert total_parameters(load_model("deepseek-ai/DeepSeek-V4-Pro")[0]) == 1_572_997_179_491
