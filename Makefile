@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-upstream test-executors parity planted-faults kill-test lint format types figures study-table docs check \
-	clean search-table memory-table single-gpu closed-loop closed-loop-quick tuned-plans
+	clean search-table memory-table single-gpu closed-loop closed-loop-quick tuned-plans ranking
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -91,6 +91,9 @@ closed-loop-quick: $(VENV)/.test-installed  ## one of these clusters, 8 layouts 
 PLANS ?= tuned_plans.yaml
 tuned-plans: $(VENV)/.test-installed  ## judge tuned plans (PLANS=FILE) into benchmarks/tuned_plans.json (5 min)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/tuned_plans.py $(PLANS)
+
+ranking: $(VENV)/.test-installed  ## the order of a plan against 200 simulated layouts of each of 14 requests, into benchmarks/ranking.json (4 min)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ranking.py --layouts 160 -o benchmarks/ranking.json
 
 study-table: $(VENV)/.test-installed  ## seconds of sweeps, re-pricing and the studies of examples/studies, size of a report
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/study_table.py

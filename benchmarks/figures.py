@@ -206,6 +206,15 @@ def tuned_plans() -> dict[str, Any]:
                                              "gains_moe", "slow_moe")}  # fmt: skip
 
 
+def ranking() -> dict[str, Any]:
+    """Percent that the first layout of a plan takes longer than the fastest of 200, both simulated, as
+    `make ranking` wrote it last."""
+    written = json.loads((HERE / "ranking.json").read_text(encoding="utf-8"))
+    return {"ranking_regret_percent": max(of_request["regret"] for of_request in written.values()),
+            "ranking_regret_percent_by_request": {name: row["regret"] for name, row in written.items()},
+            "ranking_layouts": sum(row["layouts"] + row["discarded"] for row in written.values())}  # fmt: skip
+
+
 def command_seconds(*arguments: str) -> float:
     """Wall seconds of the command line, start-up included; least of three."""
     command = [sys.executable, "-m", "meshwright", *arguments]
@@ -228,6 +237,7 @@ def main() -> None:
         **accuracy(),
         "plan_path": plan_path(),
         "tuned_plans": tuned_plans(),
+        **ranking(),
         "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "plan_commands": plan_commands(),
         "help_s": round(command_seconds("--help"), 3),

@@ -155,6 +155,8 @@ def certificate_line(plan: Plan) -> str:
     better = {"memory": "smaller", "cost": "cheaper"}.get(Facts.of(plan).work.objective, "faster")
     if certificate.stopped:
         return f"The search was stopped ({certificate.stopped}): a {better} layout may exist."
+    if certificate.proven and certificate.kept is not None:
+        return _simulated_line(plan, certificate.kept, certificate.kept_within or 0.0)
     if certificate.proven and plan.preference is not None:
         return text.wrapped(f"Proven: {_fastest(plan)} is the fastest of this space by this model.")
     if certificate.proven:
@@ -164,6 +166,15 @@ def certificate_line(plan: Plan) -> str:
     return text.wrapped(
         f"Proven to {text.percent(certificate.gap)} %: no layout of this space, in {_freedom(plan)}, is {better} by "
         "more than that by this model."
+    )
+
+
+def _simulated_line(plan: Plan, kept: int, within: float) -> str:
+    """The proof by the closed form, and how the simulator ordered the layouts near its best."""
+    run = text.count(plan.certificate.space.simulated)
+    return text.wrapped(
+        f"Proven: by the closed form all but {text.count(kept)} of the layouts are more than {text.percent(within)} % "
+        f"slower than its best. {run} of these and of the list were simulated: {_fastest(plan)} is the fastest."
     )
 
 

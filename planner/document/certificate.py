@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from .base import DocumentPart
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from .base import DocumentPart, without_none
 
 Reason = Literal["offload", "axes"]
 
@@ -24,13 +26,26 @@ class SpaceCount(DocumentPart):
 
 
 class Certificate(DocumentPart):
-    """What the search proves: no layout of the space is below `lower_bound_s`."""
+    """What the search proves: no layout of the space is below `lower_bound_s`. The closed form proves it; where layouts
+    near its best were simulated, their order is that of the simulator."""
 
     space: SpaceCount
     lower_bound_s: float | None  # None where bytes are minimised
     gap: float | None  # relative, between the bound and the best layout
     proven: bool
     stopped: str | None = None  # what cut the search: `interrupted` or `time limit`
+    # Layouts within this share of the best closed form were kept for the simulator, and how many they are; None where
+    # none of the list is simulated. `space.simulated` were run, those that may be the fastest first.
+    kept_within: float | None = None
+    kept: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans whose layouts are not simulated look as they always did."""
+        fields: dict[str, Any] = handler(self)
+        for name in ("kept_within", "kept"):
+            fields = without_none(fields, name)
+        return fields
 
 
 class Outside(DocumentPart):

@@ -18,7 +18,7 @@ from .candidate import Candidate
 from .certificate import Certificate, Outside, Preference, TargetComparison, TechniqueChoice
 from .island_use import Strategy
 
-FORMAT_VERSION = "1.4"
+FORMAT_VERSION = "1.5"
 
 
 class Profile(DocumentPart):

@@ -17,7 +17,8 @@ from ..document.candidate import Merit
 from ..evaluation import intervals
 from ..request.resolve import Resolved
 from ..search.pricing import price_layouts
-from .preference import Row, complexity
+from .preference import complexity
+from .simulated_order import Row
 
 FAMILIES = 12  # whose best layouts are compared
 

@@ -19,5 +19,5 @@ def plan_custom_layers(resolved: Resolved, watch: Watch, *, custom_stages: bool,
         techniques=techniques or bool(resolved.workload.techniques),
         islands=applies(resolved),
     )
-    plan = plan_even_stages(resolved, watch, fastest=True)
+    plan = plan_even_stages(resolved, watch, fastest=True, fidelity="closed form")
     return added(resolved, plan, best_layers(resolved, watch.late))

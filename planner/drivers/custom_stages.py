@@ -26,7 +26,7 @@ def plan_custom_stages(resolved: Resolved, watch: Watch) -> Plan:
     finalists.run([layout for _, _, layout in outcome.top.rows], split=not outcome.stopped)
     listed = candidates(resolved, finalists.listed)
     best_s, stopped = listed[0].step_s, outcome.stopped or finalists.stopped
-    by_target = None if stopped else compare_targets(resolved, listed[0], watch, simulate=True)
+    by_target = None if stopped else compare_targets(resolved, listed[0], watch, simulate=True, own_is_best=False)
     certificate = _certify(resolved, outcome, finalists, best_s)
     plan = build_plan(resolved, listed, certificate, outcome.count, by_target)
     return watch.warn(plan.with_warnings(finalists.notes))

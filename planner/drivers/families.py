@@ -20,17 +20,18 @@ def search(resolved: Resolved, watch: Watch, **options: Any) -> SearchOutcome:
     return search_of(resolved, resolved.space, **options).run()
 
 
-def best_of_families(resolved: Resolved, watch: Watch, least: int = 0) -> SearchOutcome:
+def best_of_families(resolved: Resolved, watch: Watch, least: int = 0, window: float = 0.0) -> SearchOutcome:
     """The best layout of each family, as many as requested or `least`; where there are fewer families than requested,
-    the best of all layouts fill the list. Raises NoFeasibleLayoutError if there is none, or SearchInterrupted."""
+    the best of all layouts fill the list. window: see TopK. Raises NoFeasibleLayoutError if there is none, or
+    SearchInterrupted."""
     top = max(resolved.request.top, least)
-    outcome = search(resolved, watch, top=top, family=FAMILY)
+    outcome = search(resolved, watch, top=top, family=FAMILY, window=window)
     if not outcome.top.rows:
         raise _no_layout(resolved, outcome, watch)
     missing = resolved.request.top - len(outcome.top.rows)
     if outcome.stopped or missing <= 0:
         return outcome
-    unrestricted = search(resolved, watch, top=top)
+    unrestricted = search(resolved, watch, top=top, window=window)
     if unrestricted.stopped:
         watch.cuts.append((unrestricted.stopped, "the list was filled up"))
         return outcome

@@ -25,7 +25,7 @@ def evaluate_resolved(resolved: Resolved, layout_id: str) -> Plan:
         choose = "leave the field out and it is chosen: `plan --fix` with the others"
         raise InputError("\n".join(problems), hint=derive if layout.num_gpus != resolved.problem.num_gpus else choose)
     if resolved.cluster.links is None:
-        listed = candidates(resolved, [Staged.of(resolved, layout)])
+        listed = candidates(resolved, [Staged.of(resolved, layout, simulate=True)])
     else:
         listed = (placed_alone(resolved, layout),)
     count = Count(total=1, priced=1)

@@ -23,9 +23,10 @@ _WORTH_SAYING = 0.005  # relative: a smaller difference is not worth a line
 
 
 def compare_targets(
-    resolved: Resolved, own: Candidate, watch: Watch, *, simulate: bool = False
+    resolved: Resolved, own: Candidate, watch: Watch, *, simulate: bool, own_is_best: bool
 ) -> TargetComparison | None:  # fmt: skip
     """The fastest layout of every target beside `own`, that of the plan's target. simulate: as that was priced.
+    own_is_best: whether it is the best of its target with even stages.
 
     None where nobody asks (any target will do, bytes are minimised, no target has the GPU) and where it was cut.
     """
@@ -39,7 +40,7 @@ def compare_targets(
             without[known.name] = f"it has no {absent[0]} {resolved.fixed_switches[absent[0]]}"
     able = [known.name for known in others if known.name not in without]
     ends_s = time.time() + watch.left_s()
-    twin = _twins(resolved, able, own_is_best=not simulate)
+    twin = _twins(resolved, able, own_is_best=own_is_best)
     searched = [name for name in able if twin[name] == name]
     tasks = [Task.of(resolved, "step", target=name, tally=False, ends_s=ends_s) for name in searched]
     answers = dict(zip(searched, in_order(watch.pool, tasks, watch.report), strict=True))
@@ -54,7 +55,8 @@ def compare_targets(
             without[name] = f"no layout fits{room}" if answer.legal else "no legal layout"
     first = TargetBest(target=target.name, layout_id=own.layout_id, step_s=own.step_s,
                        device_bytes=rounded(own.device_bytes))  # fmt: skip
-    rest = (_best(resolved, name, answer, simulate=simulate) for name, answer in answers.items() if answer.rows)
+    rest = (_best(resolved, name, answer, simulate=simulate and twin[name] != target.name)
+            for name, answer in answers.items() if answer.rows)  # fmt: skip
     return TargetComparison(best=(first, *rest), without=without)
 
 

@@ -12,43 +12,46 @@ from ...cost_models.layouts import Layout
 from ..document.base import rounded
 from ..document.certificate import Preference, Reason
 from ..evaluation import intervals
-from ..request.resolve import Resolved
-from ..search.exhaustive import SearchOutcome
 from ..search.fewest_axes import FewestAxes, num_axes
 from ..search.roots import Start
 from ..space.rules import only
+from .simulated_order import Row, SimulatedOrder
 from .watch import Watch
 
 _ON_GPU = tuple(only("preference", field, (plain,), "layouts that keep everything on the GPU are preferred")
                 for field, plain in (("offload", "none"), ("offload_layers", 0)))  # fmt: skip
-Row = tuple[float, str, Layout]
 
 
-def prefer(resolved: Resolved, outcome: SearchOutcome, watch: Watch) -> tuple[Row, Preference | None]:
-    """(seconds, id, layout) of the choice, and why it is not the fastest of `outcome`; None where it is."""
-    fastest = outcome.top.rows[0]
-    limit_s = fastest[0] * (1 + intervals.indifference())
+def prefer(order: SimulatedOrder, watch: Watch) -> tuple[Row, Preference | None]:
+    """(seconds, id, layout) of the choice, and why it is not the fastest of `order`; None where it is."""
+    fastest, outcome = order.rows[0], order.outcome
     if outcome.start is None:
         return fastest, None
     stay = outcome.start.of(outcome.start.counts.meshes["offload_modules"] == 0).under(_ON_GPU)
     for start in (stay, outcome.start):
-        choice = _simplest(resolved, watch, start, limit_s)
+        simplest = _simplest(order, watch, start)
         if watch.cuts:
             break
-        if choice:
+        if simplest is None:
+            continue
+        order.of(simplest)
+        # Of those that are no less simple, one with a longer closed form may be faster.
+        choice = next(row for row in order.rows if complexity(row[2]) <= complexity(simplest))
+        if choice[0] <= fastest[0] * (1 + intervals.indifference()):
             return choice, None if choice[1] == fastest[1] else _preference(choice[2], fastest)
     return fastest, None
 
 
-def _simplest(resolved: Resolved, watch: Watch, start: Start, limit_s: float) -> Row | None:
-    """The layout with the fewest axes, and of these the fastest, that takes no longer than `limit_s`."""
+def _simplest(order: SimulatedOrder, watch: Watch, start: Start) -> Layout | None:
+    """The layout with the fewest axes, and of these the fastest, that the closed form does not tell from its best."""
+    resolved, limit_s = order.resolved, order.outcome.top.rows[0][0] * (1 + intervals.indifference())
     search = FewestAxes(start.counts.space, resolved.rates, start=start, incumbent=limit_s,
                         memory_bytes=resolved.budget_bytes, host_bytes=resolved.host_bytes,
                         should_stop=watch.late)  # fmt: skip
     outcome = search.run()
     if outcome.stopped:
         watch.cuts.append((outcome.stopped, "simpler layouts were compared"))
-    return outcome.top.rows[0] if outcome.top.rows else None
+    return outcome.top.rows[0][2] if outcome.top.rows else None
 
 
 def complexity(layout: Layout) -> tuple[bool, int]:

@@ -60,7 +60,7 @@ class Search:
 
     memory_bytes, host_bytes: what a GPU has, and its share of host memory. top: how many layouts to list. objective:
     `step` minimises seconds, `memory` bytes. should_stop: cuts the search. incumbent: only what beats this value is
-    searched for. family: see TopK. start: that of another search of the same meshes. tally: whether
+    searched for. family, window: see TopK. start: that of another search of the same meshes. tally: whether
     `count` tells what each rule excludes; with `start` and without `tally` it holds only what passes them all.
     """
 
@@ -72,7 +72,7 @@ class Search:
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
         objective: str = "step", progress: Progress | None = None, should_stop: ShouldStop | None = None,
         incumbent: float = np.inf, family: tuple[str, ...] = (), start: Start | None = None,
-        tally: bool = True,
+        tally: bool = True, window: float = 0.0,
     ) -> None:  # fmt: skip
         self.space = space
         self.problem = space.problem
@@ -83,7 +83,7 @@ class Search:
         self.progress = progress
         self.should_stop = should_stop
         self.incumbent = incumbent
-        self.top = TopK(top, family)
+        self.top = TopK(top, family, window)
         self.count = Count()
         self.start, self.tally = start, tally
         # [level, which] of the rows that were asked, the share that seconds and that bytes have cut of late.
@@ -142,7 +142,7 @@ class Search:
         plain = Search(
             plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
             top=self.top.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
-            family=self.top.family, tally=False,
+            family=self.top.family, tally=False, window=self.top.window,
         )  # fmt: skip
         plain.warm_starts = False
         self.open_bound = 0.0  # if it stops here, nothing is proven of the whole space

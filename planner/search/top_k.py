@@ -13,6 +13,7 @@ from ..space.tree import Columns
 # Nine digits of a value count (docs/architecture.md, 8): layouts that agree in them are equal, and ordered by id. They
 # are within this share of one another.
 TIE = 1e-8
+MOST_KEPT = 512  # layouts within a window
 # What agrees in all of these are near twins: a list holds the best layout of each family.
 FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
 
@@ -23,12 +24,57 @@ class TopK:
 
     limit: int  # how many
     family: tuple[str, ...] = ()  # of layouts that agree in all these fields only the best is listed; (): all are
+    # All layouts within this share of the best one are kept beside the list, whatever their family; less if they are
+    # more than MOST_KEPT.
+    window: float = 0.0
     rows: list[tuple[float, str, Layout]] = field(default_factory=list)  # (seconds or bytes, id, layout), best first
+    _kept: list[tuple[Array, Layouts]] = field(default_factory=list)  # (values, layouts) within the window when offered
+    _most: float = np.inf  # up to this value MOST_KEPT layouts are known
 
     @property
     def threshold(self) -> float:
+        """A bound above this can enter neither the list nor the window."""
+        return max(self._list_threshold, self._window_end)
+
+    @property
+    def _list_threshold(self) -> float:
         """A bound above this cannot enter the list. A tie with the last row can: its id decides."""
         return self.rows[-1][0] * (1 + 2 * TIE) if len(self.rows) == self.limit else np.inf
+
+    @property
+    def _window_end(self) -> float:
+        """The value up to which all layouts are kept; none are where there is no window."""
+        return min(self.rows[0][0] * (1 + self.window), self._most) if self.window and self.rows else -np.inf
+
+    @property
+    def kept(self) -> tuple[Array, Layouts]:
+        """Values and layouts within the window, best first."""
+        self._tidy()
+        return self._kept[0] if self._kept else (np.empty(0), Layouts.of([]))
+
+    @property
+    def kept_window(self) -> float:
+        """The share of the best value within which all layouts are kept."""
+        return min(self._window_end / self.rows[0][0] - 1, self.window) if self.window and self.rows else 0.0
+
+    def _keep(self, values: Array, layouts: Layouts) -> None:
+        near = np.flatnonzero(values <= self._window_end)
+        if len(near):
+            self._kept.append((values[near], layouts.take(near)))
+        if sum(len(part) for part, _ in self._kept) > 2 * MOST_KEPT:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Sort what is kept, and drop what has left the window."""
+        if not self._kept:
+            return
+        values = np.concatenate([part for part, _ in self._kept])
+        order = np.argsort(values, kind="stable")
+        order = order[values[order] <= self._window_end]
+        if len(order) > MOST_KEPT:
+            order = order[:MOST_KEPT]
+            self._most = float(values[order[-1]])
+        self._kept = [(values[order], Layouts.concatenate(part for _, part in self._kept).take(order))]
 
     def thresholds(self, columns: Columns, rows: Ints) -> Array:
         """[row] as `threshold`; where the list has one of the row's family, only what beats that one can enter."""
@@ -38,11 +84,15 @@ class TopK:
         for value, _, layout in self.rows if known else ():
             same_family = np.all([column == getattr(layout, name) for name, column in members.items()], axis=0)
             out[same_family] = np.minimum(out[same_family], value * (1 + 2 * TIE))
-        return out
+        return np.asarray(np.maximum(out, self._window_end))
 
     def offer(self, values: Array, layouts: Layouts) -> None:
-        """Take what belongs in the list."""
-        candidates = np.flatnonzero((values <= self.threshold) & np.isfinite(values))
+        """Take what belongs in the list, or in the window."""
+        self._list(values, layouts)
+        self._keep(values, layouts)
+
+    def _list(self, values: Array, layouts: Layouts) -> None:
+        candidates = np.flatnonzero((values <= self._list_threshold) & np.isfinite(values))
         if self.family:
             candidates = self._best_of_family(candidates, values, layouts)
         elif len(candidates) > 4 * self.limit:

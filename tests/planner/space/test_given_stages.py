@@ -62,7 +62,8 @@ def test_the_search_prices_given_stages_as_the_layout_is_priced_alone() -> None:
     assert all(candidate.to_layout().pp * candidate.to_layout().vpp == 32 for candidate in plan.candidates)
     resolved = resolve(load_request(None, {**DEEPSEEK, "stages": V3_STAGES}))
     for candidate in plan.candidates:
-        assert Staged.of(resolved, candidate.to_layout()).step_s == pytest.approx(candidate.step_s, rel=1e-8)
+        alone = Staged.of(resolved, candidate.to_layout(), simulate=True)
+        assert (alone.step_s, alone.closed_s) == pytest.approx((candidate.step_s, candidate.closed_form_s), rel=1e-8)
 
 
 def test_empty_chunks_in_the_middle() -> None:

@@ -32,7 +32,6 @@ from meshwright.planner import api
 from meshwright.planner.document.partitions import custom_partition, layout_id, stages_by_layout
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import load_plan
-from meshwright.planner.drivers.even_stages import where_the_simulator_differs
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain.stage_loads import stage_loads
 from meshwright.planner.heterogeneous.bounds import SharedPipelines
@@ -492,22 +491,6 @@ def test_even_stages_on_request() -> None:
     plan = api.plan(**ASKED, stages="even")
     assert all(candidate.partition is None for candidate in plan.candidates)
     assert uneven_plan().best.step_s < plan.best.step_s
-
-
-def test_a_warning_where_the_simulator_differs() -> None:
-    """Deep V-shaped pipelines with few micro-batches are not as full as the closed form takes them to be."""
-    resolved = resolve(load_request(None, {"model": "llama-3.1-405b", "cluster": "dgx-h100:2048", "target": "any"}))
-    texts = ("tp8-cp4r-pp32-zbv-vpp2-dp16-sh2-mbs1-z1-rnone", "tp8-cp4r-pp16-vpp7-dp32-sh2-mbs1-z1-rnone")
-    deep, second = (Staged.of(resolved, parse(text)) for text in texts)
-    (said,) = where_the_simulator_differs([deep, second])
-    even = Staged.of(resolve(load_request(None, ASKED)), uneven_plan().best.to_layout())
-    simulated = [replace(one, simulate=True).step_s for one in (deep, second)]
-    assert simulated[1] < simulated[0]
-    assert f"layout 1 takes {simulated[0]:.3g} s (closed form {deep.closed_s:.3g} s)" in said
-    assert f"layout 2 {simulated[1]:.3g} s" in said
-    assert where_the_simulator_differs([even]) == []
-    unusual = replace(resolved, workload=replace(resolved.workload, techniques=(("diloco", ()),)))
-    assert where_the_simulator_differs([replace(deep, resolved=unusual)]) == []  # which no simulation knows
 
 
 def test_too_few_finalists_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
