@@ -63,7 +63,8 @@ def no_legal_layout(resolved: Resolved, count: Count) -> NoFeasibleLayoutError:
 
 def _why(resolved: Resolved, conflict: Sequence[Rule]) -> str:
     """The arithmetic of fixed degrees that do not divide the GPUs, else the rules that exclude the rest."""
-    degrees = [(f, resolved.request.fix[f]) for rule in conflict for f in rule.fields if f in MESH]
+    pinned = [field for rule in conflict for field in rule.fields if rule.name.startswith(f"--fix {field}=")]
+    degrees = [(field, resolved.request.fix[field]) for field in pinned if field in MESH]
     product = prod(value for _, value in degrees)
     num_gpus = resolved.cluster.num_gpus
     if degrees and num_gpus % product:

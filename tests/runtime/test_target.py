@@ -95,7 +95,7 @@ def runs_as_planned(plan: Plan) -> None:
 
 def test_a_split_backward_pass_keeps_its_weights_whole() -> None:
     """Other software shards them while the pipeline runs."""
-    fix = {"pp": 2, "schedule": "zb-h1", "zero": 3}
+    fix = {"pp": 2, "dp": 8, "schedule": "zb-h1", "zero": 3}
     with pytest.raises(NoFeasibleLayoutError, match="meshwright: zero"):
         planned("llama-3.1-8b", target="meshwright", stack="megatron-core", fix=fix)
 
