@@ -77,9 +77,8 @@ def why_these_stages(
     if redistribution is not None:
         lines.append(_over_all_stages(redistribution))
     lines.append(_custom_against_even(candidate, loads) if "-x" in candidate.layout_id else _even(candidate, loads))
-    closed_s = candidate.closed_form_s or candidate.step_s
-    if loads.simulated and abs(loads.step_s / closed_s - 1) > _DIFFERS:
-        simulated, closed = text.significant(loads.step_s), text.significant(closed_s)
+    if loads.simulated and abs(loads.step_s / candidate.closed_s - 1) > _DIFFERS:
+        simulated, closed = text.significant(loads.step_s), text.significant(candidate.closed_s)
         lines.append(f"Simulated operation by operation, a step takes {simulated} s; the closed form says {closed} s.")
     return [text.wrapped(line, "  ") for line in lines if line]
 

@@ -104,6 +104,11 @@ class Candidate(DocumentPart):
         """Bytes of the fullest GPU, as the driver would show them."""
         return max(stage.device_bytes for stage in self.memory)
 
+    @property
+    def closed_s(self) -> float:
+        """Seconds of a step by the closed form, by which runs are fitted and validated."""
+        return self.closed_form_s or self.step_s
+
     def to_layout(self) -> Layout:
         return Layout.from_dict(self.layout)
 

@@ -15,17 +15,18 @@ from ..space.rules import violations
 from ..space.tree import Count
 from .assembly import build_plan
 from .node_order import placed_alone
+from .simulated_order import Fidelity
 
 
-def evaluate_resolved(resolved: Resolved, layout_id: str) -> Plan:
-    """As `evaluate`, of a request that is resolved, and perhaps changed since."""
+def evaluate_resolved(resolved: Resolved, layout_id: str, fidelity: Fidelity = "simulated") -> Plan:
+    """As `evaluate`, of a request that is resolved, and perhaps changed since. fidelity: of the step."""
     layout = parse(layout_id)
     if problems := violations(layout, resolved.problem):
         derive = "leave one degree out and it is derived: `plan --fix tp=4 --fix pp=4`"
         choose = "leave the field out and it is chosen: `plan --fix` with the others"
         raise InputError("\n".join(problems), hint=derive if layout.num_gpus != resolved.problem.num_gpus else choose)
     if resolved.cluster.links is None:
-        listed = candidates(resolved, [Staged.of(resolved, layout, simulate=True)])
+        listed = candidates(resolved, [Staged.of(resolved, layout, simulate=fidelity == "simulated")])
     else:
         listed = (placed_alone(resolved, layout),)
     count = Count(total=1, priced=1)

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.techniques.base import Knob
 from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
-from meshwright.planner import api
 from meshwright.planner.document.candidate import Candidate
+from meshwright.planner.drivers.given_layout import evaluate_resolved
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import resolve
 
 from meshwright.errors import InputError
 
@@ -30,7 +32,9 @@ def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
              "stack": "deepspeed"}  # fmt: skip
     try:
         chosen = {name: dict(knobs) for name, knobs in techniques}
-        return api.evaluate(None, layout_id, technique=chosen, **asked).best
+        resolved = resolve(load_request(None, {**asked, "technique": chosen}))
+        # By the closed form: with a technique, a pipeline is not simulated.
+        return evaluate_resolved(resolved, layout_id, "closed form").best
     except InputError as error:
         return str(error)
 

@@ -9,6 +9,9 @@ import pytest
 from meshwright.cost_models.techniques.registry import TECHNIQUES
 from meshwright.planner import api
 from meshwright.planner.document.candidate import Candidate
+from meshwright.planner.drivers.given_layout import evaluate_resolved
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import resolve
 
 from meshwright.errors import InputError
 
@@ -30,7 +33,9 @@ RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
 
 def priced(layout_id: str, technique: Any = None, **asked: Any) -> Candidate:
     request = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 2048, "global_batch": 256, **asked}
-    return api.evaluate(None, layout_id, technique=technique, **request).best
+    # By the closed form: with a technique, a pipeline is not simulated.
+    resolved = resolve(load_request(None, {**request, "technique": technique}))
+    return evaluate_resolved(resolved, layout_id, "closed form").best
 
 
 def shown(candidate: Candidate) -> float:
