@@ -36,7 +36,7 @@ def command(
     \b
     Examples:
       meshwright check run
-      meshwright check run --to megatron --target-version 0.16.1
+      meshwright check run --to megatron --target-version 0.18.0
     """
     terminal: Terminal = context.obj
     checked = [_check(terminal, path, to, version) for path in paths]
