@@ -45,7 +45,8 @@ class MeshBounds:
         Seconds: see `seconds`. Bytes: the states of the mean device, sharded over all ranks, and the buffers that no
         choice below removes. The fullest device holds at least as much as the mean one.
         """
-        keys, index = index_keys(meshes)
+        # What goes to the host takes none of the seconds and the bytes of these bounds.
+        keys, index = index_keys({**meshes, "offload_modules": np.zeros_like(meshes["offload_modules"])})
         totals = build_ledger.build_totals(self._problem)
         work_s, filling_s, states, fixed_bytes = (np.empty(len(keys["tp"])) for _ in range(4))
         for start in range(0, len(work_s), KEYS):
