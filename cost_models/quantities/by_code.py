@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -15,13 +16,14 @@ from ..arrays import Array, Ints
 from ..layouts import RECOMPUTE_MODES
 
 Code = tuple[int, int]  # (recompute mode, modules)
+RowsOf = Callable[[Sequence[Code]], Array]  # [kind, code, key] of these recomputations
 
 
 @dataclass(eq=False)
 class ByCode:
     """A quantity of every kind and shard key under every recomputation that was asked for so far."""
 
-    rows_of: Callable[[Sequence[Code]], Array]  # [kind, code, key] of these recomputations
+    rows_of: RowsOf
     _place: dict[Code, int] = field(default_factory=dict)
     _rows: Array | None = None  # [kind, code, key] of all that have a place
 
@@ -39,6 +41,20 @@ class ByCode:
         if self._rows is None:
             raise ValueError("a batch has at least one recomputation")
         return self._rows
+
+
+def of_owner(method: RowsOf, *part: int) -> ByCode:
+    """By a method of the object that keeps it, or one part of what that returns. It does not keep the object alive:
+    with a cycle, tables of hundreds of megabytes would stay until the garbage collector comes by."""
+    known = WeakMethod(method)
+
+    def rows_of(codes: Sequence[Code]) -> Array:
+        alive = known()
+        if alive is None:
+            raise ReferenceError("the tables of this quantity are gone")
+        return np.asarray(alive(codes)[part])
+
+    return ByCode(rows_of)
 
 
 def under_no_recompute(tags: Sequence[int], codes: Sequence[Code]) -> Array:

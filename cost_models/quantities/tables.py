@@ -18,7 +18,7 @@ from ..layouts import MODULES, RECOMPUTE_MODES
 from ..offload_modules import num_modules, offloaded
 from ..problem import Problem
 from ..specs.model import Layer, MixtureOfExperts
-from .by_code import ByCode, Code, under_no_recompute
+from .by_code import ByCode, Code, of_owner, under_no_recompute
 from .edge_operations import embedding, head, mtp
 from .element_bytes import activation_bytes
 from .graph_parts import kept_gradients, mixing_parts_of, part_of_product, parts_of
@@ -53,7 +53,7 @@ class Tables:
     @cached_property
     def saved_by_code(self) -> ByCode:
         """Bytes of every kind that are kept per micro-batch."""
-        return ByCode(self._saved_under)
+        return of_owner(self._saved_under)
 
     @cached_property
     def least_saved(self) -> Array:
@@ -65,8 +65,12 @@ class Tables:
     @cached_property
     def working_by_code(self) -> ByCode:
         """Bytes of every kind of layer that are recomputed, alive while it is differentiated."""
+        return of_owner(self._working_under)
+
+    def _working_under(self, codes: Sequence[Code]) -> Array:
+        """[kind, code, key] the same."""
         layers = slice(self.problem.num_kinds)
-        return ByCode(lambda codes: self.saved_whole[layers, None] - self._saved_under(codes)[layers])
+        return np.asarray(self.saved_whole[layers, None] - self._saved_under(codes)[layers])
 
     def _saved_under(self, codes: Sequence[Code]) -> Array:
         """[kind, code, key] bytes kept per micro-batch."""
@@ -90,8 +94,7 @@ class Tables:
     @cached_property
     def offloaded_by_code(self) -> tuple[ByCode, ByCode]:
         """Bytes of every kind per micro-batch that `offload_modules` takes off the GPU, and those that it copies."""
-        gone = ByCode(lambda codes: self._offloaded_under(codes)[0])
-        return gone, ByCode(lambda codes: self._offloaded_under(codes)[1])
+        return of_owner(self._offloaded_under, 0), of_owner(self._offloaded_under, 1)
 
     def _offloaded_under(self, codes: Sequence[Code]) -> Array:
         """[2, kind, code, key] the same; what a layer makes again, it does not save."""

@@ -16,7 +16,7 @@ import numpy as np
 from ..arrays import Array
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
-from ..quantities.by_code import ByCode, Code, under_no_recompute
+from ..quantities.by_code import ByCode, Code, of_owner, under_no_recompute
 from ..quantities.operations import LAST
 from ..quantities.tables import Tables
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
@@ -69,7 +69,7 @@ class KernelSeconds:
     @cached_property
     def recompute_by_code(self) -> ByCode:
         """Seconds of recomputation, all components."""
-        return ByCode(self._recompute_under)
+        return of_owner(self._recompute_under)
 
     def _recompute_under(self, codes: Sequence[Code]) -> Array:
         """[kind, code, key] seconds of recomputation, all components."""
