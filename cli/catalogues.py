@@ -52,9 +52,10 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
 def known(kind: str) -> list[str]:
     """The names of a catalogue."""
     from ..profiles.io import registry
-    from ..profiles.model import load as models
 
     if kind == "models":
+        from ..profiles.model import load as models  # reads the shapes of layers: seven times the rest
+
         return models.model_names()
     if kind in _LISTS:
         return [str(row["name"]) for row in _LISTS[kind]()]
