@@ -206,7 +206,8 @@ def _layers(counts: dict[int, Array], num_kinds: int) -> Array:
 
 
 def weighted(counts: dict[int, Array], rows: dict[int, Array]) -> Array:
-    total: Array | float = 0.0
+    total: Array | None = None
     for kind, count in counts.items():
-        total = total + count * rows[kind]
-    return np.asarray(total)
+        of_kind = count * rows[kind]
+        total = of_kind if total is None else np.add(total, of_kind, out=total)
+    return np.asarray(0.0 if total is None else total)

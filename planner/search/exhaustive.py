@@ -189,7 +189,8 @@ class Search:
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         """[mesh] seconds and bytes that no layout on the mesh beats."""
-        return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes, self._limit)
+        limit_s = np.inf if self.objective == "memory" else self.incumbent
+        return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes, self._limit, limit_s)
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
         """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""

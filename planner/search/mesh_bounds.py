@@ -6,13 +6,13 @@ bounded at once, and the search starts with those that may be fastest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ...cost_models import build_ledger
-from ...cost_models.arrays import Array
+from ...cost_models.arrays import Array, Ints
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.stages import EXTRA_KINDS, most_chunks
 from ...cost_models.quantities.tables import build, index_keys
@@ -21,7 +21,7 @@ from ...cost_models.rates.rates import Rates
 from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
 from ...cost_models.techniques.registry import fill_by_layers, keep_weights
 from ..space.counting import LayoutCounts
-from ..space.tree import Columns
+from ..space.tree import Columns, select
 from .limits import ShouldStop, stop_if_late
 
 KEYS = 1 << 14  # shard keys per table: few calls for millions of keys, in tens of megabytes
@@ -39,13 +39,31 @@ class MeshBounds:
     def _problem(self) -> Problem:
         return self.counts.space.problem
 
-    def bounds(self, meshes: Columns, should_stop: ShouldStop | None = None) -> tuple[Array, Array]:
+    def bounds(
+        self, meshes: Columns, should_stop: ShouldStop | None = None, limit_s: float = np.inf
+    ) -> tuple[Array, Array]:  # fmt: skip
         """[mesh] seconds and bytes that no layout on the mesh beats. Raises TimeLimitError if `should_stop` says so.
 
         Seconds: see `seconds`. Bytes: the states of the mean device, sharded over all ranks, and the buffers that no
-        choice below removes. The fullest device holds at least as much as the mean one.
+        choice below removes. The fullest device holds at least as much as the mean one. limit_s: of a mesh that takes
+        longer, less may be said than is known: first all are bounded without what depends on switches, of which there
+        are few keys, and only those within the limit by their own key.
         """
-        # What goes to the host takes none of the seconds and the bytes of these bounds.
+        if not np.isfinite(limit_s):
+            return self._by_key(meshes, np.arange(len(meshes["tp"])), self.rates, should_stop)
+        # Tokens that travel beside another micro-batch take no longer. Graphs take away launches, and add copies.
+        without = {"ep_overlap": np.ones_like(meshes["tp"]), "cuda_graphs": np.zeros_like(meshes["tp"])}
+        idle_host = replace(self.rates, stack=replace(self.rates.stack, host_s_per_kernel=0.0), latency_s={})
+        seconds, needed = self._by_key({**meshes, **without}, np.arange(len(meshes["tp"])), idle_host, should_stop)
+        near = np.flatnonzero(seconds <= limit_s)
+        seconds[near] = self._by_key(select(meshes, near), near, self.rates, should_stop)[0]
+        return seconds, needed
+
+    def _by_key(
+        self, meshes: Columns, rows: Ints, rates: Rates, should_stop: ShouldStop | None
+    ) -> tuple[Array, Array]:  # fmt: skip
+        """The bounds of meshes that are these `rows` of all."""
+        # What goes to the host takes none of these seconds and bytes.
         keys, index = index_keys({**meshes, "offload_modules": np.zeros_like(meshes["offload_modules"])})
         totals = build_ledger.build_totals(self._problem)
         work_s, filling_s, states, fixed_bytes = (np.empty(len(keys["tp"])) for _ in range(4))
@@ -53,14 +71,14 @@ class MeshBounds:
             stop_if_late(should_stop)
             part = slice(start, start + KEYS)
             tables = build(self._problem, {name: column[part] for name, column in keys.items()})
-            work_s[part], filling_s[part] = self.work(totals, kernel_seconds(tables, self.rates))
+            work_s[part], filling_s[part] = self.work(totals, kernel_seconds(tables, rates))
             states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
             fixed_bytes[part] = tables.workspace.min(axis=0)  # the fullest stage has layers of some kind
-        overheads = self.rates.overheads
+        overheads = rates.overheads
         ranks = meshes["pp"] * meshes["dp"] * meshes["cp"] * meshes["tp"]
         least_bytes = states[index] / ranks * self._least_state_bytes + fixed_bytes[index]
         needed = least_bytes * (1 + overheads.reserve_share) + overheads.context_bytes
-        return self.seconds(meshes, work_s[index], filling_s[index]), needed
+        return self.seconds(meshes, work_s[index], filling_s[index], rows), needed
 
     def work(self, totals: Array, kernels: KernelSeconds) -> tuple[Array, Array]:
         """[key] seconds of a micro-batch in the whole model, and in the layers that fill a pipeline."""
@@ -70,8 +88,9 @@ class MeshBounds:
             filling[-EXTRA_KINDS:] = 0.0  # embedding and head are spread over all stages
         return totals @ seconds, filling @ seconds
 
-    def seconds(self, meshes: Columns, work_s: Array, filling_s: Array) -> Array:
-        """[mesh] seconds that no layout on the mesh beats; work_s, filling_s: [mesh] those of `work`.
+    def seconds(self, meshes: Columns, work_s: Array, filling_s: Array, rows: Ints | slice = slice(None)) -> Array:
+        """[mesh] seconds that no layout on the mesh beats; work_s, filling_s: [mesh] those of `work`; rows: of all
+        meshes, those that these are.
 
         The slowest device computes at least as long as the mean one, for each of m micro-batches. A pipeline is filled
         once more by the part of a micro-batch on the other devices, in chunks no shorter than those of the deepest
@@ -82,7 +101,7 @@ class MeshBounds:
         pp = meshes["pp"].astype(np.float64)
         m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
         schedules = self.counts.num_schedules  # few of its rows are distinct
-        row = schedules.row[self.counts.signature]
+        row = schedules.row[self.counts.signature[rows]]
         any_size = self.any_split or self._problem.stages is not None
         without_bubble = np.asarray(schedules.table[:, SPLITS_BACKWARD].any(axis=1))[row] | any_size
         interleaves = np.asarray(schedules.table[:, INTERLEAVED].any(axis=1))[row]

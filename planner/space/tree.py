@@ -235,7 +235,11 @@ def paired(left: Columns, right: Columns, which: Mask) -> dict[str, Ints]:
 
 
 def select(columns: Columns, rows: Ints | Mask | slice) -> dict[str, Ints]:
-    """The rows (indices, mask, or slice) of all columns."""
+    """The rows (indices, mask, or slice) of all columns; of a mask of all rows, the columns themselves."""
+    if isinstance(rows, np.ndarray) and rows.dtype == bool:
+        if rows.all():
+            return dict(columns)
+        rows = np.flatnonzero(rows)  # a mask is searched once, not once for each column
     return {name: column[rows] for name, column in columns.items()}
 
 
