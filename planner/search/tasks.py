@@ -86,14 +86,16 @@ def reporting(executor: Executor, progress: Within) -> Callable[[Task], Answer]:
 
 
 def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> list[Answer]:
-    """The answers in the order of the tasks; once one was cut, `stopped` is in all that were not reached."""
+    """The answers in the order of the tasks; once one was cut, `stopped` of all that were not reached is its cause."""
     answers: dict[int, Answer] = {}
+    cause = "interrupted"
     with suppress(KeyboardInterrupt):
         for index, result in executor.run(reporting(executor, progress), tasks):
             answers[index] = result
             if result.stopped is not None:
+                cause = result.stopped
                 break
-    return [answers.get(index, Answer((), Count(), "interrupted")) for index in range(len(tasks))]
+    return [answers.get(index, Answer((), Count(), cause)) for index in range(len(tasks))]
 
 
 def check_time_limit(seconds: float | None) -> None:

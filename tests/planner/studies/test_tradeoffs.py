@@ -204,7 +204,7 @@ def test_a_search_cut_short_is_no_answer() -> None:
     late = [Task.of(tried.on(number), "step", ends_s=0.0) for number in tried.numbers[-3:]]
     calls: list[float] = []
     answers = search_tasks.in_order(Here(), late, lambda count, best: calls.append(best))
-    assert [one.stopped for one in answers] == ["time limit", "interrupted", "interrupted"]
+    assert [one.stopped for one in answers] == ["time limit"] * 3
     assert not calls  # the first one ends within its first batch of meshes
     assert gpu_curve_module._tried(tried.on(16), answers[0], math.inf).status in ("cut short", "not reached")
 
