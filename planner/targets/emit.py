@@ -69,7 +69,8 @@ def emit(
     hosts, devices = (setup.candidate.placement.hosts, None) if target.runs_plans else place(setup)
     plan_file = {"plan.json": plan.to_json()}
     # A launcher hands the files of the job on to the nodes: our runtime needs the plan there.
-    job = replace(job, hosts=hosts, devices=devices, files={**job.files, **(plan_file if target.runs_plans else {})})
+    job = replace(job, hosts=hosts, devices=devices, nodes_per_rack=setup.nodes_per_rack,
+                  files={**job.files, **(plan_file if target.runs_plans else {})})  # fmt: skip
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), **plan_file}
     unnamed = () if plan.resolved["cluster"].get("hosts") or not hosts else (
         f"the cluster file names no hosts: put yours in place of {hosts[0]} and the others",)  # fmt: skip

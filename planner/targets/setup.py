@@ -41,6 +41,8 @@ class Setup:
     capability: float | None
     num_nodes: int
     gpus_per_node: int
+    # GPUs that the fastest link joins: those of a node, or of as many nodes of a rack as the plan has in each.
+    domain: int
 
     @property
     def problem(self) -> Problem:
@@ -84,6 +86,11 @@ class Setup:
         return self.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
 
     @property
+    def nodes_per_rack(self) -> int:
+        """Nodes that the fastest link joins, 1 where it ends with the node."""
+        return max(self.domain // self.gpus_per_node, 1)
+
+    @property
     def interleaving_group(self) -> int | None:
         """Micro-batches of a chunk that run at a time; None where the pipeline is not interleaved."""
         if self.schedule != "interleaved":
@@ -109,6 +116,7 @@ class Setup:
             layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
             stack=stack_of(plan.resolved, name), switches=plan.resolved.get("switches", {}), nodes=nodes,
             capability=capability, num_nodes=num_nodes, gpus_per_node=gpus_per_node,
+            domain=_domain(plan, num_nodes * gpus_per_node, gpus_per_node),
         )  # fmt: skip
 
 
@@ -133,3 +141,9 @@ def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float
     capabilities = {capability_of(str(group["gpu"].get("arch", ""))) for group in groups}
     capability = capabilities.pop() if len(capabilities) == 1 else None
     return nodes, capability, layout.num_gpus // gpus_per_node, gpus_per_node
+
+
+def _domain(plan: Plan, num_gpus: int, gpus_per_node: int) -> int:
+    """The size of the innermost level of the network, of as many GPUs as are in use."""
+    levels = plan.resolved["cluster"].get("levels", ())
+    return min(int(levels[0]["size"]), num_gpus) if levels else gpus_per_node

@@ -40,6 +40,8 @@ class Job:
     notes: tuple[str, ...] = ()
     # The nodes in the order of the framework, () for any order.
     hosts: tuple[str, ...] = ()
+    # Neighbouring nodes that must share a rack, 1 where any may.
+    nodes_per_rack: int = 1
     # For each node the order of its GPUs, None for the usual one.
     devices: tuple[tuple[int, ...], ...] | None = None
     # Arguments that a user may add.

@@ -1,6 +1,7 @@
 """Slurm: one task per node, in the order of the plan's hosts where it has one.
 
-sbatch and srun: slurm.schedmd.com/sbatch.html and srun.html (--distribution=arbitrary reads SLURM_HOSTFILE).
+sbatch and srun: slurm.schedmd.com/sbatch.html and srun.html (--distribution=arbitrary reads SLURM_HOSTFILE; --segment
+is for block topologies, as Megatron-Bridge has it for racks: scripts/performance/utils/executors.py).
 """
 
 from __future__ import annotations
@@ -35,11 +36,19 @@ def files(job: Job) -> dict[str, str]:
         meet = f'export SLURM_HOSTFILE="$PWD/hosts"\nMASTER_ADDR={shlex.quote(job.hosts[0])}'
     out["launch.sbatch"] = _SCRIPT.format(
         name=shlex.quote(job.name), nodes=job.num_nodes, gpus=job.gpus_per_node, header=comment((*job.header, *usage)),
-        directives=f"#SBATCH --nodelist={','.join(job.hosts)}\n" if job.hosts else "",
+        directives=_where(job),
         needs="".join(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()), meet=meet,
         arbitrary=" --distribution=arbitrary" if job.hosts else "",
     )  # fmt: skip
     return out
+
+
+def _where(job: Job) -> str:
+    """The hosts by name; else, on racks, segments of nodes that share one: a plan counts on the link inside."""
+    if job.hosts:
+        return f"#SBATCH --nodelist={','.join(job.hosts)}\n"
+    racks = job.nodes_per_rack > 1 and job.num_nodes % job.nodes_per_rack == 0
+    return f"#SBATCH --segment={job.nodes_per_rack}\n" if racks else ""
 
 
 def next_step(job: Job) -> str:

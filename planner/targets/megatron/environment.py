@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ....cost_models.cuda_graphs import GRAPH_CODE
@@ -24,15 +25,24 @@ FUSED_EXPERTS = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 _REUSED = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,graph_capture_record_stream_reuse:True",
            "NCCL_GRAPH_REGISTER": "0"}  # fmt: skip
 
+# HybridEP takes as many neighbours in its group for joined by NVLink; its older releases do not find out by themselves
+# (deepseek-ai/DeepEP, hybrid_ep_buffer.py). As every recipe of Megatron-Bridge with HybridEP has them (perf_recipes).
+_JOINED = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
+_BACKEND = "--moe-flex-dispatcher-backend"
+
 
 def environment(setup: Setup, target: str) -> dict[str, str | None]:
     """Variable -> value, None for one that may be unset."""
     out: dict[str, str | None] = {_CONNECTIONS: max_connections(setup)}
     if setup.layout.offload_modules:
         out[offload.VARIABLE] = "1"
-    if turned(setup, target).get("moe_paged_stash") == "on":
+    layout, switches = setup.layout, turned(setup, target)
+    if switches.get("moe_paged_stash") == "on":
         out[FUSED_EXPERTS] = "1"
-    layout = setup.layout
+    if switches.get("moe_dispatcher") == "hybridep" and layout.ep > 1:
+        out |= {_JOINED: str(math.gcd(layout.ep, max(setup.domain // layout.etp, 1))),
+                "NVLINK_DOMAIN_SIZE": str(setup.domain),
+                "USE_MNNVL": "1" if setup.nodes_per_rack > 1 else "0"}  # fmt: skip
     marks = layout.ep_overlap or layout.offload_modules or layout.zero >= 2
     if layout.cuda_graphs == GRAPH_CODE["full_iteration"] and marks:
         out |= _REUSED
@@ -44,3 +54,13 @@ def conflicts_of_fused_experts(settings: Settings, variables: Mapping[str, str])
     if not settings.get(_FUSER) or "--num-experts" not in settings or variables.get(FUSED_EXPERTS) == "1":
         return []
     return [(FUSED_EXPERTS, f"is {variables.get(FUSED_EXPERTS) or 'not set'}; {_FUSER} with gated experts needs 1")]
+
+
+def conflicts_of_hybridep(settings: Settings, variables: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Groups of experts that are no whole number of NVLink domains: HybridEP asserts it."""
+    joined, ep = variables.get(_JOINED), settings.get("--expert-model-parallel-size", 1)
+    if joined is None or settings.get(_BACKEND) != "hybridep":
+        return []
+    if joined.isdecimal() and int(joined) > 0 and ep % int(joined) == 0:
+        return []
+    return [(_JOINED, f"is {joined}, which does not divide --expert-model-parallel-size {ep}")]
