@@ -8,28 +8,31 @@ for exactly, in the space of the plan and within its memory budget.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...cost_models.layouts import Layout
 from ..document.base import rounded
 from ..document.certificate import Preference, Reason
 from ..evaluation import intervals
-from ..search.fewest_axes import FewestAxes, num_axes
+from ..search.fewest_axes import FewestAxes, axes_of, num_axes
 from ..search.roots import Start
+from ..search.top_k import TopK
 from ..space.rules import only
 from .simulated_order import Row, SimulatedOrder
 from .watch import Watch
 
+_OFFLOADS = ("offload", "offload_layers", "offload_modules")
 _ON_GPU = tuple(only("preference", field, (plain,), "layouts that keep everything on the GPU are preferred")
                 for field, plain in (("offload", "none"), ("offload_layers", 0)))  # fmt: skip
 
 
 def prefer(order: SimulatedOrder, watch: Watch) -> tuple[Row, Preference | None]:
     """(seconds, id, layout) of the choice, and why it is not the fastest of `order`; None where it is."""
-    fastest, outcome = order.rows[0], order.outcome
-    if outcome.start is None:
+    fastest = order.rows[0]
+    if order.outcome.start is None:
         return fastest, None
-    stay = outcome.start.of(outcome.start.counts.meshes["offload_modules"] == 0).under(_ON_GPU)
-    for start in (stay, outcome.start):
-        simplest = _simplest(order, watch, start)
+    for on_gpu in (True, False):
+        simplest = _simplest(order, watch, on_gpu=on_gpu)
         if watch.cuts:
             break
         if simplest is None:
@@ -42,16 +45,45 @@ def prefer(order: SimulatedOrder, watch: Watch) -> tuple[Row, Preference | None]
     return fastest, None
 
 
-def _simplest(order: SimulatedOrder, watch: Watch, start: Start) -> Layout | None:
-    """The layout with the fewest axes, and of these the fastest, that the closed form does not tell from its best."""
-    resolved, limit_s = order.resolved, order.outcome.top.rows[0][0] * (1 + intervals.indifference())
+def _simplest(order: SimulatedOrder, watch: Watch, *, on_gpu: bool) -> Layout | None:
+    """The layout with the fewest axes, and of these the fastest, that the closed form does not tell from its best.
+    on_gpu: of those that offload nothing."""
+    resolved, top = order.resolved, order.outcome.top
+    limit_s = top.rows[0][0] * (1 + intervals.indifference())
+    known = _simplest_kept(top, limit_s, on_gpu=on_gpu)
+    if limit_s <= top.known_end:
+        return known
+    # What was not kept is slower than all that was, so it is simpler only with fewer axes.
+    start = _start(order, on_gpu=on_gpu)
     search = FewestAxes(start.counts.space, resolved.rates, start=start, incumbent=limit_s,
-                        memory_bytes=resolved.budget_bytes, host_bytes=resolved.host_bytes,
-                        should_stop=watch.late)  # fmt: skip
+                        memory_bytes=resolved.budget_bytes, host_bytes=resolved.host_bytes, should_stop=watch.late,
+                        fewer_than=None if known is None else num_axes(known))  # fmt: skip
     outcome = search.run()
     if outcome.stopped:
         watch.cuts.append((outcome.stopped, "simpler layouts were compared"))
-    return outcome.top.rows[0][2] if outcome.top.rows else None
+    return outcome.top.rows[0][2] if outcome.top.rows else known
+
+
+def _simplest_kept(top: TopK, limit_s: float, *, on_gpu: bool) -> Layout | None:
+    """The simplest within the limit among the layouts that the search kept; None where it kept none such."""
+    values, layouts = top.kept
+    near = values <= min(limit_s, top.known_end)
+    if on_gpu:
+        near &= np.all([layouts[name] == 0 for name in _OFFLOADS], axis=0)
+    axes = axes_of(layouts)
+    if not near.any():
+        return None
+    rows = np.flatnonzero(near & (axes == axes[near].min())).tolist()
+    simplest = [(float(f"{values[row]:.9g}"), layouts.layout(row)) for row in rows]
+    return min(simplest, key=lambda row: (row[0], str(row[1])))[1]
+
+
+def _start(order: SimulatedOrder, *, on_gpu: bool) -> Start:
+    """Where a search of the same meshes starts; on_gpu: of layouts that offload nothing."""
+    start = order.outcome.start
+    if start is None:
+        raise ValueError("a search without a legal mesh has no layout to compare")
+    return start.of(start.counts.meshes["offload_modules"] == 0).under(_ON_GPU) if on_gpu else start
 
 
 def complexity(layout: Layout) -> tuple[bool, int]:
@@ -60,7 +92,7 @@ def complexity(layout: Layout) -> tuple[bool, int]:
 
 
 def _offloads(layout: Layout) -> bool:
-    return bool(layout.offload or layout.offload_layers or layout.offload_modules)
+    return any(getattr(layout, name) for name in _OFFLOADS)
 
 
 def _preference(choice: Layout, fastest: Row) -> Preference:

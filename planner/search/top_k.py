@@ -57,6 +57,11 @@ class TopK:
         """The share of the best value within which all layouts are kept."""
         return min(self._window_end / self.rows[0][0] - 1, self.window) if self.window and self.rows else 0.0
 
+    @property
+    def known_end(self) -> float:
+        """A layout of this value or less is among those kept, with all that tie with it."""
+        return self._window_end * (1 - 2 * TIE)
+
     def _keep(self, values: Array, layouts: Layouts) -> None:
         near = np.flatnonzero(values <= self._window_end)
         if len(near):

@@ -11,11 +11,12 @@ from meshwright.cli.main import main
 from meshwright.cost_models.layouts import Layout
 from meshwright.planner.drivers.families import best_of_families
 from meshwright.planner.drivers.preference import prefer
-from meshwright.planner.drivers.simulated_order import SimulatedOrder
+from meshwright.planner.drivers.simulated_order import WINDOW, SimulatedOrder
 from meshwright.planner.drivers.watch import Watch
 from meshwright.planner.evaluation import intervals
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
+from meshwright.planner.search import top_k
 from meshwright.planner.search.executors import Here
 
 from .test_search_exact import everything, price_all
@@ -56,12 +57,17 @@ def degrees(layout: Layout) -> tuple[int, ...]:
     return (layout.tp, layout.cp, layout.pp, layout.ep, layout.etp)
 
 
+@pytest.mark.parametrize(("window", "most_kept"), [(0.0, 0), (WINDOW, 2), (WINDOW, 4), (WINDOW, 10**6)])
 @pytest.mark.parametrize("name", CASES)
-def test_the_choice_is_that_of_the_rule(name: str) -> None:
+def test_the_choice_is_that_of_the_rule(
+    monkeypatch: pytest.MonkeyPatch, name: str, window: float, most_kept: int
+) -> None:  # fmt: skip
+    """Whether the search kept none, some or all of the layouts that the choice is among."""
+    monkeypatch.setattr(top_k, "MOST_KEPT", most_kept)
     fields, reasons = CASES[name]
     resolved = resolve(load_request(None, fields))
     watch = Watch(None, None, Here())
-    order = SimulatedOrder(resolved, best_of_families(resolved, watch)).run(watch)
+    order = SimulatedOrder(resolved, best_of_families(resolved, watch, window=window)).run(watch)
     (_, chosen, _), preference = prefer(order, watch)
     assert chosen == by_hand(resolved)
     assert (preference.reasons if preference else ()) == reasons
