@@ -23,7 +23,7 @@ MODELS = (
     ("llama-3.1-8b", 8192, 256), ("llama-3-70b", 8192, 512), ("qwen3-30b-a3b", 4096, 512), ("mixtral-8x7b", 4096, 256),
     ("deepseek-v3", 4096, 960), ("gpt-22b", 2048, 240), ("mistral-7b", 8192, 192), ("gpt-oss-120b", 4096, 256),
 )  # fmt: skip
-_HYBRIDS = (("nemotron-h-56b", 8192, 192), ("nemotron-3-nano-30b-a3b", 8192, 384))
+_HYBRIDS = (("nemotron-h-56b", 8192, 192), ("nemotron-3-nano-30b-a3b", 8192, 384), ("qwen3-next-80b-a3b", 4096, 512))
 # torchtitan builds only what it has registered.
 OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480)),
              "megatron": (*MODELS, *_HYBRIDS), "megatron-bridge": (*MODELS, *_HYBRIDS)}  # fmt: skip
