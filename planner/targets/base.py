@@ -34,6 +34,8 @@ class Trainer:
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
     # A sentence for each part of a model and its training that a release cannot express in any layout.
     cannot_build: Callable[[ModelSpec, Workload, OptionList | None], list[str]] = lambda model, workload, options: []
+    # (setup, options of the release) -> (fields, sentence) of each reason why an older release cannot run its layout.
+    cannot_run: Callable[[Setup, OptionList | None], list[tuple[tuple[str, ...], str]]] = lambda setup, options: []
     # Technique -> why it cannot train by it with these knobs in any layout, None where it can.
     techniques: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = field(default_factory=dict)
 

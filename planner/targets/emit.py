@@ -126,6 +126,7 @@ def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[t
     if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
         out.append((("micro_batch",), UNEVEN_SHARES))
     out += [((), text) for text in target.trainer.cannot_build(setup.model, setup.workload, options)]
+    out += [reason for part in uniform for reason in target.trainer.cannot_run(part, options)]
     config = target.trainer.config
     if config is None or options is None or out:
         return out

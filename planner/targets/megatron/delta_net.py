@@ -38,18 +38,31 @@ def cannot_replace(model: ModelSpec, options: OptionList | None) -> list[str]:
     """A sentence for each reason why the layers of gated DeltaNet of a model have no argument."""
     if not has_delta_nets(model):
         return []
-    core = options.version[:5] if options is not None and options.target == "megatron" else ""
     last = model.kinds[model.pattern[-1]]
     reasons = {
         "model.kinds: pretrain_gpt.py has gated DeltaNet beside layers of attention, not alone": not model.attentions,
         "model.kinds.mixer: all layers of gated DeltaNet have the same sizes": len(set(model.mixers)) > 1,
         f"model.activation: gated DeltaNet takes silu, not {model.activation}": model.activation != "silu",
-        "model.kinds: gated DeltaNet is planned for Megatron-LM 0.18 and later, which split it over cp":
-            core in ("0.16.", "0.17."),
         "model.mtp_layers: a prediction module has attention before Megatron-LM 0.19, and the last layer has none":
-            model.mtp_layers > 0 and core == "0.18." and last.attention is None,
+            model.mtp_layers > 0 and last.attention is None and _is(options, "0.16.", "0.17.", "0.18."),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
+
+
+def cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
+    """(fields, sentence) of what the core learned after its first releases with gated DeltaNet."""
+    layout, text = setup.layout, "gated DeltaNet {} before Megatron-LM {}"
+    reasons = {
+        (("cp",), text.format(f"is not split over cp {layout.cp}", "0.18")):
+            layout.cp > 1 and _is(options, "0.16.", "0.17."),
+        (("ep_overlap",), text.format("has no weight gradients apart (backward_dw)", "0.17")):
+            layout.ep_overlap > 0 and _is(options, "0.16."),
+    }  # fmt: skip
+    return [reason for reason, applies in reasons.items() if applies and has_delta_nets(setup.model)]
+
+
+def _is(options: OptionList | None, *releases: str) -> bool:
+    return options is not None and options.target == "megatron" and options.version.startswith(releases)
 
 
 def _write(setup: Setup) -> Settings:

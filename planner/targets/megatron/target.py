@@ -26,6 +26,7 @@ from ..switch_options import rules_of
 from . import offload
 from .cannot_build import cannot_build
 from .conflicts import conflicts
+from .delta_net import cannot_run
 from .environment import environment
 from .hybrid import hybrid_rules, is_hybrid
 from .model import windows
@@ -197,5 +198,5 @@ TARGET = Target(
     stages="layers",
     rules=rules(_N),
     axes=offload.axes,
-    trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build),
+    trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build, cannot_run=cannot_run),
 )  # fmt: skip
