@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import os
 import pickle
 import signal
@@ -30,6 +31,7 @@ def fork(num_ranks: int, function: Callable[[int], Any], timeout_s: float = TIME
     """What `function(rank)` returns on every rank, with torch.distributed at hand. Raises the failures of all ranks:
     one that fails closes connections of others, which may notice before they fail themselves. timeout_s: of all."""
     torch.set_num_threads(1)
+    importlib.import_module("torch._dynamo")  # as an optimizer would, in every rank anew
     with tempfile.TemporaryDirectory() as folder:
         pids = {_start(rank, num_ranks, Path(folder), function): rank for rank in range(num_ranks)}
         _wait(pids, timeout_s)
@@ -83,18 +85,32 @@ def _any(pids: dict[int, int]) -> tuple[int, int]:
     return 0, 0
 
 
-def run(job: Job, broken: Break | None = None) -> tuple[list[Step], list[int]]:
-    """Steps of a job as rank 0 saw them, and peak bytes per rank. `broken(trainer, rank)` plants a fault."""
+def run(job: Job, broken: Break | None = None) -> list[Step]:
+    """Steps of a job as rank 0 saw them. `broken(trainer, rank)` plants a fault."""
 
-    def one(rank: int) -> tuple[list[Step], int]:
-        mesh = build_mesh(job.layout, rank, Status(), TIMEOUT_S)
-        trainer = Trainer(job, mesh, torch.device("cpu"))
+    def one(rank: int) -> list[Step]:
+        trainer = _trainer(job, rank)
         if broken is not None:
             broken(trainer, rank)
+        return [trainer.step(index) for index in range(job.steps)]
+
+    steps: list[Step] = fork(job.world_size, one)[0]
+    return steps
+
+
+def peak_bytes(job: Job) -> list[int]:
+    """Peak bytes of the steps of a job, per rank. Every operation is followed, which takes half as long again."""
+
+    def one(rank: int) -> int:
+        trainer = _trainer(job, rank)
         memory = PeakMemory(trainer.tensors())
         with memory.following():
-            steps = [trainer.step(index) for index in range(job.steps)]
-        return steps, memory.peak
+            for index in range(job.steps):
+                trainer.step(index)
+        return memory.peak
 
-    found = fork(job.world_size, one)
-    return found[0][0], [peak for _, peak in found]
+    return fork(job.world_size, one)
+
+
+def _trainer(job: Job, rank: int) -> Trainer:
+    return Trainer(job, build_mesh(job.layout, rank, Status(), TIMEOUT_S), torch.device("cpu"))

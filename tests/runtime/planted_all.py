@@ -31,7 +31,7 @@ def printed() -> Iterator[None]:
 
 def checked(job: Job) -> Parity:
     """The check of a job; what is planted is in both runs."""
-    return agreement(job, run(job)[0])
+    return agreement(job, run(job))
 
 
 def difference_of(step: StepComparison | None) -> str:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from meshwright.errors import InputError, UnsupportedError
 
 from ..checkpoint.test_checkpoint import trained
-from ..fork import run
+from ..fork import peak_bytes, run
 from ..jobs import deepseek, job, llama, mixed
 from ..rehearsal.test_memory import rehearsal
 from ..rehearsal.test_parity import MODELS, model_for, parity_of
@@ -224,7 +224,7 @@ def adapted_rehearsal(layout_id: str, targets: tuple[str, ...]) -> Job:
 )  # fmt: skip
 def test_memory_within_five_percent(layout_id: str, targets: tuple[str, ...]) -> None:
     wanted = adapted_rehearsal(layout_id, targets)
-    _, peaks = run(wanted)
+    peaks = peak_bytes(wanted)
     for row in compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)]):
         assert abs(row.difference) <= 0.05, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
 

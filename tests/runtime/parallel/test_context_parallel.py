@@ -32,7 +32,7 @@ from torch import Tensor
 
 from meshwright.errors import InputError
 
-from ..fork import TIMEOUT_S, Break, fork, run
+from ..fork import TIMEOUT_S, Break, fork, peak_bytes
 from ..jobs import job
 from ..rehearsal.test_memory import rehearsal
 from ..rehearsal.test_parity import model_for, no_reduction, parity_of
@@ -163,7 +163,7 @@ def test_planted_faults_are_noticed(text: str, broken: Break) -> None:
 def test_peak_memory_is_within_five_percent(text: str) -> None:
     name, _, layout_id = text.partition(":")
     wanted = rehearsal(layout_id, name)
-    _, peaks = run(wanted)
+    peaks = peak_bytes(wanted)
     for row in compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)]):
         assert abs(row.difference) < 0.05, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
 

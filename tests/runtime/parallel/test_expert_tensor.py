@@ -32,7 +32,7 @@ from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
 
-from ..fork import TIMEOUT_S, Break, fork, run
+from ..fork import TIMEOUT_S, Break, fork, peak_bytes
 from ..jobs import STACK, job, moe
 from ..rehearsal.test_memory import rehearsal
 from ..rehearsal.test_parity import layer_of, model_for, no_expert_reduction, parity_of
@@ -152,7 +152,7 @@ def test_planted_faults_are_noticed(text: str, broken: Break) -> None:
 )  # fmt: skip
 def test_peak_memory_is_within_five_percent(layout_id: str) -> None:
     wanted = rehearsal(layout_id, "moe")
-    _, peaks = run(wanted)
+    peaks = peak_bytes(wanted)
     (row,) = compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)])
     assert abs(row.difference) < 0.05, f"{row.measured_bytes:,} measured, {row.difference:+.1%}"
 

@@ -27,7 +27,7 @@ from meshwright.runtime.rehearsal.traced import TOLERANCE, distinct_stages
 
 from ...snapshots import run as run_command
 from ...snapshots import run_here
-from ..fork import run
+from ..fork import peak_bytes
 from ..jobs import job, llama, moe
 from .test_scale import large
 
@@ -58,7 +58,7 @@ def test_equals_a_real_run(layout_id: str) -> None:
     others = 8 * (wanted.global_batch - wanted.global_batch // layout.dp) * (wanted.seq_len + 1)
     early = 4 * layout.micro_batch * wanted.seq_len * wanted.model.hidden if layout.pp > 1 else 0
     traced = [dry_run.trace(wanted, stage, gpu=False).allocated_bytes for stage in range(layout.pp)]
-    peaks = run(wanted)[1]
+    peaks = peak_bytes(wanted)
     more = [peaks[stage * wanted.world_size // layout.pp] - planned - others for stage, planned in enumerate(traced)]
     assert set(more) <= {0, early}, "bytes that a real run has and the trace has not, by stage"
 
@@ -76,7 +76,7 @@ def test_equals_a_real_run_of_mixers(layout_id: str) -> None:
     stages, ranks = range(wanted.layout.pp), wanted.world_size // wanted.layout.pp
     early = 4 * wanted.layout.micro_batch * wanted.seq_len * model.hidden if wanted.layout.pp > 1 else 0
     traced = [dry_run.trace(wanted, stage, gpu=False).allocated_bytes for stage in stages]
-    peaks = run(wanted)[1]
+    peaks = peak_bytes(wanted)
     assert {peaks[stage * ranks] - traced[stage] - others for stage in stages} <= {0, early}
 
 
@@ -290,7 +290,7 @@ def test_experts_are_traced_without_values(layout_id: str, tolerance: float) -> 
     """How many tokens an expert gets is a value; as many in all where every rank has all experts."""
     wanted, _ = scale_down(job(layout_id, large(moe()), seq_len=8192))
     wanted = replace(wanted, dtype="fp32", steps=2)
-    _, peaks = run(wanted)
+    peaks = peak_bytes(wanted)
     assert dry_run.trace(wanted, 0, gpu=False).allocated_bytes == pytest.approx(peaks[0], rel=tolerance)
 
 

@@ -14,7 +14,7 @@ from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
 
 from ...cost_models.layer_kinds.test_mixers import model_of
-from ..fork import run
+from ..fork import peak_bytes
 from ..jobs import job, llama, moe
 from .test_scale import large
 
@@ -36,7 +36,7 @@ def rehearsal(layout_id: str, kind: str = "llama") -> Job:
 )  # fmt: skip
 def test_within_ten_percent(layout_id: str) -> None:
     wanted = rehearsal(layout_id)
-    _, peaks = run(wanted)
+    peaks = peak_bytes(wanted)
     for row in compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)]):
         assert row.within, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
 
@@ -52,7 +52,7 @@ def test_offloaded_states_of_sharded_weights_within_three_percent() -> None:
 def test_messages_that_were_sent_are_not_kept(layout_id: str) -> None:
     """gloo says only at the end of a step that they are gone."""
     wanted = rehearsal(layout_id)
-    _, peaks = run(wanted)
+    peaks = peak_bytes(wanted)
     for row in compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)]):
         assert abs(row.difference) <= 0.05, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
 
@@ -139,7 +139,7 @@ def test_unlike_chunks_of_a_v_within_three_percent(layout: str, sizes: list[int]
 )  # fmt: skip
 def test_experts(layout_id: str, tolerance: float) -> None:
     wanted = rehearsal(layout_id, "moe")
-    _, peaks = run(wanted)
+    peaks = peak_bytes(wanted)
     (row,) = compare_memory(peaks, [stage["allocated"] for stage in predicted_bytes(wanted)])
     assert abs(row.difference) <= tolerance, f"{row.difference:+.1%}"
 
