@@ -203,7 +203,12 @@ def examples(name: str) -> list[str]:
     return [line.strip() for line in out.splitlines() if line.startswith("    meshwright ")]
 
 
-@pytest.mark.parametrize("name", list(cli.COMMANDS))
+SLOW = ("validate", "memory")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in cli.COMMANDS]
+)
 def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "request.yaml").write_text("model: llama-3.1-8b\ngpu: h100-sxm-80gb\ngpus: 8\n")
     (plans / "run.yaml").write_text("model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {total_tokens: 5T}\n")

@@ -16,6 +16,7 @@ PAGES = [ROOT / "docs" / "guides" / "what-if.md", *sorted((ROOT / "examples" / "
 BLOCK = re.compile(r"^```\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_what_its_commands_print(page: Path, tmp_path: Path) -> None:
     """UPDATE_SNAPSHOTS=1 writes what they print into the page."""

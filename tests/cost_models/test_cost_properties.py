@@ -317,6 +317,7 @@ def bounds(case: Case, columns: Columns, rates: Rates) -> list[tuple[str, NDArra
     return found
 
 
+@pytest.mark.slow
 @given(st.data(), cases, seeds, st.booleans())
 @thorough(110)
 def test_no_layout_beats_its_bounds(data: st.DataObject, name: str, seed: int, pipelined: bool) -> None:
@@ -362,6 +363,7 @@ def test_flat_copies_of_sharded_states_bound_no_whole_ones() -> None:
     assert all(needed[0] <= whole * (1 + SLACK) for _, _, needed in bounds(case, columns, case.rates))
 
 
+@pytest.mark.slow
 @given(seeds, st.sampled_from(["2xh100-sxm-80gb", "4xl40s"]), st.floats(0.02, 0.9), st.floats(1.0, 1.5))
 @thorough(12)
 def test_more_memory_removes_no_layout(seed: int, cluster: str, share: float, more: float) -> None:

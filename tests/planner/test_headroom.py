@@ -182,6 +182,7 @@ def test_more_memory_never_makes_a_plan_slower() -> None:
     assert steps[0] > steps[-1]
 
 
+@pytest.mark.slow
 def test_groups_of_nodes_leave_it_each_by_its_own_memory() -> None:
     asked: dict[str, Any] = {
         "model": "llama-3.2-3b", "cluster": "dgx-h100:1+dgx-a100-80g:1", "seq_len": 4096, "global_batch": 64,

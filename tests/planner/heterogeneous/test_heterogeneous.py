@@ -312,6 +312,7 @@ def test_islands_keep_what_was_measured_on_them() -> None:
     assert {part.alone.cluster.gpu.name: part.alone.cluster.measured for part in parts} == shares
 
 
+@pytest.mark.slow
 def test_only_what_crosses_the_line_pays_it() -> None:
     # In a V the pipeline passes the line a second time, on its way back.
     best = planned("two_sites", "llama-3.1-70b", fix={"cp": 1, "tp": 2, "schedule": "1f1b"}).best
@@ -325,6 +326,7 @@ def test_only_what_crosses_the_line_pays_it() -> None:
     assert all((hop > 6e-3) == crosses for hop, crosses in zip(hops, border, strict=True))
 
 
+@pytest.mark.slow
 def test_four_t4_beside_twelve_a100_are_no_drag() -> None:
     plan = planned("a100_t4", "llama-3.2-3b", seq_len=2048, precision="fp16", target="any", top=3,
                    fix={"cp": 1, "offload": "none"})  # fmt: skip

@@ -43,6 +43,7 @@ def test_no_layout_near_the_best_is_faster(fields: dict[str, Any]) -> None:
     assert order.leaders[0] == order.rows[0]
 
 
+@pytest.mark.slow
 def test_an_order_without_runs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The closed form alone puts a slower layout first."""
     monkeypatch.setattr(Staged, "is_simulated", False)

@@ -275,6 +275,7 @@ def test_what_grows_from_a_mesh(seed: int) -> None:
     assert LayoutCounts(bare, meshes).weight.sum() == count.total
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 @settings(max_examples=20, derandomize=True, deadline=None, database=None, phases=PHASES)
 def test_axis_sizes(seed: int) -> None:
