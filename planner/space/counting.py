@@ -9,7 +9,7 @@ recompute_layers and offload_layers are 0, and the mesh.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -80,6 +80,8 @@ class LayoutCounts:
     dominated: frozenset[tuple[int, int]] = frozenset()  # (mode, modules) of recompute options never worth forming
     only_rules: dict[str, list[Rule]] | None = None  # by level, in place of the rules of the space
     known_signature: tuple[Columns, Ints] | None = None  # of other counts on the same meshes
+    # Fields of the mesh -> the distinct signatures as far as these go: rules after rules ask for the same.
+    known_groups: dict[frozenset[str], tuple[Columns, Ints]] = field(default_factory=dict)
 
     @cached_property
     def level_rules(self) -> dict[str, list[Rule]]:
@@ -169,8 +171,11 @@ class LayoutCounts:
 
     def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
         """The distinct signatures as far as `rules` read the mesh (and `also`), and which one each signature is."""
-        read = set(MESH_FIELDS) & set(also).union(*(rule.fields for rule in rules))
-        return distinct_rows({name: self.signatures[0][name] for name in sorted(read | {"tp"})}, read)
+        read = frozenset(MESH_FIELDS) & set(also).union(*(rule.fields for rule in rules))
+        if read not in self.known_groups:
+            columns = {name: self.signatures[0][name] for name in sorted(read | {"tp"})}
+            self.known_groups[read] = distinct_rows(columns, set(read))
+        return self.known_groups[read]
 
     @cached_property
     def num_shards(self) -> PerSignature:
@@ -262,6 +267,7 @@ class LayoutCounts:
             count.exclude(self.level_rules["joint"][index].name, int(((remaining - now) * meshes_of).sum()))
             remaining = now
         count.dominated += int((remaining * meshes_of).sum()) - int(self.weight.sum())
+        self.known_groups.clear()  # each has a number for every signature
 
     def _with_rules(self, level: str, number: int) -> LayoutCounts:
         """The same meshes with only the first `number` rules of `level`, and none of the later levels."""
@@ -272,7 +278,7 @@ class LayoutCounts:
 
     def _under(self, rules: dict[str, list[Rule]], dominated: frozenset[tuple[int, int]]) -> LayoutCounts:
         """The same meshes and signatures under other rules. Signatures stay: fewer rules tell no more meshes apart."""
-        return LayoutCounts(self.space, self.meshes, dominated, only_rules=rules, known_signature=self.signatures)
+        return LayoutCounts(self.space, self.meshes, dominated, rules, self.signatures, self.known_groups)
 
 
 def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
