@@ -83,7 +83,7 @@ def cannot_mix(model: ModelSpec, options: OptionList | None) -> list[str]:
         "model.kinds.rotary: attention has rotary positions in all layers or in none":
             len({attention.rotary for attention in model.attentions}) > 1,
         "model.kinds: pretrain_hybrid.py is there from Megatron-LM 0.18 on":
-            options is not None and options.target == "megatron" and options.version.startswith(("0.16.", "0.17.")),
+            options is not None and options.is_before("megatron", "0.18"),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 

@@ -10,6 +10,8 @@ from ....cost_models.layouts import MODULES, PRECISIONS, RECOMPUTE_MODES, SCHEDU
 from ....cost_models.problem import Problem
 from ...space.rules import Columns, Rule
 from ...switches.dtypes import CAST_CURRENT, CAST_DELAYED
+from ..option_lists import OptionList
+from ..setup import Setup
 
 _FULL = RECOMPUTE_MODES.index("full")
 # Module -> [code] whether graphs hold it, by itself or with all else.
@@ -144,3 +146,13 @@ def switch_rules(target: str) -> tuple[Rule, ...]:
         Rule(f"{target}: graphs and zero", ("cuda_graphs", "zero"), _graphs_fsdp,
              "z{zero} is Megatron-FSDP, planned with a graph of the whole iteration or with none ({graphs_name})"),
     )  # fmt: skip
+
+
+def cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
+    """(fields, sentence) of switches that go together since a release of Megatron-LM."""
+    layout = setup.layout
+    graphed = layout.zero >= 2 and layout.cuda_graphs != GRAPH_CODE["none"]
+    if not graphed or options is None or not options.is_before("megatron", "0.18"):
+        return []
+    # training/training.py, megatron_fsdp_cuda_graph_mode.
+    return [(("cuda_graphs", "zero"), f"z{layout.zero} is Megatron-FSDP, which no graph holds before Megatron-LM 0.18")]

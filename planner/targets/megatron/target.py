@@ -23,16 +23,14 @@ from ..option_lists import OptionList
 from ..options import Settings
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import offload
+from . import delta_net, offload, switch_rules
 from .cannot_build import cannot_build
 from .conflicts import conflicts
-from .delta_net import cannot_run
 from .environment import environment
 from .hybrid import hybrid_rules, is_hybrid
 from .model import windows
 from .muon import muon_rules
 from .options import table
-from .switch_rules import switch_rules
 
 _N = "megatron"
 MAIN_FILE = "megatron.args"
@@ -154,7 +152,7 @@ def rules(target: str) -> tuple[Rule, ...]:
         Rule(f"{target}: offload", ("zero", "offload"), _host_optimizer,
              "--optimizer-cpu-offload is planned with the distributed optimizer only (z1)"),
         *offload.rules(target),
-        *switch_rules(target),
+        *switch_rules.switch_rules(target),
         Rule(f"{target}: optimizer", ("zero",), _small_moments,
              "--use-precision-aware-optimizer, for moments in bf16, needs the distributed optimizer (z1)"),
         *muon_rules(target),
@@ -190,6 +188,12 @@ CONFIG = LaunchConfig(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch",), source=checkout
     ),
 )
+
+
+def _cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
+    return delta_net.cannot_run(setup, options) + switch_rules.cannot_run(setup, options)
+
+
 TARGET = Target(
     _N,
     "Megatron-LM (pretrain_gpt.py)",
@@ -198,5 +202,5 @@ TARGET = Target(
     stages="layers",
     rules=rules(_N),
     axes=offload.axes,
-    trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build, cannot_run=cannot_run),
+    trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build, cannot_run=_cannot_run),
 )  # fmt: skip

@@ -108,6 +108,15 @@ def test_a_graph_of_the_iteration_holds_the_gathers_of_sharded_weights(target: s
     assert check_files(whole).problems == []
 
 
+def test_sharded_weights_are_in_no_graph_of_older_releases() -> None:
+    """Their Megatron-FSDP has no mode for graphs (core_v0.17.0, megatron/training/training.py)."""
+    asked = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "workload": {"seq_len": 4096, "global_batch": 64}}
+    plan = api.evaluate(request_from_dict({**asked, "target": "megatron"}), "dp8-gfull-mbs1-z3-rnone")
+    assert check_files(emit(plan, "megatron", version="0.18.0").files).problems == []
+    with pytest.raises(LayoutRefusedError, match="which no graph holds before Megatron-LM"):
+        emit(plan, "megatron", version="0.17.0")
+
+
 def test_a_graph_of_the_iteration_bounds_the_copies() -> None:
     layout = "tp8-dp8-gfull-mbs1-z1-rnone-off(core_attn)"
     assert "--fine-grained-offloading-max-inflight-offloads 1\n" in files_of(layout)["megatron.args"]
