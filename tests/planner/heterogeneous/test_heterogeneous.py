@@ -222,6 +222,7 @@ def mixed_gpus() -> Plan:
     return planned("mixed_gpus", "llama-3.1-70b", fix={"cp": 1})
 
 
+@pytest.mark.slow
 def test_layers_go_by_speed_and_the_plan_says_why(mixed_gpus: Plan) -> None:
     spread = mixed_gpus.best.spread
     assert spread is not None
@@ -243,6 +244,7 @@ def test_layers_go_by_speed_and_the_plan_says_why(mixed_gpus: Plan) -> None:
     assert 0.85 * mixed_gpus.best.step_s < bound <= mixed_gpus.best.step_s
 
 
+@pytest.mark.slow
 def test_a_plan_over_groups_is_read_and_priced_again(mixed_gpus: Plan) -> None:
     again = read_plan(mixed_gpus.to_json(), "plan.json")
     assert again == mixed_gpus
@@ -254,6 +256,7 @@ def test_a_plan_over_groups_is_read_and_priced_again(mixed_gpus: Plan) -> None:
     assert '"ways"' not in plain.to_json()
 
 
+@pytest.mark.slow
 def test_ranks_of_a_stage_sit_in_one_group(mixed_gpus: Plan) -> None:
     candidate = mixed_gpus.best
     logical = candidate.placement.logical_of_rank or tuple(range(96))
@@ -263,6 +266,7 @@ def test_ranks_of_a_stage_sit_in_one_group(mixed_gpus: Plan) -> None:
     assert sorted(logical) == list(range(96))
 
 
+@pytest.mark.slow
 def test_a_refused_plan_over_groups_is_to_be_planned_again(mixed_gpus: Plan) -> None:
     assert nearest_hint(mixed_gpus, 1, "accelerate", ("pp",)) == "plan again with `--target accelerate`"
 

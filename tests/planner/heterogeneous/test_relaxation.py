@@ -83,6 +83,7 @@ def least_of(resolved: Resolved, order: tuple[IslandPart, ...], layout: Layout) 
     return best
 
 
+@pytest.mark.slow
 def test_no_split_beats_a_bound_and_one_3_percent_higher_is_beaten() -> None:
     resolved = resolved_on(SMALL, layers=7, seq_len=1024, global_batch=12)
     parts = parts_of(resolved)[0]

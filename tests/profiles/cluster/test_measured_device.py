@@ -269,7 +269,9 @@ def test_a_cpu_is_measured_in_one_go_and_planned_on(tmp_path: Path) -> None:
     assert "Sources of this time: 100 % measured" in planned.out
 
 
-@pytest.mark.parametrize("model", ["llama-3.2-1b", "mixtral-8x7b", "deepseek-v3", "gpt2-xl"])
+@pytest.mark.parametrize(
+    "model", ["llama-3.2-1b", "mixtral-8x7b", pytest.param("deepseek-v3", marks=pytest.mark.slow), "gpt2-xl"]
+)
 def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     import torch
     from meshwright.profiles.model.load import load_model
