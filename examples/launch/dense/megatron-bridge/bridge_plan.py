@@ -1,4 +1,4 @@
-"""dp16-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.5 s per step predicted
+"""dp16-gfull-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.5 s per step predicted
 Plan 0ba9e4e37c50, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
@@ -16,6 +16,8 @@ from megatron.bridge.training.config import (
     GPTDatasetConfig,
     LoggerConfig,
     OptimizerConfig,
+    RerunStateMachineConfig,
+    RNGConfig,
     SchedulerConfig,
     TokenizerConfig,
     TrainingConfig,
@@ -49,6 +51,8 @@ def plan() -> ConfigContainer:
             vocab_size=128256,
             gradient_accumulation_fusion=False,
             seq_length=8192,
+            cuda_graph_impl="full_iteration",
+            use_te_rng_tracker=True,
             cross_entropy_loss_fusion=True,
             cross_entropy_fusion_impl="native",
         ),
@@ -73,8 +77,11 @@ def plan() -> ConfigContainer:
             use_distributed_optimizer=True,
             use_megatron_fsdp=True,
             data_parallel_sharding_strategy="optim_grads",
+            check_for_nan_in_grad=False,
             overlap_grad_reduce=True,
             overlap_param_gather=True,
+            megatron_fsdp_cuda_graph_mode=True,
+            fsdp_all_gather_in_start_param_sync=False,
         ),
         dataset=GPTDatasetConfig(
             seq_length=8192,
@@ -89,6 +96,12 @@ def plan() -> ConfigContainer:
             tokenizer_type="NullTokenizer",
             vocab_size=128256,
             use_tokenizer_vocab_size=True,
+        ),
+        rerun_state_machine=RerunStateMachineConfig(
+            check_for_nan_in_loss=False,
+        ),
+        rng=RNGConfig(
+            te_rng_tracker=True,
         ),
         checkpoint=CheckpointConfig(
             ckpt_format="fsdp_dtensor",

@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.5 s per step predicted
+# dp16-gfull-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.5 s per step predicted
 # Plan 92719b0c25e7, layout 1. Written by meshwright 0.1.0; options checked against Megatron-LM 0.19.0 (5be96267).
 # Starts the ranks of one node. On every node:
 #   MEGATRON_PATH=... MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --data-path ... --tokenizer-type ... --lr ... --train-iters ...
@@ -8,6 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 : "${MEGATRON_PATH:?must be the folder of a Megatron-LM checkout}"
 NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
 unset CUDA_DEVICE_MAX_CONNECTIONS
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,graph_capture_record_stream_reuse:True
+export NCCL_GRAPH_REGISTER=0
 exec torchrun --nnodes 2 --nproc-per-node 8 \
   --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
   "$MEGATRON_PATH/pretrain_gpt.py" $(sed '/^#/d' "$here/megatron.args") "$@"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.62 s per step predicted
+# dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.68 s per step predicted
 # Plan 531e0b239ecb, layout 1. Written by meshwright 0.1.0; options checked against Megatron-LM 0.19.0 (5be96267).
 # Starts the ranks of one node. On every node:
 #   MEGATRON_PATH=... MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --data-path ... --tokenizer-type ... --lr ... --train-iters ...
