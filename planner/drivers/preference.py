@@ -53,7 +53,7 @@ def _simplest(order: SimulatedOrder, watch: Watch, *, on_gpu: bool) -> Layout | 
     known = _simplest_kept(top, limit_s, on_gpu=on_gpu)
     if limit_s <= top.known_end:
         return known
-    # What was not kept is slower than all that was, so it is simpler only with fewer axes.
+    # A layout that was not kept is slower than all that were. Only with fewer axes is it simpler than they are.
     start = _start(order, on_gpu=on_gpu)
     search = FewestAxes(start.counts.space, resolved.rates, start=start, incumbent=limit_s,
                         memory_bytes=resolved.budget_bytes, host_bytes=resolved.host_bytes, should_stop=watch.late,

@@ -83,13 +83,15 @@ class OptionList:
     def __str__(self) -> str:
         return f"{self.version} ({self.commit})"
 
-    def is_before(self, target: str, release: str) -> bool:
-        """Whether these are the options of a release of `target` that is older than `release`."""
-        return self.target == target and _order(self.version) < _order(release)
-
     def near(self, name: str) -> str:
         """`did you mean ...?` for an unknown option; a framework has many, so only a close one is a guess."""
         return did_you_mean(nearest(name, self.options, cutoff=0.75))
+
+
+def is_before(options: OptionList | None, target: str, release: str) -> bool:
+    """Whether these are the options of a release of `target` that is older than `release`; not so where None are known.
+    """
+    return options is not None and options.target == target and _order(options.version) < _order(release)
 
 
 def versions(target: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ....cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ....cost_models.specs.model import Layer, ModelSpec
 from ....errors import InputError
-from ..option_lists import OptionList
+from ..option_lists import OptionList, is_before
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
 from .layer_patterns import pattern_text, read_pattern
@@ -44,7 +44,7 @@ def cannot_replace(model: ModelSpec, options: OptionList | None) -> list[str]:
         "model.kinds.mixer: all layers of gated DeltaNet have the same sizes": len(set(model.mixers)) > 1,
         f"model.activation: gated DeltaNet takes silu, not {model.activation}": model.activation != "silu",
         "model.mtp_layers: a prediction module has attention before Megatron-LM 0.19, and the last layer has none":
-            model.mtp_layers > 0 and last.attention is None and _is_before(options, "0.19"),
+            model.mtp_layers > 0 and last.attention is None and is_before(options, "megatron", "0.19"),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 
@@ -54,15 +54,11 @@ def cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str
     layout, text = setup.layout, "gated DeltaNet {} before Megatron-LM {}"
     reasons = {
         (("cp",), text.format(f"is not split over cp {layout.cp}", "0.18")):
-            layout.cp > 1 and _is_before(options, "0.18"),
+            layout.cp > 1 and is_before(options, "megatron", "0.18"),
         (("ep_overlap",), text.format("has no weight gradients apart (backward_dw)", "0.17")):
-            layout.ep_overlap > 0 and _is_before(options, "0.17"),
+            layout.ep_overlap > 0 and is_before(options, "megatron", "0.17"),
     }  # fmt: skip
     return [reason for reason, applies in reasons.items() if applies and has_delta_nets(setup.model)]
-
-
-def _is_before(options: OptionList | None, release: str) -> bool:
-    return options is not None and options.is_before("megatron", release)
 
 
 def _write(setup: Setup) -> Settings:

@@ -19,7 +19,7 @@ from ....cost_models.quantities.layer_operations import name_of
 from ....cost_models.specs.model import Layer, ModelSpec
 from ....errors import InputError
 from ...space.rules import Columns, Rule
-from ..option_lists import OptionList
+from ..option_lists import OptionList, is_before
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
 from .delta_net import replaces_attention
@@ -83,7 +83,7 @@ def cannot_mix(model: ModelSpec, options: OptionList | None) -> list[str]:
         "model.kinds.rotary: attention has rotary positions in all layers or in none":
             len({attention.rotary for attention in model.attentions}) > 1,
         "model.kinds: pretrain_hybrid.py is there from Megatron-LM 0.18 on":
-            options is not None and options.is_before("megatron", "0.18"),
+            is_before(options, "megatron", "0.18"),
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 

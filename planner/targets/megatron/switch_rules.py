@@ -10,7 +10,7 @@ from ....cost_models.layouts import MODULES, PRECISIONS, RECOMPUTE_MODES, SCHEDU
 from ....cost_models.problem import Problem
 from ...space.rules import Columns, Rule
 from ...switches.dtypes import CAST_CURRENT, CAST_DELAYED
-from ..option_lists import OptionList
+from ..option_lists import OptionList, is_before
 from ..setup import Setup
 
 _FULL = RECOMPUTE_MODES.index("full")
@@ -152,7 +152,7 @@ def cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str
     """(fields, sentence) of switches that go together since a release of Megatron-LM."""
     layout = setup.layout
     graphed = layout.zero >= 2 and layout.cuda_graphs != GRAPH_CODE["none"]
-    if not graphed or options is None or not options.is_before("megatron", "0.18"):
+    if not graphed or not is_before(options, "megatron", "0.18"):
         return []
     # training/training.py, megatron_fsdp_cuda_graph_mode.
     return [(("cuda_graphs", "zero"), f"z{layout.zero} is Megatron-FSDP, which no graph holds before Megatron-LM 0.18")]

@@ -26,7 +26,7 @@ _BOUND = 1e-3  # regret
 
 
 def regret(fields: dict[str, Any]) -> tuple[float, SimulatedOrder]:
-    """Of the first layout against all that are kept, each simulated."""
+    """How much longer the first layout takes than the fastest that the search kept, as a share; all are simulated."""
     resolved = resolve(load_request(None, fields))
     watch = Watch(None, None, Here())
     order = SimulatedOrder(resolved, best_of_families(resolved, watch, FAMILIES, WINDOW)).run(watch)
