@@ -31,6 +31,7 @@ def screen(validation: Validation, *, rows: bool) -> Iterator[RenderableType]:
         yield _rows_table(validation.rows)
         yield ""
     yield from _headline(summary)
+    yield from _refusals(summary)
     for title, groups in _titled(summary.step_time):
         if groups:
             yield ""
@@ -61,13 +62,22 @@ def _rows_table(runs: Sequence[RunOutcome]) -> RenderableType:
 
 def _row(run: RunOutcome) -> list[str]:
     if run.refused:
-        return [run.id, text.significant(run.measured_step_s), f"refused: {run.refused}", "-", "", "", "", ""]
+        return [run.id, text.significant(run.measured_step_s), "refused", "-", "", "", "", ""]
     has_memory = run.measured_peak_memory_bytes is not None
     memory = [run.memory_kind, text.gib(run.measured_peak_memory_bytes), text.gib(run.peak_memory_bytes)]
     return [
         run.id, text.significant(run.measured_step_s), text.significant(run.step_s), _signed(run.step_error),
         *(memory if has_memory else ["", "", ""]), _signed(run.memory_error) if has_memory else "",
     ]  # fmt: skip
+
+
+def _refusals(summary: Summary) -> Iterator[RenderableType]:
+    """Each reason once, with the runs that it is of."""
+    runs: dict[str, list[str]] = {}
+    for name, reason in summary.refused.items():
+        runs.setdefault(reason, []).append(name)
+    for reason, names in runs.items():
+        yield f"refused, {reason}: {', '.join(names)}"
 
 
 def _headline(summary: Summary) -> Iterator[RenderableType]:

@@ -18,6 +18,7 @@ from ..arrays import Array, Ints, group_rows
 from ..quantities.exchanges import Op
 from ..quantities.token_dispatch import distinct_share
 from ..specs.cluster import NetworkLevel
+from . import torus
 
 Levels = tuple[NetworkLevel, ...]  # innermost first
 
@@ -138,14 +139,16 @@ def curve(
     for depth, (level, within) in enumerate(zip(levels, counts, strict=True)):
         op_rates = rates.level(level.kind, depth).ops[op]
         crossed = within > below
-        hops = _hops(op, below, within, depth)
+        hops = torus.steps(level, size, stride) if level.torus and op != "p2p" else _hops(op, below, within, depth)
         start = op_rates.base_s + hops * np.maximum(op_rates.hop_s, level.latency_s if depth else 0.0)
         latency = latency + np.where(crossed, start, 0.0)
         ranks = size.astype(np.float64)
-        if op in ("all_to_all", "p2p"):
+        if op == "all_to_all" and level.torus:
+            here = torus.exchange_slope(level, size, stride) / op_rates.efficiency
+        elif op in ("all_to_all", "p2p"):
             here = _direct_slope(rates, levels, depth, op, ranks, below, within, copies, groups)
         else:
-            here = _ring_slope(rates, levels, depth, op, ranks, below, within)
+            here = _ring_slope(rates, levels, depth, op, ranks, below, within) / torus.link_share(level, size, stride)
         per_byte = np.maximum(per_byte, np.where(crossed, here, 0.0))
         ramp = np.where(crossed, op_rates.ramp, ramp)
         below = np.maximum(below, within)
@@ -247,6 +250,7 @@ def _direct_slope(
     op_rates = rates.level(level.kind, depth).ops[op]
     if op == "p2p":
         one_link = 1.0 / (level.size - 1.0) if level.topology == "mesh" and level.size > 1 else 1.0
+        one_link = 0.5 / len(level.torus) if level.torus else one_link
         return np.full(n.shape, 1.0 / (level.bw_bytes_per_s * one_link * op_rates.efficiency))
     bandwidth = level.bw_bytes_per_s * _mesh_share(level, within / below, depth) * op_rates.efficiency
     excess = op_rates.pair_excess if depth == 0 else 0.0

@@ -75,6 +75,8 @@ class NetworkLevel:
     # How many times faster one GPU sends while those that it shares a port with are silent: their messages take turns.
     # 1: each has a port of its own, or they share it packet by packet.
     shared_by: float = 1.0
+    # Chips along each axis of a torus, in the order in which ranks fill them; (): no axes, or none that are known.
+    torus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

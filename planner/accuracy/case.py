@@ -5,11 +5,13 @@ What a row leaves out is filled by an assumption with a label; the labels are ex
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
+from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import FeedForward, Layer, ModelSpec, with_capacity
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Precision, Workload
@@ -20,22 +22,26 @@ from ...profiles.stack import load as stacks
 from ..evaluation.intervals import regime_of
 from .case_cluster import read_cluster
 from .case_layout import read_layout, selective
-from .row import Case, Measured, RowReader
+from .row import Case, Measured, RowReader, Unpriced
 from .stack_features import capacity_of, has_gpt_defaults, switched_layout, with_features
+from .tuning import lora_of, of_tuning
 
 _MODEL_FIELDS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab",
                  "tied_embeddings", "sliding_window", "window_layers", "sink_attention", "qkv_bias", "output_bias",
                  "ffn_bias", "bias", "qk_norm", "num_norms")  # fmt: skip
 _MOE_FIELDS = ("experts", "topk", "expert_ffn", "shared", "shared_ffn", "moe_layers", "shared_gate")
+_NEEDED = (("model", "seq_len"), ("layout", "tp"), ("layout", "pp"), ("layout", "dp"))
+_STEP_UNITS = {"step_s": 1.0, "step_ms": 1e-3, "step_us": 1e-6, "step_min": 60.0}
+_MEMORY_UNITS = {"peak_memory_gib": 2.0**30, "peak_memory_gb": 1e9, "peak_memory_mib": 2.0**20, "peak_memory_mb": 1e6}
 _MLA_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _PRECISIONS: Mapping[str, tuple[Precision, bool]] = {
     "bf16": ("bf16", True), "fp16": ("fp16", True), "fp32": ("fp32", True), "fp8": ("fp8", True),
     "mxfp8": ("fp8", True), "tf32": ("fp32", False), "nvfp4": ("fp4", True), "fp4": ("fp4", True),
-    "bfloat16": ("bf16", True), "float16": ("fp16", True), "half": ("fp16", True),
+    "bfloat16": ("bf16", True), "float16": ("fp16", True), "half": ("fp16", True), "int8": ("fp8", False),
 }  # fmt: skip
 
 
-def read_case(row: RowReader) -> Case | None:
+def read_case(row: RowReader) -> Case | Unpriced | None:
     """The run of one row; None, with `row.problems` filled, where something is wrong."""
     if not isinstance(row.document.data, Mapping):
         row.fail((), "must be a mapping: one run")
@@ -43,16 +49,18 @@ def read_case(row: RowReader) -> Case | None:
     name, quality = row.text("id"), row.text("quality", default="B")
     for part in ("model", "cluster", "layout", "measured"):
         row.part(part, required=True)
-    features = dict(row.part("features"))
+    features = {**row.part("features"), **of_tuning(row)}
     measured = _measured(row)
     if not all(isinstance(row.get(part), Mapping) for part in ("cluster", "layout", "model")):
         return None
-    num_gpus, cluster = read_cluster(row)
+    num_gpus, cluster = read_cluster(row, features)
+    if unpublished := _unpublished(row):
+        return _unpriced(row, cluster, measured, unpublished)
     stack_name = row.text("stack", default="")
     family, warnings = stacks.stack_for(stack_name)
     row.assumptions += warnings
     gpt_defaults = has_gpt_defaults(stack_name, family.name)
-    model, workload = _model(row, gpt_defaults, features), _workload(row)
+    model, workload = _model(row, gpt_defaults, features), _workload(row, features)
     layout, chunks, mode = read_layout(row, family.name, features, num_gpus, cluster)
     if row.problems or model is None or cluster is None:
         return None
@@ -70,7 +78,37 @@ def read_case(row: RowReader) -> Case | None:
     )  # fmt: skip
 
 
+def _unpublished(row: RowReader) -> list[str]:
+    """Fields without which nothing is predicted, and which the row states to be null: its source does not have them."""
+    parts = {path: row.part(path[0]) for path in _NEEDED}
+    return [".".join(path) for path, part in parts.items() if path[1] in part and part[path[1]] is None]
+
+
+def _unpriced(row: RowReader, cluster: ClusterSpec | None, measured: Measured, fields: list[str]) -> Unpriced | None:
+    if row.problems or cluster is None:
+        return None
+    return Unpriced(
+        id=row.text("id"), source=row.text("source", default="not stated"), regime=row.text("regime", default="dense"),
+        stack_name=row.text("stack", default="") or "not stated", group=row.text("group", default="") or None,
+        core=bool(row.flag("core")), quality=row.text("quality", default="B"), hardware=cluster.gpu.name,
+        measured=measured, reason=f"not published: {', '.join(fields)}",
+    )  # fmt: skip
+
+
+def _one_unit(row: RowReader, units: Mapping[str, float]) -> None:
+    """A problem where `measured` has one quantity in two units, or not in the first of `units` (name -> its size)."""
+    measured, wanted = row.part("measured"), next(iter(units))
+    given = {name: value for name in units if isinstance(value := measured.get(name), int | float)}
+    for name in list(given)[1:] if wanted in given else given:
+        if name != wanted:
+            value = given[name] * units[name] / units[wanted]
+            also = f", and `{wanted}` is {given[wanted]:g}: one quantity, one unit" if wanted in given else ""
+            row.fail(("measured", name), f"{given[name]:g} is {value:g} as `{wanted}`{also}", f"give `{wanted}` alone")
+
+
 def _measured(row: RowReader) -> Measured:
+    _one_unit(row, _STEP_UNITS)
+    _one_unit(row, _MEMORY_UNITS)
     gib = row.number("measured", "peak_memory_gib")
     kind = row.text("measured", "peak_memory_kind", default="nvidia-smi")
     if kind not in ("allocated", "reserved", "nvidia-smi"):
@@ -91,6 +129,7 @@ def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> M
         part = row.part("model", key)
         if part:
             data[key] = {name: part[name] for name in known if part.get(name) is not None}
+    data |= _windowed(row)
     data["max_positions"] = row.whole("model", "seq_len")
     for key, label in (("kv_heads", "kv_heads = heads"), ("head_dim", "head_dim = hidden / heads"),
                        ("gated_mlp", "gated MLP"), ("tied_embeddings", "untied embeddings")):  # fmt: skip
@@ -106,6 +145,19 @@ def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> M
         _model_problems(row, error)
         return None
     return with_capacity(_as_catalogued(row, spec), capacity_of(features)) if spec.is_moe else spec
+
+
+def _windowed(row: RowReader) -> dict[str, int]:
+    """`sliding_pattern: 5 local : 1 global` says how many layers of a period have the window."""
+    pattern = row.text("model", "sliding_pattern", default="")
+    period = re.fullmatch(r"(\d+) local : (\d+) global", pattern)
+    if pattern and period is None:
+        row.fail(("model", "sliding_pattern"), f"`{pattern}` is not of the form `5 local : 1 global`")
+    if period is None:
+        return {}
+    local, every = int(period[1]), int(period[1]) + int(period[2])
+    layers = row.whole("model", "layers", default=1)
+    return {"window_layers": layers // every * local + min(layers % every, local)}
 
 
 def _as_catalogued(row: RowReader, model: ModelSpec) -> ModelSpec:
@@ -138,7 +190,7 @@ def _model_problems(row: RowReader, error: InputError) -> None:
             row.fail(("model", *problem.field.split(".")), problem.message, error.hint)
 
 
-def _workload(row: RowReader) -> Workload:
+def _workload(row: RowReader, features: Mapping[str, Any]) -> Workload:
     stated = row.get("layout", "precision")
     if stated is None:
         row.assume("precision bf16 (not stated)")
@@ -152,6 +204,7 @@ def _workload(row: RowReader) -> Workload:
         seq_len=row.whole("model", "seq_len", default=1),
         global_batch=row.whole("layout", "global_batch"),
         precision=precision,
+        lora=lora_of(row, features),
     )
 
 
@@ -159,6 +212,9 @@ def _unknown_recompute(row: RowReader, mode: str, layout: Layout, stack: StackSp
     """Not stated: nothing is recomputed, but for core attention where its scores would be kept whole."""
     if mode != "unknown":
         return True, layout
+    if stack.name == "maxtext":
+        row.assume("recompute unknown: full, the default of MaxText (base.yml, remat_policy)")
+        return False, replace(layout, recompute=RECOMPUTE_MODES.index("full"))
     if layout.recompute == RECOMPUTE_MODES.index("none") and stack.attention == "unfused":
         row.assume("recompute unknown: core attention, as scores are kept whole")
         return False, selective(layout, ("attn",))

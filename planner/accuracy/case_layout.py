@@ -9,6 +9,7 @@ from typing import Any
 
 from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, SCHEDULES, Layout, default_schedule, module_mask
 from ...cost_models.specs.cluster import ClusterSpec
+from .remat import is_remat, with_policy
 from .row import RowReader
 
 _SCHEDULES = {
@@ -43,7 +44,7 @@ def read_layout(
     if zero > 3:
         row.fail(("layout", "zero_stage"), f"must be 0 to 3, is {zero}")
     sp = row.flag("layout", "sp")
-    micro_batch = row.whole("layout", "micro_batch", default=1, label="micro_batch 1 (not stated)")
+    micro_batch = _micro_batch(row, cp)
     batch = row.whole("layout", "global_batch", default=1)
     if not row.problems and batch % (dp * micro_batch):
         row.assume("global batch is no multiple of dp x micro_batch: a fraction of a micro-batch is priced")
@@ -52,8 +53,17 @@ def read_layout(
         pp=pp, schedule=schedule, vpp=vpp, dp=dp, shard=_shard(row, dp, zero, features, cluster), ep=ep, etp=etp,
         micro_batch=micro_batch, zero=zero,
     )  # fmt: skip
-    layout, mode = _recompute(row, layout, model_layers)
+    layout, mode = (with_policy(row, layout), "stated") if is_remat(row) else _recompute(row, layout, model_layers)
     return layout, read_chunks(row, layout, model_layers), mode
+
+
+def _micro_batch(row: RowReader, cp: int) -> int:
+    """Sequences of a micro-batch; JAX counts them per device, of which those of context parallelism share one."""
+    stated = row.get("layout", "micro_batch")
+    if isinstance(stated, float) and 0 < stated < 1 and (stated * cp).is_integer():
+        row.assume("micro_batch per device: times cp")
+        return int(stated * cp)
+    return row.whole("layout", "micro_batch", default=1, label="micro_batch 1 (not stated)")
 
 
 def _schedule(row: RowReader, pp: int, num_layers: int) -> tuple[int, int]:

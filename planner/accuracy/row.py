@@ -72,6 +72,22 @@ class Case:
         return self.scored and self.recompute_known
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpriced:
+    """A published run whose source leaves out a field that no prediction can do without."""
+
+    id: str
+    source: str
+    stack_name: str
+    regime: str
+    group: str | None
+    core: bool
+    quality: str
+    hardware: str  # GPU, canonical
+    measured: Measured
+    reason: str  # which field
+
+
 @dataclass(slots=True)
 class RowReader:
     """Checked fields of one row."""

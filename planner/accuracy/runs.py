@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -18,7 +18,7 @@ from ...errors import FieldProblem, InputError
 from ...profiles.io.folders import PUBLISHED
 from ...profiles.io.reader import read_document
 from .case import read_case
-from .row import Case, RowReader
+from .row import Case, RowReader, Unpriced
 
 _MOST_PROBLEMS = 200  # shown; beyond that a file is of another kind altogether
 _LARGEST_ROW = 1 << 24  # characters
@@ -47,6 +47,8 @@ class Problems:
     first: list[FieldProblem]
     # All of them.
     count: int = 0
+    # Rows that are right, and that lack what a prediction needs.
+    unpriced: list[Unpriced] = field(default_factory=list)
 
     def add(self, problems: Sequence[FieldProblem]) -> None:
         self.count += len(problems)
@@ -59,8 +61,14 @@ class Problems:
 
 
 def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | None = None) -> Iterator[Case]:
-    """The runs of all files; a row with a problem is left out, and the problem goes to `problems`."""
-    return read_rows(paths, read_case, problems, progress)
+    """The runs of all files; a row with a problem is left out, and the problem goes to `problems`, as does a row that
+    lacks what a prediction needs."""
+    read: Callable[[RowReader], Case | Unpriced | None] = read_case
+    for run in read_rows(paths, read, problems, progress):
+        if isinstance(run, Unpriced):
+            problems.unpriced.append(run)
+        elif isinstance(run, Case):
+            yield run
 
 
 def read_rows(

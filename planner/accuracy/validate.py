@@ -15,11 +15,12 @@ from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.step import reserved_memory, step
 from ...errors import InputError
+from ...profiles.stack.load import family_of
 from ...profiles.stack.stack_file import load_stacks
 from ..evaluation import intervals
 from .batch_pricing import ledger_of, rates_of
 from .outcome import RunOutcome
-from .row import Case
+from .row import Case, Unpriced
 from .runs import Problems, Progress, read_cases, shipped_files
 from .summary import Validation, validation
 
@@ -48,6 +49,7 @@ def validate(
     software, problems = load_stacks(stack) if stack else {}, Problems([])
     cases = read_cases(list(paths) or shipped_files(), problems, progress)
     outcomes = [outcome(case, _software(software, case)) for case in cases]
+    outcomes += [_not_priced(row) for row in problems.unpriced]
     if problems.count and not (keep_going and outcomes):
         raise problems.error()
     return validation(outcomes, [str(problem) for problem in problems.first], core=core)
@@ -75,6 +77,16 @@ def outcome(case: Case, software: StackSpec | None = None) -> RunOutcome:
         measured_peak_memory_bytes=measured.peak_memory_bytes, memory_kind=measured.memory_kind, refused=refused,
         tp_pp=case.layout.tp * case.layout.pp, micro_batch=case.layout.micro_batch, layout=str(case.layout),
         step_s_low=step_s and step_s * low, step_s_high=step_s and step_s * high, assumptions=case.assumptions,
+    )  # fmt: skip
+
+
+def _not_priced(row: Unpriced) -> RunOutcome:
+    return RunOutcome(
+        id=row.id, source=source_of(row.source), hardware=row.hardware, regime=row.regime, stack=row.stack_name,
+        family=family_of(row.stack_name)[0], group=row.group, core=row.core, scored=row.quality != "C",
+        memory_scored=False, step_s=None, measured_step_s=row.measured.step_s, peak_memory_bytes=None,
+        measured_peak_memory_bytes=row.measured.peak_memory_bytes, memory_kind=row.measured.memory_kind,
+        refused=row.reason, tp_pp=0, micro_batch=0, layout="",
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from ..io import registry
 from ..io.registry import GpuEntry, NodeEntry
 from .fabric import GENERATIONS, Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
 from .islands import cut
+from .torus import with_axes
 
 DEFAULT_GPUS_PER_NODE = 8
 _USED_FACTS = {"memory.capacity": "memory", "memory.bandwidth": "memory bandwidth", "link.bandwidth": "link bandwidth"}
@@ -169,7 +170,8 @@ def intra_levels(
     source = node.name if node.link_bw_bytes_per_s else gpu.spec.name
     if node.domain and node.domain > whole and used == whole:
         size, note = domain_size(whole, count, node.domain)
-        return (intra_level("slice" if kind == "ici" else "rack", size, bw, topology, kind, source),), note
+        level = intra_level("slice" if kind == "ici" else "rack", size, bw, topology, kind, source)
+        return (with_axes(level, size // gpu.devices_per_chip, gpu.torus_axes),), note
     pair: tuple[NetworkLevel, ...] = ()
     if gpu.pair_only:
         pair = (intra_level("pair", 2, bw, "switch", kind, source),)
@@ -182,7 +184,8 @@ def intra_levels(
         return (replace(pair[0], name="node", size=used),), ""
     if topology == "mesh" and 1 < used < whole:
         bw *= (used - 1) / (whole - 1)  # the links to the other GPUs lie idle
-    return (*pair, intra_level("node", used, bw, topology, kind, source)), ""
+    level = intra_level("node", used, bw, topology, kind, source)
+    return (*pair, with_axes(level, used // gpu.devices_per_chip, gpu.torus_axes)), ""
 
 
 def build(name: str, groups: Sequence[Group], fabric: Fabric) -> ClusterSpec:
@@ -222,15 +225,22 @@ def cluster_to_dict(cluster: ClusterSpec) -> dict[str, Any]:
     return {
         "name": cluster.name,
         "groups": [_group_to_dict(group) for group in cluster.groups],
-        "levels": [asdict(level) for level in cluster.levels],
+        "levels": [_to_dict(level) for level in cluster.levels],
         "warnings": [warning.text for warning in cluster.warnings],
         **({"warning_codes": [warning.code for warning in cluster.warnings]} if cluster.warnings else {}),
         **({"hosts": list(cluster.hosts)} if cluster.hosts else {}),
         **({"links": asdict(cluster.links)} if cluster.links else {}),
         **({"collectives": cluster.collectives} if cluster.collectives else {}),
-        **({name: [asdict(part) for part in getattr(cluster, name)] for name in ("islands", "bridges")}
+        **({name: [_to_dict(part) for part in getattr(cluster, name)] for name in ("islands", "bridges")}
            if cluster.islands else {}),
     }  # fmt: skip
+
+
+def _to_dict(part: NetworkLevel | Island | Bridge) -> dict[str, Any]:
+    """Without axes of a torus where there are none."""
+    inner: dict[str, Any] = {"levels": [_to_dict(level) for level in part.levels]} if isinstance(part, Island) else {}
+    inner |= {"link": _to_dict(part.link)} if isinstance(part, Bridge) else {}
+    return {name: value for name, value in (asdict(part) | inner).items() if name != "torus" or value}
 
 
 def _group_to_dict(group: NodeGroup) -> dict[str, Any]:

@@ -152,7 +152,8 @@ def _merge_intra(groups: Sequence[Group]) -> list[NetworkLevel]:
 def _weakest(levels: Sequence[NetworkLevel], size: int) -> NetworkLevel:
     slowest = min(levels, key=lambda level: level.bw_bytes_per_s)
     topology: Topology = "mesh" if any(level.topology == "mesh" for level in levels) else slowest.topology
-    return replace(slowest, name=levels[-1].name, size=size, topology=topology,
+    axes = slowest.torus if all(level.size == size for level in levels) else ()
+    return replace(slowest, name=levels[-1].name, size=size, topology=topology, torus=axes,
                    latency_s=max(level.latency_s for level in levels))  # fmt: skip
 
 

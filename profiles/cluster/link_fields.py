@@ -11,9 +11,10 @@ from ..io import registry
 from ..io.document import Document, FieldPath
 from ..io.facts import Facts
 from .fabric import NETWORKS, Fabric, Group, Inter, latency, suspicious_nic, suspicious_ratio
+from .torus import mismatch, read_axes, usual_axes
 
 AS_GIVEN = "as given"  # the source of what the file itself gives
-_INTRA_KEYS = ("bandwidth", "latency", "topology", "kind")
+_INTRA_KEYS = ("bandwidth", "latency", "topology", "kind", "torus")
 _INTER_KEYS = ("bandwidth", "per", "latency", "kind", "shared_by")
 _BETWEEN_KEYS = ("bandwidth", "per", "latency", "kind")
 _PER = ("gpu", "nic", "node")
@@ -68,10 +69,22 @@ def read_intra_node(facts: Facts, path: FieldPath, group: Group) -> Group:
             doubt = (f"`{text}` is twice the link of {what}: bandwidths are one direction, "
                      f"{expected / 1e9:g} GB/s here")  # fmt: skip
             warnings.append(facts.note((*path, "bandwidth"), doubt))
-    given = {"bw_bytes_per_s": bw, "latency_s": seconds, "topology": topology, "kind": kind}
+    axes = read_axes(facts.value((*path, "torus")))
+    if facts.value((*path, "torus")) is not None:
+        chips = level.size // _devices_per_chip(group)
+        wrong = mismatch(axes, chips) if axes else "must be lengths of axes in chips"
+        if wrong:
+            facts.fail((*path, "torus"), wrong, f"`torus: {list(usual_axes(chips, len(axes or (0, 0))))}`")
+    given = {"bw_bytes_per_s": bw, "latency_s": seconds, "topology": topology, "kind": kind,
+             "torus": axes}
     changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     level = replace(level, **changed, source=AS_GIVEN if bw is not None else level.source)
     return replace(group, intra=(*group.intra[:-1], level), warnings=tuple(warnings))
+
+
+def _devices_per_chip(group: Group) -> int:
+    name = group.nodes.gpu.name
+    return registry.gpu_entry(name).devices_per_chip if registry.is_gpu(name) else 1
 
 
 def with_group_links(facts: Facts, group: Group) -> Group:

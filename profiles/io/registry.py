@@ -55,6 +55,8 @@ class GpuEntry:
     topology: Topology  # of its link inside a node
     pair_only: bool  # its link joins two cards (NVLink bridge), the rest of the node is PCIe
     usual_node: str | None  # name of the node type; None: no usual one
+    torus_axes: int | None = None  # of a torus of its links, where they are known
+    devices_per_chip: int = 1  # of what is sold as one chip; software counts devices (2: TPU7x, Trainium1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +212,8 @@ def _aliases(kind: Kind, search_path: str) -> dict[str, str]:
     return table
 
 
-_GPU_KEYS = ("name", "vendor", "arch", "plan_only", "usual_node", "peak", "memory", "sms", "clock", "tdp", "link",
-             "pcie", "measured", "note")  # fmt: skip
+_GPU_KEYS = ("name", "vendor", "arch", "plan_only", "usual_node", "devices_per_chip", "peak", "memory", "sms", "clock",
+             "tdp", "link", "pcie", "measured", "note")  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -220,7 +222,7 @@ def _read_gpu(path: Path) -> GpuEntry:
     facts.keys((), _GPU_KEYS)
     facts.keys(("peak",), PRECISIONS)
     facts.keys(("memory",), ("capacity", "nominal", "bandwidth", "l2"))
-    facts.keys(("link",), ("kind", "topology", "count", "pair", "bandwidth"))
+    facts.keys(("link",), ("kind", "topology", "axes", "count", "pair", "bandwidth"))
     facts.keys(("pcie",), ("bandwidth",))
     peaks = {dtype: facts.quantity(("peak", dtype), "FLOP/s") for dtype in PRECISIONS}
     if not any(peaks.get(dtype) for dtype in ("bf16", "fp16")):
@@ -234,7 +236,8 @@ def _read_gpu(path: Path) -> GpuEntry:
     topology: Any = facts.text(("link", "topology"), get_args(Topology), required=True)
     vendor, arch = facts.text(("vendor",), required=True) or "", facts.text(("arch",)) or ""
     plan_only, pair_only = facts.flag(("plan_only",)), facts.flag(("link", "pair"))
-    usual_node = facts.text(("usual_node",))
+    torus_axes = facts.whole(("link", "axes"))
+    usual_node, devices_per_chip = facts.text(("usual_node",)), facts.whole(("devices_per_chip",)) or 1
     facts.finish()
     spec = GpuSpec(
         name=path.stem, vendor=vendor, arch=arch, plan_only=plan_only, num_sms=num_sms, tdp_w=tdp,
@@ -242,7 +245,8 @@ def _read_gpu(path: Path) -> GpuEntry:
         memory_bytes=memory or 0.0, memory_bw_bytes_per_s=memory_bw or 0.0, link_bw_bytes_per_s=link_bw or 0.0,
         pcie_bw_bytes_per_s=pcie_bw or 0.0, unconfirmed=tuple(facts.unconfirmed),
     )  # fmt: skip
-    return GpuEntry(spec=spec, link_kind=kind, topology=topology, pair_only=pair_only, usual_node=usual_node)
+    return GpuEntry(spec=spec, link_kind=kind, topology=topology, pair_only=pair_only, usual_node=usual_node,
+                    torus_axes=torus_axes, devices_per_chip=devices_per_chip)  # fmt: skip
 
 
 _NODE_KEYS = ("name", "gpu", "gpus_per_node", "intra", "domain", "nics", "fabric", "rail_optimised", "host_memory",

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ...cost_models.rates.rates import MemoryOverheads, Rates
 from ...cost_models.rates.surfaces import AttentionSurface, GemmSurface, UnfusedSurface
-from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import OPERAND_BYTES, Precision
 from ...errors import InputError
@@ -44,8 +44,9 @@ def rates_for(
     fitted = device_files.calibrated(fitted or shipped(), cluster)
     device = surfaces_for(gpu, fitted)
     stack = _with_measured(stack, cluster)
-    dtype = _compute_dtype(device, precision, gpu.name)
-    wide = "bf16" if dtype in ("fp8", "fp4") and "bf16" in device.gemm else dtype  # head, router and so on stay in bf16
+    dtype = _compute_dtype(device, precision, gpu)
+    narrow = dtype in ("fp8", "int8", "fp4")
+    wide = "bf16" if narrow and "bf16" in device.gemm else dtype  # head, router and so on stay in bf16
     wide_gemm = _sustained(device.gemm[wide], stack)
     memory_bw = gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput
     fused = None
@@ -64,7 +65,7 @@ def rates_for(
         host_memory_bw_bytes_per_s=_host_memory_bw(cluster),
         stack=stack,
         overheads=device_files.overheads(OVERHEADS, cluster),
-        element_bytes=OPERAND_BYTES[dtype],
+        element_bytes=1.0 if dtype == "int8" else OPERAND_BYTES[dtype],
         wide_element_bytes=OPERAND_BYTES[wide],
         # A device whose calls were timed waits for each of them: what a layer takes by itself adds up.
         host_exponent=1.0 if gpu.measured else Rates.host_exponent,
@@ -83,12 +84,15 @@ def _with_measured(stack: StackSpec, cluster: ClusterSpec) -> StackSpec:
     return stack
 
 
-def _compute_dtype(device: DeviceSurfaces, precision: Precision, gpu: str) -> str:
-    """The number format of products: of `precision`, but bf16 for fp16 where a device has the one only."""
-    dtype = "bf16" if precision == "fp16" and precision not in device.gemm else precision
+def _compute_dtype(device: DeviceSurfaces, precision: Precision, gpu: GpuSpec) -> str:
+    """The number format of products: of `precision`, but bf16 for fp16 where a device has the one only, and on TPUs
+    without fp8 int8, in which MaxText trains there (AQT)."""
+    others = {"fp16": "bf16", **({"fp8": "int8"} if gpu.vendor == "google" else {})}
+    other = others.get(precision, "")
+    dtype: str = other if precision not in device.gemm and other in device.gemm else precision
     if dtype not in device.gemm:
         known = ", ".join(sorted(set(device.gemm) & set(OPERAND_BYTES)))
-        raise InputError(f"{gpu} has no {precision} matrix units", hint=f"it has {known}: `--dtype`")
+        raise InputError(f"{gpu.name} has no {precision} matrix units", hint=f"it has {known}: `--dtype`")
     return dtype
 
 

@@ -1,0 +1,76 @@
+"""Rematerialisation policies of MaxText as fields of a layout: which tensors are kept, on the device or on the host.
+
+A policy names the tensors that it keeps (MaxText, get_remat_policy of its decoder); the input of a layer is kept
+by all. Everything else is computed again, up to the last tensor that a gradient needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, module_mask
+from ...cost_models.offload_modules import mask_of_modules
+from .row import RowReader
+
+_QKV = frozenset(("query_proj", "key_proj", "value_proj"))
+_UP = frozenset(("mlpwi_0", "mlpwi_1", "mlpwi"))
+_DOTS = _QKV | _UP | {"out_proj", "mlpwo"}
+_INPUT = "decoder_layer_input"
+# Policy -> (tensors kept on the device, tensors kept on the host).
+POLICIES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
+    "full": (frozenset(), frozenset()),
+    "minimal": (_DOTS, frozenset()),
+    "minimal_flash": (_DOTS | {"context"}, frozenset()),
+    "save_dot_except_mlp": (_QKV | {"out_proj"}, frozenset()),
+    "save_dot_except_mlpwi": (_QKV | {"out_proj", "mlpwo"}, frozenset()),
+    "save_qkv_proj": (_QKV, frozenset()),
+    "save_out_proj": (frozenset(("out_proj",)), frozenset()),
+    "qkv_proj_offloaded": (frozenset(), _QKV),
+    "minimal_offloaded": (frozenset(), _DOTS),
+}
+
+
+def is_remat(row: RowReader) -> bool:
+    """Whether the row states a policy of MaxText."""
+    return row.get("layout", "recompute", "policy") is not None
+
+
+def with_policy(row: RowReader, layout: Layout) -> Layout:
+    """`layout` with what the policy of the row computes again and sends to the host."""
+    name = row.text("layout", "recompute", "policy")
+    if name == "custom":
+        kept, host = (_names(row, key) for key in ("kept_on_device", "host_offloaded"))
+    elif name in POLICIES:
+        kept, host = POLICIES[name]
+    else:
+        row.fail(("layout", "recompute", "policy"), f"`{name}` is none of {', '.join(POLICIES)}, custom")
+        return layout
+    return _offloaded(_recomputed(layout, kept | host), host)
+
+
+def _names(row: RowReader, key: str) -> frozenset[str]:
+    path = ("layout", "recompute", key)
+    listed = row.get(*path) or []
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        row.fail(path, "must be a list of names of tensors")
+        return frozenset()
+    return frozenset(listed)
+
+
+def _recomputed(layout: Layout, saved: frozenset[str]) -> Layout:
+    """Where the projections of attention are not kept, all of a layer runs again: they are the first that it needs."""
+    if not (saved >= _QKV or "qkv_proj" in saved):
+        return replace(layout, recompute=RECOMPUTE_MODES.index("full"))
+    modules = ["norm", "act"]
+    modules += [] if "context" in saved else ["attn"]
+    modules += [] if saved >= {"mlpwi_0", "mlpwi_1"} or "mlpwi" in saved else ["mlp", "moe", "shared"]
+    mode = RECOMPUTE_MODES.index("selective")
+    return replace(layout, recompute=mode, recompute_modules=module_mask(modules))
+
+
+def _offloaded(layout: Layout, host: frozenset[str]) -> Layout:
+    """The input of a layer lies between all that is kept: where it goes to the host, all does."""
+    if _INPUT in host:
+        return replace(layout, offload=OFFLOADS.index("act"))
+    return replace(layout, offload_modules=mask_of_modules("core_attn")) if host >= _QKV else layout
