@@ -79,7 +79,7 @@ search-table: $(VENV)/.test-installed  ## print what the search has to reach, an
 memory-table: $(VENV)/.test-installed  ## train 40 random stages on the CPU, predicted memory beside measured (10 to 30 min)
 	$(BIN)/python benchmarks/memory_table.py
 
-single-gpu: $(VENV)/.test-installed  ## train three models on one GPU, predicted beside measured
+single-gpu: $(VENV)/.test-installed  ## train four models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
 
 closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (67 min)

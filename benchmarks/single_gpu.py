@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,7 +45,15 @@ from meshwright.errors import InputError
 WARM_UP, TIMED = 2, 5
 RECOMPUTE = ("none", "sel(norm+act)", "full")
 MICRO_BATCHES = (1, 2, 4, 8)
-MODELS = {"llama-3.2-1b": (4096, 8), "qwen3-1.7b": (4096, 8), "llama-3.2-3b": (4096, 8)}  # tokens, sequences per step
+# Qwen1.5-MoE-A2.7B (https://huggingface.co/Qwen/Qwen1.5-MoE-A2.7B, config.json) with 8 of its 24 layers, which fit.
+EXPERTS: dict[str, Any] = {
+    "name": "qwen1.5-moe-a2.7b, 8 layers", "hidden": 2048, "layers": 8, "heads": 16, "kv_heads": 16, "vocab": 151936,
+    "max_positions": 8192,
+    "moe": {"experts": 60, "topk": 4, "expert_ffn": 1408, "shared_ffn": 5632, "shared_gate": True,
+            "router_normalised": False},
+}  # fmt: skip
+# Tokens of a sequence, and sequences per step.
+MODELS = {"llama-3.2-1b": (4096, 8), "qwen3-1.7b": (4096, 8), "llama-3.2-3b": (4096, 8), EXPERTS["name"]: (4096, 8)}
 SMALL: dict[str, Any] = {"hidden": 128, "heads": 4, "kv_heads": 2, "ffn_hidden": 352, "vocab": 1024,
                          "max_positions": 256}  # fmt: skip
 REHEARSAL = {"small-2": (256, 4), "small-4": (256, 4)}
@@ -85,7 +94,9 @@ def wanted(*, rehearse: bool) -> Iterator[Wanted]:
 
 def plan_of(run: Wanted, gpu: str) -> Any:
     """The plan of one run: its layout alone."""
-    model = {**SMALL, "name": run.model, "layers": int(run.model[6:])} if run.model.startswith("small") else run.model
+    model: Any = EXPERTS if run.model == EXPERTS["name"] else run.model
+    if run.model.startswith("small"):
+        model = {**SMALL, "name": run.model, "layers": int(run.model[6:])}
     return api.evaluate(None, run.layout, model=model, gpu=gpu, gpus=1, seq_len=run.tokens, global_batch=run.sequences)
 
 
@@ -149,10 +160,11 @@ def row_of(run: Wanted, plan: Any, raw: Mapping[str, Any], about: Mapping[str, s
 def _model_row(spec: Mapping[str, Any], run: Wanted) -> dict[str, Any]:
     layer = spec["kinds"][0]
     attention, block = layer["attention"], layer["feed_forward"]
+    moe = EXPERTS["moe"] if run.model == EXPERTS["name"] else None
     return {
         "name": spec["name"], "hidden": spec["hidden"], "layers": len(spec["pattern"]), "heads": attention["heads"],
-        "kv_heads": attention["kv_heads"], "head_dim": attention["head_dim"], "ffn_hidden": block["inner"],
-        "gated_mlp": block["gated"], "vocab": spec["vocab"], "seq_len": run.tokens,
+        "kv_heads": attention["kv_heads"], "head_dim": attention["head_dim"], "ffn_hidden": block.get("inner"),
+        "moe": moe, "gated_mlp": block["gated"], "vocab": spec["vocab"], "seq_len": run.tokens,
         "tied_embeddings": spec["tied_embeddings"], "qk_norm": attention["norm_parameters"],
     }  # fmt: skip
 
@@ -169,13 +181,13 @@ def collect(out: Path, device: torch.device, gpu: str, *, rehearse: bool) -> lis
         if any("does not fit" in str(warning) for warning in plan.warnings):
             print(f"{run.id}: does not fit, by prediction", flush=True)
             continue
-        try:
+        raw = None
+        with suppress(torch.OutOfMemoryError):
             raw = measure(run, plan, device)
-        except torch.OutOfMemoryError:
+        gc.collect()  # after the error, whose traceback holds the tensors of the run
+        if raw is None:
             print(f"{run.id}: OUT OF MEMORY, predicted {plan.candidates[0].memory[0].device_bytes / 2**30:.1f} GiB")
             continue
-        finally:
-            gc.collect()
         rows.append(row_of(run, plan, raw, about, gpu))
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(rows[-1]) + "\n")

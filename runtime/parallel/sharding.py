@@ -8,6 +8,7 @@ then reduced after every micro-batch, 3 also the weight, which is gathered aroun
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,16 +107,19 @@ class Unit(Weights):
     def _taker(self, index: int) -> Callable[[Tensor], None]:
         start = sum(self.sizes[:index])
         stop = start + self.sizes[index]
+        # The garbage collector does not see what a hook holds: with a strong reference no unit would ever be freed.
+        weak_unit = weakref.ref(self)
 
         def take(parameter: Tensor) -> None:
-            if parameter.grad is None:
+            unit = weak_unit()
+            if parameter.grad is None or unit is None:
                 return
-            into = self.gradient if self.zero < 2 else self._this_micro_batch()
+            into = unit.gradient if unit.zero < 2 else unit._this_micro_batch()
             into[start:stop].view_as(parameter).add_(parameter.grad)
             parameter.grad = None  # at once: the gradients of all parameters in bf16 would be 2 bytes each more
-            self._arrived += 1
-            if self._arrived == len(self.parameters):
-                self._all_arrived()
+            unit._arrived += 1
+            if unit._arrived == len(unit.parameters):
+                unit._all_arrived()
 
         return take
 
