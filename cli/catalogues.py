@@ -96,15 +96,25 @@ def details(kind: Kind, name: str) -> Row:
 def _efficiency(name: str) -> Row:
     """The origin of the efficiencies of a GPU, measured on it or on a reference device, as a fact of its page."""
     from ..profiles.io import registry
-    from ..profiles.rates.device_rates import surfaces_for
+    from ..profiles.rates.device_rates import fitted_formats, surfaces_for
 
-    device = surfaces_for(registry.load_gpu(name))
+    gpu = registry.load_gpu(name)
+    device, fitted = surfaces_for(gpu), fitted_formats(gpu)
     of, attention = device.provenance, device.attention_provenance
-    return {"value": of if of == attention else f"{of}, attention {attention}", "source": None}
+    text = of if of == attention else f"{of}, attention {attention}"
+    if fitted:
+        text = f"products in {', '.join(fitted)} fitted to runs; the rest {text}"
+    return {"value": text, "source": None}
+
+
+def _short_efficiency(fitted: tuple[str, ...], provenance: str) -> str:
+    """`measured`, `fitted` (to runs), `fitted fp8` (of these products alone) or `assumed`."""
+    return "fitted" if "bf16" in fitted else f"fitted {fitted[0]}" if fitted else provenance.partition(" ")[0]
 
 
 def _gpu(name: str) -> Row:
     from ..profiles.io import registry
+    from ..profiles.rates.device_rates import fitted_formats
     from ..profiles.rates.reference_devices import reference_device
 
     gpu = registry.load_gpu(name)
@@ -116,7 +126,7 @@ def _gpu(name: str) -> Row:
         "memory_bw_bytes_per_s": gpu.memory_bw_bytes_per_s,
         "bf16_flops_per_s": peaks.get("bf16", peaks.get("fp16")),
         "link_bw_bytes_per_s": gpu.link_bw_bytes_per_s,
-        "efficiency": reference_device(gpu)[1].partition(" ")[0],
+        "efficiency": _short_efficiency(fitted_formats(gpu), reference_device(gpu)[1]),
         "efficiency_from": reference_device(gpu)[0],
         "plan_only": gpu.plan_only,
         "unconfirmed": list(gpu.unconfirmed),

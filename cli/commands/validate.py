@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,12 @@ Rows = Annotated[
     bool | None,
     typer.Option("--rows/--no-rows", help="Print every row [of runs: yes; of plans: the worst].", show_default=False),
 ]
+OtherHardware = Annotated[
+    bool,
+    typer.Option(
+        "--other-hardware", help="Judge the shipped runs of TPUs, AMD, Gaudi, Trainium.", show_default=False
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the picture.", show_default=False)]
 
 
@@ -51,6 +58,7 @@ def command(
     plot: Plot = None,
     keep_going: KeepGoing = False,
     rows: Rows = None,
+    other_hardware: OtherHardware = False,
     jobs: options.Jobs = 1,
     force: Overwrite = False,
 ) -> None:
@@ -64,15 +72,20 @@ def command(
     Examples:
       meshwright validate --no-rows
       meshwright validate runs.yaml --core --plot errors.png
+      meshwright validate --other-hardware --no-rows
       meshwright validate --plans tuned.yaml --jobs 2
     """
     terminal: Terminal = context.obj
     if plans:
-        given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot}
+        given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot, "--other-hardware": other_hardware}
         if clash := [name for name, value in given.items() if value]:
             hint = "leave one of them out"
             raise InputError(f"--plans and {', '.join(clash)}: plans have no measurements", hint=hint)
         _judge_plans(terminal, plans, jobs=jobs, keep_going=keep_going, rows=bool(rows))
+    elif other_hardware:
+        if files:
+            raise InputError("--other-hardware and FILE: the runs are those that ship", hint="leave one of them out")
+        _predict_other(terminal, core=core, stack=stack, rows=rows is not False)
     else:
         _predict_runs(terminal, files or [], core=core, stack=stack, plot=plot, keep_going=keep_going,
                       rows=rows is not False, force=force)  # fmt: skip
@@ -96,6 +109,20 @@ def _predict_runs(
     terminal.show(validate_screen.screen(validation, rows=rows))
     for problem in validation.problems:
         terminal.warn(problem)
+
+
+def _predict_other(terminal: Terminal, *, core: bool, stack: str | None, rows: bool) -> None:
+    from ...planner.accuracy import other_hardware
+    from ...planner.accuracy.validate import validate
+
+    with terminal.progress("predicting") as progress:
+        validation = validate(other_hardware.files(), stack=stack, core=core, progress=progress)
+    folds = other_hardware.fold_errors(validation.rows)
+    if terminal.settings.json:
+        document = {"format_version": FORMAT_VERSION, "kind": "validation", **validation.to_dict()}
+        terminal.write_json(document | {"folds": {name: asdict(errors) for name, errors in folds.items()}})
+    terminal.show(validate_screen.screen(validation, rows=rows))
+    terminal.show(validate_screen.folds_screen(folds))
 
 
 def _judge_plans(terminal: Terminal, files: list[Path], *, jobs: int, keep_going: bool, rows: bool) -> None:

@@ -46,6 +46,13 @@ def screen(validation: Validation, *, rows: bool) -> Iterator[RenderableType]:
     yield from _assumptions(summary)
 
 
+def folds_screen(folds: Mapping[str, ErrorStatistics]) -> Iterator[RenderableType]:
+    """Errors of fits without all runs of a run's source, family of models and generation of devices."""
+    yield ""
+    yield "step time by fits without the run's source, family of models and generation of devices, error in %"
+    yield _statistics_table("runs", folds)
+
+
 def _titled(errors: StepTimeErrors) -> tuple[tuple[str, Mapping[str, ErrorStatistics]], ...]:
     """Title and errors of each grouping, in the order of the screen."""
     return (("source", errors.by_source), ("GPU", errors.by_hardware), ("regime", errors.by_regime),

@@ -33,6 +33,7 @@ class GpuSpec:
     pcie_bw_bytes_per_s: float  # to the host, one direction
     num_sms: int | None = None  # multiprocessors
     tdp_w: float | None = None  # board power
+    usual_stack: str = ""  # of the software that trains on it where it is none for GPUs
     plan_only: bool = False  # no target runs on it (TPU, Trainium, Gaudi, Ascend)
     unconfirmed: tuple[str, ...] = ()  # fields whose value no stored source confirms
     # Constants of a device that no catalogue knows, from `profile kernels` (profiles/cluster/measured_device.py). Its

@@ -175,14 +175,14 @@ def shipped_text(studied: Study) -> str:
     for root, block in (("stacks", nested.stacks), ("assumptions", nested.assumptions)):
         lines.append(f"{root}:\n")
         for name, facts in sorted(block.items()):
-            lines.append(f"  {name}: {_flow(facts)}\n")
+            lines.append(f"  {name}: {flow(facts)}\n")
     return "".join(lines)
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """YAML in one line, four significant digits: a fit says no more."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in sorted(value.items())) + "}"
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in sorted(value.items())) + "}"
     return repr(float(f"{value:.4g}"))
 
 

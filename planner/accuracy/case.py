@@ -212,7 +212,7 @@ def _unknown_recompute(row: RowReader, mode: str, layout: Layout, stack: StackSp
     """Not stated: nothing is recomputed, but for core attention where its scores would be kept whole."""
     if mode != "unknown":
         return True, layout
-    if stack.name == "maxtext":
+    if "maxtext" in row.text("stack", default=""):
         row.assume("recompute unknown: full, the default of MaxText (base.yml, remat_policy)")
         return False, replace(layout, recompute=RECOMPUTE_MODES.index("full"))
     if layout.recompute == RECOMPUTE_MODES.index("none") and stack.attention == "unfused":

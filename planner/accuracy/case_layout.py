@@ -11,6 +11,7 @@ from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, SCHEDULES, La
 from ...cost_models.specs.cluster import ClusterSpec
 from .remat import is_remat, with_policy
 from .row import RowReader
+from .tuning import option
 
 _SCHEDULES = {
     **{name: name for name in SCHEDULES},
@@ -44,7 +45,7 @@ def read_layout(
     if zero > 3:
         row.fail(("layout", "zero_stage"), f"must be 0 to 3, is {zero}")
     sp = row.flag("layout", "sp")
-    micro_batch = _micro_batch(row, cp)
+    micro_batch = _micro_batch(row, dp, tp * cp)
     batch = row.whole("layout", "global_batch", default=1)
     if not row.problems and batch % (dp * micro_batch):
         row.assume("global batch is no multiple of dp x micro_batch: a fraction of a micro-batch is priced")
@@ -57,12 +58,14 @@ def read_layout(
     return layout, read_chunks(row, layout, model_layers), mode
 
 
-def _micro_batch(row: RowReader, cp: int) -> int:
-    """Sequences of a micro-batch; JAX counts them per device, of which those of context parallelism share one."""
+def _micro_batch(row: RowReader, dp: int, sharing: int) -> int:
+    """Sequences of a micro-batch. MaxText counts them per device, of which `sharing` work on the same ones, and adds no
+    gradients up: those of all devices are the batch."""
     stated = row.get("layout", "micro_batch")
-    if isinstance(stated, float) and 0 < stated < 1 and (stated * cp).is_integer():
-        row.assume("micro_batch per device: times cp")
-        return int(stated * cp)
+    counted = isinstance(stated, int | float) and "maxtext" in row.text("stack", default="")
+    if counted and sharing > 1 and stated * sharing * dp == row.get("layout", "global_batch"):
+        row.assume("micro_batch per device: times tp x cp")
+        return int(stated * sharing)
     return row.whole("layout", "micro_batch", default=1, label="micro_batch 1 (not stated)")
 
 
@@ -100,10 +103,21 @@ def _shard(row: RowReader, dp: int, zero: int, features: Mapping[str, Any], clus
     size = features.get("zero1_group_size")
     if isinstance(size, int) and not isinstance(size, bool) and size > 0 and zero:
         return math.gcd(size, dp)
+    if cluster is not None and cluster.levels[0].torus:
+        return _shard_in_slices(row, dp, features, cluster)
     if str(features.get("fsdp")).upper() in ("HSDP", "HYBRID_SHARD") and cluster is not None:
         row.assume("HSDP shards within a node")
         return math.gcd(cluster.gpus_per_node, dp)
     return dp
+
+
+def _shard_in_slices(row: RowReader, dp: int, features: Mapping[str, Any], cluster: ClusterSpec) -> int:
+    """MaxText shards within a slice, and copies over slices (dcn_data_parallelism) unless told otherwise."""
+    tuning = row.part("features", "tuning")
+    slices = cluster.num_gpus // cluster.levels[0].size
+    across = option(row, tuning, "dcn_fsdp_parallelism")
+    copies = slices // math.gcd(slices, across) * option(row, tuning, "ici_data_parallelism")
+    return max(dp // copies, 1) if dp % copies == 0 else dp
 
 
 def _recompute(row: RowReader, layout: Layout, num_layers: int) -> tuple[Layout, str]:

@@ -22,6 +22,7 @@ class RunOutcome:
     family: str  # software
     group: str | None  # sweep that the run belongs to
     core: bool
+    quality: str  # A, B or C
     scored: bool  # whether its step time counts
     memory_scored: bool  # whether its peak memory counts
     step_s: float | None  # predicted; None: refused
@@ -53,7 +54,7 @@ class RunOutcome:
         return row | {"step_error": self.step_error, "memory_error": self.memory_error}
 
 
-_NOT_WRITTEN = ("tp_pp", "micro_batch")  # a row has the layout, which says both
+_NOT_WRITTEN = ("tp_pp", "micro_batch", "quality")  # a row has the layout, which says both
 
 
 def _error(scored: bool, refused: str | None, predicted: float | None, measured: float | None) -> float | None:

@@ -70,7 +70,9 @@ def _recomputed(layout: Layout, saved: frozenset[str]) -> Layout:
 
 
 def _offloaded(layout: Layout, host: frozenset[str]) -> Layout:
-    """The input of a layer lies between all that is kept: where it goes to the host, all does."""
-    if _INPUT in host:
-        return replace(layout, offload=OFFLOADS.index("act"))
-    return replace(layout, offload_modules=mask_of_modules("core_attn")) if host >= _QKV else layout
+    """A layer that runs again as a whole keeps its input alone. Else tensors go by the module that keeps as much: the
+    output of the last projection has as many elements as what that takes."""
+    if layout.recompute == RECOMPUTE_MODES.index("full"):
+        return replace(layout, offload=OFFLOADS.index("act")) if _INPUT in host else layout
+    sent = {"qkv_linear": _INPUT in host, "core_attn": host >= _QKV, "attn_proj": bool(host & {"out_proj", "context"})}
+    return replace(layout, offload_modules=mask_of_modules(*(name for name, goes in sent.items() if goes)))

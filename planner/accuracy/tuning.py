@@ -24,6 +24,15 @@ def of_tuning(row: RowReader) -> dict[str, Any]:
     return {"moe_capacity_factor": capacity, "moe_pad_to_capacity": True} if capacity > 0 else {}
 
 
+def option(row: RowReader, tuning: Mapping[str, Any], name: str) -> int:
+    """A degree among the options of MaxText, which rows give as text; 1 where it is absent or is what is left (-1)."""
+    stated = str(tuning.get(name, 1))
+    if not re.fullmatch(r"-1|[1-9]\d{0,6}", stated):
+        row.fail(("features", "tuning", name), f"must be a degree or -1, is {tuning[name]!r}")
+        return 1
+    return max(int(stated), 1)
+
+
 def lora_of(row: RowReader, features: Mapping[str, Any]) -> Lora | None:
     """The adapters of `features.peft`: `LoRA rank 16 on attention (qkv, proj)`, `QLoRA (4-bit base weights)`."""
     stated = features.get("peft")

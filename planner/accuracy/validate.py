@@ -72,7 +72,8 @@ def outcome(case: Case, software: StackSpec | None = None) -> RunOutcome:
     measured, (low, high) = case.measured, intervals.factors(case.regime, known=known)
     return RunOutcome(
         id=case.id, source=source_of(case.source), hardware=case.cluster.gpu.name, regime=case.regime,
-        stack=case.stack_name, family=case.stack.name, group=case.group, core=case.core, scored=case.scored,
+        stack=case.stack_name, family=case.stack.name, group=case.group, core=case.core, quality=case.quality,
+        scored=case.scored,
         memory_scored=case.memory_scored, step_s=step_s, measured_step_s=measured.step_s, peak_memory_bytes=memory,
         measured_peak_memory_bytes=measured.peak_memory_bytes, memory_kind=measured.memory_kind, refused=refused,
         tp_pp=case.layout.tp * case.layout.pp, micro_batch=case.layout.micro_batch, layout=str(case.layout),
@@ -83,7 +84,8 @@ def outcome(case: Case, software: StackSpec | None = None) -> RunOutcome:
 def _not_priced(row: Unpriced) -> RunOutcome:
     return RunOutcome(
         id=row.id, source=source_of(row.source), hardware=row.hardware, regime=row.regime, stack=row.stack_name,
-        family=family_of(row.stack_name)[0], group=row.group, core=row.core, scored=row.quality != "C",
+        family=family_of(row.stack_name)[0], group=row.group, core=row.core, quality=row.quality,
+        scored=row.quality != "C",
         memory_scored=False, step_s=None, measured_step_s=row.measured.step_s, peak_memory_bytes=None,
         measured_peak_memory_bytes=row.measured.peak_memory_bytes, memory_kind=row.measured.memory_kind,
         refused=row.reason, tp_pp=0, micro_batch=0, layout="",

@@ -14,7 +14,7 @@ from ...cost_models.problem import Problem
 from ...cost_models.quantities.params import lora_targets
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.rates.rates import Rates
-from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.notice import Notice
 from ...cost_models.specs.stack import StackSpec
@@ -25,7 +25,7 @@ from ...errors import InputError, UnsupportedError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.model.load import load_model
-from ...profiles.rates.device_rates import surfaces_for
+from ...profiles.rates.device_rates import fitted_formats, surfaces_for
 from ...profiles.rates.provenance import files_behind
 from ...profiles.stack import load as stacks
 from ...profiles.stack.rates import HOST_MEMORY_SHARE, rates_for
@@ -123,7 +123,7 @@ class Resolved:
     def for_target(self, name: str) -> Resolved:
         """The same request for another target, with that target's software unless the request names one."""
         target = load_target(name)
-        usual_stack = _fitting(stacks.load_stack(target.stack), self.workload, self.cluster)
+        usual_stack = _fitting(_stack(None, target, self.cluster.gpu), self.workload, self.cluster)
         plain_stack = self.plain_stack if self.request.stack else usual_stack
         return replace(self, plain_stack=plain_stack, stack=plain_stack, target=target).switched()
 
@@ -157,7 +157,7 @@ def resolve(request: Request) -> Resolved:
     model, workload, model_warnings = _trained(request)
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
     target = load_target(request.target)
-    stack = _fitting(_stack(request.stack, target), workload, cluster)
+    stack = _fitting(_stack(request.stack, target, cluster.gpu), workload, cluster)
     resolved = Resolved(
         request=request, model=model, cluster=cluster, workload=workload, stack=stack, plain_stack=stack,
         target=target, warnings=(), stages=given_stages(request, model, target),
@@ -210,9 +210,10 @@ def _model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
     return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
 
 
-def _stack(reference: str | Mapping[str, Any] | None, target: Target) -> StackSpec:
+def _stack(reference: str | Mapping[str, Any] | None, target: Target, gpu: GpuSpec | None = None) -> StackSpec:
+    """What the request names, else what trains on such GPUs alone, else that of the target."""
     if reference is None:
-        return stacks.load_stack(target.stack)
+        return stacks.load_stack(gpu.usual_stack if gpu and gpu.usual_stack else target.stack)
     if isinstance(reference, str):
         families = load_stacks(reference)
         family = stacks.family_of(target.stack)[0] if len(families) > 1 else next(iter(families))
@@ -241,6 +242,8 @@ def _doubts(resolved: Resolved) -> list[Notice]:
     device = surfaces_for(gpu)
     if device.provenance != "measured":
         text = f"{gpu.name} has no measurements; its compute time is {device.provenance}, scaled by peak and bandwidth"
+        if fitted := fitted_formats(gpu):
+            text += f", but for the rate of products in {', '.join(fitted)}, which is fitted to whole training runs"
         doubts.append(Notice("estimate", text))
     elif device.attention_provenance != "measured":
         text = f"attention was not measured on {gpu.name}; its time is {device.attention_provenance}, scaled"

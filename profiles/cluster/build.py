@@ -247,9 +247,9 @@ def _group_to_dict(group: NodeGroup) -> dict[str, Any]:
     """Without the parts that no profile has measured."""
     gpu = replace(group.gpu, peak_flops_per_s=dict(group.gpu.peak_flops_per_s))
     out = asdict(replace(group, gpu=gpu))
-    for part in (out, out["gpu"]):
-        if not part["measured"]:
-            del part["measured"]
+    for part, name in ((out, "measured"), (out["gpu"], "measured"), (out["gpu"], "usual_stack")):
+        if not part[name]:
+            del part[name]
     return out
 
 

@@ -212,8 +212,8 @@ def _aliases(kind: Kind, search_path: str) -> dict[str, str]:
     return table
 
 
-_GPU_KEYS = ("name", "vendor", "arch", "plan_only", "usual_node", "devices_per_chip", "peak", "memory", "sms", "clock",
-             "tdp", "link", "pcie", "measured", "note")  # fmt: skip
+_GPU_KEYS = ("name", "vendor", "arch", "plan_only", "usual_node", "usual_stack", "devices_per_chip", "peak", "memory",
+             "sms", "clock", "tdp", "link", "pcie", "measured", "note")  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -236,11 +236,12 @@ def _read_gpu(path: Path) -> GpuEntry:
     topology: Any = facts.text(("link", "topology"), get_args(Topology), required=True)
     vendor, arch = facts.text(("vendor",), required=True) or "", facts.text(("arch",)) or ""
     plan_only, pair_only = facts.flag(("plan_only",)), facts.flag(("link", "pair"))
-    torus_axes = facts.whole(("link", "axes"))
+    torus_axes, usual_stack = facts.whole(("link", "axes")), facts.text(("usual_stack",)) or ""
     usual_node, devices_per_chip = facts.text(("usual_node",)), facts.whole(("devices_per_chip",)) or 1
     facts.finish()
     spec = GpuSpec(
         name=path.stem, vendor=vendor, arch=arch, plan_only=plan_only, num_sms=num_sms, tdp_w=tdp,
+        usual_stack=usual_stack,
         peak_flops_per_s={dtype: peak for dtype, peak in peaks.items() if peak is not None},
         memory_bytes=memory or 0.0, memory_bw_bytes_per_s=memory_bw or 0.0, link_bw_bytes_per_s=link_bw or 0.0,
         pcie_bw_bytes_per_s=pcie_bw or 0.0, unconfirmed=tuple(facts.unconfirmed),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import yaml
 from ..io.folders import MEASURED
 
 SHIPPED_FILE = MEASURED / "calibrated.yaml"
+OTHER_FILE = MEASURED / "calibrated_other.yaml"  # of hardware that is not NVIDIA's
 ConstantPath = tuple[str, ...]  # ("stacks", family or version, field) or ("assumptions", block, ..., key)
 
 
@@ -52,6 +53,14 @@ PRIORS = Calibration()
 @cache
 def shipped() -> Calibration:
     """The calibration that comes with meshwright; the bare priors where there is no file."""
+    base = of_runs()
+    if not OTHER_FILE.is_file():
+        return base
+    return replace(base, assumptions=overlaid(base.assumptions, load_yaml(OTHER_FILE)["assumptions"]))
+
+
+def of_runs() -> Calibration:
+    """The same without what runs on other hardware fitted."""
     if not SHIPPED_FILE.is_file():
         return PRIORS
     data = load_yaml(SHIPPED_FILE)

@@ -16,10 +16,10 @@ from ...cost_models.specs.cluster import ClusterSpec
 from ..io import registry
 from ..stack import load as stacks
 from . import calibration
-from .calibration import PRIORS, Calibration, ConstantPath
-from .reference_devices import reference_device
+from .calibration import PRIORS, Calibration, ConstantPath, entry_of
+from .reference_devices import FALLBACK_DEVICE, generation, reference_device
 
-Scope = Literal["family", "accelerator", "shared"]
+Scope = Literal["family", "accelerator", "generation", "shared"]
 UNIDENTIFIED = 0.9  # posterior over prior width from which the runs hold next to no information
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,14 @@ TABLE = (
     Entry("shared", ("unaligned_64",), ("assumptions", "unaligned", "ampere", "{}"), 1.0, 2.5, 0.1,
           "time factor of Ampere's products whose dimensions are no multiple of 64"),
 )  # fmt: skip
+# Constants of hardware that is not NVIDIA's. Its own runs fit them, those of TABLE held: scalars of a generation that
+# no table measures, whose other efficiencies are borrowed.
+OTHER_TABLE = (
+    Entry("generation", ("tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x"), ("assumptions", "training_factor", "{}", "gemm"),
+          0.4, 1.2, 0.2, "rate of products in training over the share of the peak that an A100 reaches"),
+    Entry("generation", ("tpu7x", "cdna3", "cdna4"), ("assumptions", "fp8_factor", "{}"), 0.4, 1.2, 0.2,
+          "rate of fp8 products over twice that of bf16"),
+)  # fmt: skip
 # Fields that a user's own runs may move, whatever their family.
 _OF_ANY_FAMILY = ("throughput", "host_s_per_kernel")
 
@@ -73,7 +81,7 @@ class Constant:
     """One number that may move."""
 
     entry: Entry  # its line of the table
-    owner: str  # family, version, accelerator or kind of link
+    owner: str  # family, version, accelerator, generation or kind of link
     prior: float  # mean of the prior, in base units
     over: str = ""  # the family that a version's prior is relative to; empty: none
 
@@ -105,9 +113,9 @@ class Constant:
         return low, high
 
 
-def constants(base: Calibration = PRIORS) -> tuple[Constant, ...]:
-    """Every constant of the table, with the prior mean that `base` gives it."""
-    return tuple(constant_of(entry, owner, base) for entry in TABLE for owner in entry.owners)
+def constants(base: Calibration = PRIORS, table: Sequence[Entry] = TABLE) -> tuple[Constant, ...]:
+    """Every constant of a table, with the prior mean that `base` gives it."""
+    return tuple(constant_of(entry, owner, base) for entry in table for owner in entry.owners)
 
 
 def of_family(family: str, base: Calibration) -> tuple[Constant, ...]:
@@ -133,6 +141,9 @@ def prior_value(entry: Entry, owner: str, base: Calibration) -> float:
         stack = stacks.stack_for(owner, base)[0]
         return float(getattr(stack, path[-1]))
     block = calibration.assumptions(base.part(path[0]))[path[0]]
+    if entry.scope == "generation":
+        borrowed = (owner, FALLBACK_DEVICE)
+        return calibration.value_of(block, path[2], *borrowed) if len(path) == 3 else float(entry_of(block, *borrowed))
     if entry.scope != "accelerator":
         for part in path[1:]:
             block = block[part]
@@ -148,6 +159,8 @@ def touches(constant: Constant, stack_name: str, cluster: ClusterSpec) -> bool:
     """Whether the constant can move a run of this stack on this cluster at all."""
     if constant.place[0] == "stacks":
         return constant.owner in stacks.lineage(stack_name)
+    if constant.entry.scope == "generation":
+        return constant.owner == generation(cluster.gpu.arch)
     if constant.entry.scope == "accelerator":
         return constant.owner in (cluster.gpu.name, reference_device(cluster.gpu)[0])
     return constant.place[1] != "fabrics" or any(constant.owner in level.kind for level in cluster.levels)

@@ -76,6 +76,14 @@ def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceSurfa
     return _surfaces(device, (fitted or calibration.shipped()).part(*_DEVICE_BLOCKS))
 
 
+def fitted_formats(gpu: GpuSpec, fitted: Calibration | None = None) -> tuple[str, ...]:
+    """Number formats whose products have a scalar fitted to runs on the generation of a device that no table measures.
+    """
+    known, of = (fitted or calibration.shipped()).assumptions, generation(gpu.arch)
+    blocks = {"fp8": "fp8_factor", "fp4": "fp4_factor"}
+    return tuple(dtype for dtype in gpu.peak_flops_per_s if of in known.get(blocks.get(dtype, "training_factor"), {}))
+
+
 @lru_cache(maxsize=256)
 def _surfaces(device: _Device, fitted: str) -> DeviceSurfaces:
     assumed = calibration.assumptions(fitted)
@@ -106,11 +114,12 @@ def _gemms(device: _Device, assumed: Mapping[str, Any]) -> dict[str, GemmSurface
     aligned = entry_of(assumed["unaligned"], device.generation)
     scale = _scale(device)
     source = TABLES_SOURCE if device.provenance == "measured" else device.provenance
-    training = value_of(assumed["training_factor"], "gemm", device.name, device.reference)
+    names = (device.name, device.generation, device.reference)
+    training = value_of(assumed["training_factor"], "gemm", *names)
     surfaces = {}
     for dtype, peak in device.peaks:
         narrow = dtype in ("fp8", "fp4")
-        factor = float(entry_of(assumed[f"{dtype}_factor"], device.name, device.reference)) if narrow else 1.0
+        factor = float(entry_of(assumed[f"{dtype}_factor"], *names)) if narrow else 1.0
         surfaces[dtype] = GemmSurface(
             peak_flops_per_s=peak,
             memory_bw_bytes_per_s=device.memory_bw_bytes_per_s,
@@ -133,7 +142,7 @@ def _gemms(device: _Device, assumed: Mapping[str, Any]) -> dict[str, GemmSurface
 
 def _attentions(device: _Device, provenance: str, assumed: Mapping[str, Any]) -> dict[str, AttentionSurface]:
     kernels = entry_of(assumed["attention"], device.generation)
-    training = value_of(assumed["training_factor"], "attention", device.name, device.reference)
+    training = value_of(assumed["training_factor"], "attention", device.name, device.generation, device.reference)
     surfaces: dict[str, AttentionSurface] = {}
     for kernel in KERNELS:
         # PyTorch's own is FlashAttention-2 unless listed; a kernel of a later generation runs as the native one.

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..io.folders import CATALOGUE, MEASURED
-from ..io.registry import gpu_file, node_file
-from .calibration import SHIPPED_FILE
+from ..io.registry import gpu_file, load_gpu, node_file
+from .calibration import OTHER_FILE, SHIPPED_FILE
+from .device_rates import fitted_formats
 
 
 def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[str, Path]:
@@ -20,6 +21,8 @@ def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[
     for name in gpus:
         if (path := gpu_file(name)) is not None:
             files[f"hardware/{name}"] = path
+            if fitted_formats(load_gpu(name)):
+                files["measured/calibrated_other"] = OTHER_FILE
     for name in nodes:
         if (path := node_file(name)) is not None:
             files[f"nodes/{name}"] = path

@@ -38,7 +38,7 @@ V100 = ReferenceDevice(125e12, 0.9e12, 80, "volta", "nvlink2", 150e9)  # its lin
 
 _NVIDIA = "nvidia"
 _OTHER_VENDORS = ("cdna2",)  # generations of devices that are not NVIDIA's
-_FALLBACK = "a100-sxm-80gb"  # for a device of which nothing alike was measured
+FALLBACK_DEVICE = "a100-sxm-80gb"  # for a device of which nothing alike was measured
 # Generations without a table -> the one whose efficiencies they take.
 _FALLBACK_GENERATIONS = {"volta": "ampere", "turing": "ampere", "pascal": "ampere"}
 
@@ -71,7 +71,7 @@ def reference_device(gpu: GpuSpec) -> tuple[str, str]:
     near = [name for name in candidates if DEVICES[name].generation == family]
     if not near and gpu.vendor.lower() == _NVIDIA:
         near = [name for name in candidates if DEVICES[name].generation not in _OTHER_VENDORS]
-    name = min(near, key=lambda name: (_distance(gpu, DEVICES[name]), name), default=_FALLBACK)
+    name = min(near, key=lambda name: (_distance(gpu, DEVICES[name]), name), default=FALLBACK_DEVICE)
     return name, f"assumed from {name}"
 
 

@@ -13,7 +13,7 @@ from ...cost_models.specs.workload import OPERAND_BYTES, Precision
 from ...errors import InputError
 from ..cluster import device_files, measured_device
 from ..rates.calibration import Calibration, shipped
-from ..rates.device_rates import DeviceSurfaces, surfaces_for
+from ..rates.device_rates import DeviceSurfaces, fitted_formats, surfaces_for
 from ..rates.link_rates import collective_rates, with_measured
 
 # Host memory bandwidth per GPU where the node file has none: eight GPUs share two sockets of 12 DDR5-4800 channels
@@ -71,7 +71,7 @@ def rates_for(
         host_exponent=1.0 if gpu.measured else Rates.host_exponent,
         passes=measured_device.pairs(gpu, "passes"),
         latency_s=measured_device.pairs(gpu, "latency"),
-        sources=_term_sources(device, cluster),
+        sources=_term_sources(device, cluster, dtype),
     )
 
 
@@ -116,15 +116,17 @@ def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
                    memory_bw_bytes_per_s=surface.memory_bw_bytes_per_s * stack.throughput)  # fmt: skip
 
 
-def _term_sources(device: DeviceSurfaces, cluster: ClusterSpec) -> dict[str, str]:
+def _term_sources(device: DeviceSurfaces, cluster: ClusterSpec, dtype: str) -> dict[str, str]:
     """Where seconds come from: of terms that are no collectives, and of each level of the network (`level 0`, ...)."""
     compute = "measured" if device.provenance == "measured" else "assumed"
     attention = "measured" if device.attention_provenance == "measured" else "assumed"
+    products = "fitted" if dtype in fitted_formats(cluster.gpu) and compute == "assumed" else compute
     fabric = with_measured(collective_rates(), cluster.collectives)
     spans = [fabric.level(level.kind, depth).source for depth, level in enumerate(cluster.levels)]
     network = {f"level {i}": text if text == "measured" else "fitted" if text.startswith("fitted") else "assumed"
                for i, text in enumerate(spans)}  # fmt: skip
-    on_gpu = {**dict.fromkeys(("matmul", "memory", "optimizer", "accumulate"), compute), "attention": attention}
+    passes = dict.fromkeys(("memory", "optimizer", "accumulate"), compute)
+    on_gpu = {"matmul": products, "attention": attention, **passes}
     guesses = {**dict.fromkeys(("host", "offload", "stragglers"), "assumed"),
                **({"host": "measured"} if cluster.gpu.measured else {})}  # fmt: skip
     counted = dict.fromkeys(("bubble", "imbalance", "resharding", "vocabulary"), "formula")

@@ -113,10 +113,13 @@ def test_chips_of_two_devices(tmp_path: Path) -> None:
 
 
 def test_a_micro_batch_per_device(tmp_path: Path) -> None:
-    case = one(tmp_path, cp="8", dp="8", micro="0.125")
-    assert case.layout.micro_batch == 1
-    assert "micro_batch per device: times cp" in case.assumptions
-    assert complaints(tmp_path, cp="4", dp="16", micro="0.125") == [
+    """The batch is 256: MaxText gives 4 of 64 devices each, or four devices that share their work 16."""
+    case = one(tmp_path, tp="4", dp="16", micro="4")
+    assert (case.layout.micro_batch, case.layout.dp) == (16, 16)
+    assert "micro_batch per device: times tp x cp" in case.assumptions
+    assert one(tmp_path, micro="4").layout.micro_batch == 4
+    assert one(tmp_path, tp="4", dp="16", micro="2").layout.micro_batch == 2  # gradients of two are added up
+    assert complaints(tmp_path, cp="8", dp="8", micro="0.125") == [
         "line 7, layout.micro_batch: must be a whole number, is 0.125"]  # fmt: skip
 
 

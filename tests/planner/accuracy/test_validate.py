@@ -290,7 +290,7 @@ def test_the_memory_of_the_kind_and_rank_that_was_measured(tmp_path: Path) -> No
 
 def test_stacks_belong_to_families() -> None:
     table = read_document(FAMILIES).data
-    assert len(table["families"]) <= 9  # eight that run on GPUs, MaxText on TPUs
+    assert len(table["families"]) <= 9  # eight on GPUs, XLA on TPUs and Trainium
     assert set(table["families"]) == set(stack_names())
     for name, version in table["versions"].items():
         spec, warnings = stack_for(name)
@@ -307,7 +307,7 @@ def test_stacks_belong_to_families() -> None:
 @pytest.mark.parametrize(
     ("name", "family"),
     [
-        ("megatron-bridge-27.01", "megatron-core"), ("torchtitan-2026", "torchtitan"), ("maxtext-2025", "maxtext"),
+        ("megatron-bridge-27.01", "megatron-core"), ("torchtitan-2026", "torchtitan"), ("maxtext-2025", "xla"),
         ("megatron-deepspeed-2023", "megatron-lm"), ("Megatron-LM-2020", "megatron-lm"),
         ("deepspeed-0.17", "deepspeed"), ("my-own-trainer", "generic"), ("", "generic"),
     ],
@@ -365,9 +365,10 @@ def test_all_problems_come_together_and_nothing_is_judged(tmp_path: Path) -> Non
 def outcome(name: str, predicted: float | None, measured: float | None, **changed: Any) -> RunOutcome:
     values: dict[str, Any] = {
         "id": name, "source": "s", "hardware": "g", "regime": "dense", "stack": "k", "family": "f", "group": None,
-        "core": False, "scored": True, "memory_scored": True, "step_s": predicted, "measured_step_s": measured,
-        "peak_memory_bytes": None, "measured_peak_memory_bytes": None, "memory_kind": "allocated",
-        "refused": None if predicted else "cannot", "tp_pp": 1, "micro_batch": 1, "layout": name,
+        "core": False, "quality": "B", "scored": True, "memory_scored": True, "step_s": predicted,
+        "measured_step_s": measured, "peak_memory_bytes": None, "measured_peak_memory_bytes": None,
+        "memory_kind": "allocated", "refused": None if predicted else "cannot", "tp_pp": 1, "micro_batch": 1,
+        "layout": name,
     }  # fmt: skip
     return RunOutcome(**{**values, **changed})
 
