@@ -7,7 +7,7 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-slow test-upstream test-executors parity planted-faults kill-test lint format types figures study-table docs check \
+.PHONY: help plan test test-slow test-upstream test-executors parity fuzz planted-faults kill-test lint format types figures study-table docs check \
 	clean search-table memory-table single-gpu closed-loop closed-loop-quick tuned-plans ranking
 
 help:  ## this list
@@ -57,6 +57,12 @@ parity: $(VENV)/.test-installed  ## every layout of the runtime against one proc
 
 planted-faults: $(VENV)/.test-installed  ## plant 41 mistakes in the runtime, print which check sees each (1 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 0 -s --tb=line tests/runtime/planted_all.py
+
+INPUTS ?= 10000
+PROCESSES ?= 500
+SEED ?= 0
+fuzz: $(VENV)/.test-installed  ## drawn inputs over all commands: none may break it (25 min; INPUTS=, PROCESSES=, SEED=)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.fuzz_all --inputs $(INPUTS) --processes $(PROCESSES) --seed $(SEED)
 
 kill-test: $(VENV)/.test-installed  ## faults of a run as a table: SIGKILL, SIGTERM, full disks, missing nodes (17 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/runtime/checkpoint/kill_all.py

@@ -10,15 +10,13 @@ import math
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import InputError
+from .files import reason
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -138,7 +136,7 @@ class Terminal:
                 raise
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             if stream is sys.stdout:
-                self.warn(f"cannot write to standard output: {_reason(error)}; going on without it")
+                self.warn(f"cannot write to standard output: {reason(error)}; going on without it")
 
     def _styled(self, text: str, color: str) -> str:
         return f"\x1b[1;{color}m{text}\x1b[0m" if use_color(self.settings.color, sys.stderr) else text
@@ -250,51 +248,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_rounded(item) for item in value]
     return value
-
-
-def check_writable(path: Path, *, force: bool) -> None:
-    """Raises InputError if `path` may not be written: asked before a long search, not after it."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", hint=f"name a file in it: `-o {path / 'plan.json'}`")
-    if path.exists() and not force:
-        raise InputError(f"{path} exists", hint="`--force` overwrites it")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}", hint=f"`mkdir -p {path.parent}`")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"cannot write {path}: folder {path.parent} is not writable", hint="choose another folder")
-
-
-def write_file(path: Path, text: str | bytes, *, force: bool) -> None:
-    """Writes `text` whole or not at all. Raises InputError if the file exists (unless `force`) or cannot be written."""
-    check_writable(path, force=force)
-    content = text if isinstance(text, bytes) else text.encode("utf-8")
-    if path.exists() and not path.is_file():  # a device or a pipe: a file moved onto it would take its place
-        try:
-            with open(path, "wb", buffering=0) as device:
-                device.write(content)
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another folder") from error
-        return
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another folder") from error
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {_reason(error)}", hint="choose another folder") from error
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
-
-
-def _umask() -> int:
-    """The mask can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -73,12 +73,28 @@ Start here:
 """
 _HELP_LINE = "  -h, --help        This text; `meshwright COMMAND --help` for more\n"
 _COMPLETION = ("--install-completion", "--show-completion")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def app() -> None:
     """Entry point of the `meshwright` script and of `python -m meshwright`."""
+    _open_streams()
     sys.exit(main(sys.argv[1:]))
+
+
+def _open_streams() -> None:
+    """Puts something in place of the streams that the shell closed (`>&-`), which Python gives as None.
+
+    Standard output then refuses what is written to it. A file opened later would otherwise take the number of a closed
+    stream, and get what is written there.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  # for the life of the process
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # there is nobody to tell
 
 
 def main(argv: Sequence[str]) -> int:
@@ -216,6 +232,16 @@ def _usage_error(name: str, message: str) -> UsageError:
 
 
 def _complete(words: list[str]) -> int:
+    """Completion: the script of a shell, its installation, or the answer to a shell that asks (by the environment)."""
+    option, *shells = words or ["", ""]
+    if option == "--install-completion" and shells:
+        hint = f"`meshwright --show-completion {shells[0]}` prints the script of another shell"
+        raise UsageError("--install-completion takes no value: it installs for the shell that runs it", hint=hint)
+    if option == "--show-completion" and shells:
+        if shells[0] not in _SHELLS:
+            raise UsageError(f"--show-completion: `{shells[0]}` is not one of {', '.join(_SHELLS)}")
+        os.environ["_MESHWRIGHT_COMPLETE"] = f"source_{shells[0]}"  # click reads what to print from there
+        words = []
     group = command_app([name for name in COMMANDS if " " not in name], completion=True)
     group(words, prog_name="meshwright", standalone_mode=False)
     return 0

@@ -10,7 +10,8 @@ import typer
 
 from ..errors import InputError
 from . import requests
-from .console import Terminal, write_file
+from .console import Terminal
+from .files import write_file
 from .screens import tradeoffs as tradeoffs_screen
 
 if TYPE_CHECKING:

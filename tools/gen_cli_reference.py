@@ -38,6 +38,9 @@ all commands take are accepted before and after the command.
 `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are honoured. A value is taken from a flag, else from `--set`, else from the
 request file, else from a variable, else it is the default.
 
+`meshwright --install-completion` adds completion of commands, options and catalogue names to your shell;
+`meshwright --show-completion zsh` (bash, fish, powershell) prints the script of any shell.
+
 With `--json` an error is `{"kind": "error", "code": ..., "message": ..., "hint": ..., "details": ...}`:
 
 | code | exit | meaning |

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from ..console import FORMAT_VERSION, Terminal
+from ..files import check_writable, write_file
 from ..screens import calibrate as calibrate_screen
 from ..screens import calibrate_runs as calibrate_runs_screen
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..console import FORMAT_VERSION, Terminal
+from ..files import reason
 
 if TYPE_CHECKING:
     from ...errors import FieldProblem
@@ -45,6 +46,9 @@ def command(
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "check", "items": items})
     if any(item.problems for item in checked):
         raise typer.Exit(1)
+
+
+_FOLDER = "name a folder that `emit -d` wrote"
 
 
 @dataclass(frozen=True)
@@ -128,11 +132,16 @@ def _read(path: Path) -> dict[str, str]:
     """Name -> text of the files in a folder."""
     from ...errors import InputError
 
+    texts, file = dict[str, str](), path
     try:
-        files = sorted(file for file in path.iterdir() if file.is_file())
-        return {file.name: file.read_text(encoding="utf-8") for file in files}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", hint="name a folder that `emit -d` wrote") from None
+        for file in sorted(item for item in path.iterdir() if item.is_file()):
+            texts[file.name] = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {reason(error)}", hint=_FOLDER) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file}, line {line}: not UTF-8 text", hint=_FOLDER) from None
+    return texts
 
 
 def _own_parser(target: str, files: dict[str, str]) -> str:

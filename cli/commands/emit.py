@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import options
-from ..console import FORMAT_VERSION, Terminal, write_file
+from ..console import FORMAT_VERSION, Terminal
+from ..files import make_folder, write_files
 
 
 def command(
@@ -83,14 +83,13 @@ def _write(terminal: Terminal, texts: dict[str, str], directory: Path, *, force:
             f"{directory} holds {shown}: nothing was written",
             hint="choose another `-d`; `--force` writes into it and overwrites what has the same name",
         )
+    made = make_folder(directory)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"cannot make {directory}: {reason}", hint="choose another `-d`") from error
-    if not os.access(directory, os.W_OK):
-        raise InputError(f"cannot write in {directory}: no permission", hint="choose another `-d`")
+        write_files({directory / name: text for name, text in texts.items()}, force=True)
+    except BaseException:  # Ctrl-C leaves no empty folder either
+        for folder in made:
+            folder.rmdir()
+        raise
     width = max(map(len, texts))
     for name, text in texts.items():
-        write_file(directory / name, text, force=True)
         terminal.talk(f"wrote {directory}/{name:<{width}}  {len(text.splitlines()):>4} lines")

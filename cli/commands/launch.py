@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import launch_flags, options
-from ..console import Terminal, check_writable, to_json, write_file
+from ..console import FORMAT_VERSION, Terminal, to_json
+from ..files import check_writable, write_file
 
 if TYPE_CHECKING:
     from ...runtime.job import Job
@@ -143,7 +144,7 @@ def command(
                       node_rank=node_rank, master_addr=master_addr, master_port=master_port,
                       max_restarts=max_restarts, dry=dry_run)  # fmt: skip
     if dry_run:
-        terminal.write(shell_line(settings, nodes) + "\n")
+        _show_command(terminal, shell_line(settings, nodes))
         return
     terminal.outlive_streams()
     _show_notes(job, notes, terminal.show_line)
@@ -152,6 +153,14 @@ def command(
     _train(terminal, recorder, settings, nodes, report, force=force)
     if node_rank == 0:  # the others have no report of the whole run
         _finish(terminal, recorder, settings, reference, report, force=force)
+
+
+def _show_command(terminal: Terminal, line: str) -> None:
+    """The command that would start the run on this node."""
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "command", "command": line})
+    else:
+        terminal.write(f"{line}\n")
 
 
 def _train(

@@ -9,7 +9,8 @@ import typer
 
 from .. import options, requests, tradeoffs
 from ..allocator import keep_freed_memory
-from ..console import Terminal, check_writable, write_file
+from ..console import Terminal
+from ..files import check_writable, write_file
 from ..screens import plan as plan_screen
 
 if TYPE_CHECKING:

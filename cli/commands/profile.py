@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import options, requests
-from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from ..console import FORMAT_VERSION, Terminal
+from ..files import check_writable, write_file
 
 if TYPE_CHECKING:
     from ...cost_models.layouts import Layout

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from .. import options
-from ..console import Terminal, check_writable, write_file
+from ..console import Terminal
+from ..files import check_writable, write_file
 from ..profiling.kernels import TARGET
 from . import profile, profile_links, profile_storage
 from .profile import Device, Quick, Resume

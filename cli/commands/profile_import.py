@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import options, text
-from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from ..console import FORMAT_VERSION, Terminal
+from ..files import check_writable, write_file
 from .profile import today
 
 if TYPE_CHECKING:

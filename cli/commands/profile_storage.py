@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import text
-from ..console import FORMAT_VERSION, Terminal, check_writable, table, write_file
+from ..console import FORMAT_VERSION, Terminal, table
+from ..files import check_writable, write_file
 from ..options import Force
 from .profile import Device, Quick, today
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from .. import options, requests
-from ..console import FORMAT_VERSION, Terminal, check_writable, write_file
+from ..console import FORMAT_VERSION, Terminal
+from ..files import check_writable, write_file
 
 
 def command(

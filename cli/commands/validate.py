@@ -10,7 +10,8 @@ import typer
 
 from ...errors import InputError
 from .. import options
-from ..console import FORMAT_VERSION, Terminal, check_writable
+from ..console import FORMAT_VERSION, Terminal
+from ..files import check_writable
 from ..screens import tuned_plans as plans_screen
 from ..screens import validate as validate_screen
 

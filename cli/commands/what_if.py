@@ -10,7 +10,8 @@ import typer
 
 from ...errors import InputError
 from .. import options, requests, text
-from ..console import Terminal, check_writable, write_file
+from ..console import Terminal
+from ..files import check_writable, write_file
 from ..screens import header as header_lines
 from ..screens import sensitivity as sensitivity_screen
 from ..screens import studies as studies_screen

@@ -77,8 +77,8 @@ class Candidate(DocumentPart):
     step_s_high: float | None = None
     terms: tuple[Term, ...]  # their exposed seconds sum to step_s
     memory: tuple[StageMemory, ...]  # one per stage
-    mfu: float  # in [0, 1]
-    hfu: float  # in [0, 1], with recomputation
+    mfu: float = Field(ge=0, le=1)
+    hfu: float = Field(ge=0)  # with recomputation
     tokens_per_s_per_gpu: float
     cost_usd_per_mtoken: float | None = None  # None: no price is known
     days: float | None = None  # of the whole run, as the next two; None: its tokens are not given

@@ -7,8 +7,9 @@ fields are added and its major one when a reader would break.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -18,7 +19,12 @@ from .candidate import Candidate
 from .certificate import Certificate, Outside, Preference, TargetComparison, TechniqueChoice
 from .island_use import Strategy
 
-FORMAT_VERSION = "1.5"
+FORMAT_VERSION = "1.6"
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """SHA-256 of a document in canonical JSON."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 class Profile(DocumentPart):
@@ -52,12 +58,13 @@ class Plan(DocumentPart):
     ways: tuple[Strategy, ...] | None = None  # the best of each way to use the islands of the cluster, fastest first
     # Causes, as in `certificate.stopped`, that cut a comparison after the search; the best layout is still proven.
     cut_short: tuple[str, ...] = ()
+    document_sha256: str | None = None  # of all other fields, in the file only: a file that was edited is refused
 
     @model_serializer(mode="wrap")
     def _without_choices(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Plans that had nothing to choose look as they always did."""
         fields: dict[str, Any] = handler(self)
-        for name in ("ways", "by_target", "preference"):
+        for name in ("ways", "by_target", "preference", "document_sha256"):
             fields = without_none(fields, name)
         optional = ("technique_choices", "cut_short", "origins")
         return {name: value for name, value in fields.items() if value or name not in optional}
@@ -78,4 +85,6 @@ class Plan(DocumentPart):
 
     def to_json(self) -> str:
         """The document as it is written to a file."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+        document = json.loads(json.dumps(self.model_dump(mode="json")))  # keys as text, as a reader finds them
+        document["document_sha256"] = digest_of(document)
+        return json.dumps(document, sort_keys=True, indent=1) + "\n"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ...errors import FieldProblem, InputError
-from .candidate import Candidate, candidate_id
+from . import integrity
 from .plan import FORMAT_VERSION, Plan
 
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
@@ -30,32 +31,21 @@ def read_plan(text: str, name: str) -> Plan:
             f"{name}: format {data.get('format_version')}, this version reads {FORMAT_VERSION}",
             hint="plan again, or use the version of meshwright that wrote it",
         )
+    if paths := list(integrity.unreadable_numbers(data)):
+        raise InputError.of([FieldProblem("not a finite number", file=name, field=path, hint=integrity.HINT)
+                             for path in paths])  # fmt: skip
+    seal = integrity.seal_problem(data)
     try:
         plan = Plan.model_validate(data)
-        for candidate in plan.candidates:
-            _check(candidate)
-        return plan
     except ValidationError as error:
         raise InputError.of([
             FieldProblem(problem["msg"].lower(), file=name, field=".".join(str(part) for part in problem["loc"]))
             for problem in error.errors()
         ]) from None  # fmt: skip
-
-
-def _check(candidate: Candidate) -> None:
-    exposed = sum(term.seconds for term in candidate.terms if term.exposed)
-    if abs(exposed - candidate.step_s) > 1e-6 * candidate.step_s:
-        raise InputError(
-            f"candidates.{candidate.choice - 1}.step_s: {candidate.step_s:g} s, its exposed terms sum to {exposed:g} s",
-            hint="the file was edited; plan again",
-        )
-    layout = candidate_id(candidate)
-    if layout != candidate.layout_id:
-        field = "stages" if candidate.layout_id.startswith(str(candidate.to_layout())) else "layout_id"
-        raise InputError(
-            f"candidates.{candidate.choice - 1}.{field}: the id says `{candidate.layout_id}`, the rest `{layout}`",
-            hint="the file was edited; plan again",
-        )
+    # A field that contradicts another says more than the digest does.
+    if problems := integrity.problems(plan, name) or ([replace(seal, file=name)] if seal else []):
+        raise InputError.of(problems)
+    return plan
 
 
 def load_plan(path: Path | str) -> Plan:

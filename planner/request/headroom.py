@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.units import gib, parse
 from ...errors import InputError
 from ...profiles.io.folders import PUBLISHED
@@ -21,6 +22,8 @@ from ...profiles.rates.calibration import load_yaml
 
 CHANCE = 0.05  # the upper end of the 90 % interval, as for step times
 NONE = "0%"
+# A GPU sold with 48 GB has 45.0 GiB by its driver (l40s): `48 GiB` of it means all.
+_NOMINAL = 1.07
 _HINT = "write a share (`5%`), a size (`4 GiB`), or `0` for none"
 
 
@@ -82,3 +85,14 @@ def check_headroom(text: str | None, memory_bytes: float) -> None:
     if text is not None and headroom_bytes(text, memory_bytes) >= memory_bytes:
         given = text if text.endswith("%") else f"{gib(parse(text, 'B'))} GiB"
         raise InputError(f"headroom {given} leaves nothing of the {gib(memory_bytes)} GiB per GPU", hint=_HINT)
+
+
+def check_limit(limit_bytes: float | None, cluster: ClusterSpec) -> None:
+    """Raises InputError for a limit of memory that no GPU of the cluster has."""
+    largest = max((group.gpu for group in cluster.groups), key=lambda gpu: gpu.memory_bytes)
+    if limit_bytes is not None and limit_bytes > _NOMINAL * largest.memory_bytes:
+        raise InputError(
+            f"workload.max_memory: {gib(limit_bytes)} GiB are more than the {gib(largest.memory_bytes)} GiB of "
+            f"{largest.name}",
+            hint="leave it out to use all of it; `what-if --set gpu.memory.capacity=...` prices a larger one",
+        )

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...cost_models.layouts import FIELD_NAMES, encode
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.params import lora_targets
+from ...cost_models.quantities.params import lora_shapes, lora_targets
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
@@ -162,6 +162,7 @@ def resolve(request: Request) -> Resolved:
         request=request, model=model, cluster=cluster, workload=workload, stack=stack, plain_stack=stack,
         target=target, warnings=(), stages=given_stages(request, model, target),
     ).switched()
+    headroom.check_limit(workload.max_memory_bytes, cluster)
     headroom.check_headroom(request.workload.headroom, resolved.memory_bytes)
     of_model = [Notice("model", text) for text in model_warnings]
     return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
@@ -201,6 +202,14 @@ def _check_adapters(model: ModelSpec, workload: Workload) -> None:
         raise InputError(
             f"train.lora: {model.name} has no {', '.join(missing)} projection outside its routed experts",
             hint=f"it has {', '.join(have)}: `--lora 16:{','.join(have)}`" if have else "no layer of it takes adapters",
+        )
+    widest = max(min(inputs, outputs) for kind in model.kinds
+                 for inputs, outputs, _ in lora_shapes(model, kind, workload.lora.targets).values())  # fmt: skip
+    if workload.lora.rank > widest:
+        names = ", ".join(workload.lora.targets)
+        raise InputError(
+            f"train.lora.rank: {workload.lora.rank} is more than the {widest} that {names} of {model.name} have",
+            hint="a higher rank than that of the matrix that adapters change adds nothing: give a lower one",
         )
 
 

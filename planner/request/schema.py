@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -13,6 +11,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from ...cost_models.specs.workload import Lora, LoraTarget, OptimizerName, Precision, Workload
 from ...cost_models.techniques import registry as techniques
 from ...errors import InputError
+from ..document.plan import digest_of
 from .fields import (
     LORA_DEFAULT,
     Batch,
@@ -129,7 +128,7 @@ class Request(_Model):
     @property
     def sha256(self) -> str:
         """Digest of the canonical form: equal requests have equal digests, wherever their values came from."""
-        return hashlib.sha256(json.dumps(request_to_dict(self), sort_keys=True).encode()).hexdigest()
+        return digest_of(request_to_dict(self))
 
     def to_workload(self, max_positions: int | None = None) -> Workload:
         """The workload in base units. `max_positions` bounds the default sequence length, not a given one.

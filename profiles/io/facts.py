@@ -7,14 +7,20 @@ A fact is a mapping `{value, source, confirmed, note}`, or in a user's file just
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...cost_models import units
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, did_you_mean, nearest
 from .document import Document, FieldPath, check_keys, dotted
 
 FACT_KEYS = ("value", "source", "confirmed", "note")
+# Spelled out, these look like none of the names.
+_ABBREVIATED = {"infiniband": "ib", "infinity-fabric": "xgmi"}
+# More than a thousand times the largest of the catalogues: whoever writes that meant another unit.
+_MOST: dict[units.Dimension, float] = {"B/s": 1e17, "B": 1e16, "FLOP/s": 1e20, "s": 1e4, "W": 1e7, "Hz": 1e13,
+                                       "USD/h": 1e6}  # fmt: skip
 
 
 class Facts:
@@ -64,7 +70,7 @@ class Facts:
         except InputError as error:
             self.fail(path, error.message, error.hint)
             return None
-        if not 0 < number < math.inf:
+        if not 0 < number <= _MOST.get(dimension, sys.float_info.max):
             self.fail(path, f"`{value}` must be above zero" if number <= 0 else f"`{value}` is too large")
             return None
         return number
@@ -99,7 +105,9 @@ class Facts:
             self.fail(path, f"`{value}` must be a name")
             return None
         if choices and value not in choices:
-            self.fail(path, f"`{value}` is not one of {', '.join(choices)}")
+            meant = _ABBREVIATED.get(value.lower(), "")
+            near = [meant] if meant in choices else nearest(value, choices)
+            self.fail(path, f"`{value}` is not one of {', '.join(choices)}", did_you_mean(near))
             return None
         return value
 

@@ -17,6 +17,9 @@ _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one wh
 _DEEPEST = 200  # nested collections; the C composer recurses, and overflows the stack of the process at some 10,000
 
 
+_OCTAL = re.compile(r"([-+]?)0[0_]*([1-7][0-7_]*)")
+
+
 class _Loader(_BaseLoader):  # type: ignore[misc]  # the base is chosen at import
     """Safe loader with the number rules of YAML 1.2."""
 
@@ -49,6 +52,7 @@ def parse_yaml(name: str, text: str) -> Document:
         if root is None:
             raise file_error(name, 0, "the file is empty")
         reject_duplicates(name, root)
+        _reject_octal(name, root)
         return Document(name, loader.construct_document(root), line_of=partial(line_in, root))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -125,6 +129,24 @@ def reject_duplicates(name: str, root: yaml.Node) -> None:
         done.add(id(node))
 
     visit(root, (), frozenset())
+
+
+def _reject_octal(name: str, root: yaml.Node) -> None:
+    """Raises InputError for `010`, which YAML 1.1 reads as 8 and whoever wrote it as 10."""
+    pending, done = [root], set[int]()
+    while pending:
+        node = pending.pop()
+        if id(node) in done:
+            continue
+        done.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            pending += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            pending += node.value
+        elif node.tag == "tag:yaml.org,2002:int" and (octal := _OCTAL.fullmatch(node.value)):
+            message = f"`{node.value}` would be read as an octal number, {int(octal[2].replace('_', ''), 8):,}"
+            hint = f"write `{octal[1]}{octal[2]}` without the zero before it, or quote it as text"
+            raise file_error(name, node.start_mark.line + 1, message, hint)
 
 
 def _reject_depth(name: str, text: str) -> None:

@@ -84,7 +84,7 @@ def test_json_is_one_document(name: str, plans: Path) -> None:
     result = run_here("--json", *commands(best(plans)["layout_id"])[name], cwd=plans)
     assert result.code == 0, result.err
     document = json.loads(result.out)
-    assert document["format_version"] == ("1.5" if name == "plan" else "1.0")
+    assert document["format_version"] == ("1.6" if name == "plan" else "1.0")
     assert document["kind"]
     assert list(document) == sorted(document)
 

@@ -9,7 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from meshwright.cli.console import Progress, Terminal, write_file
+from meshwright.cli.console import Progress, Terminal
+from meshwright.cli.files import write_file
 from meshwright.cli.settings import Settings
 
 from meshwright.errors import InputError

@@ -14,6 +14,8 @@ from meshwright.planner.targets.launchers.registry import LAUNCHERS
 
 from meshwright.errors import InputError
 
+from ..sample_plan import unsealed
+
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_scripts_of_valid_shell_and_the_plan(plan_file: Path, tmp_path: Path, launcher: str) -> None:
@@ -38,7 +40,7 @@ def test_what_cannot_be_written(plan_file: Path) -> None:
     data["candidates"][0]["layout"]["precision"] = "fp16"
     data["candidates"][0]["layout_id"] += "-fp16"
     with pytest.raises(LayoutRefusedError, match="trains in bf16 or fp32") as caught:
-        emit(read_plan(json.dumps(data), "plan.json"))
+        emit(read_plan(json.dumps(unsealed(data)), "plan.json"))
     assert caught.value.fields == ("precision",)
 
 

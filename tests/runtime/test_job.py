@@ -31,6 +31,7 @@ from meshwright.runtime.status import Status, read_all
 
 from meshwright.errors import InputError, UnsupportedError
 
+from ..sample_plan import unsealed
 from ..snapshots import ROOT, environment
 from .jobs import job
 
@@ -40,7 +41,7 @@ Edit = Callable[[dict[str, Any]], None]
 def edited(plan_file: Path, edit: Edit) -> str:
     data = json.loads(plan_file.read_text(encoding="utf-8"))
     edit(data)
-    return json.dumps(data)
+    return json.dumps(unsealed(data))
 
 
 def set_(*path: Any, value: Any) -> Edit:
@@ -75,9 +76,9 @@ def test_a_plan_becomes_a_job(plan_file: Path) -> None:
         (set_("resolved", "model", "kinds", 0, "attention", "heads", value=0), "kinds.0.attention.heads"),
         (set_("resolved", "model", "pattern", value=[0] * 31 + [7]), "resolved.model.pattern"),
         (set_("resolved", "stack", value=None), "resolved.stack"),
-        (set_("resolved", "workload", value={}), "resolved.workload.seq_len"),
-        (set_("resolved", "workload", "global_batch", value=63), "candidates.0.layout.micro_batch"),
-        (set_("resolved", "cluster", "groups", 0, "num_nodes", value=2), "candidates.0.layout"),
+        (set_("resolved", "workload", value={}), "resolved: cluster or workload is damaged"),
+        (set_("resolved", "workload", "global_batch", value=63), "candidates.0.tokens_per_s_per_gpu"),
+        (set_("resolved", "cluster", "groups", 0, "num_nodes", value=2), "candidates.0.tokens_per_s_per_gpu"),
         (set_("candidates", 0, "stages", 0, "layers", value=[0, 1]), "candidates.0.stages"),
         (set_("candidates", 0, "stages", 0, "stage", value=1), "candidates.0.stages"),
         (set_("candidates", 0, "stages", 0, "embedding", value=False), "candidates.0.stages"),

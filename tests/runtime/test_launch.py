@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ..sample_plan import unsealed
 from ..snapshots import environment
 from .launched import WAIT_S, all_gone, finish, parent_of, start, workers
 
@@ -39,7 +40,7 @@ def test_a_rehearsal_agrees_and_reports(plan: Path, tmp_path: Path) -> None:
     """Of a placed plan: its ranks act as others, and train the same."""
     document = json.loads(plan.read_text(encoding="utf-8"))
     document["candidates"][0]["placement"]["logical_of_rank"] = [*range(4, 8), *range(4)]
-    plan.write_text(json.dumps(document), encoding="utf-8")
+    plan.write_text(json.dumps(unsealed(document)), encoding="utf-8")
     report = tmp_path / "run.json"
     code, out, err = finish(start(str(plan), "--scale-down", "--steps", "4", "--check-parity", "--report", str(report)))
     assert code == 0, err

@@ -16,6 +16,8 @@ from meshwright.runtime.job import job_of, unsupported
 
 from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
 
+from ..sample_plan import unsealed
+
 EXPLICIT = {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "max_positions": 8192, "ffn_hidden": 128}
 LACKS = [
     ({"model": "llama-3-8b", "optimizer": "adamw-8bit"}, "no optimizer adamw-8bit"),
@@ -71,7 +73,7 @@ def test_an_edited_plan_does_not_train_adapters_that_sit_nowhere() -> None:
     damaged["resolved"]["model"]["kinds"][0] |= {"feed_forward": None, "num_norms": 1}
     damaged["resolved"]["workload"]["lora"]["targets"] = ["gate"]
     with pytest.raises(UnsupportedError, match=r"adapters of llama-3\.1-8b sit on q, k, v, o, not on gate"):
-        job_of(read_plan(json.dumps(damaged), "plan.json"), 1)
+        job_of(read_plan(json.dumps(unsealed(damaged)), "plan.json"), 1)
 
 
 @pytest.mark.parametrize(("model", "seq_len"), RUNS)

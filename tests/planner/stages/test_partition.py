@@ -50,6 +50,8 @@ from meshwright.planner.stages.solve import Solved, solve
 
 from meshwright.errors import InputError
 
+from ...sample_plan import unsealed
+
 
 def model(layers: int, *, kinds: int = 1, vocab: int = 32000) -> ModelSpec:
     attention = Attention(heads=16, kv_heads=4, head_dim=64, value_head_dim=64)
@@ -474,7 +476,7 @@ def test_the_plan_is_read_back(tmp_path: File) -> None:
     chunks = [chunk for chunk in data["candidates"][0]["stages"] if chunk["layers"]]
     chunks[0]["layers"][1] += 1
     chunks[1]["layers"][0] += 1
-    path.write_text(json.dumps(data), encoding="utf-8")
+    path.write_text(json.dumps(unsealed(data)), encoding="utf-8")
     with pytest.raises(InputError, match=r"candidates\.0\.stages"):
         load_plan(path)
 

@@ -145,7 +145,7 @@ def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     (tmp_path / "ds_config.json").write_bytes(b"\xff\xfe")
     assert main(["check", str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "ds_config.json, line 1: not UTF-8 text" in capsys.readouterr().err
 
 
 def test_what_is_no_release_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

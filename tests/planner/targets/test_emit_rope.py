@@ -19,6 +19,7 @@ from meshwright.planner.targets.option_lists import option_list
 from meshwright.planner.targets.setup import Setup
 from meshwright.profiles.model.explicit_form import read_explicit_form
 
+from ...sample_plan import unsealed
 from .emit_plans import config_of
 
 MAIN = {"megatron": "megatron.args", "megatron-bridge": "bridge_plan.py", "torchtitan": "torchtitan_plan.py"}
@@ -132,7 +133,7 @@ def test_scaling_that_is_edited_out_is_noticed() -> None:
 def test_a_plan_that_does_not_say_is_emitted_with_a_warning() -> None:
     data = json.loads(plan_of("llama-3.1-8b").to_json())
     del data["resolved"]["model"]["rope_scaling"]
-    older = read_plan(json.dumps(data), "plan.json")
+    older = read_plan(json.dumps(unsealed(data)), "plan.json")
     for target in ("megatron", "megatron-bridge", "torchtitan"):
         said = emit(older, target, choice=1) if target != "torchtitan" else emit(_titan(older), target)
         assert "assumed, since the model's config does not say: rope_scaling none" in said.warnings
@@ -142,7 +143,7 @@ def _titan(plan: Plan) -> Plan:
     """The same model on a layout that torchtitan has."""
     other = json.loads(plan_of("llama-3.1-8b", "dp64-mbs1-z2-rfull", "torchtitan").to_json())
     other["resolved"]["model"] = plan.resolved["model"]
-    return read_plan(json.dumps(other), "plan.json")
+    return read_plan(json.dumps(unsealed(other)), "plan.json")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,233 @@
+"""Inputs that were once believed, or met with a message that helped nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cli.files import write_files
+from meshwright.planner import api
+
+from meshwright.errors import InputError
+
+from ..snapshots import ROOT, environment, run, run_here
+
+MEMORY = ["memory", "--model", "llama-3.1-8b", "--layout", "dp8-mbs1-z3-rfull"]
+
+
+@pytest.fixture(scope="module")
+def plan_text() -> str:
+    return api.plan(model="gpt2", gpu="h100-sxm-80gb", gpus=2, lengths="512:1,1024:3").to_json()
+
+
+def _edited(text: str, path: str, value: Any) -> str:
+    document = json.loads(text)
+    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    inner = document
+    for part in way:
+        inner = inner[part]
+    inner[last] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize("command", ["memory", "emit", "explain", "report", "check"])
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("request.model", "llama-3.1-8b", "request: its digest is"),
+        ("candidates.0.hfu", float("nan"), "candidates.0.hfu: not a finite number"),
+        ("candidates.1.hfu", float("inf"), "candidates.1.hfu: not a finite number"),
+        ("candidates.0.mfu", 0.99, "candidates.0.mfu: 0.99, by the other layouts it is"),
+        ("candidates.0.mfu", 1.5, "candidates.0.mfu: input should be less than or equal to 1"),
+        ("candidates.0.memory.0.device_bytes", 1e9, "candidates.0.memory.0.device_bytes: 1e+09, reserve and context"),
+        ("candidates.0.memory.0.weights_bytes", 1e9, "candidates.0.memory.0.allocated_bytes: "),
+        ("candidates.2.tokens_per_s_per_gpu", 1.0, "candidates.2.tokens_per_s_per_gpu: 1, the tokens"),
+    ],
+)
+def test_a_plan_edited_by_hand_is_refused(
+    tmp_path: Path, plan_text: str, command: str, path: str, value: Any, named: str
+) -> None:
+    (tmp_path / "plan.json").write_text(_edited(plan_text, path, value))
+    result = run_here(command, "plan.json", cwd=tmp_path)
+
+    assert (result.code, result.out) == (2, "")
+    assert f"plan.json, {named}" in result.err
+
+
+def test_a_plan_as_written_is_accepted(tmp_path: Path, plan_text: str) -> None:
+    (tmp_path / "plan.json").write_text(plan_text)
+    assert run_here("check", "plan.json", cwd=tmp_path).code == 0
+
+
+def test_all_edits_are_named_at_once(tmp_path: Path, plan_text: str) -> None:
+    twice = _edited(_edited(plan_text, "candidates.0.memory.0.device_bytes", 1e9), "request.top", 3)
+    (tmp_path / "plan.json").write_text(twice)
+    result = run_here("check", "plan.json", cwd=tmp_path)
+
+    assert "2 things are wrong" in result.err
+
+
+@pytest.mark.parametrize("words", [["show", "models"], ["--help"], ["show", "models", "--json"]])
+def test_closed_standard_output_is_one_line(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "meshwright", *words], cwd=ROOT, env=environment(), timeout=60,
+                          preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+    assert done.returncode == 2
+    assert done.stderr.lower() == "error: cannot write to standard output: bad file descriptor\n"
+
+
+def test_a_file_does_not_take_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    words = ["plan", "--model", "gpt2", "--gpu", "h100-sxm-80gb", "--gpus", "1", "-o", str(tmp_path / "plan.json")]
+    subprocess.run([sys.executable, "-m", "meshwright", *words], cwd=ROOT, env=environment(), timeout=60,
+                   preexec_fn=lambda: os.closerange(0, 3))  # fmt: skip
+
+    assert json.loads((tmp_path / "plan.json").read_text())["kind"] == "plan"
+
+
+def _no_room() -> None:
+    """No file may grow beyond 20,000 bytes: fewer than the plan beside the launch files has."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def test_emit_leaves_nothing_on_a_full_disk(tmp_path: Path, plan_text: str) -> None:
+    (tmp_path / "plan.json").write_text(plan_text)
+    words = ["emit", "plan.json", "-d", "a/run"]
+    done = subprocess.run([sys.executable, "-m", "meshwright", *words], cwd=tmp_path, env=environment(), timeout=60,
+                          preexec_fn=_no_room, stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+    assert done.returncode == 2
+    assert "cannot write a/run/plan.json: file too large" in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
+def test_files_stay_as_they_were_if_one_of_them_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "first").write_text("old")
+    (tmp_path / "second").mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        write_files({tmp_path / "first": "new", tmp_path / "second": "new"}, force=True)
+
+    assert (tmp_path / "first").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+def _loop(folder: Path) -> Path:
+    (folder / "loop").symlink_to("loop")
+    return folder / "loop"
+
+
+def _below_file(folder: Path) -> Path:
+    (folder / "file").write_text("")
+    return folder / "file" / "plan.json"
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (_loop, "too many levels of symbolic links"),
+        (_below_file, "there is no folder"),
+        (lambda folder: folder / ("n" * 300), "file name too long"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_paths_that_no_file_can_have(
+    tmp_path: Path, made: Callable[[Path], Path], message: str, force: bool
+) -> None:
+    path = made(tmp_path)
+    with pytest.raises(InputError, match=message):
+        write_files({path: "text"}, force=force)
+    assert (tmp_path / "loop").is_symlink() == (made is _loop)
+
+
+def test_a_symbolic_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real")
+    write_files({tmp_path / "link": "text"}, force=False)
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "text"
+
+
+@pytest.mark.parametrize(("number", "meant"), [("010000", "4,096"), ("-0_17", "15")])
+def test_a_leading_zero_is_not_read_as_octal(tmp_path: Path, number: str, meant: str) -> None:
+    (tmp_path / "r.yaml").write_text(f"model: gpt2\ncluster: dgx-h100:1\nworkload:\n  seq_len: {number}\n")
+    result = run_here("plan", "r.yaml", cwd=tmp_path)
+
+    assert result.code == 2
+    assert f"r.yaml, line 4: `{number}` would be read as an octal number, {meant}" in result.err
+
+
+def test_a_link_faster_than_any_is_refused_and_abbreviations_are_known(tmp_path: Path) -> None:
+    text = "groups: [{node: dgx-h100, count: 2}]\nlinks: {inter_node: {bandwidth: 1e30 Gb/s, kind: infiniband}}\n"
+    (tmp_path / "c.yaml").write_text(text)
+    result = run_here(*MEMORY, "--cluster", "c.yaml", cwd=tmp_path)
+
+    assert result.code == 2
+    assert "bandwidth: `1e30 Gb/s` is too large" in result.err
+    assert "hint: did you mean `ib`?" in result.err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--lora", "99999"], "train.lora.rank: 99999 is more than the 4096 that q, v of llama-3.1-8b have"),
+        (["--lora", "2000:k"], "2000 is more than the 1024 that k of llama-3.1-8b have"),
+        (["--max-memory", "500GiB"], "max_memory: 500.0 GiB are more than the 79.6 GiB of h100-sxm-80gb"),
+    ],
+)
+def test_what_no_model_and_no_gpu_has_is_refused(more: list[str], message: str) -> None:
+    result = run_here(*MEMORY, "--gpu", "h100-sxm-80gb", "--gpus", "8", *more)
+
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_the_nominal_size_of_a_gpu_is_no_error() -> None:
+    assert run_here(*MEMORY, "--gpu", "h100-sxm-80gb", "--gpus", "8", "--max-memory", "80GiB").code == 0
+
+
+def test_check_names_the_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text\n")
+    (tmp_path / "b.bin").write_bytes(b"one\ntwo \xa3\n")
+    result = run_here("check", ".", cwd=tmp_path)
+
+    assert result.code == 2
+    assert "error: b.bin, line 2: not UTF-8 text" in result.err
+
+
+@pytest.mark.parametrize(("shell", "mark"), [("bash", "COMPREPLY"), ("zsh", "#compdef"), ("fish", "complete -")])
+def test_the_completion_script_is_that_of_the_shell(shell: str, mark: str) -> None:
+    result = run("--show-completion", shell)
+
+    assert result.code == 0
+    assert mark in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--show-completion", "csh"], "`csh` is not one of bash, zsh, fish"),
+        (["--install-completion", "zsh"], "--install-completion takes no value"),
+    ],
+)
+def test_a_shell_that_cannot_be_completed_is_an_error(words: list[str], message: str) -> None:
+    result = run(*words)
+
+    assert result.code == 2
+    assert message in result.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_of_a_catalogue_complete(shell: str) -> None:
+    words = "meshwright plan --gpu h100-s"
+    asked = {"_MESHWRIGHT_COMPLETE": f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": "3",
+             "_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip
+    result = run(env=asked)
+
+    assert re.search(r"\bh100-sxm-80gb\b", result.out)
