@@ -11,12 +11,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from .files import reason
+from .progress import Heartbeat, Progress
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FORMAT_VERSION = "1.0"
-_EIGHTHS = " ▏▎▍▌▋▊▉"
-_BEFORE_PROGRESS_S, _BETWEEN_LINES_S = 0.5, 5.0  # of a bar; of a log where there is no terminal
 
 
 def use_color(color: str, stream: IO[str], environ: Mapping[str, str] | None = None) -> bool:
@@ -48,6 +47,7 @@ class Terminal:
         # Whether the user was told of Ctrl-C already: Typer reports it a second time, as an exit code.
         self.interruption_shown = False
         self._outlives_streams = False
+        self._heartbeat: Heartbeat | None = None
 
     @cached_property
     def out(self) -> Console:
@@ -127,6 +127,8 @@ class Terminal:
 
     @contextmanager
     def _writing(self, stream: IO[str]) -> Iterator[None]:
+        if self._heartbeat is not None:
+            self._heartbeat.spoke()
         try:
             yield
             if self._outlives_streams:
@@ -142,49 +144,34 @@ class Terminal:
         return f"\x1b[1;{color}m{text}\x1b[0m" if use_color(self.settings.color, sys.stderr) else text
 
     @contextmanager
-    def progress(self, label: str, *, lines: bool = False) -> Iterator[Progress]:
-        """A bar on stderr: only on a terminal, only after half a second, gone at the end. Under --verbose a log. lines:
-        a log of a line now and then where there is no terminal, of what may take minutes."""
+    def progress(self, label: str) -> Iterator[Progress]:
+        """A bar on stderr: only on a terminal, only after half a second, gone at the end. Under --verbose a log; else,
+        without a terminal, what the heartbeat says."""
         silent = self.settings.quiet or self.settings.json or self.settings.no_progress
-        drawn = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        drawn = not silent and self._on_terminal()
         started = time.monotonic()
-        log = self.talk if self.settings.verbose or (lines and not silent and not drawn) else None
-        bar = Progress(label, enabled=drawn, log=log, every_s=_BETWEEN_LINES_S if lines else 0.0)
+        progress = Progress(label, enabled=drawn, log=self.talk if self.settings.verbose else None)
+        doing = self._heartbeat.doing if self._heartbeat else []
+        doing.append(progress)
         try:
-            yield bar
+            yield progress
         finally:
-            bar.clear()
+            doing.remove(progress)
+            progress.clear()
             self.verbose(f"{label}: {time.monotonic() - started:.2f} s elapsed")
 
-
-class Progress:
-    """Called with (done, total) and an optional note; draws on one line of stderr."""
-
-    def __init__(
-        self, label: str, *, enabled: bool = False, log: Callable[[str], None] | None = None, every_s: float = 0.0
-    ) -> None:
-        self._label, self._enabled, self._log = label, enabled and log is None, log
-        self._every_s = self._next_log_s = every_s
-        self._started = time.monotonic()
-        self._next_s, self._drawn = _BEFORE_PROGRESS_S, False
-
-    def __call__(self, done: float, total: float, note: str = "") -> None:
-        elapsed = time.monotonic() - self._started
-        if self._log is not None and elapsed >= self._next_log_s:
-            self._next_log_s = elapsed + self._every_s
-            self._log(f"{self._label}: {done:,.0f} of {total:,.0f} {note}".rstrip())
-        if not self._enabled or elapsed < self._next_s:
+    @contextmanager
+    def heartbeat(self, name: str) -> Iterator[None]:
+        """Without a terminal, a line on stderr after 10 s of silence: `plan: searching: 12 of 80, 20 s so far`."""
+        if self.settings.quiet or self.settings.no_progress or self._on_terminal():
+            yield
             return
-        self._next_s = elapsed + 0.1  # ten times a second: more is flicker
-        self._drawn = True
-        share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
-        sys.stderr.write(f"\r\x1b[K{self._label} {bar(share, 24, unicode=True):<24} {share:4.0%} {note}")
-        sys.stderr.flush()
+        self._heartbeat = Heartbeat(lambda text: self.talk(f"{name}: {text}"), "at work")
+        with self._heartbeat.beating():
+            yield
 
-    def clear(self) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+    def _on_terminal(self) -> bool:
+        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def make_console(color: str, stream: IO[str]) -> Console:
@@ -225,14 +212,6 @@ def table(*columns: str, rows: Iterable[Sequence[Any]], right: Iterable[str] = (
     for row in rows:
         result.add_row(*row)
     return result
-
-
-def bar(share: float, width: int, *, unicode: bool) -> str:
-    """A bar of `share` (0..1) of `width` cells, in eighths of a cell; in `#` where the encoding has no blocks."""
-    if not unicode:
-        return "#" * round(share * width)
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def to_json(document: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -199,8 +200,11 @@ def command_app(names: Sequence[str], *, completion: bool = False) -> typer.Type
 def _invoke(terminal: Terminal, name: str, words: list[str]) -> int:
     import typer
 
+    # A run of `launch` has lines of its own, and may take weeks.
+    beat = nullcontext() if name == "launch" else terminal.heartbeat(name)
     try:
-        result = command_app([name])(words, prog_name=f"meshwright {name}", standalone_mode=False, obj=terminal)
+        with beat:
+            result = command_app([name])(words, prog_name=f"meshwright {name}", standalone_mode=False, obj=terminal)
     except typer.Abort:
         return _interrupted(terminal)
     except SystemExit as exited:  # what Typer makes of a broken pipe, even outside its standalone mode

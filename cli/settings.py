@@ -27,7 +27,7 @@ HELP = """\
   --json            One JSON document on stdout
   -q, --quiet       Only errors
   -v, --verbose     Search log on stderr
-  --no-progress     No progress bar
+  --no-progress     No bar or lines of progress
   --color WHEN      auto, always or never [default: auto]
   --profiles-path DIR
                     More GPUs, nodes, models and stacks, before the built-in ones

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import options, requests
-from ..console import FORMAT_VERSION, Progress, Terminal
+from ..console import FORMAT_VERSION, Terminal
+from ..progress import Progress
 from ..screens import memory as memory_screen
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _traced(
 
     stages = [stage] if stage is not None else distinct_stages(job)
     comparisons = []
-    with terminal.progress("tracing", lines=True) as progress:
+    with terminal.progress("tracing") as progress:
         for done, index in enumerate(stages):
             progress(done, len(stages), f"stage {index}")
             planned = candidate.memory[index].model_dump()

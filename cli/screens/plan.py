@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
-from ..console import bar, table
+from ..console import table
+from ..progress import bar
 from .conclusion import closing_lines, layered
 from .facts import Facts
 from .header import header, space_line

@@ -6,11 +6,13 @@ import io
 import os
 import re
 import stat
+import time
 from pathlib import Path
 
 import pytest
-from meshwright.cli.console import Progress, Terminal
+from meshwright.cli.console import Terminal
 from meshwright.cli.files import write_file
+from meshwright.cli.progress import Progress
 from meshwright.cli.settings import Settings
 
 from meshwright.errors import InputError
@@ -144,12 +146,33 @@ def test_bars_fall_back_to_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Terminal(Settings()).unicode
 
 
-def test_a_log_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two passes a second for 12 s, a line every 5."""
-    clock, said = [0.0], list[str]()
-    monkeypatch.setattr("meshwright.cli.console.time.monotonic", lambda: clock[0])
-    progress = Progress("tracing", log=said.append, every_s=5.0)
-    for index in range(24):
-        clock[0] = index / 2
-        progress(index, 24, "stage 0")
-    assert said == ["tracing: 10 of 24 stage 0", "tracing: 20 of 24 stage 0"]
+def _silent_command(monkeypatch: pytest.MonkeyPatch, settings: Settings, speak_s: float = 9.0) -> str:
+    """What a command that works 0.7 s says where silence is 0.2 s long; it speaks itself after speak_s."""
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("meshwright.cli.progress.SILENCE_S", 0.2)
+    terminal = Terminal(settings)
+    with terminal.heartbeat("plan"), terminal.progress("searching") as progress:
+        progress(3, 80, "best 1.2")
+        for moment in range(7):
+            time.sleep(0.1)
+            if moment * 0.1 >= speak_s:
+                terminal.talk("spoken")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(json=True)])
+def test_no_command_is_silent_for_long_without_a_terminal(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    lines = _silent_command(monkeypatch, settings).splitlines()
+
+    assert len(lines) in (2, 3)
+    assert all(re.fullmatch(r"plan: searching: 3 of 80 best 1\.2, \d s so far", line) for line in lines)
+
+
+def test_a_command_that_speaks_needs_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(_silent_command(monkeypatch, Settings(), speak_s=0.0).splitlines()) == {"spoken"}
+
+
+@pytest.mark.parametrize("settings", [Settings(quiet=True), Settings(no_progress=True)])
+def test_no_heartbeat_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    assert _silent_command(monkeypatch, settings) == ""

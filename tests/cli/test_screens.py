@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from meshwright.cli.commands.diff import differences
 from meshwright.cli.commands.explain import origins_of
-from meshwright.cli.console import bar, make_console, print_part, table, to_json
+from meshwright.cli.console import make_console, print_part, table, to_json
+from meshwright.cli.progress import bar
 from meshwright.cli.screens import explain as explain_screen
 from meshwright.cli.screens import listings as listings_screen
 from meshwright.cli.screens import memory as memory_screen

@@ -24,6 +24,7 @@ from ..snapshots import environment
 from .inputs import Input, draw
 
 LIMIT_S = 60.0  # of a core; no drawn input takes 20 s
+WAIT_S = 600.0  # by the clock
 CODES = (0, 1, 2, 130)
 
 
@@ -96,7 +97,7 @@ def _alarm() -> Iterator[None]:
     before = signal.signal(signal.SIGPROF, ring)
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     # Code that waits, or never returns to Python, takes no alarm: the process ends, and says where it was.
-    faulthandler.dump_traceback_later(10 * LIMIT_S, exit=True, file=2)
+    faulthandler.dump_traceback_later(WAIT_S, exit=True, file=2)
     try:
         yield
     finally:
