@@ -67,6 +67,8 @@ class Used:
 
 
 def _refused(case: Case) -> str:
+    if case.order:
+        return f"the order {case.order} is simulated, which no fit is"
     try:
         rates_of(case)
     except InputError as error:

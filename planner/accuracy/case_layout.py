@@ -9,6 +9,7 @@ from typing import Any
 
 from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, SCHEDULES, Layout, default_schedule, module_mask
 from ...cost_models.specs.cluster import ClusterSpec
+from .order import ORDERS, PRICED_AS
 from .remat import is_remat, with_policy
 from .row import RowReader
 from .tuning import option
@@ -16,6 +17,7 @@ from .tuning import option
 _SCHEDULES = {
     **{name: name for name in SCHEDULES},
     "none": "1f1b", "interleaved-1f1b": "interleaved", "zbv": "zb-v", "dualpipev": "dualpipe-v",
+    **dict.fromkeys(ORDERS, PRICED_AS),
 }  # fmt: skip
 _MODULES = {
     "core_attn": ("attn",), "attn": ("attn",), "layernorm": ("norm",), "norm": ("norm",), "moe_act": ("act",),
@@ -69,8 +71,19 @@ def _micro_batch(row: RowReader, dp: int, sharing: int) -> int:
     return row.whole("layout", "micro_batch", default=1, label="micro_batch 1 (not stated)")
 
 
+def order_of(row: RowReader) -> str:
+    """The order of the row's pipeline where no layout names it, else empty."""
+    stated = _stated_schedule(row)
+    return stated if stated in ORDERS and row.whole("layout", "pp", default=1) > 1 else ""
+
+
+def _stated_schedule(row: RowReader) -> str:
+    stated = str(row.get("layout", "schedule") or "none").lower().replace("_", "-")
+    return {"vhalf": "v-half", "vmin": "v-min"}.get(stated, stated)
+
+
 def _schedule(row: RowReader, pp: int, num_layers: int) -> tuple[int, int]:
-    stated = str(row.get("layout", "schedule") or "none").lower()
+    stated = _stated_schedule(row)
     name = _SCHEDULES.get(stated)
     if name is None:
         row.assume(f"schedule {stated} priced as 1f1b (approximation)")

@@ -54,6 +54,8 @@ class Case:
     # Switches of the software, as stated.
     features: Mapping[str, Any]
     layout: Layout
+    # The order of a pipeline that `layout` cannot name and is priced in another for; empty: it names it (order.py).
+    order: str = ""
     # Layers of each pipeline chunk where they are uneven.
     chunks: tuple[int, ...] | None
     # Whether the source states what is recomputed.

@@ -18,6 +18,7 @@ from ...errors import InputError
 from ...profiles.stack.load import family_of
 from ...profiles.stack.stack_file import load_stacks
 from ..evaluation import intervals
+from . import order
 from .batch_pricing import ledger_of, rates_of
 from .outcome import RunOutcome
 from .row import Case, Unpriced
@@ -106,13 +107,16 @@ def predict(case: Case, software: StackSpec | None = None) -> Prediction:
     rates = rates_of(case, software=software)
     ledger = ledger_of([case], rates)
     estimate = step.price(ledger, rates, detail=True)
-    step_s = float(estimate.step_s[0])
+    terms = {name: float(seconds[0]) for name, seconds in estimate.terms.items()}
+    if case.order:
+        terms["bubble"] += order.longer_s(case.order, ledger, rates)
+    step_s = sum(terms.values())
     if not np.isfinite(step_s) or step_s <= 0:
         raise InputError("no time can be given for this layout")
     return Prediction(
         step_s=step_s,
         peak_memory_bytes=peak_memory(case, ledger, rates, estimate),
-        terms={name: float(seconds[0]) for name, seconds in estimate.terms.items()},
+        terms=terms,
     )
 
 
@@ -127,6 +131,8 @@ def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimat
         totals = [float(sum(buffers[name][0] for name in BUFFERS if name != "graphs")) for buffers in apart]
     else:
         totals = [float(reserved_memory.reserved_bytes(memory, rates, j)[0]) for j in profiles]
+    if case.order:
+        totals = [total - order.freed_bytes(case.order, ledger, j) for j, total in enumerate(totals)]
     if scope == "last rank":
         most = totals[int(np.argmax(ledger.splits.first[0]))]
     elif scope == "one rank":

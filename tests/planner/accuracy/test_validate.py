@@ -22,7 +22,7 @@ from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.stack_features import switched_layout
 from meshwright.planner.accuracy.summary import RunCounts, validation
 from meshwright.planner.accuracy.sweeps import kendall_tau, sweep_of
-from meshwright.planner.accuracy.validate import predict, source_of, validate
+from meshwright.planner.accuracy.validate import Prediction, predict, source_of, validate
 from meshwright.profiles.io.reader import read_document
 from meshwright.profiles.stack.load import FAMILIES, load_stack, stack_for, stack_names
 
@@ -286,6 +286,25 @@ def test_the_memory_of_the_kind_and_rank_that_was_measured(tmp_path: Path) -> No
 
     assert peak("allocated") < peak("reserved") < peak("nvidia-smi")
     assert peak("allocated") == max(peak("allocated", "one rank"), peak("allocated", "last rank"))
+
+
+def test_orders_that_no_layout_names(tmp_path: Path) -> None:
+    """The less of its activations a V keeps, the more it waits (arXiv 2405.15362): where F, I and W differ
+    V-Half as long as 1F1B, V-Min longer."""
+    def run(schedule: str) -> Prediction:
+        changed = row(schedule=f"schedule: {schedule}", pp="pp: 8", tp="tp: 1", sp="sp: false", dp="dp: 2",
+                      global_batch="global_batch: 64")  # fmt: skip
+        return predict(one(tmp_path, changed))
+
+    names = ("zb-v", "v-half", "v-min")
+    runs = {name: run(name) for name in names}
+    times = [runs[name].step_s for name in names]
+    assert times == sorted(times)
+    assert times[0] < times[1] < 1.01 * run("1f1b").step_s < times[2]
+    kept = [runs[name].peak_memory_bytes for name in ("v-min", "v-half", "zb-v")]
+    assert kept == sorted(kept)
+    assert run("V_Half") == runs["v-half"]
+    assert sum(runs["v-half"].terms.values()) == pytest.approx(runs["v-half"].step_s)
 
 
 def test_stacks_belong_to_families() -> None:
