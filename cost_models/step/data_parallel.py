@@ -63,16 +63,21 @@ def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, 
     alone = not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups))
     if alone and not of_whole_weights_s(ledger, rates).any():
         return np.zeros(len(x))
-    # Only the last backward pass of a chunk completes its gradients, and only its first forward pass needs the weights.
-    # With one chunk that leaves one micro-batch to hide behind. With v chunks the reduction of a chunk starts while the
-    # device still works on the p micro-batches of its other v - 1 chunks.
-    window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
-    window = np.minimum(window, ledger.m)
-    room = window * (np.array([forward, backward]) - used)
+    room = window(ledger) * (np.array([forward, backward]) - used)
     shown = np.zeros(len(x))
     for traffic in ledger.traffic:
         shown += traffic.share * shown_s(rates.stack, *once_per_step_s(ledger, rates, traffic), *room)
     return shown
+
+
+def window(ledger: Ledger) -> Array:
+    """[n] micro-batches whose compute hides what is sent once per step."""
+    x = ledger.layouts
+    # Only the last backward pass of a chunk completes its gradients, and only its first forward pass needs the weights.
+    # With one chunk that leaves one micro-batch to hide behind. With v chunks the reduction of a chunk starts while the
+    # device still works on the p micro-batches of its other v - 1 chunks.
+    wide = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"] * (x["vpp"] - 1) / x["vpp"], 1.0)
+    return np.asarray(np.minimum(wide, ledger.m))
 
 
 def once_per_step_s(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple[Array, Array]:

@@ -28,18 +28,20 @@ def bound(
     *,
     states_known: bool,
     shards_known: bool = False,
+    scattered: bool = False,
     memory: bool = True,
     any_split: bool = False,
 ) -> tuple[Array, Array]:
     """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
 
     The rows must carry shard = dp unless `shards_known`, and unless `states_known` the smallest states (ZeRO-3, all
-    offloaded). Time: communication of data parallelism hides fully, the optimizer runs where it is faster. Every other
-    term is exact, and the step never falls when a stage's cycle grows (`pipeline_overhead.pipeline_s`); so both are
-    lower bounds. any_split: of a ledger of mean stages, what no split of the layers beats
-    (`pipeline_bounds.least_step_s`).
+    offloaded). scattered: of unknown states only those that scatter the gradients of every micro-batch; the rows carry
+    the ZeRO stage that sends least, and no offload. Time: what data parallelism sends once per step hides fully, the
+    optimizer runs where it is faster. Every other term is exact, and the step never falls when a stage's cycle grows
+    (`pipeline_overhead.pipeline_s`); so both are lower bounds. any_split: of a ledger of mean stages, what no split of
+    the layers beats (`pipeline_bounds.least_step_s`).
     """
-    stage = stage_seconds(ledger, rates, shards_known=shards_known, states=states_known)
+    stage = stage_seconds(ledger, rates, shards_known=shards_known, states=states_known or scattered)
     # A bound uses the same forms as the price with traffic at its least: each form never falls when a cycle grows.
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]

@@ -36,13 +36,7 @@ class StageSeconds:
 def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True) -> StageSeconds:
     """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that
     moves them fastest. `states`: ZeRO stage and offload are the row's; else the stage that costs least, no offload."""
-    kernels, profiles = kernel_seconds(ledger.tables, rates), range(ledger.num_profiles)
-    forward_rows, backward_rows = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
-    recompute_rows = ledger.per_code(kernels.recompute_by_code)
-    forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
-    backward = np.array([ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles])
-    if is_measured(rates):
-        forward, backward = np.array([forward, backward]) + per_pass_overhead_s(ledger, rates)
+    profiles, (forward, backward) = range(ledger.num_profiles), compute_s(ledger, rates)
     zero = ledger.layouts["zero"]
     # The product of a weight gradient writes to a buffer of its own unless it is fused with the addition; adding it to
     # the sum over micro-batches is a memory-bound pass over both.
@@ -73,6 +67,18 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
     shown = offload.sum(axis=0)
     cycle = forward + backward + accumulate + fsdp + shown
     return StageSeconds(forward, backward, accumulate, fsdp, shown, cycle, used, spare)
+
+
+def compute_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
+    """[J, n] seconds of compute per micro-batch: forward, and backward with recomputation."""
+    kernels, profiles = kernel_seconds(ledger.tables, rates), range(ledger.num_profiles)
+    forward_rows, backward_rows = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
+    recompute_rows = ledger.per_code(kernels.recompute_by_code)
+    forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
+    backward = np.array([ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles])
+    if is_measured(rates):
+        forward, backward = np.array([forward, backward]) + per_pass_overhead_s(ledger, rates)
+    return forward, backward
 
 
 def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:

@@ -17,7 +17,7 @@ from ..document.plan import Plan, Profile
 from ..evaluation import intervals
 from ..request.load import request_to_dict
 from ..request.resolve import Resolved
-from ..search.exhaustive import SearchOutcome
+from ..search.outcome import SearchOutcome
 from ..space.tree import Count
 from ..stages.problem import GAP
 from .other_targets import fastest_outside

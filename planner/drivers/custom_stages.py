@@ -7,7 +7,7 @@ from ..document.certificate import Certificate
 from ..document.plan import Plan
 from ..evaluation.candidates import candidates
 from ..request.resolve import Resolved
-from ..search.exhaustive import SearchOutcome
+from ..search.outcome import SearchOutcome
 from ..stages.finalists import Finalists
 from .assembly import build_plan, certify_to_gap
 from .families import best_of_families

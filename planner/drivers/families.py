@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import MeshwrightError, SearchInterrupted
 from ..evaluation.infeasible import does_not_fit, no_legal_layout
 from ..request.resolve import Resolved
-from ..search.exhaustive import SearchOutcome
+from ..search.outcome import SearchOutcome
 from ..search.run import search_of
 from ..search.top_k import FAMILY
 from .watch import Watch

@@ -18,7 +18,7 @@ from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import Layout, Layouts
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
-from ..search.exhaustive import SearchOutcome
+from ..search.outcome import SearchOutcome
 from ..search.top_k import FAMILY
 from .watch import Watch
 

@@ -16,7 +16,7 @@ from typing import Any
 from ...cost_models.layouts import Layout
 from ...cost_models.specs.cluster import Bridge
 from ..request.resolve import Resolved
-from ..search.exhaustive import SearchOutcome
+from ..search.outcome import SearchOutcome
 from ..space.tree import Count
 from ..stages.relaxed_search import splittable
 from .bounds import SharedPipelines, SharedReplicas, whole_stages

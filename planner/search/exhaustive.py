@@ -11,8 +11,6 @@ on one. Every layout is counted once: ruled out, dominated, out of memory by bou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...cost_models import build_ledger
@@ -27,9 +25,11 @@ from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
+from .exchange_bounds import ExchangeBounds
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
 from .mesh_bounds import MeshBounds
+from .outcome import SearchOutcome
 from .roots import Roots, Start
 from .tables_ahead import TablesAhead
 from .top_k import TopK
@@ -42,17 +42,6 @@ _FIRST_MESHES, _MOST_MESHES = 256, 8192
 _FIRST_ROWS = (512, 1024, 2048)
 _MOST_ROWS = (2048, 8192, 16384)
 _LATE = 0.2  # weight of the last batch in what a bound has cut of late
-
-
-@dataclass
-class SearchOutcome:
-    """The result of a search, and its proof."""
-
-    top: TopK  # the best layouts
-    count: Count  # what became of all layouts of the space
-    lower_bound: float  # below every layout that was not priced; seconds, or bytes where those are minimised
-    stopped: str | None = None  # what cut the search: `interrupted` or `time limit`
-    start: Start | None = None  # the meshes, for other searches of them; None where none is legal
 
 
 class Search:
@@ -159,15 +148,16 @@ class Search:
         self.count.out_of_memory += int(roots.weight.sum() - roots.weight[order].sum())
         order = order[np.argsort(bounds[order], kind="stable")]
         start, size, ahead = 0, self.first_meshes, TablesAhead(self.problem, roots.meshes, order)
+        ordered = bounds[order]
         while start < len(order):
             batch = order[start : start + size]
-            self.open_bound = float(bounds[batch[0]])
-            if bounds[batch[0]] > self.threshold:  # and so are all behind it
+            self.open_bound = float(ordered[start])
+            if ordered[start] > self.threshold:  # and so are all behind it
                 self.count.bounded += int(roots.weight[order[start:]].sum())
                 break
             alive = self._worth(roots.seconds[batch], roots.needed[batch], roots.meshes, batch)
             self.count.bounded += int(roots.weight[batch[~alive]].sum())
-            tables, keys = ahead.of(start, start + len(batch), self._known_end(bounds, order))
+            tables, keys = ahead.of(start, start + len(batch), self._known_end(ordered))
             rows = {"_key": keys[alive], "_signature": roots.signature[batch[alive]]}
             self._expand(tables, {**select(roots.meshes, batch[alive]), **rows}, 0)
             self.has_expanded = True
@@ -177,10 +167,10 @@ class Search:
             stop_if_late(self._limit)
         self.open_bound = np.inf
 
-    def _known_end(self, bounds: Array, order: Ints) -> int:
-        """How many of `order` the search expands at most; none is known before the list is full."""
+    def _known_end(self, ordered: Array) -> int:
+        """How many meshes with these bounds the search expands at most; none is known before the list is full."""
         limit = self.threshold
-        return int(np.searchsorted(bounds[order], limit, side="right")) if np.isfinite(limit) else 0
+        return int(np.searchsorted(ordered, limit, side="right")) if np.isfinite(limit) else 0
 
     def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
         """[row] whether something below these `rows` of `columns`, with these bounds, may enter the list."""
@@ -214,6 +204,7 @@ class Search:
         batch = self._ledger(tables, relaxed, rows["_key"])
         if level == 0:
             seconds, needed = lower_bounds.bound(batch, self.rates, states_known=False, memory=False)
+            seconds = self._raised(seconds, batch, level)
             return seconds, reserved_memory.least_bytes(batch, self.rates) if self.objective == "memory" else needed
         known = np.array([np.full(len(rows["tp"]), np.inf), np.zeros(len(rows["tp"]))])
         limits, cut = (self.threshold, self.memory_bytes), self.cut_share[level]
@@ -226,7 +217,8 @@ class Search:
             else:
                 batch = self._ledger(tables, select(relaxed, remaining), rows["_key"][remaining])
             if which == 0:
-                known[0, remaining] = lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)[0]
+                seconds, _ = lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)
+                known[0, remaining] = self._raised(seconds, batch, level)
             else:
                 memory = DeviceMemory(batch)
                 known[1, remaining] = reserved_memory.fullest_stage(memory, self.rates, gathered=level == 2)[0]
@@ -234,6 +226,10 @@ class Search:
             cut[which] += _LATE * (1 - below.mean() - cut[which])
             remaining = remaining[below]
         return known[0], known[1]
+
+    def _raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
+        limit_s = np.inf if self.objective == "memory" else self.threshold
+        return ExchangeBounds(self.branching, self.rates, limit_s).raised(seconds, batch, level)
 
     def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
         return build_ledger.build(self.problem, tables, Layouts(columns), key)

@@ -19,6 +19,7 @@ from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
 from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
+from ...cost_models.step.stragglers import straggler_share_of
 from ...cost_models.techniques.registry import fill_by_layers, keep_weights
 from ..space.counting import LayoutCounts
 from ..space.tree import Columns, select
@@ -95,8 +96,8 @@ class MeshBounds:
         The slowest device computes at least as long as the mean one, for each of m micro-batches. A pipeline is filled
         once more by the part of a micro-batch on the other devices, in chunks no shorter than those of the deepest
         interleaving. There is no such part where a schedule that splits the backward pass is legal (its W may fill all
-        of it), or where stages may be of any size (those that fill may be empty). All other terms only add.
-        Given stages are of any size.
+        of it), or where stages may be of any size (those that fill may be empty). Slow GPUs make all of it longer. All
+        other terms only add. Given stages are of any size.
         """
         pp = meshes["pp"].astype(np.float64)
         m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
@@ -108,7 +109,8 @@ class MeshBounds:
         deepest = np.maximum(most_chunks(self._problem.model.num_layers) // meshes["pp"], 1)
         chunks = np.where(interleaves, deepest, 1)
         fill_s = np.where(without_bubble, 0.0, 1.0 / chunks) * (filling_s - filling_s / pp)
-        return np.asarray(m * work_s / pp + fill_s)
+        stragglers = straggler_share_of(self._problem.stack, self._problem.num_gpus)
+        return np.asarray((m * work_s / pp + fill_s) * (1.0 + stragglers))
 
     @cached_property
     def _least_state_bytes(self) -> float:

@@ -16,7 +16,7 @@ from ..request.load import Request, changed_request
 from ..request.resolve import Resolved, resolve
 from ..request.target_choice import for_able_target
 from ..space.tree import Count
-from .exhaustive import SearchOutcome
+from .outcome import SearchOutcome
 
 ALL = "all"
 Knobs = Mapping[str, Mapping[str, float]]

@@ -13,7 +13,7 @@ from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.drivers import families, other_targets
-from meshwright.planner.search.exhaustive import SearchOutcome
+from meshwright.planner.search.outcome import SearchOutcome
 from meshwright.planner.search.tasks import Answer
 from meshwright.planner.space.tree import Count
 

@@ -24,8 +24,9 @@ from meshwright.cost_models.techniques.registry import applied
 from meshwright.planner.search import exhaustive, mesh_bounds
 from meshwright.planner.search.branching import Branching
 from meshwright.planner.search.dominance import dominated_recomputes
-from meshwright.planner.search.exhaustive import Search, SearchOutcome
+from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.search.memory_cuts import MemoryCuts
+from meshwright.planner.search.outcome import SearchOutcome
 from meshwright.planner.search.warm_start import WARM_START_FROM
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality

@@ -1,0 +1,20 @@
+"""The result of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..space.tree import Count
+from .roots import Start
+from .top_k import TopK
+
+
+@dataclass
+class SearchOutcome:
+    """The result of a search, and its proof."""
+
+    top: TopK  # the best layouts
+    count: Count  # what became of all layouts of the space
+    lower_bound: float  # below every layout that was not priced; seconds, or bytes where those are minimised
+    stopped: str | None = None  # what cut the search: `interrupted` or `time limit`
+    start: Start | None = None  # the meshes, for other searches of them; None where none is legal
