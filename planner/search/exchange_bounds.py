@@ -67,9 +67,9 @@ class _Nodes:
         """[n] `seconds`, raised by what is sent once per step."""
         x, stage = self.columns, self.columns["zero"]
         if self.level == 2:
-            return seconds + self._shown_s(stage)
-        shards = (x["dp"] * x["cp"] > 1).astype(np.int64)
-        out = seconds + np.minimum(self._shown_s(np.zeros_like(stage)), self._shown_s(shards))
+            return np.asarray(seconds + self._shown_s(stage)[0])
+        all_shard = (x["dp"] * x["cp"] > 1).astype(np.int64)
+        out = np.asarray(seconds + self._shown_s(np.zeros_like(stage), all_shard).min(axis=0))
         may_scatter = np.flatnonzero(stage >= _SCATTERED)
         scattered_s = seconds[may_scatter]
         # One within the limit is looked at anyway, so its bound as a layout that scatters need not be known.
@@ -87,7 +87,7 @@ class _Nodes:
         stage = np.full_like(self.key, _SCATTERED)
         ledger = self._ledger({**self.columns, "zero": stage, "offload": np.zeros_like(self.key)}, self.key)
         seconds, _ = lower_bounds.bound(ledger, self.bounds.rates, states_known=False, scattered=True, memory=False)
-        return seconds + self._shown_s(stage, scattered=True)
+        return np.asarray(seconds + self._shown_s(stage, scattered=True)[0])
 
     def _ledger(self, columns: Columns, key: Ints) -> Ledger:
         return build_ledger.build(self.bounds.branching.counts.space.problem, self.tables, Layouts(columns), key)
@@ -101,20 +101,22 @@ class _Nodes:
         ledger = self._ledger(self.columns, self.key)
         return np.asarray(data_parallel.window(ledger) * np.array(compute_s(ledger, self.bounds.rates)).max(axis=1))
 
-    def _shown_s(self, stage: Ints, *, scattered: bool = False) -> Array:
-        """[n] seconds that show at least of what is sent once per step under these ZeRO stages, with any legal size of
-        the shard group; infinite where none is legal. scattered: or under stage 3 in place of 2, which gathers no
-        weights once per step, and may be legal with other sizes."""
-        columns = {**self.columns, "zero": stage}
-        folded = FOLDED[columns["schedule"]].astype(np.int64)
-        first, index = group_rows((stage, folded, *(columns[name] for name in _READ)))
+    def _shown_s(self, *stages: Ints, scattered: bool = False) -> Array:
+        """[stage, n] under each of these ZeRO stages [n], seconds that show at least of what is sent once per step, by
+        any legal size of the shard group; infinite where none is legal. scattered: or under stage 3 in place of 2,
+        which gathers no weights once per step, and may be legal with other sizes."""
+        x, number = self.columns, len(self.key)
+        _, alike = group_rows((FOLDED[x["schedule"]].astype(np.int64), *(x[name] for name in _READ)))
+        stage = np.concatenate(stages)
+        first, index = group_rows((np.tile(alike, len(stages)), stage))
         rules = [] if scattered else self.bounds.branching.counts.level_rules["state"]
-        legal, sent = self._least_sent(select(columns, first), self.key[first], rules)
-        shown, stack = np.zeros(len(index)), self.bounds.rates.stack
-        for share, reduce_s, gather_s in sent:
-            both = reduce_s[index], gather_s[index] * (not scattered)
-            shown += share * data_parallel.shown_s(stack, *both, *self._hidden_s)
-        return np.where(legal[index], shown, np.inf)
+        columns = {**select(x, first % number), "zero": stage[first]}
+        legal, sent = self._least_sent(columns, self.key[first % number], rules)
+        shown, stack = np.zeros((len(stages), number)), self.bounds.rates.stack
+        for share, *both in sent:
+            reduce_s, gather_s = (seconds[index].reshape(shown.shape) for seconds in both)
+            shown += share * data_parallel.shown_s(stack, reduce_s, gather_s * (not scattered), *self._hidden_s)
+        return np.where(legal[index].reshape(shown.shape), shown, np.inf)
 
     def _least_sent(
         self, columns: Columns, key: Ints, rules: Sequence[Rule]

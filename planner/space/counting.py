@@ -26,6 +26,8 @@ Counts = NDArray[np.int64]
 _MODES = len(RECOMPUTE_MODES) + 2
 _CATEGORIES = (len(SCHEDULES), _MODES, 4, len(OFFLOADS))
 _LEVELS = ("schedule", "recompute", "state", "joint")  # keys of `level_rules`, in the order in which rules count
+# Cached counts of LayoutCounts -> the level whose rules they depend on.
+_COUNTS = {"num_schedules": "schedule", "_num_undominated": "recompute", "num_shards": "state"}
 _CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "offload_layers", "zero", "offload"}
 
 
@@ -274,7 +276,10 @@ class LayoutCounts:
         earlier = _LEVELS[: _LEVELS.index(level)]
         rules = {name: self.level_rules[name] if name in earlier else [] for name in _LEVELS}
         rules[level] = self.level_rules[level][:number]
-        return self._under(rules, self.dominated)
+        counts = self._under(rules, self.dominated)
+        # Earlier levels have all their rules, so their counts are known.
+        vars(counts).update({name: getattr(self, name) for name, home in _COUNTS.items() if home in earlier})
+        return counts
 
     def _under(self, rules: dict[str, list[Rule]], dominated: frozenset[tuple[int, int]]) -> LayoutCounts:
         """The same meshes and signatures under other rules. Signatures stay: fewer rules tell no more meshes apart."""
