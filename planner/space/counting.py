@@ -92,11 +92,8 @@ class LayoutCounts:
             return self.only_rules
         out: dict[str, list[Rule]] = {"schedule": [], "recompute": [], "state": [], "joint": []}
         mesh = set(MESH_FIELDS)
-        levels = (
-            ("schedule", set(SCHEDULE_FIELDS)),
-            ("recompute", set(RECOMPUTE_FIELDS)),
-            ("state", {"zero", "shard"}),
-        )
+        levels = (("schedule", set(SCHEDULE_FIELDS)), ("recompute", set(RECOMPUTE_FIELDS)),
+                  ("state", {"zero", "shard"}))  # fmt: skip
         for rule in self.space.rules:
             rest = set(rule.fields) - mesh
             if not rest:
@@ -150,12 +147,9 @@ class LayoutCounts:
         return np.array([pair in self.dominated for pair in pairs])
 
     def _per_pp(
-        self,
-        options_of: Callable[[int], Columns],
-        category: Callable[[Columns], Ints],
-        width: int,
+        self, options_of: Callable[[int], Columns], category: Callable[[Columns], Ints], width: int,
         rules: Sequence[Rule],
-    ) -> PerSignature:
+    ) -> PerSignature:  # fmt: skip
         rows, of_signature = self._read_by(rules, "pp")
         out = np.zeros((len(rows["pp"]), width), dtype=np.int64)
         for pp in np.unique(rows["pp"]).tolist():
