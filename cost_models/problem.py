@@ -11,6 +11,7 @@ from .arrays import Array
 from .layouts import Layout, Layouts
 from .quantities import memory
 from .quantities.edge_operations import embedding, head, mtp
+from .quantities.even_stages import groups_of, joined_kinds, most_chunks
 from .quantities.layer_operations import decoder_layer
 from .quantities.matrices import edge_matrices, layer_matrices
 from .quantities.matrix import Matrix
@@ -18,7 +19,7 @@ from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
 from .quantities.shards import Shard
-from .quantities.stages import Edges, chunk_sizes
+from .quantities.stages import Edges, even_sizes
 from .specs.model import ModelSpec, with_capacity
 from .specs.stack import StackSpec
 from .specs.workload import Workload
@@ -133,12 +134,19 @@ class Problem:
         """Layers of each chunk of a pipeline: those given, where there are as many, else as even as possible."""
         if self.stages is not None and len(self.stages) == num_chunks:
             return self.stages
-        return tuple(chunk_sizes(self.model.num_layers, num_chunks))
+        return even_sizes(self.pattern, self.edges, num_chunks)
+
+    @cached_property
+    def most_chunks(self) -> int:
+        """Chunks at most of an even split."""
+        return most_chunks(len(groups_of(self.pattern, self.edges.joined)))
 
     @property
     def num_kinds(self) -> int:
         return len(self.variants)
 
-    @property
+    @cached_property
     def edges(self) -> Edges:
-        return Edges(self.model.mtp_layers, self.mtp, self.model.tied_embeddings)
+        joined = joined_kinds(self.model)
+        stay = tuple(i for i, variant in enumerate(self.variants) if variant.kind in joined)
+        return Edges(self.model.mtp_layers, self.mtp, self.model.tied_embeddings, stay)

@@ -17,7 +17,8 @@ import numpy as np
 
 from ..arrays import Array, Ints, group_rows
 from ..degrees import interleaving_group
-from .stages import Edges, Partition, SplitKey, chunk_rows, chunk_sizes, most_chunks, recomputed_rows
+from .even_stages import groups_of, most_chunks
+from .stages import Edges, Partition, SplitKey, chunk_rows, even_sizes, recomputed_rows
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -73,25 +74,26 @@ class Stalls:
 
     def _shares(self, key: SplitKey, turns: Turns) -> Array:
         problem, ends, (pp, vpp, _) = self.problem, self._ends, key
-        if self.partition is not None and self.partition != _even(len(problem.pattern), len(self.partition.sizes)):
+        if self.partition is not None and self.partition != _even(ends, len(self.partition.sizes)):
             return np.asarray(_of_splits(ends, pp, [self.partition], turns)[0])
         if problem.stages is not None and len(problem.stages) == pp * vpp:
             return _of_given_split(ends, pp, problem.stages, turns)
         return np.asarray(_of_even_splits(ends, pp, turns)[vpp])
 
 
-def _even(num_layers: int, num_chunks: int) -> Partition:
-    return Partition(tuple(chunk_sizes(num_layers, num_chunks)))
+def _even(ends: Ends, num_chunks: int) -> Partition:
+    pattern, _, edges, _ = ends
+    return Partition(even_sizes(pattern, edges, num_chunks))
 
 
 @lru_cache(maxsize=1024)
 def _of_even_splits(ends: Ends, pp: int, turns: Turns) -> Array:
     """[v, 3] `stall_shares` of the most even splits into v chunks on each of pp devices, for every v that leaves an
     inner chunk a layer; none for v of 0 and 1. Chunks are taken to last as long as they have FLOPs."""
-    most = most_chunks(len(ends[0])) // pp
+    most = most_chunks(len(groups_of(ends[0], ends[2].joined))) // pp
     stalls = np.zeros((most + 1, 3))
     if pp > 1 and most > 1:
-        stalls[2:] = _of_splits(ends, pp, [_even(len(ends[0]), pp * v) for v in range(2, most + 1)], turns)
+        stalls[2:] = _of_splits(ends, pp, [_even(ends, pp * v) for v in range(2, most + 1)], turns)
     return stalls
 
 

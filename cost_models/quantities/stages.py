@@ -17,25 +17,7 @@ from numpy.typing import NDArray
 from ..arrays import Array
 from ..layouts import Layout
 from ..schedule_kinds import KINDS
-
-
-def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
-    """Layers per chunk, as even as possible; the chunks in the middle take the remainder.
-
-    The first and the last chunk also hold the embedding and the head, so they are the last to get an extra layer.
-    """
-    base, extra = divmod(num_layers, num_chunks)
-    middle_first = sorted(range(num_chunks), key=lambda i: (abs(2 * i - (num_chunks - 1)), i))
-    longer = set(middle_first[:extra])
-    return [base + (i in longer) for i in range(num_chunks)]
-
-
-def most_chunks(num_layers: int) -> int:
-    """Chunks at most of an even split. Each inner chunk holds a layer; the first may hold the embedding alone, and the
-    last the head. Megatron Core accepts it: `account_for_embedding_in_pipeline_split` and
-    `account_for_loss_in_pipeline_split` of its TransformerConfig count each end as a layer (core_v0.16.1)."""
-    return num_layers + 2
-
+from .even_stages import chunk_sizes, group_sizes, groups_of
 
 SplitKey = tuple[int, int, bool]  # (pp, vpp, whether the chunks are folded in a V): all that a split depends on
 
@@ -95,11 +77,19 @@ EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What the ends of the model add to a split: MTP modules, and a head tied to the embedding."""
+    """What the ends of the model add to a split: MTP modules, and a head tied to the embedding; and where no cut is."""
 
     mtp_layers: int  # modules
     mtp: tuple[int, ...]  # kind of every layer of theirs
     tied: bool
+    joined: tuple[int, ...] = ()  # kinds of layers that stay on the chunk of the layer before them
+
+
+def even_sizes(pattern: Sequence[int], edges: Edges, num_chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk, as even as possible."""
+    if not edges.joined:
+        return tuple(chunk_sizes(len(pattern), num_chunks))
+    return group_sizes(groups_of(pattern, edges.joined), num_chunks)
 
 
 @lru_cache(maxsize=4096)
@@ -128,12 +118,12 @@ def split_rows(
 ) -> Array:
     """[pp, num_kinds + EXTRA_KINDS] counts of one split. MTP modules sit beside the head.
 
-    sizes: layers of each chunk in the order of the model; None: `chunk_sizes`.
+    sizes: layers of each chunk in the order of the model; None: `even_sizes`.
     """
     rows = np.zeros((pp, num_kinds + EXTRA_KINDS))
     start = 0
     devices = chunk_devices(pp, vpp, folded)
-    for device, size in zip(devices, sizes or chunk_sizes(len(pattern), len(devices)), strict=True):
+    for device, size in zip(devices, sizes or even_sizes(pattern, edges, len(devices)), strict=True):
         for kind in pattern[start : start + size]:
             rows[device, kind] += 1
         start += size
@@ -223,7 +213,7 @@ def back_rows(
     """[pp, num_kinds + EXTRA_KINDS] what of `split_rows` is on the chunk that a V comes back through; else nothing."""
     if not folded:
         return np.zeros((pp, num_kinds + EXTRA_KINDS))
-    sizes = sizes or chunk_sizes(len(pattern), 2 * pp)
+    sizes = sizes or even_sizes(pattern, edges, 2 * pp)
     return chunk_rows(pattern, num_kinds, edges, pp, 2, folded, sizes)[: pp - 1 : -1]
 
 

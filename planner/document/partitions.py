@@ -6,7 +6,8 @@ import hashlib
 import json
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
-from ...cost_models.quantities.stages import Partition, chunk_sizes, devices_of, recomputed_by_layout
+from ...cost_models.quantities.even_stages import chunk_sizes
+from ...cost_models.quantities.stages import Partition, devices_of, recomputed_by_layout
 
 
 def stages_by_layout(layout: Layout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...cost_models.quantities.stages import chunk_sizes
+from ...cost_models.quantities.even_stages import chunk_sizes, first_cut, joined_kinds
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, UnsupportedError
 from ..space.stage_string import GRAMMAR, misplaced, read_stages
@@ -30,6 +30,9 @@ def given_stages(request: Request, model: ModelSpec, target: Target) -> tuple[in
         text = given if isinstance(given, str) else ",".join(map(str, given))
         hint = f"every part once, in order (Megatron Core, validate_layer_layout): {GRAMMAR}"
         raise InputError(f"stages `{text}` do not add up to {model.name}: {'; '.join(wrong)}", hint=hint)
+    if (layer := first_cut(model.pattern, joined_kinds(model), sizes)) is not None:
+        text = f"stages cut {model.name} before layer {layer}, which sees the tokens that the layer before it chose"
+        raise InputError(f"{text}: no stage sends those on", hint="start each stage with a layer that has an index")
     if target.stages == "even" and sizes != tuple(chunk_sizes(model.num_layers, len(sizes))):
         raise UnsupportedError(f"{target.name} cannot run the stages of the request: it divides the layers itself",
                                hint="leave out `stages`, or choose another target")  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.stages import EXTRA_KINDS, most_chunks
+from ...cost_models.quantities.stages import EXTRA_KINDS
 from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
@@ -106,7 +106,7 @@ class MeshBounds:
         any_size = self.any_split or self._problem.stages is not None
         without_bubble = np.asarray(schedules.table[:, SPLITS_BACKWARD].any(axis=1))[row] | any_size
         interleaves = np.asarray(schedules.table[:, INTERLEAVED].any(axis=1))[row]
-        deepest = np.maximum(most_chunks(self._problem.model.num_layers) // meshes["pp"], 1)
+        deepest = np.maximum(self._problem.most_chunks // meshes["pp"], 1)
         chunks = np.where(interleaves, deepest, 1)
         fill_s = np.where(without_bubble, 0.0, 1.0 / chunks) * (filling_s - filling_s / pp)
         stragglers = straggler_share_of(self._problem.stack, self._problem.num_gpus)

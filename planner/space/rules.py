@@ -28,7 +28,6 @@ from ...cost_models.layouts import (
 )
 from ...cost_models.offload_modules import OFFLOAD_MODULES
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, FOLDED, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ...cost_models.techniques import registry as techniques
@@ -97,7 +96,7 @@ def _num_chunks(x: Columns) -> NDArray[np.int64]:
 
 
 def _layers(x: Columns, problem: Problem) -> Mask:
-    return np.asarray((x["pp"] <= most_chunks(problem.model.num_layers)) | (problem.stages is not None))
+    return np.asarray((x["pp"] <= problem.most_chunks) | (problem.stages is not None))
 
 
 def _graphs(x: Columns, problem: Problem) -> Mask:
@@ -109,7 +108,7 @@ def _graphs(x: Columns, problem: Problem) -> Mask:
 
 
 def _chunks(x: Columns, problem: Problem) -> Mask:
-    return np.asarray((_num_chunks(x) <= most_chunks(problem.model.num_layers)) | (problem.stages is not None))
+    return np.asarray((_num_chunks(x) <= problem.most_chunks) | (problem.stages is not None))
 
 
 def _stages(x: Columns, problem: Problem) -> Mask:

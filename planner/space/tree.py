@@ -17,7 +17,6 @@ from ...cost_models.arrays import Ints, Mask
 from ...cost_models.degrees import divisors, shard_sizes
 from ...cost_models.layouts import CP_ALGORITHMS, FIELD_NAMES, MODULES, OFFLOADS, PRECISIONS, RECOMPUTE_MODES
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.stages import most_chunks
 from ...cost_models.schedule_kinds import CODE, INTERLEAVED, KINDS
 from ...cost_models.specs.model import MixtureOfExperts
 from ..document.certificate import SpaceCount
@@ -161,7 +160,7 @@ class Space:
     def deepest(self, pp: int) -> int:
         """Chunks per stage at most: an even split leaves each inner one a layer, given stages may leave any empty."""
         given = self.problem.stages
-        return max((most_chunks(self.problem.model.num_layers) if given is None else len(given)) // pp, 1)
+        return max((self.problem.most_chunks if given is None else len(given)) // pp, 1)
 
     def schedules(self, pp: int) -> Columns:
         """Schedule and chunks per stage; interleaved with every number of chunks from 2 to the deepest."""

@@ -37,12 +37,13 @@ from meshwright.cost_models.layouts import (
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.activations import Activations
 from meshwright.cost_models.quantities.device_memory import BUFFERS, DeviceMemory
+from meshwright.cost_models.quantities.even_stages import chunk_sizes
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.memory import REPLICATED
 from meshwright.cost_models.quantities.moments import TRANSIENT
 from meshwright.cost_models.quantities.params import layer_parameters, total_parameters
 from meshwright.cost_models.quantities.resident import in_flight
-from meshwright.cost_models.quantities.stages import EMBEDDING, chunk_devices, chunk_sizes
+from meshwright.cost_models.quantities.stages import EMBEDDING, chunk_devices
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.rates.surfaces import AttentionSurface, UnfusedSurface, at_training_factor

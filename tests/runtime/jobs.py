@@ -8,7 +8,8 @@ from typing import Any
 from meshwright.cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.layouts import parse
-from meshwright.cost_models.quantities.stages import chunk_sizes, devices_of
+from meshwright.cost_models.quantities.even_stages import chunk_sizes
+from meshwright.cost_models.quantities.stages import devices_of
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
 from meshwright.planner.document.candidate import Chunk
 from meshwright.profiles.stack.load import load_stack

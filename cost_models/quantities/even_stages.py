@@ -1,0 +1,70 @@
+"""Stages as even as possible: layers one by one, or in groups that no stage may cut."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+from ..specs.model import ModelSpec
+
+EDGES = 2  # chunks that may hold no layer: the first one the embedding, the last one the head
+
+
+def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
+    """Layers per chunk, as even as possible; the chunks in the middle take the remainder.
+
+    The first and the last chunk also hold the embedding and the head, so they are the last to get an extra layer.
+    """
+    base, extra = divmod(num_layers, num_chunks)
+    middle_first = sorted(range(num_chunks), key=lambda i: (abs(2 * i - (num_chunks - 1)), i))
+    longer = set(middle_first[:extra])
+    return [base + (i in longer) for i in range(num_chunks)]
+
+
+def most_chunks(num_layers: int) -> int:
+    """Chunks at most of an even split. Each inner chunk holds a layer; the first may hold the embedding alone, and the
+    last the head. Megatron Core accepts it: `account_for_embedding_in_pipeline_split` and
+    `account_for_loss_in_pipeline_split` of its TransformerConfig count each end as a layer (core_v0.16.1)."""
+    return num_layers + EDGES
+
+
+def joined_kinds(model: ModelSpec) -> tuple[int, ...]:
+    """Kinds of layers that stay on the chunk of the layer before them: they see the tokens that its index chose, which
+    no stage sends on (Megatron Core d98e8a64, _validate_dsa_index_share_pipeline_split)."""
+    indices = [None if kind.attention is None else kind.attention.index for kind in model.kinds]
+    return tuple(number for number, index in enumerate(indices) if index is not None and index.shared)
+
+
+def groups_of(pattern: Sequence[int], joined: Collection[int]) -> tuple[int, ...]:
+    """Layers of each group: a layer whose kind is in `joined` is in the group of the layer before it."""
+    starts = [i for i, kind in enumerate(pattern) if i == 0 or kind not in joined]
+    return tuple(end - start for start, end in zip(starts, [*starts[1:], len(pattern)], strict=True))
+
+
+@lru_cache(maxsize=1024)
+def group_sizes(groups: tuple[int, ...], num_chunks: int) -> tuple[int, ...]:
+    """Layers per chunk where chunks hold whole groups: the least sum of squares, of equal ones the least at both ends.
+    At most len(groups) + EDGES chunks, of which the first and the last may hold none."""
+    ends = [0]
+    for group in groups:
+        ends.append(ends[-1] + group)
+    last = num_chunks - 1
+    # [groups so far] (sum of squares, layers at the ends), sizes: the best split of them into the chunks so far.
+    best: dict[int, tuple[tuple[int, int], tuple[int, ...]]] = {0: ((0, 0), ())}
+    for chunk in range(num_chunks):
+        longer: dict[int, tuple[tuple[int, int], tuple[int, ...]]] = {}
+        for start, ((squares, at_ends), sizes) in best.items():
+            for end in range(start + (chunk not in (0, last)), len(groups) + 1):
+                size = ends[end] - ends[start]
+                cost = (squares + size**2, at_ends + size * (chunk in (0, last)))
+                if end not in longer or (cost, sizes) < longer[end]:
+                    longer[end] = (cost, (*sizes, size))
+        best = longer
+    return best[len(groups)][1]
+
+
+def first_cut(pattern: Sequence[int], joined: Collection[int], sizes: Sequence[int]) -> int | None:
+    """The first layer, from 1, that a chunk starts with and that stays with the layer before it; None without any."""
+    starts = list(accumulate(sizes))[:-1]
+    return next((start + 1 for start in starts if 0 < start < len(pattern) and pattern[start] in joined), None)
