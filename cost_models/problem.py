@@ -46,6 +46,7 @@ class Problem:
     gpus_per_node: int  # that groups of neighbours fill
     on_host: bool = False  # the devices are CPU ranks, whose memory is that of the host
     stages: tuple[int, ...] | None = None  # [chunk] layers in the order of the model; None: as even as possible
+    domain: int = 0  # GPUs that the fastest link joins, 0: not known
     any_fp8_layout: bool = False  # products take fp8 operands as they lie, so that no transposes are kept (Blackwell)
 
     @cached_property

@@ -198,6 +198,7 @@ def _in_words_of_plans(
         seq_len=min(plan.seq_len, model.max_positions), global_batch=row.whole("global_batch"),
         precision=facts["precision"], optimizer=facts["workload.optimizer"], train=_train(row),
         mtp_layers=_mtp_layers(row, model),
+        lengths={min(plan.seq_len, model.max_positions): 1.0} if row.flag("packed") else None,
     )  # fmt: skip
     request = Request(model=model.name, cluster=node, gpus=plan.num_gpus, target=TARGET, workload=workload)
     return replace(plan, request=request, layout=layout_of(facts, plan.num_gpus))

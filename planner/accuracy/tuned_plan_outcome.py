@@ -116,6 +116,9 @@ def _requested(plan: TunedPlan) -> Resolved:
     # Rotary positions have no end: a recipe may train on sequences that are longer than those of config.json.
     model = replace(resolved.model, max_positions=max(resolved.model.max_positions, plan.seq_len))
     workload = replace(resolved.workload, seq_len=plan.seq_len)
+    if workload.lengths:
+        length = float(plan.seq_len)
+        workload = replace(workload, lengths=((plan.seq_len, 1.0),), mean_len=length, mean_square_len=length**2)
     return replace(resolved, model=model, workload=workload)
 
 

@@ -70,7 +70,7 @@ class Resolved:
         on_host = any(group.gpu.is_host for group in self.cluster.groups)
         return Problem(
             self.model, self.workload, self.stack, num_gpus, self.cluster.gpus_per_node, on_host, self.stages,
-            any_fp8_layout=self.cluster.gpu.any_fp8_layout,
+            domain=self.cluster.levels[0].size, any_fp8_layout=self.cluster.gpu.any_fp8_layout,
         )  # fmt: skip
 
     @cached_property

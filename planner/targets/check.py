@@ -29,7 +29,7 @@ from .option_lists import OptionList, option_list
 from .options import Facts, Settings
 from .registry import TARGETS, target_of
 from .registry import target as load_target
-from .setup import Setup
+from .setup import Setup, domain_of
 from .switch_options import SWITCH
 
 
@@ -253,7 +253,8 @@ def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
     workload = Workload(seq_len=seq_len, global_batch=batch, precision=facts.get("precision", "bf16"))
     per_node = plan.resolved["cluster"]["groups"][0]["gpus_per_node"] if plan is not None else 8
     stack = with_switches(load_stack(folder.target.stack), request_part(facts, SWITCH.rstrip(".")))
-    return Problem(model, workload, stack, layout.num_gpus, per_node)
+    domain = domain_of(plan, layout.num_gpus, per_node) if plan is not None else 0
+    return Problem(model, workload, stack, layout.num_gpus, per_node, domain=domain)
 
 
 def _broken_rules(folder: _Folder, facts: Facts, layout: Layout, places: Places) -> list[FieldProblem]:

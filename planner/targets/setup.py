@@ -46,7 +46,8 @@ class Setup:
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node)
+        return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node,
+                       domain=self.domain)  # fmt: skip
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -116,7 +117,7 @@ class Setup:
             layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
             stack=stack_of(plan.resolved, name), switches=plan.resolved.get("switches", {}), nodes=nodes,
             capability=capability, num_nodes=num_nodes, gpus_per_node=gpus_per_node,
-            domain=_domain(plan, num_nodes * gpus_per_node, gpus_per_node),
+            domain=domain_of(plan, num_nodes * gpus_per_node, gpus_per_node),
         )  # fmt: skip
 
 
@@ -143,7 +144,7 @@ def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float
     return nodes, capability, layout.num_gpus // gpus_per_node, gpus_per_node
 
 
-def _domain(plan: Plan, num_gpus: int, gpus_per_node: int) -> int:
+def domain_of(plan: Plan, num_gpus: int, gpus_per_node: int) -> int:
     """The size of the innermost level of the network, of as many GPUs as are in use."""
     levels = plan.resolved["cluster"].get("levels", ())
     return min(int(levels[0]["size"]), num_gpus) if levels else gpus_per_node

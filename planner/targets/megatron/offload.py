@@ -58,6 +58,12 @@ def _layer_graphs(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["offload_layers"] == 0) | allowed)
 
 
+def _layer_overlap(columns: Columns, problem: Problem) -> Mask:
+    """core/transformer/transformer_block.py has the contexts that send layers away in its forward pass, which the
+    schedule of --overlap-moe-expert-parallel-comm leaves out (core/models/common/model_chunk_schedule_plan.py)."""
+    return np.asarray((columns["offload_layers"] == 0) | (columns["ep_overlap"] == 0))
+
+
 def _stash(columns: Columns, problem: Problem) -> Mask:
     """Beside a graph of the iteration, experts that drop no token stash what they save in pages (--moe-paged-stash)."""
     drops = not problem.model.is_moe or problem.model.capacity_factor is not None
@@ -77,6 +83,8 @@ def rules(target: str) -> tuple[Rule, ...]:
              "modules are not offloaded beside a graph of experts ({graphs_name})"),
         Rule(f"{target}: offload_layers and graphs", ("offload_layers", "cuda_graphs"), _layer_graphs,
              "layers are offloaded beside a graph of the whole iteration or none ({graphs_name})"),
+        Rule(f"{target}: offload_layers and ep_overlap", ("offload_layers", "ep_overlap"), _layer_overlap,
+             "--overlap-moe-expert-parallel-comm offloads no layers: it calls their parts one by one"),
         Rule(f"{target}: offload and pages", ("offload_modules", "offload_layers", "cuda_graphs"), _stash,
              "cuda_graphs {graphs_name} stashes what experts save in pages: neither that nor layers are offloaded"),
     )  # fmt: skip

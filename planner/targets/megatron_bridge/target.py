@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
+from ...space.rules import Columns, Rule
 from ..argv import Arguments
 from ..base import Target, Trainer
 from ..config_modules import read_config_module
@@ -178,6 +183,28 @@ def checkout(environment: Mapping[str, str]) -> str | None:
     return f"{bridge / 'src'}{os.pathsep}{core}" if is_bridge and core else None
 
 
+# Ranks of HybridEP on racks, whose GPUs NVLink joins (Megatron-Bridge 067f987d, scripts/performance/utils/utils.py,
+# apply_target_topology_environment).
+_HYBRIDEP_RANKS = 72
+
+
+def _ranks_of_experts(columns: Columns, problem: Problem) -> Mask:
+    on_racks = problem.domain > problem.gpus_per_node and problem.stack.ep_dispatch == "deduplicated"
+    return np.asarray((columns["ep"] <= _HYBRIDEP_RANKS) | (not on_racks))
+
+
+def _packed(columns: Columns, problem: Problem) -> Mask:
+    packs = bool(problem.workload.lengths) and problem.workload.packed
+    return np.asarray((columns["micro_batch"] == 1) | (not packs))
+
+
+_RULES = (
+    Rule(f"{_N}: ranks of HybridEP", ("ep",), _ranks_of_experts,
+         f"HybridEP sends tokens to {_HYBRIDEP_RANKS} ranks at most on racks, not to ep {{ep}}"),
+    # Megatron-Bridge 067f987d, training/config.py:1605.
+    Rule(f"{_N}: packed documents", ("micro_batch",), _packed,
+         "sequences of packed documents are taken one at a time, not in micro-batches of {micro_batch}"),
+)  # fmt: skip
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     read=_read,
@@ -197,7 +224,7 @@ TARGET = Target(
     "megatron-core",
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
     stages="layers",
-    rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE),
+    rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE, *_RULES),
     axes=offload.axes,
     trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot),
 )  # fmt: skip

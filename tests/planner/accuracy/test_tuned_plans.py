@@ -47,6 +47,14 @@ def one(tmp_path: Path, row: dict[str, Any], **changed: Any) -> TunedPlan:
 # --- reading
 
 
+def test_a_packed_row_is_searched_one_sequence_at_a_time(tmp_path: Path) -> None:
+    packed, plain = (one(tmp_path, {**DENSE, "packed": flag}) for flag in (True, False))
+    requests = [outcomes._requested(plan) for plan in (packed, plain)]
+    assert [bool(each.workload.lengths) for each in requests] == [True, False]
+    prices = [outcomes._priced(plan).step_s for plan in (packed, plain)]
+    assert prices[0] == prices[1]  # documents as long as the sequence
+
+
 def test_a_row_is_a_layout_its_stages_and_the_request(tmp_path: Path) -> None:
     plan = one(tmp_path, EXPERTS)
     assert str(plan.layout) == "pp4-vpp4-dp64-ep64-mbs1-z1-rsel(mla)-fp8"

@@ -108,6 +108,15 @@ def test_weight_gradients_are_not_delayed_beside_biases_of_attention(model: str,
     assert fixed.switches.settings["delay_wgrad"] == "on"
 
 
+def test_no_layers_are_offloaded_beside_the_expert_overlap() -> None:
+    """Its schedule calls the parts of layers (core/models/common/model_chunk_schedule_plan.py), not the forward pass of
+    core/transformer/transformer_block.py that sends layers away."""
+    layouts = [f"dp8-ep4-{overlap}mbs1-z1-rnone{offload}" for overlap in ("", "epo-")
+               for offload in ("", "-off20", "-off(core_attn)")]  # fmt: skip
+    assert megatron_allows("offload_layers and ep_overlap", "mixtral-8x7b", "bf16", *layouts) == [
+        True, True, True, True, False, True]  # fmt: skip
+
+
 def test_sharded_weights_are_in_a_graph_of_the_iteration_or_in_none() -> None:
     layouts = [f"dp8-{graphs}mbs1-{states}-rnone" for states in ("z1", "z2", "z3")
                for graphs in ("", "g(attn)-", "glayer-", "gfull-")]  # fmt: skip

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.request.resolve import resolve
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
 from meshwright.planner.targets.facts import layout_of
@@ -13,6 +15,7 @@ from meshwright.planner.targets.megatron import options as megatron_options
 from meshwright.planner.targets.megatron_bridge.fields import BY_ARGUMENT, IMPLIED
 from meshwright.planner.targets.megatron_bridge.options import TABLE
 from meshwright.planner.targets.option_lists import option_list
+from meshwright.planner.targets.registry import TARGETS
 
 DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
 MODULE = "bridge_plan.py"
@@ -107,3 +110,35 @@ def test_positions_and_moments_that_bridge_cannot_have() -> None:
     for target in ("megatron", "megatron-bridge"):
         with pytest.raises(LayoutRefusedError, match="for moments in bf16, needs the distributed optimizer"):
             emit(plan_of("tp8-pp8-dp1-mbs1-z0-rnone", workload=small), target)
+
+
+@pytest.mark.parametrize(("target", "cluster", "fix", "legal"), [
+    ("megatron-bridge", "gb200-nvl72:36", {}, [True, False]),
+    ("megatron-bridge", "gb200-nvl72:36", {"moe_dispatcher": "alltoall"}, [True, True]),
+    ("megatron-bridge", "dgx-b200:18", {}, [True, True]),
+    ("megatron", "gb200-nvl72:36", {}, [True, True]),
+])  # fmt: skip
+def test_hybridep_ends_with_a_rack(target: str, cluster: str, fix: dict[str, str], legal: list[bool]) -> None:
+    """apply_target_topology_environment of Bridge (scripts/performance/utils/utils.py): "HybridEP expert parallel size
+    must not exceed the 72-rank NVLink domain." """
+    asked = {"model": "deepseek-v3", "cluster": cluster, "target": target, "fix": fix,
+             "workload": {"seq_len": 4096, "global_batch": 1152}}  # fmt: skip
+    problem = resolve(request_from_dict(asked)).problem
+    layouts = Layouts.of([parse(f"dp144-ep{ep}-mbs1-z1-rsel(mla)") for ep in (72, 144)])
+    rules = [rule for rule in TARGETS[target].rules if rule.name == f"{target}: ranks of HybridEP"]
+    assert [all(bool(rule.allows(layouts, problem)[row]) for rule in rules) for row in (0, 1)] == legal
+
+
+def test_packed_documents_come_one_sequence_at_a_time() -> None:
+    """ConfigContainer.validate of Bridge: "Micro batch size should be 1 when training with packed sequence"."""
+    def plan(layout: str, **work: object) -> Plan:
+        work = {"seq_len": 8192, "global_batch": 512, **work}
+        return plan_of(layout, workload=work)
+
+    documents = {"4096": 0.5, "8192": 0.5}
+    plan("tp8-dp8-mbs1-z1-rfull", lengths=documents)
+    plan("tp8-dp8-mbs2-z1-rfull", lengths=documents, packed=False)
+    plan("tp8-dp8-mbs2-z1-rfull")
+    packed = plan("tp8-dp8-mbs2-z1-rfull", lengths=documents)
+    with pytest.raises(LayoutRefusedError, match="packed documents are taken one at a time, not in micro-batches of 2"):
+        emit(packed, "megatron-bridge")
