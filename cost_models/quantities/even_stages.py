@@ -45,7 +45,8 @@ def groups_of(pattern: Sequence[int], joined: Collection[int]) -> tuple[int, ...
 @lru_cache(maxsize=1024)
 def group_sizes(groups: tuple[int, ...], num_chunks: int) -> tuple[int, ...]:
     """Layers per chunk where chunks hold whole groups: the least sum of squares, of equal ones the least at both ends.
-    At most len(groups) + EDGES chunks, of which the first and the last may hold none."""
+    The first and the last chunk may hold none; all others, too, where there are more chunks than that needs."""
+    may_be_empty = {0, num_chunks - 1} if num_chunks <= len(groups) + EDGES else set(range(num_chunks))
     ends = [0]
     for group in groups:
         ends.append(ends[-1] + group)
@@ -55,7 +56,7 @@ def group_sizes(groups: tuple[int, ...], num_chunks: int) -> tuple[int, ...]:
     for chunk in range(num_chunks):
         longer: dict[int, tuple[tuple[int, int], tuple[int, ...]]] = {}
         for start, ((squares, at_ends), sizes) in best.items():
-            for end in range(start + (chunk not in (0, last)), len(groups) + 1):
+            for end in range(start + (chunk not in may_be_empty), len(groups) + 1):
                 size = ends[end] - ends[start]
                 cost = (squares + size**2, at_ends + size * (chunk in (0, last)))
                 if end not in longer or (cost, sizes) < longer[end]:

@@ -144,7 +144,7 @@ def _priced(plan: TunedPlan) -> PlanOutcome:
     resolved, layout = _as_written(plan), switched_layout(plan.layout, plan.features)
     dispatcher = plan.features.get("moe_dispatcher")
     blank = replace(blank, layout=str(layout), dispatcher=dispatcher, moe=resolved.model.is_moe)
-    if broken := _broken(layout, resolved):
+    if broken := _broken(layout, replace(resolved, stages=plan.chunks)):
         texts = "; ".join(rule.explain(layout, resolved.problem) for rule in broken)
         return replace(blank, rule=broken[0].name, refused=texts)
     staged = Staged.of(resolved, layout, Partition(plan.chunks) if plan.chunks else None)

@@ -47,6 +47,21 @@ def one(tmp_path: Path, row: dict[str, Any], **changed: Any) -> TunedPlan:
 # --- reading
 
 
+def test_given_chunks_are_in_the_space_where_even_ones_are_not(tmp_path: Path) -> None:
+    """GLM-5.2 on 416 H100 (Megatron-Bridge, perf_recipes/glm_moe_dsa/h100/glm5.py): 26 chunks for 21 groups of layers,
+    of which some in the middle hold none."""
+    plan = one(tmp_path, {
+        "id": "glm52", "model": "glm52", "hf_id": "zai-org/GLM-5.2", "task": "sft", "gpu": "h100", "num_gpus": 416,
+        "precision": "bf16", "seq_len": 131072, "global_batch": 520, "micro_batch": 1, "tp": 1, "pp": 13, "vpp": 2,
+        "cp": 32, "ep": 32, "dp": 1, "mtp_layers": 1, "cp_comm_type": "allgather", "dispatcher": "flex",
+        "dispatcher_backend": "deepep", "recompute": {"granularity": "full", "method": "uniform", "num_layers": 1},
+        "pipeline_layout": "Et|t||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||tttt|tttt|tttt|tttt||"
+                           "tttt|tttt|ttttmL",
+    })  # fmt: skip
+    outcome = outcomes._priced(plan)
+    assert (outcome.refused, outcome.fits) == (None, True)
+
+
 def test_a_packed_row_is_searched_one_sequence_at_a_time(tmp_path: Path) -> None:
     packed, plain = (one(tmp_path, {**DENSE, "packed": flag}) for flag in (True, False))
     requests = [outcomes._requested(plan) for plan in (packed, plain)]
