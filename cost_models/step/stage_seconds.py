@@ -53,7 +53,7 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([accumulated_bytes(ledger, j, scattered=False) for j in profiles])
         fsdp, used = np.minimum(fsdp, whole / rates.bandwidth("accumulation")[0] - accumulate), np.zeros_like(compute)
-    one_ways = _offloaded_s(ledger, rates) if states else np.zeros_like(compute)
+    one_ways = offloaded_s(ledger, rates) if states else np.zeros_like(compute)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
     if len(moved):
         # Copies run on a stream beside compute, over PCIe instead of the links of collectives.
@@ -81,7 +81,7 @@ def compute_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     return forward, backward
 
 
-def _offloaded_s(ledger: Ledger, rates: Rates) -> Array:
+def offloaded_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward."""
     out = np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
     offloads = ledger.states.offloads_activations

@@ -27,6 +27,7 @@ from ...cost_models.step import step
 from ...profiles.rates.calibration import Calibration
 from ...profiles.stack.load import stack_for
 from ...profiles.stack.rates import rates_for
+from . import host_tensors
 from .row import Case
 from .stack_features import NoNotes, with_features
 
@@ -93,9 +94,12 @@ class Batch:
         self._rates, self._ledger = rates, ledger_of(self.cases, rates)
         self.seconds_at_reference = self._price(self._ledger, rates)
 
-    @staticmethod
-    def _price(ledger: Ledger, rates: Rates) -> Array:
-        return np.asarray(sum(step.step_terms(ledger, rates)[0].values()))
+    def _price(self, ledger: Ledger, rates: Rates) -> Array:
+        seconds = np.asarray(sum(step.step_terms(ledger, rates)[0].values()))
+        if any(case.sends_outputs for case in self.cases):
+            sends = np.array([case.sends_outputs for case in self.cases])
+            seconds = seconds + np.where(sends, host_tensors.longer_s(ledger, rates), 0.0)
+        return seconds
 
     def seconds(self, fitted: Calibration, *, store: bool) -> Array:
         """[runs of the batch] step seconds. store: make this calibration the reference."""

@@ -22,6 +22,7 @@ from ...profiles.stack import load as stacks
 from ..evaluation.intervals import regime_of
 from .case_cluster import read_cluster
 from .case_layout import order_of, read_layout, selective
+from .remat import sends_outputs
 from .row import Case, Measured, RowReader, Unpriced
 from .stack_features import capacity_of, has_gpt_defaults, switched_layout, with_features
 from .tuning import lora_of, of_tuning
@@ -73,7 +74,8 @@ def read_case(row: RowReader) -> Case | Unpriced | None:
         id=name, source=row.text("source", default="not stated"), stack_name=stack_name or "not stated",
         regime=row.text("regime", default="") or regime_of(model, layout), group=row.text("group", default="") or None,
         core=bool(row.flag("core")), quality=quality, model=model, cluster=cluster, workload=workload, stack=stack,
-        features=features, layout=layout, order=order_of(row), chunks=chunks, recompute_known=known, measured=measured,
+        features=features, layout=layout, order=order_of(row), sends_outputs=sends_outputs(row),
+        chunks=chunks, recompute_known=known, measured=measured,
         assumptions=tuple(dict.fromkeys(row.assumptions)),
     )  # fmt: skip
 

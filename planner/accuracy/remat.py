@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, module_mask
 from ...cost_models.offload_modules import mask_of_modules
+from .host_tensors import BLOCK_OUTPUT
 from .row import RowReader
 
 _QKV = frozenset(("query_proj", "key_proj", "value_proj"))
@@ -34,6 +35,15 @@ POLICIES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 def is_remat(row: RowReader) -> bool:
     """Whether the row states a policy of MaxText."""
     return row.get("layout", "recompute", "policy") is not None
+
+
+def sends_outputs(row: RowReader) -> bool:
+    """Whether the policy keeps outputs of feed-forward blocks on the host."""
+    if not is_remat(row):
+        return False
+    name = row.text("layout", "recompute", "policy")
+    host = _names(row, "host_offloaded") if name == "custom" else POLICIES.get(name, POLICIES["full"])[1]
+    return BLOCK_OUTPUT in host
 
 
 def with_policy(row: RowReader, layout: Layout) -> Layout:

@@ -56,6 +56,8 @@ class Case:
     layout: Layout
     # The order of a pipeline that `layout` cannot name and is priced in another for; empty: it names it (order.py).
     order: str = ""
+    # Whether outputs of feed-forward blocks go to the host, which no layout says (host_tensors.py).
+    sends_outputs: bool = False
     # Layers of each pipeline chunk where they are uneven.
     chunks: tuple[int, ...] | None
     # Whether the source states what is recomputed.

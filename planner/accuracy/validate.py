@@ -18,7 +18,7 @@ from ...errors import InputError
 from ...profiles.stack.load import family_of
 from ...profiles.stack.stack_file import load_stacks
 from ..evaluation import intervals
-from . import order
+from . import host_tensors, order
 from .batch_pricing import ledger_of, rates_of
 from .outcome import RunOutcome
 from .row import Case, Unpriced
@@ -110,6 +110,8 @@ def predict(case: Case, software: StackSpec | None = None) -> Prediction:
     terms = {name: float(seconds[0]) for name, seconds in estimate.terms.items()}
     if case.order:
         terms["bubble"] += order.longer_s(case.order, ledger, rates)
+    if case.sends_outputs:
+        terms["offload"] += float(host_tensors.longer_s(ledger, rates)[0])
     step_s = sum(terms.values())
     if not np.isfinite(step_s) or step_s <= 0:
         raise InputError("no time can be given for this layout")

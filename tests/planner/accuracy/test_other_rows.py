@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from meshwright.cost_models.layouts import module_mask
+from meshwright.cost_models.specs.cluster import ClusterSpec
 from meshwright.cost_models.specs.workload import Lora
 from meshwright.planner.accuracy.row import Case
 from meshwright.planner.accuracy.runs import Problems, read_cases
@@ -87,6 +89,27 @@ def test_policies_of_rematerialisation(
     layout = one(tmp_path, recompute=policy).layout
     assert (layout.recompute, layout.recompute_modules, layout.offload) == (mode, module_mask(modules), offload)
     assert bool(layout.offload_modules) == bool(sent)
+
+
+def test_outputs_of_blocks_on_the_host(tmp_path: Path) -> None:
+    """Four micro-batches: 32 layers of 8,192 x 4,096 x 2 bytes leave and come back over a link of 12 MB/s, and show as
+    far as no compute hides them; inputs of layers go the same way."""
+    inputs, both = ("decoder_layer_input", "decoder_layer_input, mlpwo")
+    first, second = (one(tmp_path, recompute=f"policy: custom, host_offloaded: [{names}]") for names in (inputs, both))
+    assert (first.sends_outputs, second.sends_outputs) == (False, True)
+    assert predict(second).step_s >= predict(first).step_s
+    slow = [replace(case, cluster=_slow_host(case.cluster)) for case in (first, second)]
+    terms = [predict(case).terms for case in slow]
+    way_s = 32 * 8192 * 4096 * 2 / (0.8 * 15e6)  # a thousandth of the bandwidth: all of it shows, but for the compute
+    assert terms[1]["offload"] - terms[0]["offload"] == pytest.approx(8 * way_s, rel=1e-3)
+    assert 8 * way_s < terms[0]["offload"] < 9 * way_s  # and the inputs of both ends
+    assert one(tmp_path, recompute="policy: minimal_offloaded").sends_outputs
+
+
+def _slow_host(cluster: ClusterSpec) -> ClusterSpec:
+    (group,) = cluster.groups
+    gpu = replace(group.gpu, pcie_bw_bytes_per_s=group.gpu.pcie_bw_bytes_per_s / 1000)
+    return replace(cluster, groups=(replace(group, gpu=gpu),))
 
 
 def test_less_kept_takes_longer(tmp_path: Path) -> None:
