@@ -276,7 +276,7 @@ def shipped_fit(cases: Sequence[Case]) -> tuple[Fitter, np.ndarray, Runs]:
     """The fitter of the shipped calibration and the z of the values in the file."""
     table = constants.constants()
     fitter = Fitter(cases, table, PRIORS, "fitted")
-    values = dict(constants.places(calibration.shipped()))
+    values = dict(constants.places(calibration.of_runs()))
     z = []
     for constant in table:
         prior = values.get(("stacks", constant.over, constant.place[-1])) if constant.over else None
@@ -288,7 +288,7 @@ def test_what_ships_is_what_the_fit_gives(shipped_fit: tuple[Fitter, np.ndarray,
     """Along any direction the loss is least at the shipped values: a Newton step from its differences moves nothing.
     `test_the_fit_reproduces_what_ships` runs the whole fit."""
     fitter, z, runs = shipped_fit
-    places = {place for place, _ in constants.places(calibration.shipped())}
+    places = {place for place, _ in constants.places(calibration.of_runs())}
     assert {constant.place for constant in fitter.constants} == places
     weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
     rng = np.random.default_rng(0)
