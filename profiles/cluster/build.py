@@ -18,7 +18,7 @@ from ..io import registry
 from ..io.registry import GpuEntry, NodeEntry
 from .fabric import GENERATIONS, Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
 from .islands import cut
-from .torus import with_axes
+from .torus import named_slice, with_axes
 
 DEFAULT_GPUS_PER_NODE = 8
 _USED_FACTS = {"memory.capacity": "memory", "memory.bandwidth": "memory bandwidth", "link.bandwidth": "link bandwidth"}
@@ -76,6 +76,8 @@ def of_shorthand(text: str, gpu: str | None, num_gpus: int | None) -> ClusterSpe
             name = registry.gpu_name(text)
             raise InputError(f"`{text}` is a GPU: how many of them?", hint=f"`8x{name}`, or `--gpu {name} --gpus 8`")
         return of_gpus(text, num_gpus)
+    if gpu is None and num_gpus is None and (named := named_slice(text)) is not None:
+        return of_gpus(*named)
     groups = parse_shorthand(text, gpu, num_gpus)
     return build(_name(groups), groups, Fabric())
 

@@ -8,6 +8,25 @@ from dataclasses import replace
 from typing import Any
 
 from ...cost_models.specs.cluster import NetworkLevel
+from ...errors import InputError
+
+# Names that Google Cloud gives to slices -> (GPU, what the number in them counts of a chip): v4 and v5p count cores, of
+# which a chip has two that train as one device; v5e and v6e count chips.
+_SLICES = {"v4": ("tpu-v4", 2), "v5p": ("tpu-v5p", 2), "v5litepod": ("tpu-v5e", 1), "v5e": ("tpu-v5e", 1),
+           "v6e": ("tpu-v6e", 1)}  # fmt: skip
+
+
+def named_slice(text: str) -> tuple[str, int] | None:
+    """(GPU, devices) of a slice by its name: `v5p-128` is 64 chips; None for another name. Raises InputError for half a
+    chip."""
+    match = re.fullmatch(r"(?:tpu[-_ ]?)?(v4|v5p|v5litepod|v5e|v6e)[-_](\d+)", text.strip().lower())
+    if match is None:
+        return None
+    (gpu, counted), number = _SLICES[match[1]], int(match[2])
+    if number < counted or number % counted:
+        hint = f"`{match[1]}-{max(number // counted, 1) * counted}` is {max(number // counted, 1)} chips"
+        raise InputError(f"`{text}`: {number} cores are {number} / {counted} = {number / counted:g} chips", hint=hint)
+    return gpu, number // counted
 
 
 def usual_axes(chips: int, num_axes: int) -> tuple[int, ...]:

@@ -9,8 +9,11 @@ import pytest
 from meshwright.cost_models.rates import torus
 from meshwright.cost_models.rates.collectives import curve, seconds
 from meshwright.cost_models.specs.cluster import NetworkLevel
-from meshwright.profiles.cluster.torus import mismatch, read_axes, usual_axes
+from meshwright.profiles.cluster.load import load_cluster
+from meshwright.profiles.cluster.torus import mismatch, named_slice, read_axes, usual_axes
 from meshwright.profiles.rates.link_rates import collective_rates
+
+from meshwright.errors import InputError
 
 
 def level(*axes: int, devices: int = 1) -> NetworkLevel:
@@ -71,6 +74,24 @@ def test_messages_go_around_both_ways() -> None:
 def test_usual_axes(chips: int, axes: int, shape: tuple[int, ...]) -> None:
     assert usual_axes(chips, axes) == shape
     assert not mismatch(shape, chips)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "chips", "axes"),
+    [("v5p-128", "tpu-v5p", 64, (4, 4, 4)), ("v4-16", "tpu-v4", 8, (2, 2, 2)), ("v6e-256", "tpu-v6e", 256, (16, 16)),
+     ("TPU v5litepod-16", "tpu-v5e", 16, (4, 4))],
+)  # fmt: skip
+def test_slices_by_name(text: str, gpu: str, chips: int, axes: tuple[int, ...]) -> None:
+    cluster = load_cluster(text)
+    assert (cluster.gpu.name, cluster.num_gpus, cluster.levels[0].torus) == (gpu, chips, axes)
+    assert len(cluster.levels) == 1
+    assert named_slice("dgx-h100") is None
+
+
+def test_half_a_chip() -> None:
+    with pytest.raises(InputError, match=r"7 cores are 7 / 2 = 3\.5 chips") as error:
+        load_cluster("v5p-7")
+    assert error.value.hint == "`v5p-6` is 3 chips"
 
 
 def test_axes_in_files() -> None:

@@ -78,7 +78,7 @@ AWS-p3dn.24xlarge AWS-p4d.24xlarge AWS-p4de.24xlarge AWS-p5.48xlarge AWS-p5e.48x
 AWS-p6-b200.48xlarge AWS-p6-b300.48xlarge AWS-g5.48xlarge AWS-trn1.32xlarge AWS-trn2.48xlarge Azure-ND-A100-v4
 Azure-ND-H100-v5 Azure-ND-GB200-v6 GCP-a2-highgpu-8g GCP-a2-ultragpu-8g GCP-a3-highgpu-8g GCP-a3-megagpu-8g
 GCP-a3-ultragpu-8g GCP-v5p-host GCP-v5e-host GCP-v6e-host GCP-tpu7x-host Lambda-8xH100-SXM Lambda-8xB200-SXM
-Lambda-8xA100-40 AWS-trn1.32xlarge-cores
+Lambda-8xA100-40 AWS-trn1.32xlarge-cores GCP-v4-host
 Lambda-8xV100 Meta-Grand-Teton-H100 Frontier Perlmutter MI300X-8x-OAM Gaudi2-8x Gaudi3-8x Ascend-910B-8x
 """
 SPELLINGS = [(text, name) for name, texts in GPU_SPELLINGS.items() for text in (name, *texts.split())] + STATED
