@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .targets.argv import Arguments
 from .targets.facts import layout_of, request_part
 from .targets.option_lists import OptionList, option_list
 from .targets.options import Facts, Table
+from .targets.reading import fields_of, read_facts, refuse_foreign
 from .targets.registry import TARGETS
 from .targets.switch_options import SWITCH
 
@@ -32,10 +34,10 @@ FORMATS = {config.import_format: (target, config) for target in TARGETS.values()
 class Imported:
     """A launch config as a request and a layout."""
 
-    # The model, batch and cluster of the config, completed by flags and defaults.
-    request: Request
-    # The layout of the config.
-    layout: Layout
+    # The model, batch and cluster of the config, completed by flags and defaults; None where there are gaps.
+    completed: Request | None
+    # The layout of the config, None where a gap leaves it open.
+    read_layout: Layout | None
     # The framework and its release.
     framework: str
     # Number of options that the layout depends on.
@@ -51,42 +53,89 @@ class Imported:
     settings: Mapping[str, str] = field(default_factory=dict)
     # Options that `emit` would set otherwise, because of a switch that it would turn.
     switched: tuple[str, ...] = ()
+    # What is not understood and may change layout, model or batch. With a gap there is no price.
+    gaps: tuple[FieldProblem, ...] = ()
+    # The facts that are read nevertheless, by field of a plan.
+    stated: Mapping[str, Any] = field(default_factory=dict)
     # Layers of each chunk of the pipeline, in the order of the model; None: the config leaves them open.
     stages: tuple[int, ...] | None = None
 
+    @property
+    def request(self) -> Request:
+        """The request. Raises InputError where the config has gaps."""
+        if self.completed is None:
+            raise InputError.of(self.gaps)
+        return self.completed
+
+    @property
+    def layout(self) -> Layout:
+        """The layout. Raises InputError where a gap leaves it open."""
+        if self.read_layout is None:
+            raise InputError.of(self.gaps)
+        return self.read_layout
+
     def price(self) -> Plan:
         """The plan that has the layout of the config, with the software switched as the config has it."""
-        request = self.request.model_copy(update={"fix": dict(self.settings), "stages": self.stages})
-        return evaluate_resolved(resolve(request), str(self.layout))
+        return self._priced({"fix": dict(self.settings)})
 
     def price_switched(self) -> Plan:
         """The same with the switches that a plan would choose."""
-        request = self.request.model_copy(update={"stages": self.stages})
+        return self._priced({})
+
+    def _priced(self, fixed: dict[str, Any]) -> Plan:
+        request = self.request.model_copy(update={**fixed, "stages": self.stages})
         return evaluate_resolved(resolve(request), str(self.layout))
 
 
 def import_config(
-    kind: str, paths: Sequence[Path | str], given: Mapping[str, Any], version: str | None = None
-) -> Imported:
+    kind: str, paths: Sequence[Path | str], given: Mapping[str, Any], version: str | None = None,
+    script_arguments: Sequence[str] = (),
+) -> Imported:  # fmt: skip
     """The config in `paths` of format `kind` (a key of FORMATS); `given`: flags of a request, which win.
 
-    Raises InputError, all problems of the files at once: unreadable values, no model, no cluster, degrees that do not
-    multiply to the GPUs.
+    script_arguments: positional parameters of a script in turn, or `NAME=value`.
+    Raises InputError, all problems of the files at once: unreadable values, contradictions, no model, no cluster,
+    degrees that do not multiply to the GPUs.
     """
     if kind not in FORMATS:
         raise UnknownNameError("format", kind, FORMATS)
     target, config = FORMATS[kind]
     options, warning = option_list(target.name, version)
-    arguments = config.read_files({str(path): _text(path) for path in paths}, options)
+    files = {str(path): _text(path) for path in paths}
+    arguments = config.import_files(files, options, script_arguments)
+    if not arguments.program:
+        refuse_foreign(arguments, files, target.framework)
     if arguments.problems:
         raise InputError.of(arguments.problems)
-    if not arguments.settings:
+    if not arguments.settings and not arguments.gaps:
         hint = config.import_hint or f"is it a config of {target.name}?"
         raise InputError(f"{', '.join(map(str, paths))}: no option of {target.framework} in it", hint=hint)
     table = config.table(options)
-    facts = table.read(arguments.settings)
-    assumed = list(facts.pop("notes", []))
-    request = _request(facts, arguments, options, given, target.name, assumed)
+    facts = read_facts(arguments, table)
+    assumed = [*arguments.notes, *facts.pop("notes", [])]
+    read = len(set(arguments.settings) & table.options)
+    about = _About(f"{target.framework} {options}", read, arguments.unknown, len(arguments.settings) - read,
+                   (warning,) if warning else ())  # fmt: skip
+    if arguments.gaps:
+        return _with_gaps(facts, arguments, table, given, about, assumed)
+    return _whole(facts, arguments, table, options, given, target.name, about, assumed)
+
+
+@dataclass(frozen=True)
+class _About:
+    """What an import says of the files, whatever it makes of them."""
+
+    framework: str
+    read: int
+    unknown: dict[str, int]
+    unread: int
+    warnings: tuple[str, ...]
+
+
+def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList, given: Mapping[str, Any],
+           target: str, about: _About, assumed: list[str]) -> Imported:  # fmt: skip
+    """The import of a config that is understood."""
+    request = _request(facts, arguments, options, given, target, assumed)
     resolved = resolve(request)
     layout = layout_of(facts, resolved.cluster.num_gpus)
     if "batch_per_rank" in facts and "global_batch" not in given:
@@ -94,14 +143,29 @@ def import_config(
         request = load_request(None, {**_request_fields(request), "global_batch": facts["batch_per_rank"] * layout.dp})
     assumed += _regrouped(facts, layout, resolved.workload.global_batch)
     settings = _settings(facts, resolved, layout)
-    switched = _switched_options(settings, resolved, table)
-    read = len(set(arguments.settings) & table.options)
     return Imported(
-        request=request, layout=layout, framework=f"{target.framework} {options}", read=read,
-        unknown=arguments.unknown, unread=len(arguments.settings) - read, assumed=tuple(assumed),
-        warnings=(warning,) if warning else (), settings=settings, switched=switched,
+        completed=request, read_layout=layout, **vars(about), assumed=tuple(assumed), settings=settings,
+        switched=_switched_options(settings, resolved, table),
         stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
+
+
+def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any], about: _About,
+               assumed: list[str]) -> Imported:  # fmt: skip
+    """The import of a config that is understood in part: the facts that it states, and what is open."""
+    open_fields = fields_of(arguments.gaps, table)
+    options = [option for entry in table.entries for option in entry.options if option in arguments.settings]
+    said = {name for entry in table.entries if set(entry.options).intersection(options) for name in entry.fields}
+    stated = {name: value for name, value in facts.items() if name in said - open_fields}
+    layout = None
+    gpus = given.get("gpus") or _num_gpus(facts, arguments)
+    if gpus and not open_fields:
+        try:
+            layout = layout_of(facts, int(gpus))
+        except InputError as error:
+            assumed.append(error.message)
+    return Imported(completed=None, read_layout=layout, **vars(about), assumed=tuple(assumed),
+                    gaps=tuple(arguments.gaps), stated=stated)  # fmt: skip
 
 
 def _regrouped(facts: Facts, layout: Layout, batch: int) -> list[str]:
@@ -160,6 +224,10 @@ def _request(
         ranks = f"it starts {gpus} ranks: " if gpus else ""
         raise InputError("the config does not say on which GPUs it runs",
                          hint=f"{ranks}add `--cluster dgx-h100:{max(1, (gpus or 8) // 8)}`")  # fmt: skip
+    if "micro_batch" not in facts:
+        assumed.append("the micro-batch is not in the config: 1 sequence is taken")
+    if "precision" not in facts:
+        assumed.append("the precision is not in the config: the default of `plan` is taken")
     for name in ("seq_len", "global_batch"):
         if name not in fields and not (name == "global_batch" and "batch_per_rank" in facts):
             flag = f"--{name.replace('_', '-')}"
@@ -188,7 +256,10 @@ def _num_gpus(facts: Facts, arguments: Arguments) -> int:
         return ranks["world"]
     if "gpus_per_node" in ranks:
         return ranks["gpus_per_node"] * ranks.get("num_nodes", 1)
-    return int(facts.get("num_gpus", 0))
+    if "num_gpus" in facts:
+        return int(facts["num_gpus"])
+    copies = facts.get("dp") or facts.get("dp_by_batch") or 0
+    return int(copies) * prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
 
 
 def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, Any] | str | None:

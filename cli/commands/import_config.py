@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,10 @@ from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
 from ..screens import import_config as import_screen
+
+if TYPE_CHECKING:
+    from ...planner.document.plan import Plan
+    from ...planner.importing import Imported
 
 
 def command(
@@ -34,6 +38,11 @@ def command(
         str | None,
         typer.Option("--target-version", metavar="V", help="Release of the framework [newest].", show_default=False),
     ] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Option("--arg", metavar="V", show_default=False,
+                     help="Positional parameter of a script, in turn; NAME=V sets a variable, 3=V the third."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write the faster plan here.", show_default=False),
@@ -44,12 +53,17 @@ def command(
 
     What the config leaves open (GPUs, often the model) is given as for `plan`;
     a flag wins over the file. Options that the framework does not have are listed.
+    Shell scripts are followed, not run; name files that they source beside them.
+    Where an option that may change the layout is not understood, the screen says
+    which, and nothing is priced.
 
     \b
     Examples:
       meshwright import megatron-args train.sh --cluster dgx-h100:8
+      meshwright import megatron-args train.sh --cluster dgx-h100:8 --arg TP=4
       meshwright import deepspeed ds.json --model qwen3-8b --cluster dgx-h100:2
     """
+    from ...errors import NoFeasibleLayoutError, UnsupportedError
     from ...planner import api
     from ...planner.importing import import_config
 
@@ -57,22 +71,42 @@ def command(
     if output is not None:
         check_writable(output, force=force)
     flags = {"model": model, "gpu": gpu, "gpus": gpus, "cluster": cluster, "seq_len": seq_len}
-    given = {**flags, "global_batch": global_batch}
-    imported = import_config(kind, files, {name: value for name, value in given.items() if value is not None}, version)
+    given = {name: value for name, value in {**flags, "global_batch": global_batch}.items() if value is not None}
+    imported = import_config(kind, files, given, version, arguments or ())
     for warning in imported.warnings:
         terminal.warn(warning)
+    if imported.gaps:
+        if terminal.settings.json:
+            terminal.write_json({**_read(imported), "candidate": None, "best": None})
+        terminal.show(import_screen.gaps_screen(imported))
+        return
     priced = imported.price()
     switched = imported.price_switched().best.step_s if imported.switched else None
-    with terminal.progress("searching") as progress:
-        plan = api.plan(imported.request, progress=progress)
-    if output is not None:
+    plan: Plan | None = None
+    why = ""
+    try:
+        with terminal.progress("searching") as progress:
+            plan = api.plan(imported.request, progress=progress)
+    except (NoFeasibleLayoutError, UnsupportedError) as error:  # where their engine does more than plans for the target
+        why = error.message
+    if output is not None and plan is not None:
         write_file(output, plan.to_json(), force=force)
     if terminal.settings.json:
         terminal.write_json({
-            "format_version": FORMAT_VERSION, "kind": "import", "framework": imported.framework,
-            "layout_id": str(imported.layout), "candidate": priced.best.model_dump(mode="json"),
-            "best": plan.best.model_dump(mode="json"), "options_read": imported.read, "unknown": imported.unknown,
-            "assumed": list(imported.assumed), "switched": list(imported.switched), "switched_step_s": switched,
+            **_read(imported), "candidate": priced.best.model_dump(mode="json"),
+            "best": plan.best.model_dump(mode="json") if plan else None, "switched": list(imported.switched),
+            "switched_step_s": switched,
         })  # fmt: skip
-    terminal.show(import_screen.import_screen(imported, priced, switched, plan, str(output) if output else None))
-    requests.show_warnings(terminal, plan.warnings)
+    saved_as = str(output) if output and plan else None
+    terminal.show(import_screen.import_screen(imported, priced, switched, plan or why, saved_as))
+    requests.show_warnings(terminal, plan.warnings if plan else ())
+
+
+def _read(imported: Imported) -> dict[str, Any]:
+    """What was read, in JSON."""
+    gaps = [{"message": gap.message, "file": gap.file, "line": gap.line, "field": gap.field} for gap in imported.gaps]
+    return {
+        "format_version": FORMAT_VERSION, "kind": "import", "framework": imported.framework,
+        "layout_id": str(imported.read_layout) if imported.read_layout else None, "options_read": imported.read,
+        "unknown": imported.unknown, "assumed": list(imported.assumed), "gaps": gaps,
+    }  # fmt: skip

@@ -19,16 +19,19 @@ _INDENT = " " * len("planned  ")
 
 
 def import_screen(
-    imported: Imported, priced: Plan, switched_s: float | None, plan: Plan, saved_as: str | None
+    imported: Imported, priced: Plan, switched_s: float | None, plan: Plan | str, saved_as: str | None
 ) -> list[Part]:
     """The options that were read, the price of their layout, and a faster one. priced: a plan of that layout alone;
-    switched_s: its step with the features that the config could switch on."""
-    best, theirs = plan.best, priced.best
+    switched_s: its step with the features that the config could switch on; plan: why there is none where it is text."""
+    theirs = priced.best
     parts: list[Part] = [*_read_lines(imported), *_theirs_lines(priced)]
     if switched_s is not None and switched_s < theirs.step_s:
         share = text.percent(1 - switched_s / theirs.step_s)
         line = f"with {', '.join(imported.switched)}: {text.significant(switched_s)} s, {share} % faster"
         parts.append(_indented(line))
+    if isinstance(plan, str):
+        return [*parts, "", text.wrapped(f"No faster layout is known: {plan}", hanging="  ")]
+    best = plan.best
     if best.layout_id == theirs.layout_id:
         parts += ["", "Nothing is faster: it is the layout that `plan` chooses"]
         return parts if switched_s is None else [*parts, "", _next(plan, saved_as)]
@@ -38,6 +41,31 @@ def import_screen(
               f"{_INDENT}{step_text(best)}, {gain}; fits ({text.gib(best.device_bytes)} GiB)", "",
               "Yours beside the planned, per step:", difference_table(best, theirs)]  # fmt: skip
     return [*parts, "", _next(plan, saved_as)]
+
+
+def gaps_screen(imported: Imported) -> list[Part]:
+    """The screen of a config that is read in part: what is read, what is not understood, and that nothing is priced."""
+    parts: list[Part] = [*_read_lines(imported), ""]
+    if imported.read_layout is not None:
+        parts.append(f"layout   {imported.read_layout}")
+    elif said := ", ".join(_facts(imported)):
+        parts.append(text.wrapped(f"read     {said}", hanging=_INDENT))
+    parts += ["", "Not compared, because these may change the layout, the model or the batch:"]
+    by_text: dict[tuple[str, int, str], list[str]] = {}
+    for gap in imported.gaps:
+        by_text.setdefault((gap.message, gap.line, gap.hint), []).append(gap.field)
+    for (message, line, _), names in by_text.items():
+        where = f"line {line}: " if line else ""
+        named = "" if len(names) > 1 or not names[0] else f"{names[0]}: "
+        parts.append(text.wrapped(f"  {where}{named}{message}", hanging="    "))
+    hints = dict.fromkeys(hint for _, _, hint in by_text if hint)
+    return [*parts, *(text.wrapped(f"hint: {hint}", hanging="  ") for hint in list(hints)[:3])]
+
+
+def _facts(imported: Imported) -> list[str]:
+    """The facts about layout and batch that are read."""
+    return [f"{name.removeprefix('workload.')} {value}" for name, value in imported.stated.items()
+            if isinstance(value, int | float | str) and not name.startswith(("model.", "switches."))]  # fmt: skip
 
 
 def _read_lines(imported: Imported) -> list[str]:

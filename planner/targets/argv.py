@@ -1,31 +1,20 @@
-"""Reads command lines as people keep them: files of options, shell scripts with variables, arrays and continuations."""
+"""The words of a command line as typed options, and what a reader of launch configs finds beside them."""
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FieldProblem
 from .option_lists import Option, OptionList
+from .shell.values import marks, shown
 
-# Options of torchrun and the variables that say how many ranks there are.
+# Options of torchrun that say how many ranks there are.
 LAUNCHER = {"--nnodes": "num_nodes", "--nproc-per-node": "gpus_per_node"}
 _IGNORED = ("--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id",
             "--tee", "--log-dir", "--max-restarts", "--standalone", "--role")  # fmt: skip
-_COUNTS = {
-    "NNODES": "num_nodes", "NUM_NODES": "num_nodes", "SLURM_NNODES": "num_nodes", "GPUS_PER_NODE": "gpus_per_node",
-    "NPROC_PER_NODE": "gpus_per_node", "WORLD_SIZE": "world",
-}  # fmt: skip
-_ASSIGNED = re.compile(
-    r"^\s*(?:export\s+|readonly\s+|local\s+|declare\s+)?([A-Za-z_]\w*)="
-    r"(\"[^\"]*\"|'[^']*'|\$\(\([^()]*\)\)|[^\s()#;]*)\s*;?\s*(?:#.*)?$"
-)
-_STATEMENT = re.compile(r"""(?:"[^"]*"|'[^']*'|(?:^|\s)\#.*|[^;])+""")  # up to a `;` outside quotes and comments
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::?[-=]([^}]*))?\}|\$([A-Za-z_]\w*)")
-_SUM = re.compile(r"\$\(\(([\d\s+*/()-]+)\)\)")
+_SET = "give its value by --arg NAME=VALUE, that of a positional parameter by --arg VALUE in turn"
 
 
 @dataclass
@@ -46,12 +35,28 @@ class Arguments:
     environment: dict[str, str] = field(default_factory=dict)
     # Values that cannot be read.
     problems: list[FieldProblem] = field(default_factory=list)
+    # Values that the release does not know, and values that only a run or its user could give.
+    unclear: list[FieldProblem] = field(default_factory=list)
+    # What is not understood and may change the layout, the model or the batch; filled by an import.
+    gaps: list[FieldProblem] = field(default_factory=list)
+    # A sentence for each fact that is taken although nothing states it.
+    notes: list[str] = field(default_factory=list)
+    # The script that the command starts, with its folder; "" where there is none.
+    program: str = ""
+    # Name -> text of files that the command reads: given beside it, or written by it.
+    texts: dict[str, str] = field(default_factory=dict)
 
     def record(self, option: Option, value: Any, line: int, path: str) -> None:
         """Stores the value of an option, or the problem where the option does not accept it."""
-        if (wrong := option.wrong(value)) is not None:
+        if (wrong := option.wrong_type(value)) is not None:
             self.fail(option.name, wrong, line, path)
+        elif (wrong := option.wrong(value)) is not None:
+            self.doubt(option.name, wrong, line, path)
         else:
+            if self.settings.get(option.name, value) != value:
+                both = f"lines {self.lines[option.name]} and {line}"
+                self.notes.append(f"{option.name} is given twice with two values ({both}): the last is taken")
+            self.unclear = [doubt for doubt in self.unclear if doubt.field != option.name]
             self.lines[option.name] = line
             self.settings[option.name] = value
 
@@ -59,6 +64,11 @@ class Arguments:
         """Stores a problem with an option."""
         self.lines[name] = line
         self.problems.append(FieldProblem(text, file=path, line=line, field=name, hint=hint))
+
+    def doubt(self, name: str, text: str, line: int, path: str, hint: str = "") -> None:
+        """Stores that the value of an option is not clear."""
+        self.lines[name] = line
+        self.unclear.append(FieldProblem(text, file=path, line=line, field=name, hint=hint))
 
     def add(self, other: Arguments, path: str) -> None:
         """Adds the settings of the file `path`."""
@@ -69,17 +79,26 @@ class Arguments:
         self.ranks |= other.ranks
         self.environment |= other.environment
         self.problems += other.problems
+        self.unclear += other.unclear
+        self.gaps += other.gaps
+        self.notes += other.notes
+        self.program = self.program or other.program
+        self.texts |= other.texts
 
 
-def read_arguments(path: str, text: str, options: OptionList) -> Arguments:
-    """The options in `text`, typed as `options` says. Wrong values become problems, unknown options are listed."""
-    arguments = Arguments()
-    words = list(_words(text, arguments))
-    position = 0
+def read_words(
+    words: Sequence[tuple[str, int]], options: OptionList, arguments: Arguments, path: str
+) -> list[tuple[str, int]]:
+    """The options in (word, line), typed as `options` says. Wrong values become problems, unknown options are listed.
+
+    Returns the words that belong to no option and are not known: they may hold further options.
+    """
+    position, loose = 0, []
     while position < len(words):
         word, line = words[position]
         position += 1
         if not word.startswith("--") or len(word) < 3:
+            loose += [(word, line)] if marks(word) else []
             continue
         name, equals, attached = word.partition("=")
         values = [attached] if equals else []
@@ -87,21 +106,25 @@ def read_arguments(path: str, text: str, options: OptionList) -> Arguments:
         while not equals and position < len(words) and _takes(option, name, len(values), words[position][0]):
             values.append(words[position][0])
             position += 1
-        if launcher_name(name) in LAUNCHER:
+        if launcher_name(name) in LAUNCHER and option is None:
             if values and values[0].isdigit():
                 arguments.ranks[LAUNCHER[launcher_name(name)]] = int(values[0])
         elif launcher_name(name) in _IGNORED:
             continue
+        elif option is None and marks(name):
+            loose.append((name, line))
         elif option is None:
             arguments.unknown.setdefault(name, line)
+            arguments.lines.setdefault(name, line)
         elif option.kind != "flag" and not values:
             arguments.fail(name, "has no value", line, path)
-        elif option.kind != "flag" and any("$" in value for value in values):
-            hint = "give it a value in the file; only plain assignments (NAME=8) are followed"
-            arguments.fail(name, f"`{values[0]}` is not set here", line, path, hint)
+        elif option.kind != "flag" and any(marks(value) for value in values):
+            value, by, reason = shown(next(value for value in values if marks(value))).partition(" by ")
+            text = f"`{value}` depends on `{reason}`" if by else f"`{value}` is not set here"
+            arguments.doubt(name, text, line, path, _SET)
         else:
             arguments.record(option, _typed(option, values), line, path)
-    return arguments
+    return loose
 
 
 def launcher_name(name: str) -> str:
@@ -133,59 +156,3 @@ def _converted(word: str, kind: str) -> Any:
         return {"int": int, "float": float}.get(kind, str)(word)
     except ValueError:
         return word
-
-
-def _words(text: str, arguments: Arguments) -> Iterator[tuple[str, int]]:
-    """(word, line number), variables filled in; assignments are taken out of the text."""
-    values: dict[str, str] = {}
-    numbered = enumerate(text.splitlines(), 1)
-    for number, line in ((number, part) for number, whole in numbered for part in _STATEMENT.findall(whole)):
-        if assigned := _ASSIGNED.match(line):
-            name, value = assigned[1], _filled(assigned[2].strip("\"'"), values)
-            values[name] = value
-            arguments.environment[name] = value
-            if name in _COUNTS and value.isdigit():
-                arguments.ranks[_COUNTS[name]] = int(value)
-            if not value.startswith("--"):
-                continue
-        line = _filled(re.sub(r"(?:^|\s)#.*$", "", line).rstrip().rstrip("\\"), values)
-        line = re.sub(r"[A-Za-z_]\w*\+?=\($|[A-Za-z_]\w*\+?=\((?=\s*--)", " ", line)  # the head of an array
-        for word in _split(line):
-            yield word.strip("\"'"), number
-
-
-def _filled(text: str, values: dict[str, str]) -> str:
-    def fill(match: re.Match[str]) -> str:
-        name, default = match[1] or match[3], match[2]
-        if name in values:
-            return values[name]
-        return default if default is not None else match[0]
-
-    text = _VARIABLE.sub(fill, text)
-    return _SUM.sub(lambda match: str(_arithmetic(match[1])), text)
-
-
-def _arithmetic(text: str) -> int:
-    """Whole numbers with + - * and / from left to right by precedence, as the shell does."""
-    factors = re.findall(r"[-+*/]|\d+", text)
-    total = 0
-    sign = 1
-    term = None
-    operator = ""
-    for part in [*factors, "+"]:
-        if part.isdigit():
-            value = int(part)
-            term = value if term is None else (term * value if operator == "*" else term // max(value, 1))
-        elif part in "*/":
-            operator = part
-        else:
-            total += sign * (term or 0)
-            sign, term = (1 if part == "+" else -1), None
-    return total
-
-
-def _split(line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=False)
-    except ValueError:  # a quote that spans lines
-        return line.split()

@@ -19,7 +19,7 @@ from ..document.reading import read_plan
 from ..document.specs import model_of, workload_of
 from ..space.rules import RULES, WELL_FORMED
 from ..switches.registry import with_switches
-from .argv import Arguments, read_arguments
+from .argv import Arguments
 from .base import Target, Trainer
 from .edits import Places, edits, mended
 from .emit import refusals
@@ -29,6 +29,7 @@ from .option_lists import OptionList, option_list
 from .options import Facts, Settings
 from .registry import TARGETS, target_of
 from .registry import target as load_target
+from .scripts import read_arguments
 from .setup import Setup, domain_of
 from .switch_options import SWITCH
 
@@ -97,7 +98,8 @@ def _check(checked: Checked, folder: _Folder) -> Checked:
         given = folder.config.read_folder(folder.files, folder.options)
     except InputError as error:
         return replace(checked, problems=[*checked.problems, FieldProblem(error.message, hint=error.hint)])
-    problems = [*checked.problems, *given.problems, *_unknown(folder, given), *_conflicts(folder, given)]
+    problems = [*checked.problems, *given.problems, *given.unclear]
+    problems += [*_unknown(folder, given), *_conflicts(folder, given)]
     return _check_meaning(replace(checked, problems=problems), folder, given)
 
 

@@ -27,8 +27,26 @@ def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Ar
         if option is None:
             arguments.unknown[name] = line
         elif value is not None and value != "auto":
-            arguments.record(option, value, line, document.name)
+            arguments.record(option, _coerced(value, option.kind), line, document.name)
     return arguments
+
+
+_FLAGS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+
+
+def _coerced(value: Any, kind: str) -> Any:
+    """A value in the kind of its option, as the frameworks take it too: `'no'`, `5e8`, `"16"`."""
+    if kind in ("bool", "flag") and isinstance(value, str):
+        return _FLAGS.get(value.lower(), value)
+    if kind == "int" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind in ("int", "float") and isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return value
+        return int(number) if kind == "int" and number.is_integer() else number
+    return value
 
 
 def _flat(

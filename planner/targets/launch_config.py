@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from .argv import Arguments
 from .framework_parser import FrameworkParser
 from .option_lists import OptionList
 from .options import Settings, Table
+from .reading import Reading, judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,11 @@ class LaunchConfig:
     import_format: str
     # The files that this format covers, for an error about a file without options; "" if its name says so.
     import_hint: str = ""
+    # What an import knows beside the table.
+    reading: Reading = field(default_factory=Reading)
+    # (path -> text, options, positional parameters and variables, options of the table) -> the settings of files that
+    # refer to one another; None: each file is read by itself.
+    read_together: Callable[[Mapping[str, str], OptionList, Sequence[str], frozenset[str]], Arguments] | None = None
     parser: FrameworkParser
 
     def for_script(self, option: str) -> bool:
@@ -42,6 +48,21 @@ class LaunchConfig:
         arguments = Arguments()
         for path, text in files.items():
             arguments.add(self.read(path, text, options), path)
+        return arguments
+
+    def import_files(self, files: Mapping[str, str], options: OptionList, given: Sequence[str]) -> Arguments:
+        """The settings in other people's files, with what is not understood in `gaps`. given: as for `read_together`.
+
+        Raises InputError for broken syntax.
+        """
+        known = replace(options, options={**options.options, **self.reading.older})
+        table = self.table(options)
+        if self.read_together is None:
+            arguments = self.read_files(files, known)
+        else:
+            arguments = self.read_together(files, known, given, table.options | frozenset(self.reading.older))
+        self.reading.modernise(arguments)
+        judge(arguments, self.reading, table)
         return arguments
 
     def read_folder(self, files: Mapping[str, str], options: OptionList) -> Arguments:

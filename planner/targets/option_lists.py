@@ -30,13 +30,22 @@ class Option:
 
     def wrong(self, value: Any) -> str | None:
         """Why `value` is not one of this option, or None."""
-        values = value if self.many and isinstance(value, list) else [value]
-        for item in values:
-            if (text := self._wrong(item)) is not None:
-                return text
+        if (text := self.wrong_type(value)) is not None:
+            return text
+        for item in self._items(value):
+            if self.values and str(item) not in self.values:
+                guess = did_you_mean(nearest(str(item), self.values))
+                return f"`{item}` is none of {', '.join(self.values)}{f'; {guess}' if guess else ''}"
         return None
 
-    def _wrong(self, value: Any) -> str | None:
+    def wrong_type(self, value: Any) -> str | None:
+        """Why `value` is not of the kind of this option, or None."""
+        return next((text for item in self._items(value) if (text := self._wrong_type(item)) is not None), None)
+
+    def _items(self, value: Any) -> list[Any]:
+        return value if self.many and isinstance(value, list) else [value]
+
+    def _wrong_type(self, value: Any) -> str | None:
         right = {
             "flag": isinstance(value, bool), "bool": isinstance(value, bool),
             "int": isinstance(value, int) and not isinstance(value, bool),
@@ -49,9 +58,6 @@ class Option:
                  "object": "a block of options"}  # fmt: skip
         if not right.get(self.kind, True):
             return f"`{value}` is not {words[self.kind]}"
-        if self.values and str(value) not in self.values:
-            guess = did_you_mean(nearest(str(value), self.values))
-            return f"`{value}` is none of {', '.join(self.values)}{f'; {guess}' if guess else ''}"
         return None
 
 

@@ -21,6 +21,10 @@ Write = Callable[[Setup], Settings]
 Read = Callable[[Settings, Facts], Facts]
 
 
+class NoCounterpartError(InputError):
+    """A value that the framework accepts and no plan can hold."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One decision of a plan and the options that express it."""
@@ -115,7 +119,9 @@ def word(
             return {} if default is None else {field: default}
         value = settings[option]
         if value not in meaning:
-            raise InputError(f"{option} `{value}` has no counterpart in a plan", hint=f"known: {_known(meaning)}")
+            raise NoCounterpartError(
+                f"{option} `{value}` has no counterpart in a plan", hint=f"known: {_known(meaning)}"
+            )
         return {field: meaning[value]}
 
     return Entry((field,), (option,), write, read)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ...errors import InputError
 from ..space.rules import Rule, only
 from ..switches.base import Options, Switch
 from ..switches.registry import SWITCHES
 from .option_lists import OptionList
-from .options import Entry, Facts, Settings
+from .options import Entry, Facts, NoCounterpartError, Settings
 from .setup import Setup
 
 # Prefix of facts and of entries' fields that are switches of the software.
@@ -63,7 +62,9 @@ def _entry(switch: Switch, target: str, release: OptionList | None) -> Entry:
         stated = next(values, None)
         if stated is None and given:
             options = ", ".join(f"{name} {settings[name]}" for name in given)
-            raise InputError(f"{options} has no counterpart in a plan", hint=f"{switch.name}: {', '.join(spellings)}")
+            raise NoCounterpartError(
+                f"{options} has no counterpart in a plan", hint=f"{switch.name}: {', '.join(spellings)}"
+            )
         return {} if stated is None else {field_of(switch): stated}
 
     return Entry((field_of(switch),), names, write, read)

@@ -104,7 +104,6 @@ def mine():
     cfg.model.pipeline_model_parallel_size = 8
     cfg.model.virtual_pipeline_model_parallel_size = 5
     cfg.model.sequence_parallel = True
-    cfg.model.made_up = 3
     cfg.train.micro_batch_size = 1
     cfg.train.global_batch_size = 128
     cfg.ddp.use_distributed_optimizer = True
@@ -114,7 +113,7 @@ def mine():
 """, encoding="utf-8")  # fmt: skip
     found = import_config("megatron-bridge", [recipe], {"cluster": "dgx-h100:8", "model": "llama-3-70b"})
     assert str(found.layout) == "tp4-pp8-vpp5-dp2-mbs1-z1-rnone-fp8"
-    assert found.unknown == {"model.made_up": 8}
+    assert found.unknown == {}
     assert dict(found.settings) == {
         "tp_comm_overlap": "on", "overlap_grad_reduce": "on", "overlap_param_gather": "on", "fp8_recipe": "current",
         "grad_reduce_dtype": "fp32", "fp8_param_gather": "on", "cross_entropy": "fused",
@@ -167,10 +166,8 @@ def written(tmp_path: Path, text: str) -> Path:
     [
         ("--tensor-model-parallel-size 5 --micro-batch-size 1", "tp 5 x cp 1 x pp 1 = 5 does not divide the 64 GPUs"),
         ("--tensor-model-parallel-size four", "line 3, --tensor-model-parallel-size: `four` is not a whole number"),
-        ("--micro-batch-size ${MBS}", r"line 3, --micro-batch-size: `\$\{MBS\}` is not set here"),
         ("--pipeline-model-parallel-size 3 --micro-batch-size 1", "80 layers do not split over pp 3"),
-        ("--cp-comm-type ring --context-parallel-size 2", "`ring` is none of p2p, all_gather, a2a, a2a"),
-        ("--optimizer lion --micro-batch-size 1", "--optimizer lion has no counterpart"),
+        ("--bf16 --fp16 --micro-batch-size 1", "line 3, --fp16: cannot be given together with --bf16"),
     ],
 )
 def test_configs_that_could_never_run(tmp_path: Path, extra: str, message: str) -> None:
@@ -208,3 +205,168 @@ def test_the_faster_plan_is_written_on_request(tmp_path: Path, capsys: pytest.Ca
     assert main(["import", "megatron-args", path, "--cluster", "dgx-h100:8", "-o", str(plan)]) == 0
     assert f"Next: meshwright emit {plan} --to megatron" in capsys.readouterr().out
     assert main(["emit", str(plan), "--to", "megatron"]) == 0
+
+
+PLAIN = """--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --ffn-hidden-size 28672 --swiglu
+--seq-length 8192 --max-position-embeddings 8192 --global-batch-size 512 --vocab-size 128256
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "gap"),
+    [
+        ("--micro-batch-size 1 --cp-comm-type ring", "line 3, --cp-comm-type: `ring` is none of p2p, all_gather"),
+        ("--micro-batch-size 1 --optimizer lion", "line 3, --optimizer: lion has no counterpart in a plan"),
+        ("--micro-batch-size 1 --shuffle-experts", "line 3, --shuffle-experts: unknown: it may change the layout"),
+        ("--micro-batch-size 1 --use-tp-pp-dp-mapping", "line 3, --use-tp-pp-dp-mapping: puts pipeline stages beside"),
+        ("--micro-batch-size 1 --distribute-checkpointed-activations", "splits saved activations over tp ranks"),
+    ],
+)
+def test_what_is_not_understood_is_named_and_nothing_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: str, gap: str
+) -> None:
+    path = written(tmp_path, PLAIN + extra)
+    imported = import_config("megatron-args", [path], {"cluster": "dgx-h100:8"})
+    assert [gap in str(each) for each in imported.gaps] == [True]
+    with pytest.raises(InputError):
+        imported.price()
+    assert main(["import", "megatron-args", str(path), "--cluster", "dgx-h100:8", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["candidate"] is None
+    assert document["best"] is None
+    assert main(["import", "megatron-args", str(path), "--cluster", "dgx-h100:8"]) == 0
+    assert "Not compared, because these may change the layout" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["--tokenizer-type OurOwn", "--save $CKPT/run --tensorboard-dir ${LOGS}", "--log-everything-twice", "--seed four",
+     "--kill-switch-path /x --structured-logs"],
+)  # fmt: skip
+def test_what_says_nothing_is_left_aside(tmp_path: Path, extra: str) -> None:
+    imported = layout_in(tmp_path, f"{PLAIN}--micro-batch-size 1 {extra}")
+    assert not imported.gaps
+    assert str(imported.layout) == "dp64-mbs1-z0-rnone-fp32"
+
+
+def layout_in(tmp_path: Path, text: str, *arguments: str, **given: object) -> Imported:
+    path = written(tmp_path, text)
+    return import_config("megatron-args", [path], {"cluster": "dgx-h100:8", **given}, None, arguments)
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=8
+#SBATCH --gres=gpu:8
+MBS=${3:-2}
+TP=$1
+if [ "$2" = fp8 ]; then PRECISION="--bf16 --fp8-hybrid"; else PRECISION="--bf16"; fi
+ARGS=(
+    --tensor-model-parallel-size ${TP}
+    "--micro-batch-size ${MBS}"  # of one rank
+    --global-batch-size $((8 * 64)) \
+)
+run_cmd="torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES pretrain_gpt.py ${ARGS[@]} $PRECISION $(echo "$MODEL") $@"
+MODEL="--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --seq-length 8192 --max-position-embeddings 8192"
+eval "$run_cmd $MODEL --save $CKPT"
+"""
+
+
+def test_positional_parameters_are_given_by_arg(tmp_path: Path) -> None:
+    """A condition on one that is not given leaves both ways open; --arg decides."""
+    texts = [str(gap) for gap in layout_in(tmp_path, SCRIPT).gaps]
+    assert any("--tensor-model-parallel-size: `$1` is not set here" in text for text in texts)
+    assert any("`$PRECISION by $2` may hold" in text for text in texts)
+    found = layout_in(tmp_path, SCRIPT, "8", "fp8")
+    assert str(found.layout) == "tp8-nosp-dp8-mbs2-z0-rnone-fp8"
+    assert str(layout_in(tmp_path, SCRIPT, "1=4", "2=bf16", "3=1").layout) == "tp4-nosp-dp16-mbs1-z0-rnone"
+    assert found.request.workload.global_batch == 512
+
+
+def test_a_sourced_file_is_given_beside(tmp_path: Path) -> None:
+    (tmp_path / "model.sh").write_text('MODEL_ARGS="--num-layers 80 --hidden-size 8192 --num-attention-heads 64"\n')
+    text = """source ${HERE}/model.sh
+python pretrain_gpt.py $MODEL_ARGS --micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --bf16
+"""
+    alone = layout_of_paths([written(tmp_path, text)], model="llama-3-70b")
+    assert any("`model.sh` (line 1) is sourced and not here" in each for each in alone.assumed)
+    found = layout_of_paths([written(tmp_path, text), tmp_path / "model.sh"])
+    assert found.request.model["hidden"] == 8192  # type: ignore[index]
+
+
+def layout_of_paths(paths: list[Path], **given: object) -> Imported:
+    return import_config("megatron-args", paths, {"cluster": "dgx-h100:8", **given})
+
+
+def test_a_script_that_starts_two_jobs(tmp_path: Path) -> None:
+    start = f"torchrun pretrain_gpt.py {PLAIN.replace(chr(10), ' ')}"
+    text = f"{start} --micro-batch-size 1\n{start} --micro-batch-size 2\n"
+    with pytest.raises(InputError, match=r"line 2: starts 2 jobs with different options \(line 1, line 2\)") as caught:
+        layout_in(tmp_path, text)
+    assert "leave one of them in the file" in caught.value.hint
+
+
+OLDER = """deepspeed --num_nodes 8 --num_gpus 8 pretrain_gpt.py --model-parallel-size 4 --batch-size 2 \\
+  --global-batch-size 64 --num-layers 24 --hidden-size 2048 --num-attention-heads 16 \\
+  --seq-length 2048 --max-position-embeddings 2048 \\
+  --checkpoint-activations --fp16 --deepspeed --zero-stage 1 --normalization rmsnorm --num-key-value-heads 4 \\
+  --num-experts 64 --moe-expert-parallel-size 8 --topk 2 --expert-interval 1 --disable-moe-token-dropping \\
+  --glu-activation swiglu
+"""
+
+
+def test_older_names_mean_what_they_mean(tmp_path: Path) -> None:
+    found = import_config("megatron-args", [written(tmp_path, OLDER)], {"gpu": "h100-sxm-80gb"})
+    assert not found.gaps
+    assert str(found.layout) == "tp4-nosp-dp16-ep8-mbs2-z1-rfull-fp16"
+    model = found.request.model
+    assert isinstance(model, dict)
+    assert (model["norm_bias"], model["kv_heads"], model["gated_mlp"]) == (False, 4, True)
+    assert (model["moe"]["experts"], model["moe"]["topk"], found.request.gpus) == (64, 2, 64)
+
+
+def test_a_file_of_another_framework(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("checkpoints: {}\ndata_stages: []\ngeneral: {}\nlogging: {}\nparallelism: {dp: 2}\ntokens: {}\n")
+    with pytest.raises(InputError, match="accelerate has no such option, nor 5 more of the 6 here") as caught:
+        import_config("accelerate", [path], {"gpu": "h100-sxm-80gb", "model": "llama-3.1-8b"})
+    assert caught.value.hint == "it looks like a file of nanotron"
+
+
+@pytest.mark.parametrize(
+    ("lines", "layout"),
+    [
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_optimizer_device: cpu}",
+         "dp16-mbs1-z2-rnone-oopt"),
+        ("distributed_type: FSDP\ndowncast_bf16: 'no'\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
+         "dp16-sh8-mbs1-z3-rnone"),
+        ("distributed_type: MULTI_GPU\nmixed_precision: 'no'", "dp16-mbs1-z0-rnone-fp32"),
+    ],
+)  # fmt: skip
+def test_accelerate_files_as_people_have_them(tmp_path: Path, lines: str, layout: str) -> None:
+    path = tmp_path / "accelerate.yaml"
+    head = "compute_environment: LOCAL_MACHINE\nnum_machines: 2\nnum_processes: 16\nsame_network: true\n"
+    path.write_text(f"{head}{lines}\n", encoding="utf-8")
+    found = import_config("accelerate", [path], {"gpu": "h100-sxm-80gb", "model": "llama-3.1-8b"})
+    assert str(found.layout) == layout
+
+
+def test_the_first_toml_of_torchtitan(tmp_path: Path) -> None:
+    path = tmp_path / "llama.toml"
+    path.write_text("""[model]
+name = "llama3"
+flavor = "8B"
+[training]
+batch_size = 2
+seq_len = 8192
+data_parallel_shard_degree = 8
+tensor_parallel_degree = 4
+compile = true
+[experimental]
+pipeline_parallel_degree = 1
+[float8]
+enable_float8_linear = true
+[activation_checkpoint]
+mode = "full"
+""", encoding="utf-8")  # fmt: skip
+    found = import_config("torchtitan", [path], {"gpu": "h100-sxm-80gb"})
+    assert str(found.layout) == "tp4-dp8-mbs2-z3-rfull-fp8"

@@ -7,14 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....cost_models.layouts import CP_ALGORITHMS
-from ..options import Entry, Facts, Settings, Table, always, number, word
+from ..options import Entry, Facts, NoCounterpartError, Settings, Table, always, number, word
 from ..setup import Setup
 from ..switch_options import entries_of
+from .older_names import PLUGIN
 
 _P = "parallelism_config.parallelism_config_"
 _F = "fsdp_config.fsdp_"
 # Prefix of the options that the YAML cannot hold: fields of TrainingArguments.
 ARGUMENTS = "training_arguments."
+# Strategy of FSDP1 by name and number -> (stage, whether it shards within a node and replicates over nodes).
+_STRATEGIES = {
+    "FULL_SHARD": (3, False), "1": (3, False), "SHARD_GRAD_OP": (2, False), "2": (2, False),
+    "NO_SHARD": (0, False), "3": (0, False), "HYBRID_SHARD": (3, True), "4": (3, True),
+    "HYBRID_SHARD_ZERO2": (2, True), "5": (2, True),
+}  # fmt: skip
 _TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "MULTI_CPU", "XLA", "TP")
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_8bit", "sgd": "sgd"}
 
@@ -31,12 +38,19 @@ def _shards_write(setup: Setup) -> Settings:
 
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
+    if settings.get("distributed_type") == "DEEPSPEED":
+        device = str(settings.get(f"{PLUGIN}offload_optimizer_device", "none")).lower()
+        return {"zero": int(settings.get(f"{PLUGIN}zero_stage", 0)), "offload": "opt" if device == "cpu" else "none"}
     if settings.get("distributed_type") != "FSDP":
         return {"zero": 0}
     reshard = settings.get(f"{_F}reshard_after_forward", True)
     if settings.get(f"{_F}version", 1) == 1:  # FSDP1 says it by name
         strategy = str(settings.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
-        return {"zero": {"SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0}.get(strategy, 3)}
+        if strategy not in _STRATEGIES:
+            known = ", ".join(_STRATEGIES)
+            raise NoCounterpartError(f"{_F}sharding_strategy `{strategy}` has no counterpart in a plan", hint=known)
+        zero, hybrid = _STRATEGIES[strategy]
+        return {"zero": zero} | ({"replicas": int(settings.get("num_machines", 1))} if hybrid else {})
     out: Facts = {"zero": 3 if reshard in (True, "true", "True") else 2}
     replicas, shard = settings.get(f"{_P}dp_replicate_size", 1), settings.get(f"{_P}dp_shard_size")
     return out | {"replicas": replicas} | ({} if shard is None else {"dp": replicas * shard})
@@ -76,7 +90,8 @@ def _batch_write(setup: Setup) -> Settings:
 
 def _batch_read(settings: Settings, facts: Facts) -> Facts:
     size = settings.get(f"{ARGUMENTS}per_device_train_batch_size")
-    steps = settings.get(f"{ARGUMENTS}gradient_accumulation_steps", 1)
+    steps = settings.get(f"{ARGUMENTS}gradient_accumulation_steps",
+                         settings.get(f"{PLUGIN}gradient_accumulation_steps", 1))  # fmt: skip
     return {} if size is None else {"micro_batch": size, "batch_per_rank": size * steps}
 
 
@@ -97,7 +112,9 @@ TABLE = Table((
           _context_write, _context_read),
     Entry(("zero", "shard", "dp"),
           ("distributed_type", *(_F + name for name in ("version", "reshard_after_forward", "auto_wrap_policy",
-           "state_dict_type", "sharding_strategy")), f"{_P}dp_replicate_size", f"{_P}dp_shard_size"),
+           "state_dict_type", "sharding_strategy")), f"{_P}dp_replicate_size", f"{_P}dp_shard_size",
+           *(PLUGIN + name for name in ("zero_stage", "offload_optimizer_device", "deepspeed_config_file",
+                                        "offload_param_device"))),
           _shards_write, _shards_read),
     Entry(("recompute", "recompute_modules", "recompute_layers"),
           (f"{_F}activation_checkpointing", f"{ARGUMENTS}gradient_checkpointing"), _recompute_write, _recompute_read),
@@ -108,7 +125,8 @@ TABLE = Table((
          also={"adamw_torch": "adamw", "adamw_bnb_8bit": "adamw-8bit"}),
     _whole("pp", 1), _whole("vpp", 1), _whole("schedule", "1f1b"), _whole("ep", 1), _whole("etp", 1),
     _whole("sequence_parallel", False),
-    Entry(("offload",), (f"{_F}offload_params",), lambda s: {}, lambda given, facts: {"offload": "none"}),
+    Entry(("offload",), (f"{_F}offload_params",), lambda s: {},
+          lambda given, facts: {"offload": facts.get("offload", "none")}),
     *entries_of("accelerate"),
 ))  # fmt: skip
 

@@ -23,8 +23,10 @@ from ..launchers.base import Job, comment
 from ..option_lists import OptionList
 from ..options import Settings
 from ..other_layers import masked_squares, whole_mixers, whole_sequences
+from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
+from .older_names import CHANGES, HARMLESS, OLDER, modernise
 from .options import ARGUMENTS, OPTIMIZERS, TABLE, conflicts
 
 _N = "accelerate"
@@ -94,6 +96,8 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
 
 
 def _read(path: str, text: str, options: OptionList) -> Arguments:
+    if path.endswith(".json") and '"zero_optimization"' in text:  # the JSON that the YAML names
+        return Arguments(texts={path: text})
     return read_config(path, text, options, ARGUMENTS if path.endswith(".json") else "")
 
 
@@ -109,6 +113,7 @@ CONFIG = LaunchConfig(
     table=lambda options: TABLE,
     conflicts=conflicts,
     import_format=_N,
+    reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES, harmless=HARMLESS),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch", "accelerate")
     ),

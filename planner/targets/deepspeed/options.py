@@ -80,6 +80,8 @@ def _batch_read(settings: Settings, facts: Facts) -> Facts:
     if micro is None:
         return out
     out |= {"micro_batch": micro}
+    if batch is not None and steps and batch % (micro * steps) == 0:
+        out |= {"dp_by_batch": batch // (micro * steps)}
     return out if batch is not None else out | {"batch_per_rank": micro * (steps or 1)}
 
 

@@ -24,9 +24,11 @@ from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
 from ..other_layers import masked_squares, whole_mixers, whole_sequences
+from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
 from . import techniques
+from .not_read import CHANGES, HARMLESS, modernise
 from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
 
 _N = "deepspeed"
@@ -166,6 +168,7 @@ CONFIG = LaunchConfig(
     script_prefix=f"{PYTHON}.",
     conflicts=conflicts,
     import_format=_N,
+    reading=Reading(modernise=modernise, changes=CHANGES, harmless=HARMLESS),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
         case=lambda files, setup: {"config": json.loads(files[MAIN_FILE]), "dp": setup.layout.dp},

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....cost_models.problem import Problem
-from ....errors import InputError
-from ..options import Facts, Settings
+from ..options import Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
 Knobs = Mapping[str, float]
@@ -67,7 +66,9 @@ def optimizer_read(settings: Settings, facts: Facts) -> Facts:
     """The optimizer. A config of DeepSpeed has no number of steps, so the warm-up stays at its default."""
     name = str(settings.get("optimizer.type", "AdamW")).lower()
     if name == "muon":
-        raise InputError("optimizer.type Muon has no counterpart in a plan", hint="plans for megatron have muon")
+        raise NoCounterpartError(
+            "optimizer.type Muon has no counterpart in a plan", hint="plans for megatron have muon"
+        )
     out: Facts = {"workload.optimizer": "sgd" if name == "sgd" else "adamw"}
     return out | ({FACT: {**facts.get(FACT, {}), "1-bit-adam": {}}} if name == "onebitadam" else {})
 

@@ -11,7 +11,7 @@ from .environment import conflicts_of_fused_experts, conflicts_of_hybridep
 from .hybrid import PATTERN, layers_of
 from .muon import LAYER_WISE, conflicts_of_muon
 
-_EXCLUSIVE = (
+EXCLUSIVE = (
     ("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
      "--pipeline-model-parallel-layout"),
     ("--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers"),
@@ -56,7 +56,7 @@ def conflicts_of_the_core(settings: Settings, environment: Mapping[str, str]) ->
     """Those that hold whoever configures the core."""
     out = [
         (given[-1], f"cannot be given together with {given[0]}")
-        for group in _EXCLUSIVE
+        for group in EXCLUSIVE
         if len(given := [name for name in group if name in settings]) > 1
     ]
     out += [

@@ -10,7 +10,7 @@ from ....cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ....cost_models.specs.model import Layer, ModelSpec
 from ....errors import InputError
 from ..option_lists import OptionList, is_before
-from ..options import Entry, Facts, Settings
+from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 from .layer_patterns import pattern_text, read_pattern
 
@@ -91,7 +91,9 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     if (variant := settings.get(VARIANT)) is None:
         return {}
     if variant not in _NAMES:
-        raise InputError(f"{VARIANT} {variant} has no counterpart in a plan", hint=f"known: {', '.join(_NAMES)}")
+        raise NoCounterpartError(
+            f"{VARIANT} {variant} has no counterpart in a plan", hint=f"known: {', '.join(_NAMES)}"
+        )
     if FREQUENCY not in settings:
         raise InputError(f"{VARIANT} {variant} needs {FREQUENCY}", hint="4: every fourth layer is attention")
     layers = facts.get("model.layers", 0)

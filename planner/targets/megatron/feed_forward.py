@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
-from ....errors import InputError
-from ..options import Entry, Facts, Settings
+from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
 # Activation -> its arguments, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
@@ -64,7 +63,7 @@ def _clamped(activation: str, settings: Settings) -> str:
         return "clamped swiglu"
     name, value = next((name, value) for name, value in given.items() if value)
     known = " ".join(name if value is True else f"{name} {value:g}" for name, value in _CLAMPED.items())
-    raise InputError(f"{name} {value} has no counterpart in a plan", hint=f"gpt-oss has {known}")
+    raise NoCounterpartError(f"{name} {value} has no counterpart in a plan", hint=f"gpt-oss has {known}")
 
 
 ENTRY = Entry(

@@ -20,7 +20,7 @@ from ....cost_models.specs.model import Layer, ModelSpec
 from ....errors import InputError
 from ...space.rules import Columns, Rule
 from ..option_lists import OptionList, is_before
-from ..options import Entry, Facts, Settings
+from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 from .delta_net import replaces_attention
 
@@ -60,7 +60,7 @@ def _symbols_of(text: str) -> tuple[str, list[str]]:
     letters = layers.replace("|", "")
     if unknown := sorted(set("".join([letters, *modules])) - set(_WORDS)):
         hint = f"a plan has the symbols {', '.join(_WORDS)}, | between stages, and / before each prediction module"
-        raise InputError(f"{PATTERN} {text}: `{unknown[0]}` has no counterpart in a plan", hint=hint)
+        raise NoCounterpartError(f"{PATTERN} {text}: `{unknown[0]}` has no counterpart in a plan", hint=hint)
     if len(set(modules)) > 1 or "" in modules:
         raise InputError(f"{PATTERN} {text}: prediction modules {', '.join(modules)} are not the same layers",
                          hint="such as MEM*/*E/*E")  # fmt: skip

@@ -16,9 +16,8 @@ from ....cost_models.layouts import MODULES as RECOMPUTED
 from ....cost_models.layouts import encode
 from ....cost_models.offload_modules import OF_EXPERTS, OFFLOAD_MODULES, SENDERS, mask_of_modules
 from ....cost_models.problem import Problem
-from ....errors import InputError
 from ...space.rules import Columns, Rule
-from ..options import Entry, Facts, Settings
+from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
 _LAYERS, _MODULES = "--cpu-offloading-num-layers", "--offload-modules"
@@ -105,7 +104,7 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     names = settings.get(_MODULES, []) if settings.get(_FINE_GRAINED) else []
     if unknown := [name for name in names if name not in SENDERS]:
         hint = f"known: {', '.join(SENDERS)}"
-        raise InputError(f"{_MODULES} {unknown[0]} has no counterpart in a plan", hint=hint)
+        raise NoCounterpartError(f"{_MODULES} {unknown[0]} has no counterpart in a plan", hint=hint)
     modules = OFFLOAD_MODULES[encode("offload_modules", names)]
     return {"offload_layers": int(settings.get(_LAYERS, 0)), "offload_modules": modules}
 

@@ -13,7 +13,7 @@ from ....cost_models.quantities.shards import ulysses_degree
 from ....cost_models.specs.cluster import BLACKWELL
 from ....errors import InputError
 from ..option_lists import OptionList
-from ..options import Entry, Facts, Settings, Table, number
+from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
 from . import offload
@@ -108,7 +108,7 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
         meaning = {value: name for name, value in MODULES.items()}
         names = settings.get("--recompute-modules", ["core_attn"])
         if unknown := [name for name in names if name not in meaning]:
-            raise InputError(
+            raise NoCounterpartError(
                 f"--recompute-modules {unknown[0]} has no counterpart in a plan", hint=f"known: {', '.join(meaning)}"
             )
         modules = {meaning[name] for name in names}
@@ -155,7 +155,7 @@ def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
     name = str(settings.get("--optimizer", "adam"))
     known = {"adam": "adamw", "sgd": "sgd", "muon": "muon", LAYER_WISE: "muon"}
     if name not in known:
-        raise InputError(f"--optimizer {name} has no counterpart in a plan", hint=f"known: {', '.join(known)}")
+        raise NoCounterpartError(f"--optimizer {name} has no counterpart in a plan", hint=f"known: {', '.join(known)}")
     small = {"bf16", "fp16"} & {settings.get("--exp-avg-dtype"), settings.get("--exp-avg-sq-dtype")}
     optimizer = "adamw-bf16" if name == "adam" and small else known[name]
     return {"workload.optimizer": optimizer, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}

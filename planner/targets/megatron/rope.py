@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....cost_models.specs.model import ModelSpec, RopeScaling
-from ....errors import InputError
 from ..option_lists import OptionList
-from ..options import Facts, Settings
+from ..options import Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
 OPTIONS = (
@@ -128,7 +127,9 @@ def _scaling_read(settings: Settings, *, yarn: bool) -> Facts:
         out = {"type": "yarn", "factor": factor, **(_LATENT if latent else _plain_yarn(settings))}
         mscale, all_dim = settings.get("--mscale", 1.0), settings.get("--mscale-all-dim", 0.0)
         if not all_dim and mscale != 1:
-            raise InputError(f"--mscale {mscale} has no counterpart in a plan", hint="give --mscale-all-dim beside it")
+            raise NoCounterpartError(
+                f"--mscale {mscale} has no counterpart in a plan", hint="give --mscale-all-dim beside it"
+            )
         return out | ({"mscale": mscale, "mscale_all_dim": all_dim} if all_dim else {})
     if settings.get("--use-rope-scaling"):
         return {"type": "llama3", "factor": settings.get("--rope-scaling-factor", 8.0), **_LLAMA}

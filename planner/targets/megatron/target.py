@@ -14,22 +14,25 @@ from ....cost_models.problem import Problem
 from ....cost_models.specs.model import MixtureOfExperts
 from ...space.activations import present_modules
 from ...space.rules import Columns, Rule, micro_batches, only
-from ..argv import read_arguments
 from ..base import Target, Trainer
 from ..framework_parser import FrameworkParser, machine
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
+from ..reading import Reading
+from ..scripts import read_arguments, read_scripts
 from ..setup import Setup
 from ..switch_options import rules_of
 from . import delta_net, offload, switch_rules
 from .cannot_build import cannot_build
-from .conflicts import conflicts
+from .conflicts import EXCLUSIVE, conflicts
 from .environment import environment
 from .hybrid import hybrid_rules, is_hybrid
 from .model import windows
 from .muon import muon_rules
+from .not_read import CHANGES, HARMLESS, other_program
+from .older_names import OLDER, modernise
 from .options import table
 
 _N = "megatron"
@@ -184,6 +187,9 @@ CONFIG = LaunchConfig(
     conflicts=conflicts,
     import_format="megatron-args",
     import_hint="a file of options, or the shell script that starts pretrain_gpt.py",
+    reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES,
+                    exclusive=EXCLUSIVE, harmless=HARMLESS, other_program=other_program),
+    read_together=read_scripts,
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch",), source=checkout
     ),

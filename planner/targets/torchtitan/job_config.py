@@ -1,34 +1,97 @@
-"""JobConfig: the TOML of torchtitan up to release 0.2.2, read in the names of the Python config that replaced it."""
+"""JobConfig: the TOML of torchtitan up to release 0.2.2, read in the names of the Python config that replaced it.
+
+Sources: torchtitan v0.1.0 to v0.2.2, torchtitan/config_manager.py and torchtitan/config/job_config.py.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from ....errors import FieldProblem
 from ....profiles.io.reader import read_document
 from ..argv import Arguments
 from ..documents import read_blocks
 from ..option_lists import OptionList
 
-# Sections without an option that a layout depends on.
+# Sections without an option that a layout depends on; what `model`, `float8` and `quantize` say of it is read below.
 _OTHER_SECTIONS = (
-    "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "experimental", "comm", "model",
-    "memory_estimation", "fault_tolerance", "validation", "quantize", "float8", "debug", "compile",
+    "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "comm", "model", "memory_estimation",
+    "fault_tolerance", "validation", "quantize", "float8", "debug", "compile", "activation_checkpoint", "mx",
 )  # fmt: skip
+# Options of these sections went to `parallelism` in 0.1.0 ...
+_FORMER_SECTIONS = ("training", "experimental")
+# ... and these were renamed on the way.
+_RENAMED = {
+    "training.batch_size": "training.local_batch_size",
+    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+}
+CHANGES: Mapping[str, str] = {
+    r"parallelism\.pipeline_parallel_split_points": "stages by names of modules",
+    r"parallelism\.pipeline_parallel_microbatches": "a number of micro-batches",
+    r"parallelism\.pipeline_parallel_schedule_csv": "another schedule",
+    r"parallelism\.module_fqns_per_model_part": "stages by names of modules",
+    r"training\.(img_size|classifier_free_guidance_prob)|encoder.*": "a model of images",
+}
+HARMLESS = (
+    r"enable_async_tensor_parallel|disable_loss_parallel|enable_loss_parallel|enable_compiled_autograd|"
+    r"context_parallel_rotate_method|custom_|training\.(compile|deterministic|max_norm|dataset|steps|warmup|gc_freq|"
+    r"fp8_linear|enable_fp8_linear|mixed_precision_reduce)|converters|fused"
+)
 
 
 def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
     """The settings of a TOML file. Raises InputError for broken syntax."""
     document = read_document(path, text)
     data = {key: value for key, value in dict(document.data).items() if key not in _OTHER_SECTIONS}
-    mode = dict(data.pop("activation_checkpoint", {}) or {}).get("mode", "none")
     arguments = read_blocks(replace(document, data=data), options)
+    _move(arguments, data, options, path)
+    block = dict(document.data).get("activation_checkpoint") or {}
+    mode = block.get("mode", "none")
+    line = document.line(("activation_checkpoint", "mode"))
+    if str(mode) not in ("none", "full", "selective"):
+        arguments.gaps.append(FieldProblem(f"`{mode}` is no mode of a plan", file=path, line=line,
+                                           field="activation_checkpoint.mode"))  # fmt: skip
     arguments.settings["activation_checkpoint"] = mode
-    model = document.at(("model",), {})
+    arguments.lines["activation_checkpoint"] = line
+    _model(arguments, dict(document.data))
+    return arguments
+
+
+def _move(arguments: Arguments, data: Mapping[str, Any], options: OptionList, path: str) -> None:
+    """Unknown options of sections that they have left since, under their names of today."""
+    for name, line in list(arguments.unknown.items()):
+        section, _, rest = name.partition(".")
+        moved = f"parallelism.{rest}" if section in _FORMER_SECTIONS and "parallel" in rest else name
+        new = _RENAMED.get(name, moved)
+        value = data.get(section, {}).get(rest) if isinstance(data.get(section), Mapping) else None
+        if new == "parallelism.expert_tensor_parallel_degree" and value == 1:
+            arguments.unknown.pop(name)
+        elif new in options.options:
+            arguments.unknown.pop(name)
+            arguments.record(options.options[new], value, line, path)
+        elif new != name:
+            arguments.unknown.pop(name)
+            arguments.unknown[new] = line
+            arguments.lines[new] = line
+        elif value in (False, None, "", 0, []) and not re.search(HARMLESS, name):  # switched off
+            arguments.unknown.pop(name)
+
+
+def _model(arguments: Arguments, data: Mapping[str, Any]) -> None:
+    model = data.get("model", {})
     if not isinstance(model, Mapping):
-        return arguments
+        return
     if model.get("flavor"):
         arguments.settings["model_spec"] = f"{model.get('name', '')}/{model['flavor']}"
-    if any("float8" in str(converter) for converter in model.get("converters", [])):
+    converters = model.get("converters", [])
+    sections = [data.get(section) for section in ("float8", "training")]
+    older = any(isinstance(section, Mapping) and section.get(name) for section in sections
+                for name in ("enable_float8_linear", "enable_fp8_linear"))  # fmt: skip
+    if older or any("float8" in str(converter) for converter in converters):
         arguments.settings["converters"] = "float8"
-    return arguments
+    if any("mx" in str(converter) for converter in converters):
+        arguments.settings["converters"] = "float8"
+        arguments.notes.append("the mx converter is priced as float8")

@@ -13,7 +13,7 @@ from ....cost_models.quantities.params import total_parameters
 from ....cost_models.specs.model import ModelSpec
 from ....errors import InputError
 from ..option_lists import OptionList, Registered
-from ..options import Entry, Facts, Settings, Table, number
+from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
 
@@ -68,7 +68,7 @@ def _pipeline_read(settings: Settings, facts: Facts) -> Facts:
     name = settings.get("parallelism.pipeline_parallel_schedule", "1F1B")
     meaning = {value: key for key, value in SCHEDULES.items()}
     if name not in meaning:
-        raise InputError(f"parallelism.pipeline_parallel_schedule `{name}` has no counterpart in a plan",
+        raise NoCounterpartError(f"parallelism.pipeline_parallel_schedule `{name}` has no counterpart in a plan",
                          hint=f"known: {', '.join(meaning)}")  # fmt: skip
     out: Facts = {"schedule": meaning[name]}
     parts = settings.get("parallelism.module_fqns_per_model_part")

@@ -24,10 +24,11 @@ from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
 from ..other_layers import other_layers
+from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
 from . import micro_batches
-from .job_config import read_job_config
+from .job_config import CHANGES, HARMLESS, read_job_config
 from .options import registered, table
 
 _N = "torchtitan"
@@ -242,6 +243,7 @@ CONFIG = LaunchConfig(
     table=table,
     conflicts=conflicts,
     import_format=_N,
+    reading=Reading(changes=CHANGES, harmless=HARMLESS),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
         case=lambda files, setup: {"module": files[MAIN_FILE], "world": setup.layout.num_gpus},

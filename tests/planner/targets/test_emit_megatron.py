@@ -23,7 +23,6 @@ from meshwright.planner.document.plan import Plan
 from meshwright.planner.explain.nearest import nearest, nearest_hint
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.space.stage_string import read_stages, write_stages
-from meshwright.planner.targets.argv import read_arguments
 from meshwright.planner.targets.emit import LayoutRefusedError, emit, refusals
 from meshwright.planner.targets.facts import layout_of, request_part
 from meshwright.planner.targets.megatron.cannot_build import cannot_build
@@ -33,6 +32,7 @@ from meshwright.planner.targets.megatron.options import TABLE, table
 from meshwright.planner.targets.option_lists import OptionList, option_list, versions
 from meshwright.planner.targets.options import Table
 from meshwright.planner.targets.registry import TARGETS
+from meshwright.planner.targets.scripts import read_arguments
 from meshwright.planner.targets.setup import Setup
 from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.load import load_model, model_names

@@ -1,0 +1,43 @@
+"""Options of DeepSpeed's JSON that change a training and that no field of a plan holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....errors import FieldProblem
+from ..argv import Arguments
+
+CHANGES: Mapping[str, str] = {
+    r"activation_checkpointing\.(cpu_checkpointing|partition_activations)": "saved activations elsewhere",
+    r"zero_optimization\.mics_shard_size": "shards over part of the ranks",
+    r"compression_training.*": "compressed layers",
+    r"sparse_attention.*": "sparse attention",
+    r"data_efficiency.*": "layers or tokens that are left out",
+    r"pipeline\.(?!activation_checkpoint).*": "a division of its own",
+    r"hybrid_engine.*": "generation beside the training",
+    r"quantize_training.*": "quantised weights",
+    r"progressive_layer_drop.*": "layers that are left out",
+    r"elasticity.*": "a batch that follows the ranks",
+}
+HARMLESS = (
+    r"^[_#]|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
+    r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
+    r"zero_force|prescale|wall_clock|gradient|communication|curriculum|train_iters|micro_batch_size_per_gpu|"
+    r"activation_checkpointing|local_rank|model_dtype|memory_breakdown|sparse_gradients|seq_parallel_comm)"
+)
+
+
+def modernise(arguments: Arguments) -> None:
+    """Names what is kept elsewhere than a plan has it."""
+    given = arguments.settings
+    for block in ("offload_param", "offload_optimizer"):
+        name = f"zero_optimization.{block}.device"
+        device = str(given.get(name, "none"))
+        if device not in ("none", "cpu" if block == "offload_optimizer" else "none"):
+            arguments.gaps.append(FieldProblem(
+                f"keeps {'weights' if block == 'offload_param' else 'states'} on {device}",
+                file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name))  # fmt: skip
+    if "fp16.enabled" not in given and "bf16.enabled" not in given and {"fp16.enabled", "bf16.enabled"} & set(
+            arguments.lines):  # fmt: skip
+        arguments.notes.append("the precision is `auto`, that of the trainer: give --precision where it is not bf16")
+        given["bf16.enabled"] = True

@@ -1,0 +1,67 @@
+"""Options of pretrain_gpt.py and of its forks that change a training and that no field of a plan holds."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+
+# Regular expression of options -> what they change.
+CHANGES: Mapping[str, str] = {
+    r"--use-tp-pp-dp-mapping": "puts pipeline stages beside one another instead of replicas: other links carry them",
+    r"--(encoder|decoder)-num-layers": "the model has an encoder",
+    r"--(decoder|encoder)-seq-length": "the model has a second sequence",
+    r"--retro-.*": "retrieval: blocks beside those of a decoder",
+    r"--(img|patch-dim|vision|swin|num-classes|num-channels|language-model-type|freeze-(ViT|LM)).*":
+        "a vision model beside the decoder",
+    r"--heterogeneous-layers-.*": "layers that differ, by a file",
+    r"--hybrid-(attention|mlp)-ratio|--hybrid-override-pattern|--mtp-hybrid-override-pattern":
+        "layers by an older pattern of hybrids",
+    r"--yaml-cfg": "options in another file",
+    r"--distribute-saved-activations": "splits saved activations over tp ranks",
+    r"--partition-activations": "splits saved activations over tp ranks",
+    r"--checkpoint-in-cpu": "keeps saved activations on the host",
+    r"--hybrid-context-parallel|--max-seqlen-per-dp-cp-rank": "context parallelism by the length of each document",
+    r"--random-ltd.*": "layers that skip tokens",
+    r"--(mos|kd|load-teacher.*|num-layers-teacher|kd-.*)": "a teacher model beside the one that learns",
+    r"--compression-training": "compressed layers",
+    r"--lora.*|--adapter.*|--peft.*": "adapters",
+    r"--decrease-batch-size-if-needed": "a batch that follows the ranks",
+    r"--step-batch-size-schedule": "a batch that changes",
+    r"--(expert-)?tensor-parallel-num-weight-shards": "weights in shards over tp ranks",
+    r"--relative-attention-.*": "relative positions",
+    r"--mlp-chunks-for-training": "blocks in chunks",
+    r"--freeze-all-layers": "layers that do not learn",
+    r"--(num-layers-at-(start|end)-in-bf16|first-last-layers-bf16)": "layers in another precision",
+    r"--main-(grads|params)-dtype|--megatron-fsdp-main-(grads|params)-dtype": "states of another size",
+    r"--(enable-zero-bubble|zero-bubble-v-schedule|enable-zb-runtime|cpu-offload|interleave-group-size)":
+        "another schedule",
+}  # fmt: skip
+# Parts of unknown options that say nothing: kernels that compute the same, checks, names.
+HARMLESS = (
+    r"flash-attn|use-contiguous|DDP-impl|mcore-models|hidden-dropout|fusion|softmax|query-key-layer-scaling|"
+    r"no-bias|gradient-accumulation|finetune|^--no-load|universal-checkpoint|abort-on|codecarbon|rampup|"
+    r"embedding-weights-in-fp32|create-moe-param-group|use-tutel|moe-min-capacity|onnx|causal-lm|llama-model|jit|"
+    r"synchronize|override|cpu_torch_adam|pipeline-timers|curriculum|train-tokens|data-efficiency|repo-path|skip-train|"
+    r"numeric-match|post-validation|empty-unused|packing|distributed|make-vocab|accumulate-allreduce|ring-exchange|"
+    r"answer|local_rank|contigious-checkpointing|te$|wandb|^--use-cpu|straggler|rotary-interleaved|scatter-gather|"
+    r"max-padding|keep-last|temperature|out-seq-length|top[-_][kp]$|input-len|repetition|reset-progress|use-mpi|logs$|"
+    r"fused|torch-compile|legacy-models|transformer-type|model-type|model-provider|pretrain-script|auto-model|sdpa|"
+    r"number-of|threads|gradient-clip|bias-update|reset-|scattered|deterministic|symmetric|nvtx|mcore|prefetch|"
+    r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig)|allow-unspec|regional|repeated|balance|group-query-in|with-|python|env|experiment|run-|note|partition-data"
+)
+_OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif|mamba")
+
+
+_NO_TRAINING = r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|preprocess|inference|server|quantize|prune"
+
+
+def other_program(program: str) -> str:
+    """Why a program trains no decoder that a plan can describe; "" for one that does."""
+    name = posixpath.basename(program)
+    folder = "multimodal" in program or program.endswith("tasks/main.py")
+    if re.search(_NO_TRAINING, name):
+        return f"{program} does not train"
+    if not name or not (folder or _OTHER_MODELS.search(name)):
+        return ""
+    return f"{program} trains no plain decoder: its model, and so its price, is another"

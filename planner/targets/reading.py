@@ -1,0 +1,163 @@
+"""What a reader of other people's configs knows beside the table of a target: older names, harmless options, gaps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ...errors import FieldProblem, InputError
+from .argv import Arguments
+from .option_lists import Option
+from .options import Facts, NoCounterpartError, Table
+
+# Parts of names of options that say nothing about layout, model or batch, whatever the framework.
+_SAYS_NOTHING = re.compile(
+    r"(^|[-_.])(data|dataset|path|dir|file|folder|log|logging|wandb|tensorboard|save|load|ckpt|checkpoint|checkpoints|"
+    r"seed|lr|decay|warmup|eval|test|valid|validation|iters?|iteration|iterations|interval|split|tokenizer|vocab|merge|"
+    r"prompt|timers?|timing|timeout|profil\w*|exit|nccl|cache|workers|adam|beta1|beta2|eps|clip|loss|init|hysteresis|"
+    r"name|project|group|entity|port|addr|host|backend|epochs?|samples|tokens|report|print|dump|debug|task|"
+    r"resume|async|sync|metric|metrics|monitor|memory|trace|kill|job|version|comment|tags?|url|api|key|user|cuda|"
+    r"initialization|sampling|shuffle|mmap|impl|append|mask|eod|bos|eos|pad|fim|rate|random|trust|token|template)([-_.]|$)"
+)  # fmt: skip
+
+# First words that say so whatever follows.
+_ASIDE = re.compile(
+    r"^(--)?(no-)?(log|save|load|tensorboard|wandb|profile|eval|print|report|exit|debug|dump|monitor|ckpt|lr|min-lr|adam|"
+    r"train-(iters|samples|tokens|data|weighted)|valid|test|data-(?!parallel)|tokenizer|vocab|merge|seed|clip|init|timing|"
+    r"checkpoint-(?!activ))"
+)
+# Parts of names of options that may well change one of them.
+_MAY_CHANGE = re.compile(
+    r"parallel|expert|moe|layer(?!norm)|hidden|head|recompute|pipeline|stage|batch|offload|shard|zero|fp8|fp4|precision|"
+    r"attention|rope|rotary|ffn|mlp|embedding|window|mtp|lora|seq-?_?len|topk|capacity|(^|[-_.])(tp|pp|cp|ep|dp)([-_.]|$)"
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an import of a format knows beside the table."""
+
+    # Name of other releases and forks -> how its value is typed.
+    older: Mapping[str, Option] = field(default_factory=dict)
+    # Puts the settings of older names under those of the release; adds notes and gaps.
+    modernise: Callable[[Arguments], None] = lambda arguments: None
+    # Option that no fact is read from, by a regular expression -> what it changes.
+    changes: Mapping[str, str] = field(default_factory=dict)
+    # Options that exclude one another.
+    exclusive: tuple[tuple[str, ...], ...] = ()
+    # Unknown options that say nothing, beside those of the common list.
+    harmless: str = r"(?!)"
+    # Sentence about a program that trains another kind of model; "" for one that is read.
+    other_program: Callable[[str], str] = lambda program: ""
+
+    def change_of(self, option: str) -> str:
+        """What an option changes that no fact is read from, "" for one that changes nothing."""
+        return next((text for pattern, text in self.changes.items() if re.fullmatch(pattern, option)), "")
+
+    def says_nothing(self, option: str) -> bool:
+        """Whether an option that is unknown to the release can be left aside."""
+        if self.change_of(option):
+            return False
+        if _ASIDE.match(option) or re.search(self.harmless, option):
+            return True
+        return bool(_SAYS_NOTHING.search(option)) and not _MAY_CHANGE.search(option)
+
+
+def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
+    """Sorts what was read: refuses what contradicts itself, names the gaps, drops what says nothing.
+
+    A gap is an option that may change layout, model or batch and is not understood. With one there is no comparison.
+    """
+    matters = table.options | frozenset(reading.older)
+    arguments.problems = [problem for problem in arguments.problems if not problem.field or problem.field in matters]
+    arguments.problems += _contradictions(arguments, reading)
+    gaps = [doubt for doubt in arguments.unclear
+            if not doubt.field or doubt.field in matters or reading.change_of(doubt.field)]  # fmt: skip
+    gaps += [_problem(arguments, name, text) for name, value in arguments.settings.items()
+             if value is not False and (text := reading.change_of(name))]  # fmt: skip
+    for name, line in arguments.unknown.items():
+        text = reading.change_of(name) or ("" if reading.says_nothing(name) else "unknown: it may change the layout")
+        if text:
+            gaps.append(_problem(arguments, name, text, line))
+    if text := reading.other_program(arguments.program):
+        gaps.append(FieldProblem(text))
+    known = {(gap.field, gap.message) for gap in arguments.gaps}
+    arguments.gaps += [gap for gap in gaps if (gap.field, gap.message) not in known]
+    arguments.unclear = []
+
+
+def read_facts(arguments: Arguments, table: Table) -> Facts:
+    """The facts that the settings state. What no plan can hold becomes a gap, and so does every error beside gaps.
+
+    Raises InputError for values that contradict one another in a config that is otherwise understood.
+    """
+    facts: Facts = {}
+    errors: list[tuple[InputError, tuple[str, ...]]] = []
+    for entry in table.entries:
+        try:
+            facts |= entry.read(dict(arguments.settings), facts)
+        except NoCounterpartError as error:
+            arguments.gaps.append(_of_error(arguments, error, entry.options))
+        except InputError as error:
+            errors.append((error, entry.options))
+        except KeyError:  # a fact that an entry before this one could not read
+            if not errors and not arguments.gaps:
+                raise
+    if errors and not arguments.gaps:
+        raise errors[0][0]
+    arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
+    return facts
+
+
+def _of_error(arguments: Arguments, error: InputError, options: tuple[str, ...]) -> FieldProblem:
+    given = [name for name in options if name in arguments.settings] or list(options)
+    name = next((name for name in sorted(given, key=len, reverse=True) if name in error.message), given[0])
+    text = error.message.removeprefix(name).lstrip(" :")
+    return FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name)
+
+
+def _problem(arguments: Arguments, name: str, text: str, line: int = 0) -> FieldProblem:
+    return FieldProblem(text, file=arguments.files.get(name, ""), line=line or arguments.lines.get(name, 0), field=name)
+
+
+def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem]:
+    out = []
+    for group in reading.exclusive:
+        given = [name for name in group if arguments.settings.get(name)]
+        if len(given) > 1:
+            out.append(_problem(arguments, given[-1], f"cannot be given together with {given[0]}"))
+    return out
+
+
+# Keys by which a file is known -> whose it is, and the format that reads it.
+_FOREIGN = (
+    (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory"),
+    (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl"),
+    (r"(?m)^(exp_manager|trainer):", "NeMo"), (r"(?m)^(tokens|parallelism):", "nanotron"),
+    (r"(?m)^(base_emb_dim|ici_\w+_parallelism|dcn_\w+_parallelism):", "MaxText"),
+    (r"\"?per_device_train_batch_size\"?\s*:", "transformers' TrainingArguments"),
+    (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate: `import accelerate`"),
+    (r"\"zero_optimization\"", "DeepSpeed: `import deepspeed`"),
+    (r"(?m)^\[(parallelism|training)\]", "torchtitan: `import torchtitan`"),
+    (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM: `import megatron-args`"),
+)  # fmt: skip
+
+
+def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: str) -> None:
+    """Raises InputError where most keys of the files are unknown: they are another framework's."""
+    known, unknown = len(arguments.settings), len(arguments.unknown)
+    if unknown < 4 or unknown <= known:
+        return
+    text = "\n".join(files.values())
+    whose = next((name for pattern, name in _FOREIGN if re.search(pattern, text)), "")
+    first, line = next(iter(arguments.unknown.items()))
+    text = f"{framework} has no such option, nor {unknown - 1} more of the {known + unknown} here"
+    hint = f"it looks like a file of {whose}" if whose else "is it another framework's?"
+    raise InputError.of([FieldProblem(text, file=next(iter(files)), line=line, field=first, hint=hint)])
+
+
+def fields_of(gaps: list[FieldProblem], table: Table) -> set[str]:
+    """The fields of a plan that the gaps leave open."""
+    options = {gap.field for gap in gaps}
+    return {name for entry in table.entries if options.intersection(entry.options) for name in entry.fields}

@@ -1,0 +1,200 @@
+"""Options out of the files that people start a training with: a shell script, or a plain list of options.
+
+A script is followed, not run (shell/script.py). Of the commands that it would start, the one that is given options of
+a layout is read; two of them are one too many, unless they say the same.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ...errors import FieldProblem
+from .argv import Arguments, launcher_name, read_words
+from .option_lists import OptionList
+from .shell.followed import Command, Followed
+from .shell.script import follow
+from .shell.values import MISSING, UNKNOWN, UNSET, marks, shown, without
+
+# Variables that say how many ranks there are, where the command does not.
+_COUNTS = {
+    "NNODES": "num_nodes", "NUM_NODES": "num_nodes", "SLURM_NNODES": "num_nodes", "GPUS_PER_NODE": "gpus_per_node",
+    "NPROC_PER_NODE": "gpus_per_node", "NUM_GPUS_PER_NODE": "gpus_per_node", "WORLD_SIZE": "world",
+}  # fmt: skip
+# Options of launchers -> how many ranks there are: torchrun, deepspeed, srun, mpirun.
+_LAUNCHERS = {
+    "--nnodes": "num_nodes", "--num-nodes": "num_nodes", "--nodes": "num_nodes", "-N": "num_nodes",
+    "--nproc-per-node": "gpus_per_node", "--num-gpus": "gpus_per_node", "--ntasks-per-node": "gpus_per_node",
+    "--gpus-per-node": "gpus_per_node", "-np": "world", "--ntasks": "world",
+}  # fmt: skip
+# Directives of Slurm -> variables that it sets.
+_SLURM = {"nodes": "SLURM_NNODES", "N": "SLURM_NNODES", "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+          "gpus-per-node": "SLURM_GPUS_ON_NODE", "gres": "SLURM_GPUS_ON_NODE", "ntasks": "SLURM_NTASKS",
+          "n": "SLURM_NTASKS"}  # fmt: skip
+_DIRECTIVE = re.compile(r"(?m)^#SBATCH\s+--?([A-Za-z-]+)[=\s]\s*(\S+)")
+_NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
+
+
+def read_arguments(path: str, text: str, options: OptionList) -> Arguments:
+    """The options of one file."""
+    return read_scripts({path: text}, options)
+
+
+def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[str] = (),
+                 wanted: frozenset[str] = frozenset()) -> Arguments:  # fmt: skip
+    """The options in `files` (path -> text), which may source one another.
+
+    given: positional parameters in turn, `3=...` for the third, `NAME=value` for a variable.
+    wanted: options of a layout, by which the command is known; empty: all options.
+    """
+    known = wanted or frozenset(options.options)
+    beside = {posixpath.basename(path): text for path, text in files.items()}
+    sourced = {name for text in files.values() for name in beside
+               if re.search(rf"(?m)^\s*(?:\.|source)\s+\S*{re.escape(name)}\b", text)}  # fmt: skip
+    arguments = Arguments()
+    for path, text in files.items():
+        if posixpath.basename(path) in sourced:
+            continue
+        if text.lstrip().startswith("--") or _is_list(text):
+            part = Arguments()
+            read_words(list(_plain_words(text)), options, part, path)
+        else:
+            part = _read_script(path, text, options, given, beside, known)
+        arguments.add(part, path)
+    return arguments
+
+
+def _is_list(text: str) -> bool:
+    """Whether a file holds options only."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    return bool(lines) and lines[0].startswith("--")
+
+
+def _plain_words(text: str) -> list[tuple[str, int]]:
+    """(word, line) of a file of options, in which nothing is expanded."""
+    out = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(?:^|\s)#.*$", "", line).rstrip().rstrip("\\")
+        try:
+            words = shlex.split(bare, comments=False)
+        except ValueError:  # a quote that spans lines
+            words = bare.split()
+        out += [(word, number) for word in words]
+    return out
+
+
+def _read_script(path: str, text: str, options: OptionList, given: Sequence[str], beside: Mapping[str, str],
+                 known: frozenset[str]) -> Arguments:  # fmt: skip
+    named = [found for word in given if (found := _NAMED.fullmatch(word))]
+    positional = [word for word in given if not _NAMED.fullmatch(word)]
+    environment = _slurm(text) | {found[1]: found[2] for found in named if not found[1].isdigit()}
+    numbered = {int(found[1]): found[2] for found in named if found[1].isdigit()}
+    followed = follow(text, environment, positional or None, numbered, beside)
+    jobs = [command for command in followed.commands if len(known.intersection(_names(command))) > 1]
+    readings = [_read_job(path, job, followed, options) for job in jobs or _fragments(followed)]
+    arguments = readings[0] if readings else Arguments()
+    different = [index for index, reading in enumerate(readings) if _said(reading, known) != _said(arguments, known)]
+    if different and jobs:
+        lines = ", ".join(f"line {jobs[index].line}" for index in (0, *different[:3]))
+        text = f"starts {len(different) + 1} jobs with different options ({lines})"
+        hint = "leave one of them in the file, or give the variable that chooses one by --arg NAME=VALUE"
+        arguments.problems.append(FieldProblem(text, file=path, line=jobs[different[0]].line, hint=hint))
+    elif not jobs:
+        for reading in readings[1:]:
+            arguments.add(reading, path)
+        for command in followed.commands:  # one whose options are in another file
+            _launched(command.words, arguments)
+    _describe(arguments, followed, path)
+    return arguments
+
+
+def _said(reading: Arguments, known: frozenset[str]) -> dict[str, object]:
+    return {name: value for name, value in reading.settings.items() if name in known}
+
+
+def _names(command: Command) -> list[str]:
+    return [word.partition("=")[0] for word in command.words if word.startswith("--")]
+
+
+def _fragments(followed: Followed) -> list[Command]:
+    """The values of variables that hold options, of a file that starts nothing itself."""
+    out = []
+    for name, value in followed.variables.values.items():
+        words = value if isinstance(value, list) else value.split()
+        if any(word.startswith("--") for word in words):
+            out.append(Command(tuple(part for word in words for part in word.split()), followed.lines.get(name, 0)))
+    return out
+
+
+def _read_job(path: str, job: Command, followed: Followed, options: OptionList) -> Arguments:
+    """The options that a command gives to its program, and the ranks that its launcher starts."""
+    arguments = Arguments()
+    lines = job.lines or (job.line,) * len(job.words)
+    start = next((index for index, word in enumerate(job.words) if re.search(r"\.py['\"]?$", shown(word))), -1)
+    if start >= 0:
+        arguments.program = shown(job.words[start])
+    _launched(job.words[: max(start, 0)], arguments)
+    words = list(zip(job.words, lines, strict=True))[start + 1 :]
+    for word, line in read_words(words, options, arguments, path):
+        _loose(word, line, followed, options, arguments, path)
+    return arguments
+
+
+def _loose(word: str, line: int, followed: Followed, options: OptionList, arguments: Arguments, path: str) -> None:
+    """A word that may hold options: empty where nothing sets it, else as its choices have it."""
+    name = shown(word)
+    unknown = marks(word, UNKNOWN)
+    if without(word, UNSET + MISSING + UNKNOWN).strip("-"):  # a value of some other option
+        return
+    if not unknown:
+        note = f"`{name}` is not set: taken as empty (--arg gives it)"
+        arguments.notes += [note] if note not in arguments.notes else []
+        return
+    choices = [choice for text in unknown for choice in followed.choices.get(text, ())]
+    dashes = "--" if word.startswith("--") else ""
+    held = sorted({dashes + part for choice in choices for part in choice.split() if dashes + part in options.options})
+    if held or not choices:
+        what = ", ".join(held) if held else "options"
+        hint = f"give the value of {unknown[0].rpartition(' ')[2]} by --arg"
+        arguments.unclear += [FieldProblem(f"`{name}` may hold {what}", file=path, line=line, field=option, hint=hint)
+                              for option in held or [""]]  # fmt: skip
+
+
+def _launched(words: Sequence[str], arguments: Arguments) -> None:
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        key = _LAUNCHERS.get(launcher_name(name) if name.startswith("--") else name)
+        value = value if equals else words[index + 1] if index + 1 < len(words) else ""
+        if key is not None and value.isdigit():
+            arguments.ranks[key] = int(value)
+
+
+def _slurm(text: str) -> dict[str, str]:
+    """The variables that Slurm sets out of the directives of a script."""
+    out: dict[str, str] = {}
+    for name, value in _DIRECTIVE.findall(text):
+        number = value.rpartition(":")[2]
+        if name in _SLURM and number.isdigit():
+            out[_SLURM[name]] = number
+    if "SLURM_NNODES" in out:
+        out["SLURM_JOB_NUM_NODES"] = out["SLURM_NNODES"]
+    return out
+
+
+def _describe(arguments: Arguments, followed: Followed, path: str) -> None:
+    """What the script says beside its options: ranks, variables, files that it writes or misses."""
+    values = {name: shown(value) for name, value in followed.variables.values.items() if isinstance(value, str)}
+    arguments.environment |= values
+    counts = {_COUNTS[name]: int(value) for name, value in values.items() if name in _COUNTS and value.isdigit()}
+    if not arguments.ranks:
+        slurm = {"num_nodes": "SLURM_NNODES", "gpus_per_node": "SLURM_GPUS_ON_NODE", "world": "SLURM_NTASKS"}
+        stated = {key: int(values[name]) for key, name in slurm.items() if values.get(name, "").isdigit()}
+        arguments.ranks |= counts or stated
+    elif "world" not in arguments.ranks:
+        arguments.ranks = {name: count for name, count in counts.items() if name != "world"} | arguments.ranks
+    arguments.texts |= {posixpath.basename(shown(name)): text for name, text in followed.files.items()}
+    arguments.notes += [f"`{name}` (line {line}) is sourced and not here: give it as a further FILE"
+                        for name, line in followed.not_there.items()
+                        if not re.search(r"bashrc|profile|activate|conda|module|\.env$", name)]  # fmt: skip

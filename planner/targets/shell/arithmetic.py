@@ -1,0 +1,45 @@
+"""Arithmetic of the shell: expressions of whole numbers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+_OPERATIONS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: int(a / b), ast.Mod: lambda a, b: a - b * int(a / b),
+    ast.Pow: lambda a, b: a ** min(b, 99),
+    ast.Lt: lambda a, b: a < b, ast.Gt: lambda a, b: a > b, ast.LtE: lambda a, b: a <= b, ast.GtE: lambda a, b: a >= b,
+    ast.Eq: lambda a, b: a == b, ast.NotEq: lambda a, b: a != b, ast.And: lambda a, b: bool(a) and bool(b),
+    ast.Or: lambda a, b: bool(a) or bool(b),
+}  # fmt: skip
+
+
+def calculated(text: str) -> int | None:
+    """The value of an expression of whole numbers; None where it is none."""
+    spelled = re.sub(r"(?<!/)/(?!/)", "//", text.strip() or "0").replace("&&", " and ").replace("||", " or ")
+    spelled = re.sub(r"!(?!=)", " not ", spelled)
+    try:
+        return int(_evaluated(ast.parse(re.sub(r"\b0+(?=\d)", "", spelled).strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, KeyError):
+        return None
+
+
+def _evaluated(node: ast.expr) -> int:
+    match node:
+        case ast.Constant(value=int()):
+            return int(node.value)  # type: ignore[arg-type]
+        case ast.UnaryOp(op=ast.USub()):
+            return -_evaluated(node.operand)
+        case ast.UnaryOp(op=ast.Not()):
+            return int(not _evaluated(node.operand))
+        case ast.BinOp():
+            return _OPERATIONS[type(node.op)](_evaluated(node.left), _evaluated(node.right))
+        case ast.Compare(comparators=[right]):
+            return int(_OPERATIONS[type(node.ops[0])](_evaluated(node.left), _evaluated(right)))
+        case ast.BoolOp(values=[left, right]):
+            return int(_OPERATIONS[type(node.op)](_evaluated(left), _evaluated(right)))
+        case ast.IfExp():
+            return _evaluated(node.body if _evaluated(node.test) else node.orelse)
+    raise ValueError(ast.unparse(node))

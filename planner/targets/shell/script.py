@@ -1,0 +1,290 @@
+"""Follows a shell script without running it: which commands it would start, with which words.
+
+A condition that only a run can tell (a file, a positional parameter that is not given) takes both ways: variables that
+come out alike keep their value, the others are marked with what they depend on. `exit` is not followed: a script that
+ends early is no launch.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from .conditions import both, depends_on, either, ends, holds, is_condition, is_test
+from .expansion import Expander
+from .followed import Command, Followed
+from .scanner import Word
+from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop, Negated, Node, Simple, parse
+from .values import MISSING, UNKNOWN, UNSET, Value, Variables, mark, marks, shown, without
+from .ways import agreed
+
+# Commands and rounds of loops that are followed, so that no script runs for ever.
+_MOST_COMMANDS, _MOST_ROUNDS, _MOST_DEPTH = 20_000, 200, 40
+_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_SILENT = ("echo", "printf", "exit", "return", "break", "continue", "trap", "cd", "pushd", "popd", "mkdir", "rm", "cp",
+           "wait", "sleep", "sed", "grep", "cat", "tee", "module", "conda", "pip", "ls", "touch", "kill",
+           "wget")  # fmt: skip
+
+
+# Filters that only squeeze spaces.
+_SQUEEZE = r"xargs|tr (-s )?'\\n' ' '|tr -s ' '|sed (-e )?'s/ +\*?/ /g'"
+
+
+def follow(
+    text: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] | None = None,
+    numbered: Mapping[int, str] | None = None, beside: Mapping[str, str] | None = None,
+) -> Followed:  # fmt: skip
+    """The commands of a script that is given these variables and positional parameters.
+
+    beside: name -> text of files that it may source.
+    """
+    variables = Variables(dict(environment or {}), None if arguments is None else list(arguments), dict(numbered or {}))
+    runner = _Runner(Followed(variables=variables), dict(beside or {}))
+    runner.block(parse(text))
+    return runner.out
+
+
+class _Runner:
+    def __init__(self, out: Followed, beside: dict[str, str]) -> None:
+        self.out = out
+        self._beside = beside
+        self._functions: dict[str, Function] = {}
+        self._steps = 0
+        self._depth = 0
+        # The line in the file that is read while text out of a variable, a function or a sourced file is followed.
+        self._outer_line = 0
+
+    @property
+    def _expander(self) -> Expander:
+        return Expander(self.out.variables, self._output)
+
+    def block(self, nodes: list[Node]) -> bool | None:
+        """Follows commands; the status of the last one."""
+        status: bool | None = True
+        for node in nodes:
+            self._steps += 1
+            if self._steps > _MOST_COMMANDS:
+                return None
+            status = self.node(node)
+        return status
+
+    def node(self, node: Node) -> bool | None:
+        match node:
+            case Simple():
+                return self._simple(node)
+            case If():
+                self._if(list(node.branches), node.otherwise)
+            case Loop():
+                self._loop(node)
+            case Case():
+                self._case(node)
+            case Function():
+                self._functions[node.name] = node
+            case Chain():
+                return self._chain(node)
+            case Negated():
+                status = self.node(node.command)
+                return None if status is None else not status
+            case Group():
+                return self.block(node.body)
+        return True
+
+    def _chain(self, node: Chain) -> bool | None:
+        first = self.node(node.first)
+        if not is_test(node.first):  # a command that is started succeeds
+            return self.node(node.second) if node.operator == "&&" else first
+        if first is None:
+            self._either_way([[node.second], []], depends_on(node.first, self._expander))
+            return None
+        if first == (node.operator == "&&"):
+            second = self.node(node.second)
+            return both(first, second) if node.operator == "&&" else either(first, second)
+        return first
+
+    def _if(self, branches: list[tuple[list[Node], list[Node]]], otherwise: list[Node]) -> None:
+        possible: list[list[Node]] = []
+        depends: list[str] = []
+        for condition, body in branches:
+            status = self.block(condition) if is_condition(condition) else None
+            if status is False:
+                continue
+            possible.append(body)
+            if status:
+                break
+            depends += [text for node in condition for text in depends_on(node, self._expander)]
+        else:
+            possible.append(otherwise)
+        if len(possible) == 1 and not depends:
+            self.block(possible[0])
+        else:
+            self._either_way(possible, depends)
+
+    def _either_way(self, bodies: list[list[Node]], depends: list[str]) -> None:
+        """Follows each body from the same variables, then keeps what all of them agree on."""
+        bodies = [body for body in bodies if not ends(body)] or [[]]
+        before, results = self.out.variables, []
+        for body in bodies:
+            self.out.variables = before.copy()
+            self.block(body)
+            results.append(self.out.variables)
+        self.out.variables = agreed(results, depends[0] if depends else "a condition", self.out.choices)
+
+    def _loop(self, node: Loop) -> None:
+        if node.words is not None:
+            for item in [field for word in node.words for field in self._expander.fields(word.raw)][:_MOST_ROUNDS]:
+                self.out.variables.values[node.name] = item
+                self.block(node.body)
+            return
+        if node.condition is None or not is_condition(node.condition):
+            return
+        for _ in range(_MOST_ROUNDS):
+            status = self.block(node.condition)
+            if status is None or status == node.until:
+                return
+            self.block(node.body)
+
+    def _case(self, node: Case) -> None:
+        subject = without(self._expander.text(node.word.raw), UNSET)
+        if reasons_ := marks(subject):
+            self._either_way([body for _, body in node.branches], reasons_)
+            return
+        for patterns, body in node.branches:
+            if any(fnmatch.fnmatchcase(subject, self._expander.text(pattern.raw)) for pattern in patterns):
+                self.block(body)
+                return
+
+    def _simple(self, node: Simple) -> bool | None:
+        for assignment in node.assignments:
+            self._assign(assignment)
+        if node.written is not None:
+            file, text, expanded = node.written
+            self.out.files[self._expander.text(file.raw)] = self._expander.document(text) if expanded else text
+        fields = [(field, word.line) for word in node.words for field in self._expander.fields(word.raw)]
+        if not fields:
+            return True
+        words, line = [field for field, _ in fields], self._outer_line or node.line
+        name = posixpath.basename(words[0])
+        if name in ("[", "[[", "test"):
+            closing = 0 if name == "test" else 1
+            return holds(words[1 : len(words) - closing])
+        if name == "((":
+            value = self._expander.arithmetic(words[1] if len(words) > 1 else "0")
+            return None if marks(value) else value != "0"
+        if name in ("true", ":", "false"):
+            return name != "false"
+        return self._started(name, words, [self._outer_line or own for _, own in fields], line)
+
+    def _started(self, name: str, words: list[str], lines: list[int], line: int) -> bool | None:
+        if name in (*DECLARES, *_SILENT):
+            return True
+        if name == "shift":
+            self._shift(int(words[1]) if len(words) > 1 and words[1].isdigit() else 1)
+        elif name == "unset":
+            for variable in words[1:]:
+                self.out.variables.values.pop(variable, None)
+        elif name == "set":
+            if "--" in words:
+                self.out.variables.arguments = words[words.index("--") + 1 :]
+        elif name == "read":
+            for variable in words[1:]:
+                self.out.variables.values[variable] = mark(UNKNOWN, f"${variable}")
+        elif name in (".", "source"):
+            self._source(words[1:], line)
+        elif name == "eval":
+            self._text(" ".join(words[1:]), line)
+        elif name in self._functions:
+            self._call(self._functions[name], words[1:], line)
+        elif not self._inner(words, line):
+            self.out.commands.append(Command(tuple(words), line, tuple(lines)))
+        return None if name in ("getopts",) else True
+
+    def _inner(self, words: list[str], line: int) -> bool:
+        """Follows the text that a command hands to a shell: `bash -c "..."`, `srun sh -c "..."`, `ssh host "..."`."""
+        for index, word in enumerate(words):
+            following = words[index + 1] if index + 1 < len(words) else ""
+            runs_text = posixpath.basename(word) in _SHELLS and following in ("-c", "-lc", "-xc", "-ec")
+            if runs_text and index + 2 < len(words):
+                if index:
+                    self.out.commands.append(Command(tuple(words[:index]), line, (line,) * index))
+                self._text(words[index + 2], line)
+                return True
+        holder = next((word for word in words if " --" in word and (".py" in word or "-m " in word)), None)
+        if holder is None:
+            return False
+        self._text(holder, line)
+        return True
+
+    def _text(self, text: str, line: int) -> None:
+        """Follows text as a script; its lines are that of the command that holds it."""
+        if self._depth >= _MOST_DEPTH:
+            return
+        self._depth += 1
+        outer, self._outer_line = self._outer_line, line
+        self.block(parse(text))
+        self._outer_line = outer
+        self._depth -= 1
+
+    def _source(self, words: list[str], line: int) -> None:
+        name = posixpath.basename(shown(words[0])) if words else ""
+        if name in self._beside:
+            self._text(self._beside[name], line)
+        elif name:
+            self.out.not_there.setdefault(name, line)
+
+    def _call(self, function: Function, arguments: list[str], line: int) -> None:
+        if self._depth >= _MOST_DEPTH:
+            return
+        variables, self._depth = self.out.variables, self._depth + 1
+        given, numbered = variables.arguments, variables.numbered
+        variables.arguments, variables.numbered = arguments, {}
+        self.block(function.body)
+        self.out.variables.arguments, self.out.variables.numbered = given, numbered
+        self._depth -= 1
+
+    def _shift(self, count: int) -> None:
+        variables = self.out.variables
+        if variables.arguments is not None:
+            variables.arguments = variables.arguments[count:]
+        variables.numbered = {number - count: text for number, text in variables.numbered.items() if number > count}
+
+    def _assign(self, assignment: Assignment) -> None:
+        name, _, index = assignment.name.partition("[")
+        values, expander = self.out.variables.values, self._expander
+        new: Value
+        if isinstance(assignment.value, Word):
+            new = expander.text(assignment.value.raw)
+        else:
+            new = [field for word in assignment.value for field in expander.fields(word.raw)]
+        if index:
+            new = mark(UNKNOWN, f"${{{assignment.name}}}")
+        if assignment.appends and name in values:
+            old = values[name]
+            if isinstance(old, list) or isinstance(new, list):
+                new = [*([old] if isinstance(old, str) else old), *([new] if isinstance(new, str) else new)]
+            else:
+                new = old + new
+        values[name] = new
+        self.out.lines[name] = self._outer_line or assignment.line
+
+    def _output(self, text: str) -> str:
+        """The output of a command substitution where it is plain: `expr`, `echo`, `echo ... | bc`; else a mark."""
+        first, *rest = text.split("|")
+        try:
+            words = shlex.split(first, posix=False)
+        except ValueError:
+            return mark(UNKNOWN, f"$({text})")
+        if words[:1] == ["expr"] and not rest:
+            return self._expander.arithmetic(" ".join(word.strip("\\'\"") for word in words[1:]))
+        if words[:1] == ["echo"] and not any(symbol in first for symbol in ";&<>`"):
+            said = " ".join(self._expander.text(word) for word in words[1:] if word not in ("-n", "-e"))
+            if not rest:
+                return said
+            if len(rest) == 1 and rest[0].split()[:1] == ["bc"]:
+                return self._expander.arithmetic(said)
+            if all(re.fullmatch(_SQUEEZE, part.strip()) for part in rest):
+                return " ".join(said.split())
+        missing = marks(self._expander.document(text), MISSING) if not rest else []
+        return mark(UNKNOWN, missing[0] if missing else f"$({text})")

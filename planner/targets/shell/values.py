@@ -1,0 +1,84 @@
+"""Values of a shell script, and marks for those that nobody can know before it runs.
+
+A mark stands in a text for a value that is not known. It has no space, so that words are split as they would be.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+# A variable that nothing sets, a positional parameter that is not given, and anything else: `$(date)`.
+UNSET, MISSING, UNKNOWN, _END = "\ue000", "\ue001", "\ue002", "\ue003"
+MARK = re.compile(f"[{UNSET}{MISSING}{UNKNOWN}]([^{_END}]*){_END}")
+# The text of a mark is moved to a private plane, where no character means anything to a shell.
+_PLANE = 0xF0000
+Value = str | list[str]
+# Variables that every shell sets.
+_OF_THE_SHELL = ("?", "$", "!", "-", "RANDOM", "HOSTNAME", "PWD", "HOME", "USER", "SECONDS", "LINENO", "BASH_SOURCE")
+
+
+def mark(kind: str, text: str) -> str:
+    """A mark of a kind for the value of `text`."""
+    return kind + "".join(chr(_PLANE + ord(character) % 0xFFFE) for character in text) + _END
+
+
+def _readable(text: str) -> str:
+    return "".join(chr(ord(character) - _PLANE) for character in text)
+
+
+def marks(text: str, kinds: str = UNSET + MISSING + UNKNOWN) -> list[str]:
+    """The texts behind the marks of some kinds."""
+    return [_readable(found[1]) for found in MARK.finditer(text) if found[0][0] in kinds]
+
+
+def shown(text: str) -> str:
+    """The text with each mark as it stood in the script."""
+    return MARK.sub(lambda found: _readable(found[1]), text)
+
+
+def without(text: str, kinds: str) -> str:
+    """The text with the marks of some kinds left out, as the shell leaves out an unset variable."""
+    return MARK.sub(lambda found: "" if found[0][0] in kinds else found[0], text)
+
+
+def is_mark(text: str) -> bool:
+    """Whether the text is one mark and nothing else."""
+    return MARK.fullmatch(text) is not None
+
+
+@dataclass
+class Variables:
+    """The variables and positional parameters of a script at one point."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    # None: not known how many there are.
+    arguments: list[str] | None = None
+    # Positional parameters given by number.
+    numbered: dict[int, str] = field(default_factory=dict)
+
+    def copy(self) -> Variables:
+        return Variables({name: list(value) if isinstance(value, list) else value
+                          for name, value in self.values.items()},
+                         None if self.arguments is None else list(self.arguments), dict(self.numbered))  # fmt: skip
+
+    def get(self, name: str) -> Value:
+        """The value of `$name`, or a mark."""
+        if name.isdigit():
+            return self._positional(int(name))
+        if name in ("@", "*"):
+            return list(self.arguments) if self.arguments is not None else mark(UNSET, f"${name}")
+        if name == "#":
+            return mark(MISSING, "$#") if self.arguments is None else str(len(self.arguments))
+        if name in _OF_THE_SHELL and name not in self.values:
+            return mark(UNKNOWN, f"${name}")
+        return self.values.get(name, mark(UNSET, f"${name}"))
+
+    def _positional(self, number: int) -> str:
+        if number == 0:
+            return mark(UNKNOWN, "$0")
+        if number in self.numbered:
+            return self.numbered[number]
+        if self.arguments is not None:
+            return self.arguments[number - 1] if number <= len(self.arguments) else mark(UNSET, f"${number}")
+        return mark(MISSING, f"${number}")

@@ -1,0 +1,79 @@
+"""Shell scripts are followed as bash runs them, and what only a run could tell is marked."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+from meshwright.planner.targets.shell.script import follow
+from meshwright.planner.targets.shell.values import marks, shown
+
+# Scripts whose words bash itself can print: every `show` prints one argument per line.
+SCRIPTS = {
+    "quotes": """A="x  y"; B='$A'; show $A "$A" $B "${A}z" a\\ b "" '' end""",
+    "defaults": "N=3; show ${N:-1} ${M:-2} ${M-4} ${N:+set} ${E:=7} $E",
+    "arrays": 'A=(one "two three"); A+=(--x "4"); show "${A[@]}" ${A[1]} ${#A[@]} "${A[0]}"; B=(); show "${B[@]}" end',
+    "arithmetic": "G=8; N=4; show $((G*N)) $(( (G + 1) / 2 )) $((17 % 5)) $(( $G - -2 )) $((2 ** 5))",
+    "cut": "F=/a/b/c.tar.gz; show ${F##*/} ${F%.gz} ${F%%.*} ${F#/} ${F/a/x} ${F//c/y} ${F:1:3} ${#F}",
+    "if": 'if [ -z "$X" ]; then X=5; elif [ 1 = 1 ]; then X=6; else X=7; fi; [[ $X -gt 4 && $X != 6 ]] && show big $X',
+    "case": "case 8B in 1*) S=1;; 7B|8B) S=2 ;; *) S=3;; esac; show $S",
+    "loops": 'for i in 1 2 3; do T="$T $i"; done; n=0; while [ $n -lt 3 ]; do n=$((n+1)); done; show $T $n',
+    "functions": 'f() { local a=$1; shift; show "$a" "$@" $#; }; f one two "three four"',
+    "eval": "cmd='show a \"b c\"'; eval $cmd; eval \"show $HOMELESS d\"",
+    "shell in a string": "bash -c \"show inner '1 2'\"; sh -c 'show plain'",
+    "lines": "show a \\\n  b \\\n  c # comment\nA=\"\n  --x 1 \\\n  --y 2\n\"\nshow $A",
+    "set": "set -- p q r; shift; show $1 $# $@",
+    "echo": "show $(echo hello   world) `echo again` $(expr 3 + 4)",
+    "negation": "if ! [ 1 = 2 ]; then show yes; fi; [ 1 = 2 ] || show or",
+    "test": "if [[ 8B == *B ]]; then show match; fi; if ((3 > 2)); then show three; fi; unset Q; show ${Q:-none}",
+    "exports": "export A=1 B=2; declare -a C=(x y); show $A $B ${C[@]}",
+    "group": "{ A=1; show $A; }; (show sub)",
+}
+
+
+def followed(script: str) -> list[list[str]]:
+    return [list(command.words[1:]) for command in follow(script).commands if command.words[0] == "show"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_words_are_those_of_bash(name: str) -> None:
+    if (bash := shutil.which("bash")) is None:
+        pytest.skip("there is no bash")
+    show = 'show() { printf "(\\n"; for w in "$@"; do printf "%s\\n" "$w"; done; printf ")\\n"; }\nexport -f show\n'
+    script = SCRIPTS[name].replace("sh -c", "bash -c")
+    printed = subprocess.run([bash, "-c", show + script], capture_output=True, text=True, check=False).stdout
+    expected: list[list[str]] = []
+    for line in printed.splitlines():
+        if line == "(":
+            expected.append([])
+        elif line != ")":
+            expected[-1].append(line)
+    assert expected
+    found = [[word for word in words if not marks(word)] for words in followed(script)]
+    assert found == expected
+
+
+def test_what_only_a_run_can_tell_is_marked() -> None:
+    found = follow('T=$(date); if [ $1 = x ]; then O="--a 1 --b"; else O="--a 1 --c"; fi; show $T ${2:-4} $O')
+    words = found.commands[0].words
+    assert [shown(word) for word in words] == ["show", "$(date)", "4", "--a", "1", "$O by $1"]
+    assert found.choices["$O by $1"] == {"--b", "--c"}
+
+
+def test_a_here_document_and_a_sourced_file() -> None:
+    script = 'Z=2\ncat <<EOT > ds.json\n{ "stage": $Z }\nEOT\nsource ./more.sh\nshow $M'
+    found = follow(script, beside={"more.sh": "M=8\n"})
+    assert found.files == {"ds.json": '{ "stage": 2 }\n'}
+    assert found.commands[-1].words == ("show", "8")
+    assert follow("source other.sh").not_there == {"other.sh": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("fi; done\nshow a", ["a"]), ("if [ 1 = 1 ]; then\nshow b", ["b"]), ("x=(1 2\nshow", None),
+     ("show <Path> c", ["<Path>", "c"]), ("while :; do :; done; show d", ["d"]), ("f() { f; }; f; show e", ["e"])],
+)  # fmt: skip
+def test_text_that_is_no_shell_stops_nothing(text: str, words: list[str] | None) -> None:
+    found = followed(text)
+    assert words is None or found[-1] == words
