@@ -20,7 +20,7 @@ def plan_islands(resolved: Resolved, watch: Watch) -> Plan:
     # Before the certificate, as Ctrl-C there stops `search`.
     even = heterogeneous.even_strategy(resolved, search, watch.late)
     best_s = listed[0].step_s
-    space = search.count.to_space_count(resolved.space.axis_sizes(), search.priced)
+    space = search.count.to_space_count(resolved.space.axis_sizes(), search.choices.priced)
     certificate = certify_to_gap(space, best_s, min(search.lower_bound_s, best_s), search.stopped)
     # Nothing here is planned as if all groups were alike, so no loss of such a plan is worth a warning.
     warnings = tuple(warning for warning in resolved.warnings if warning.code != "uniform-plan")

@@ -236,10 +236,10 @@ class Staged:
     def _contention_s(self) -> float:
         """Seconds by which hidden data-parallel communication slows compute, as the closed form has them: the simulator
         runs hidden traffic for free."""
-        rates = self.resolved.rates
+        ledger, rates = self.estimate.ledger, self.estimate.rates
         without = replace(rates, stack=replace(rates.stack, contention=0.0))
         # Kernel seconds stay as they are: they have the contention of tensor-parallel traffic.
-        shown, _ = step.step_terms(self.ledger, keep_kernel_seconds(self.ledger.tables, rates, without))
+        shown, _ = step.step_terms(ledger, keep_kernel_seconds(ledger.tables, rates, without))
         return max(float(self.estimate.terms["dp"][0] - shown["dp"][0]), 0.0)
 
     @cached_property

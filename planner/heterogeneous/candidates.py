@@ -22,10 +22,11 @@ from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..space.tree import Count
+from .choices import IslandChoice
 from .islands import IslandPart, joined, parts_of
 from .pipeline import CrossIslandPipeline
 from .replicas import Replicas, equal_shares
-from .search import HeterogeneousSearch, IslandChoice
+from .search import HeterogeneousSearch
 
 
 def searched(
@@ -39,7 +40,7 @@ def searched(
 
 def listed(resolved: Resolved, search: HeterogeneousSearch) -> tuple[Candidate, ...]:
     """As many candidates as were requested, fastest first."""
-    best = search.ranked[: resolved.request.top]
+    best = search.choices.ranked[: resolved.request.top]
     return tuple(
         candidate_of(resolved, choice).model_copy(update={"choice": row}) for row, choice in enumerate(best, 1)
     )
@@ -78,7 +79,7 @@ def staged_as(resolved: Resolved, candidate: Candidate) -> Staged:
 def strategies(search: HeterogeneousSearch, even: Strategy | None) -> tuple[Strategy, ...]:
     """The best of every manner and set of islands, fastest first; even: that of `even_strategy`."""
     first: dict[tuple[str, tuple[int, ...]], Strategy] = {}
-    for choice in search.ranked:
+    for choice in search.choices.ranked:
         staged, manner = choice.staged, choice.manner if len(choice.parts) > 1 else "together"
         key = (manner, tuple(sorted(part.number for part in choice.parts)))
         names = tuple(part.name for part in choice.parts)

@@ -48,6 +48,14 @@ class PipelineColumns:
     fixed_bytes: Array  # [device, moment, n] whatever the layers
     update_s: Array  # [n] of the optimizer, at least
 
+    @property
+    def with_floor(self) -> PipelineColumns:
+        """The same, and a last layout that is as good as any of them in everything: what bounds it bounds them all."""
+        names = ("pass_s", "message_s", "kept_bytes", "fixed_bytes", "update_s")
+        columns = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: np.concatenate([values, values.min(axis=-1, keepdims=True)], axis=-1)
+                                for name, values in columns.items()})  # fmt: skip
+
 
 def columns_of(
     parts: Sequence[IslandPart], layouts: Sequence[Layout], bridge_of: Callable[[int, int], Bridge]

@@ -21,12 +21,15 @@ from ...cost_models.schedules.critical_path import Path
 from ...cost_models.specs.cluster import Bridge
 from ...cost_models.step import stragglers
 from ..request.resolve import Resolved
+from ..stages.problem import PartitionProblem
 from .columns import PipelineColumns, columns_of
 from .islands import IslandPart, bridge_between
 from .nodes import SearchNode, pipeline_orders
 from .relaxation import Relaxation
+from .stages import floor_problem
 
 LISTED, PROVEN, OFFERED, SETTLED = range(4)  # stages of an open pipeline
+_STEP = 0.02  # relative: a program that ends early has raised its bound by as much, or others are tried too often
 
 
 @dataclass(eq=False)
@@ -40,8 +43,8 @@ class _Class:
 
     @cached_property
     def columns(self) -> PipelineColumns:
-        """Made when the first of the class is the most promising of all."""
-        return columns_of(self.parts, self.layouts, self._bridge)
+        """With their floor. Made when the first of the class is the most promising of all."""
+        return columns_of(self.parts, self.layouts, self._bridge).with_floor
 
     def _bridge(self, first: int, second: int) -> Bridge:
         return bridge_between(self.resolved.cluster, self.parts[first], self.parts[second])
@@ -69,29 +72,58 @@ class OpenOrder:
     order: tuple[IslandPart, ...]
     bounds: Array  # [layout] seconds of a step that no partition beats
     stage: Ints  # [layout]
+    least: Array  # [stage] the least bound of the layouts before each; written to
+    has_floor: bool = False  # whether the program of their floor was solved
+    group: int = 1 << 30  # open layouts at most for which one integer program is worth a try
 
     def __post_init__(self) -> None:
         self._renew()
 
-    def prove(self, row: int, worth_s: float) -> None:
-        """Solve the program of a layout, and try its multipliers on all whose bounds are below `worth_s`."""
-        proof = self._relaxation.prove(row, worth_s)
+    def prove_floor(self, worth_s: float, enough_s: float = np.inf) -> None:
+        """Solve the program of the floor of all layouts, whose bound is that of all, and try its multipliers on
+        them. enough_s: as in `prove`."""
+        floor, self.has_floor = len(self.bounds), True
+        proof, _ = self._relaxation.prove(floor, self._enough_s(float(self.bounds.min()), worth_s, enough_s))
+        bounds = self._relaxation.bounds(proof, np.arange(floor + 1))
+        self.raise_bounds(np.arange(floor), np.maximum(bounds[:floor], bounds[floor]))
+
+    def prove(self, row: int, worth_s: float, enough_s: float = np.inf) -> None:
+        """Solve the program of a layout, and try its multipliers on all whose bounds are below `worth_s`. enough_s: a
+        bound at which others are more promising; the program may then end early, and this layout remains listed."""
+        enough_s = self._enough_s(float(self.bounds[row]), worth_s, enough_s)
+        proof, is_last = self._relaxation.prove(row, enough_s)
         rows = np.flatnonzero((self.bounds < worth_s) | (np.arange(len(self.bounds)) == row))
-        self.bounds[rows] = np.maximum(self.bounds[rows], self._relaxation.bounds(proof, rows))
-        self.stage[row] = PROVEN
-        self._renew()
+        self.raise_bounds(rows, self._relaxation.bounds(proof, rows))
+        if is_last or not enough_s <= self.bounds[row] < worth_s:
+            self.settle(row, PROVEN, 0.0)
+
+    @staticmethod
+    def _enough_s(bound_s: float, worth_s: float, enough_s: float) -> float:
+        return min(worth_s, max(enough_s, bound_s * (1 + _STEP)))
+
+    def floor_problem(self, rows: Ints) -> PartitionProblem:
+        """The partition problem of a layout that is as good as any of these in everything."""
+        return floor_problem(self._relaxation, self.of.resolved.problem.pattern, rows)
 
     def settle(self, row: int, stage: int, bound_s: float) -> None:
         self.bounds[row], self.stage[row] = max(self.bounds[row], bound_s), stage
         self._renew()
+
+    def raise_bounds(self, rows: Ints, bound_s: Array | float) -> None:
+        self.bounds[rows] = np.maximum(self.bounds[rows], bound_s)
+        self._renew()
+
+    def open_rows(self, worth_s: float) -> Ints:
+        """The layouts that are not settled and whose bounds are below `worth_s`."""
+        return np.flatnonzero((self.bounds < worth_s) & (self.stage < SETTLED))
 
     @cached_property
     def _relaxation(self) -> Relaxation:
         return self.of.relaxation(self.order)
 
     def _renew(self) -> None:
-        """The least bound of the layouts before each stage."""
-        self.least = [float(self.bounds[self.stage < stage].min(initial=np.inf)) for stage in range(SETTLED + 1)]
+        for stage in range(SETTLED + 1):
+            self.least[stage] = self.bounds[self.stage < stage].min(initial=np.inf)
 
     def first(self, before: int) -> int:
         """The layout with the least bound of those before a stage."""
@@ -106,17 +138,25 @@ class Frontier:
         for node in nodes:
             x = node.layout
             classes.setdefault((x.schedule, x.pp, x.vpp, x.dp * x.micro_batch), []).append(node)
-        self.orders: list[OpenOrder] = []
-        for members in classes.values():
-            like = _Class(resolved, members[0].parts, [node.layout for node in members])
-            listed = np.array([node.bound_s for node in members])
-            self.orders += [OpenOrder(like, order, listed.copy(), np.zeros(len(members), dtype=np.int64))
-                            for order in pipeline_orders(like.parts)]  # fmt: skip
+        made = [_Class(resolved, members[0].parts, [node.layout for node in members]) for members in classes.values()]
+        listed = [np.array([node.bound_s for node in members]) for members in classes.values()]
+        rows = [(like, order, bounds) for like, bounds in zip(made, listed, strict=True)
+                for order in pipeline_orders(like.parts)]  # fmt: skip
+        self._least = np.empty((len(rows), SETTLED + 1))  # each order has its row, so the least is quickly found
+        self.orders = [OpenOrder(like, order, bounds.copy(), np.zeros(len(bounds), dtype=np.int64), least)
+                       for (like, order, bounds), least in zip(rows, self._least, strict=True)]  # fmt: skip
 
     def least(self, before: int) -> tuple[float, OpenOrder | None]:
         """The least bound of all pipelines before a stage, and where it is."""
-        best = min(self.orders, key=lambda order: order.least[before], default=None)
-        return (np.inf, None) if best is None else (best.least[before], best)
+        if not self.orders:
+            return np.inf, None
+        where = int(np.argmin(self._least[:, before]))
+        return float(self._least[where, before]), self.orders[where]
+
+    def least_elsewhere(self, before: int, where: OpenOrder) -> float:
+        """The least bound of all pipelines before a stage but those of one order."""
+        others = [order is not where for order in self.orders]
+        return float(self._least[others, before].min(initial=np.inf))
 
     @property
     def bound_s(self) -> float:

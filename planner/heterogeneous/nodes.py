@@ -17,13 +17,15 @@ from ...cost_models.layouts import Layout
 from ...cost_models.specs.cluster import Bridge
 from ..request.resolve import Resolved
 from ..search.outcome import SearchOutcome
-from ..space.tree import Count
+from ..search.warm_start import plain_part
+from ..space.tree import Count, Space
 from ..stages.relaxed_search import splittable
 from .bounds import SharedPipelines, SharedReplicas, whole_stages
 from .islands import IslandPart, bridge_between, joined
 
 LISTED_PIPELINES = 1 << 15  # nodes of each set of islands
 LISTED_REPLICAS = 384  # the same
+PLAIN_PIPELINES = 512  # the same, of the warm start
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class SearchNode:
 
 @dataclass
 class NodeLister:
-    """Lists the nodes of one set of islands after the other."""
+    """Lists the nodes of sets of islands."""
 
     resolved: Resolved  # the whole request
     should_stop: Callable[[], bool]  # whether the time is up
@@ -48,35 +50,52 @@ class NodeLister:
     count: Count = field(default_factory=Count)  # what became of all layouts
     lower_bound_s: float = math.inf  # seconds of a step that no layout left out beats
 
-    def add(self, parts: tuple[IslandPart, ...], incumbent_s: float) -> None:
-        """The nodes of a set of islands whose bounds are below `incumbent_s`."""
+    def plain_pipelines(self, parts: tuple[IslandPart, ...], incumbent_s: float) -> list[SearchNode]:
+        """Pipelines of the usual kind (`plain_part`), for a first idea of the best step."""
+        if self.should_stop():
+            return []
+        outcome = self._pipelines(parts, plain_part, incumbent_s, PLAIN_PIPELINES)
+        raise_if_interrupted(outcome)
+        return _nodes("across", parts, outcome)
+
+    def add_pipelines(self, parts: tuple[IslandPart, ...], incumbent_s: float) -> None:
+        """The pipelines over a set of islands whose bounds are below `incumbent_s`."""
         if self.should_stop():
             self.lower_bound_s = 0.0
             return
-        bridges = [bridge_between(self.resolved.cluster, *pair) for pair in combinations(parts, 2)]
-        options: dict[str, Any] = {"incumbent": incumbent_s, "should_stop": self.should_stop}
-        self._add_pipelines(parts, bridges, options)
-        if len(parts) > 1:
-            self._add_replicas(parts, bridges, options)
+        outcome = self._pipelines(parts, lambda space: space, incumbent_s, LISTED_PIPELINES)
+        if nodes := self._add_outcome("across", parts, outcome):
+            self.of_pipelines.append(nodes)
+        if outcome.count.bounded:
+            self.lower_bound_s = min(self.lower_bound_s, incumbent_s)
 
-    def _add_pipelines(self, parts: tuple[IslandPart, ...], bridges: Sequence[Bridge], options: dict[str, Any]) -> None:
+    def _pipelines(
+        self, parts: tuple[IslandPart, ...], part_of: Callable[[Space], Space], incumbent_s: float, top: int
+    ) -> SearchOutcome:
+        """Those with the least bounds in a part of the space."""
         gpus = sum(part.num_gpus for part in parts)
         # What fits the mean GPU may fit in some partition: a stage on a small GPU holds fewer layers.
         mean_bytes = sum(part.alone.budget_bytes * part.num_gpus for part in parts) / gpus
-        space = whole_stages(splittable(joined(self.resolved, parts).space), parts)
-        options = {**options, "memory_bytes": mean_bytes}
-        least = SharedPipelines(space, parts, bridges, top=LISTED_PIPELINES, **options).run()
-        if nodes := self._add_outcome("across", parts, least):
-            self.of_pipelines.append(nodes)
+        space = part_of(whole_stages(splittable(joined(self.resolved, parts).space), parts))
+        return SharedPipelines(space, parts, self._bridges(parts), top=top, incumbent=incumbent_s,
+                               should_stop=self.should_stop, memory_bytes=mean_bytes).run()  # fmt: skip
 
-    def _add_replicas(self, parts: tuple[IslandPart, ...], bridges: Sequence[Bridge], options: dict[str, Any]) -> None:
+    def add_replicas(self, parts: tuple[IslandPart, ...], incumbent_s: float) -> None:
+        """The replicas over a set of several islands whose bounds are below `incumbent_s`."""
+        if self.should_stop():
+            self.lower_bound_s = 0.0
+            return
         unit = math.gcd(*(part.num_gpus for part in parts))
         space = replace(joined(self.resolved, parts), job_gpus=unit).space
         # All replicas have one layout, so it must fit the smallest GPU.
         least_bytes = min(part.alone.budget_bytes for part in parts)
-        replicas = SharedReplicas(space, parts, bridges, equal_shares=self.equal_shares, memory_bytes=least_bytes,
-                                  top=LISTED_REPLICAS, **options).run()  # fmt: skip
+        options: dict[str, Any] = {"incumbent": incumbent_s, "should_stop": self.should_stop}
+        replicas = SharedReplicas(space, parts, self._bridges(parts), equal_shares=self.equal_shares,
+                                  memory_bytes=least_bytes, top=LISTED_REPLICAS, **options).run()  # fmt: skip
         self.replicas += self._add_outcome("replicas", parts, replicas)
+
+    def _bridges(self, parts: tuple[IslandPart, ...]) -> list[Bridge]:
+        return [bridge_between(self.resolved.cluster, *pair) for pair in combinations(parts, 2)]
 
     def _add_outcome(self, manner: str, parts: tuple[IslandPart, ...], outcome: SearchOutcome) -> list[SearchNode]:
         self.count.add(outcome.count)
@@ -86,12 +105,16 @@ class NodeLister:
             self.lower_bound_s = min(self.lower_bound_s, rows[-1][0])
         if outcome.stopped:
             self.lower_bound_s = min(self.lower_bound_s, outcome.lower_bound)
-        return [SearchNode(bound_s, manner, parts, layout) for bound_s, _, layout in rows]
+        return _nodes(manner, parts, outcome)
 
     @property
     def of_replicas(self) -> list[SearchNode]:
         """Those of all sets, least bound first."""
         return sorted(self.replicas, key=lambda node: (node.bound_s, str(node.layout)))
+
+
+def _nodes(manner: str, parts: tuple[IslandPart, ...], outcome: SearchOutcome) -> list[SearchNode]:
+    return [SearchNode(bound_s, manner, parts, layout) for bound_s, _, layout in outcome.top.rows]
 
 
 def island_sets(resolved: Resolved, parts: Sequence[IslandPart]) -> Iterator[tuple[IslandPart, ...]]:

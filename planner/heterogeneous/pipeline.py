@@ -201,9 +201,10 @@ def _product_seconds(staged: Staged) -> float:
 
 
 def _only(ledger: Ledger, devices: list[int]) -> Ledger:
-    """The ledger of one layout (profile j is device j) on some of its devices."""
+    """The ledger of one layout (profile j is device j) on some of its devices. Stalls of unequal chunks are the
+    simulator's, which runs all devices."""
     splits = ledger.splits
     names = ("counts", "first", "devices", "recomputed", "back", "recomputed_back")
     columns = {name: getattr(splits, name) for name in names}
     on_devices = {name: column[:, devices] for name, column in columns.items() if column is not None}
-    return replace(ledger, splits=replace(splits, **on_devices))
+    return replace(ledger, splits=replace(splits, **on_devices), stalls=None)

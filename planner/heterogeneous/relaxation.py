@@ -14,11 +14,12 @@ are tried on all layouts like it, which costs a few products, and few layouts ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
+import highspy
 import numpy as np
-from scipy.optimize import linprog
 
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.schedules import simulator
@@ -30,6 +31,7 @@ _ROUNDS = 5  # programs per layout at most, after the first
 _LONGEST = 16  # paths of an answer that enter the next program
 _KNOWN = 96  # paths that the next layout starts with, beside those along devices
 _SETTLED = 1e-3  # relative: the rounds end once no path is longer than the answer by more
+_PASSES = ("forward", "inputs", "weights")  # of a path
 _OVERFLOW = 64.0  # steps that twice the memory of a device costs: so every program has a solution
 
 
@@ -73,39 +75,55 @@ class Relaxation:
         """[row] seconds of a step that no partition of these layouts beats."""
         x, island, devices = self.columns, self.at[0], self.columns.devices
         pass_s, kept = x.pass_s[..., rows], x.kept_bytes[..., rows]
-        layer_s, layer_bytes = self.scales(rows)
-        scale = layer_s / proof.layer_s
-        per_byte = scale * proof.layer_bytes / layer_bytes  # of the multipliers of bytes
-        edge_s = np.einsum("ck,pc,pckn->n", x.edges, proof.passes, pass_s[:, island], optimize=True)
+        scale = self.layer_s[rows] / proof.layer_s
+        per_byte = scale * proof.layer_bytes / self.layer_bytes[rows]  # of the multipliers of bytes
+        is_on = np.equal.outer(np.arange(pass_s.shape[1]), island).astype(np.float64)
+        of_edges = np.einsum("gc,pc,ck->pgk", is_on, proof.passes, x.edges)  # how often edges run on an island
         price_s = np.einsum("pc,pckn->ckn", proof.passes, pass_s[:, island][:, :, x.kinds])
         of_moments = np.concatenate([np.ones_like(x.moments[:1]), x.moments])  # [3, chunk, moment]
         held = np.einsum("cm,bcm->cb", proof.per_byte_s[devices], of_moments)
-        price_s += np.einsum("cb,bkn->ckn", held, kept) * per_byte
+        price_s += np.tensordot(held, kept, 1) * per_byte
         price_s += ((proof.folded_s - proof.filled_s)[:, None] * scale)[:, None]
         room = self.memory_bytes[:, None, None] - x.fixed_bytes[..., rows]
-        fixed_s = edge_s + self._messages_s(proof.hops, proof.links, rows) + proof.filled_s.sum() * scale
-        fixed_s -= np.einsum("dm,dmn->n", proof.per_byte_s, room) * per_byte
+        fixed_s = np.tensordot(of_edges, pass_s, 3) + self._messages_s(proof.hops, proof.links, rows)
+        fixed_s += proof.filled_s.sum() * scale - np.tensordot(proof.per_byte_s, room, 2) * per_byte
         return np.asarray(self.growth * (fixed_s + x.layers @ price_s.min(axis=0) + x.update_s[rows]))
 
-    def prove(self, row: int, worth_s: float) -> Multipliers:
-        """The multipliers of the program of one layout. worth_s: bound that is enough."""
-        program = _Program(self, row)
+    def prove(self, row: int, enough_s: float) -> tuple[Multipliers, bool]:
+        """The multipliers of the program of one layout, and whether more paths would not raise its bound. enough_s: a
+        bound at which no more paths are looked for."""
+        program, is_last = _Program(self, row), False
         for _ in range(_ROUNDS):
+            if self.growth * (program.value_s + float(self.columns.update_s[row])) >= enough_s:
+                break
             longest, longest_s = self._longest(row, program.layers)
-            if self.growth * program.value_s >= worth_s or program.value_s >= longest_s * (1 - _SETTLED):
+            is_last = program.value_s >= longest_s * (1 - _SETTLED)
+            if is_last:
                 break
             self.paths += longest
-            program = _Program(self, row)
+            program.extend(longest)
+        else:
+            is_last = True
+        multipliers = program.multipliers
         del self.paths[len(self.on) : -_KNOWN]
-        return program.multipliers
+        return multipliers, is_last
 
-    def scales(self, rows: Ints) -> tuple[Array, Array]:
-        """[row] seconds of a layer on the mean chunk, and its bytes on the mean chunk in the mean moment."""
-        x, share = self.columns, self.columns.layers / self.columns.layers.sum()
+    @cached_property
+    def layer_s(self) -> Array:
+        """[layout] seconds of a layer on the mean chunk"""
+        x = self.columns
         weights = np.bincount(self.at[0], minlength=x.pass_s.shape[1]) / len(x.devices)
-        layer_s = np.einsum("g,k,pgkn->n", weights, share, x.pass_s[:, :, x.kinds][..., rows], optimize=True)
-        held = np.concatenate([[1.0], x.moments.mean(axis=(1, 2))])
-        return layer_s, np.einsum("b,k,bkn->n", held, share, x.kept_bytes[..., rows], optimize=True)
+        return np.asarray(np.einsum("g,k,pgkn->n", weights, self._kind_shares, x.pass_s[:, :, x.kinds]))
+
+    @cached_property
+    def layer_bytes(self) -> Array:
+        """[layout] bytes of a layer on the mean chunk in the mean moment"""
+        held = np.concatenate([[1.0], self.columns.moments.mean(axis=(1, 2))])
+        return np.asarray(np.einsum("b,k,bkn->n", held, self._kind_shares, self.columns.kept_bytes))
+
+    @property
+    def _kind_shares(self) -> Array:
+        return np.asarray(self.columns.layers / self.columns.layers.sum())
 
     def _messages_s(self, hops: Array, links: Array, rows: Ints) -> Array:
         """[row] seconds of [2, chunk] messages."""
@@ -139,52 +157,88 @@ class _Program:
     share of the memory that the fullest device lacks."""
 
     def __init__(self, of: Relaxation, row: int) -> None:
-        self.of, self.paths = of, of.paths
+        self.of, self.num_paths = of, 0
         self.layer_s, self.edge_s, self.message_s, self.resident = of.of_row(row)
         self.num_chunks, self.num_kinds = self.layer_s.shape[1:]
-        layer_s, layer_bytes = of.scales(np.array([row]))
-        self.scales = float(layer_s[0]), float(layer_bytes[0])
+        self.scales = float(of.layer_s[row]), float(of.layer_bytes[row])
         self.unit = self.scales[0] * of.schedule.num_micro_batches  # solvers like values near 1
-        self.passes = np.array([(path.forward, path.inputs, path.weights) for path in self.paths])
-        self.hops, self.links = (np.array([getattr(path, name) for path in self.paths]) for name in ("hops", "links"))
-        blocks = [self._path_rows(), self._memory_rows(row), self._filled_rows(), self._folded_rows()]
+        blocks = [self._memory_rows(row), self._filled_rows(), self._folded_rows()]
         self.sizes = [len(limits) for _, limits in blocks]
-        goal, each = np.zeros(blocks[0][0].shape[1]), np.tile(np.eye(self.num_kinds), self.num_chunks)
-        goal[-2:] = 1.0, _OVERFLOW * float(of.columns.layers.sum()) / len(of.on)
-        self.answer: Any = linprog(
-            goal, A_ub=np.vstack([rows for rows, _ in blocks]), b_ub=np.concatenate([limits for _, limits in blocks]),
-            A_eq=np.column_stack([each, np.zeros((self.num_kinds, 2))]), b_eq=of.columns.layers, method="highs",
-        )  # fmt: skip
+        self.solver = self._empty()
+        self._add(*self._placed_rows(), equal=True)
+        for rows, limits in blocks:
+            self._add(rows, limits)
+        self.extend(of.paths)
+
+    def _empty(self) -> highspy.Highs:
+        """A solver with the variables and the goal, without rows."""
+        solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        width = self.num_chunks * self.num_kinds + 2
+        # To presolve programs of some fifteen variables takes as long as to solve them.
+        for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
+            solver.setOptionValue(option, value)
+        cost = np.zeros(width)
+        cost[-2:] = 1.0, _OVERFLOW * float(self.of.columns.layers.sum()) / len(self.of.on)
+        none: Ints = np.zeros(0, dtype=np.int32)
+        solver.addCols(width, cost, np.zeros(width), np.full(width, highspy.kHighsInf), 0, none, none, np.zeros(0))
+        return solver
+
+    def _add(self, rows: Array, limits: Array, *, equal: bool = False) -> None:
+        """Rows of at most `limits`, or of just as much."""
+        row, column = np.nonzero(rows)
+        starts = np.searchsorted(row, np.arange(len(rows)))
+        least = limits if equal else np.full(len(limits), -highspy.kHighsInf)
+        self.solver.addRows(len(rows), least, limits, len(row), starts.astype(np.int32), column.astype(np.int32),
+                            rows[row, column])  # fmt: skip
+
+    def extend(self, paths: Sequence[Path]) -> None:
+        """Add paths, and solve the program from where it stands."""
+        self._add(*self._path_rows(paths))
+        self.num_paths += len(paths)
+        self.solver.run()
 
     @property
     def value_s(self) -> float:
         """Seconds of the pipeline, at least."""
-        return float(self.answer.fun) * self.unit
+        return float(self.solver.getInfo().objective_function_value) * self.unit
 
     @property
     def layers(self) -> Array:
         """[chunk, layer kind] of the answer"""
-        return np.asarray(self.answer.x[:-2].reshape(self.num_chunks, self.num_kinds))
+        values = np.array(self.solver.getSolution().col_value[:-2], dtype=np.float64)
+        return values.reshape(self.num_chunks, self.num_kinds)
 
     @property
     def multipliers(self) -> Multipliers:
-        duals = np.maximum(-self.answer.ineqlin.marginals, 0.0)
-        paths, memory, filled, folded = np.split(duals, np.cumsum(self.sizes)[:-1])
-        paths = paths / paths.sum()
+        duals = np.maximum(-np.array(self.solver.getSolution().row_dual), 0.0)
+        _, memory, filled, folded, weights = np.split(duals, np.cumsum([self.num_kinds, *self.sizes]))
+        # Any multipliers prove a bound, so a program that the solver gave up on needs no care.
+        weights = weights / weights.sum() if weights.any() else np.full(len(weights), 1.0 / len(weights))
         v = np.concatenate([-folded, np.zeros(self.num_chunks - 2 * len(folded)), folded[::-1]])
+        used, paths = np.flatnonzero(weights), self.of.paths
+
+        def mean(*names: str) -> Array:
+            of_paths = np.array([[getattr(paths[i], name) for name in names] for i in used])
+            return np.asarray(np.tensordot(weights[used], of_paths, 1))
+
         return Multipliers(
-            passes=np.tensordot(paths, self.passes, axes=1), hops=np.tensordot(paths, self.hops, axes=1),
-            links=np.tensordot(paths, self.links, axes=1), layer_s=self.scales[0], layer_bytes=self.scales[1],
+            passes=mean(*_PASSES), hops=mean("hops")[0], links=mean("links")[0], layer_s=self.scales[0],
+            layer_bytes=self.scales[1], folded_s=self.unit * v,
             per_byte_s=self.unit * memory.reshape(len(self.of.on), -1) / self.of.memory_bytes[:, None],
-            filled_s=self.unit * np.concatenate([[0.0], filled, [0.0]]), folded_s=self.unit * v,
+            filled_s=self.unit * np.concatenate([[0.0], filled, [0.0]]),
         )  # fmt: skip
 
-    def _path_rows(self) -> tuple[Array, Array]:
+    def _placed_rows(self) -> tuple[Array, Array]:
+        """All layers are somewhere."""
+        return self._with(np.tile(np.eye(self.num_kinds), self.num_chunks), 0.0, 0.0), self.of.columns.layers
+
+    def _path_rows(self, paths: Sequence[Path]) -> tuple[Array, Array]:
         """Every path is as long as the pipeline at most."""
-        layers = np.einsum("qpc,pck->qck", self.passes, self.layer_s).reshape(len(self.paths), -1)
-        fixed = np.einsum("qpc,pc->q", self.passes, self.edge_s)
-        fixed += np.einsum("qwc,wc->q", self.hops, self.message_s[0])
-        fixed += np.einsum("qwc,wc->q", self.links, self.message_s[1])
+        passes = np.array([[getattr(path, name) for name in _PASSES] for path in paths])
+        hops, links = (np.array([getattr(path, name) for path in paths]) for name in ("hops", "links"))
+        layers = np.einsum("qpc,pck->qck", passes, self.layer_s).reshape(len(paths), -1)
+        fixed = np.tensordot(passes, self.edge_s, 2)
+        fixed += np.tensordot(hops, self.message_s[0], 2) + np.tensordot(links, self.message_s[1], 2)
         return self._with(layers / self.unit, -1.0, 0.0), -fixed / self.unit
 
     def _memory_rows(self, row: int) -> tuple[Array, Array]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...cost_models.arrays import Array
+from ...cost_models.arrays import Array, Ints
 from ...cost_models.quantities.stages import Partition, on_devices
-from ..stages.coefficients import problem_of
-from ..stages.problem import PartitionProblem
+from ..stages.coefficients import problem_of, runs_of
+from ..stages.problem import MemoryNeeds, PartitionProblem
 from .pipeline import CrossIslandPipeline
+from .relaxation import Relaxation
 
 _OF_CHUNKS = ("forward_s", "input_s", "weight_s", "recompute_s", "edge_forward_s", "edge_input_s", "edge_weight_s")
 _OF_DEVICES = ("memory_bytes", "update_s", "fixed_update_s")
@@ -45,6 +46,27 @@ def joint_problem(
     changed: dict[str, Any] = {name: rows(name, part_of_chunk) for name in _OF_CHUNKS}
     changed |= {name: rows(name, part_of_device) for name in _OF_DEVICES}
     return replace(of_parts[0], **changed, hop_s=np.array(pipeline.hops_s), link_s=np.array(pipeline.links_s))
+
+
+def floor_problem(relaxation: Relaxation, pattern: tuple[int, ...], rows: Ints) -> PartitionProblem:
+    """The problem whose every number is the least of these layouts: what no partition of it beats, none of theirs does.
+    """
+    x, runs = relaxation.columns, runs_of(pattern)
+    of_rows = zip(*(relaxation.of_row(row) for row in rows.tolist()), strict=True)
+    layer_s, edge_s, message_s, resident = (np.min(values, axis=0) for values in of_rows)
+    kinds, devices = np.searchsorted(x.kinds, [kind for kind, _ in runs]), len(relaxation.on)
+    forward_s, input_s, weight_s = layer_s[..., kinds]
+    needs = MemoryNeeds(resident_bytes=resident[..., kinds], dropped_bytes=np.zeros_like(resident[..., kinds]),
+                        fixed_bytes=x.fixed_bytes[..., rows].min(axis=-1),
+                        recompute_bytes=np.zeros(devices))  # fmt: skip
+    return PartitionProblem(
+        runs=tuple(length for _, length in runs), devices=tuple(x.devices.tolist()), schedule=relaxation.schedule,
+        forward_s=forward_s, input_s=input_s, weight_s=weight_s, recompute_s=np.zeros_like(input_s),
+        edge_forward_s=edge_s[0], edge_input_s=edge_s[1], edge_weight_s=edge_s[2], hop_s=message_s[0],
+        link_s=message_s[1], needs=needs, memory_bytes=relaxation.memory_bytes,
+        update_s=np.zeros((devices, len(runs))), fixed_update_s=np.zeros(devices), chooses_recompute=False,
+        once_s=float(x.update_s[rows].min()), growth=relaxation.growth,
+    )  # fmt: skip
 
 
 def by_speed(problem: PartitionProblem) -> Partition | None:

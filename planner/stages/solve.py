@@ -55,21 +55,23 @@ class Solved:
 
 def solve(
     problem: PartitionProblem, score: Score, *, incumbent: Partition | None = None, rounds: int = ROUNDS,
-    good_enough: float = GAP, worth_s: float = np.inf, left_s: Callable[[], float] = lambda: np.inf,
-    known: list[Path] | None = None,
+    good_enough: float = GAP, worth_s: float = np.inf, beat_s: float = np.inf,
+    left_s: Callable[[], float] = lambda: np.inf, known: list[Path] | None = None,
 ) -> Solved:  # fmt: skip
     """The fastest partition by simulation. score: seconds of a step of a partition, infinite if it does not fit.
 
     incumbent: a partition to start from, and to improve before any program. rounds: integer programs at most.
-    good_enough: gap to stop at. worth_s: stop once no partition can be faster than this. left_s: seconds until the time
-    limit. known: paths through the same order that bound other layouts; those that bound this one are added.
+    good_enough: gap to stop at. worth_s: stop once no partition can be faster than this. beat_s: only faster partitions
+    are of use, so no other is scored. left_s: seconds until the time limit. known: paths through the same order that
+    bound other layouts; those that bound this one are added.
     """
-    search = _Search(problem, score, good_enough, worth_s, left_s)
+    search = _Search(problem, score, good_enough, worth_s, beat_s, left_s)
     search.paths = [device_path(problem.schedule, device) for device in range(problem.num_devices)]
     search.paths += known or []
     if incumbent is not None:
         search.offer(incumbent, _PATHS_PER_ROUND)
-        search.polish(incumbent)
+        if np.isinf(beat_s):
+            search.polish(incumbent)
     search.relaxed()
     idle = 0
     for _ in range(rounds):
@@ -86,6 +88,15 @@ def solve(
     return search.result()
 
 
+def improved(problem: PartitionProblem, partition: Partition) -> Partition:
+    """A partition after moves of single layers, each of which makes its pipeline faster."""
+    search = _Search(problem, lambda _: np.inf, good_enough=0.0, worth_s=np.inf, beat_s=0.0, left_s=lambda: np.inf)
+    search.paths = [device_path(problem.schedule, device) for device in range(problem.num_devices)]
+    search.offer(partition, _PATHS_PER_ROUND)
+    search.polish(partition)
+    return search.fastest[1] or partition
+
+
 @dataclass
 class _Search:
     """The state of one solve."""
@@ -94,9 +105,11 @@ class _Search:
     score: Score
     good_enough: float
     worth_s: float
+    beat_s: float
     left_s: Callable[[], float]
     paths: list[Path] = field(default_factory=list)  # in the next program
-    best: tuple[float, Partition | None] = (np.inf, None)  # seconds of a step, and the partition
+    best: tuple[float, Partition | None] = (np.inf, None)  # seconds of a step by `score`, and the partition
+    fastest: tuple[float, Partition | None] = (np.inf, None)  # the same without collectives
     tight: list[Path] = field(default_factory=list)  # paths that bound the last continuous program
     bound_s: float = 0.0  # seconds of a step that no partition beats
     seen: set[Partition] = field(default_factory=set)  # simulated
@@ -110,6 +123,11 @@ class _Search:
     def closed(self) -> bool:
         return self.empty or self.bound_s >= min(self.best[0] * (1.0 - self.good_enough), self.worth_s)
 
+    @property
+    def _to_improve(self) -> tuple[float, Partition | None]:
+        """What moves of layers start from: the best by `score`, unless only some partitions are scored."""
+        return self.best if np.isinf(self.beat_s) else self.fastest
+
     def result(self) -> Solved:
         bound_s = np.inf if self.empty else self.bound_s
         return Solved(self.best[1], self.best[0], min(bound_s, self.best[0]), self.rounds, self.solver, self.note)
@@ -121,17 +139,21 @@ class _Search:
         n, q = self.problem.layers_by_run(sizes, None if recomputed is None else np.array(recomputed))
         paths = self.problem.critical_paths(n, q, number)
         self.paths += paths
-        if self.problem.step_s(paths, n, q) >= self.best[0]:  # collectives only make it longer
-            return
-        step_s = self.score(partition)
-        if step_s < self.best[0]:
-            self.best = (step_s, partition)
+        pipeline_s = float(self.problem.step_s(paths, n, q))
+        if pipeline_s < min(self.best[0], self.beat_s):  # collectives only make it longer
+            step_s = self.score(partition)
+            if np.isinf(step_s):
+                return
+            if step_s < self.best[0]:
+                self.best = (step_s, partition)
+        if pipeline_s < self.fastest[0]:
+            self.fastest = (pipeline_s, partition)
 
     def polish(self, partition: Partition) -> None:
         """Move single layers from chunk to chunk. The move that is fastest by the known paths is simulated, which adds
         the paths that make it slower; until no move is better."""
         for _ in range(_MOVES):
-            moved = self._best_move(self.best[1] or partition)
+            moved = self._best_move(self._to_improve[1] or partition)
             if moved is None or self.closed or self.left_s() <= 0:
                 return
             self.offer(moved, _PATHS_PER_MOVE)
@@ -147,7 +169,7 @@ class _Search:
             q = np.zeros_like(n)
         least_s = np.where(self.problem.fits(n, q), self.problem.step_s(self.paths, n, q), np.inf)
         for row in np.argsort(least_s, kind="stable").tolist():
-            if least_s[row] >= self.best[0]:
+            if least_s[row] >= self._to_improve[0]:
                 return None
             moved = Partition(_whole(sizes[row]), None if recomputed is None else _whole(recomputed[row]))
             if moved not in self.seen:

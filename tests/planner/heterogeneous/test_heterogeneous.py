@@ -117,7 +117,8 @@ def test_replicas_that_are_alike_take_what_one_cluster_takes() -> None:
 def test_replicas_share_micro_batches_so_that_all_end_together() -> None:
     found = found_on("a100_t4", "llama-3.2-1b", precision="fp16", target="any", seq_len=1024, global_batch=256,
                      fix={"pp": 1, "tp": 1, "cp": 1, "micro_batch": 1, "offload": "none"})  # fmt: skip
-    best = next(choice.staged for choice in searched(found, runnable_only=False).ranked if choice.manner == "replicas")
+    ranked = searched(found, runnable_only=False).choices.ranked
+    best = next(choice.staged for choice in ranked if choice.manner == "replicas")
     assert isinstance(best, Replicas)
     assert sum(dp * m for dp, m in zip(best.dp, best.shares, strict=True)) == 256
     every = (Replicas.of_shares(found, best.parts, best.layout, ((256 - 4 * m) // 12, m))
@@ -162,17 +163,18 @@ def small() -> tuple[Resolved, float]:
 def test_the_search_finds_what_all_splits_and_orders_have(small: tuple[Resolved, float]) -> None:
     found, least = small
     mixed = searched(found)
-    best = min(choice.staged.step_s for choice in mixed.ranked if len(choice.parts) == 2 and choice.manner == "across")
+    best = min(choice.staged.step_s for choice in mixed.choices.ranked
+               if len(choice.parts) == 2 and choice.manner == "across")  # fmt: skip
     assert best == pytest.approx(least, rel=2e-3)
     assert mixed.lower_bound_s <= least
-    assert mixed.lower_bound_s > 0.8 * mixed.best_s
+    assert mixed.lower_bound_s > 0.8 * mixed.choices.best_s
 
 
 def test_a_bound_that_is_too_high_is_found_out(small: tuple[Resolved, float], monkeypatch: Any) -> None:
     found, least = small
     honest = shared_bounds.least_pipeline
     monkeypatch.setattr(shared_bounds, "least_pipeline", lambda *a, **k: 1.5 * honest(*a, **k))
-    assert searched(found).best_s > least * (1 + 2e-3)
+    assert searched(found).choices.best_s > least * (1 + 2e-3)
 
 
 @pytest.mark.parametrize(("kind", "before"), [(Search, 1), (SharedPipelines, 0), (SharedReplicas, 0)])

@@ -1,0 +1,55 @@
+"""Priced manners of using the islands of a cluster: the best of each family."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..evaluation.staged import Staged
+from ..search.top_k import FAMILY
+from .islands import IslandPart
+
+
+@dataclass(frozen=True)
+class IslandChoice:
+    """A priced manner of using some islands."""
+
+    manner: str  # `across`, `replicas` or `together`
+    parts: tuple[IslandPart, ...]  # in the order of the pipeline
+    staged: Staged
+
+    @property
+    def family(self) -> tuple[Any, ...]:
+        numbers = tuple(sorted(part.number for part in self.parts))
+        return (self.manner, numbers, *(getattr(self.staged.layout, name) for name in FAMILY))
+
+
+@dataclass
+class Choices:
+    """All that a search has priced so far."""
+
+    best: dict[tuple[Any, ...], IslandChoice] = field(default_factory=dict)  # of each family
+    priced: int = 0  # all partitions counted
+
+    def record(self, choice: IslandChoice) -> None:
+        """Count a choice, and remember it if it is the best of its family."""
+        self.priced += 1
+        known = self.best.get(choice.family)
+        if known is None or choice.staged.step_s < known.staged.step_s:
+            self.best[choice.family] = choice
+
+    def __bool__(self) -> bool:
+        return bool(self.best)
+
+    @property
+    def ranked(self) -> list[IslandChoice]:
+        """Fastest first."""
+        def rank(choice: IslandChoice) -> tuple[float, str]:
+            return float(f"{choice.staged.step_s:.9g}"), choice.staged.id
+
+        return sorted(self.best.values(), key=rank)
+
+    @property
+    def best_s(self) -> float:
+        return min((choice.staged.step_s for choice in self.best.values()), default=math.inf)
