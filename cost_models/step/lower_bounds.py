@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Ints
 from ..quantities.device_memory import LASTING, DeviceMemory
 from ..quantities.ledger import Ledger
 from ..quantities.stages import EMBEDDING
@@ -29,6 +29,7 @@ def bound(
     states_known: bool,
     shards_known: bool = False,
     scattered: bool = False,
+    least_shard: Ints | None = None,
     memory: bool = True,
     any_split: bool = False,
 ) -> tuple[Array, Array]:
@@ -36,12 +37,13 @@ def bound(
 
     The rows must carry shard = dp unless `shards_known`, and unless `states_known` the smallest states (ZeRO-3, all
     offloaded). scattered: of unknown states only those that scatter the gradients of every micro-batch; the rows carry
-    the ZeRO stage that sends least, and no offload. Time: what data parallelism sends once per step hides fully, the
-    optimizer runs where it is faster. Every other term is exact, and the step never falls when a stage's cycle grows
-    (`pipeline_overhead.pipeline_s`); so both are lower bounds. any_split: of a ledger of mean stages, what no split of
-    the layers beats (`pipeline_bounds.least_step_s`).
+    the ZeRO stage that sends least, and no offload. least_shard: [n] shard groups of this size or more. Time: what data
+    parallelism sends once per step hides fully, the optimizer runs where it is faster. Every other term is exact, and
+    the step never falls when a stage's cycle grows (`pipeline_overhead.pipeline_s`); so both are lower bounds.
+    any_split: of a ledger of mean stages, what no split of the layers beats (`pipeline_bounds.least_step_s`).
     """
-    stage = stage_seconds(ledger, rates, shards_known=shards_known, states=states_known or scattered)
+    stage = stage_seconds(ledger, rates, shards_known=shards_known, states=states_known or scattered,
+                          least_shard=least_shard)  # fmt: skip
     # A bound uses the same forms as the price with traffic at its least: each form never falls when a cycle grows.
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
@@ -55,12 +57,17 @@ def bound(
         return step_s, fixed_bytes(ledger, rates)
     memory_of_rows = DeviceMemory(ledger)
     if any_split:
-        # Only what is linear in the layers has the mean over stages as a bound; buffers of the moment do not.
-        buffers = memory_of_rows.buffers(0)
-        states = sum(buffers[name] for name in LASTING)
-        return step_s, states * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates)
+        return step_s, _mean_bytes(memory_of_rows, rates)
     device_bytes, _ = fullest_stage(memory_of_rows, rates, gathered=states_known)
     return step_s, device_bytes
+
+
+def _mean_bytes(memory: DeviceMemory, rates: Rates) -> Array:
+    """[n] bytes of mean stages that no split of the layers beats."""
+    # Only what is linear in the layers has the mean over stages as a bound; buffers of the moment do not.
+    buffers = memory.buffers(0)
+    states = sum(buffers[name] for name in LASTING)
+    return np.asarray(states * (1 + rates.overheads.reserve_share) + fixed_bytes(memory.ledger, rates))
 
 
 def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:

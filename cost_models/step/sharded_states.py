@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, Ints, distinct
+from ..arrays import Array, Ints, group_rows
 from ..degrees import shard_sizes
 from ..quantities.exchanges import Hop
 from ..quantities.groups import Groups
@@ -22,8 +22,9 @@ _PARTS = (("dense_gathered_bytes", "trained_dense"), ("experts_gathered_bytes", 
 
 
 def exchange(
-    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, *, gathers: NDArray[np.bool_], shards_known: bool
-) -> tuple[Array, Array]:
+    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, *, gathers: NDArray[np.bool_], shards_known: bool,
+    least_shard: Ints | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
     """[2, J, r] seconds per micro-batch that show, and seconds of `compute` ([2, J, r]) that they hide behind, forward
     and backward, of the layouts at `rows`.
 
@@ -38,7 +39,7 @@ def exchange(
     # NCCL kernels run on multiprocessors. NICs that reduce and copy by themselves leave those to compute.
     contention = 0.0 if plan.by_nic else rates.stack.contention
     again, first, scatters = when(ledger, rows, gathers)
-    curves = (curves_of if shards_known else _least_curves)(ledger, rates, rows)
+    curves = curves_of(ledger, rates, rows) if shards_known else _least_curves(ledger, rates, rows, least_shard)
     for j in range(ledger.num_profiles):
         calls = np.inf if ledger.splits.is_bound else np.maximum(ledger.layers[j][rows], 1.0)
         gather, scatter, *moved = moved_by(ledger, rows, j, curves)
@@ -138,14 +139,16 @@ def curves_of(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
             for name, groups in of_rows]  # fmt: skip
 
 
-def _least_curves(ledger: Ledger, rates: Rates, rows: Ints) -> list[Curves]:
-    """Curves that lie below those of `curves_of` for every size of the shard group that the rows allow."""
+def _least_curves(ledger: Ledger, rates: Rates, rows: Ints, least_shard: Ints | None) -> list[Curves]:
+    """Curves that lie below those of `curves_of` for every size of the shard group that the rows allow; least_shard:
+    [n] of those, only sizes from this one on."""
     x = ledger.layouts
-    ranks = [x[name][rows] for name in ("dp", "cp", "tp")] + [x["ep"][rows] * x["etp"][rows]]
-    limits = [int(column.max()) + 1 for column in ranks]
-    values, inverse = distinct(np.ravel_multi_index(ranks, limits))
-    dp, cp, tp, folded = np.unravel_index(values, limits)
-    shards = [shard_sizes(d, c) for d, c in zip(dp.tolist(), cp.tolist(), strict=True)]
+    from_size = np.zeros(len(rows), np.int64) if least_shard is None else np.minimum(least_shard, x["dp"])[rows]
+    columns = [*(x[name][rows] for name in ("dp", "cp", "tp")), x["ep"][rows] * x["etp"][rows], from_size]
+    first, inverse = group_rows(columns)
+    dp, cp, tp, folded, smallest = (column[first] for column in columns)
+    shards = [[size for size in shard_sizes(d, c) if size >= s]
+              for d, c, s in zip(dp.tolist(), cp.tolist(), smallest.tolist(), strict=True)]  # fmt: skip
     lengths = [len(sizes) for sizes in shards]
     starts = np.cumsum([0, *lengths])[:-1]
     ranks_of = dict(zip(("dp", "cp", "tp", "ep"), (dp, cp, tp, folded), strict=True))

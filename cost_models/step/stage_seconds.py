@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Ints
 from ..quantities.activations import Activations
 from ..quantities.by_code import ByCode
 from ..quantities.gradients import accumulated_bytes, accumulated_per_kind
@@ -33,9 +33,12 @@ class StageSeconds:
     spare: Array  # [J, n] of the backward pass, the seconds in which the links of a store are idle
 
 
-def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True) -> StageSeconds:
-    """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that
-    moves them fastest. `states`: ZeRO stage and offload are the row's; else the stage that costs least, no offload."""
+def stage_seconds(
+    ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True, least_shard: Ints | None = None
+) -> StageSeconds:
+    """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that moves
+    them fastest, of those from `least_shard` [n] on. `states`: ZeRO stage and offload are the row's; else the stage
+    that costs least, no offload."""
     profiles, (forward, backward) = range(ledger.num_profiles), compute_s(ledger, rates)
     zero = ledger.layouts["zero"]
     # The product of a weight gradient writes to a buffer of its own unless it is fused with the addition; adding it to
@@ -47,8 +50,9 @@ def stage_seconds(ledger: Ledger, rates: Rates, *, shards_known: bool = True, st
     if len(sharded):
         gathers = (zero[sharded] == 3) & states
         exposed[..., sharded], used[..., sharded] = exchange(
-            ledger, rates, sharded, compute[..., sharded], gathers=gathers, shards_known=shards_known
-        )
+            ledger, rates, sharded, compute[..., sharded], gathers=gathers, shards_known=shards_known,
+            least_shard=least_shard,
+        )  # fmt: skip
     fsdp = exposed.sum(axis=0)
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([accumulated_bytes(ledger, j, scattered=False) for j in profiles])

@@ -8,38 +8,46 @@ worked out once for all nodes that share the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ...cost_models import build_ledger
-from ...cost_models.arrays import Array, Ints, Mask, group_rows
+from ...cost_models.arrays import Array, Ints, group_rows
 from ...cost_models.layouts import Layouts
+from ...cost_models.problem import Problem
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.tables import Tables
 from ...cost_models.rates.rates import Rates
 from ...cost_models.schedule_kinds import FOLDED
-from ...cost_models.step import data_parallel, lower_bounds
+from ...cost_models.specs.stack import StackSpec
+from ...cost_models.step import data_parallel, lower_bounds, reserved_memory
+from ...cost_models.step.optimizer_seconds import least_optimizer_s
 from ...cost_models.step.stage_seconds import compute_s
-from ...cost_models.step.stragglers import straggler_share
-from ..space.rules import Rule
+from ...cost_models.step.stragglers import straggler_share_of
 from ..space.tree import Columns, allowed, select
 from .branching import Branching
+from .top_k import TIE
 
-# What is sent once per step depends on these, the ZeRO stage, and whether the schedule is a V: on no switch.
-_READ = ("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch", "pp", "vpp", "dp")
+# What is sent once per step, and the optimizer, depend on these and on whether the schedule is a V: on no switch.
+_READ = ("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch", "pp", "vpp", "dp", "offload")
+_STAYS = 1 - TIE  # bytes are summed in another order here than where a layout is priced
 _SCATTERED = 2  # the least ZeRO stage that sends gradients of every micro-batch; stage 3 sends no less
 
 
 @dataclass(frozen=True)
 class ExchangeBounds:
-    """Bounds of nodes. limit_s: only bounds within it are raised; infinite: none."""
+    """Bounds of nodes. memory_bytes: of a GPU. limit_s: only bounds within it are raised; infinite: none."""
 
     branching: Branching
     rates: Rates
+    memory_bytes: float
     limit_s: float
+
+    @property
+    def problem(self) -> Problem:
+        return self.branching.counts.space.problem
 
     def raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
         """[n] bounds of nodes of `level` without what is sent once per step (`lower_bounds.bound` of the relaxed
@@ -49,8 +57,43 @@ class ExchangeBounds:
             return seconds
         nodes = _Nodes(self, batch.tables, select(dict(batch.layouts), near), batch.key[near], level)
         out = seconds.copy()
-        out[near] = nodes.raised(seconds[near])
+        raised = nodes.raised(seconds[near])
+        # Where nothing fits, the cuts by memory say so.
+        out[near] = np.where(np.isfinite(raised), raised, seconds[near])
         return out
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Groups of nodes by every size of the shard group that is legal and over which the states fit."""
+
+    group: Ints  # [n] of the nodes
+    number: Ints  # [group] sizes
+    size: Ints  # [k] sizes of all groups, one group after the other
+    sent: list[tuple[float, Array, Array]]  # share of steps, [k] seconds of reducing, of gathering
+    update_s: Array  # [k] seconds of the optimizer
+
+    @property
+    def least(self) -> Ints:
+        """[n] the least size; 0 without one."""
+        out, some = np.zeros(len(self.number), np.int64), self.number > 0
+        if some.any():
+            out[some] = np.minimum.reduceat(self.size, (np.cumsum(self.number) - self.number)[some])
+        return out[self.group]
+
+    def least_s(self, stack: StackSpec, group: Ints, hidden_s: Array) -> Array:
+        """[r] of rows of these groups, what shows at least of what is sent once per step behind hidden_s [2, r], with
+        the optimizer; infinite without a size."""
+        start, number = np.cumsum(self.number) - self.number, self.number[group]
+        row, before = np.repeat(np.arange(len(group)), number), np.cumsum(number) - number
+        at = np.arange(len(row)) + np.repeat(start[group] - before, number)
+        once_s, hidden_s = self.update_s[at], hidden_s[:, row]
+        for share, reduce_s, gather_s in self.sent:
+            once_s += share * data_parallel.shown_s(stack, reduce_s[at], gather_s[at], *hidden_s)
+        least, some = np.full(len(group), np.inf), number > 0
+        if some.any():
+            least[some] = np.minimum.reduceat(once_s, before[some])
+        return least
 
 
 @dataclass(frozen=True)
@@ -64,13 +107,18 @@ class _Nodes:
     level: int
 
     def raised(self, seconds: Array) -> Array:
-        """[n] `seconds`, raised by what is sent once per step."""
+        """[n] `seconds`, raised by what is sent once per step, and by shard groups that must be large; infinite where
+        nothing fits."""
         x, stage = self.columns, self.columns["zero"]
-        if self.level == 2:
-            return np.asarray(seconds + self._shown_s(stage)[0])
-        all_shard = (x["dp"] * x["cp"] > 1).astype(np.int64)
-        out = np.asarray(seconds + self._shown_s(np.zeros_like(stage), all_shard).min(axis=0))
         may_scatter = np.flatnonzero(stage >= _SCATTERED)
+        if self.level == 2:
+            sizes = self._sizes(stage)
+            if len(may_scatter):
+                seconds[may_scatter] = self._of(may_scatter)._bound(sizes.least[may_scatter])
+            return seconds + self._once_s(sizes)
+        all_shard = (x["dp"] * x["cp"] > 1).astype(np.int64)
+        once_s = [self._once_s(self._sizes(one)) for one in (np.zeros_like(stage), all_shard)]
+        out = seconds + np.minimum(*once_s)
         scattered_s = seconds[may_scatter]
         # One within the limit is looked at anyway, so its bound as a layout that scatters need not be known.
         slow = out[may_scatter] > self.bounds.limit_s
@@ -80,17 +128,23 @@ class _Nodes:
         return out
 
     def _of(self, rows: Ints) -> _Nodes:
-        return _Nodes(self.bounds, self.tables, select(self.columns, rows), self.key[rows], self.level)
+        return replace(self, columns=select(self.columns, rows), key=self.key[rows])
 
     def _scattered_s(self) -> Array:
         """[n] seconds that no layout below with ZeRO 2 or 3 beats."""
         stage = np.full_like(self.key, _SCATTERED)
-        ledger = self._ledger({**self.columns, "zero": stage, "offload": np.zeros_like(self.key)}, self.key)
-        seconds, _ = lower_bounds.bound(ledger, self.bounds.rates, states_known=False, scattered=True, memory=False)
-        return np.asarray(seconds + self._shown_s(stage, scattered=True)[0])
+        sizes = self._sizes(stage, scattered=True)
+        sending = replace(self, columns={**self.columns, "zero": stage, "offload": np.zeros_like(stage)})
+        return sending._bound(sizes.least, scattered=True) + sending._once_s(sizes)
+
+    def _bound(self, least_shard: Ints, *, scattered: bool = False) -> Array:
+        """[n] the bound without what is sent once per step, by shard groups of these sizes at least."""
+        ledger, known = self._ledger(self.columns, self.key), self.level == 2
+        return lower_bounds.bound(ledger, self.bounds.rates, states_known=known, scattered=scattered, memory=False,
+                                  least_shard=least_shard)[0]  # fmt: skip
 
     def _ledger(self, columns: Columns, key: Ints) -> Ledger:
-        return build_ledger.build(self.bounds.branching.counts.space.problem, self.tables, Layouts(columns), key)
+        return build_ledger.build(self.bounds.problem, self.tables, Layouts(columns), key)
 
     @cached_property
     def _hidden_s(self) -> Array:
@@ -101,41 +155,42 @@ class _Nodes:
         ledger = self._ledger(self.columns, self.key)
         return np.asarray(data_parallel.window(ledger) * np.array(compute_s(ledger, self.bounds.rates)).max(axis=1))
 
-    def _shown_s(self, *stages: Ints, scattered: bool = False) -> Array:
-        """[stage, n] under each of these ZeRO stages [n], seconds that show at least of what is sent once per step, by
-        any legal size of the shard group; infinite where none is legal. scattered: or under stage 3 in place of 2,
-        which gathers no weights once per step, and may be legal with other sizes."""
-        x, number = self.columns, len(self.key)
-        _, alike = group_rows((FOLDED[x["schedule"]].astype(np.int64), *(x[name] for name in _READ)))
-        stage = np.concatenate(stages)
-        first, index = group_rows((np.tile(alike, len(stages)), stage))
-        rules = [] if scattered else self.bounds.branching.counts.level_rules["state"]
-        columns = {**select(x, first % number), "zero": stage[first]}
-        legal, sent = self._least_sent(columns, self.key[first % number], rules)
-        shown, stack = np.zeros((len(stages), number)), self.bounds.rates.stack
-        for share, *both in sent:
-            reduce_s, gather_s = (seconds[index].reshape(shown.shape) for seconds in both)
-            shown += share * data_parallel.shown_s(stack, reduce_s, gather_s * (not scattered), *self._hidden_s)
-        return np.where(legal[index].reshape(shown.shape), shown, np.inf)
+    def _once_s(self, sizes: _Sizes) -> Array:
+        """[n] seconds at least of what is sent once per step, and of the optimizer beyond those in the bound."""
+        problem, stack, group = self.bounds.problem, self.bounds.rates.stack, sizes.group
+        if self.level:
+            least_s = sizes.least_s(stack, group, self._hidden_s)
+        else:  # the same for all nodes of a group
+            least_s = sizes.least_s(stack, np.arange(len(sizes.number)), np.full((2, len(sizes.number)), np.inf))[group]
+        first, alike = self._alike(self.columns["zero"])
+        counted_s = self._update_s(self._ledger(select(self.columns, first), self.key[first]))[alike]
+        return np.asarray((1 + straggler_share_of(problem.stack, problem.num_gpus)) * (least_s - counted_s))
 
-    def _least_sent(
-        self, columns: Columns, key: Ints, rules: Sequence[Rule]
-    ) -> tuple[Mask, list[tuple[float, Array, Array]]]:  # fmt: skip
-        """[n] whether some size of the shard group is legal; of each part of the traffic, the share of all steps that
-        it has, and [n] seconds of reducing gradients and of gathering weights, each with the size that makes it least.
-        Stragglers are counted."""
-        branching = self.bounds.branching
-        every = branching.shards({**columns, "_key": key, "_row": np.arange(len(key))})
-        every = select(every, allowed(rules, every, branching.counts.space.problem))
-        starts = np.flatnonzero(np.diff(every["_row"], prepend=-1))
-        legal = np.zeros(len(key), dtype=bool)
-        legal[every["_row"]] = True
-        if not len(starts):
-            return legal, []
+    def _alike(self, stage: Ints) -> tuple[Ints, Ints]:
+        """Groups of nodes that send the same once per step under a ZeRO stage: as `group_rows`."""
+        x = self.columns
+        return group_rows((FOLDED[x["schedule"]].astype(np.int64), stage, *(x[name] for name in _READ)))
+
+    def _sizes(self, stage: Ints, *, scattered: bool = False) -> _Sizes:
+        """The sizes under these ZeRO stages. scattered: or under the stage of the node in place of 2, which gathers no
+        weights once per step, holds less, and may be legal with other sizes."""
+        first, group = self._alike(stage)
+        branching, problem = self.bounds.branching, self.bounds.problem
+        rows = {**select(self.columns, first), "_key": self.key[first], "_row": np.arange(len(first))}
+        every = branching.shards({**rows, "_zero": rows["zero"] if scattered else stage[first], "zero": stage[first]})
+        every = select(every, allowed([] if scattered else branching.counts.level_rules["state"], every, problem))
+        held = reserved_memory.least_bytes(self._ledger({**every, "zero": every["_zero"]}, every["_key"]),
+                                           self.bounds.rates) if len(every["_key"]) else np.empty(0)  # fmt: skip
+        every = select(every, held * _STAYS <= self.bounds.memory_bytes)
+        number = np.bincount(every["_row"], minlength=len(first))
+        if not len(every["_key"]):
+            return _Sizes(group, number, every["shard"], [], np.empty(0))
         ledger, sent = self._ledger(every, every["_key"]), []
         for traffic in ledger.traffic:
-            both = np.zeros((2, len(key)))
-            exchanged_s = np.array(data_parallel.once_per_step_s(ledger, self.bounds.rates, traffic))
-            both[:, legal] = np.minimum.reduceat(exchanged_s, starts, axis=1)
-            sent.append((traffic.share * (1 + straggler_share(ledger)), *both))
-        return legal, sent
+            reduce_s, gather_s = data_parallel.once_per_step_s(ledger, self.bounds.rates, traffic)
+            sent.append((traffic.share, reduce_s, gather_s * (not scattered)))
+        return _Sizes(group, number, every["shard"], sent, self._update_s(ledger))
+
+    def _update_s(self, ledger: Ledger) -> Array:
+        """[n] seconds of the optimizer, as the bound counts them."""
+        return least_optimizer_s(ledger, self.bounds.rates, self.level == 2)

@@ -229,7 +229,7 @@ class Search:
 
     def _raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
         limit_s = np.inf if self.objective == "memory" else self.threshold
-        return ExchangeBounds(self.branching, self.rates, limit_s).raised(seconds, batch, level)
+        return ExchangeBounds(self.branching, self.rates, self.memory_bytes, limit_s).raised(seconds, batch, level)
 
     def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
         return build_ledger.build(self.problem, tables, Layouts(columns), key)
