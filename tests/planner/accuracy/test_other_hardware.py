@@ -19,7 +19,7 @@ from meshwright.profiles.rates import calibration, constants
 from meshwright.profiles.rates.device_rates import fitted_formats, surfaces_for
 from meshwright.profiles.rates.reference_devices import generation
 
-from ...snapshots import run_here
+from ...snapshots import ROOT, run_here
 
 MOST_CONSTANTS = 30
 
@@ -74,6 +74,8 @@ def test_errors_in_folds() -> None:
     errors = other_hardware.fold_errors(validate(other_hardware.files()).rows)
     assert errors["quality A"].count == 40
     assert errors["quality A"].median < 0.1
+    stated = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"off by {100 * errors['quality A'].median:.1f} % in the median of complete rows" in stated
     left_out = json.loads(other_hardware.LEFT_OUT_FILE.read_text(encoding="utf-8"))
     assert set(left_out) == {case.id for case in Used.of(runs()[0]).cases}
 
