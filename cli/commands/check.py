@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .. import text
 from ..console import FORMAT_VERSION, Terminal
 from ..files import reason
 
@@ -69,6 +70,7 @@ class CheckedFolder(CheckedFile):
 
     framework: str = ""  # with its release
     layout_id: str | None = None  # None: the files do not say it
+    not_judged: tuple[str, ...] = ()  # options that neither the plan nor a rule says anything about
     own_parser: str = "not run"  # `accepted`, `not run`, `not installed`, or what the framework's parser objects to
 
     @property
@@ -77,7 +79,8 @@ class CheckedFolder(CheckedFile):
         return self.own_parser not in ("accepted", "not run", "not installed")
 
     def to_dict(self) -> dict[str, Any]:
-        more = {"framework": self.framework, "layout_id": self.layout_id, "own_parser": self.own_parser}
+        more = {"framework": self.framework, "layout_id": self.layout_id, "own_parser": self.own_parser,
+                "not_judged": list(self.not_judged)}  # fmt: skip
         return {**super().to_dict(), **more}
 
 
@@ -121,6 +124,7 @@ def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None)
     folder = CheckedFolder(
         path, checked.target, tuple(checked.problems), framework=checked.framework,
         layout_id=str(checked.layout) if checked.layout else None, own_parser=verdict,
+        not_judged=tuple(checked.not_judged),
     )  # fmt: skip
     if folder.rejected:
         folder = replace(folder, problems=(FieldProblem(f"{checked.framework}: {verdict}"),))
@@ -165,10 +169,13 @@ _PARSER_WORDS = {
 def _show(terminal: Terminal, folder: CheckedFolder) -> None:
     title = f"{folder.path}: {folder.framework}"
     problems = folder.problems
+    aside = text.wrapped(f"  not judged: {', '.join(folder.not_judged)}", hanging="    ")
+    beside = [aside] if folder.not_judged else []
     if not problems:
         layout = f", layout {folder.layout_id}" if folder.layout_id else ""
-        terminal.show([f"{title}{layout}: in order{_PARSER_WORDS.get(folder.own_parser, '')}"])
+        terminal.show([f"{title}{layout}: in order{_PARSER_WORDS.get(folder.own_parser, '')}", *beside])
         return
     hints = list(dict.fromkeys(problem.hint for problem in problems if problem.hint))
     terminal.show([f"{title}: {len(problems)} problem{'s' if len(problems) > 1 else ''}",
-                   *(f"  {problem}" for problem in problems), *(f"  hint: {hint}" for hint in hints[:3])])  # fmt: skip
+                   *(f"  {problem}" for problem in problems), *beside,
+                   *(f"  hint: {hint}" for hint in hints[:3])])  # fmt: skip

@@ -24,6 +24,7 @@ TP_COMM_OVERLAP = Switch(
     changes=on_off({"sequence_parallel_overlap": _TP_SHARE}),
     source="FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %",
     applies=lambda layout: bool(layout.sequence_parallel),
+    needs={"on": {"torch_compile": ("on",)}},  # torchtitan v0.3.0, config/configs.py, CompileConfig.__post_init__
     options={**of_megatron({"off": {}, "on": {"--tp-comm-overlap": True}}),
              **of("torchtitan", {"off": {}, "on": {"compile.enable_async_tensor_parallel": True}})},
     choices=lambda situation: ("on",),

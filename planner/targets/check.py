@@ -21,8 +21,9 @@ from ..space.rules import RULES, WELL_FORMED
 from ..switches.registry import with_switches
 from .argv import Arguments
 from .base import Target, Trainer
+from .differences import differences, not_judged
 from .edits import Places, edits, mended
-from .emit import refusals
+from .emit import emit, refusals
 from .facts import layout_of, request_part
 from .launch_config import LaunchConfig
 from .option_lists import OptionList, option_list
@@ -47,6 +48,8 @@ class Checked:
     layout: Layout | None = None
     # 0 where the files do not say.
     num_gpus: int = 0
+    # Options of the files that neither the plan nor a rule says anything about.
+    not_judged: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Check
     table = folder.config.table(folder.options)
     planned = table.write(setup) if setup is not None and not refusals(folder.target, setup, folder.options) else {}
     places = Places(table, given, folder.config.main_file, planned)
-    facts, problems = _facts(places, mended(given, planned, known) if known else given.settings)
+    settings = mended(given, planned, known) if known else given.settings
+    facts, problems = _facts(places, settings)
     if facts is None:
         return replace(checked, problems=known + problems)
     num_gpus, layout = 0, None
@@ -151,7 +155,13 @@ def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Check
             problems += edits(facts, layout, setup, places)
         except InputError as error:
             problems.append(places.of_error(error))
-    return replace(checked, problems=known + _first_of_lines(problems, known), layout=layout, num_gpus=num_gpus)
+    if planned and folder.plan is not None:
+        named = {problem.field for problem in (*known, *problems)}
+        files = emit(folder.plan, folder.target.name, version=folder.options.version, choice=folder.choice).files
+        written = folder.config.read_folder(files, folder.options).settings
+        problems += differences(settings, written, places, folder.config.judged, named)
+    return replace(checked, problems=known + _first_of_lines(problems, known), layout=layout, num_gpus=num_gpus,
+                   not_judged=not_judged(places, folder.config.judged))  # fmt: skip
 
 
 def _first_of_lines(problems: list[FieldProblem], known: list[FieldProblem]) -> list[FieldProblem]:

@@ -13,6 +13,8 @@ from .option_lists import OptionList
 
 # Prefix of a name that an option takes (dtypes, functions), as a module spells it -> as a setting.
 _NAMED = {"torch.": "torch.", "F.": "torch.nn.functional."}
+# Name of the function of a module that sets rotary positions, and the setting that holds its text.
+ROTATED = "rotated"
 
 
 def read_constants(path: str, text: str, options: OptionList, prefix: str) -> Arguments:
@@ -45,11 +47,15 @@ def read_config_module(
         for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
     }  # fmt: skip
     family = families.get("model_registry") or PurePath(path).parent.name
+    rotated = next((node for node in functions if node.name == ROTATED), None)
     for candidate in reversed(functions):
         calls = [node for node in ast.walk(candidate) if isinstance(node, ast.Call) and _name(node.func) == container]
         given = _given(calls[0] if calls else None, candidate, options)
         if calls or given:
-            return _arguments(given, candidate, options, path, family)
+            arguments = _arguments(given, candidate, options, path, family)
+            if rotated is not None:
+                arguments.settings[ROTATED], arguments.lines[ROTATED] = ast.unparse(rotated), rotated.lineno
+            return arguments
     names = f"`{function}`" if function else "a function"
     arguments = Arguments()
     arguments.problems.append(FieldProblem(f"has no {names} that returns {container}(...)", file=path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +33,8 @@ class LaunchConfig:
     import_format: str
     # The files that this format covers, for an error about a file without options; "" if its name says so.
     import_hint: str = ""
+    # Option that no fact is read from -> what it changes in price or memory, "" for nothing; by regular expressions.
+    prices: Mapping[str, str] = field(default_factory=dict)
     # What an import knows beside the table.
     reading: Reading = field(default_factory=Reading)
     # (path -> text, options, positional parameters and variables, options of the table) -> the settings of files that
@@ -42,6 +45,11 @@ class LaunchConfig:
     def for_script(self, option: str) -> bool:
         """Whether an option is for the user's script, so that no release lists it."""
         return self.script_prefix != "" and option.startswith(self.script_prefix)
+
+    def judged(self, option: str) -> str:
+        """What an option changes that no fact is read from, "" for nothing: layout, model, batch, price or memory."""
+        priced = (text for pattern, text in self.prices.items() if re.fullmatch(pattern, option))
+        return self.reading.change_of(option) or next(priced, "")
 
     def read_files(self, files: Mapping[str, str], options: OptionList) -> Arguments:
         """The settings in `files` (path -> text). Raises InputError for broken syntax."""

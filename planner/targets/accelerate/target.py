@@ -53,8 +53,6 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     """accelerate.yaml, and what the YAML cannot say as TrainingArguments."""
     settings = TABLE.write(setup)
     arguments = {key.removeprefix(ARGUMENTS): value for key, value in settings.items() if key.startswith(ARGUMENTS)}
-    if setup.precision in ("bf16", "fp16"):
-        arguments[setup.precision] = True
     note = ("training_arguments.json holds the rest of the plan: HfArgumentParser.parse_json_file, or your own loop.",
             f"Sequences of {setup.workload.seq_len} tokens.")  # fmt: skip
     return Job(

@@ -37,6 +37,34 @@ CHANGES: Mapping[str, str] = {
     r"--(enable-zero-bubble|zero-bubble-v-schedule|enable-zb-runtime|cpu-offload|interleave-group-size)":
         "another schedule",
 }  # fmt: skip
+# Regular expression of options that no fact is read from -> what they change in price or memory.
+PRICES: Mapping[str, str] = {
+    r"--transformer-impl": "another implementation of the layers",
+    r"--use-legacy-models|--deterministic-mode|--batch-invariant-mode": "other kernels",
+    r"--(no|disable)-.*fusion|--disable-jit-fuser|--no-persist-layer-norm": "kernels apart that were one",
+    r"--(use-flash-attn|flash-attention-version|use-te-activation-func|fused-residual-rmsnorm|mla-down-proj-fusion)":
+        "other kernels",
+    r"--moe-(permute-fusion.*|shared-expert-overlap|router-fusion|enable-deepep|use-upcycling|router-dtype)":
+        "other kernels of experts",
+    r"--use-grouped-gemm-for-.*|--moe-router-padding-for-.*|--moe-paged-stash.*": "other kernels of experts",
+    r"--(no|disable)-tp-comm-.*|--tp-comm-(overlap-.*|bootstrap-backend)": "another overlap of tp messages",
+    r"--no-overlap-p2p-communication|--use-ring-exchange-p2p|--pipeline-model-parallel-comm-backend":
+        "other messages of the pipeline",
+    r"--defer-embedding-wgrad-compute|--wgrad-deferral-limit": "another order of the backward pass",
+    r"--ddp-.*|--overlap-param-gather-with-optimizer-step|--(no|disable)-align-(grad|param).*|--use-sharp|--use-nccl-ub":
+        "other messages of data parallelism",
+    r"--fsdp-.*|--megatron-fsdp-.*|--enable-full-sharding-in-hsdp": "other buffers of Megatron-FSDP",
+    r"--fp16-lm-cross-entropy|--fp32-residual-connection|--accumulate-allreduce-grads-in-fp32": "another precision",
+    r"--fp8-(output-proj|quantizer-factory|amax-.*|margin|interval)|--no-fp8-wgrad|--disable-fp8-wgrad|"
+    r"--fp4-quantizer-factory": "another precision",
+    r"--(enable|external|optimizer)-cuda-graph|--cuda-graph-.*": "other CUDA graphs",
+    r"--empty-unused-memory-level|--no-pin-cpu-.*|--use-cpu-initialization": "another memory",
+    r"--rampup-batch-size|--decrease-batch-size-if-needed": "a batch that changes",
+    r"--apply-residual-connection-post-layernorm|--qk-l2-norm|--qk-clip.*|--use-mup|--mup-.*|--openai-gelu|--onnx-safe":
+        "another model",
+    r"--mtp-(standalone|detach-heads)|--symmetric-ar-type|--no-rope-freq|--mrope-section|--rotary-interleaved":
+        "another model",
+}  # fmt: skip
 # Parts of unknown options that say nothing: kernels that compute the same, checks, names.
 HARMLESS = (
     r"flash-attn|use-contiguous|DDP-impl|mcore-models|hidden-dropout|fusion|softmax|query-key-layer-scaling|"

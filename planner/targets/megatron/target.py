@@ -31,7 +31,7 @@ from .environment import environment
 from .hybrid import hybrid_rules, is_hybrid
 from .model import windows
 from .muon import muon_rules
-from .not_read import CHANGES, HARMLESS, other_program
+from .not_read import CHANGES, HARMLESS, PRICES, other_program
 from .older_names import OLDER, modernise
 from .options import table
 
@@ -187,6 +187,7 @@ CONFIG = LaunchConfig(
     conflicts=conflicts,
     import_format="megatron-args",
     import_hint="a file of options, or the shell script that starts pretrain_gpt.py",
+    prices=PRICES,
     reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES,
                     exclusive=EXCLUSIVE, harmless=HARMLESS, other_program=other_program),
     read_together=read_scripts,

@@ -210,6 +210,7 @@ CONFIG = LaunchConfig(
     read=_read,
     table=lambda options: TABLE,
     conflicts=conflicts,
+    prices={r"tokenizer\.vocab_size": "the vocabulary"},
     import_format=_N,
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),

@@ -16,7 +16,7 @@ from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only
 from ..argv import Arguments
 from ..base import Target, Trainer
-from ..config_modules import read_config_module
+from ..config_modules import ROTATED, read_config_module
 from ..documents import read_config
 from ..framework_parser import FrameworkParser
 from ..launch_config import LaunchConfig
@@ -243,6 +243,7 @@ CONFIG = LaunchConfig(
     table=table,
     conflicts=conflicts,
     import_format=_N,
+    prices={ROTATED: "rotary positions"},
     reading=Reading(changes=CHANGES, harmless=HARMLESS),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),

@@ -1,0 +1,104 @@
+"""Differences between the files of a folder and what `emit` writes for the plan beside them, option by option.
+
+A difference that an entry of the table sees is one of facts: the same facts in another spelling are no difference. Of
+an option that no fact is read from, the value itself must be as it was written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ...errors import FieldProblem, InputError
+from .edits import Places
+from .options import Entry, Facts, Settings
+
+_HINT = "edited after `emit`: plan again with `--fix`"
+
+
+def differences(
+    settings: Settings, written: Settings, places: Places, changes: Callable[[str], str], reported: set[str]
+) -> list[FieldProblem]:
+    """The differences that nothing has reported yet.
+
+    settings: those of the files, mended where they have a problem; written: those of the files that `emit` writes;
+    changes: what an option changes that no entry reads, "" for nothing; reported: fields and options with a problem.
+    """
+    planned = dict(written)
+    out, facts, read = list[FieldProblem](), Facts(), Facts()
+    for entry in places.table.entries:
+        before = dict(read)
+        told = entry.read(planned, read)
+        read |= told
+        try:
+            given = entry.read(settings, facts)
+        except (InputError, KeyError):
+            given = told
+        facts |= given
+        if reported.intersection((*entry.fields, *entry.options)):
+            continue
+        differ = [name for name in {**told, **given} if name != "notes" and told.get(name) != given.get(name)]
+        if differ:
+            name = differ[0]
+            text = f"{name.removeprefix('model.')} is {given.get(name)}, plan.json has {told.get(name)}"
+            problem = places.problem(text, entry.fields, _HINT)
+            out.append(replace(problem, line=problem.line or _first_line(places)))
+        else:
+            blind = [option for option in entry.options if not _same(option, settings, planned)
+                     and (option in planned or changes(option))
+                     and not _seen(entry, option, settings, planned, before)]  # fmt: skip
+            out += [_of_option(option, settings, planned, places) for option in blind]
+    known = places.table.options | reported
+    others = (name for name in dict.fromkeys((*settings, *planned)) if name not in known and changes(name)
+              and not _same(name, settings, planned))  # fmt: skip
+    return out + [_of_option(name, settings, planned, places, changes(name)) for name in others]
+
+
+def not_judged(places: Places, changes: Callable[[str], str]) -> list[str]:
+    """The options of the files that neither the plan nor a rule says anything about."""
+    return [name for name in places.given.settings if name not in places.table.options and not changes(name)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return (value[0] if len(value) == 1 else " ".join(map(str, value))) if value else None
+    if isinstance(value, str) and re.fullmatch(r"\([-\d., ]+\)", value):  # a tuple of a Python module
+        return " ".join(re.findall(r"[-\d.]+", value))
+    return value
+
+
+def _same(option: str, given: Settings, planned: Settings) -> bool:
+    return bool(_plain(given.get(option)) == _plain(planned.get(option)))
+
+
+def _seen(entry: Entry, option: str, given: Settings, planned: Settings, facts: Facts) -> bool:
+    """Whether the facts of an entry change with the option alone, so that equal facts say that all is as planned."""
+    changed = {name: value for name, value in planned.items() if name != option}
+    if option in given:
+        changed[option] = given[option]
+    try:
+        return entry.read(changed, dict(facts)) != entry.read(planned, dict(facts))
+    except (InputError, KeyError):
+        return True
+
+
+def _of_option(name: str, given: Settings, planned: Settings, places: Places, what: str = "") -> FieldProblem:
+    read = places.given
+    file, line = read.files.get(name, places.main_file), read.lines.get(name, 0)
+    if name not in given:
+        text, file = f"is gone: `emit` wrote {_spelled(planned[name])}", places.main_file
+    elif name in planned:
+        text = f"is {_spelled(given[name])}, `emit` wrote {_spelled(planned[name])}"
+    else:
+        text = f"is not in what `emit` wrote{': ' if what else ''}{what}"
+    return FieldProblem(text, file=file, line=line or _first_line(places), field=name, hint=_HINT)
+
+
+def _first_line(places: Places) -> int:
+    return min((line for line in places.given.lines.values() if line), default=1)
+
+
+def _spelled(value: Any) -> str:
+    return "it" if value is True else " ".join(map(str, value)) if isinstance(value, list) else str(value)

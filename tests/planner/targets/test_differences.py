@@ -1,0 +1,108 @@
+"""`check` finds every edit of emitted files that changes model, layout, batch, price or memory; the rest it lists."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from meshwright.planner import api
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+
+from .emit_corruptions import CATALOGUE, Files, edited
+from .emit_plans import config_of, random_plans
+
+# A line with one option and its value, by target.
+_LINES = {"megatron": r"--\S+.*", "torchtitan": r"\s+[\w.]+\s*=\s*(?:[\d.]+|True|False|\"[^\"]*\"),?",
+          "megatron-bridge": r"\s+\w+\s*=\s*(?:[\d.]+|True|False|\"[^\"]*\"),?"}  # fmt: skip
+_BLOCKS = r"\s*\"?[\w.]+\"?\s*:\s*(?:[\d.e-]+|true|false|\"[^\"]*\"),?"
+# What a plan does not hold: emitted for a start, and for the user to change.
+_OWN = re.compile(r"weight_decay|lr|seed|iters|interval|tokenizer|dataloader|split|reset_|eod_|data|save")
+_FLIPPED = {"True": "False", "False": "True", "true": "false", "false": "true"}
+EACH = 60
+
+
+def edit(target: str, files: Files, rng: np.random.Generator) -> tuple[Files, str]:
+    """The files with one option dropped, a number changed or a flag flipped; and that line."""
+    name = config_of(target).main_file
+    lines = files[name].split("\n")
+    pattern = re.compile(_LINES.get(target, _BLOCKS))
+    index = int(rng.choice([number for number, line in enumerate(lines)
+                            if pattern.fullmatch(line) and not _OWN.search(line)]))  # fmt: skip
+    line = lines[index]
+    flag, number = re.search(r"(True|False|true|false)(?=,?$)", line), re.search(r"\d+(?=,?$)", line)
+    if rng.random() < 0.5 and flag:
+        lines[index] = line[: flag.start()] + _FLIPPED[flag[0]] + line[flag.end() :]
+    elif rng.random() < 0.5 and number:
+        lines[index] = line[: number.start()] + str(int(number[0]) * 2 + 1) + line[number.end() :]
+    else:
+        del lines[index]
+    text = "\n".join(lines)
+    return {**files, name: re.sub(r",(\s*\n\s*})", r"\1", text) if name.endswith(".json") else text}, line.strip()
+
+
+@pytest.mark.parametrize("target", CATALOGUE)
+def test_three_hundred_edits_are_found(target: str) -> None:
+    """60 of each of five targets, drawn with a fixed seed."""
+    rng, folders = np.random.default_rng(7), list[Files]()
+    for plan in random_plans(target, 20, seed=1)[0]:
+        try:
+            folders.append(dict(emit(plan, target).files))
+        except LayoutRefusedError:
+            continue
+    missed = []
+    for _ in range(EACH):
+        files, line = edit(target, folders[int(rng.integers(len(folders)))], rng)
+        if not check_files(files, target).problems:
+            missed.append(line)
+    print(f"\n{target}: {EACH - len(missed)} of {EACH} edits found")
+    assert len(missed) <= EACH * 0.02, missed
+
+
+def emitted(model: str, layout: str, target: str, batch: int = 64) -> Files:
+    asked = {"model": model, "cluster": "dgx-h100:2", "target": target,
+             "workload": {"seq_len": 4096, "global_batch": batch}}  # fmt: skip
+    return dict(emit(api.evaluate(request_from_dict(asked), layout), target).files)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "field"),
+    [
+        (r"^--untie-embeddings-and-output-weights\n", "", "--untie-embeddings-and-output-weights"),
+        (r"^(--bf16)$", r"\1\n--use-tp-pp-dp-mapping", "--use-tp-pp-dp-mapping"),
+        (r"^(--bf16)$", r"\1\n--recompute-activations", "--recompute-activations"),
+        (r"^(--bf16)$", r"\1\n--norm-epsilon 0.01", "--norm-epsilon"),
+        (r"^(--bf16)$", r"\1\n--no-gradient-accumulation-fusion", "--no-gradient-accumulation-fusion"),
+        (r"^(--bf16)$", r"\1\n--transformer-impl local", "--transformer-impl"),
+        (r"^--expert-tensor-parallel-size 1\n", "", "--expert-tensor-parallel-size"),
+        (r"^--moe-grouped-gemm\n", "", "--moe-grouped-gemm"),
+        (r"^(--moe-token-dispatcher-type) \w+", r"\1 allgather", "--moe-token-dispatcher-type"),
+        (r"^(--rotary-base) \d+", r"\1 10000", "--rotary-base"),
+    ],
+)
+def test_edits_that_were_missed_once(pattern: str, new: str, field: str) -> None:
+    files = emitted("mixtral-8x7b", "tp2-dp8-ep4-mbs1-z1-rnone", "megatron")
+    assert not check_files(files).problems
+    changed = edited(files, "megatron.args", pattern, new)
+    assert changed is not None
+    problems = check_files(changed).problems
+    assert problems
+    assert problems[0].line
+    assert any(field in (problem.field, *problem.message.split()) or problem.field for problem in problems)
+
+
+def test_rotary_positions_of_torchtitan_are_compared() -> None:
+    files = emitted("llama-3.1-8b", "dp16-mbs1-z3-rfull", "torchtitan")
+    changed = edited(files, "torchtitan_plan.py", r"theta=[\d.]+", "theta=10000.0")
+    assert changed is not None
+    assert [problem.field for problem in check_files(changed).problems] == ["rotated"]
+
+
+def test_the_rest_is_listed_as_not_judged() -> None:
+    files = emitted("llama-3.1-8b", "tp2-dp8-mbs1-z1-rnone", "megatron")
+    added = {**files, "megatron.args": files["megatron.args"] + "--seed 7\n--log-interval 3\n"}
+    checked = check_files(added)
+    assert not checked.problems
+    assert checked.not_judged == ["--seed", "--log-interval"]
