@@ -80,4 +80,5 @@ def cast_bytes(ledger: Ledger, j: int) -> Array:
     matrices = ledger.tables.parameters["dense"] + ledger.tables.parameters["experts"]
     rows = {kind: row for kind, row in ledger.per_kind(matrices).items() if kind < layers}
     counts = {kind: ledger.counts[j][kind] for kind in rows}
-    return cast_bytes_per_weight(ledger.problem.workload, stack) * weighted(counts, rows)
+    per_weight = cast_bytes_per_weight(ledger.problem.workload, stack, any_fp8_layout=ledger.problem.any_fp8_layout)
+    return per_weight * weighted(counts, rows)

@@ -154,7 +154,7 @@ def _sends_input(block: str, kind: Layer) -> int:
 def _add_casts(builder: Builder, ops: LayerOperations) -> None:
     """The operands of a product are quantised, and the gradient of its output; weights once per step (step.py) or
     in every forward pass."""
-    stack, moved = builder.stack, cast_bytes(builder.workload, builder.stack)
+    stack, moved = builder.stack, cast_bytes(builder.workload, builder.stack, any_fp8_layout=builder.any_fp8_layout)
     for gemm in [g for g in ops.gemms if not g.wide]:
         weights = 0.0 if stack.caches_fp8_weights else gemm.n * gemm.k
         forward = moved * gemm.count * (gemm.m * gemm.k + weights)

@@ -17,6 +17,7 @@ from ..specs.model import Layer, ModelSpec
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
 from . import params
+from .element_bytes import quantises_once
 
 # Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
 OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0, "muon": 8.0}
@@ -53,9 +54,7 @@ class StateBytes:
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
         width = 1.0 if fp32 or stack.master_weights else 0.5
         master = 0.0 if fp32 or not stack.master_weights else MASTER_BYTES
-        # Float8Quantizer of TransformerEngine (e7c550c5, pytorch/csrc/quantizer.cpp) makes a transpose only where
-        # nvte_is_non_tn_fp8_gemm_supported says no; blocks are scaled along one side, so that they are quantised twice.
-        once = any_fp8_layout and workload.precision == "fp8" and stack.scales_tensors and stack.caches_fp8_weights
+        once = quantises_once(workload, stack, any_fp8_layout=any_fp8_layout)
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,

@@ -24,6 +24,7 @@ class Builder:
     workload: Workload
     stack: StackSpec
     shard: Shard  # columns [key]
+    any_fp8_layout: bool = False  # of Problem
 
     @property
     def activation_bytes(self) -> float:

@@ -31,6 +31,7 @@ from . import interval_fit
 from .batch_pricing import rates_of
 from .calibrate_report import CalibrationReport, report
 from .cross_validation import Progress, Runs, Study, study
+from .reserve_fit import reserve_share
 from .row import Case
 from .runs import Problems, read_cases, shipped_files
 from .validate import outcome
@@ -162,8 +163,9 @@ def ship(progress: Progress | None = None) -> Study:
     return study(used.cases, constants.constants(), PRIORS, "fitted", progress)
 
 
-def shipped_text(studied: Study) -> str:
-    """calibrated.yaml: every constant's value, in the shape of the files that it is laid over."""
+def shipped_text(studied: Study, reserve: float) -> str:
+    """calibrated.yaml: every constant's value, in the shape of the files that it is laid over. reserve: the share that
+    the allocator reserves over tensors (reserve_fit.py)."""
     fitted = studied.fit
     values = constants.values_at(fitted.constants, fitted.z.tolist())
     nested = Calibration.of({c.place: value for c, value in zip(fitted.constants, values, strict=True)}, "")
@@ -174,7 +176,8 @@ def shipped_text(studied: Study) -> str:
         f"source: {len(studied.runs.cases)} published runs\n",
         f"constants: {{{', '.join(f'{scope}: {count}' for scope, count in sorted(counts.items()))}}}\n",
     ]  # fmt: skip
-    for root, block in (("stacks", nested.stacks), ("assumptions", nested.assumptions)):
+    assumed = {**nested.assumptions, "allocator": {"reserve_share": reserve}}
+    for root, block in (("stacks", nested.stacks), ("assumptions", assumed)):
         lines.append(f"{root}:\n")
         for name, facts in sorted(block.items()):
             lines.append(f"  {name}: {flow(facts)}\n")
@@ -216,8 +219,10 @@ def main() -> None:
     """Fits, and writes calibrated.yaml, the predictions of runs left out, and the intervals."""
     if "--intervals" not in sys.argv:
         shipped = ship(lambda done, total: print(f"{done:.0f} of {total:.0f}", flush=True))
-        calibration.SHIPPED_FILE.write_text(shipped_text(shipped), encoding="utf-8")
+        reserve = reserve_share(list(read_cases(shipped_files(), Problems([]))))
+        calibration.SHIPPED_FILE.write_text(shipped_text(shipped, reserve), encoding="utf-8")
         LEFT_OUT_FILE.write_text(left_out_text(shipped), encoding="utf-8")
+        calibration.shipped.cache_clear()  # the intervals of memory are those of the new reserve
     left_out = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
     intervals.FILE.write_text(interval_text(left_out), encoding="utf-8")
 

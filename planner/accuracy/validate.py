@@ -117,12 +117,12 @@ def predict(case: Case, software: StackSpec | None = None) -> Prediction:
         raise InputError("no time can be given for this layout")
     return Prediction(
         step_s=step_s,
-        peak_memory_bytes=peak_memory(case, ledger, rates, estimate),
+        peak_memory_bytes=peak_memory(case, ledger, rates),
         terms=terms,
     )
 
 
-def peak_memory(case: Case, ledger: Ledger, rates: Rates, estimate: step.Estimate) -> float:
+def peak_memory(case: Case, ledger: Ledger, rates: Rates) -> float:
     """Bytes of the kind that was measured, on the rank that was: the fullest, the first or the last stage's."""
     kind, scope = case.measured.memory_kind, case.measured.memory_scope
     profiles = range(ledger.num_profiles)

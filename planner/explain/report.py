@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...profiles.io import registry
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.link_rates import collective_rates, with_measured
-from ...profiles.stack.rates import OVERHEADS
+from ...profiles.stack.rates import overheads
 from ..document.candidate import Candidate
 from ..document.plan import Plan
 from ..evaluation.staged import Staged
@@ -189,8 +189,9 @@ def facts(resolved: Resolved) -> Iterator[Fact]:
     for name, source in resolved.stack.sources.items():
         value = getattr(resolved.stack, name)
         yield Fact(of=f"software: {resolved.stack.name}", name=name, value=f"{value}", source=source)
-    reserve = f"{OVERHEADS.context_bytes / 2**30:.3g} GiB context, {OVERHEADS.reserve_share:.0%} reserve"
-    yield Fact(of="memory", name="outside of tensors", value=reserve, source=OVERHEADS.source)
+    beside = overheads()
+    reserve = f"{beside.context_bytes / 2**30:.3g} GiB context, {beside.reserve_share:.1%} reserve"
+    yield Fact(of="memory", name="outside of tensors", value=reserve, source=beside.source)
 
 
 def _of_file(kind: str, name: str) -> Iterator[Fact]:

@@ -12,7 +12,7 @@ from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import OPERAND_BYTES, Precision
 from ...errors import InputError
 from ..cluster import device_files, measured_device
-from ..rates.calibration import Calibration, shipped
+from ..rates.calibration import Calibration, assumptions, shipped
 from ..rates.device_rates import DeviceSurfaces, fitted_formats, surfaces_for
 from ..rates.link_rates import collective_rates, with_measured
 
@@ -23,13 +23,10 @@ ASSUMED_HOST_BW_BYTES_PER_S = 2 * 460e9 / 2 / 8
 HOST_MEMORY_SHARE = 0.9
 # Pinned copies reach about four fifths of the link (assumed).
 ASSUMED_PCIE_EFFICIENCY = 0.8
-OVERHEADS = MemoryOverheads(
-    context_bytes=1.5 * 2**30,
-    communicator_bytes=0.15 * 2**30,
-    reserve_share=0.025,
-    source="assumed: CUDA context and libraries 1.5-2 GiB by nvidia-smi on published runs; NCCL 8-16 channels of "
-    "4-10 MiB per communicator; reserved over allocated, known holes aside: "
-    "0-2.1 % on published runs of torchtitan and Megatron-LM",
+CONTEXT_BYTES, COMMUNICATOR_BYTES = 1.5 * 2**30, 0.15 * 2**30
+_OVERHEADS_SOURCE = (
+    "assumed: CUDA context and libraries 1.5-2 GiB by nvidia-smi on published runs; NCCL 8-16 channels of 4-10 MiB per "
+    "communicator; fitted: reserved over allocated, known holes aside, on published runs of torchtitan and Megatron-LM"
 )
 
 _Surface = TypeVar("_Surface", GemmSurface, AttentionSurface)
@@ -64,7 +61,7 @@ def rates_for(
         pcie_bw_bytes_per_s=device_files.to_host(gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY, cluster),
         host_memory_bw_bytes_per_s=_host_memory_bw(cluster),
         stack=stack,
-        overheads=device_files.overheads(OVERHEADS, cluster),
+        overheads=device_files.overheads(overheads(fitted), cluster),
         element_bytes=1.0 if dtype == "int8" else OPERAND_BYTES[dtype],
         wide_element_bytes=OPERAND_BYTES[wide],
         # A device whose calls were timed waits for each of them: what a layer takes by itself adds up.
@@ -73,6 +70,15 @@ def rates_for(
         latency_s=measured_device.pairs(gpu, "latency"),
         sources=_term_sources(device, cluster, dtype),
     )
+
+
+def overheads(fitted: Calibration | None = None) -> MemoryOverheads:
+    """Memory beside tensors where nothing was measured on the cluster."""
+    return MemoryOverheads(
+        context_bytes=CONTEXT_BYTES, communicator_bytes=COMMUNICATOR_BYTES,
+        reserve_share=assumptions((fitted or shipped()).part("allocator"))["allocator"]["reserve_share"],
+        source=_OVERHEADS_SOURCE,
+    )  # fmt: skip
 
 
 def _with_measured(stack: StackSpec, cluster: ClusterSpec) -> StackSpec:

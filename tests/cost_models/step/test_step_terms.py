@@ -21,6 +21,7 @@ from meshwright.cost_models.quantities.operation_builder import Builder
 from meshwright.cost_models.quantities.operations import LayerOperations
 from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.quantities.shards import KEY_FIELDS, Shard
+from meshwright.cost_models.quantities.tables import operations as operations_of_tables
 from meshwright.cost_models.rates import collectives
 from meshwright.cost_models.rates import rates as pricing
 from meshwright.cost_models.rates.rates import LayerSeconds, Rates, layer_seconds
@@ -271,6 +272,22 @@ def test_fp8_weights_are_quantised_once_per_step() -> None:
     assert more == pytest.approx(6 * 32 * (weights + 2 * h), rel=1e-9)  # with the two norms of each layer
     bf16 = [step_of(LLAMA, stack_of(caches_fp8_weights=caches), layout)[0]["optimizer"] for caches in (True, False)]
     assert bf16[0] == bf16[1]
+
+
+@pytest.mark.parametrize(("cluster", "recipe", "moved"), [
+    ("dgx-h100:1", "current", 6.0), ("dgx-b200:1", "current", 5.0), ("dgx-h100:1", "delayed", 2.0),
+    ("dgx-b200:1", "delayed", 1.0), ("dgx-b200:1", "mxfp8", 4.0), ("8xrtx-5090", "current", 6.0),
+])  # fmt: skip
+def test_tensors_are_written_once_where_products_take_them_as_they_lie(cluster: str, recipe: str, moved: float) -> None:
+    """TransformerEngine, csrc/quantizer.cpp: no transpose where nvte_is_non_tn_fp8_gemm_supported."""
+    asked = {"model": "llama-3.1-8b", "cluster": cluster, "target": "megatron", "fix": {"fp8_recipe": recipe},
+             "workload": {"seq_len": 4096, "global_batch": 64, "precision": "fp8"}}  # fmt: skip
+    problem = resolve(request_from_dict(asked)).problem
+    layouts = Layouts.of([parse("dp8-mbs1-z1-rnone-fp8")])
+    layer = operations_of_tables(problem, {name: np.asarray(layouts[name]) for name in KEY_FIELDS})[0]
+    elements = 4096 * (3 * 4096 + 14336)
+    casts = sum(float(t.forward_bytes[0]) for t in layer.traffic if t.name.startswith("casts"))
+    assert casts == moved * elements
 
 
 def test_sharded_states_by_hand() -> None:
