@@ -206,7 +206,7 @@ class _Program:
     def layers(self) -> Array:
         """[chunk, layer kind] of the answer"""
         values = np.array(self.solver.getSolution().col_value[:-2], dtype=np.float64)
-        return values.reshape(self.num_chunks, self.num_kinds)
+        return np.maximum(values, 0.0).reshape(self.num_chunks, self.num_kinds)  # off by up to 1e-12
 
     @property
     def multipliers(self) -> Multipliers:

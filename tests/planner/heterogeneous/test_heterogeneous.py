@@ -372,6 +372,15 @@ def test_groups_that_cannot_hold_the_model_in_any_split_are_named() -> None:
         assert part in text
 
 
+def test_groups_of_prime_numbers_of_gpus_and_of_one_are_planned() -> None:
+    nic = {"count": 1, "nics": 1, "nic_bandwidth": "200 Gb/s"}
+    groups = [{"gpu": gpu, "gpus_per_node": number, **nic} for gpu, number in
+              (("h100-sxm-80gb", 7), ("a100-sxm-40gb", 1), ("l40s", 5))]  # fmt: skip
+    plan = api.plan(model="llama-3.2-1b", cluster={"groups": groups}, seq_len=1024, global_batch=64, top=1)
+    assert plan.certificate.gap is not None
+    assert plan.certificate.gap <= 0.05
+
+
 def test_uneven_shares_are_planned_and_refused_by_who_cannot_run_them() -> None:
     plan = api.plan(model="llama-3.2-1b", cluster="dgx-h100:1 + dgx-a100-80gb:1", target="any", seq_len=2048, top=1,
                     fix={"pp": 1, "tp": 1, "cp": 1, "offload": "none"})  # fmt: skip
