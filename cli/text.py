@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 
+_NARROWEST, _WIDEST = 40, 80
 GIB = 2**30
 MIB = 2**20
 
@@ -81,9 +83,19 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
+def columns() -> int:
+    """Columns of prose: those of the terminal, or COLUMNS, from 40 to 80."""
+    return min(_WIDEST, max(_NARROWEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
+
+
+def is_narrow() -> bool:
+    """Whether there is less room than screens are made for."""
+    return columns() < _WIDEST
+
+
 def wrapped(line: str, hanging: str = "") -> str:
-    """Prose at 80 columns; ids and paths are never broken."""
-    return textwrap.fill(line, 80, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    """Prose as wide as `columns`; ids and paths are never broken."""
+    return textwrap.fill(line, columns(), subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
 def share(value: float) -> str:

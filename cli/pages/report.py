@@ -12,6 +12,7 @@ from ..screens import conclusion, header
 from ..screens.facts import Facts
 from ..screens.memory import buffer_names, capacity
 from ..screens.sensitivity import binding, sensitivity_cells
+from ..screens.verdict import outlook_lines, verdict
 
 if TYPE_CHECKING:
     from ...cost_models.layouts import Layout
@@ -74,13 +75,15 @@ def _decision(plan: Plan, report: Report, candidate: Candidate) -> str:
     facts = Facts.of(plan)
     head = f"<h1>{esc(facts.model)} on {esc(header.cluster_text(facts))}</h1>"
     work = paragraph(header.header(plan))
+    decided = f"<p class=verdict>{esc(' '.join(verdict(plan, candidate).split()))}</p>"
     layout = f"<p class=layout>{code(candidate.layout_id)}</p>{_meaning(candidate.to_layout())}"
     able = [name for name, reason in candidate.targets.items() if reason is None]
     runs = f"Run by {text.listed(sorted(able))}." if able else "No target can run it."
-    lines = [conclusion.sources_line(candidate), _rank(plan, candidate), runs, *conclusion.run_lines(plan, candidate)]
+    lines = [conclusion.sources_line(candidate), _rank(plan, candidate), runs, *outlook_lines(plan, candidate)]
     warned = "".join(f"<li>{esc(warning)}</li>" for warning in [*plan.warnings, *report.warnings])
     warnings = f"<ul class=warn>{warned}</ul>" if warned else ""
-    return f"{head}{work}{layout}{_tiles(plan, report.priced, candidate)}{''.join(map(paragraph, lines))}{warnings}"
+    tiles = _tiles(plan, report.priced, candidate)
+    return f"{head}{decided}{work}{layout}{tiles}{''.join(map(paragraph, lines))}{warnings}"
 
 
 def _tiles(plan: Plan, priced: Priced, candidate: Candidate) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..console import table
 from .facts import Facts
+from .header import space_line
 from .heterogeneous import most_memory
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 def closing_lines(plan: Plan) -> list[Part]:
     """Share of the time that rests on measurements, layouts that the model cannot tell apart, proof of the search."""
     best = plan.best
+    space = space_line(plan.certificate.space, stopped=bool(plan.certificate.stopped))
     lines = [sources_line(best), *interval_lines(best), *memory_lines(plan), *preference_lines(plan),
-             *published_lines(plan), *tie_lines(plan), certificate_line(plan)]  # fmt: skip
+             *published_lines(plan), *tie_lines(plan), "", space, certificate_line(plan)]  # fmt: skip
     outside = [] if plan.by_target else outside_lines(plan)
-    return [*lines, *outside, *technique_lines(plan), *run_lines(plan, best), ""]
+    return [*lines, *outside, *technique_lines(plan), ""]
 
 
 def outside_lines(plan: Plan) -> list[str]:
@@ -59,19 +61,6 @@ def technique_rows(plan: Plan) -> tuple[list[tuple[str, str, str]], list[str]]:
             value = f"{text.gib(choice.value)} GiB" if in_bytes else f"{text.significant(choice.value)} s"
             rows.append((name, value, choice.layout_id or ""))
     return rows, [f"Not {text.listed(names, 'or')}: {why}" for why, names in refused.items()]
-
-
-def run_lines(plan: Plan, candidate: Candidate) -> list[str]:
-    """Days, GPU-hours and cost of the whole run, where its tokens are given."""
-    tokens = Facts.of(plan).work.total_tokens
-    if not tokens or candidate.days is None:
-        return []
-    line = f"{text.count(tokens)} tokens take {text.significant(candidate.days)} days"
-    if candidate.gpu_hours is not None:
-        line += f", {text.count(candidate.gpu_hours)} GPU-hours"
-    if candidate.cost_usd is not None:
-        line += f", {text.count(candidate.cost_usd)} USD"
-    return [f"{line}."]
 
 
 def sources_line(candidate: Candidate) -> str:
@@ -154,18 +143,18 @@ def certificate_line(plan: Plan) -> str:
     certificate = plan.certificate
     better = {"memory": "smaller", "cost": "cheaper"}.get(Facts.of(plan).work.objective, "faster")
     if certificate.stopped:
-        return f"The search was stopped ({certificate.stopped}): a {better} layout may exist."
+        return text.wrapped(f"The search was stopped ({certificate.stopped}): a {better} layout may exist.")
     if certificate.proven and certificate.kept is not None:
         return _simulated_line(plan, certificate.kept, certificate.kept_within or 0.0)
     if certificate.proven and plan.preference is not None:
-        return text.wrapped(f"Proven: {_fastest(plan)} is the fastest of this space by this model.")
+        return text.wrapped(f"Proven by this model's prices: {_fastest(plan)} is the fastest of this space.")
     if certificate.proven:
-        return f"Proven: no other layout of this space is {better} by this model."
+        return text.wrapped(f"Proven by this model's prices: no other layout of this space is {better}.")
     if certificate.gap is None:
         return "Not searched: this is the layout that was asked for."
     return text.wrapped(
-        f"Proven to {text.percent(certificate.gap)} %: no layout of this space, in {_freedom(plan)}, is {better} by "
-        "more than that by this model."
+        f"Proven to {text.percent(certificate.gap)} % by this model's prices: no layout of this space, in "
+        f"{_freedom(plan)}, is {better} by more than that."
     )
 
 
@@ -173,8 +162,9 @@ def _simulated_line(plan: Plan, kept: int, within: float) -> str:
     """The proof by the closed form, and how the simulator ordered the layouts near its best."""
     run = text.count(plan.certificate.space.simulated)
     return text.wrapped(
-        f"Proven: by the closed form all but {text.count(kept)} of the layouts are more than {text.percent(within)} % "
-        f"slower than its best. {run} of these and of the list were simulated: {_fastest(plan)} is the fastest."
+        f"Proven by this model's prices: all but {text.count(kept)} of the layouts are more than "
+        f"{text.percent(within)} % slower than the best by the closed form. {run} of these and of the list were "
+        f"simulated: {_fastest(plan)} is the fastest."
     )
 
 

@@ -10,13 +10,15 @@ from ..console import table
 from ..progress import bar
 from .conclusion import closing_lines, layered
 from .facts import Facts
-from .header import header, space_line
+from .header import header
 from .heterogeneous import group_parts
 from .layers import layer_lines
+from .legend import legend
 from .memory import capacity
 from .parts import headless
 from .placement import order_lines
 from .stages import stages_line
+from .verdict import outlook_lines, verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from ...planner.document.plan import Plan
     from .parts import Part
 
-_BAR_CELLS = 25
+_BAR_CELLS, _NARROW_BAR = 25, 15
 _MOST_TERMS = 10
 _MERITS = {"fastest": "the fastest", "roomiest": "least memory", "simplest": "the simplest",
            "published": "nearest to published"}  # fmt: skip
@@ -37,9 +39,13 @@ def plan_screen(plan: Plan, *, unicode: bool, saved_as: str | None = None) -> li
     order = order_lines(best)
     return [
         header(plan),
-        space_line(plan.certificate.space, stopped=bool(plan.certificate.stopped)),
         "",
-        candidates_table(plan.candidates, Facts.of(plan).work.objective),
+        verdict(plan, best),
+        "",
+        *outlook_lines(plan, best),
+        "",
+        *candidates_parts(plan.candidates, Facts.of(plan).work.objective),
+        legend(candidate.layout_id for candidate in plan.candidates),
         "",
         *target_parts(plan),
         *([stages_line(best), ""] if "-x" in best.layout_id and not best.layerwise else []),
@@ -69,8 +75,28 @@ def switch_lines(plan: Plan) -> list[str]:
     return [text.wrapped(f"Switches of {target} that it turns: {listed}")] if listed else []
 
 
-def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -> Table:
-    """A row per layout; the last column compares what was minimised with the first row."""
+def candidates_parts(candidates: Sequence[Candidate], objective: str = "step") -> list[Part]:
+    """A row per layout, or two lines where there is little room; then why each is listed."""
+    reasons = [f"{candidate.choice} {text.listed([_MERITS[merit] for merit in candidate.merits])}"
+               for candidate in candidates if candidate.merits]  # fmt: skip
+    listed = [text.wrapped(f"Listed as: {'; '.join(reasons)}.", "  ")] if reasons else []
+    columns, rows = candidate_cells(candidates, objective)
+    if not text.is_narrow():
+        return [table(*columns, rows=rows, right=columns[2:-1]), *listed]
+    lines = [f"{row[0]}  {row[1]}\n   {_in_words(columns[2:-1], row[2:-1])}, {row[-1]}" for row in rows]
+    return [*lines, *listed]
+
+
+def _in_words(names: Sequence[str], cells: Sequence[str]) -> str:
+    """`34.6 s, 43.0 % MFU, 948 tok/s/GPU, 67.1 GiB`."""
+    units = {"step s": "s", "MFU %": "% MFU", "mem GiB": "GiB"}
+    return ", ".join(f"{cell} {units.get(name, name)}" for name, cell in zip(names, cells, strict=True))
+
+
+def candidate_cells(
+    candidates: Sequence[Candidate], objective: str = "step"
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Names of the columns and a row per layout; the last column compares what was minimised with the first row."""
     places = text.decimals([candidate.step_s for candidate in candidates])
     by_cost = objective == "cost" and all(candidate.cost_usd_per_mtoken is not None for candidate in candidates)
 
@@ -79,7 +105,7 @@ def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -
 
     best = candidates[0]
     first = "best" if aim(best) == min(map(aim, candidates)) else "choice"
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             str(candidate.choice),
             candidate.layout_id,
@@ -92,12 +118,7 @@ def candidates_table(candidates: Sequence[Candidate], objective: str = "step") -
         )
         for candidate in candidates
     ]  # fmt: skip
-    columns = ("#", "layout", "step s", "MFU %", "USD/Mtoken" if by_cost else "tok/s/GPU", "mem GiB")
-    if any(candidate.merits for candidate in candidates):
-        merits = (text.listed([_MERITS[merit] for merit in candidate.merits]) for candidate in candidates)
-        listed_as = [(*row, reason) for row, reason in zip(rows, merits, strict=True)]
-        return table(*columns, "", "listed as", rows=listed_as, right=columns[2:])
-    return table(*columns, "", rows=rows, right=columns[2:])
+    return ("#", "layout", "step s", "MFU %", "USD/Mtoken" if by_cost else "tok/s/GPU", "mem GiB", ""), rows
 
 
 def target_parts(plan: Plan) -> list[Part]:
@@ -115,6 +136,9 @@ def target_parts(plan: Plan) -> list[Part]:
     columns = ("--target", "its fastest layout", "step s", "mem GiB", "")
     refused = {target: why.partition("; ")[0] for target, why in plan.by_target.without.items()}
     reasons = [text.wrapped(f"Not {target}: {why}") for target, why in refused.items()]
+    if text.is_narrow():
+        lines = [f"{row[0]}: {_in_words(columns[2:-1], row[2:-1])}, {row[-1]}\n   {row[1]}" for row in rows]
+        return ["Fastest layout of each target", *lines, *reasons, ""]
     return [table(*columns, rows=rows, right=columns[2:4]), *reasons, ""]
 
 
@@ -126,7 +150,7 @@ def terms_table(candidate: Candidate, *, unicode: bool) -> Table:
         (
             f"  {term.name}",
             text.fixed(term.seconds, places),
-            bar(term.seconds / candidate.step_s, _BAR_CELLS, unicode=unicode),
+            bar(term.seconds / candidate.step_s, _NARROW_BAR if text.is_narrow() else _BAR_CELLS, unicode=unicode),
             term.source,
         )
         for term in terms[:_MOST_TERMS]

@@ -42,12 +42,14 @@ def frontier_screen(result: Frontier, most: int = MOST_ROWS) -> list[Part]:
 def curve_screen(result: Curve, most: int = MOST_ROWS) -> list[Part]:
     """A line per number of GPUs; under a deadline those that meet it, and the largest that is too small."""
     runs = [(point, point.best) for point in result.points if point.best]
-    shown = [runs[index] for index in _rows_shown([point for point, _ in runs], most, result.chosen)]
+    rows_shown = _rows_shown([point for point, _ in runs], most, result.chosen, result.indifference)
+    shown = [runs[index] for index in rows_shown]
     columns, cells = _columns(
         [best for _, best in shown], several=True, efficiency=[point.efficiency for point, _ in shown]
     )
     rows = [[*row, _mark(point, result)] for row, (point, _) in zip(cells, shown, strict=True)]
-    more = f"{len(runs) - len(shown):,} more are in `--json`; shown are the most efficient of each part of the range."
+    more = (f"{len(runs) - len(shown):,} more are in `--json`; shown are the most efficient of each part of the range, "
+            "rounder ones first where the model does not tell them apart.")  # fmt: skip
     return [
         _header(result), text.wrapped(_counted(result)), "",
         table(*columns, "", rows=rows, right=columns[:-1]), "",
@@ -99,19 +101,33 @@ def _bought(axes: Sequence[str], before: TradeoffChoice, after: TradeoffChoice) 
     return f"{', '.join(gained)} for {', '.join(lost)}" if gained and lost else ", ".join([*gained, *lost])
 
 
-def _rows_shown(points: Sequence[Tried], most: int, chosen: int | None) -> list[int]:
-    """Indices of every number of GPUs, or of the ends, the one chosen, and the most efficient of each of `most` - 2
-    parts of the range."""
+def _rows_shown(points: Sequence[Tried], most: int, chosen: int | None, lead: float) -> list[int]:
+    """Indices of every number of GPUs, or of the ends, the one chosen, and one of each of `most` - 2 parts of the
+    range: the most efficient, or a rounder one that is as good within `lead`."""
     if len(points) <= most:
         return list(range(len(points)))
     first, last = points[0].num_gpus, points[-1].num_gpus
     best: dict[int, int] = {}
     for index, point in enumerate(points):
         part = int(math.log(point.num_gpus / first) / math.log(last / first) * (most - 2))
-        if part not in best or _efficiency(point) > _efficiency(points[best[part]]):
+        if part not in best or _is_preferred(point, points[best[part]], lead):
             best[part] = index
     marked = {index for index, point in enumerate(points) if point.num_gpus in (first, last, chosen)}
     return sorted(marked | set(best.values()))
+
+
+def _is_preferred(point: Tried, other: Tried, lead: float) -> bool:
+    """Whether a number of GPUs is shown for another one: it is rounder and as good within what the model tells apart,
+    or better."""
+    one, two = _efficiency(point), _efficiency(other)
+    if max(one, two) <= min(one, two) * (1 + lead) and _roundness(point) != _roundness(other):
+        return _roundness(point) > _roundness(other)
+    return one > two
+
+
+def _roundness(point: Tried) -> int:
+    """The largest power of two that divides the number of GPUs: such numbers divide among degrees."""
+    return point.num_gpus & -point.num_gpus
 
 
 def _efficiency(point: Tried) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted
+from ..evaluation.intervals import indifference
 from ..request.gpu_counts import Counts, GpuRange, counts
 from ..request.load import Request
 from ..request.resolve import Resolved
@@ -41,6 +42,7 @@ class Curve(Question):
     total_tokens: float | None  # of the whole run
     points: tuple[Tried, ...]  # rising numbers of GPUs
     chosen: int | None  # the cheapest number that meets the deadline; None without one
+    indifference: float = 0.0  # shares of time within which the model tells two sizes apart no better than by chance
 
 
 def gpu_curve(
@@ -73,7 +75,8 @@ def gpu_curve(
     points = [point.model_copy(update={"efficiency": float(f"{_rate(point.best) / best:.9g}")}) if point.best else point
               for point in points]  # fmt: skip
     return Curve(**counts_to_dict(request, sizes, tried.per_node), deadline_s=deadline_s, points=tuple(points),
-                 chosen=chosen, total_tokens=sizes[0].workload.total_tokens, stopped=rounds.stopped)  # fmt: skip
+                 chosen=chosen, indifference=float(f"{indifference():.9g}"), stopped=rounds.stopped,
+                 total_tokens=sizes[0].workload.total_tokens)  # fmt: skip
 
 
 def _every(sizes: Sequence[Resolved], rounds: Rounds) -> list[Tried]:

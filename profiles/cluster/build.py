@@ -18,6 +18,7 @@ from ..io import registry
 from ..io.registry import GpuEntry, NodeEntry
 from .fabric import GENERATIONS, Fabric, Group, Inter, assemble, domain_size, intra_level, latency, pcie_kind
 from .islands import cut
+from .rent import rent_of
 from .torus import named_slice, with_axes
 
 DEFAULT_GPUS_PER_NODE = 8
@@ -252,7 +253,7 @@ def _group_to_dict(group: NodeGroup) -> dict[str, Any]:
     for part, name in ((out, "measured"), (out["gpu"], "measured"), (out["gpu"], "usual_stack")):
         if not part[name]:
             del part[name]
-    return out
+    return out | rent_of(group)
 
 
 def cluster_from_dict(data: Mapping[str, Any]) -> ClusterSpec:

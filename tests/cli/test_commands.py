@@ -116,6 +116,7 @@ def without_origins(plan: str) -> dict[str, Any]:
     """Equal requests have equal plans, wherever their values came from."""
     document: dict[str, Any] = json.loads(plan)
     assert document.pop("origins")
+    assert document.pop("document_sha256")
     return document
 
 

@@ -83,7 +83,7 @@ def test_a_plan_lists_distinct_layouts_with_their_reasons(capsys: pytest.Capture
     words = ["plan", "--model", asked["model"], "--cluster", asked["cluster"], "--global-batch", "512"]
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "listed as" in said
+    assert "Listed as" in said
     assert "the fastest" in said
     assert "is nearest to a published run of the model" in " ".join(said.split())
 

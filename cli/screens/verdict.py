@@ -1,0 +1,69 @@
+"""The top of a plan: which layout to run, and what that takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import text
+from .facts import Facts
+from .heterogeneous import most_memory
+
+if TYPE_CHECKING:
+    from ...planner.document.candidate import Candidate
+    from ...planner.document.plan import Plan
+    from ...planner.explain.outlook import Outlook
+
+
+def verdict(plan: Plan, candidate: Candidate) -> str:
+    """`Run tp4-pp4-...: 46 % MFU, 21 days for 15 trillion tokens, fits with 9.0 GiB to spare; ...`, one sentence."""
+    from ...planner.explain.outlook import outlook
+
+    seen = outlook(plan, candidate)
+    if seen.whole_run:
+        pace = f"{text.significant(seen.days)} days for {text.count(seen.tokens)} tokens"
+    else:
+        pace = f"{text.count(seen.tokens_per_day)} tokens a day"
+    used, limit = most_memory(candidate, Facts.of(plan).memory_bytes)
+    spare = f"fits with {text.gib(limit - used)} GiB to spare"
+    if used > limit:
+        spare = f"needs {text.gib(used - limit)} GiB more than there are"
+    found = "Best so far: run" if plan.certificate.stopped else "Run"
+    decided = f"{found} {candidate.layout_id}: {text.percent(candidate.mfu)} % MFU, {pace}, {spare}"
+    return text.wrapped(f"{decided}{_safer(plan, candidate)}.")
+
+
+def _safer(plan: Plan, candidate: Candidate) -> str:
+    """The fastest layout of the list that needs less memory, and what it costs."""
+    less = [other for other in plan.candidates if other.device_bytes < candidate.device_bytes]
+    if not less:
+        return ""
+    safer = min(less, key=lambda other: other.step_s)
+    saved = text.gib(candidate.device_bytes - safer.device_bytes)
+    change = safer.step_s / candidate.step_s - 1
+    cost = f"takes {text.percent(abs(change))} % {'longer' if change > 0 else 'less time'}"
+    return f"; layout {safer.choice} needs {saved} GiB less and {cost}"
+
+
+def outlook_lines(plan: Plan, candidate: Candidate) -> list[str]:
+    """Tokens, GPU-hours, cost and energy: of the whole run where its tokens are given, else of a day."""
+    from ...planner.explain.outlook import outlook
+
+    seen = outlook(plan, candidate)
+    span = "Whole run" if seen.whole_run else "Per day"
+    time = f"{text.significant(seen.days)} days, " if seen.whole_run else ""
+    pace = f"{text.count(seen.tokens_per_day)} tokens a day"
+    rows = ((span, f"{time}{pace}, {text.count(seen.gpu_hours)} GPU-hours"), ("Cost", _cost(seen)),
+            ("Energy", _energy(seen)))  # fmt: skip
+    return [text.wrapped(f"{name + ':':<11}{words}", " " * 11) for name, words in rows]
+
+
+def _cost(seen: Outlook) -> str:
+    if seen.usd is None or seen.usd_per_gpu_hour is None:
+        return "no price of these GPUs is known: give `price: 20 USD/h` of a node in a cluster file"
+    return f"{text.count(seen.usd)} USD, at {seen.usd_per_gpu_hour:.2f} USD per GPU-hour ({seen.price_of})"
+
+
+def _energy(seen: Outlook) -> str:
+    if seen.mwh is None:
+        return "the power of a GPU is not known"
+    return f"{text.significant(seen.mwh)} MWh of the GPUs alone, at their board power"

@@ -1,0 +1,71 @@
+"""What training by a layout takes: days, tokens per day, GPU-hours, energy and money, out of the plan alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..document.candidate import Candidate
+from ..document.plan import Plan
+
+_DAY_S, _HOUR_S = 86_400.0, 3_600.0
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Of the whole run where its tokens are given, else of one day."""
+
+    whole_run: bool
+    tokens: float  # of the run, or of a day
+    days: float
+    tokens_per_day: float
+    gpu_hours: float
+    usd_per_gpu_hour: float | None  # None: some node has no price
+    price_of: str  # whose price that is; empty without one
+    mwh: float | None  # of the GPUs at their board power, without hosts, network and cooling; None: not known of all
+
+    @property
+    def usd(self) -> float | None:
+        return None if self.usd_per_gpu_hour is None else self.gpu_hours * self.usd_per_gpu_hour
+
+
+def outlook(plan: Plan, candidate: Candidate) -> Outlook:
+    """The outlook of a layout of the plan."""
+    groups = plan.resolved["cluster"]["groups"]
+    num_gpus = sum(_num_gpus(group) for group in groups)
+    tokens_per_day = candidate.tokens_per_s_per_gpu * num_gpus * _DAY_S
+    run_tokens = plan.resolved["workload"].get("total_tokens")
+    days = run_tokens / tokens_per_day if run_tokens else 1.0
+    gpu_hours = days * num_gpus * _DAY_S / _HOUR_S
+    price, price_of = _price(groups)
+    powers = [group["gpu"].get("tdp_w") for group in groups]
+    watts = sum(power * _num_gpus(group) for power, group in zip(powers, groups, strict=True)) if all(powers) else None
+    return Outlook(
+        whole_run=bool(run_tokens), tokens=float(run_tokens or tokens_per_day), days=days,
+        tokens_per_day=tokens_per_day, gpu_hours=gpu_hours,
+        usd_per_gpu_hour=None if price is None else price / num_gpus, price_of=price_of,
+        mwh=None if watts is None else watts * days * _DAY_S / _HOUR_S / 1e6,
+    )  # fmt: skip
+
+
+def _price(groups: Sequence[Mapping[str, Any]]) -> tuple[float | None, str]:
+    """(dollars per hour of all nodes, whose prices they are); (None, "") where a node has none, and no rented one has
+    its GPU."""
+    total, sources = 0.0, list[str]()
+    for group in groups:
+        price, rent = group.get("price_usd_per_node_hour"), group.get("rent")
+        if price is not None:
+            total += price * group["num_nodes"]
+            unconfirmed = ", unconfirmed" if "price" in group.get("unconfirmed", ()) else ""
+            sources.append(f"price of {group['node']}{unconfirmed}")
+        elif rent is not None:
+            total += rent["usd_per_gpu_hour"] * _num_gpus(group)
+            sources.append(rent["source"])
+        else:
+            return None, ""
+    return total, "; ".join(dict.fromkeys(sources))
+
+
+def _num_gpus(group: Mapping[str, Any]) -> int:
+    return int(group["num_nodes"] * group["gpus_per_node"])
