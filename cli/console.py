@@ -73,7 +73,7 @@ class Terminal:
         else:
             self.show([text])
 
-    def write_json(self, document: Mapping[str, Any]) -> None:
+    def write_json(self, document: Mapping[str, object]) -> None:
         """One JSON document on stdout."""
         self.write(to_json(document))
 
@@ -201,7 +201,7 @@ def print_part(console: Console, part: RenderableType) -> None:
         console.file.write(re.sub(r" +(\x1b\[0m)?$", r"\1", line) + "\n")
 
 
-def table(*columns: str, rows: Iterable[Sequence[Any]], right: Iterable[str] = ()) -> Table:
+def table(*columns: str, rows: Iterable[Sequence[RenderableType]], right: Iterable[str] = ()) -> Table:
     """A table without lines. `right`: the columns of numbers."""
     from rich.table import Table
 
@@ -214,12 +214,12 @@ def table(*columns: str, rows: Iterable[Sequence[Any]], right: Iterable[str] = (
     return result
 
 
-def to_json(document: Mapping[str, Any]) -> str:
+def to_json(document: Mapping[str, object]) -> str:
     """Canonical JSON: sorted keys, floats to 9 significant digits, a newline at the end."""
     return json.dumps(_rounded(document), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> object:
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

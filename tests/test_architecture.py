@@ -6,6 +6,7 @@ The rules are the tables at the top of this file. `tests/import_graph.py` holds 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -183,6 +184,12 @@ def test_files_and_functions_are_short() -> None:
     others = [path for name in ("meshwright", "tools", "benchmarks") for path in (ROOT / name).rglob("*.py")]
     files = [*SOURCES, *SCRIPTS, *others]
     nothing_in([*long_files(ROOT, files, MOST_LINES_OF_A_FILE), *long_functions(ROOT, files, MOST_LINES_OF_A_FUNCTION)])
+
+
+def test_screens_are_made_of_types() -> None:
+    """`Any` in the command line hides what a screen needs of a plan."""
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "cli").rglob("*.py"))
+    assert sum(len(re.findall(r"\bAny\b", text)) for text in texts) < 30
 
 
 def test_only_errors_suggests_names() -> None:

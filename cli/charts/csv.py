@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -37,11 +37,11 @@ def rows_to_csv(rows: Sequence[BaseModel]) -> str:
     return _written(names, [[getattr(row, name) for name in names] for row in rows])
 
 
-def _cells(priced: Priced | None) -> list[Any]:
+def _cells(priced: Priced | None) -> list[object]:
     return [getattr(priced, field, None) for field in _FIELDS]
 
 
-def _written(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def _written(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)

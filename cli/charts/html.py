@@ -6,7 +6,7 @@ import html
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..screens import sweep as sweep_screen
 from ..screens.what_if import change_lines
@@ -34,7 +34,7 @@ def chart_page(result: Sweep, header: str) -> str:
     return page(title, body, f"const data = {embedded(_data(result))};\n{part('chart.js')}")
 
 
-def _data(result: Sweep) -> dict[str, Any]:
+def _data(result: Sweep) -> dict[str, object]:
     """The data of chart.js."""
     labels, numbers = sweep_screen.labels, sweep_screen.numbers
     axes = [{"path": axis.path, "labels": labels(axis), "at": numbers(axis), "log": axis.log,
@@ -73,7 +73,7 @@ def embedded(data: object) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _side(priced: Priced | None) -> dict[str, Any] | None:
+def _side(priced: Priced | None) -> dict[str, object] | None:
     return None if priced is None else {"id": priced.layout_id, "problems": "; ".join(priced.problems)}
 
 

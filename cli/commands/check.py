@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -60,7 +60,7 @@ class CheckedFile:
     what: str  # `plan` or `request`
     problems: tuple[FieldProblem, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"path": str(self.path), "what": self.what, "problems": [_problem(problem) for problem in self.problems]}
 
 
@@ -78,13 +78,13 @@ class CheckedFolder(CheckedFile):
         """Whether the framework's own parser does not take the files."""
         return self.own_parser not in ("accepted", "not run", "not installed")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         more = {"framework": self.framework, "layout_id": self.layout_id, "own_parser": self.own_parser,
                 "not_judged": list(self.not_judged)}  # fmt: skip
         return {**super().to_dict(), **more}
 
 
-def _problem(problem: FieldProblem) -> dict[str, Any]:
+def _problem(problem: FieldProblem) -> dict[str, object]:
     return {"message": problem.message, "file": problem.file, "line": problem.line, "field": problem.field,
             "hint": problem.hint}  # fmt: skip
 

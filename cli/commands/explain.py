@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -81,7 +81,7 @@ def _origins(terminal: Terminal, plan: Plan) -> None:
     terminal.show([explain_screen.origins_table(origins)])
 
 
-def origins_of(request: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, str]:
+def origins_of(request: Mapping[str, object], known: Mapping[str, str]) -> dict[str, str]:
     """Every field of the request and where its value came from. known: origins of the fields that were given; a given
     object has one for all of its fields."""
 

@@ -221,7 +221,7 @@ def _absolute(data: str) -> str:
     return data if data == "synthetic" else str(Path(data).resolve())
 
 
-def _write(terminal: Terminal, document: dict[str, Any], path: Path | None, *, force: bool) -> None:
+def _write(terminal: Terminal, document: dict[str, object], path: Path | None, *, force: bool) -> None:
     if path is not None:
         write_file(path, to_json(document), force=force)
         terminal.talk(f"report: {path}")

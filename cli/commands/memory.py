@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -165,7 +165,7 @@ def _show_trace(terminal: Terminal, plan: Plan, traced: list[Comparison]) -> Non
         raise typer.Exit(1)
 
 
-def memory_document(candidate: Candidate, traced: list[Comparison]) -> dict[str, Any]:
+def memory_document(candidate: Candidate, traced: list[Comparison]) -> dict[str, object]:
     """The JSON form: one item per stage, and one per traced stage."""
     trace = {"trace": [comparison.as_dict() for comparison in traced]} if traced else {}
     return {

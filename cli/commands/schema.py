@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,7 +31,7 @@ def command(
     terminal.write_json(schema(kind))
 
 
-def schema(kind: str) -> dict[str, Any]:
+def schema(kind: str) -> dict[str, object]:
     """The schema of `request` or `plan`, in the 2020-12 dialect."""
     from pydantic import BaseModel
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import Terminal, table
@@ -48,11 +48,11 @@ class MemoryProfile:
 
     model: str
     gpu: str | None  # a measured CPU rank; None: a GPU, which the environment names
-    environment: Mapping[str, Any]  # of the report of a run
+    environment: Mapping[str, object]  # of the report of a run
     layouts: Sequence[LayoutMemory]
     overheads: MemoryOverheads | None  # None: the system does not tell them
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The JSON form."""
         gpu = {} if self.gpu is None else {"gpu": self.gpu}
         return {
@@ -70,7 +70,7 @@ def measure(terminal: Terminal, plan: Plan, device: str, *, quick: bool) -> Memo
     if sum(group["num_nodes"] for group in groups) > 1:
         hint = "plan for its GPUs: `--gpus 8`; on several nodes `launch --report` tells the same"
         raise InputError("`profile memory` trains on this machine alone, the plan is for several", hint=hint)
-    environment: dict[str, Any] = {}
+    environment: dict[str, object] = {}
     layouts = []
     with terminal.progress("training") as progress, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
@@ -94,7 +94,7 @@ def _planned(candidate: Candidate) -> dict[str, float]:
 
 def _trained(
     terminal: Terminal, path: Path, choice: int, device: str, steps: int
-) -> tuple[dict[str, Any], dict[str, int]]:
+) -> tuple[dict[str, object], dict[str, int]]:
     """Where one layout was trained, and the bytes of its fullest rank; a CPU knows those of tensors alone."""
     from ...planner.document.reading import load_plan
     from ...runtime import launcher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
@@ -84,7 +84,7 @@ def environment_screen(facts: Row) -> list[Part]:
     return [facts_table(facts)]
 
 
-def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(data: object, prefix: str = "") -> dict[str, object]:
     """Nested mappings and lists as dotted names -> values: `terms[0].seconds`."""
     if isinstance(data, Mapping) and data:
         pairs = [(f"{prefix}.{key}" if prefix else str(key), value) for key, value in data.items()]
@@ -94,7 +94,7 @@ def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: ", ".join(map(str, data)) or None}
     else:
         return {prefix: None if isinstance(data, Mapping) else data}
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in pairs:
         flat.update(flatten(value, name))
     return flat

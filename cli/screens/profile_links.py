@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...profiles.cluster.link_file import slow_link_text
 from ...profiles.cluster.link_fits import Line, Links, Slow
@@ -102,7 +102,7 @@ def _collectives(links: Links) -> RenderableType:
     return table(*columns, rows=rows, right=columns[2:])
 
 
-def document(links: Links, slow: Sequence[Slow], about: Mapping[str, str]) -> dict[str, Any]:
+def document(links: Links, slow: Sequence[Slow], about: Mapping[str, str]) -> dict[str, object]:
     """The same for --json."""
     return {
         "kind": "link-profile",

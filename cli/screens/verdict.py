@@ -33,8 +33,11 @@ def verdict(plan: Plan, candidate: Candidate) -> str:
 
 
 def _safer(plan: Plan, candidate: Candidate) -> str:
-    """The fastest layout of the list that needs less memory, and what it costs."""
-    less = [other for other in plan.candidates if other.device_bytes < candidate.device_bytes]
+    """The fastest layout of the list that needs less memory, if the model does not tell its time apart; and what it
+    costs."""
+    longest_s = candidate.step_s * (1 + (plan.ranking_lead or 0.0))
+    less = [other for other in plan.candidates
+            if other.device_bytes < candidate.device_bytes and other.step_s <= longest_s]  # fmt: skip
     if not less:
         return ""
     safer = min(less, key=lambda other: other.step_s)
@@ -66,4 +69,5 @@ def _cost(seen: Outlook) -> str:
 def _energy(seen: Outlook) -> str:
     if seen.mwh is None:
         return "the power of a GPU is not known"
-    return f"{text.significant(seen.mwh)} MWh of the GPUs alone, at their board power"
+    amount = f"{text.significant(seen.mwh)} MWh" if seen.mwh >= 1 else f"{text.significant(seen.mwh * 1e3)} kWh"
+    return f"{amount} of the GPUs alone, at their board power"

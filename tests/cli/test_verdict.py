@@ -11,10 +11,12 @@ from meshwright.cli import text
 from meshwright.cli.console import make_console, print_part
 from meshwright.cli.screens.legend import explained, legend
 from meshwright.cli.screens.plan import plan_screen
+from meshwright.cli.screens.tradeoffs import _rows_shown as rows_shown
 from meshwright.cli.screens.verdict import outlook_lines, verdict
 from meshwright.cost_models.layouts import FIELDS, FLAGS, Layout
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.explain.outlook import outlook
+from meshwright.planner.studies.gpu_curve import Tried
 
 from ..sample_plan import sample_document, sample_plan
 
@@ -119,3 +121,21 @@ def test_lines_keep_to_the_columns(monkeypatch: pytest.MonkeyPatch, columns: int
 def test_prose_has_between_40_and_80_columns(monkeypatch: pytest.MonkeyPatch, columns: str, seen: int) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert text.columns() == seen
+
+
+@pytest.mark.parametrize(("lead", "named"), [(0.2, True), (0.02, False)])
+def test_a_roomier_layout_is_named_where_the_model_does_not_tell_its_time_apart(lead: float, named: bool) -> None:
+    plan = plan_with(GROUP).model_copy(update={"ranking_lead": lead})
+    said = " ".join(verdict(plan, plan.best).split())
+    assert ("; layout 4 needs 14.8 GiB less and takes 11.4 % longer." in said) == named
+
+
+def test_round_numbers_of_gpus_are_shown_where_they_are_as_good() -> None:
+    """61 to 127 GPUs: 64 is 1 % less efficient than its neighbours, 96 5 %."""
+    less = {64: 0.99, 96: 0.95}
+    points = [Tried(num_gpus=n, status="searched", efficiency=less.get(n, 1.0)) for n in range(61, 128)]
+    shown = [points[index].num_gpus for index in rows_shown(points, 5, None, 0.02)]
+    assert 64 in shown
+    assert 96 not in shown
+    assert (shown[0], shown[-1]) == (61, 127)
+    assert 64 not in [points[index].num_gpus for index in rows_shown(points, 5, None, 0.0)]
