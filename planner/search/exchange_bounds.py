@@ -8,7 +8,7 @@ worked out once for all nodes that share the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,8 +32,32 @@ from .top_k import TIE
 
 # What is sent once per step, and the optimizer, depend on these and on whether the schedule is a V: on no switch.
 _READ = ("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch", "pp", "vpp", "dp", "offload")
+_WORTH, _LEFT_OUT = 0.1, 8  # share of nodes cut that is worth the work; batches between two that are asked for without
+_LATE = 0.3  # weight of the last batch in what was cut of late
 _STAYS = 1 - TIE  # bytes are summed in another order here than where a layout is priced
 _SCATTERED = 2  # the least ZeRO stage that sends gradients of every micro-batch; stage 3 sends no less
+
+
+@dataclass(eq=False)
+class CutShares:
+    """The share of the nodes asked for that raised bounds have cut of late, by level. Where it is small, few batches
+    are asked for: the first may be unlike the later ones."""
+
+    of_level: dict[int, float] = field(default_factory=dict)
+    left_out: dict[int, int] = field(default_factory=dict)  # batches since the last one that was asked for
+
+    def asks(self, level: int) -> bool:
+        """Whether bounds of the next batch are raised."""
+        if self.of_level.get(level, 1.0) >= _WORTH or self.left_out.get(level, 0) >= _LEFT_OUT:
+            self.left_out[level] = 0
+            return True
+        self.left_out[level] = self.left_out.get(level, 0) + 1
+        return False
+
+    def learn(self, level: int, cut: float) -> None:
+        """Take the share of a batch that was cut."""
+        known = self.of_level.get(level, cut)
+        self.of_level[level] = known + _LATE * (cut - known)
 
 
 @dataclass(frozen=True)
@@ -44,6 +68,7 @@ class ExchangeBounds:
     rates: Rates
     memory_bytes: float
     limit_s: float
+    cut_shares: CutShares
 
     @property
     def problem(self) -> Problem:
@@ -53,13 +78,14 @@ class ExchangeBounds:
         """[n] bounds of nodes of `level` without what is sent once per step (`lower_bounds.bound` of the relaxed
         batch), raised by it."""
         near = np.flatnonzero(seconds <= self.limit_s) if np.isfinite(self.limit_s) else np.empty(0, np.int64)
-        if not len(near):
+        if not len(near) or not self.cut_shares.asks(level):
             return seconds
         nodes = _Nodes(self, batch.tables, select(dict(batch.layouts), near), batch.key[near], level)
         out = seconds.copy()
         raised = nodes.raised(seconds[near])
         # Where nothing fits, the cuts by memory say so.
         out[near] = np.where(np.isfinite(raised), raised, seconds[near])
+        self.cut_shares.learn(level, float((out[near] > self.limit_s).mean()))
         return out
 
 

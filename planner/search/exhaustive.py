@@ -25,7 +25,7 @@ from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
-from .exchange_bounds import ExchangeBounds
+from .exchange_bounds import CutShares, ExchangeBounds
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
 from .mesh_bounds import MeshBounds
@@ -77,6 +77,7 @@ class Search:
         self.start, self.tally = start, tally
         # [level, which] of the rows that were asked, the share that seconds and that bytes have cut of late.
         self.cut_share = np.zeros((LEAVES, 2))
+        self.exchange_cuts = CutShares()
         self.has_expanded = False  # a batch of meshes
         self.stopped: str | None = None
         self.open_bound = np.inf  # least bound of the nodes that a stopped search left
@@ -229,7 +230,8 @@ class Search:
 
     def _raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
         limit_s = np.inf if self.objective == "memory" else self.threshold
-        return ExchangeBounds(self.branching, self.rates, self.memory_bytes, limit_s).raised(seconds, batch, level)
+        exchanges = ExchangeBounds(self.branching, self.rates, self.memory_bytes, limit_s, self.exchange_cuts)
+        return exchanges.raised(seconds, batch, level)
 
     def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
         return build_ledger.build(self.problem, tables, Layouts(columns), key)

@@ -13,7 +13,7 @@ from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.step import lower_bounds
 from meshwright.planner.search import exchange_bounds
 from meshwright.planner.search.branching import Branching
-from meshwright.planner.search.exchange_bounds import ExchangeBounds
+from meshwright.planner.search.exchange_bounds import CutShares, ExchangeBounds
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.tree import MESH_FIELDS, Columns, Count, select
 
@@ -50,7 +50,7 @@ def bounds() -> Iterator[tuple[Any, Any, Any]]:
             batch = build_ledger.build(case.space.problem, tables, Layouts(relaxed), index)
             seconds, _ = lower_bounds.bound(batch, case.rates, states_known=level == 2, memory=False)
             for limit_s in np.quantile(seconds, [0.5, 1.0]):
-                exchanges = ExchangeBounds(branching, case.rates, case.memory_bytes, float(limit_s))
+                exchanges = ExchangeBounds(branching, case.rates, case.memory_bytes, float(limit_s), CutShares())
                 raised = exchanges.raised(seconds, batch, level)
                 yield seconds, raised, step_s
 
