@@ -25,11 +25,10 @@ from meshwright.cost_models.arrays import Ints
 from meshwright.cost_models.layouts import Layouts
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.step import step
-from meshwright.planner.accuracy.calibrate import LEFT_OUT_FILE
+from meshwright.planner.accuracy.fold_report import LEFT_OUT_FILE, fold_report
 from meshwright.planner.accuracy.outcome import ErrorStatistics, RunOutcome, error_statistics
 from meshwright.planner.accuracy.plan_path import PathSummary, compared
 from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
-from meshwright.planner.accuracy.sweeps import sweeps_of
 from meshwright.planner.accuracy.validate import outcome, validate
 from meshwright.planner.api import plan
 from meshwright.planner.request.load import Request, load_request
@@ -145,15 +144,13 @@ SETS: dict[str, Callable[[RunOutcome], bool]] = {
 }
 
 
-def left_out() -> dict[str, Any]:
-    """Errors (percent) and regret by the shipped fit, by fits that saw no run of the same model and cluster, and by
-    fits that saw no run of the same source. The fit wrote the last two (`planner/accuracy/calibrate.py`)."""
+def folds() -> dict[str, Any]:
+    """Errors (percent) by the shipped fit and by fits that saw nothing like a run, and the report of
+    `validate --folds`."""
     shipped = [outcome(case) for case in read_cases(shipped_files(), Problems([]))]
     predicted = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
-    stages = {"shipped": shipped}
-    for place, name in enumerate(("without_its_group", "without_its_source")):
-        known = {run: values[place] for run, values in predicted.items()}
-        stages[name] = [replace(run, step_s=known.get(run.id, run.step_s)) for run in shipped]
+    stages = {"shipped": shipped, "left_out": [replace(run, step_s=predicted.get(run.id, [run.step_s])[0])
+                                               for run in shipped]}  # fmt: skip
     errors: dict[str, dict[str, Any]] = {}
     for name, member in SETS.items():
         for stage, runs in stages.items():
@@ -161,11 +158,19 @@ def left_out() -> dict[str, Any]:
             if statistics:
                 shown = {"median": round(100 * statistics.median, 1), "mean": round(100 * statistics.mean, 1)}
                 errors.setdefault(name, {"count": statistics.count})[stage] = shown
-    regret = {}
-    for name in ("vTrain multi-node", "vTrain single-node"):
-        groups = sweeps_of([run for run in stages["without_its_group"] if SETS[name](run)])
-        regret[name] = round(100 * float(np.mean([group.regret for group in groups])), 1)
-    return {"left_out_error_percent": errors, "left_out_regret_percent": regret}
+    report = fold_report()
+    return {
+        "left_out_error_percent": errors,
+        "left_out_order_percent": report.order and {"median": round(100 * report.order.median, 1),
+                                                    "mean": round(100 * report.order.mean, 1)},
+        "left_out_regret_percent": {
+            kind: round(100 * item.choice.mean_regret, 1) for kind, item in report.sweeps.items()
+        },
+        "left_out_coverage_percent": {
+            name: {"covers": round(100 * item.covered, 1), "unseen_cells": round(100 * item.covered_unseen, 1),
+                   "half_width": round(100 * item.half_width, 1)} for name, item in report.coverage.items()
+        },
+    }  # fmt: skip
 
 
 def accuracy() -> dict[str, Any]:
@@ -186,7 +191,7 @@ def accuracy() -> dict[str, Any]:
         "choice_regret_percent": round(100 * choice.mean_regret, 1) if choice else None,
         "choice_regret_percent_by_sweep": {group.group: round(100 * group.regret, 1) for group in groups},
         "interval_coverage_percent": round(100 * summary.coverage.covered, 1) if summary.coverage else None,
-        **left_out(),
+        **folds(),
     }
 
 

@@ -12,6 +12,7 @@ from ...errors import InputError
 from .. import options
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable
+from ..screens import folds as folds_screen
 from ..screens import tuned_plans as plans_screen
 from ..screens import validate as validate_screen
 
@@ -47,6 +48,10 @@ OtherHardware = Annotated[
         "--other-hardware", help="Judge the shipped runs of TPUs, AMD, Gaudi, Trainium.", show_default=False
     ),
 ]
+Folds = Annotated[
+    bool,
+    typer.Option("--folds", help="Predict each shipped run by a fit that saw nothing like it.", show_default=False),
+]
 Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the picture.", show_default=False)]
 
 
@@ -55,6 +60,7 @@ def command(
     files: Files = None,
     plans: Plans = None,
     core: Core = False,
+    folds: Folds = False,
     stack: Stack = None,
     plot: Plot = None,
     keep_going: KeepGoing = False,
@@ -73,12 +79,19 @@ def command(
     Examples:
       meshwright validate --no-rows
       meshwright validate runs.yaml --core --plot errors.png
+      meshwright validate --folds
       meshwright validate --other-hardware --no-rows
       meshwright validate --plans tuned.yaml --jobs 2
     """
     terminal: Terminal = context.obj
-    if plans:
-        given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot, "--other-hardware": other_hardware}
+    given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot, "--other-hardware": other_hardware}
+    if folds:
+        rest = {**given, "--plans": plans, "--keep-going": keep_going, "--rows": rows}
+        if clash := [name for name, value in rest.items() if value]:
+            hint = "leave them out: `meshwright validate --folds`"
+            raise InputError(f"--folds and {', '.join(clash)}: folds are of the shipped runs", hint=hint)
+        _judge_folds(terminal)
+    elif plans:
         if clash := [name for name, value in given.items() if value]:
             hint = "leave one of them out"
             raise InputError(f"--plans and {', '.join(clash)}: plans have no measurements", hint=hint)
@@ -124,6 +137,16 @@ def _predict_other(terminal: Terminal, *, core: bool, stack: str | None, rows: b
         terminal.write_json(document | {"folds": {name: asdict(errors) for name, errors in folds.items()}})
     terminal.show(validate_screen.screen(validation, rows=rows))
     terminal.show(validate_screen.folds_screen(folds))
+
+
+def _judge_folds(terminal: Terminal) -> None:
+    from ...planner.accuracy.fold_report import fold_report
+
+    with terminal.progress("predicting") as progress:
+        report = fold_report(progress)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation-folds", **report.to_dict()})
+    terminal.show(folds_screen.screen(report))
 
 
 def _judge_plans(terminal: Terminal, files: list[Path], *, jobs: int, keep_going: bool, rows: bool) -> None:

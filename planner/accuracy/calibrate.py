@@ -1,43 +1,28 @@
 """`meshwright calibrate`: constants of a stack from runs of one's own.
 
-`python -m meshwright.planner.accuracy.calibrate`: those that ship, from the shipped runs; with `--intervals` only the
-file of intervals, from the predictions of runs left out that an earlier fit wrote.
-
-A user's runs move the numbers of their stack family only: devices and links rest on many more runs. The shipped
-calibration moves every constant of profiles/rates/constants.py, from its prior.
+A user's runs move the numbers of their stack family only: devices and links rest on many more runs (ship.py).
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from typing import Generic, TypeVar
 
 from ...errors import InputError
-from ...profiles.io.folders import PUBLISHED
 from ...profiles.rates import calibration, constants
-from ...profiles.rates.calibration import PRIORS, Calibration
+from ...profiles.rates.calibration import Calibration
 from ...profiles.stack.load import family_of, has_own_facts
 from ...profiles.stack.stack_file import stack_text
-from ..evaluation import intervals
-from . import interval_fit
 from .batch_pricing import rates_of
 from .calibrate_report import CalibrationReport, report
-from .cross_validation import Progress, Runs, Study, study
-from .reserve_fit import reserve_share
+from .cross_validation import Progress, Study, study
 from .row import Case
-from .runs import Problems, read_cases, shipped_files
-from .validate import outcome
+from .runs import Problems, read_cases
 
 LEAST_RUNS = 3  # a scalar from fewer says more about the run than about the stack
-LEFT_OUT_FILE = PUBLISHED / "left_out.json"
 Report = TypeVar("Report", covariant=True)
 
 
@@ -154,78 +139,3 @@ def _certainty(constant: constants.Constant, spread: float) -> str:
 
 def _plain(value: float) -> str:
     return f"{value:.3g}"
-
-
-def ship(progress: Progress | None = None) -> Study:
-    """The study of the shipped runs from the bare priors."""
-    cases = list(read_cases(shipped_files(), Problems([])))
-    used = Used.of(cases)
-    return study(used.cases, constants.constants(), PRIORS, "fitted", progress)
-
-
-def shipped_text(studied: Study, reserve: float) -> str:
-    """calibrated.yaml: every constant's value, in the shape of the files that it is laid over. reserve: the share that
-    the allocator reserves over tensors (reserve_fit.py)."""
-    fitted = studied.fit
-    values = constants.values_at(fitted.constants, fitted.z.tolist())
-    nested = Calibration.of({c.place: value for c, value in zip(fitted.constants, values, strict=True)}, "")
-    counts = Counter(constant.entry.scope for constant in fitted.constants)
-    lines = [
-        "# Written by `python -m meshwright.planner.accuracy.calibrate` from catalogue/published/; do not edit.\n",
-        "# Priors: stacks/*.yaml and assumptions.yaml. Meaning of each number: profiles/rates/constants.py.\n",
-        f"source: {len(studied.runs.cases)} published runs\n",
-        f"constants: {{{', '.join(f'{scope}: {count}' for scope, count in sorted(counts.items()))}}}\n",
-    ]  # fmt: skip
-    assumed = {**nested.assumptions, "allocator": {"reserve_share": reserve}}
-    for root, block in (("stacks", nested.stacks), ("assumptions", assumed)):
-        lines.append(f"{root}:\n")
-        for name, facts in sorted(block.items()):
-            lines.append(f"  {name}: {flow(facts)}\n")
-    return "".join(lines)
-
-
-def flow(value: Any) -> str:
-    """YAML in one line, four significant digits: a fit says no more."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in sorted(value.items())) + "}"
-    return repr(float(f"{value:.4g}"))
-
-
-def left_out_text(studied: Study) -> str:
-    """left_out.json: id -> step seconds by a fit without the run's model and cluster, and without its source."""
-    rows = zip(studied.runs.cases, studied.across_groups, studied.across_sources, strict=True)
-    left_out = {case.id: [float(f"{value:.5g}") for value in pair] for case, *pair in rows}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(pair)}" for name, pair in left_out.items())
-    return f"{{\n{lines}\n}}\n"
-
-
-def interval_text(left_out: Mapping[str, Sequence[float]]) -> str:
-    """intervals.yaml, from the table of left_out.json and the shipped runs."""
-    shipped = list(read_cases(shipped_files(), Problems([])))
-    runs = Runs.of([case for case in shipped if case.id in left_out])
-    across_groups, across_sources = np.array([left_out[case.id] for case in runs.cases]).T
-    weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
-    known, new = (
-        interval_fit.measured_factors(runs.cases, runs.log_measured - np.log(predicted), weight)
-        for predicted in (across_groups, across_sources)
-    )
-    ranking = interval_fit.measured_ranking(runs.cases, np.log(across_groups), runs.log_measured)
-    memory = interval_fit.measured_memory([outcome(case) for case in shipped if case.memory_scored])
-    versions = sorted({v for case in runs.cases if (v := family_of(case.stack_name)[1])})
-    return interval_fit.text(known, new, ranking, memory, versions)
-
-
-def main() -> None:
-    """Fits, and writes calibrated.yaml, the predictions of runs left out, and the intervals."""
-    if "--intervals" not in sys.argv:
-        shipped = ship(lambda done, total: print(f"{done:.0f} of {total:.0f}", flush=True))
-        reserve = reserve_share(list(read_cases(shipped_files(), Problems([]))))
-        calibration.SHIPPED_FILE.write_text(shipped_text(shipped, reserve), encoding="utf-8")
-        LEFT_OUT_FILE.write_text(left_out_text(shipped), encoding="utf-8")
-        calibration.shipped.cache_clear()  # the intervals of memory are those of the new reserve
-    left_out = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
-    intervals.FILE.write_text(interval_text(left_out), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

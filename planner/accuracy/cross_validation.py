@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...cost_models.arrays import Array, Ints
+from ...cost_models.arrays import Array, Ints, Mask
 from ...profiles.rates.calibration import Calibration
 from ...profiles.rates.constants import Constant
-from .fit import Fit, Fitter, fit, weights
+from .fit import Expansion, Fit, Fitter, fit, weights
+from .folds import folds, group_of, parts_of
 from .row import Case
 from .validate import source_of
 
 Progress = Callable[[float, float], None]
-FOLDS = 5
 _FIT_PARTS = 10  # what the full fit takes, in fits to a part of the runs
 
 
@@ -49,32 +47,11 @@ class Runs:
             return folds(self.groups), "groups"
         return np.arange(len(self.cases)), "runs"
 
-    def weight(self, used: NDArray[np.bool_]) -> Array:
+    def weight(self, used: Mask) -> Array:
         """[runs] weights of a fit that sees the used ones only: it does not know how many runs the others are."""
         out = np.zeros(len(self.cases))
         out[used] = weights([source for source, use in zip(self.sources, used, strict=True) if use])
         return out
-
-
-def group_of(case: Case) -> str:
-    """Runs of one group share model and cluster: none of them may judge a fit that saw another. Sequence length, biases
-    or vocabulary do not make another model, nor another network another cluster."""
-    model, cluster = case.model, case.cluster
-    return f"{model.hidden} x {model.num_layers} on {cluster.num_gpus} {cluster.gpu.name}"
-
-
-def folds(groups: Sequence[str], number: int = FOLDS) -> Ints:
-    """[runs] fold of each: whole groups, the largest first, each to the fold with fewest runs; ties by digest."""
-    members: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        members.setdefault(group, []).append(i)
-    order = sorted(members, key=lambda group: (-len(members[group]), hashlib.sha256(group.encode()).hexdigest()))
-    sizes, out = [0] * number, np.zeros(len(groups), dtype=np.int64)
-    for group in order:
-        fold = sizes.index(min(sizes))
-        out[members[group]] = fold
-        sizes[fold] += len(members[group])
-    return out
 
 
 @dataclass(frozen=True)
@@ -110,35 +87,31 @@ def study(
     runs = Runs.of(cases)
     fitter = Fitter(cases, chosen, base, source)
     before = np.exp(fitter.log_seconds(np.zeros(len(chosen))))
-    everything = np.ones(len(cases), dtype=bool)
+    everything = runs.weight(np.ones(len(cases), dtype=bool))
     labels = [runs.parts[0], np.unique(runs.sources, return_inverse=True)[1]]
     fits = _Progress(progress, _FIT_PARTS + sum(int(parts.max()) + 1 for parts in labels) + len(chosen))
-    full = fit(fitter, runs.log_measured, runs.weight(everything))
+    full = fit(fitter, runs.log_measured, everything)
+    around = fitter.expansion(full.z, np.log(full.seconds))
     fits.advance(_FIT_PARTS)
-    groups, sources = (_left_out(fitter, runs, full, parts, fits) for parts in labels)
-    frozen = [_without(fitter, runs, full, j, fits) for j in range(len(chosen))]
-    return Study(runs, full, before, groups, sources, np.array(frozen).reshape(-1, len(cases)))
-
-
-def _without(fitter: Fitter, runs: Runs, full: Fit, frozen: int, fits: _Progress) -> Array:
-    """[runs] step seconds of a fit with the constant `frozen` (its index) at its prior."""
-    weight = runs.weight(np.ones(len(runs.cases), dtype=bool))
-    fits.advance()
-    return fit(fitter, runs.log_measured, weight, near=full, frozen=frozen).seconds
-
-
-def left_out_fit(fitter: Fitter, runs: Runs, full: Fit, part: NDArray[np.bool_]) -> Fit:
-    """The fit to all runs but `part`. The full fit is where it starts from, which the place of least loss does not
-    depend on, and lends it derivatives, which say how predictions move and not what was measured."""
-    return fit(fitter, runs.log_measured, runs.weight(~part), near=full)
-
-
-def _left_out(fitter: Fitter, runs: Runs, full: Fit, labels: Ints, fits: _Progress) -> Array:
-    out = np.empty(len(runs.cases))
-    for label in np.unique(labels):
-        part = labels == label
-        out[part] = left_out_fit(fitter, runs, full, part).seconds[part]
+    groups, sources = (left_out(fitter, around, runs, parts_of(parts), fits.advance) for parts in labels)
+    frozen = np.empty((len(chosen), len(cases)))
+    for j in range(len(chosen)):
+        z = around.least(runs.log_measured, everything, frozen=j)
+        frozen[j] = fitter.part_seconds(z, np.ones(len(cases), dtype=bool))
         fits.advance()
+    return Study(runs, full, before, groups, sources, frozen)
+
+
+def left_out(
+    fitter: Fitter, around: Expansion, runs: Runs, parts: Iterable[tuple[Mask, Mask]],
+    advance: Callable[[], None] = lambda: None,
+) -> Array:  # fmt: skip
+    """[runs] step seconds of every part by a fit to the runs outside `unseen`. parts: (part, unseen), masks of runs."""
+    out = np.full(len(runs.cases), np.nan)
+    for part, unseen in parts:
+        z = around.least(runs.log_measured, runs.weight(~unseen))
+        out[part] = fitter.part_seconds(z, part)
+        advance()
     return out
 
 

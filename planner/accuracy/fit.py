@@ -2,7 +2,8 @@
 
 Minimises, over z (prior widths from the prior means), with w the weight of a run and rho soft-l1:
     sum_i w_i rho(log(predicted_i / measured_i) / SCATTER) + sum_j z_j^2
-by Gauss-Newton with derivatives by differences; a constant prices only the runs that it can move.
+by Gauss-Newton with derivatives by differences; a constant prices only the runs that it can move. Fits to parts of the
+runs are taken from the second-order expansion of the predictions around the full fit (`Expansion`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from .row import Case
 
 SCATTER = 0.05  # of log time: what the best number per stack leaves (FIDELITY)
 ROBUST = 2.0  # scatters beyond which a run counts as an outlier
-STEP = 0.05  # of differences, in prior widths
-ROUNDS, INNER = 10, 5  # times that derivatives are taken, steps with each of them
 # In prior widths.
+STEP = 0.05  # of differences
+WIDE_STEP = 1.0  # of the differences of an expansion: fits to parts of the runs go that far
 CONVERGED = 1e-3  # a step that ends a round
 NEAR = 0.1  # a first step of a round that makes it the last one
-CLOSE = 0.02  # a step that ends a round of a fit that starts at another fit
-FAR = 1.0  # the distance from that other fit up to which its derivatives are used
+ROUNDS, INNER = 10, 5  # times that derivatives are taken, steps with each of them
+HALVINGS = 3  # of a step that does not lower the loss; then derivatives are taken anew
+PART_STEPS = 50  # of a fit to a part of the runs, which costs no pricing
 # Sources whose rows are composed of fewer measurements (profiles/catalogue/published/README.md).
 INDEPENDENT = {"VIA-Research/vTrain ground_truth_single.csv": 30}
 
@@ -50,8 +52,6 @@ class Fit:
     z: Array
     # [constants] width of the posterior over that of the prior.
     spread: Array
-    # [runs, constants] derivatives of log seconds by z.
-    slopes: Array
     # The constants at z.
     calibration: Calibration
     # [runs] predicted step seconds at z.
@@ -68,7 +68,8 @@ class Fitter:
         self.base, self.source = base, source
         self.batches = Batches(cases, self.at(np.zeros(len(self.constants))))
         self.moved = [self._moved(constant) for constant in self.constants]
-        self.bounds = tuple(np.array([constant.bounds for constant in self.constants]).reshape(-1, 2).T)
+        low, high = np.array([constant.bounds for constant in self.constants]).reshape(-1, 2).T
+        self.bounds: tuple[Array, Array] = (low, high)
 
     def at(self, z: Array) -> Calibration:
         return table.calibration_at(self.constants, z.tolist(), self.base, self.source)
@@ -85,61 +86,102 @@ class Fitter:
 
     def derivatives(self, z: Array, at_z: Array) -> Array:
         """[runs, constants] of log seconds, given those at z."""
-        out = np.zeros((len(at_z), len(z)))
-        for j in range(len(z)):
+        return (self._beside(z, STEP) - at_z[:, None]) / STEP
+
+    def expansion(self, z: Array, at_z: Array) -> Expansion:
+        """Log seconds to second order in every constant around z, given those at z."""
+        up, down = (self._beside(z, step) for step in (WIDE_STEP, -WIDE_STEP))
+        slopes, curvature = (up - down) / (2 * WIDE_STEP), (up + down - 2 * at_z[:, None]) / WIDE_STEP**2
+        return Expansion(z, at_z, slopes, curvature, self.bounds)
+
+    def _beside(self, z: Array, step: float) -> Array:
+        """[runs, constants] log seconds with one constant each `step` away from z."""
+        out = np.empty((len(self.batches.cases), len(z)))
+        for j, moved in enumerate(self.moved):
             there = z.copy()
-            there[j] += STEP
-            moved = self.batches.seconds(self.at(there), store=False, only=self.moved[j])
-            out[:, j] = (np.log(moved) - at_z) / STEP
+            there[j] += step
+            out[:, j] = np.log(self.batches.seconds(self.at(there), store=False, only=moved))
         return out
 
+    def part_seconds(self, z: Array, part: NDArray[np.bool_]) -> Array:
+        """[runs of the part] step seconds at z; no other run is priced."""
+        chosen = {i for i, batch in enumerate(self.batches.batches) if part[batch.index].any()}
+        return self.batches.seconds(self.at(z), store=False, only=chosen)[part]
 
-def fit(
-    fitter: Fitter, log_measured: Array, weight: Array, near: Fit | None = None, frozen: int | None = None
-) -> Fit:
-    """The z of least loss. weight: [runs], 0 leaves a run out; frozen: index of a constant that stays at its prior.
 
-    Derivatives are taken anew until a step with new ones is short. The derivatives of a fit that is near serve as they
-    are, unless the constants end up further from it than FAR.
-    """
-    z = np.zeros(len(fitter.constants)) if near is None else near.z.copy()
-    free = np.arange(len(z)) != frozen
-    z[~free] = 0.0
-    at_z, used = fitter.log_seconds(z), np.empty((0, 0))
+@dataclass(frozen=True)
+class Expansion:
+    """Log seconds of runs around a place, to second order; constants are taken not to sharpen each other's effect."""
+
+    z: Array  # [constants] the place
+    at_z: Array  # [runs] log seconds there
+    slopes: Array  # [runs, constants]
+    curvature: Array  # [runs, constants] second derivatives
+    bounds: tuple[Array, Array]  # of z
+
+    def least(self, log_measured: Array, weight: Array, frozen: int | None = None) -> Array:
+        """The z of least loss. weight: [runs], 0 leaves a run out; frozen: a constant that stays at its prior."""
+        low, high = self.bounds
+        z = np.clip(self.z, low, high)
+        free = np.arange(len(z)) != frozen
+        z[~free] = 0.0
+        for _ in range(PART_STEPS):
+            away = z - self.z
+            slopes = self.slopes + self.curvature * away
+            log_seconds = self.at_z + (self.slopes + self.curvature * away / 2) @ away
+            there = np.clip(z + _newton(slopes, log_seconds - log_measured, weight, z, free, self.bounds), low, high)
+            step, z = np.abs(there - z).max(initial=0.0), there
+            if step < CONVERGED:
+                break
+        return np.asarray(z)
+
+
+def fit(fitter: Fitter, log_measured: Array, weight: Array) -> Fit:
+    """The z of least loss. weight: [runs], 0 leaves a run out. Derivatives are taken anew until a step with new ones
+    is short."""
+    z = np.zeros(len(fitter.constants))
+    at_z, slopes = fitter.log_seconds(z), np.empty((0, 0))
     steps = 0
-    for turn in range(ROUNDS):
-        borrowed = near is not None and turn == 0
-        used = near.slopes if near is not None and borrowed else fitter.derivatives(z, at_z)
-        first = np.inf
+    for _ in range(ROUNDS):
+        slopes = fitter.derivatives(z, at_z)
+        first = 0.0
         for inner in range(INNER):
-            z, at_z, step = _move(fitter, used, log_measured, weight, z, at_z, free)
+            z, at_z, step = _move(fitter, slopes, log_measured, weight, z, at_z)
             steps += 1
             first = step if inner == 0 else first
-            if step < (CLOSE if near is not None else CONVERGED):
+            if step < CONVERGED:
                 break
-        if (near is not None and np.abs(z - near.z).max() < FAR) if borrowed else first < NEAR:
+        if first < NEAR:
             break
-    _, curvature = _normal_equations(used, at_z - log_measured, weight, z)
+    _, curvature = _normal_equations(slopes, at_z - log_measured, weight, z)
     spread = np.sqrt(np.diag(np.linalg.inv(curvature)))
-    return Fit(fitter.constants, z, spread, used, fitter.at(z), np.exp(at_z), steps)
+    return Fit(fitter.constants, z, spread, fitter.at(z), np.exp(at_z), steps)
 
 
-def _move(
-    fitter: Fitter, slopes: Array, log_measured: Array, weight: Array, z: Array, at_z: Array, free: NDArray[np.bool_]
-) -> tuple[Array, Array, float]:
-    """One Gauss-Newton step of the free constants inside the bounds, halved until the loss falls: z, log seconds
-    there, longest move."""
-    low, high = fitter.bounds
-    gradient, curvature = _normal_equations(slopes, at_z - log_measured, weight, z)
+def _newton(
+    slopes: Array, residual: Array, weight: Array, z: Array, free: NDArray[np.bool_], bounds: tuple[Array, Array]
+) -> Array:
+    """One Gauss-Newton step of the free constants that are not held by a bound."""
+    low, high = bounds
+    gradient, curvature = _normal_equations(slopes, residual, weight, z)
     movable = free & ~((z <= low) & (gradient > 0)) & ~((z >= high) & (gradient < 0))
     move = np.zeros(len(z))
     move[movable] = -np.linalg.solve(curvature[np.ix_(movable, movable)], gradient[movable])
+    return move
+
+
+def _move(
+    fitter: Fitter, slopes: Array, log_measured: Array, weight: Array, z: Array, at_z: Array
+) -> tuple[Array, Array, float]:
+    """One step inside the bounds, halved until the loss falls: z, log seconds there, longest move (0: no step)."""
+    low, high = fitter.bounds
+    move = _newton(slopes, at_z - log_measured, weight, z, np.ones(len(z), dtype=bool), fitter.bounds)
     before = loss(at_z - log_measured, weight, z)
-    for _ in range(8):
+    for _ in range(HALVINGS):
         there = np.clip(z + move, low, high)
         log_seconds = fitter.log_seconds(there)
         if loss(log_seconds - log_measured, weight, there) <= before:
-            return there, log_seconds, float(np.abs(there - z).max())
+            return there, log_seconds, float(np.abs(there - z).max(initial=0.0))
         move = move / 2
     # The batches compare the next constants with those of the last call, which must be z again.
     fitter.log_seconds(z)

@@ -7,43 +7,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...cost_models.arrays import Array
 from ..evaluation.intervals import CLAIMED, KINDS, kind_of
 from .fit import weights
 from .outcome import RunOutcome
 from .row import Case
 from .validate import source_of
 
+LEAST_RUNS = 15  # of a kind, below which percentiles say little
 MEMORY_SHARES = 21  # from the least to the greatest ratio in steps of 5 %
 NEAR_BEST = 1.3  # times the best: layouts that a choice is between
 
 
 _HEADER = """\
-# Measured step time over predicted, 5th and 95th percentile by kind of run, each run predicted by a fit without it.
-# versions: of software that the runs know. known: without the run's model and cluster; new: without its source. The
-# wider of the percentiles of all runs and of those in which a source weighs as the root of its runs. ranking: the
-# predicted lead from which the faster of two layouts of a sweep is the faster one nine times in ten; indifference: the
-# lead below which it is so less than six times in ten. memory: measured peak memory over predicted, the least and then
-# in steps of 5 % of the runs; a source weighs as the root of its runs. Written by
-# `python -m meshwright.planner.accuracy.calibrate`; do not edit.
+# Measured step time over predicted, 5th and 95th percentile by kind of run. Each run is predicted by a fit without its
+# source and without its model family on its GPU generation. versions: of software that the runs know. known: all runs;
+# narrow: those with products in fp8 or fp4; new: runs whose software is known by its family only; assumed: runs whose
+# GPU borrows the efficiencies of another generation. ranking: the predicted lead from which the faster of two layouts
+# of a sweep is the faster one nine times in ten; indifference: the lead below which it is so less than six times in
+# ten. memory: measured peak memory over predicted, the least and then in steps of 5 % of the runs; a source weighs as
+# the root of its runs. Written by `python -m meshwright.planner.accuracy.ship`; do not edit.
 """
+Table = dict[str, tuple[float, float, int]]  # kind -> (low, high, runs)
 
 
-def measured_factors(
-    cases: Sequence[Case], log_ratio: NDArray[np.float64], weight: NDArray[np.float64]
-) -> dict[str, tuple[float, float, int]]:
-    """(low, high, runs) of every kind: quantiles of measured over predicted, the wider of those in which every run
-    weighs the same (a large sweep must be covered) and those with `weight` (and must not stand for all others)."""
-    kinds, factors = np.array([kind_of(case.regime) for case in cases]), {}
+def measured_factors(regimes: Sequence[str], log_ratio: Array) -> Table:
+    """Quantiles of measured over predicted of every kind. A kind with fewer than LEAST_RUNS runs takes those of all
+    dense kinds together, and has none if these are as few."""
+    kinds = np.array([kind_of(regime) for regime in regimes])
+    table: Table = {}
     for kind in KINDS:
         chosen = kinds == kind
-        if chosen.any():
-            ways = (np.ones(int(chosen.sum())), weight[chosen])
-            low, high = ([weighted_quantile(log_ratio[chosen], way, share) for way in ways]
-                         for share in ((1 - CLAIMED) / 2, (1 + CLAIMED) / 2))  # fmt: skip
-            factors[kind] = (float(np.exp(min(low))), float(np.exp(max(high))), int(chosen.sum()))
-    return factors
+        if chosen.sum() < LEAST_RUNS and kind != "moe":
+            chosen = kinds != "moe"
+        if chosen.sum() >= LEAST_RUNS:
+            low, high = np.exp(np.quantile(log_ratio[chosen], [(1 - CLAIMED) / 2, (1 + CLAIMED) / 2]))
+            table[kind] = (float(low), float(high), int((kinds == kind).sum()))
+    return table
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Ranking:
 
 
 def measured_ranking(
-    cases: Sequence[Case], log_predicted: NDArray[np.float64], log_measured: NDArray[np.float64]
+    cases: Sequence[Case], log_predicted: Array, log_measured: Array
 ) -> Ranking:
     """The ranking from the sweeps, among layouts predicted near the best of theirs.
 
@@ -105,20 +106,17 @@ def measured_memory(outcomes: Sequence[RunOutcome]) -> MemoryRatios:
     return MemoryRatios(quantiles, dict(sorted(Counter(run.memory_kind for run, _ in rows).items())))
 
 
-def weighted_quantile(values: NDArray[np.float64], weight: NDArray[np.float64], share: float) -> float:
+def weighted_quantile(values: Array, weight: Array, share: float) -> float:
     """The value below which `share` of the weight lies, linear between the centres of the weights."""
     order = np.argsort(values, kind="stable")
     centres = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
     return float(np.interp(share, centres, values[order]))
 
 
-def text(
-    known: Mapping[str, tuple[float, float, int]], new: Mapping[str, tuple[float, float, int]], ranking: Ranking,
-    memory: MemoryRatios, versions: Sequence[str],
-) -> str:  # fmt: skip
+def text(tables: Mapping[str, Table], ranking: Ranking, memory: MemoryRatios, versions: Sequence[str]) -> str:
     """The file."""
     lines = [_HEADER, "versions:\n", *(f"- {version}\n" for version in versions)]
-    for name, table in (("known", known), ("new", new)):
+    for name, table in tables.items():
         lines.append(f"{name}:\n")
         lines += [f"  {kind}: {{low: {low:.3f}, high: {high:.3f}, runs: {runs}}}\n"
                   for kind, (low, high, runs) in table.items()]  # fmt: skip

@@ -2,13 +2,12 @@
 
 Moves the constants of OTHER_TABLE (profiles/rates/constants.py) to the runs of profiles/catalogue/published/other, over
 the calibration of the other runs, which stays as it is. Writes calibrated_other.yaml, and the step seconds of fits that
-saw no run of the run's cell: its source, family of models and generation of devices, all three.
+saw no run of the run's cell (folds.py): these generations have too few sources to leave out more.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,14 +17,14 @@ from ...cost_models.arrays import Array
 from ...profiles.io.folders import PUBLISHED
 from ...profiles.rates import calibration, constants
 from ...profiles.rates.calibration import Calibration
-from ...profiles.rates.reference_devices import generation
-from .calibrate import Used, flow
+from .calibrate import Used
 from .cross_validation import Runs
 from .fit import Fit, Fitter, fit
+from .folds import cell_of
 from .outcome import ErrorStatistics, RunOutcome
 from .row import Case
 from .runs import Problems, read_cases
-from .validate import source_of
+from .ship import flow
 
 FOLDER = PUBLISHED / "other"
 LEFT_OUT_FILE = FOLDER / "left_out.json"
@@ -36,13 +35,6 @@ def files() -> list[Path]:
     return sorted(FOLDER.glob("*.jsonl.gz"))
 
 
-def cell_of(case: Case) -> tuple[str, str, str]:
-    """(source, family of models, generation of devices). The family is the word that the model's name begins with."""
-    word = re.match(r"[a-z]+", case.model.name.lower())
-    family = word[0] if word else case.model.name
-    return source_of(case.source), family, generation(case.cluster.gpu.arch)
-
-
 def fit_other(cases: Sequence[Case], base: Calibration) -> tuple[Fit, Array]:
     """The fit to all runs, and [runs] seconds by fits that saw no run of the run's cell."""
     runs, table = Runs.of(cases), constants.constants(base, constants.OTHER_TABLE)
@@ -51,18 +43,18 @@ def fit_other(cases: Sequence[Case], base: Calibration) -> tuple[Fit, Array]:
     left_out, cells = np.empty(len(cases)), [cell_of(case) for case in cases]
     for cell in sorted(set(cells)):
         part = np.array([own == cell for own in cells])
-        left_out[part] = fit(fitter, runs.log_measured, runs.weight(~part), near=full).seconds[part]
+        left_out[part] = fit(fitter, runs.log_measured, runs.weight(~part)).seconds[part]
     return full, left_out
 
 
 def fold_errors(outcomes: Sequence[RunOutcome]) -> dict[str, ErrorStatistics]:
     """Errors of scored runs by fits that saw no run of their cell: of quality A, of all, and of each GPU."""
-    left_out = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
+    predicted = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
     errors: dict[str, list[float]] = {"quality A": [], "all": []}
     for run in outcomes:
-        if run.id not in left_out or not run.scored or run.measured_step_s is None:
+        if run.id not in predicted or not run.scored or run.measured_step_s is None:
             continue
-        error = left_out[run.id] / run.measured_step_s - 1
+        error = predicted[run.id] / run.measured_step_s - 1
         for name in ("all", run.hardware, *(["quality A"] if run.quality == "A" else [])):
             errors.setdefault(name, []).append(error)
     return {name: ErrorStatistics.of(of) for name, of in errors.items() if of}
@@ -83,9 +75,9 @@ def text_of(fitted: Fit) -> str:
 def main() -> None:
     """Fits, and writes both files."""
     cases = Used.of(list(read_cases(files(), Problems([])))).cases
-    fitted, left_out = fit_other(cases, calibration.of_runs())
+    fitted, seconds = fit_other(cases, calibration.of_runs())
     calibration.OTHER_FILE.write_text(text_of(fitted), encoding="utf-8")
-    lines = (f"{json.dumps(case.id)}: {seconds:.5g}" for case, seconds in zip(cases, left_out, strict=True))
+    lines = (f"{json.dumps(case.id)}: {step_s:.5g}" for case, step_s in zip(cases, seconds, strict=True))
     LEFT_OUT_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

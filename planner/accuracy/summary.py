@@ -135,7 +135,7 @@ def _summary(outcomes: Sequence[RunOutcome], sweeps: Sequence[Sweep], *, core: b
             by_stack=_grouped(counted, "stack", _step_statistics),
             by_family=_grouped(counted, "family", _step_statistics),
         ),
-        memory=_grouped(counted, "memory_kind", _memory_statistics),
+        memory=_grouped(counted, "memory_kind", memory_statistics),
         choice=ChoiceStatistics.of(sweeps) if sweeps else None,
         coverage=Coverage.of(outcomes),
         assumptions=dict(Counter(label for run in outcomes for label in run.assumptions).most_common()),
@@ -147,7 +147,8 @@ def _step_statistics(outcomes: Sequence[RunOutcome]) -> ErrorStatistics | None:
     return error_statistics([error for run in outcomes if (error := run.step_error) is not None])
 
 
-def _memory_statistics(outcomes: Sequence[RunOutcome]) -> MemoryStatistics | None:
+def memory_statistics(outcomes: Sequence[RunOutcome]) -> MemoryStatistics | None:
+    """Statistics of the runs whose peak memory is scored; None of none."""
     errors = [error for run in outcomes if (error := run.memory_error) is not None]
     if not errors:
         return None

@@ -15,6 +15,7 @@ from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.step import reserved_memory, step
 from ...errors import InputError
+from ...profiles.rates.reference_devices import knows_generation
 from ...profiles.stack.load import family_of
 from ...profiles.stack.stack_file import load_stacks
 from ..evaluation import intervals
@@ -69,8 +70,7 @@ def outcome(case: Case, software: StackSpec | None = None) -> RunOutcome:
         step_s, memory = predicted.step_s, predicted.peak_memory_bytes
     except InputError as error:
         refused = error.message
-    known = software is not None or intervals.is_known(case.stack_name)
-    measured, (low, high) = case.measured, intervals.factors(case.regime, known=known)
+    measured, (low, high) = case.measured, factors_of(case, software)
     return RunOutcome(
         id=case.id, source=source_of(case.source), hardware=case.cluster.gpu.name, regime=case.regime,
         stack=case.stack_name, family=case.stack.name, group=case.group, core=case.core, quality=case.quality,
@@ -90,6 +90,15 @@ def _not_priced(row: Unpriced) -> RunOutcome:
         memory_scored=False, step_s=None, measured_step_s=row.measured.step_s, peak_memory_bytes=None,
         measured_peak_memory_bytes=row.measured.peak_memory_bytes, memory_kind=row.measured.memory_kind,
         refused=row.reason, tp_pp=0, micro_batch=0, layout="",
+    )  # fmt: skip
+
+
+def factors_of(case: Case, software: StackSpec | None = None) -> intervals.Factors:
+    """The 90 % interval of a run's step time over its prediction."""
+    return intervals.factors(
+        case.regime, known=software is not None or intervals.is_known(case.stack_name),
+        narrow=intervals.is_narrow(case.workload.precision),
+        measured=knows_generation(case.cluster.gpu),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.flops import model_flops, recomputed_flops
 from ...cost_models.quantities.stages import recomputed_by_layout
 from ...cost_models.step import reserved_memory, step
+from ...profiles.rates.reference_devices import knows_generation
 from ...profiles.stack.load import is_stack
 from ..document.base import rounded
 from ..document.candidate import Candidate
@@ -60,10 +61,13 @@ def _overflow_chance(resolved: Resolved, memory: Sequence[Mapping[str, Any]]) ->
 
 
 def _interval(resolved: Resolved, layout: Layout, step_s: float) -> dict[str, float]:
-    """The 90 % interval of the step time: narrower where the software was calibrated on runs of it."""
+    """The 90 % interval of the step time: wider where it rests on software or a device that no run or table knows."""
     of_user = not is_stack(resolved.stack.name)  # a file that calibration wrote
     known = of_user or intervals.is_known(resolved.stack.name)
-    low, high = intervals.factors(regime_of(resolved.model, layout), known=known)
+    low, high = intervals.factors(
+        regime_of(resolved.model, layout), known=known, narrow=intervals.is_narrow(resolved.workload.precision),
+        measured=knows_generation(resolved.cluster.gpu),
+    )  # fmt: skip
     return {"step_s_low": step_s * low, "step_s_high": step_s * high}
 
 

@@ -1,8 +1,9 @@
 """How far a measured step time may lie from a predicted one, by kind of run, on runs that the fit did not see.
 
-Two tables: `known` for software that the shipped runs know by version (or that the user calibrated), from fits without
-the run's model and cluster; `new` for other software, from fits without the run's whole source.
-`python -m meshwright.planner.accuracy.calibrate` writes both.
+Each run was predicted by a fit without its source and without its family of models on its generation of GPUs. Further
+tables widen the interval where a prediction rests on less: products in fp8 or fp4 (`narrow`), a version of the software
+that no shipped run had (`new`), a generation of GPUs that no table measures (`assumed`).
+`python -m meshwright.planner.accuracy.ship` writes them.
 """
 
 from __future__ import annotations
@@ -38,10 +39,21 @@ def _tables() -> Mapping[str, Any]:
     return tables
 
 
-def factors(regime: str, *, known: bool) -> Factors:
-    """(low, high): the 90 % interval of a step time is the prediction times these."""
-    interval = _tables()["known" if known else "new"][kind_of(regime)]
-    return interval["low"], interval["high"]
+def factors(regime: str, *, known: bool, narrow: bool, measured: bool) -> Factors:
+    """(low, high): the 90 % interval of a step time is the prediction times these: the widest of the tables that apply.
+
+    known: the software, by version or by calibration; narrow: products in fp8 or fp4; measured: kernels of the GPU's
+    generation.
+    """
+    applies = {"known": True, "narrow": narrow, "new": not known, "assumed": not measured}
+    tables = [_tables().get(name, {}) for name, use in applies.items() if use]
+    entries = [entry for table in tables if (entry := table.get(kind_of(regime)))]
+    return min(entry["low"] for entry in entries), max(entry["high"] for entry in entries)
+
+
+def is_narrow(precision: str) -> bool:
+    """Whether products have operands of 8 bits or fewer."""
+    return precision in ("fp8", "fp4")
 
 
 def ranking_lead() -> float:

@@ -1,7 +1,7 @@
 """Headroom: GPU memory that a chosen layout leaves free, for what runs need beyond their prediction.
 
 Its default comes from the published runs whose peak memory was measured: `memory` of intervals.yaml has measured over
-predicted bytes, and `python -m meshwright.planner.accuracy.calibrate` writes it. The same ratios give the chance of
+predicted bytes, and `python -m meshwright.planner.accuracy.ship` writes it. The same ratios give the chance of
 running out, so a layout that leaves the default has a chance of at most CHANCE.
 """
 

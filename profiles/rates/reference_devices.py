@@ -75,6 +75,11 @@ def reference_device(gpu: GpuSpec) -> tuple[str, str]:
     return name, f"assumed from {name}"
 
 
+def knows_generation(gpu: GpuSpec) -> bool:
+    """Whether some GPU of its generation was measured, or it was itself, on the cluster of the user."""
+    return bool(gpu.measured) or generation(gpu.arch) in {device.generation for device in DEVICES.values()}
+
+
 def _distance(gpu: GpuSpec, device: ReferenceDevice) -> float:
     """How far two devices are from each other in peak and in memory bandwidth, as a sum of log ratios."""
     peak_ratio = base_peak(gpu) / device.peak_flops_per_s

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from meshwright.planner.accuracy import other_hardware
 from meshwright.planner.accuracy.calibrate import Used
+from meshwright.planner.accuracy.folds import Cell, cell_of
 from meshwright.planner.accuracy.row import Case
 from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.validate import validate
@@ -90,19 +91,19 @@ def test_the_fit_that_ships_is_found_again() -> None:
     for constant, z, spread in zip(fitted.constants, fitted.z, fitted.spread, strict=True):
         assert constant.value(float(z)) == pytest.approx(values[constant.place], rel=2e-3)
         assert spread < constants.UNIDENTIFIED, constant.name
-    chosen = np.array([other_hardware.cell_of(case)[1:] == ("llama", "tpu-v6e") for case in cases])
+    chosen = np.array([cell_of(case).hides(Cell("", "llama", "tpu-v6e")) for case in cases])
     slower = [replace(case, measured=replace(case.measured, step_s=2 * (case.measured.step_s or 0))) if there else case
               for case, there in zip(cases, chosen, strict=True)]  # fmt: skip
     moved = other_hardware.fit_other(slower, calibration.of_runs())[1]
     assert moved[chosen] == pytest.approx(left_out[chosen], rel=1e-2)  # by fits that saw none of them
-    others = np.array([other_hardware.cell_of(case)[1:] == ("gemma", "tpu-v6e") for case in cases])
+    others = np.array([cell_of(case).hides(Cell("", "gemma", "tpu-v6e")) for case in cases])
     assert np.all(moved[others] > 1.2 * left_out[others])
 
 
 def test_a_cell_is_left_out_whole() -> None:
-    cells = [other_hardware.cell_of(case) for case in runs()[0]]
-    assert ("AI-Hypercomputer/tpu-recipes README.md", "llama", "tpu-v6e") in cells
-    assert ("mlcommons/training_results_v5.1", "llama", "cdna4") in cells
+    cells = [cell_of(case) for case in runs()[0]]
+    assert Cell("AI-Hypercomputer/tpu-recipes README.md", "llama", "tpu-v6e") in cells
+    assert Cell("mlcommons/training_results_v5.1", "llama", "cdna4") in cells
     assert len(set(cells)) == 24
 
 
