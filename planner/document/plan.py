@@ -86,5 +86,6 @@ class Plan(DocumentPart):
     def to_json(self) -> str:
         """The document as it is written to a file."""
         document = json.loads(json.dumps(self.model_dump(mode="json")))  # keys as text, as a reader finds them
+        document.pop("document_sha256", None)  # of the file that it was read from
         document["document_sha256"] = digest_of(document)
         return json.dumps(document, sort_keys=True, indent=1) + "\n"

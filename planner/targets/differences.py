@@ -42,7 +42,7 @@ def differences(
         differ = [name for name in {**told, **given} if name != "notes" and told.get(name) != given.get(name)]
         if differ:
             name = differ[0]
-            text = f"{name.removeprefix('model.')} is {given.get(name)}, plan.json has {told.get(name)}"
+            text = _in_words(name.removeprefix("model."), given.get(name), told.get(name))
             problem = places.problem(text, entry.fields, _HINT)
             out.append(replace(problem, line=problem.line or _first_line(places)))
         else:
@@ -54,6 +54,14 @@ def differences(
     others = (name for name in dict.fromkeys((*settings, *planned)) if name not in known and changes(name)
               and not _same(name, settings, planned))  # fmt: skip
     return out + [_of_option(name, settings, planned, places, changes(name)) for name in others]
+
+
+def _in_words(name: str, given: Any, planned: Any) -> str:
+    """The difference; of two lists of one length, that of the first entries that differ."""
+    if isinstance(given, list | tuple) and isinstance(planned, list | tuple) and len(given) == len(planned):
+        first = next(i for i, pair in enumerate(zip(given, planned, strict=True)) if pair[0] != pair[1])
+        return f"entry {first + 1} of {name} is {given[first]}, plan.json has {planned[first]}"
+    return f"{name} is {given}, plan.json has {planned}"
 
 
 def not_judged(places: Places, changes: Callable[[str], str]) -> list[str]:

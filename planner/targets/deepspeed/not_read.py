@@ -30,10 +30,12 @@ HARMLESS = (
 def modernise(arguments: Arguments) -> None:
     """Names what is kept elsewhere than a plan has it."""
     given = arguments.settings
-    for block in ("offload_param", "offload_optimizer"):
+    on_drives = given.get("zero_optimization.offload_optimizer.device") == "nvme"  # the technique zero-infinity
+    planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", *["nvme"] * on_drives)}
+    for block, devices in planned.items():
         name = f"zero_optimization.{block}.device"
         device = str(given.get(name, "none"))
-        if device not in ("none", "cpu" if block == "offload_optimizer" else "none"):
+        if device not in devices:
             arguments.gaps.append(FieldProblem(
                 f"keeps {'weights' if block == 'offload_param' else 'states'} on {device}",
                 file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name))  # fmt: skip

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.planner.document.plan import Plan
+from meshwright.planner.document.plan import Plan, digest_of
 from meshwright.planner.search import executors
 from meshwright.planner.search.executors import Processes, opened
 from meshwright.planner.studies import parallel
@@ -42,7 +42,7 @@ def plan() -> Plan:
 def changed() -> Plan:
     """Of GPUs that are free to vary."""
     request = {**plan().request, "cluster": "dgx-h100", "gpus": 16}
-    return plan().model_copy(update={"request": request})
+    return plan().model_copy(update={"request": request, "request_sha256": digest_of(request)})
 
 
 @cache

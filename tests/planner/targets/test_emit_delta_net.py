@@ -160,8 +160,9 @@ def test_scans_are_not_recomputed_by_themselves(target: str) -> None:
 def test_check_finds_an_edit_of_the_frequency() -> None:
     files = dict(emit(planned(LAYOUTS[0]), "megatron").files)
     files["megatron.args"] = files["megatron.args"].replace("--linear-attention-freq 4", "--linear-attention-freq 2")
-    (problem,) = check_files(files).problems
-    assert "another model" in problem.message
+    first, second = check_files(files).problems
+    assert "entry 2 of pattern is attention+experts, plan.json has gated_delta_net+experts" in first.message
+    assert "another model" in second.message
 
 
 def test_check_finds_a_recipe_that_builds_attention_alone() -> None:
@@ -169,8 +170,8 @@ def test_check_finds_a_recipe_that_builds_attention_alone() -> None:
     line = "            transformer_layer_spec=get_transformer_block_with_experimental_attention_variant_spec,\n"
     files["bridge_plan.py"] = files["bridge_plan.py"].replace(line, "")
     problems = check_files(files).problems
-    assert [problem.field for problem in problems] == ["model.experimental_attention_variant"]
-    assert "other specs build attention alone" in problems[0].message
+    assert [problem.field for problem in problems] == ["model", "model.experimental_attention_variant"]
+    assert "other specs build attention alone" in problems[1].message
 
 
 def test_graphs_of_attention_hold_it() -> None:

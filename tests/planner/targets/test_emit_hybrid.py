@@ -105,8 +105,9 @@ def test_stages_are_parts_of_the_pattern() -> None:
 def test_an_edit_of_the_pattern_is_found() -> None:
     files = dict(emit(planned(*PLANS[0]), "megatron").files)
     files["megatron.args"] = files["megatron.args"].replace("pattern M-M-", "pattern MM--")
-    (problem,) = check_files(files).problems
-    assert "another model" in problem.message
+    first, second = check_files(files).problems
+    assert "another model" in first.message
+    assert "entry 2 of pattern is mamba, plan.json has mlp" in second.message
 
 
 @pytest.mark.parametrize(("pattern", "pp", "reason"), [
