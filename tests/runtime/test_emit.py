@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_made(plan_file: Path, tmp_path: Path, capsys: p
     assert main(["emit", str(plan_file), "-d", str(tmp_path / "file" / "job")]) == 2
     said = capsys.readouterr().err
     assert "not a directory" in said
-    assert "hint: choose another `-d`" in said
+    assert "hint: choose another folder" in said
 
 
 def test_without_a_folder_it_prints(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
