@@ -44,7 +44,7 @@ def import_screen(
 
 
 def gaps_screen(imported: Imported) -> list[Part]:
-    """The screen of a config that is read in part: what is read, what is not understood, and that nothing is priced."""
+    """The screen of a config that is read in part: the fields read, the options not understood, and no price."""
     parts: list[Part] = [*_read_lines(imported), ""]
     if imported.read_layout is not None:
         parts.append(f"layout   {imported.read_layout}")

@@ -14,7 +14,7 @@ _DAY_S, _HOUR_S = 86_400.0, 3_600.0
 
 @dataclass(frozen=True)
 class Outlook:
-    """Of the whole run where its tokens are given, else of one day."""
+    """Time, tokens and cost of the whole run where its tokens are given, else of one day."""
 
     whole_run: bool
     tokens: float  # of the run, or of a day

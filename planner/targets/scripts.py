@@ -1,7 +1,7 @@
 """Options out of the files that people start a training with: a shell script, or a plain list of options.
 
-A script is followed, not run (shell/script.py). Of the commands that it would start, the one that is given options of
-a layout is read; two of them are one too many, unless they say the same.
+A script is followed, not run (shell/script.py). The reader takes the one command that is given options of a layout. Two
+such commands are refused, unless their options are equal.
 """
 
 from __future__ import annotations

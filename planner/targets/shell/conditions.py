@@ -107,13 +107,13 @@ def either(first: bool | None, second: bool | None) -> bool | None:
 
 
 def reasons(words: list[str]) -> list[str]:
-    """What a condition depends on that is not known, as the script spells it."""
+    """The unknown names and calls of a condition, as the script spells them."""
     found = [text for word in words for text in marks(word, MISSING + UNKNOWN)]
     return found or [shown(" ".join(words))]
 
 
 def is_test(node: Node) -> bool:
-    """Whether a command is a condition that can be told without running it."""
+    """Whether a command is a condition that needs no run to be decided."""
     if isinstance(node, Negated):
         return is_test(node.command)
     if isinstance(node, Chain):
@@ -128,7 +128,7 @@ def is_condition(nodes: list[Node]) -> bool:
 
 
 def depends_on(node: Node, expander: Expander) -> list[str]:
-    """What a condition depends on."""
+    """The names and calls that a condition depends on."""
     match node:
         case Negated():
             return depends_on(node.command, expander)

@@ -16,7 +16,7 @@ from ..argv import Arguments
 from ..documents import read_blocks
 from ..option_lists import OptionList
 
-# Sections without an option that a layout depends on; what `model`, `float8` and `quantize` say of it is read below.
+# Sections without an option that a layout depends on. The parts of `model`, `float8` and `quantize` that do are below.
 _OTHER_SECTIONS = (
     "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "comm", "model", "memory_estimation",
     "fault_tolerance", "validation", "quantize", "float8", "debug", "compile", "activation_checkpoint", "mx",
