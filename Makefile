@@ -7,7 +7,7 @@ UPSTREAM ?= .upstream
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help plan test test-slow test-upstream test-executors parity fuzz planted-faults kill-test lint format types figures study-table docs check \
+.PHONY: help plan test test-slow test-upstream test-executors test-browser parity fuzz planted-faults kill-test lint format types figures study-table docs check \
 	clean search-table memory-table single-gpu closed-loop closed-loop-quick tuned-plans ranking
 
 help:  ## this list
@@ -51,6 +51,10 @@ test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed  ## emitted files 
 test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local Ray cluster (Ray: 80 MB to fetch)
 	$(PIP) install -q -e '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/planner/search/test_executors.py
+
+test-browser: $(VENV)/.test-installed  ## pages in headless Chromium (1 min; skipped where `apt-get install chromium` was not)
+	$(PIP) install -q -e '.[browser]'
+	MESHWRIGHT_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/browser
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/rehearsal/parity_all.py

@@ -87,7 +87,7 @@ function map() {
     const say = () => tell(i, `${down.path} = ${down.labels[r]}, ${across.path} = ${across.labels[c]}`);
     cell.addEventListener("pointerenter", say); cell.addEventListener("focus", say);
     if (v !== null && side >= 36) el(svg, "text", {x: left + (c + .5) * side, y: 12 + (r + .5) * side, "text-anchor": "middle",
-      style: `fill:${t > .4 ? "#fff" : "#111"};font-size:10px;pointer-events:none`}, show(v));
+      style: `fill:${t > .69 ? "#fff" : "#000"};font-size:10px;pointer-events:none`}, show(v));
   });
   const every = Math.ceil(16 / side);
   down.labels.forEach((label, r) => { if (r % every === 0) el(svg, "text", {x: left - 6, y: 12 + (r + .5) * side, "text-anchor": "end"}, label); });

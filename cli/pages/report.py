@@ -64,7 +64,7 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[
 
     head = f"<thead><tr>{cells([esc(name) for name in columns], 'th')}</tr></thead>" if any(columns) else ""
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f"<div class=scroll><table>{head}<tbody>{body}</tbody></table></div>"
+    return f"<div class=scroll tabindex=0><table>{head}<tbody>{body}</tbody></table></div>"
 
 
 def code(value: object) -> str:
@@ -218,7 +218,7 @@ def _picture(name: str, window: Window, stages: int) -> str:
     size = f"viewBox='0 0 {_WIDTH} {stages * _ROW + 4}' style='min-width:760px'"
     svg = (f"<svg role=img aria-label='{esc(label)}' {size}>"
            f"{''.join(parts)}</svg>")  # fmt: skip
-    return f"<p class=soft>{esc(label)}</p><div class=scroll>{svg}</div>"
+    return f"<p class=soft>{esc(label)}</p><div class=scroll tabindex=0>{svg}</div>"
 
 
 def _seats(report: Report, candidate: Candidate) -> str:
