@@ -37,7 +37,7 @@ ALLOWED = {
 }
 LEAVES = {"errors", "_version"}
 THIRD_PARTY = {
-    "cli": {"typer", "rich", "matplotlib", "pydantic"},
+    "cli": {"typer", "rich", "matplotlib", "pydantic", "jinja2"},
     "planner": {"numpy", "scipy", "pydantic", "pydantic_core", "pulp", "highspy", "networkx", "distributed", "ray"},
     "profiles": {"numpy", "scipy", "pydantic", "yaml", "torch"},
     "cost_models": {"numpy", "scipy"},

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import html
-import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..pages.templates import render
 from ..screens import sweep as sweep_screen
 from ..screens.what_if import change_lines
 
@@ -25,13 +23,9 @@ METRICS = (
 def chart_page(result: Sweep, header: str) -> str:
     """The page of a sweep."""
     title = f"What if: {' x '.join(axis.path for axis in result.axes)}"
-    changes = "".join(f"<br>{html.escape(line.strip())}" for line in change_lines(result.changes))
-    body = f"""<h1>{html.escape(title)}</h1>
-<p class="soft">{html.escape(header)}<br>held: <code>{html.escape(result.layout_id)}</code>{changes}</p>
-<p><label>Show <select id="metric"></select></label></p>
-<div id="chart"></div>
-<p id="tip" class="soft" aria-live="polite">Point at the chart.</p>"""
-    return page(title, body, f"const data = {embedded(_data(result))};\n{part('chart.js')}")
+    changes = [line.strip() for line in change_lines(result.changes)]
+    return render("chart.html", title=title, header=header, layout_id=result.layout_id, changes=changes,
+                  data=_data(result))  # fmt: skip
 
 
 def _data(result: Sweep) -> dict[str, object]:
@@ -48,29 +42,6 @@ def _data(result: Sweep) -> dict[str, object]:
         if any(_known(getattr(point.held, name)) for point in result.points)
     ]  # fmt: skip
     return {"axes": axes, "points": points, "metrics": metrics, "now": _now(result)}
-
-
-def page(title: str, body: str, script: str = "") -> str:
-    """A whole HTML document; everything it needs is in it."""
-    behaviour = f"<script>\n{script}</script>" if script else ""
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title><link rel="icon" href="data:,">
-<style>
-{part("style.css")}</style></head><body>
-{body}
-{behaviour}</body></html>
-"""
-
-
-def part(name: str) -> str:
-    """A file of cli/pages."""
-    return (Path(__file__).parent.parent / "pages" / name).read_text(encoding="utf-8")
-
-
-def embedded(data: object) -> str:
-    """JSON that is safe inside of a script element."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _side(priced: Priced | None) -> dict[str, object] | None:

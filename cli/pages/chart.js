@@ -1,4 +1,4 @@
-// Curves and maps of a study. `data` is put in front of this text by cli/chart_html.py.
+// Curves and maps of a study. `data` is put in front of this text by chart.html.
 "use strict";
 const NS = "http://www.w3.org/2000/svg", chart = document.getElementById("chart"), tip = document.getElementById("tip");
 const pick = document.getElementById("metric");

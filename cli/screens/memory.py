@@ -34,7 +34,7 @@ class StageGroup:
 
 def memory_screen(plan: Plan, candidate: Candidate) -> list[Part]:
     """Buffers by name, a column per group of equal stages."""
-    groups = _stage_groups(candidate.memory, memory_limits(candidate, capacity(plan)))
+    groups = stage_groups(candidate.memory, memory_limits(candidate, capacity(plan)))
     return [
         header(plan),
         f"{candidate.layout_id}: GiB per GPU, by pipeline stage",
@@ -70,7 +70,8 @@ def buffer_names(memory: StageMemory) -> list[str]:
     return [name for name in type(memory).model_fields if name not in no_buffers]
 
 
-def _stage_groups(stages: Sequence[StageMemory], limits: Sequence[float]) -> list[StageGroup]:
+def stage_groups(stages: Sequence[StageMemory], limits: Sequence[float]) -> list[StageGroup]:
+    """Stages by what they hold and may use, in their order."""
     groups: dict[tuple[float, StageMemory], StageGroup] = {}
     for memory, limit in zip(stages, limits, strict=True):
         key = (limit, memory.model_copy(update={"stage": 0}))

@@ -5,78 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from ...cost_models.layouts import Layout
-from ...cost_models.schedules.orders import LETTERS
-from ...cost_models.schedules.simulator import Timeline
 from ...errors import InputError
 from ...profiles.io import registry
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.link_rates import collective_rates, with_measured
 from ...profiles.stack.rates import overheads
-from ..document.candidate import Candidate
 from ..document.plan import Plan
 from ..evaluation.staged import Staged
 from ..request.load import request_from_dict
 from ..request.resolve import Resolved, resolve
 from ..studies.base import Part
-from ..studies.pricing import Priced, of_candidate
+from ..studies.pricing import HeldLayout, Priced, of_candidate
 from ..studies.sensitivity import Sensitivity
 from ..studies.what_if import chosen, refuse_groups, what_if
+from .pipeline_chart import PipelineChart, pipeline_chart
+from .price_grid import PriceGrid, price_grid
+from .rank_map import RankMap, rank_map
 
-_MOST_OPERATIONS = 2400  # drawn; a longer step shows its begin and its end
 _USED = ("peak", "memory", "sms", "tdp", "link", "pcie", "nics", "fabric", "intra", "host_memory", "price",
          "gpus_per_node", "host_memory_bandwidth", "domain")  # fmt: skip
-
-
-class Operation(Part):
-    """One block of the picture: seconds, and its letter (F forward, B backward, I and W its two halves)."""
-
-    stage: int
-    start_s: float
-    end_s: float
-    letter: str
-    chunk: int
-    micro_batch: int
-
-
-class Window(Part):
-    """A part of the step that is drawn."""
-
-    start_s: float
-    end_s: float
-    operations: tuple[Operation, ...]
-
-
-class PipelineChart(Part):
-    """The step as simulated. idle: share of the makespan, per stage."""
-
-    step_s: float
-    closed_form_s: float
-    makespan_s: float
-    num_stages: int
-    num_micro_batches: int
-    idle: tuple[float, ...]
-    windows: tuple[Window, ...]
-
-
-class Seat(Part):
-    """A GPU of the first node: its rank and coordinates along the axes."""
-
-    rank: int
-    tp: int
-    cp: int
-    dp: int
-    pp: int
-
-
-class StageSeats(Part):
-    """Ranks and nodes [first, last] of a pipeline stage."""
-
-    stage: int
-    ranks: tuple[int, int]
-    nodes: tuple[int, int]
 
 
 class Fact(Part):
@@ -95,9 +42,9 @@ class Report(Part):
     choice: int
     priced: Priced
     pipeline: PipelineChart | None
-    seats: tuple[Seat, ...]
-    stages: tuple[StageSeats, ...]
+    rank_map: RankMap
     sensitivity: Sensitivity
+    price_grid: PriceGrid
     facts: tuple[Fact, ...]
     warnings: tuple[str, ...]
 
@@ -106,66 +53,15 @@ def report(plan: Plan, choice: int = 1) -> Report:
     """The report on layout `choice`. Raises InputError if the plan has no such layout, or names what is not there."""
     candidate, resolved = chosen(plan, choice), resolve(request_from_dict(plan.request))
     refuse_groups(candidate, "a report")
-    layout = candidate.to_layout()
+    held = HeldLayout(candidate.to_layout(), candidate.partition)
     study = what_if(plan, study="sensitivity", choice=choice)
     if not isinstance(study, Sensitivity):
         raise InputError("the study of sensitivity gave something else")
     return Report(
-        choice=choice, priced=of_candidate(resolved, candidate), pipeline=_pipeline(resolved, candidate),
-        seats=_seats(resolved, layout), stages=_stages(resolved, layout), sensitivity=study,
-        facts=tuple(facts(resolved)), warnings=study.warnings,
-    )  # fmt: skip
-
-
-def _pipeline(resolved: Resolved, candidate: Candidate) -> PipelineChart | None:
-    """The simulated step; None where it is not simulated (`Staged.is_simulated`)."""
-    staged = Staged.of(resolved, candidate.to_layout(), candidate.partition, simulate=True)
-    if not staged.is_simulated:
-        return None
-    timeline = staged.timeline
-    idle = 1.0 - timeline.busy_s / max(timeline.makespan_s, 1e-300)
-    return PipelineChart(
-        step_s=staged.step_s, closed_form_s=staged.closed_s, makespan_s=timeline.makespan_s,
-        num_stages=staged.layout.pp, num_micro_batches=timeline.schedule.num_micro_batches, idle=tuple(idle.tolist()),
-        windows=tuple(_windows(timeline)),
-    )  # fmt: skip
-
-
-def _windows(timeline: Timeline) -> Iterator[Window]:
-    """The whole step, or as much of its begin and its end as has few enough operations to be told apart."""
-    total, count = float(timeline.end_s.max(initial=0.0)), len(timeline.start_s)
-    if count <= _MOST_OPERATIONS:
-        spans = [(0.0, total)]
-    else:
-        part = total * _MOST_OPERATIONS / count / 2
-        spans = [(0.0, part), (total - part, total)]
-    s = timeline.schedule
-    for low, high in spans:
-        inside = np.flatnonzero((timeline.end_s > low) & (timeline.start_s < high))
-        yield Window(start_s=low, end_s=high, operations=tuple(
-            Operation(stage=int(s.device_of_op[op]), start_s=max(float(timeline.start_s[op]), low),
-                      end_s=min(float(timeline.end_s[op]), high), letter=LETTERS[int(s.kind[op])],
-                      chunk=int(s.chunk[op]), micro_batch=int(s.micro_batch[op]))
-            for op in inside.tolist()))  # fmt: skip
-
-
-def _seats(resolved: Resolved, layout: Layout) -> tuple[Seat, ...]:
-    """The GPUs of the first node; ranks run along tp first, then cp, dp and pp."""
-    out = []
-    for rank in range(min(resolved.cluster.gpus_per_node, layout.num_gpus)):
-        rest, tp = divmod(rank, layout.tp)
-        rest, cp = divmod(rest, layout.cp)
-        pp, dp = divmod(rest, layout.dp)
-        out.append(Seat(rank=rank, tp=tp, cp=cp, dp=dp, pp=pp))
-    return tuple(out)
-
-
-def _stages(resolved: Resolved, layout: Layout) -> tuple[StageSeats, ...]:
-    per_stage, node = layout.num_gpus // layout.pp, resolved.cluster.gpus_per_node
-    return tuple(
-        StageSeats(stage=stage, ranks=(stage * per_stage, (stage + 1) * per_stage - 1),
-                   nodes=(stage * per_stage // node, ((stage + 1) * per_stage - 1) // node))
-        for stage in range(layout.pp)
+        choice=choice, priced=of_candidate(resolved, candidate),
+        pipeline=pipeline_chart(Staged.of(resolved, held.layout, held.partition, simulate=True)),
+        rank_map=rank_map(resolved.cluster, held.layout, candidate.placement), sensitivity=study,
+        price_grid=price_grid(resolved, held), facts=tuple(facts(resolved)), warnings=study.warnings,
     )  # fmt: skip
 
 

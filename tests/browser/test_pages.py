@@ -11,6 +11,7 @@ from meshwright.cli.charts.html import chart_page
 from meshwright.cli.pages.report import report_page
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.explain.report import report
+from meshwright.planner.studies.compare import Comparison
 from meshwright.planner.studies.sweep import Sweep
 from meshwright.planner.studies.what_if import what_if
 
@@ -85,3 +86,50 @@ def test_the_structure_is_the_same_on_a_phone(browser: Browser, page: tuple[str,
 
     assert wide == narrow
     check(f"page-{page[0]}", wide)
+
+
+def test_sliders_show_the_prices_of_what_if(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    plan = pipeline()
+    path.write_text(_report(plan), encoding="utf-8")
+    faster = what_if(plan, set=["gpu.peak=x2", "gpu.memory.bandwidth=x4"])
+    assert isinstance(faster, Comparison)
+    page = Seen(browser, path.as_uri(), WIDE).page
+
+    for knob, mark in ((0, "3"), (1, "4")):
+        page.locator(".knob").nth(knob).fill(mark)
+
+    assert page.locator("#priced").text_content() == f"{faster.after.held.step_s:.3g} s"
+    page.locator("#reset").click()
+    assert page.locator("#priced").text_content() == f"{plan.best.closed_s:.3g} s"
+
+
+def test_the_pipeline_zooms(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(_report(pipeline()), encoding="utf-8")
+    page = Seen(browser, path.as_uri(), WIDE).page
+    first = page.locator("rect").first
+    before = first.bounding_box()
+
+    page.locator(".zoom").fill("3")
+    page.locator(".position").fill("0")
+
+    after = first.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["width"] == pytest.approx(8 * before["width"], rel=0.01)
+    first.hover()
+    assert "forward of micro-batch 0" in (page.locator("section .readout").first.text_content() or "")
+
+
+def test_paper_has_everything_but_the_sliders(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(_report(pipeline()), encoding="utf-8")
+    page = Seen(browser, path.as_uri(), WIDE).page
+
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+
+    assert not page.locator(".live").is_visible()
+    assert page.locator("details:not([open])").count() == 0
+    assert page.pdf().startswith(b"%PDF")
