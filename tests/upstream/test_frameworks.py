@@ -27,13 +27,13 @@ from meshwright.planner.targets.setup import Setup
 from ..planner.targets.emit_corruptions import CATALOGUE, corrupted
 from ..planner.targets.emit_plans import config_of, random_plans
 from .coordinates import planned
+from .table import row
 
 if not os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON"):
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
 pytestmark = pytest.mark.upstream
 PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "")
 NUM_PLANS = 200
-TABLE: list[tuple[str, str, str]] = []
 HERE = Path(__file__).parent
 
 
@@ -62,10 +62,6 @@ def emitted(target: str) -> tuple[list[tuple[Plan, dict[str, str]]], Counter[str
         except LayoutRefusedError as error:
             refused[f"{target}: {str(error).splitlines()[-1].partition(':')[0]} (of those drawn)"] += 1
     return out[:NUM_PLANS], refused
-
-
-def row(target: str, what: str, result: str) -> None:
-    TABLE.append((target, what, result))
 
 
 @pytest.mark.parametrize("target", CATALOGUE)
@@ -142,11 +138,3 @@ def test_ranks_have_the_coordinates_of_the_plan(target: str) -> None:
             wrong += any(want[name] != value for name, value in have.items() if name != "rank")
     row(target, "rank coordinates equal", f"{ranks - wrong} of {ranks} ranks, worlds of 8 to 512")
     assert not wrong
-
-
-def test_the_table() -> None:
-    """Last: prints what was found (pytest -s)."""
-    widths = [max(len(each[column]) for each in TABLE) for column in range(3)]
-    print()
-    for line in TABLE:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

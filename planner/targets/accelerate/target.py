@@ -26,8 +26,10 @@ from ..other_layers import masked_squares, whole_mixers, whole_sequences
 from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
+from ..train_script import DEFAULTS, TRAIN_FILE, train_script
 from .older_names import CHANGES, HARMLESS, OLDER, modernise
 from .options import ARGUMENTS, OPTIMIZERS, TABLE, conflicts
+from .train_script import IMPORTS, MAIN
 
 _N = "accelerate"
 MAIN_FILE = "accelerate.yaml"
@@ -53,17 +55,19 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     """accelerate.yaml, and what the YAML cannot say as TrainingArguments."""
     settings = TABLE.write(setup)
     arguments = {key.removeprefix(ARGUMENTS): value for key, value in settings.items() if key.startswith(ARGUMENTS)}
-    note = ("training_arguments.json holds the rest of the plan: HfArgumentParser.parse_json_file, or your own loop.",
+    own = setup.layout.tp > 1  # a model is split as it is loaded, by calls that differ between releases of transformers
+    note = (f"{_ARGUMENTS_FILE} holds the rest of the plan: HfArgumentParser.parse_json_file, or your own loop.",
             f"Sequences of {setup.workload.seq_len} tokens.")  # fmt: skip
     return Job(
         name=f"{setup.model.name}-accelerate", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node,
         files={MAIN_FILE: comment((*header, *note)) + _yaml(settings),
-               _ARGUMENTS_FILE: json.dumps(arguments, indent=2, sort_keys=True) + "\n"},
+               _ARGUMENTS_FILE: json.dumps(arguments, indent=2, sort_keys=True) + "\n",
+               **({} if own else {TRAIN_FILE: train_script(setup, header, IMPORTS, MAIN)})},
         command=f'accelerate launch --config_file "$here/{MAIN_FILE}" --machine_rank "$NODE_RANK" \\\n'
                 '  --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" "$TRAIN_SCRIPT"',
-        needs={"TRAIN_SCRIPT": "your training script (transformers.Trainer or accelerate.Accelerator)"},
-        example='"$PWD/training_arguments.json"',
+        needs={"TRAIN_SCRIPT": "your training script (transformers.Trainer or accelerate.Accelerator)"} if own else {},
+        defaults={} if own else DEFAULTS, example="" if own else "--model <folder with config.json>",
     )  # fmt: skip
 
 

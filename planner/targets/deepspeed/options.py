@@ -67,10 +67,14 @@ def _experts_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _batch_write(setup: Setup) -> Settings:
+    # Without an mpu (that of a pipeline) DeepSpeed takes all ranks of AutoTP for data-parallel ones, and refuses
+    # the batch of the plan (`_batch_assertion` of DeepSpeedConfig). It needs only two of the three numbers.
+    split = setup.layout.tp > 1 and setup.layout.pp == 1
     return {
-        "train_batch_size": setup.workload.global_batch, "train_micro_batch_size_per_gpu": setup.layout.micro_batch,
+        **({} if split else {"train_batch_size": setup.workload.global_batch}),
+        "train_micro_batch_size_per_gpu": setup.layout.micro_batch,
         "gradient_accumulation_steps": setup.num_micro_batches,
-    }  # fmt: skip
+    }
 
 
 def _batch_read(settings: Settings, facts: Facts) -> Facts:

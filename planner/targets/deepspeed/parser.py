@@ -2,8 +2,8 @@
 
     python parser.py < cases.jsonl > verdicts.jsonl
 
-A case is {config, world, dp, pp, tp}: its verdict is null, or what DeepSpeedConfig says with data-parallel ranks as an
-engine would count them. Worlds are many and a process group is one, so that dp is told by an `mpu` (as engines do).
+A case is {config, world, dp, mpu}. Its verdict is null, or what DeepSpeedConfig says as deepspeed.initialize makes it:
+in a world of `world` ranks, of which an `mpu` (that of a pipeline) or the mesh of Ulysses counts `dp`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=512)
+
+def world_of(ranks: int) -> None:
+    """A process group without processes."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+
+
+world_of(512)
 import deepspeed  # noqa: E402
 from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
 
@@ -37,7 +45,8 @@ class _Ranks:
 def verdict(case: dict[str, Any]) -> str | None:
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            DeepSpeedConfig(case["config"], mpu=_Ranks(case["dp"]))
+            world_of(case["world"])
+            DeepSpeedConfig(case["config"], mpu=_Ranks(case["dp"]) if case["mpu"] else None)
     except SystemExit as error:
         return f"exit {error.code}"
     except Exception as error:

@@ -27,9 +27,11 @@ from ..other_layers import masked_squares, whole_mixers, whole_sequences
 from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
+from ..train_script import DEFAULTS, TRAIN_FILE, train_script
 from . import techniques
 from .not_read import CHANGES, HARMLESS, modernise
 from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
+from .train_script import IMPORTS, MAIN
 
 _N = "deepspeed"
 MAIN_FILE = "ds_config.json"
@@ -110,14 +112,17 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     module = _MODULE.format(header="\n".join(header), pp=setup.layout.pp, tp=setup.layout.tp, dp=setup.layout.dp,
                             recompute=setup.recompute == "full", seq_len=setup.workload.seq_len,
                             pipeline=pipeline)  # fmt: skip
+    own = setup.layout.pp > 1 or setup.layout.cp > 1  # pipelines and Ulysses need another model, which is the user's
+    script = {} if own else {TRAIN_FILE: train_script(setup, header, IMPORTS, MAIN)}
     return Job(
         name=f"{setup.model.name}-deepspeed", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node,
-        files={MAIN_FILE: json.dumps(document, indent=2, sort_keys=True) + "\n", f"{PYTHON}.py": module},
+        files={MAIN_FILE: json.dumps(document, indent=2, sort_keys=True) + "\n", f"{PYTHON}.py": module, **script},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  "$TRAIN_SCRIPT" --deepspeed_config "$here/{MAIN_FILE}"',
-        needs={"TRAIN_SCRIPT": "your training script, which calls deepspeed.initialize"}, python_path=True,
-        notes=_notes(setup),
+        needs={"TRAIN_SCRIPT": "your training script, which calls deepspeed.initialize"} if own else {},
+        defaults={} if own else DEFAULTS, python_path=True, notes=_notes(setup),
+        example="" if own else "--model <folder with config.json> --lr <learning rate>",
     )  # fmt: skip
 
 
@@ -126,9 +131,10 @@ def _notes(setup: Setup) -> tuple[str, ...]:
     out = []
     if setup.layout.pp > 1:
         out.append(f"pp {setup.layout.pp} is not in ds_config.json: build the model with ds_plan.pipeline(...)")
-    if setup.recompute == "full" and setup.layout.pp == 1:
+    if setup.recompute == "full" and setup.layout.cp > 1:
         out.append("full recomputation is not in ds_config.json: call model.gradient_checkpointing_enable()")
-    return (*out, *techniques.notes(setup))
+    rate = f"optimizer.params.{techniques.RATE}` is `auto`: {TRAIN_FILE} and Trainer fill it in, your own script must"
+    return (*out, f"`{rate}", *techniques.notes(setup))
 
 
 def _even_stages(columns: Columns, problem: Problem) -> Mask:
@@ -157,7 +163,7 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
 def _read(path: str, text: str, options: OptionList) -> Arguments:
     if path.endswith(".py"):
         return read_constants(path, text, options, PYTHON)
-    return read_config(path, text, options)
+    return techniques.without_rate(read_config(path, text, options))
 
 
 CONFIG = LaunchConfig(
@@ -171,7 +177,9 @@ CONFIG = LaunchConfig(
     reading=Reading(modernise=modernise, changes=CHANGES, harmless=HARMLESS),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
-        case=lambda files, setup: {"config": json.loads(files[MAIN_FILE]), "dp": setup.layout.dp},
+        case=lambda files, setup: {
+            "config": json.loads(files[MAIN_FILE]), "world": setup.layout.num_gpus, "dp": setup.layout.dp,
+            "mpu": setup.layout.pp > 1 or setup.layout.cp > 1},
         modules=("torch", "deepspeed"),
     ),
 )

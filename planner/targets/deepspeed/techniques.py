@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....cost_models.problem import Problem
+from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
@@ -16,7 +17,10 @@ SECONDARY = f"{_ZERO}.zero_hpz_partition_size"
 OPTIMIZER, WEIGHTS = f"{_ZERO}.offload_optimizer", f"{_ZERO}.offload_param"
 OPTIONS = (QUANTIZED_WEIGHTS, SECONDARY, QUANTIZED_GRADIENTS, f"{OPTIMIZER}.nvme_path", f"{WEIGHTS}.device",
            f"{WEIGHTS}.nvme_path", f"{WEIGHTS}.pin_memory")  # fmt: skip
-OPTIMIZER_OPTIONS = ("optimizer.type", "optimizer.params")
+PARAMS = "optimizer.params"
+OPTIMIZER_OPTIONS = ("optimizer.type", PARAMS)
+# Learning rate, a parameter that is the user's: `auto` stands in its place, as transformers fills it in.
+RATE = "lr"
 FACT = "workload.techniques"
 NVME_PATH = "/local_nvme"  # JSON reads no variable: the folder is named in `notes`
 
@@ -56,10 +60,19 @@ def optimizer_write(setup: Setup, names: Mapping[str, str]) -> Settings:
     """The optimizer; of 1-bit Adam also the step from which on the variance is frozen."""
     knobs = of(setup).get("1-bit-adam")
     if knobs is None:
-        return {"optimizer.type": names[setup.workload.optimizer]}
+        return {"optimizer.type": names[setup.workload.optimizer], PARAMS: {RATE: "auto"}}
     steps = (setup.workload.total_tokens or 0.0) / setup.workload.tokens_per_step
-    return {"optimizer.type": "OneBitAdam", "optimizer.params": {
-        "freeze_step": max(round(knobs["warmup"] * steps), 1), "cuda_aware": False, "comm_backend_name": "nccl"}}
+    return {"optimizer.type": "OneBitAdam", PARAMS: {
+        RATE: "auto", "freeze_step": max(round(knobs["warmup"] * steps), 1), "cuda_aware": False,
+        "comm_backend_name": "nccl"}}  # fmt: skip
+
+
+def without_rate(arguments: Arguments) -> Arguments:
+    """The settings without the learning rate, of which a plan says nothing."""
+    params = arguments.settings.get(PARAMS)
+    if isinstance(params, Mapping):
+        arguments.settings[PARAMS] = {name: value for name, value in params.items() if name != RATE}
+    return arguments
 
 
 def optimizer_read(settings: Settings, facts: Facts) -> Facts:

@@ -34,6 +34,8 @@ class Job:
     environment: Mapping[str, str | None] = field(default_factory=dict)
     # Variables that only the user knows -> their meaning.
     needs: Mapping[str, str] = field(default_factory=dict)
+    # Variables that a user may set -> what they are otherwise, as a shell reads it between double quotes.
+    defaults: Mapping[str, str] = field(default_factory=dict)
     # Whether Python must find the files as modules.
     python_path: bool = False
     # Steps that the files leave to the user.
@@ -87,6 +89,7 @@ def node_script(job: Job) -> str:
         "#!/bin/sh\n", comment((*job.header, *usage)), "set -euf\n",
         'here=$(cd "$(dirname "$0")" && pwd)\n',
         *(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()),
+        *(f': "${{{name}:={value}}}"\n' for name, value in job.defaults.items()),
         f'NODE_RANK=${{NODE_RANK:-0}} MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}} MASTER_PORT=${{MASTER_PORT:-{PORT}}}\n',
         *_environment(job), 'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"\n' if job.python_path else "",
         _devices(job), f'exec {job.command} "$@"\n',

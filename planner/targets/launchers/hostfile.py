@@ -28,7 +28,8 @@ def files(job: Job) -> dict[str, str]:
     script = _SCRIPT.format(
         header=comment((*job.header, *usage)), nodes=job.num_nodes,
         needs="".join(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()),
-        exported="".join(f" -x {name}" for name in job.needs),
+        exported="".join((*(f" -x {name}" for name in job.needs),
+                          *(f" ${{{name}:+-x {name}}}" for name in job.defaults))),
     )  # fmt: skip
     return {"hostfile": comment(known) + listed, "launch-mpi.sh": script}
 

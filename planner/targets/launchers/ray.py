@@ -26,6 +26,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 NUM_NODES = {nodes}
 GPUS_PER_NODE = {gpus}
 NEEDS = {needs}
+MAY_HAVE = {may_have}
 FILES = {files}
 
 
@@ -34,7 +35,7 @@ def node(config):
     folder = Path(tempfile.mkdtemp())
     for name, text in config["files"].items():
         (folder / name).write_text(text, encoding="utf-8")
-    environment = dict(os.environ, **config["needs"])
+    environment = dict(os.environ, **config["given"])
     environment["NODE_RANK"] = str(train.get_context().get_world_rank())
     environment["MASTER_PORT"] = "{port}"  # MASTER_ADDR is set by Ray, whose own port is in use
     subprocess.run(["sh", str(folder / "launch.sh"), *config["arguments"]], env=environment, check=True)
@@ -47,7 +48,7 @@ if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     config = {{
         "files": {{name: (here / name).read_text(encoding="utf-8") for name in FILES}},
-        "needs": {{name: os.environ[name] for name in NEEDS}},
+        "given": {{name: os.environ[name] for name in [*NEEDS, *MAY_HAVE] if name in os.environ}},
         "arguments": sys.argv[1:],
     }}
     TorchTrainer(
@@ -73,7 +74,7 @@ def files(job: Job) -> dict[str, str]:
     names = sorted({*job.files, "launch.sh"})
     driver = _DRIVER.format(
         header=comment((*job.header, usage)), nodes=job.num_nodes, gpus=job.gpus_per_node,
-        needs=json.dumps(dict(job.needs)), files=json.dumps(names), port=PORT,
+        needs=json.dumps(dict(job.needs)), may_have=json.dumps(list(job.defaults)), files=json.dumps(names), port=PORT,
     )  # fmt: skip
     return {"launch_ray.py": driver, "launch.sh": node_script(job)}
 

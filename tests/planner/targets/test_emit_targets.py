@@ -16,6 +16,7 @@ from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.importing import FORMATS
 from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.config_modules import read_config_module
 from meshwright.planner.targets.documents import read_config
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
@@ -255,3 +256,34 @@ def test_kubernetes_names_are_labels_of_dns(name: str) -> None:
     for text in LAUNCHERS["kubernetes"].files(job).values():
         found = [document["metadata"]["name"] for document in yaml.safe_load_all(text)]
         assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", each) and len(each) <= 63 for each in found), found
+
+
+SCRIPTS = {"accelerate": ("dp64-mbs1-z3-rfull", "tp8-nosp-dp8-mbs1-z3-rfull"),
+           "deepspeed": ("tp8-nosp-dp8-mbs1-z1-rfull", "tp8-nosp-pp4-dp2-mbs1-z1-rfull")}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", SCRIPTS)
+def test_a_training_script_comes_along_where_the_layout_needs_no_other_model(target: str) -> None:
+    with_script, without = (emit(plan_of(layout), target, "hostfile").files for layout in SCRIPTS[target])
+    assert "SEQUENCE_LENGTH = 8192\nPARAMETERS = 70_553_706_496  #" in with_script["train.py"]
+    assert ': "${TRAIN_SCRIPT:=$here/train.py}"\n' in with_script["launch.sh"]
+    assert "${TRAIN_SCRIPT:+-x TRAIN_SCRIPT}" in with_script["launch-mpi.sh"]
+    assert "train.py" not in without
+    assert ': "${TRAIN_SCRIPT:?must be your training script' in without["launch.sh"]
+
+
+def test_the_learning_rate_of_deepspeed_is_a_marked_place() -> None:
+    plan = plan_of("tp8-nosp-dp8-mbs1-z1-rfull")
+    written = emit(plan, "deepspeed")
+    config = json.loads(written.files["ds_config.json"])
+    assert config["optimizer"]["params"] == {"lr": "auto"}
+    assert any("`optimizer.params.lr` is `auto`" in warning for warning in written.warnings)
+    filled = written.files["ds_config.json"].replace('"auto"', "0.0003")
+    assert check_files({**written.files, "ds_config.json": filled}).problems == []
+
+
+def test_deepspeed_gets_no_batch_that_it_would_refuse() -> None:
+    """Without an mpu its config counts the ranks of AutoTP as data-parallel ones."""
+    split = json.loads(emit(plan_of("tp8-nosp-dp8-mbs1-z1-rfull"), "deepspeed").files["ds_config.json"])
+    assert "train_batch_size" not in split
+    assert split["train_micro_batch_size_per_gpu"] * split["gradient_accumulation_steps"] * 8 == 512

@@ -54,7 +54,7 @@ def test_deepspeed_says_the_technique_and_reads_it_back(name: str, tmp_path: Pat
     if name == "1-bit-adam":
         steps = 1e9 / (64 * 2048)
         assert config["optimizer"] == {"type": "OneBitAdam", "params": {
-            "freeze_step": round(0.15 * steps), "cuda_aware": False, "comm_backend_name": "nccl"}}
+            "lr": "auto", "freeze_step": round(0.15 * steps), "cuda_aware": False, "comm_backend_name": "nccl"}}
     assert check_files(files).problems == []
     (tmp_path / "ds_config.json").write_text(files["ds_config.json"], encoding="utf-8")
     imported = import_config("deepspeed", [tmp_path / "ds_config.json"], {

@@ -2,10 +2,10 @@
 # dp16-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15.7 s per step predicted
 # Plan 85ce0a916264, layout 1. Written by meshwright 0.1.0; options checked against accelerate 1.15.0 (pypi).
 # Starts the ranks of one node. On every node:
-#   TRAIN_SCRIPT=... MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh "$PWD/training_arguments.json"
+#   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --model <folder with config.json>
 set -euf
 here=$(cd "$(dirname "$0")" && pwd)
-: "${TRAIN_SCRIPT:?must be your training script (transformers.Trainer or accelerate.Accelerator)}"
+: "${TRAIN_SCRIPT:=$here/train.py}"
 NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
 exec accelerate launch --config_file "$here/accelerate.yaml" --machine_rank "$NODE_RANK" \
   --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT" "$TRAIN_SCRIPT" "$@"

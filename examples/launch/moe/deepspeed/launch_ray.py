@@ -15,6 +15,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 NUM_NODES = 2
 GPUS_PER_NODE = 8
 NEEDS = {"TRAIN_SCRIPT": "your training script, which calls deepspeed.initialize"}
+MAY_HAVE = []
 FILES = ["ds_config.json", "ds_plan.py", "launch.sh"]
 
 
@@ -23,7 +24,7 @@ def node(config):
     folder = Path(tempfile.mkdtemp())
     for name, text in config["files"].items():
         (folder / name).write_text(text, encoding="utf-8")
-    environment = dict(os.environ, **config["needs"])
+    environment = dict(os.environ, **config["given"])
     environment["NODE_RANK"] = str(train.get_context().get_world_rank())
     environment["MASTER_PORT"] = "29500"  # MASTER_ADDR is set by Ray, whose own port is in use
     subprocess.run(["sh", str(folder / "launch.sh"), *config["arguments"]], env=environment, check=True)
@@ -36,7 +37,7 @@ if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     config = {
         "files": {name: (here / name).read_text(encoding="utf-8") for name in FILES},
-        "needs": {name: os.environ[name] for name in NEEDS},
+        "given": {name: os.environ[name] for name in [*NEEDS, *MAY_HAVE] if name in os.environ},
         "arguments": sys.argv[1:],
     }
     TorchTrainer(

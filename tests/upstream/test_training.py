@@ -1,0 +1,71 @@
+"""A tiny model trains from emitted files: two ranks over gloo on the CPU, three steps, and the loss falls.
+
+MESHWRIGHT_UPSTREAM_PYTHON names the Python that has the frameworks. Those that need a GPU are `not run`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from meshwright.planner import api
+from meshwright.planner.targets.emit import emit
+
+from .table import row
+
+PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "")
+if not PYTHON:
+    pytest.skip("`make test-upstream` runs these", allow_module_level=True)
+pytestmark = pytest.mark.upstream
+STAND_IN = Path(__file__).parent / "gpu_stand_in"
+CONFIG = """{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 128,
+"tie_word_embeddings": false}"""
+# Target -> (layout, arguments of launch.sh, variables that put two CPU ranks in the place of GPUs).
+CASES = {
+    "accelerate": ("dp2-mbs2-z3-rfull", "--from_scratch --max_steps 3 --learning_rate 3e-3",
+                   {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": str(STAND_IN)}),
+    "deepspeed": ("dp2-mbs2-z3-rfull", "--from-scratch --steps 3 --lr 3e-3", {"DS_ACCELERATOR": "cpu"}),
+    "deepspeed-tp": ("tp2-nosp-dp1-mbs2-z1-rnone", "--from-scratch --steps 3 --lr 3e-3", {"DS_ACCELERATOR": "cpu"}),
+}  # fmt: skip
+
+
+def losses(text: str) -> list[float]:
+    """The losses of steps that train.py of either framework prints."""
+    return [float(loss) for loss in re.findall(r"(?:'loss': '?|step \d+  loss )(\d+\.\d+)", text)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_tiny_model_trains(name: str, tmp_path: Path) -> None:
+    target = name.partition("-")[0]
+    layout, given, environment = CASES[name]
+    model, folder = tmp_path / "model", tmp_path / "run"
+    model.mkdir()
+    folder.mkdir()
+    (model / "config.json").write_text(CONFIG, encoding="utf-8")
+    plan = api.evaluate(None, layout, model=str(model / "config.json"), cluster="2xh100-sxm-80gb", seq_len=64,
+                        global_batch=16, target=target)  # fmt: skip
+    for file, text in emit(plan, target).files.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    path = f"{Path(PYTHON).absolute().parent}{os.pathsep}{os.environ['PATH']}"
+    # The first run of DeepSpeed compiles its optimizer: minutes.
+    done = subprocess.run(
+        ["sh", str(folder / "launch.sh"), "--model", str(model), *shlex.split(given)], cwd=tmp_path, text=True,
+        capture_output=True, check=False, timeout=1200,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29571", **environment, "PATH": path},
+    )  # fmt: skip
+    found = losses(done.stdout + done.stderr)
+    assert len(found) == 3, (done.stdout + done.stderr)[-4000:]
+    row(target, f"trains {layout} on 2 CPU ranks", " > ".join(f"{loss:.3f}" for loss in found))
+    assert found[0] > found[1] > found[2]
+    assert "parameters, the planned model" not in done.stderr
+
+
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan"])
+def test_what_needs_a_gpu_is_not_run(target: str) -> None:
+    row(target, "trains three steps", "not run: needs a GPU")
+    pytest.skip(f"{target} needs a GPU")
