@@ -6,7 +6,8 @@
 
 The rule of the draw: of each kind, all files of the repositories in REPOSITORIES that match its patterns, in the order
 of sha256("owner/name path"), at most `each` of a repository, the first `count`; a script that forks have under the same
-name is drawn once. Nobody chooses a file. No text is stored in this repository;
+name is drawn once; of a Python file with several functions that make a config one function, in the same order. Nobody
+chooses a file. No text is stored in this repository;
 `CORPUS=folder pytest tests/planner/targets/test_import_corpus.py` reads them.
 """
 
@@ -41,6 +42,12 @@ class Kind:
     each: int
     # Regular expression that the path must not match.
     without: str = r"(^|/)(tests?|unit_tests|functional_tests|\.github)/"
+    # The format that reads it; "": that of its own name.
+    format: str = ""
+    # Repositories to draw from, at HEAD; (): those of REPOSITORIES and RELEASES.
+    repositories: tuple[str, ...] = ()
+    # Regular expression with the name of a function that makes a config: one of them is drawn of each file; "": none.
+    function: str = ""
 
 
 KINDS = {
@@ -60,6 +67,12 @@ KINDS = {
                                            r"(?ms)\A(?!.*^finetuning_type:)"), 8, 4),
     "nanotron": Kind((".yaml",), (r"(?m)^parallelism:", r"(?m)^tokens:"), 6, 6),
     "maxtext": Kind((".yml",), ("(?m)^base_emb_dim:",), 5, 5),
+    "bridge-recipes": Kind((".py",), (r"(?m)^def \w+_config\(.*ConfigContainer:", r"/recipes/|cfg\.model\."), 10, 10,
+                           format="megatron-bridge", repositories=("NVIDIA-NeMo/Megatron-Bridge",),
+                           function=r"(?m)^def (\w+_config)\(.*ConfigContainer:"),
+    "torchtitan-modules": Kind((".py",), (r"(?m)^def \w+\(\) -> Trainer\.Config:",), 8, 8,
+                               format="torchtitan", repositories=("pytorch/torchtitan",),
+                               function=r"(?m)^def (\w+)\(\) -> Trainer\.Config:"),
 }  # fmt: skip
 REPOSITORIES = (
     "0traced/frontier-finetuning", "AI-Hypercomputer/maxtext", "AlignmentResearch/robust-llm-2024",
@@ -94,10 +107,11 @@ def _git(clones: Path, repository: str, *arguments: str) -> str:
     return done.stdout.decode("utf-8", errors="replace")
 
 
-def _candidates(clones: Path, kind: Kind) -> Iterator[tuple[str, str, str]]:
-    """(repository, commit, path) of all files that match a kind."""
-    for repository in (*REPOSITORIES, *RELEASES):
-        commit = _git(clones, repository, "rev-parse", f"{RELEASES.get(repository, 'HEAD')}^{{commit}}").strip()
+def _candidates(clones: Path, kind: Kind) -> Iterator[tuple[str, str, str, str]]:
+    """(repository, commit, path, function) of all files that match a kind; function: "" where none is drawn."""
+    releases = {} if kind.repositories else RELEASES
+    for repository in kind.repositories or (*REPOSITORIES, *RELEASES):
+        commit = _git(clones, repository, "rev-parse", f"{releases.get(repository, 'HEAD')}^{{commit}}").strip()
         for path in _git(clones, repository, "ls-tree", "-r", "--name-only", commit).splitlines():
             if not path.endswith(kind.suffixes) or re.search(kind.without, path):
                 continue
@@ -106,20 +120,22 @@ def _candidates(clones: Path, kind: Kind) -> Iterator[tuple[str, str, str]]:
             except subprocess.CalledProcessError:  # a clone without its largest files
                 continue
             if all(re.search(pattern, text) for pattern in kind.holds):
-                yield repository, commit, path
+                names = re.findall(kind.function, text) if kind.function else [""]
+                yield repository, commit, path, min(names, key=lambda name: _hash(path, name))
 
 
-def draw(clones: Path) -> Iterator[tuple[str, str, str, str]]:
-    """(kind, repository, commit, path) of the files that the rule gives."""
+def draw(clones: Path) -> Iterator[dict[str, str]]:
+    """Kind, repository, commit, path and perhaps function of the files that the rule gives."""
     for name, kind in KINDS.items():
         found = sorted(_candidates(clones, kind), key=lambda item: _hash(item[0], item[2]))
         taken: Counter[str] = Counter()
         scripts: set[str] = set()
-        for repository, commit, path in found:
+        for repository, commit, path, function in found:
             if taken[repository] < kind.each and taken.total() < kind.count and Path(path).name not in scripts:
                 taken[repository] += 1
                 scripts |= {Path(path).name} if name == "megatron-args" else set()
-                yield name, repository, commit, path
+                chosen = {"function": function} if function else {}
+                yield {"kind": kind.format or name, "repository": repository, "commit": commit, "path": path} | chosen
 
 
 def _hash(repository: str, path: str) -> str:
@@ -159,8 +175,8 @@ def main() -> None:
     if given.what == "draw":
         if given.clones is None:
             parser.error("draw needs --clones")
-        for kind, repository, commit, path in draw(given.clones):
-            print(f"- {{kind: {kind}, repository: {repository}, commit: {commit}, path: {path}}}")
+        for item in draw(given.clones):
+            print(f"- {{{', '.join(f'{name}: {value}' for name, value in item.items())}}}")
     elif given.folder is None:
         parser.error("fill needs the folder to write")
     else:
