@@ -12,7 +12,7 @@ from ..cost_models.degrees import interleaving_group
 from ..cost_models.layouts import Layout
 from ..cost_models.quantities.params import total_parameters
 from ..errors import FieldProblem, InputError, UnknownNameError
-from ..profiles.model.load import load_model, model_names
+from ..profiles.model.load import catalogued, load_model, model_names
 from .document.plan import Plan
 from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
@@ -20,14 +20,19 @@ from .request.resolve import Resolved, resolve
 from .switches.registry import SWITCHES
 from .targets.argv import Arguments
 from .targets.facts import layout_of, request_part
-from .targets.option_lists import OptionList, option_list
+from .targets.import_format import Compared, Format, of_target
+from .targets.model_names import known_model
+from .targets.option_lists import OptionList
 from .targets.options import Facts, Table
+from .targets.readers.registry import READERS
 from .targets.reading import fields_of, read_facts, refuse_foreign
 from .targets.registry import TARGETS
 from .targets.switch_options import SWITCH
 
-# Format -> the target and its launch config, in the order of screens.
-FORMATS = {config.import_format: (target, config) for target in TARGETS.values() if (config := target.config)}
+# Format by name, in the order of screens.
+FORMATS: dict[str, Format] = {
+    entry.name: entry for entry in (*filter(None, map(of_target, TARGETS.values())), *READERS)
+}
 
 
 @dataclass(frozen=True)
@@ -99,26 +104,25 @@ def import_config(
     """
     if kind not in FORMATS:
         raise UnknownNameError("format", kind, FORMATS)
-    target, config = FORMATS[kind]
-    options, warning = option_list(target.name, version)
+    source = FORMATS[kind]
+    options, warning = source.option_list(version)
     files = {str(path): _text(path) for path in paths}
-    arguments = config.import_files(files, options, script_arguments)
+    arguments = source.read(files, options, script_arguments)
     if not arguments.program:
-        refuse_foreign(arguments, files, target.framework)
+        refuse_foreign(arguments, files, source.framework, kind)
     if arguments.problems:
         raise InputError.of(arguments.problems)
     if not arguments.settings and not arguments.gaps:
-        hint = config.import_hint or f"is it a config of {target.name}?"
-        raise InputError(f"{', '.join(map(str, paths))}: no option of {target.framework} in it", hint=hint)
-    table = config.table(options)
+        raise InputError(f"{', '.join(map(str, paths))}: no option of {source.framework} in it", hint=source.hint)
+    table = source.table(options)
     facts = read_facts(arguments, table)
     assumed = [*arguments.notes, *facts.pop("notes", [])]
     read = len(set(arguments.settings) & table.options)
-    about = _About(f"{target.framework} {options}", read, arguments.unknown, len(arguments.settings) - read,
+    about = _About(f"{source.framework} {options}", read, arguments.unknown, len(arguments.settings) - read,
                    (warning,) if warning else ())  # fmt: skip
     if arguments.gaps:
         return _with_gaps(facts, arguments, table, given, about, assumed)
-    return _whole(facts, arguments, table, options, given, target.name, about, assumed)
+    return _whole(facts, arguments, table, options, given, source.compared(facts), about, assumed)
 
 
 @dataclass(frozen=True)
@@ -133,14 +137,15 @@ class _About:
 
 
 def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList, given: Mapping[str, Any],
-           target: str, about: _About, assumed: list[str]) -> Imported:  # fmt: skip
+           compared: Compared, about: _About, assumed: list[str]) -> Imported:  # fmt: skip
     """The import of a config that is understood."""
-    request = _request(facts, arguments, options, given, target, assumed)
+    request = _request(facts, arguments, options, given, compared, assumed)
     resolved = resolve(request)
-    layout = layout_of(facts, resolved.cluster.num_gpus)
+    layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
     if "batch_per_rank" in facts and "global_batch" not in given:
         # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
-        request = load_request(None, {**_request_fields(request), "global_batch": facts["batch_per_rank"] * layout.dp})
+        batch = {"global_batch": facts["batch_per_rank"] * layout.dp}
+        request = request.model_copy(update={"workload": request.workload.model_copy(update=batch)})
     assumed += _regrouped(facts, layout, resolved.workload.global_batch)
     settings = _settings(facts, resolved, layout)
     return Imported(
@@ -200,14 +205,15 @@ def _text(path: Path | str) -> str:
 
 
 def _request(
-    facts: Facts, arguments: Arguments, options: OptionList, given: Mapping[str, Any], target: str, assumed: list[str]
+    facts: Facts, arguments: Arguments, options: OptionList, given: Mapping[str, Any], compared: Compared,
+    assumed: list[str],
 ) -> Request:
     """A request out of the facts, with `given` on top of them."""
-    fields: dict[str, Any] = {"target": target}
+    fields: dict[str, Any] = {"target": compared.target, **compared.fields}
     model = _model(facts, options, assumed)
     if model is not None:
         fields["model"] = model
-    for name in ("seq_len", "global_batch", "optimizer", "expert_capacity_factor"):
+    for name in ("seq_len", "global_batch", "optimizer", "expert_capacity_factor", "lora", "train_layers"):
         if (value := facts.get(f"workload.{name}")) is not None:
             fields[name] = value
     if techniques := facts.get("workload.techniques"):
@@ -219,7 +225,7 @@ def _request(
         fields["gpus"] = gpus
     fields |= {name: value for name, value in given.items() if value is not None}
     if "model" not in fields:
-        raise InputError("the config does not say which model it trains", hint="add `--model NAME` (`show models`)")
+        raise _no_model(facts.get("model_name"))
     if "cluster" not in fields and "gpu" not in fields:
         ranks = f"it starts {gpus} ranks: " if gpus else ""
         raise InputError("the config does not say on which GPUs it runs",
@@ -233,21 +239,6 @@ def _request(
             flag = f"--{name.replace('_', '-')}"
             assumed.append(f"{flag} is not in the config: the default of `plan` is taken")
     return load_request(None, fields)
-
-
-def _request_fields(request: Request) -> dict[str, Any]:
-    """The flat arguments of a request, to make another one from."""
-    work = request.workload
-    fields: dict[str, Any] = {"model": request.model, "target": request.target, "seq_len": work.seq_len,
-                           "precision": work.precision, "optimizer": work.optimizer,
-                           "technique": work.techniques,
-                           "expert_capacity_factor": work.expert_capacity_factor,
-                           "moe_aux_loss_coeff": work.moe_aux_loss_coeff,
-                           "mtp_layers": work.mtp_layers}  # fmt: skip
-    for name in ("cluster", "gpu", "gpus", "stack"):
-        if (value := getattr(request, name)) is not None:
-            fields[name] = value
-    return fields
 
 
 def _num_gpus(facts: Facts, arguments: Arguments) -> int:
@@ -270,6 +261,10 @@ def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, A
             assumed.append("the vocabulary is the tokenizer's: 128,256 taken; `--model` names another")
         described.setdefault("max_positions", facts.get("workload.seq_len", 4096))
         return _catalogued(described)
+    if (hub := facts.get("model_name")) and (spec := known_model(hub)) is not None:
+        if catalogued(hub) is None:
+            assumed.append(f"{hub} is taken for {spec.name}: `--model` names another")
+        return spec.name
     name = facts.get("registered")
     entry = next((model for model in options.models if model.name == name), None)
     if entry is None:
@@ -283,6 +278,13 @@ def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, A
     taken = max(same_shapes, key=lambda spec: spec.rope_scaling is not None)
     assumed.append(f"{name} is taken for {taken.name}, with its rotary positions: `--model` names another")
     return taken.name
+
+
+def _no_model(name: str | None) -> InputError:
+    if name is None:
+        return InputError("the config does not say which model it trains", hint="add `--model NAME` (`show models`)")
+    return InputError(f"the model {name} is not in the catalogue",
+                      hint="add `--model FOLDER` with its config.json, or the name of one of its shapes")  # fmt: skip
 
 
 def _catalogued(described: dict[str, Any]) -> dict[str, Any]:

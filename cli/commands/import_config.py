@@ -22,7 +22,8 @@ def command(
     kind: Annotated[
         str,
         typer.Argument(metavar="FORMAT", show_default=False,
-                       help="megatron-args, megatron-bridge, torchtitan, deepspeed, accelerate."),
+                       help="megatron-args, megatron-bridge, torchtitan, deepspeed, accelerate, hf-trainer, "
+                    "axolotl, llama-factory, nemo, nanotron, maxtext."),
     ],
     files: Annotated[
         list[Path],
@@ -41,7 +42,7 @@ def command(
     arguments: Annotated[
         list[str] | None,
         typer.Option("--arg", metavar="V", show_default=False,
-                     help="Positional parameter of a script, in turn; NAME=V sets a variable, 3=V the third."),
+                     help="Parameter of a script, in turn; NAME=V sets a variable or an option, 3=V the third one."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -62,6 +63,7 @@ def command(
       meshwright import megatron-args train.sh --cluster dgx-h100:8
       meshwright import megatron-args train.sh --cluster dgx-h100:8 --arg TP=4
       meshwright import deepspeed ds.json --model qwen3-8b --cluster dgx-h100:2
+      meshwright import axolotl lora.yaml --cluster dgx-h100:1
     """
     from ...errors import NoFeasibleLayoutError, UnsupportedError
     from ...planner import api

@@ -95,5 +95,8 @@ def _indented(line: str) -> str:
 
 
 def _next(plan: Plan, saved_as: str | None) -> str:
+    if (target := Facts.of(plan).target) == "any":
+        kept = f"{saved_as} keeps it" if saved_as else "`-o plan.json` keeps it"
+        return f"Next: set its layout in your own file; {kept}"
     saved = f"meshwright emit {saved_as}" if saved_as else "add `-o plan.json`, then meshwright emit plan.json"
-    return f"Next: {saved} --to {Facts.of(plan).target}"
+    return f"Next: {saved} --to {target}"

@@ -12,9 +12,12 @@ _LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "v
            "cuda_graphs", "micro_batch", "zero", "recompute", "offload", "offload_layers", "offload_modules",
            "precision")  # fmt: skip
 
+# Value of the fact `replicas` where each node holds a copy of the sharded states.
+NODES = "nodes"
 
-def layout_of(facts: Facts, num_gpus: int) -> Layout:
-    """The layout on `num_gpus` GPUs. Raises InputError where the degrees do not fit that number."""
+
+def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
+    """The layout on `num_gpus` GPUs of `num_nodes` nodes. Raises InputError where the degrees do not fit them."""
     tp, cp, pp = (int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
     if tp * cp * pp < 1 or num_gpus % (tp * cp * pp):
         raise InputError(
@@ -27,7 +30,7 @@ def layout_of(facts: Facts, num_gpus: int) -> Layout:
             f"tp {tp} x cp {cp} x pp {pp} x dp {stated} = {tp * cp * pp * stated}, but there are {num_gpus} GPUs",
             hint=f"dp {dp} would fit",
         )
-    replicas = int(facts.get("replicas", 1))
+    replicas = num_nodes if facts.get("replicas") == NODES else int(facts.get("replicas", 1))
     if dp % replicas:
         raise InputError(f"{replicas} replicas of the sharded states do not divide dp {dp}", hint="a divisor of dp")
     known = {name: facts[name] for name in _LAYOUT if name in facts}

@@ -130,31 +130,38 @@ def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem
     return out
 
 
-# Keys by which a file is known -> whose it is, and the format that reads it.
-_FOREIGN = (
-    (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory"),
-    (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl"),
-    (r"(?m)^(exp_manager|trainer):", "NeMo"), (r"(?m)^(tokens|parallelism):", "nanotron"),
-    (r"(?m)^(base_emb_dim|ici_\w+_parallelism|dcn_\w+_parallelism):", "MaxText"),
-    (r"\"?per_device_train_batch_size\"?\s*:", "transformers' TrainingArguments"),
-    (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate: `import accelerate`"),
-    (r"\"zero_optimization\"", "DeepSpeed: `import deepspeed`"),
-    (r"(?m)^\[(parallelism|training)\]", "torchtitan: `import torchtitan`"),
-    (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM: `import megatron-args`"),
+# Keys by which a file is known, its framework, and the format that reads it; of two that fit the first.
+_LOOKS_LIKE = (
+    (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory", "llama-factory"),
+    (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl", "axolotl"),
+    (r"(?m)^(exp_manager|trainer):", "NeMo", "nemo"), (r"(?m)^(tokens|parallelism):", "nanotron", "nanotron"),
+    (r"(?m)^(base_emb_dim|ici_\w+_parallelism|dcn_\w+_parallelism):", "MaxText", "maxtext"),
+    (r"(?ms)\A(?!.*^(finetuning_type|cutoff_len):).*^\s*\"?per_device_train_batch_size\"?\s*:",
+     "transformers' TrainingArguments", "hf-trainer"),
+    (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
+    (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
+    (r"(?m)^\[(parallelism|training)\]", "torchtitan", "torchtitan"),
+    (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM", "megatron-args"),
 )  # fmt: skip
 
 
-def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: str) -> None:
-    """Raises InputError where most keys of the files are unknown: they are another framework's."""
-    known, unknown = len(arguments.settings), len(arguments.unknown)
-    if unknown < 4 or unknown <= known:
-        return
+def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: str, format_name: str) -> None:
+    """Raises InputError for files of another framework: they have its keys and none of this one, or most are unknown
+    here."""
     text = "\n".join(files.values())
-    whose = next((name for pattern, name in _FOREIGN if re.search(pattern, text)), "")
-    first, line = next(iter(arguments.unknown.items()))
-    text = f"{framework} has no such option, nor {unknown - 1} more of the {known + unknown} here"
-    hint = f"it looks like a file of {whose}" if whose else "is it another framework's?"
-    raise InputError.of([FieldProblem(text, file=next(iter(files)), line=line, field=first, hint=hint)])
+    matches = [name for pattern, _, name in _LOOKS_LIKE if re.search(pattern, text)]
+    if matches[:1] == [format_name]:
+        return
+    known, unknown = len(arguments.settings), len(arguments.unknown)
+    none_of_it = bool(matches) and format_name not in matches
+    if not none_of_it and (unknown < 4 or unknown <= known):
+        return
+    whose = next((f"a file of {owner}: `import {name}`" for _, owner, name in _LOOKS_LIKE if name in matches[:1]), "")
+    hint = f"it looks like {whose}" if whose else "is it another framework's?"
+    first, line = next(iter((arguments.unknown or arguments.lines).items()), ("", 0))
+    count = f"{framework} has no such option, nor {unknown - 1} more of the {known + unknown} here"
+    raise InputError.of([FieldProblem(count if unknown > 1 else f"no file of {framework}", file=next(iter(files)),
+                                      line=line, field=first if unknown > 1 else "", hint=hint)])  # fmt: skip
 
 
 def fields_of(gaps: list[FieldProblem], table: Table) -> set[str]:

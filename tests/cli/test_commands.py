@@ -218,6 +218,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     with gzip.open(ROOT / "profiles/catalogue/published/runs.jsonl.gz", "rt", encoding="utf-8") as published:
         (plans / "runs.yaml").write_text("[" + ",".join(published.readline() for _ in range(3)) + "]")
     for name_there, config in (("train.sh", "imports/llama3_70b_megatron.sh"), ("ds.json", "imports/ds_zero3.json"),
+                               ("lora.yaml", "imports/axolotl_lora.yaml"),
                                ("all_reduce.log", "profile_imports/nccl_tests_two_nodes.log"),
                                ("nodes.txt", "profile_imports/scontrol_nodes.txt"),
                                ("tuned.yaml", "tuned_plans.yaml")):  # fmt: skip

@@ -192,8 +192,8 @@ def test_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="on which GPUs") as caught:
         layout_of("accelerate", "fsdp.yaml", model="llama-3.1-8b")
     assert "it starts 16 ranks" in caught.value.hint
-    with pytest.raises(UnknownNameError, match="unknown format `nemo`"):
-        import_config("nemo", [CONFIGS / "fsdp.yaml"], {})
+    with pytest.raises(UnknownNameError, match="unknown format `ours`"):
+        import_config("ours", [CONFIGS / "fsdp.yaml"], {})
     with pytest.raises(InputError, match="no option of Megatron-LM in it"):
         import_config("megatron-args", [written(tmp_path, "echo hello\n")], {"cluster": "dgx-h100:8"})
     with pytest.raises(InputError, match="no such file"):
@@ -329,7 +329,7 @@ def test_a_file_of_another_framework(tmp_path: Path) -> None:
     path.write_text("checkpoints: {}\ndata_stages: []\ngeneral: {}\nlogging: {}\nparallelism: {dp: 2}\ntokens: {}\n")
     with pytest.raises(InputError, match="accelerate has no such option, nor 5 more of the 6 here") as caught:
         import_config("accelerate", [path], {"gpu": "h100-sxm-80gb", "model": "llama-3.1-8b"})
-    assert caught.value.hint == "it looks like a file of nanotron"
+    assert caught.value.hint == "it looks like a file of nanotron: `import nanotron`"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ GIVEN: dict[str, dict[str, object]] = {
 # A file may leave open how many ranks there are, and which model.
 PLACES: tuple[dict[str, object], ...] = (
     {"gpu": "h100-sxm-80gb"}, {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1", "model": "gpt-oss-20b"},
+    {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"},
 )  # fmt: skip
 needs_corpus = pytest.mark.skipif(not FOLDER, reason="CORPUS names no folder of public files (tools/import_corpus.py)")
 
@@ -45,7 +46,7 @@ def outcome(kind: str, name: str) -> tuple[str, str]:
     reason = ""
     for where in PLACES:
         try:
-            imported = import_config(kind, [path], {**GIVEN[kind], **where})
+            imported = import_config(kind, [path], {**GIVEN.get(kind, {}), **where})
             if imported.gaps:
                 return "partly", "; ".join(map(str, imported.gaps))
             imported.price()
@@ -110,7 +111,7 @@ def test_no_field_is_read_wrongly() -> None:
 def first_reading(kind: str, name: str) -> Imported:
     for where in PLACES:
         try:
-            return import_config(kind, [Path(FOLDER) / name], {**GIVEN[kind], **where})
+            return import_config(kind, [Path(FOLDER) / name], {**GIVEN.get(kind, {}), **where})
         except MeshwrightError:
             continue
     raise AssertionError(f"{name} is not read")

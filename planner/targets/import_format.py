@@ -1,0 +1,52 @@
+"""A format of `meshwright import`: whose files they are, how they are read, and the layouts they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .argv import Arguments
+from .base import Target
+from .option_lists import OptionList, option_list
+from .options import Facts, Table
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The layouts that a file is compared with."""
+
+    # The target whose rules they obey.
+    target: str
+    # Fields of a request beside it: `fix` for the degrees that the software lacks, `stack`.
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One format."""
+
+    name: str
+    # As in `Axolotl`.
+    framework: str
+    # Release -> the options that it accepts, and a warning where they are those of another one.
+    option_list: Callable[[str | None], tuple[OptionList, str]]
+    # (path -> text, options, positional parameters and variables) -> the settings; what is not understood is in `gaps`.
+    # Raises InputError for broken syntax.
+    read: Callable[[Mapping[str, str], OptionList, Sequence[str]], Arguments]
+    table: Callable[[OptionList], Table]
+    compared: Callable[[Facts], Compared]
+    # The files that it covers, for an error about a file without options.
+    hint: str = ""
+
+
+def of_target(target: Target) -> Format | None:
+    """The format of the files that a target writes, None where it writes none that hold options."""
+    config = target.config
+    if config is None:
+        return None
+    return Format(
+        name=config.import_format, framework=target.framework, read=config.import_files, table=config.table,
+        option_list=lambda version: option_list(target.name, version), compared=lambda facts: Compared(target.name),
+        hint=config.import_hint or f"is it a config of {target.name}?",
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""LLaMA-Factory's YAML.
+
+Source: LLaMA-Factory ff6d4d12 (2026-08-18), src/llamafactory/hparams/finetuning_args.py, model_args.py, data_args.py,
+training_args.py; model/model_utils/checkpointing.py: layers recompute unless disable_gradient_checkpointing is set.
+"""
+
+from __future__ import annotations
+
+from ..options import Facts, NoCounterpartError, Settings
+from ..reading import Reading
+from . import transformers_family as family
+from .reader import Reader, reads, value
+
+_LORA = ("finetuning_type", "lora_rank", "lora_target", "quantization_bit", "freeze_trainable_layers")
+_STAGES = ("pt", "sft")
+
+
+def _trained(settings: Settings, facts: Facts) -> Facts:
+    """`lora` (the default), `freeze` (its last layers) or `full`."""
+    kind = settings.get("finetuning_type", "lora")
+    bits = settings.get("quantization_bit")
+    if bits not in (None, 4, 8):
+        raise NoCounterpartError(f"quantization_bit {bits} has no counterpart in a plan", hint="known: 4, 8")
+    if kind == "full":
+        return {}
+    if kind == "freeze" and settings.get("freeze_trainable_layers", 2) > 0:
+        return {"workload.train_layers": settings.get("freeze_trainable_layers", 2)}
+    if kind != "lora":
+        raise NoCounterpartError(f"finetuning_type `{kind}` has no counterpart in a plan",
+                                 hint="known: full, lora, freeze of the last layers")  # fmt: skip
+    base = family.base_dtype(bits == 4, bits == 8)
+    return family.adapters(settings.get("lora_rank", 8), "lora_target", settings.get("lora_target", "all"), base)
+
+
+def _stage(settings: Settings, facts: Facts) -> Facts:
+    stage = settings.get("stage", "sft")
+    if stage not in _STAGES:
+        raise NoCounterpartError(f"stage `{stage}` has passes beside those of a training step", hint="known: pt, sft")
+    return {}
+
+
+READER = Reader(
+    name="llama-factory",
+    framework="LLaMA-Factory",
+    version="0.9.5",
+    commit="ff6d4d12",
+    kinds={
+        **family.SHARDING_KINDS, "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
+        "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int",
+        "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
+        "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
+        "bfloat16": "any", "float16": "any", "optim": "str", "packing": "bool",
+        "neat_packing": "bool",
+    },
+    entries=(
+        family.PLAIN,
+        family.sharding(),
+        reads((), ("stage",), _stage),
+        value("model_name", "model_name_or_path"),
+        family.length("cutoff_len", ("packing", "neat_packing"), 2048),
+        family.batch(),
+        family.precision(pure="pure_bf16"),
+        family.recompute(unless="disable_gradient_checkpointing"),
+        family.optimizer(),
+        reads(("workload.lora", "workload.train_layers"), _LORA, _trained),
+    ),
+    reading=Reading(
+        changes={
+            r"mixture_of_depths": "layers that skip tokens",
+            r"use_kt|kt_.*": "experts on the host",
+            r"use_(mca|megatron_bridge|hyper_parallel)|megatron_bridge_args.*|hyper_parallel_.*":
+                "another engine: its degrees are in its own block",
+            r"use_(galore|apollo|badam|adam_mini|muon)": "an optimizer whose states have another size",
+            r"use_(llama_pro|dora|asft_loss|unsloth_gc)|pissa_init|additional_target|freeze_extra_modules|"
+            r"freeze_trainable_modules": "another part of the model that learns",
+            r"(image|video)_(max|min)_pixels|freeze_(vision|language|multi).*|.*vision_tower.*": "a model of images",
+            r"shift_attn": "attention in groups",
+            r"rope_scaling": "other rotary positions",
+            r"auto_find_batch_size": "a batch that follows the memory",
+            r"quantization_method": "weights in another form",
+            r"pref_.*|ref_model.*|reward_model.*|ppo_.*|simpo.*": "preferences or rewards",
+            r"torch_compile": "another program for the layers",
+        },
+        harmless=(
+            family.FSDP_HARMLESS + r"|^(template|dataset|max_samples|preprocessing|overwrite|val_size|plot|do_|save|"
+            r"learning|num_train|max_steps|lr_|warmup|weight|logging|eval|per_device_eval|flash_attn|enable_|"
+            r"use_(fast|v1|reentrant|cache|kv|swanlab|ray|unsloth$|rslora|dft|eaft)|trust|report|resume|loraplus|"
+            r"lora_(alpha|dropout)|streaming|buffer|mix|interleave|tokenized|tool|default_system|mask|"
+            r"train_on|split|quantization_(type|device)|double|upcast|infer|export|print|seed|optim_|max_grad|fp8_|"
+            r"ddp_|dataloader|include|predict|compute|early|low_cpu|offload_folder|swanlab|ray_|create_new|"
+            r"adapter_|cache|resize|add_|tf32|vllm|sglang|image_do|audio|moe_aux|label|remove_unused|group_by|"
+            r"shuffle|disable_shuffling|ignore|data|media|model_revision|trackio|profil|gradient_checkpointing_kwargs)"
+        ),
+        modernise=family.modernise,
+    ),
+    beside=family.beside,
+    compared=family.compared,
+)  # fmt: skip

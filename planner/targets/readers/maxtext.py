@@ -1,0 +1,223 @@
+"""MaxText's YAML, of which a file states what differs from base.yml.
+
+Source: MaxText e591f30c (2026-08-22), src/maxtext/configs/base.yml (defaults), types.py (QuantizationType,
+RematPolicy), utils/max_utils.py: one axis per product may be -1, the rest of the devices. On GPUs a slice is a node.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..facts import NODES
+from ..import_format import Compared
+from ..options import Facts, NoCounterpartError, Settings
+from ..reading import Reading
+from .reader import Reader, reads, states, value
+
+_PLAIN = ("data", "fsdp", "tensor", "tensor_sequence", "context", "expert", "pipeline")
+_OTHER = ("diloco", "fsdp_transpose", "sequence", "context_usp_ulysses", "context_autoregressive", "autoregressive")
+_AXES = tuple(f"{place}_{axis}_parallelism" for place in ("ici", "dcn") for axis in (*_PLAIN, *_OTHER))
+_AUTO = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1}
+_ALGORITHMS = {"all_gather": "allgather", "ring": "ring", "ulysses": "ulysses"}
+_OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adamw", "sgd": "sgd", "muon": "muon"}
+_DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+# Blocks of decoder layers that are those of Llama, perhaps with experts, latent attention or norms of queries and keys.
+_BLOCKS = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek")
+# base.yml
+_DEFAULTS = {
+    "base_emb_dim": 2048, "base_num_query_heads": 16, "base_num_kv_heads": 16, "base_mlp_dim": 7168,
+    "base_num_decoder_layers": 16, "head_dim": 128, "vocab_size": 32000, "normalization_layer_epsilon": 1e-5,
+    "rope_max_timescale": 10_000,
+}  # fmt: skip
+_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_EXPERTS = ("num_experts", "num_experts_per_tok", "base_moe_mlp_dim", "shared_experts", "first_num_dense_layers",
+            "n_routing_groups", "topk_routing_group", "routed_score_func", "routed_bias", "routed_scaling_factor",
+            "norm_topk_prob")  # fmt: skip
+_MODEL = (*_DEFAULTS, *_LATENT, *_EXPERTS, "model_name", "decoder_block", "attention_type", "logits_via_embedding",
+          "use_qk_norm", "attention_bias", "base_config", "mtp_num_layers", "sliding_window_size",
+          "mlp_activations")  # fmt: skip
+
+
+def _degrees(settings: Settings, facts: Facts) -> Facts:
+    """Degrees of the mesh: of a node (ici) times over nodes (dcn)."""
+    if any(rule[:1] != ["norm"] for rule in settings.get("logical_axis_rules") or ()):
+        raise NoCounterpartError("logical_axis_rules: shards by other rules than those of base.yml")
+    size = {name: settings.get(name) or _AUTO.get(name, 1) for name in _AXES}
+    axes = {axis: (size[f"ici_{axis}_parallelism"], size[f"dcn_{axis}_parallelism"]) for axis in (*_PLAIN, *_OTHER)}
+    for axis in _OTHER:
+        if axes[axis] != (1, 1):
+            raise NoCounterpartError(f"ici_{axis}_parallelism has no counterpart in a plan")
+    open_axes = [axis for axis, sizes in axes.items() if -1 in sizes]
+    if strange := [axis for axis in open_axes if axis not in ("data", "fsdp")]:
+        raise NoCounterpartError(f"ici_{strange[0]}_parallelism -1 depends on the number of GPUs: give the number")
+    tp, cp, ep = (prod(axes[axis]) for axis in ("tensor", "context", "expert"))
+    sequence = prod(axes["tensor_sequence"])
+    if prod(axes["pipeline"]) > 1:
+        raise NoCounterpartError("ici_pipeline_parallelism: its circular pipeline has no counterpart in a plan")
+    out: Facts = {"tp": tp * sequence, "cp": cp, "ep": ep, "sequence_parallel": sequence > 1}
+    sharded = prod(axes["fsdp"]) * ep > 1 or "fsdp" in open_axes
+    out["zero"] = 3 if sharded else 0
+    over_nodes = axes["data"][1] == -1 and all(axes[axis][1] in (1, -1) for axis in _PLAIN)
+    if sharded:
+        out["replicas"] = NODES if over_nodes else abs(prod(axes["data"]))
+    if not open_axes:
+        out["dp"] = prod(prod(axes[axis]) for axis in ("data", "fsdp", "expert"))
+    return out
+
+
+def _batch(settings: Settings, facts: Facts) -> Facts:
+    """per_device_batch_size counts all devices, those that share a sequence too."""
+    ranks = facts["tp"] * facts["cp"]
+    micro = settings.get("per_device_batch_size", 12.0) * ranks
+    if micro < 1 or micro % 1:
+        raise NoCounterpartError(f"per_device_batch_size: {micro:g} sequences per data-parallel rank")
+    steps = settings.get("gradient_accumulation_steps") or 1
+    return {"micro_batch": int(micro), "batch_per_rank": int(micro) * steps}
+
+
+def _recompute(settings: Settings, facts: Facts) -> Facts:
+    policy = settings.get("remat_policy") or "full"
+    if policy != "full":
+        raise NoCounterpartError(f"remat_policy `{policy}` keeps tensors of its own choice", hint="known: full")
+    return {"recompute": {"mode": "full"}}
+
+
+def _precision(settings: Settings, facts: Facts) -> Facts:
+    dtype, quantised = settings.get("dtype") or "bfloat16", str(settings.get("quantization") or "")
+    if "fp8" in quantised:
+        return {"precision": "fp8"}
+    if "nvfp4" in quantised:
+        return {"precision": "fp4"}
+    if quantised or dtype not in _DTYPES:
+        name = "quantization" if quantised else "dtype"
+        raise NoCounterpartError(f"{name} `{quantised or dtype}` has no counterpart in a plan")
+    return {"precision": _DTYPES[dtype]}
+
+
+def _optimizer(settings: Settings, facts: Facts) -> Facts:
+    name = settings.get("opt_type") or "adamw"
+    if name not in _OPTIMIZERS:
+        raise NoCounterpartError(f"opt_type `{name}` has no counterpart in a plan", hint=", ".join(_OPTIMIZERS))
+    offload = "opt" if settings.get("optimizer_memory_host_offload") else "none"
+    return {"workload.optimizer": _OPTIMIZERS[name], "offload": offload}
+
+
+def _algorithm(settings: Settings, facts: Facts) -> Facts:
+    name = settings.get("context_parallel_strategy") or "all_gather"
+    if facts["cp"] > 1 and name not in _ALGORITHMS:
+        raise NoCounterpartError(f"context_parallel_strategy `{name}` has no counterpart in a plan")
+    return {"cp_algorithm": _ALGORITHMS[name]} if facts["cp"] > 1 else {}
+
+
+def _model(settings: Settings, facts: Facts) -> Facts:
+    """The model by its name, or by its sizes."""
+    if (base := str(settings.get("base_config") or "base.yml").rpartition("/")[2]) != "base.yml":
+        raise NoCounterpartError(f"base_config: the rest is in {base}: give that file instead, and --arg OPTION=VALUE")
+    name = settings.get("model_name") or "default"
+    if name != "default":
+        return {"model_name": name}
+    if "base_emb_dim" not in settings:
+        return {}
+    if (block := settings.get("decoder_block") or "llama2") not in _BLOCKS:
+        raise NoCounterpartError(f"decoder_block `{block}` is not read by its sizes: give model_name",
+                                 hint=f"known: {', '.join(_BLOCKS)}")  # fmt: skip
+    given = {option: settings.get(option) or default for option, default in _DEFAULTS.items()}
+    gated = len(settings.get("mlp_activations") or ("silu", "linear")) > 1
+    out: Facts = {
+        "hidden": given["base_emb_dim"], "layers": given["base_num_decoder_layers"],
+        "heads": given["base_num_query_heads"], "kv_heads": given["base_num_kv_heads"],
+        "ffn_hidden": given["base_mlp_dim"], "vocab": given["vocab_size"],
+        "norm_epsilon": given["normalization_layer_epsilon"], "rope_theta": given["rope_max_timescale"],
+        "tied_embeddings": bool(settings.get("logits_via_embedding")), "gated_mlp": gated,
+        "qkv_bias": bool(settings.get("attention_bias")), "max_positions": facts["workload.seq_len"],
+    }  # fmt: skip
+    if settings.get("attention_type") == "mla":
+        latent = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+        latent |= {option: settings[option] for option in _LATENT if settings.get(option)}
+        out["mla"] = latent
+        del out["kv_heads"]
+    else:
+        out["head_dim"] = given["head_dim"]
+        if settings.get("use_qk_norm"):
+            out["qk_norm"] = 2 * given["head_dim"]
+    if (experts := settings.get("num_experts") or 1) > 1:
+        out["moe"] = _experts(settings, experts, out)
+    if modules := settings.get("mtp_num_layers"):
+        out["mtp_layers"] = modules
+    return {f"model.{field}": size for field, size in out.items()}
+
+
+def _experts(settings: Settings, experts: int, sizes: Facts) -> Facts:
+    inner = settings.get("base_moe_mlp_dim") or -1
+    dense = settings.get("first_num_dense_layers") or 0
+    out: Facts = {
+        "experts": experts, "topk": settings.get("num_experts_per_tok") or 1,
+        "expert_ffn": inner if inner > 0 else sizes["ffn_hidden"], "shared": settings.get("shared_experts") or 0,
+        "router_scores": settings.get("routed_score_func") or "softmax",
+        "router_bias": bool(settings.get("routed_bias")), "router_scale": settings.get("routed_scaling_factor") or 1.0,
+    }  # fmt: skip
+    if dense:
+        out["moe_layers"] = sizes["layers"] - dense
+    if (groups := settings.get("n_routing_groups") or -1) > 1:
+        out |= {"groups": groups, "top_groups": settings.get("topk_routing_group")}
+    return out
+
+
+_FLOATS = ("normalization_layer_epsilon", "rope_max_timescale", "routed_scaling_factor", "per_device_batch_size")
+_WORDS = ("model_name", "decoder_block", "attention_type", "routed_score_func", "remat_policy", "dtype", "quantization",
+          "opt_type", "context_parallel_strategy", "mlp_activations", "logits_via_embedding", "use_qk_norm",
+          "attention_bias", "routed_bias", "norm_topk_prob", "optimizer_memory_host_offload", "capacity_factor",
+          "logical_axis_rules", "base_config")  # fmt: skip
+_NUMBERS = tuple(name for name in (*_AXES, "max_target_length", "gradient_accumulation_steps", *_MODEL)
+                 if name not in (*_FLOATS, *_WORDS))  # fmt: skip
+READER = Reader(
+    name="maxtext",
+    framework="MaxText",
+    version="2026.08",
+    commit="e591f30c",
+    kinds={**dict.fromkeys(_NUMBERS, "int"), **dict.fromkeys(_FLOATS, "float"), **dict.fromkeys(_WORDS, "any")},
+    entries=(
+        states(pp=1, vpp=1, schedule="1f1b", etp=1),
+        reads(("tp", "cp", "ep", "dp", "zero", "shard", "sequence_parallel"), (*_AXES, "logical_axis_rules"),
+              _degrees),
+        reads(("cp_algorithm",), ("context_parallel_strategy",), _algorithm),
+        value("workload.seq_len", "max_target_length", 2048),
+        reads(("micro_batch", "workload.global_batch"), ("per_device_batch_size", "gradient_accumulation_steps"),
+              _batch),
+        reads(("recompute", "recompute_modules", "recompute_layers"), ("remat_policy",), _recompute),
+        reads(("precision",), ("dtype", "quantization"), _precision),
+        reads(("workload.optimizer", "offload"), ("opt_type", "optimizer_memory_host_offload"), _optimizer),
+        reads(tuple(f"model.{name}" for name in ("hidden", "layers", "heads", "vocab")), _MODEL, _model),
+        reads(("workload.expert_capacity_factor",), ("capacity_factor",),
+              lambda given, facts: {"workload.expert_capacity_factor": given["capacity_factor"]}
+              if (given.get("capacity_factor") or -1) > 0 else {}),
+    ),
+    reading=Reading(
+        changes={
+            r"parameter_memory_host_offload": "weights on the host",
+            r"use_(indexer|batch_split_schedule|dpo|multimodal|sft_lora)|engram.*|mhc_.*|compress_ratios":
+                "a model or a step that is not read",
+            r"pipeline_parallel_layers|num_pipeline_(repeats|microbatches)|num_layers_per_pipeline_stage":
+                "a pipeline that is not read",
+            r"trainable_position_size|use_iota_embed": "learned positions",
+            r"interleave_moe_layer_step|inhomogeneous_layer_cycle_interval": "layers that differ",
+            r"(vision_encoder|audio)_.*|use_(vision|audio).*|.*_for_(vit|audio)": "a model of images or sound",
+            r"weight_sparsity_.*|attention_sink|share_kv_projections|num_kv_shared_layers|moba":
+                "another kind of layers",
+            r"enable_rampup_batch_size": "a batch that changes",
+            r"shard_optimizer_over_data|custom_mesh.*|mesh_axes|data_sharding": "shards by other rules",
+        },
+        harmless=(
+            r"^(override_|shard_mode|remove_size|enable_|use_(?!indexer|dpo|"
+            r"batch_split|multi|vision|audio)|fused_|normalize_|logits_|float32|cast_|dense_init|megablox|sparse_matmul|"
+            r"load_balance|rope_|mscale|beta_|original_max|max_position|local_rope|adam_|gradient_clip|opt|mu_dtype|"
+            r"weight_dtype|grad_dtype|scan_|param_scan|attention$|hardware|steps|run_|hf_|grain|tfds|packing|train_|"
+            r"base_output|learning|warmup|cosine|skip_|profil|upload|jax|compile|dcn|ici|decoder_layer|context$|mlpw|"
+            r"moe_mlpw|.*_proj|mla_|reuse|max_num|add_|stack|goodput|collect|vertex|monitor|num_slices|dropout|image_pl|"
+            r"allow_split|sharding_tol|checkpoint|async|save|load|force|per_device_eval|tile|w[io]_tile|num_vocab|"
+            r"global_parameter_scale|attn_logits|final_logits|topk_routing|decode|prefill|inference|ar_cache|kv_quant|"
+            r"quant|replicate|matmul|activations_in|constant|te_|act_quant|bwd_|z_loss|dtype_|sa_|max_segments|mlp_activations_limit|dataset_type|record|causal|chunk|rl)"
+        ),
+    ),
+    compared=lambda facts: Compared("any", {"fix": {"pp": 1, "etp": 1, "offload": facts["offload"]}}),
+)  # fmt: skip

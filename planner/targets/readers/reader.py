@@ -1,0 +1,130 @@
+"""A reader: the files of a framework that is imported from. Its options are a table that is only read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ....errors import FieldProblem
+from ....profiles.io.document import Document
+from ....profiles.io.reader import read_document
+from ..argv import Arguments
+from ..documents import read_blocks
+from ..import_format import Compared, Format
+from ..option_lists import Option, OptionList
+from ..options import Entry, Facts, Settings, Table
+from ..reading import Reading, judge
+
+
+def reads(fields: tuple[str, ...], options: tuple[str, ...], read: Callable[[Settings, Facts], Facts]) -> Entry:
+    """An entry that is only read."""
+    return Entry(fields, options, lambda setup: {}, read)
+
+
+def states(**facts: Any) -> Entry:
+    """Facts that hold for every file of a framework."""
+    return reads(tuple(facts), (), lambda settings, known: dict(facts))
+
+
+def value(fact: str, option: str, default: Any = None, also: tuple[str, ...] = ()) -> Entry:
+    """A fact under one option, or under an older name of it; without them the default, None: the fact stays open."""
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        given = next((settings[name] for name in (option, *also) if settings.get(name) is not None), default)
+        return {} if given is None else {fact: given}
+
+    return reads((fact,), (option, *also), read)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A framework that is read and not written."""
+
+    # The format for `meshwright import`.
+    name: str
+    framework: str
+    # The release and the commit where its options were read.
+    version: str
+    commit: str
+    # Option (dotted) -> kind of its value, of all options that a fact is read from.
+    kinds: Mapping[str, str]
+    entries: tuple[Entry, ...]
+    reading: Reading = field(default_factory=Reading)
+    # (path, text) -> the settings of a file of another kind that is given beside it, None for one of its own.
+    beside: Callable[[str, str], Arguments | None] = lambda path, text: None
+    # Brings a document into the form that the options describe.
+    prepared: Callable[[Document, Arguments], Document] = lambda document, arguments: document
+    compared: Callable[[Facts], Compared] = lambda facts: Compared("any")
+
+    @property
+    def format(self) -> Format:
+        """It as a format."""
+        return Format(
+            name=self.name, framework=self.framework, option_list=self._options, read=self._read,
+            table=lambda options: Table(self.entries), compared=self.compared,
+            hint=f"is it a file of {self.framework}?",
+        )  # fmt: skip
+
+    def _options(self, version: str | None) -> tuple[OptionList, str]:
+        options = {name: Option(name, kind) for name, kind in self.kinds.items()}
+        other = f"{self.framework} {version}: read by the options of {self.version}"
+        return OptionList(self.name, self.version, self.commit, options), other if version not in (
+            None, self.version) else ""  # fmt: skip
+
+    def _read(self, files: Mapping[str, str], options: OptionList, given: Sequence[str]) -> Arguments:
+        arguments, others = Arguments(), {}
+        overrides = self._overrides(arguments, given, options)
+        for path, text in files.items():
+            if (other := self.beside(path, text)) is not None:
+                others[path] = other
+            else:
+                arguments.add(self._own(path, text, options, overrides), path)
+        for path, other in others.items():  # after the file that names them
+            arguments.add(other, path)
+        self.reading.modernise(arguments)
+        judge(arguments, self.reading, Table(self.entries))
+        arguments.unknown.clear()  # each is a gap
+        return arguments
+
+    def _overrides(self, arguments: Arguments, given: Sequence[str], options: OptionList) -> dict[str, Any]:
+        """Option -> value of each `option=value`, as the command line of the framework states it."""
+        out = {}
+        for word in given:
+            name, equals, text = word.lstrip("+").partition("=")
+            if equals and name in options.options:
+                out[name] = read_document("--arg", text).data
+                continue
+            hint = "give an option and its value: --arg OPTION=VALUE"
+            arguments.problems.append(FieldProblem(f"`{word}` states no option that is read", file="--arg", hint=hint))
+        return out
+
+    def _own(self, path: str, text: str, options: OptionList, overrides: Mapping[str, Any]) -> Arguments:
+        before = Arguments()
+        document = self.prepared(_overridden(read_document(path, text), overrides), before)
+        arguments = read_blocks(document, options)
+        arguments.add(before, path)
+        for name in list(arguments.unknown):
+            given = document.at(tuple(name.split(".")))
+            if _off(given) or self.reading.says_nothing(name):
+                arguments.settings[name] = False if _off(given) else given
+                del arguments.unknown[name]
+        return arguments
+
+
+def _overridden(document: Document, overrides: Mapping[str, Any]) -> Document:
+    """The document with the values of dotted options replaced."""
+    data = copy.deepcopy(document.data)
+    for name, given in overrides.items():
+        holder, (*blocks, last) = data, name.split(".")
+        for block in blocks:
+            holder = holder.setdefault(block, {})
+        holder[last] = given
+    return replace(document, data=data)
+
+
+def _off(given: Any) -> bool:
+    """Whether an option is not set or switched off."""
+    return given in (None, False, "", "none", "no", "off") or given == [] or given == {}
+

@@ -1,0 +1,7 @@
+"""All readers of formats that no target writes: one line each, in the order of screens."""
+
+from __future__ import annotations
+
+from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo
+
+READERS = tuple(module.READER.format for module in (hf_trainer, axolotl, llama_factory, nemo, nanotron, maxtext))

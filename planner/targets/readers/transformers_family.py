@@ -1,0 +1,242 @@
+"""Entries of the frameworks that train with transformers' Trainer: sharding, batch, precision, adapters.
+
+Sources: transformers 5.13, src/transformers/training_args.py (fields, OptimizerNames), trainer_utils.py (FSDPOption);
+accelerate 1.15, utils/dataclasses.py (FullyShardedDataParallelPlugin: FSDP1 shards fully unless told otherwise).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ....errors import FieldProblem
+from ..accelerate.target import CONFIG as ACCELERATE
+from ..argv import Arguments
+from ..deepspeed.target import CONFIG as DEEPSPEED
+from ..facts import NODES
+from ..import_format import Compared
+from ..option_lists import option_list
+from ..options import Entry, Facts, NoCounterpartError, Settings
+from ..reading import read_facts
+from .reader import reads, states, value
+
+# The option of `accelerate launch` that names its file; the file is given beside the recipe.
+CONFIG_FILE = "--config_file"
+_OF_FILES = {CONFIG_FILE: ("accelerate", ACCELERATE), "deepspeed": ("deepspeed", DEEPSPEED)}
+_BLOCK = ("version", "reshard_after_forward", "activation_checkpointing", "offload_params", "sharding_strategy",
+          "state_dict_type", "auto_wrap_policy")  # fmt: skip
+# Option of DeepSpeed's JSON -> that of TrainingArguments, which must be equal.
+_SAME = {"train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+         "gradient_accumulation_steps": "gradient_accumulation_steps"}  # fmt: skip
+# Keys of fsdp_config, with and without their prefix.
+FSDP = tuple(f"fsdp_config.{prefix}{name}" for name in _BLOCK for prefix in ("", "fsdp_"))
+SHARDING_KINDS = {CONFIG_FILE: "any", "deepspeed": "any", "fsdp": "any", **dict.fromkeys(FSDP, "any")}
+# What says nothing beside them.
+FSDP_HARMLESS = (
+    r"^fsdp_config\.|^fsdp_(transformer_layer|final|min_num|state_dict)|liger|^hub|^push|^ddp_|^report|^run_"
+)
+_STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
+_ADAPTED = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up",
+            "down_proj": "down", "query_key_value": "q"}  # fmt: skip
+_OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
+    "adamw_8bit": "adamw-8bit", "adamw_bnb_8bit": "adamw-8bit", "adamw_torch_8bit": "adamw-8bit", "sgd": "sgd",
+    "paged_adamw_8bit": "adamw-8bit", "paged_adamw_32bit": "adamw", "paged_adamw": "adamw", "adamw": "adamw",
+    "muon": "muon",
+}  # fmt: skip
+
+
+def beside(path: str, text: str) -> Arguments | None:
+    """The facts of an accelerate YAML or a DeepSpeed JSON, under the option that names such a file."""
+    if '"zero_optimization"' in text:
+        option = "deepspeed"
+    elif "distributed_type:" in text:
+        option = CONFIG_FILE
+    else:
+        return None
+    target, config = _OF_FILES[option]
+    options, _ = option_list(target)
+    inner = config.import_files({path: text}, options, ())
+    facts = read_facts(inner, config.table(options))
+    out = Arguments(problems=inner.problems, gaps=inner.gaps, ranks=inner.ranks,
+                    notes=[note for note in inner.notes if "auto" not in note])  # fmt: skip
+    stated = {name: value for name, value in inner.settings.items() if value is not None}
+    out.settings[option], out.lines[option] = {"facts": facts, "settings": stated, "lines": inner.lines}, 1
+    return out
+
+
+def modernise(arguments: Arguments) -> None:
+    """Names the DeepSpeed file that is not given, and the lines that contradict one another."""
+    named, path = arguments.settings.get("deepspeed"), arguments.files.get("deepspeed", "")
+    if isinstance(named, str) and named:
+        text = f"the ZeRO stage is in {named}: give it as a further FILE"
+        arguments.gaps.append(FieldProblem(text, file=path, line=arguments.lines["deepspeed"], field="deepspeed"))
+    if all(arguments.settings.get(name) is True for name in ("bf16", "fp16")):
+        _contradiction(arguments, "fp16", f"fp16 and bf16 (line {arguments.lines['bf16']}) are both on")
+    for name in ("deepspeed", CONFIG_FILE):
+        if isinstance(file := arguments.settings.get(name), Mapping) and "facts" in file:
+            _same_numbers(arguments, file, arguments.files[name])
+    for name in (*_SAME.values(), "lora_r", "lora_rank", "micro_batch_size"):
+        if isinstance(number := arguments.settings.get(name), int) and number < 1:
+            _contradiction(arguments, name, f"`{number}` is not 1 or more")
+
+
+def _same_numbers(arguments: Arguments, file: Mapping[str, Any], path: str) -> None:
+    """Transformers refuses a DeepSpeed file that states another number than the recipe (integrations/deepspeed.py)."""
+    for theirs, name in _SAME.items():
+        ours, other = arguments.settings.get(name), file["settings"].get(theirs)
+        if isinstance(other, int) and isinstance(ours, int) and other != ours:
+            text = f"{ours} here, and {theirs} {other} in {path}, line {file['lines'].get(theirs, 0)}"
+            _contradiction(arguments, name, text)
+
+
+def _contradiction(arguments: Arguments, name: str, text: str) -> None:
+    arguments.problems.append(FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0),
+                                           field=name, hint="" if "not 1" in text else "keep one"))  # fmt: skip
+
+
+def sharding() -> Entry:
+    """ZeRO stage, shards and degrees: of DeepSpeed, FSDP or accelerate; without them plain data parallelism."""
+    fields = ("zero", "shard", "dp", "offload", "tp", "cp", "cp_algorithm", "num_gpus")
+    return reads(fields, tuple(SHARDING_KINDS), _sharding)
+
+
+def _sharding(settings: Settings, facts: Facts) -> Facts:
+    plain: Facts = {"zero": 0, "offload": "none", "tp": 1, "cp": 1}
+    files = [settings[name] for name in (CONFIG_FILE, "deepspeed") if isinstance(settings.get(name), Mapping)]
+    names = ("zero", "offload", "tp", "cp", "cp_algorithm", "replicas", "dp", "num_gpus", "workload.techniques", "ep")
+    for file in files:
+        plain |= {name: file["facts"][name] for name in names if name in file["facts"]}
+    inline = settings.get("deepspeed")
+    if isinstance(inline, Mapping) and "facts" not in inline:
+        return plain | {"zero": int(inline.get("zero_optimization", {}).get("stage", 0))}
+    strategy = settings.get("fsdp")
+    block = {name.rpartition(".")[2].removeprefix("fsdp_"): settings[name] for name in FSDP if name in settings}
+    if not strategy and not block:
+        if not files and inline is None:
+            return plain | noted(facts, "no accelerate, DeepSpeed or FSDP options: plain data parallelism is taken "
+                                        "(give their file as a further FILE)")  # fmt: skip
+        return plain
+    return plain | _fsdp(strategy, block)
+
+
+def noted(facts: Facts, note: str) -> Facts:
+    """A sentence beside those of the entries before."""
+    return {"notes": [*facts.get("notes", []), note]}
+
+
+def _fsdp(strategy: Any, block: Mapping[str, Any]) -> Facts:
+    """FSDP by its words (`full_shard auto_wrap`) and its block."""
+    named = strategy if isinstance(strategy, list) else str(strategy or "").split()
+    given = [word.lower() for word in (*named, str(block.get("sharding_strategy", "full_shard")))]
+    if "offload" in given or block.get("offload_params") is True:
+        raise NoCounterpartError("fsdp: keeps weights and states on the host")
+    kind = next((word for word in given if word in _STAGES), "full_shard")
+    stage = 2 if block.get("reshard_after_forward") is False else _STAGES[kind]
+    return {"zero": stage} | ({"replicas": NODES} if kind.startswith("hybrid") else {})
+
+
+def recompute(option: str = "gradient_checkpointing", *, unless: str = "") -> Entry:
+    """Recomputation of whole layers. unless: an option that switches it off where it is on by default."""
+    blocks = ("fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing")
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        given = settings.get(option, False) if not unless else not settings.get(unless, False)
+        if given not in (True, False, None):
+            raise NoCounterpartError(f"{option} `{given}` has no counterpart in a plan: saved activations elsewhere")
+        files = (settings.get(name) for name in (CONFIG_FILE,))
+        of_file = any(isinstance(file, Mapping) and file["facts"].get("recompute", {}).get("mode") == "full"
+                      for file in files)  # fmt: skip
+        full = bool(given) or of_file or any(settings.get(name) is True for name in blocks)
+        return {"recompute": {"mode": "full" if full else "none"}}
+
+    return reads(("recompute", "recompute_modules", "recompute_layers"), (unless or option, *blocks), read)
+
+
+def batch(size: str = "per_device_train_batch_size", default: int = 8) -> Entry:
+    """The micro-batch and the batch of a data-parallel rank."""
+    steps = "gradient_accumulation_steps"
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        micro, number = settings.get(size, default), settings.get(steps) or 1
+        return {"micro_batch": micro, "batch_per_rank": micro * number}
+
+    return reads(("micro_batch", "workload.global_batch"), (size, steps), read)
+
+
+def length(option: str, packing: tuple[str, ...], default: int | None = None, also: tuple[str, ...] = ()) -> Entry:
+    """The longest sequence. packing: options that put several documents into one."""
+    own = value("workload.seq_len", option, default, also)
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        out = own.read(settings, facts)
+        if not out or any(settings.get(name) for name in packing):
+            return out
+        return out | noted(facts, f"{packing[0]} is off: every sequence is priced at its full length")
+
+    return reads(("workload.seq_len",), (option, *also, *packing), read)
+
+
+def precision(*, pure: str = "", default: str = "fp32") -> Entry:
+    """bf16, fp16 or fp8 of the recipe; else that of the accelerate file, else the default. pure: an option for bf16
+    without a copy of the weights in fp32."""
+    options = tuple(filter(None, ("bf16", "fp16", "fp8", pure, "bfloat16", "float16")))
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        on = {name for name in options if settings.get(name) not in (None, False, "false")}
+        file = settings.get(CONFIG_FILE)
+        of_file = file["facts"].get("precision", default) if isinstance(file, Mapping) else default
+        if "fp8" in on:
+            return {"precision": "fp8"}
+        if on & {"fp16", "float16"} and settings.get("bf16") is not True:
+            return {"precision": "fp16"}
+        if settings.get("bf16") is False and not on:
+            return {"precision": "fp32"}
+        return {"precision": "bf16" if on & {"bf16", "bfloat16", pure} else of_file}
+
+    return reads(("precision",), options, read)
+
+
+def optimizer(option: str = "optim") -> Entry:
+    """The optimizer by its name in TrainingArguments."""
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        name = str(settings.get(option, "adamw_torch_fused")).lower()
+        if name not in _OPTIMIZERS:
+            raise NoCounterpartError(f"{option} `{name}` has no counterpart in a plan: its states have another size")
+        if name == "muon" and facts.get("zero", 0) > 1:
+            raise NoCounterpartError(f"{option} muon over shards of weights has no counterpart in a plan")
+        return {"workload.optimizer": _OPTIMIZERS[name]}
+
+    return reads(("workload.optimizer",), (option,), read)
+
+
+def adapters(rank: int, option: str, targets: Any, base: str) -> Facts:
+    """Low-rank adapters. targets: names of modules, or `all`, as `option` states them. Raises NoCounterpartError for
+    modules that no plan has."""
+    listed = targets if isinstance(targets, list) else [word.strip() for word in str(targets).split(",")]
+    given = [re.sub(r"^(self_attn|mlp)\.", "", str(name)) for name in listed]
+    lora: dict[str, Any] = {"rank": rank, "base_dtype": base}
+    if not {"all", "all-linear", "all_linear"}.intersection(given):
+        strange = [name for name in given if name not in _ADAPTED]
+        if strange:
+            raise NoCounterpartError(f"{option}: no plan has adapters of {', '.join(map(str, strange))}")
+        lora["targets"] = list(dict.fromkeys(_ADAPTED[name] for name in given))
+    return {"workload.lora": lora}
+
+
+def base_dtype(four: Any, eight: Any) -> str:
+    """The data type of frozen weights, by what is loaded in 4 and in 8 bits."""
+    return "nf4" if four is True else "int8" if eight is True else "bf16"
+
+
+PLAIN = states(pp=1, vpp=1, schedule="1f1b", ep=1, etp=1, sequence_parallel=False)
+
+
+def compared(facts: Facts) -> Compared:
+    """With adapters no target of this family trains yet: any layout of data parallelism."""
+    if "workload.lora" in facts:
+        alone = {name: 1 for name in ("tp", "pp", "cp", "ep")} | {"tp": facts["tp"], "cp": facts["cp"]}
+        return Compared("any", {"fix": alone, "stack": "torch-fsdp"})
+    return Compared("deepspeed" if facts.get("zero") == 1 or facts["offload"] != "none" else "accelerate")

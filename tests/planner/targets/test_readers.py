@@ -1,0 +1,306 @@
+"""Files of frameworks that no target writes: read in full, read in part with the gaps named, or refused by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import FORMATS, Imported, import_config
+from meshwright.planner.targets.model_names import known_model
+from meshwright.planner.targets.readers.registry import READERS
+
+from meshwright.errors import InputError
+
+RECIPE = """\
+model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
+max_length: 4096
+packing: true
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+bf16: true
+learning_rate: 1.0e-5
+"""
+AXOLOTL = """\
+base_model: NousResearch/Meta-Llama-3-8B
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_bnb_8bit
+gradient_checkpointing: true
+bf16: auto
+"""
+FACTORY = """\
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+finetuning_type: full
+cutoff_len: 2048
+packing: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+"""
+NEMO = """\
+trainer: {num_nodes: 2, devices: 8, precision: bf16}
+exp_manager: {name: gpt}
+model:
+  micro_batch_size: 1
+  global_batch_size: 32
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  sequence_parallel: true
+  encoder_seq_length: 4096
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 24
+  hidden_size: 2048
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 16
+  num_query_groups: 4
+  activation: swiglu
+  normalization: rmsnorm
+  bias: false
+  position_embedding_type: rope
+  megatron_amp_O2: true
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: uniform
+  optim: {name: distributed_fused_adam, lr: 1.0e-4}
+"""
+NANOTRON = """\
+general: {project: own}
+parallelism:
+  dp: 4
+  pp: 2
+  tp: 2
+  pp_engine: 1f1b
+  tp_mode: REDUCE_SCATTER
+  recompute_layer: true
+tokens:
+  sequence_length: 2048
+  micro_batch_size: 2
+  batch_accumulation_per_replica: 4
+optimizer: {zero_stage: 1, accumulate_grad_in_fp32: true}
+model:
+  dtype: bfloat16
+  model_config:
+    is_llama_config: true
+    hidden_size: 2048
+    num_hidden_layers: 24
+    num_attention_heads: 16
+    num_key_value_heads: 4
+    intermediate_size: 5632
+    vocab_size: 32001
+"""
+MAXTEXT = """\
+base_config: base.yml
+model_name: llama3-8b
+ici_fsdp_parallelism: 8
+ici_tensor_parallelism: 2
+dcn_data_parallelism: 1
+per_device_batch_size: 1
+max_target_length: 4096
+remat_policy: full
+"""
+ACCELERATE = """\
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+"""
+ZERO3 = """\
+{
+ "zero_optimization": {"stage": 3},
+ "train_micro_batch_size_per_gpu": "auto",
+ "bf16": {"enabled": "auto"}
+}
+"""
+NODES = {"cluster": "dgx-h100:2"}
+
+
+def imported(folder: Path, kind: str, *texts: str, **given: object) -> Imported:
+    paths = []
+    for number, text in enumerate(texts):
+        path = folder / f"{number}{'.json' if text.startswith('{') else '.yaml'}"
+        path.write_text(text, encoding="utf-8")
+        paths.append(path)
+    return import_config(kind, paths, given or NODES)
+
+
+CASES = [
+    ("hf-trainer", (RECIPE,), "dp16-mbs2-z0-rfull", 4096, 128),
+    ("hf-trainer", (RECIPE, ZERO3), "dp16-mbs2-z3-rfull", 4096, 128),
+    ("hf-trainer", (RECIPE + "fsdp: full_shard auto_wrap\n",), "dp16-mbs2-z3-rfull", 4096, 128),
+    ("hf-trainer", (RECIPE + "fsdp: shard_grad_op\n",), "dp16-mbs2-z2-rfull", 4096, 128),
+    ("hf-trainer", (RECIPE.replace("gradient_ch", "# "), ACCELERATE), "dp16-mbs2-z3-rnone", 4096, 128),
+    ("axolotl", (AXOLOTL,), "dp16-mbs2-z0-rfull", 4096, 128),
+    ("axolotl", (AXOLOTL + "fsdp_version: 2\nfsdp_config:\n  reshard_after_forward: false\n",), "dp16-mbs2-z2-rfull",
+     4096, 128),
+    ("axolotl", (AXOLOTL + "deepspeed: deepspeed_configs/zero3.json\n", ZERO3), "dp16-mbs2-z3-rfull", 4096, 128),
+    ("axolotl", (AXOLOTL + "context_parallel_size: 2\nfsdp_config:\n  reshard_after_forward: true\n",),
+     "cp2r-dp8-mbs2-z3-rfull", 4096, 64),
+    ("hf-trainer", (RECIPE + "fsdp: hybrid_shard\n",), "dp16-sh8-mbs2-z3-rfull", 4096, 128),
+    ("nemo", (NEMO,), "tp2-pp2-dp4-mbs1-z1-rfull", 4096, 32),
+    ("nanotron", (NANOTRON,), "tp2-pp2-dp4-mbs2-z1-rfull", 2048, 32),
+    ("maxtext", (MAXTEXT,), "tp2-nosp-dp8-mbs2-z3-rfull", 4096, 16),
+    ("llama-factory", (FACTORY,), "dp16-mbs1-z0-rfull", 2048, 128),
+    ("llama-factory", (FACTORY + "disable_gradient_checkpointing: true\n",), "dp16-mbs1-z0-rnone", 2048, 128),
+    ("llama-factory", (FACTORY + "fp8: true\nfsdp: [full_shard, auto_wrap]\n",), "dp16-mbs1-z3-rfull-fp8", 2048, 128),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "texts", "layout", "seq_len", "batch"), CASES)
+def test_layout_and_batch(tmp_path: Path, kind: str, texts: tuple[str, ...], layout: str, seq_len: int,
+                          batch: int) -> None:  # fmt: skip
+    found = imported(tmp_path, kind, *texts)
+    assert not found.gaps
+    assert str(found.layout) == layout
+    assert (found.request.workload.seq_len, found.request.workload.global_batch) == (seq_len, batch)
+    assert found.price().best.step_s > 0
+
+
+def test_ranks_of_the_accelerate_file(tmp_path: Path) -> None:
+    found = imported(tmp_path, "hf-trainer", RECIPE, ACCELERATE, gpu="h100-sxm-80gb")
+    assert found.layout.num_gpus == 16
+
+
+LORA = [
+    ("hf-trainer", RECIPE + "use_peft: true\nlora_r: 8\nlora_target_modules: [q_proj, v_proj]\n", 8, ("q", "v"),
+     "bf16"),
+    ("axolotl", AXOLOTL + "adapter: qlora\nlora_r: 32\nload_in_4bit: true\nlora_target_modules: [q_proj, o_proj]\n",
+     32, ("q", "o"), "nf4"),
+    ("axolotl", AXOLOTL + "adapter: lora\nlora_r: 4\nload_in_8bit: true\nlora_target_modules: [up_proj]\n", 4, ("up",),
+     "int8"),
+    ("llama-factory", FACTORY.replace("type: full", "type: lora") + "lora_target: q_proj,k_proj\nquantization_bit: 4\n",
+     8, ("q", "k"), "nf4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "rank", "targets", "base"), LORA)
+def test_adapters(tmp_path: Path, kind: str, text: str, rank: int, targets: tuple[str, ...], base: str) -> None:
+    found = imported(tmp_path, kind, text)
+    lora = found.request.workload.train.lora
+    assert lora is not None
+    assert (lora.rank, lora.targets, lora.base_dtype) == (rank, targets, base)
+    assert found.price().best.step_s > 0
+
+
+def test_the_last_layers_of_freeze(tmp_path: Path) -> None:
+    text = FACTORY.replace("type: full", "type: freeze") + "freeze_trainable_layers: 3\n"
+    assert imported(tmp_path, "llama-factory", text).request.workload.train.last_layers == 3
+
+
+GAPS = [
+    ("hf-trainer", RECIPE + "deepspeed: ds.json\n", "deepspeed", 9),
+    ("hf-trainer", RECIPE + "beta: 0.1\n", "beta", 9),
+    ("hf-trainer", RECIPE + "gradient_acumulation_steps: 4\n", "gradient_acumulation_steps", 9),
+    ("hf-trainer", RECIPE + "optim: adafactor\n", "optim", 9),
+    ("hf-trainer", RECIPE + "fsdp: full_shard offload\n", "fsdp", 9),
+    ("axolotl", AXOLOTL + "rl: dpo\n", "rl", 9),
+    ("axolotl", AXOLOTL + "gradient_checkpointing: offload\n".replace("gradient_checkpointing", "layer_offloading"),
+     "layer_offloading", 9),
+    ("axolotl", AXOLOTL + "adapter: lora\nlora_r: 8\nlora_target_modules: [in_proj]\n", "lora_target_modules", 11),
+    ("axolotl", AXOLOTL + "expert_parallel_size: 2\n", "expert_parallel_size", 9),
+    ("nemo", NEMO.replace("2048", "${oc.env:WIDTH}").replace("${multiply:4, ${.hidden_size}}", "8192"),
+     "model.hidden_size", 12),
+    ("nemo", NEMO + "inference: {greedy: true}\n", "inference", 24),
+    ("nemo", NEMO.replace("swiglu", "reglu"), "model.activation", 16),
+    ("nemo", NEMO.replace("rope", "kerple"), "model.position_embedding_type", 19),
+    ("nanotron", NANOTRON.replace("  tp: 2", "  tp: 2\n  expert_parallel_size: 2"),
+     "parallelism.expert_parallel_size", 6),
+    ("nanotron", NANOTRON + "    moe_config: {num_experts: 8}\n", "model.model_config.moe_config", 24),
+    ("nanotron", NANOTRON + "data_stages:\n- {name: long, sequence_length: 8192}\n", "data_stages", 24),
+    ("maxtext", MAXTEXT.replace("policy: full", "policy: minimal"), "remat_policy", 8),
+    ("maxtext", MAXTEXT.replace("base.yml", "gpu/own.yml"), "base_config", 1),
+    ("maxtext", MAXTEXT + "logical_axis_rules: [['mlp', 'fsdp']]\n", "logical_axis_rules", 9),
+    ("maxtext", MAXTEXT + "ici_pipeline_parallelism: 2\n", "ici_pipeline_parallelism", 9),
+    ("llama-factory", FACTORY.replace("sft", "dpo"), "stage", 2),
+    ("llama-factory", FACTORY + "mixture_of_depths: convert\n", "mixture_of_depths", 9),
+    ("llama-factory", FACTORY + "use_kt: true\n", "use_kt", 9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "option", "line"), GAPS)
+def test_what_may_change_the_layout_is_named_with_its_line(tmp_path: Path, kind: str, text: str, option: str,
+                                                           line: int) -> None:  # fmt: skip
+    found = imported(tmp_path, kind, text)
+    assert [(gap.field, gap.line) for gap in found.gaps] == [(option, line)]
+    assert found.completed is None
+
+
+def test_what_is_switched_off_is_no_gap(tmp_path: Path) -> None:
+    assert not imported(tmp_path, "axolotl", AXOLOTL + "rl:\nqat: null\nlayer_offloading: false\nadapter:\n").gaps
+
+
+CONTRADICTIONS = [
+    ("hf-trainer", (RECIPE + "fp16: true\n",), r"line 9, fp16: fp16 and bf16 \(line 7\)"),
+    ("hf-trainer", (RECIPE, ZERO3.replace('"auto",', "4,")), r"line 4, per_device_train_batch_size: 2 here, .* 4 in .*"
+     "line 3"),
+    ("hf-trainer", (RECIPE.replace("size: 2", "size: 0"),), "line 4, per_device_train_batch_size: `0` is not 1"),
+    ("axolotl", (AXOLOTL + "base_model: x\n",), "line 9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "texts", "message"), CONTRADICTIONS)
+def test_contradictions_are_refused_with_both_lines(tmp_path: Path, kind: str, texts: tuple[str, ...],
+                                                    message: str) -> None:  # fmt: skip
+    with pytest.raises(InputError, match=message):
+        imported(tmp_path, kind, *texts)
+
+
+OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "accelerate": ACCELERATE,
+       "nemo": NEMO, "nanotron": NANOTRON, "maxtext": MAXTEXT}
+
+
+@pytest.mark.parametrize("whose", OWN)
+@pytest.mark.parametrize("given_to", OWN)
+def test_a_file_of_another_framework_is_answered_with_its_own(tmp_path: Path, whose: str, given_to: str) -> None:
+    if whose == given_to:
+        return
+    with pytest.raises(InputError) as error:
+        imported(tmp_path, given_to, OWN[whose])
+    assert f"`import {whose}`" in str(error.value.hint or error.value)
+
+
+def test_options_of_the_command_line_win(tmp_path: Path) -> None:
+    path = tmp_path / "gpt.yaml"
+    path.write_text(NEMO.replace("2048", "${oc.env:WIDTH}"), encoding="utf-8")
+    given = ["model.hidden_size=1024", "model.tensor_model_parallel_size=4"]
+    found = import_config("nemo", [path], NODES, script_arguments=given)
+    assert isinstance(found.request.model, dict)
+    assert (found.layout.tp, found.request.model["hidden"]) == (4, 1024)
+    with pytest.raises(InputError, match=r"`model\.hiden_size=1` states no option that is read"):
+        import_config("nemo", [path], NODES, script_arguments=["model.hiden_size=1"])
+
+
+def test_sizes_of_the_models(tmp_path: Path) -> None:
+    nemo = imported(tmp_path, "nemo", NEMO).request.model
+    nanotron = imported(tmp_path, "nanotron", NANOTRON).request.model
+    assert isinstance(nemo, dict)
+    assert isinstance(nanotron, dict)
+    assert (nemo["ffn_hidden"], nemo["kv_heads"], nemo["max_positions"]) == (8192, 4, 4096)
+    assert (nanotron["ffn_hidden"], nanotron["kv_heads"], nanotron["vocab"]) == (5632, 4, 32002)  # rows of tp 2
+    assert imported(tmp_path, "maxtext", MAXTEXT).request.model == "llama-3-8b"
+
+
+def test_ranks_of_a_recipe(tmp_path: Path) -> None:
+    for kind, text in (("nemo", NEMO), ("nanotron", NANOTRON)):
+        assert imported(tmp_path, kind, text, gpu="h100-sxm-80gb").layout.num_gpus == 16
+
+
+def test_every_reader_is_a_format() -> None:
+    assert [reader.name for reader in READERS] == list(FORMATS)[-len(READERS) :]
+    assert all(option in reader.option_list(None)[0].options for reader in READERS
+               for entry in reader.table(reader.option_list(None)[0]).entries for option in entry.options)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("NousResearch/Meta-Llama-3-8B-Instruct", "llama-3-8b"), ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
+     ("arcee-ai/AFM-4.5B", None), ("some/Llama-3-8B-pruned", None)],
+)  # fmt: skip
+def test_names_of_the_hub(name: str, known: str | None) -> None:
+    spec = known_model(name)
+    assert (spec and spec.name) == known
