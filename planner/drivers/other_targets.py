@@ -33,7 +33,8 @@ def compare_targets(
     target, workload = resolved.target, resolved.workload
     if target.name == "any" or workload.objective == "memory" or resolved.cluster.gpu.plan_only or watch.cuts:
         return None
-    others = [known for known in TARGETS.values() if known.trainer is not None and known.name != target.name]
+    others = [known for known in TARGETS.values() if known.trainer is not None and not known.built_on
+              and known.name not in (target.name, target.built_on)]  # fmt: skip
     without = {known.name: reasons[0] for known in others if (reasons := known.cannot_train(resolved.problem))}
     for known in others:
         if (absent := lacks(known.name, resolved.fixed_switches)) and known.name not in without:

@@ -26,7 +26,8 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     """One candidate per layout and its stages, in the order given."""
     columns = Layouts.of([choice.layout for choice in staged])
     model = model_flops(resolved.problem)
-    runs = {name: target.supports(columns, resolved.problem)[1] for name, target in TARGETS.items() if name != "any"}
+    runs = {name: target.supports(columns, resolved.problem)[1] for name, target in TARGETS.items()
+            if name != "any" and (not target.built_on or name == resolved.target.name)}  # fmt: skip
     if resolved.cluster.gpu.plan_only:
         runs = {name: [f"no target runs on {resolved.cluster.gpu.name}"] * len(staged) for name in runs}
     trains = {name: next(iter(TARGETS[name].cannot_train(resolved.problem)), None) for name in runs}

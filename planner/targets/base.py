@@ -57,6 +57,9 @@ class Target:
     # What a plan may choose about stages. `even`: nothing; `layers`: the layers of each chunk; `recompute`: also how
     # many of them recompute.
     stages: Literal["even", "layers", "recompute"] = "even"
+    # The target on which it is built and whose layouts it runs, "" for none: the two are one row where targets are
+    # compared.
+    built_on: str = ""
     # Whether each layer can have its own strategy.
     layerwise: bool = False
     # None where nothing is written: plans for any software.

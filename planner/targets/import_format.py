@@ -43,7 +43,7 @@ class Format:
 def of_target(target: Target) -> Format | None:
     """The format of the files that a target writes, None where it writes none that hold options."""
     config = target.config
-    if config is None:
+    if config is None or not config.import_format:
         return None
     return Format(
         name=config.import_format, framework=target.framework, read=config.import_files, table=config.table,

@@ -29,8 +29,8 @@ class LaunchConfig:
     script_prefix: str = ""
     # Settings and environment -> (option, sentence) for each rule that no single option breaks.
     conflicts: Callable[[Settings, Mapping[str, str]], list[tuple[str, str]]] = lambda settings, environment: []
-    # Its name for `meshwright import`.
-    import_format: str
+    # Its name for `meshwright import`, "" for files that are only written.
+    import_format: str = ""
     # The files that this format covers, for an error about a file without options; "" if its name says so.
     import_hint: str = ""
     # Option that no fact is read from -> what it changes in price or memory, "" for nothing; by regular expressions.

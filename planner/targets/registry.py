@@ -14,10 +14,11 @@ from .megatron import target as megatron
 from .megatron_bridge import target as megatron_bridge
 from .meshwright import target as meshwright
 from .torchtitan import target as torchtitan
+from .trl import target as trl
 
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
-    for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, any_target)
+    for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, trl, any_target)
 }
 
 
@@ -37,7 +38,8 @@ def who_trains(problem: Problem) -> str:
     able = able_to_train(problem)
     if not able:
         return "no target has all of it: `--target any` plans it all the same"
-    return f"{' and '.join(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
+    names = " and ".join(filter(None, (", ".join(able[:-1]), able[-1])))
+    return f"{names} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
 
 
 def target_of(files: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from meshwright.planner.targets.emit import emit
 
 from .table import row
 
-PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "")
+PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "") and os.path.abspath(os.environ["MESHWRIGHT_UPSTREAM_PYTHON"])
 if not PYTHON:
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
 pytestmark = pytest.mark.upstream
@@ -25,10 +25,28 @@ STAND_IN = Path(__file__).parent / "gpu_stand_in"
 CONFIG = """{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
 "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 128,
 "tie_word_embeddings": false}"""
+# Makes a folder with weights and a tokenizer, and one with texts.
+FOLDERS = """
+import json, pathlib, torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+text = "one two three four five six seven eight nine ten " * 20
+words = Tokenizer(models.BPE(unk_token="<unk>"))
+words.pre_tokenizer = pre_tokenizers.ByteLevel()
+words.train_from_iterator([text], trainers.BpeTrainer(vocab_size=500, special_tokens=["<unk>", "</s>"]))
+PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", pad_token="</s>").save_pretrained("model")
+torch.manual_seed(0)
+AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("model")).save_pretrained("model")
+pathlib.Path("texts").mkdir()
+pathlib.Path("texts/train.jsonl").write_text((json.dumps({"text": text}) + chr(10)) * 200)
+"""
+STAND_IN_VARIABLES = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": str(STAND_IN), "HF_HUB_OFFLINE": "1"}
 # Target -> (layout, arguments of launch.sh, variables that put two CPU ranks in the place of GPUs).
 CASES = {
     "accelerate": ("dp2-mbs2-z3-rfull", "--from_scratch --max_steps 3 --learning_rate 3e-3",
-                   {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": str(STAND_IN)}),
+                   STAND_IN_VARIABLES),
+    "trl": ("dp2-mbs2-z3-rfull", "--dataset_name texts --max_steps 3 --logging_steps 1 --learning_rate 1e-2 "
+            "--output_dir out --report_to none", STAND_IN_VARIABLES),
     "deepspeed": ("dp2-mbs2-z3-rfull", "--from-scratch --steps 3 --lr 3e-3", {"DS_ACCELERATOR": "cpu"}),
     "deepspeed-tp": ("tp2-nosp-dp1-mbs2-z1-rnone", "--from-scratch --steps 3 --lr 3e-3", {"DS_ACCELERATOR": "cpu"}),
 }  # fmt: skip
@@ -48,13 +66,16 @@ def test_a_tiny_model_trains(name: str, tmp_path: Path) -> None:
     folder.mkdir()
     (model / "config.json").write_text(CONFIG, encoding="utf-8")
     plan = api.evaluate(None, layout, model=str(model / "config.json"), cluster="2xh100-sxm-80gb", seq_len=64,
-                        global_batch=16, target=target)  # fmt: skip
+                        global_batch=16, target=target, lora="8:q,v" if target == "trl" else None)  # fmt: skip
     for file, text in emit(plan, target).files.items():
         (folder / file).write_text(text, encoding="utf-8")
     path = f"{Path(PYTHON).absolute().parent}{os.pathsep}{os.environ['PATH']}"
+    if target == "trl":
+        subprocess.run([PYTHON, "-c", FOLDERS], cwd=tmp_path, check=True, capture_output=True)
+    option = "--model_name_or_path" if target == "trl" else "--model"
     # The first run of DeepSpeed compiles its optimizer: minutes.
     done = subprocess.run(
-        ["sh", str(folder / "launch.sh"), "--model", str(model), *shlex.split(given)], cwd=tmp_path, text=True,
+        ["sh", str(folder / "launch.sh"), option, str(model), *shlex.split(given)], cwd=tmp_path, text=True,
         capture_output=True, check=False, timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29571", **environment, "PATH": path},
     )  # fmt: skip

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 answers, sys.stdout = sys.stdout, sys.stderr
-del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
+if __name__ == "__main__":
+    del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
 from accelerate.commands.config.config_args import load_config_from_file  # noqa: E402
 from accelerate.commands.launch import launch_command_parser  # noqa: E402
 from accelerate.parallelism_config import ParallelismConfig  # noqa: E402
@@ -30,9 +31,10 @@ known = {action.dest for action in launch_command_parser()._actions}
 sizes = {f"parallelism_config_{name}_size": f"{name}_size" for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")}
 
 
-def check(case: dict[str, Any]) -> str | None:
+def check_ranks(text: str, world: int) -> str | None:
+    """What accelerate says of its YAML file in a world of ranks."""
     path = folder / "accelerate.yaml"
-    path.write_text(case["yaml"], encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     config = load_config_from_file(str(path))
     blocks = {**config.fsdp_config, **config.parallelism_config}
     if missing := sorted(set(blocks) - known):
@@ -44,8 +46,14 @@ def check(case: dict[str, Any]) -> str | None:
     if degrees:
         mesh = ParallelismConfig(**degrees, cp_handler=handler)._get_mesh()
         product = math.prod(mesh[1])
-    if product != case["world"] or config.num_processes != case["world"]:
-        return f"{product} ranks in the mesh, {config.num_processes} processes, {case['world']} GPUs"
+    if product != world or config.num_processes != world:
+        return f"{product} ranks in the mesh, {config.num_processes} processes, {world} GPUs"
+    return None
+
+
+def check(case: dict[str, Any]) -> str | None:
+    if (objection := check_ranks(case["yaml"], case["world"])) is not None:
+        return objection
     half = case["arguments"].get("bf16") or case["arguments"].get("fp16")
     TrainingArguments(output_dir=str(folder), use_cpu=not half, **{
         name: value for name, value in case["arguments"].items() if name not in ("bf16", "fp16")
@@ -63,5 +71,6 @@ def verdict(case: dict[str, Any]) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-for line in sys.stdin:
-    print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)

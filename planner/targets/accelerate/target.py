@@ -7,13 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ....cost_models.arrays import Mask
-from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
-from ...space.rules import Columns, Rule, only
 from ..argv import Arguments
 from ..base import Target, Trainer
 from ..documents import read_config
@@ -22,33 +17,18 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment
 from ..option_lists import OptionList
 from ..options import Settings
-from ..other_layers import masked_squares, whole_mixers, whole_sequences
+from ..other_layers import masked_squares
 from ..reading import Reading
 from ..setup import Setup
-from ..switch_options import rules_of
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
 from .older_names import CHANGES, HARMLESS, OLDER, modernise
 from .options import ARGUMENTS, OPTIMIZERS, TABLE, conflicts
+from .rules import RULES
 from .train_script import IMPORTS, MAIN
 
 _N = "accelerate"
 MAIN_FILE = "accelerate.yaml"
 _ARGUMENTS_FILE = "training_arguments.json"
-
-
-def _whole_activations(columns: Columns, problem: Problem) -> Mask:
-    return np.asarray((columns["tp"] == 1) | (columns["sequence_parallel"] == 0))
-
-
-def _sharded(columns: Columns, problem: Problem) -> Mask:
-    # FSDP2 on a mesh with tp alone crashes (accelerate 3798), and cp ranks always shard parameters.
-    return np.asarray((columns["zero"] > 0) | ((columns["tp"] == 1) & (columns["cp"] == 1)))
-
-
-def _someone_to_shard_over(columns: Columns, problem: Problem) -> Mask:
-    # FSDP2 needs a mesh axis of its own, dp_shard or cp above 1; ParallelismConfig refuses replicas of tp or cp alone.
-    alone = (columns["shard"] == 1) & ((columns["cp"] == 1) | (columns["dp"] > 1))
-    return np.asarray((columns["zero"] == 0) | ~alone)
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
@@ -61,7 +41,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     return Job(
         name=f"{setup.model.name}-accelerate", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node,
-        files={MAIN_FILE: comment((*header, *note)) + _yaml(settings),
+        files={MAIN_FILE: comment((*header, *note)) + yaml_of(settings),
                _ARGUMENTS_FILE: json.dumps(arguments, indent=2, sort_keys=True) + "\n",
                **({} if own else {TRAIN_FILE: train_script(setup, header, IMPORTS, MAIN)})},
         command=f'accelerate launch --config_file "$here/{MAIN_FILE}" --machine_rank "$NODE_RANK" \\\n'
@@ -71,7 +51,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     )  # fmt: skip
 
 
-def _yaml(settings: Settings) -> str:
+def yaml_of(settings: Settings) -> str:
     """Top-level keys, then the blocks, in alphabetical order as accelerate saves them."""
     lines: list[str] = []
     blocks: dict[str, dict[str, Any]] = {}
@@ -125,25 +105,6 @@ TARGET = Target(
     "accelerate (FSDP2, parallelism_config)",
     "torch-fsdp",
     "accelerate 16cb6eb8 (2026-07-24), src/accelerate/parallelism_config.py and commands/launch.py",
-    rules=(
-        only(_N, "pp", (1,), "accelerate has no pipeline (pp {pp})"),
-        only(_N, "ep", (1,), "accelerate has no expert parallelism (ep {ep})"),
-        only(_N, "etp", (1,), "accelerate has no expert-tensor parallelism (etp {etp})"),
-        only(_N, "cp_algorithm", ("ring", "allgather"), "accelerate's context parallelism has no {algorithm}"),
-        whole_mixers(_N, "accelerate"),
-        whole_sequences(_N, "accelerate"),
-        Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _whole_activations,
-             "the tensor-parallel plans of transformers keep activations whole: no sequence parallelism with tp {tp}"),
-        Rule(f"{_N}: replicas", ("tp", "cp", "zero"), _sharded,
-             "without sharding (z0) accelerate runs plain data parallelism only, not tp {tp} or cp {cp}"),
-        Rule(f"{_N}: shards", ("cp", "dp", "zero", "shard"), _someone_to_shard_over,
-             "FSDP2 needs data-parallel ranks to shard over: shard {shard} of dp {dp} with tp {tp}, cp {cp}"),
-        only(_N, "zero", (0, 2, 3), "FSDP2 shards gradients and weights; optimizer alone (z1) is not an option"),
-        only(_N, "recompute", ("none", "full"), "fsdp_activation_checkpointing is all layers or none"),
-        only(_N, "recompute_layers", (0,), "fsdp_activation_checkpointing is all layers or none"),
-        only(_N, "offload", ("none",), "fsdp_offload_params also moves the weights, which this plan keeps on the GPU"),
-        only(_N, "precision", ("bf16", "fp16", "fp32"), "its fp8 recipes are not in the YAML"),
-        *rules_of(_N),
-    ),
+    rules=RULES,
     trainer=Trainer(framework="accelerate", config=CONFIG, job=job, cannot_build=cannot),
 )

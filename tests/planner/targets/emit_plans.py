@@ -24,8 +24,12 @@ MODELS = (
     ("deepseek-v3", 4096, 960), ("gpt-22b", 2048, 240), ("mistral-7b", 8192, 192), ("gpt-oss-120b", 4096, 256),
 )  # fmt: skip
 _HYBRIDS = (("nemotron-h-56b", 8192, 192), ("nemotron-3-nano-30b-a3b", 8192, 384), ("qwen3-next-80b-a3b", 4096, 512))
+# Targets with adapters, and the adapters to draw from.
+_WITH_ADAPTERS = ("trl",)
+_ADAPTERS = (None, "16:q,v", "8:q,k,v,o", "64:q,k,v:nf4")
 # torchtitan builds only what it has registered.
 OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480)),
+             **dict.fromkeys(_WITH_ADAPTERS, tuple(model for model in MODELS if model[0] != "gpt-22b")),
              "megatron": (*MODELS, *_HYBRIDS), "megatron-bridge": (*MODELS, *_HYBRIDS)}  # fmt: skip
 CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
 _DRAWN = 40_000
@@ -42,9 +46,10 @@ def config_of(target: str) -> LaunchConfig:
 @cache
 def resolved(
     model: str, seq_len: int, batch: int, cluster: str, precision: str, optimizer: str, target: str,
-    fixed: tuple[tuple[str, str], ...] = (),
+    fixed: tuple[tuple[str, str], ...] = (), lora: str | None = None,
 ) -> Resolved:  # fmt: skip
-    workload = {"seq_len": seq_len, "global_batch": batch, "precision": precision, "optimizer": optimizer}
+    workload: dict[str, Any] = {"seq_len": seq_len, "global_batch": batch, "precision": precision,
+                                "optimizer": optimizer, "train": {"lora": lora} if lora else {}}  # fmt: skip
     request = {"model": model, "cluster": cluster, "target": target, "workload": workload, "fix": dict(fixed)}
     return resolve(request_from_dict(request))
 
@@ -110,7 +115,8 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
             few = ["adamw"] if precision == "fp16" else ["muon"]  # Muon does not train in fp16
             optimizer = str(rng.choice(["adamw", "adamw-bf16", *few])) if target.startswith("megatron") else "adamw"
             asked = (model, seq_len, batch, cluster, precision, optimizer, target)
-            found = resolved(*asked, random_switches(resolved(*asked), target, rng))
+            lora = _ADAPTERS[int(rng.integers(len(_ADAPTERS)))] if target in _WITH_ADAPTERS else None
+            found = resolved(*asked, random_switches(resolved(*asked), target, rng), lora)
             drawn = random_layouts(found, rng)
             ok = np.ones(len(drawn), dtype=bool)
             for rule in TARGETS[target].rules:

@@ -1,0 +1,57 @@
+"""Adapters of a plan as peft names them: the modules of the layers of transformers that get one.
+
+transformers 5.24, models/*/modeling_*.py. Families that keep several projections in one module (phi3, gpt_neox, falcon)
+have other adapters than a plan counts. Of a latent attention keys and values share a module, whose one adapter has
+rank x kv_lora_rank elements less than the two that a plan counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.workload import Lora
+from .options import Facts
+
+# Projection -> its module.
+_MODULES = {name: f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")}
+# The same where a latent attention compresses queries, keys and values: the up projections.
+_LATENT = {**_MODULES, "q": "q_b_proj", "k": "kv_b_proj", "v": "kv_b_proj"}
+_FAMILIES = ("llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3", "granite", "olmo2", "qwen2", "qwen2_moe",
+             "qwen3", "qwen3_moe", "gpt_oss")  # fmt: skip
+_LATENT_FAMILIES = ("deepseek_v2", "deepseek_v3")
+LORA = "workload.lora"
+
+
+def modules(model: ModelSpec, lora: Lora) -> list[str]:
+    """The modules that get adapters. Raises KeyError for a family whose modules are not known."""
+    if model.family in _FAMILIES:
+        named: Mapping[str, str] = _MODULES
+    elif model.family in _LATENT_FAMILIES:
+        compressed = any(attention.q_lora_rank for attention in model.attentions)
+        named = _LATENT if compressed else {**_LATENT, "q": "q_proj"}
+    else:
+        raise KeyError(model.family)
+    return list(dict.fromkeys(named[target] for target in lora.targets))
+
+
+def cannot_name(model: ModelSpec, lora: Lora | None) -> list[str]:
+    """A sentence where a plan has adapters of modules whose names are not known."""
+    if lora is None:
+        return []
+    latent = model.family in _LATENT_FAMILIES
+    if latent and ("k" in lora.targets) != ("v" in lora.targets):
+        return ["workload.lora: keys and values come out of one module (kv_b_proj): both get an adapter, or neither"]
+    known = latent or model.family in _FAMILIES
+    return [] if known else [f"workload.lora: it is not known which modules of {model.family} a plan's adapters are"]
+
+
+def facts(rank: int, names: Iterable[str], base_dtype: str) -> Facts:
+    """The facts of adapters on modules `names`."""
+    meaning: dict[str, list[str]] = {}
+    for table in (_MODULES, _LATENT):
+        for target, module in table.items():
+            if target not in (those := meaning.setdefault(module, [])):
+                those.append(target)
+    targets = sorted({target for name in names for target in meaning.get(name, [name])})
+    return {LORA: {"rank": rank, "targets": targets, "base_dtype": base_dtype}}

@@ -1,0 +1,83 @@
+"""Plans with adapters: the modules that peft names are those that a plan counts, in files that say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from meshwright.cost_models.quantities.params import lora_parameters, lora_targets
+from meshwright.cost_models.specs.workload import Lora
+from meshwright.planner import api
+from meshwright.planner.targets import adapters
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.profiles.model.huggingface import read_config
+from transformers import AutoConfig
+
+from meshwright.errors import UnsupportedError
+
+from ...meta_models import build
+
+SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 512, "head_dim": 16}  # fmt: skip
+LATENT = {**SMALL, "num_key_value_heads": 4, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+          "v_head_dim": 16, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
+          "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}  # fmt: skip
+MOE = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+       "shared_expert_intermediate_size": 48}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": SMALL, "mistral": SMALL, "mixtral": {**SMALL, **MOE}, "gemma": SMALL, "gemma2": SMALL, "granite": SMALL,
+    "olmo2": SMALL, "qwen2": SMALL, "qwen2_moe": {**SMALL, **MOE}, "qwen3": SMALL, "qwen3_moe": {**SMALL, **MOE},
+    "gpt_oss": {**SMALL, **MOE}, "deepseek_v2": {**LATENT, "q_lora_rank": None},
+    "deepseek_v3": {**LATENT, "q_lora_rank": 24},
+}  # fmt: skip
+ASKED: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:1", "seq_len": 4096, "global_batch": 64,
+                         "target": "trl"}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_modules_of_transformers_have_the_adapters_of_the_plan(family: str) -> None:
+    data = AutoConfig.for_model(family, **CONFIGS[family]).to_dict()
+    model = read_config(data, family)[0]
+    lora = Lora(rank=8, targets=lora_targets(model))
+    names = adapters.modules(model, lora)
+    linear = [module for name, module in build(data).named_modules()
+              if name.rpartition(".")[2] in names and isinstance(module, torch.nn.Linear)]  # fmt: skip
+    counted = sum(sum(lora_parameters(model, model.kinds[kind], 8, lora.targets)) for kind in model.pattern)
+    shared = 8 * len(model.pattern) * (model.attentions[0].kv_lora_rank or 0)  # of kv_b_proj
+    assert shared + 8 * sum(module.in_features + module.out_features for module in linear) == counted
+    assert linear
+
+
+def test_a_plan_with_adapters_says_them_and_is_in_order() -> None:
+    plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora="32:q,k,v,o:nf4", **ASKED)
+    files = emit(plan, "trl").files
+    for line in ("use_peft: true", "lora_r: 32", 'lora_target_modules: ["q_proj", "k_proj", "v_proj", "o_proj"]',
+                 "load_in_4bit: true", 'bnb_4bit_quant_storage: "bfloat16"', "max_length: 4096"):  # fmt: skip
+        assert f"{line}\n" in files["sft.yaml"]
+    assert check_files(files).problems == []
+
+
+def test_accelerate_points_to_who_has_adapters() -> None:
+    plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora=16, **ASKED)
+    with pytest.raises(LayoutRefusedError) as refused:
+        emit(plan, "accelerate")
+    assert "trl" in refused.value.hint
+
+
+@pytest.mark.parametrize(("model", "text"), [
+    ("phi-3-mini-4k", "it is not known which modules of phi3 a plan's adapters are"),
+    ("deepseek-v2-lite", "keys and values come out of one module"),
+])  # fmt: skip
+def test_adapters_without_a_module_of_their_own_are_refused(model: str, text: str) -> None:
+    with pytest.raises(UnsupportedError, match=text):
+        api.plan(None, lora="16:q,v", **{**ASKED, "model": model})
+
+
+def test_eight_bits_are_not_sharded() -> None:
+    plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora="16:q,v:int8", **ASKED)
+    with pytest.raises(LayoutRefusedError, match="FSDP2 shards no weights of 8 bits"):
+        emit(plan, "trl")
+    whole = api.evaluate(None, "dp8-mbs1-z0-rnone", lora="16:q,v:int8", **ASKED)
+    assert "load_in_8bit: true\n" in emit(whole, "trl").files["sft.yaml"]
