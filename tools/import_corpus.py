@@ -48,6 +48,8 @@ class Kind:
     repositories: tuple[str, ...] = ()
     # Regular expression with the name of a function that makes a config: one of them is drawn of each file; "": none.
     function: str = ""
+    # The option list that reads it; "": the newest release.
+    release: str = ""
 
 
 KINDS = {
@@ -72,7 +74,7 @@ KINDS = {
                            function=r"(?m)^def (\w+_config)\(.*ConfigContainer:"),
     "torchtitan-modules": Kind((".py",), (r"(?m)^def \w+\(\) -> Trainer\.Config:",), 8, 8,
                                format="torchtitan", repositories=("pytorch/torchtitan",),
-                               function=r"(?m)^def (\w+)\(\) -> Trainer\.Config:"),
+                               function=r"(?m)^def (\w+)\(\) -> Trainer\.Config:", release="0.4.0.dev"),
 }  # fmt: skip
 REPOSITORIES = (
     "0traced/frontier-finetuning", "AI-Hypercomputer/maxtext", "AlignmentResearch/robust-llm-2024",
@@ -95,11 +97,6 @@ REPOSITORIES = (
 )  # fmt: skip
 # Repositories whose files of a kind are in an older release: that release is drawn from.
 RELEASES = {"pytorch/torchtitan": "v0.2.2"}
-
-
-def stored_name(repository: str, path: str) -> str:
-    """The name of a file in the folder that `fill` writes; its suffix is kept."""
-    return f"{repository}/{path}".replace("/", "+")
 
 
 def _git(clones: Path, repository: str, *arguments: str) -> str:
@@ -134,7 +131,8 @@ def draw(clones: Path) -> Iterator[dict[str, str]]:
             if taken[repository] < kind.each and taken.total() < kind.count and Path(path).name not in scripts:
                 taken[repository] += 1
                 scripts |= {Path(path).name} if name == "megatron-args" else set()
-                chosen = {"function": function} if function else {}
+                named = {"function": function, "release": kind.release}
+                chosen = {key: value for key, value in named.items() if value}
                 yield {"kind": kind.format or name, "repository": repository, "commit": commit, "path": path} | chosen
 
 
@@ -148,9 +146,10 @@ def fill(folder: Path, clones: Path | None) -> int:
     missing = 0
     for item in yaml.safe_load(LIST.read_text(encoding="utf-8")):
         repository, commit, path = item["repository"], item["commit"], item["path"]
-        target = folder / stored_name(repository, path)
+        target = folder / repository / path
         if target.exists():
             continue
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
             target.write_text(_text(repository, commit, path, clones), encoding="utf-8")
         except (OSError, subprocess.CalledProcessError) as error:

@@ -29,6 +29,8 @@ class Arguments:
     files: dict[str, str] = field(default_factory=dict)
     # Option that the release does not have -> line.
     unknown: dict[str, int] = field(default_factory=dict)
+    # Those of them that are switched off.
+    off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
     ranks: dict[str, int] = field(default_factory=dict)
     # Variable -> value assigned in the text.

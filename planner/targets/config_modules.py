@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any
 
 from ...errors import FieldProblem, InputError
 from .argv import Arguments
 from .option_lists import OptionList
+from .options import Settings
+from .python_values import name_of, value_of
+from .recipes import Follower, Given, Recipe
 
-# Prefix of a name that an option takes (dtypes, functions), as a module spells it -> as a setting.
-_NAMED = {"torch.": "torch.", "F.": "torch.nn.functional."}
 # Name of the function of a module that sets rotary positions, and the setting that holds its text.
 ROTATED = "rotated"
+# The setting that holds the name of a model of the Hugging Face Hub.
+HUB_MODEL = "model.hf_model_id"
+_HUB_CALLS = ("from_hf_pretrained", "from_hf_config")
+# Blocks that say something by being there.
+_WHOLE = ("peft",)
+_RECOMPUTATION = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory budget", "None": "none"}
 
 
 def read_constants(path: str, text: str, options: OptionList, prefix: str) -> Arguments:
@@ -25,109 +31,178 @@ def read_constants(path: str, text: str, options: OptionList, prefix: str) -> Ar
             name = f"{prefix}.{node.targets[0].id}"
             arguments.lines[name] = node.lineno
             try:
-                arguments.settings[name] = _value(node.value, {})
+                arguments.settings[name] = value_of(node.value, {})
             except ValueError:
                 arguments.fail(name, "is not a plain value", node.lineno, path)
     return arguments
 
 
 def read_config_module(
-    path: str, text: str, options: OptionList, container: str, function: str | None = None
-) -> Arguments:
+    path: str, text: str, options: OptionList, container: str, function: str | None = None,
+    beside: Mapping[str, str] | None = None, bases: Mapping[str, Settings] | None = None,
+) -> Arguments:  # fmt: skip
     """The options that a function of the module gives to `container(...)`, or sets on one that it got elsewhere.
 
-    `function`: its name; None: the last that does.
+    function: its name; None: the only one that does. beside: path -> text of modules that it may call; bases: function
+    of the framework -> the options of the container that it returns.
     """
-    tree = _module(path, text)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    if function is not None:
-        functions = [node for node in functions if node.name == function]
-    families = {
-        alias.asname or alias.name: (node.module or "").rpartition(".")[2]
-        for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
-    }  # fmt: skip
-    family = families.get("model_registry") or PurePath(path).parent.name
+    modules = {where: _module(where, other) for where, other in {path: text, **(beside or {})}.items()}
+    follower = Follower(modules, container)
+    makers = follower.makers(path)
+    arguments = Arguments()
+    chosen = function if function is not None else makers[-1] if len(makers) == 1 else None
+    if chosen is None or not follower.has(path, chosen):
+        arguments.problems.append(_which(path, function, makers, container))
+        return arguments
+    recipe = follower.follow(chosen)
+    _start(arguments, recipe, bases or {}, path)
+    for option, given in recipe.given.items():
+        for name in [name for name in arguments.settings if name.startswith(f"{option}.")]:  # a block anew
+            del arguments.settings[name]
+        for name, part in _block(option, given, options).items():
+            _add(arguments, name, part, options, _family(modules[given.path], given.path) if option else "")
+    for doubt in dict.fromkeys(recipe.doubts):
+        problem = FieldProblem(doubt.text, doubt.option, doubt.path, doubt.line)
+        (arguments.unclear if doubt.option else arguments.gaps).append(problem)
+    functions = [node for node in modules[path].body if isinstance(node, ast.FunctionDef)]
     rotated = next((node for node in functions if node.name == ROTATED), None)
-    for candidate in reversed(functions):
-        calls = [node for node in ast.walk(candidate) if isinstance(node, ast.Call) and _name(node.func) == container]
-        given = _given(calls[0] if calls else None, candidate, options)
-        if calls or given:
-            arguments = _arguments(given, candidate, options, path, family)
-            if rotated is not None:
-                arguments.settings[ROTATED], arguments.lines[ROTATED] = ast.unparse(rotated), rotated.lineno
-            return arguments
+    if rotated is not None:
+        arguments.settings[ROTATED], arguments.lines[ROTATED] = ast.unparse(rotated), rotated.lineno
+    return arguments
+
+
+def read_modules(files: Mapping[str, str], options: OptionList, given: Sequence[str], container: str,
+                 bases: Mapping[str, Settings] | None = None) -> Arguments:  # fmt: skip
+    """The options of the first of several modules; given: the name of the function that makes the config."""
+    (path, text), *others = files.items()
+    found = read_config_module(path, text, options, container, given[0] if given else None, dict(others), bases)
+    found.unknown = {name: line for name, line in found.unknown.items() if name not in found.off}
+    return found
+
+
+def _which(path: str, function: str | None, makers: list[str], container: str) -> FieldProblem:
+    """The problem of a module without the function, or with several."""
+    if function is None and makers:
+        names = ", ".join(makers[:8]) + (", ..." if len(makers) > 8 else "")
+        return FieldProblem(f"has {len(makers)} functions that return {container}: {names}", file=path,
+                            hint=f"name one: --arg {makers[0]}")  # fmt: skip
     names = f"`{function}`" if function else "a function"
-    arguments = Arguments()
-    arguments.problems.append(FieldProblem(f"has no {names} that returns {container}(...)", file=path))
-    return arguments
+    return FieldProblem(f"has no {names} that returns {container}(...)", file=path)
 
 
-def _given(call: ast.Call | None, function: ast.FunctionDef, options: OptionList) -> dict[str, ast.expr]:
-    """Dotted option -> expression: the arguments of the call, and what is assigned later (`config.train.x = 5`)."""
-    given: dict[str, ast.expr] = {}
-    for keyword in call.keywords if call is not None else ():
-        given |= _block(keyword.arg or "", keyword.value, options)
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            name = _name(node.targets[0]).partition(".")[2]
-            if call is not None or name.partition(".")[0] in options.options:
-                given |= _block(name, node.value, options)
-    return given
+def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings], path: str) -> None:
+    """The options of the config that a recipe starts from, where a function of the framework makes it."""
+    base = recipe.given.pop("", None)
+    if base is None:
+        return
+    name = name_of(base.node.func) if isinstance(base.node, ast.Call) else ""
+    if name in bases:
+        arguments.settings |= bases[name]
+        arguments.lines |= dict.fromkeys(bases[name], base.node.lineno)
+        return
+    text = f"starts from {name}, which is in another file"
+    arguments.gaps.append(FieldProblem(text, file=base.path, line=base.node.lineno, hint="give that file too"))
 
 
-def _block(name: str, value: ast.expr, options: OptionList) -> dict[str, ast.expr]:
+def _family(tree: ast.Module, path: str) -> str:
+    """The family of models of torchtitan: of the import of model_registry, or of the folder."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    families = {alias.asname or alias.name: (node.module or "").rpartition(".")[2] for node in imports
+                for alias in node.names}  # fmt: skip
+    return families.get("model_registry") or PurePath(path).parent.name
+
+
+def _block(name: str, given: Given, options: OptionList) -> dict[str, Given]:
     """An option, or those of a block that is written as a call; its class is one too where the release lists it."""
-    if not isinstance(value, ast.Call) or not any(option.startswith(f"{name}.") for option in options.options):
-        return {name: value}
-    given = {f"{name}.{keyword.arg}": keyword.value for keyword in value.keywords if keyword.arg}
+    node = given.node
+    if not isinstance(node, ast.Call) or not any(option.startswith(f"{name}.") for option in options.options):
+        return {name: given}
+    parts = {f"{name}.{keyword.arg}": Given(keyword.value, given.names, given.path) for keyword in node.keywords
+             if keyword.arg}  # fmt: skip
+    if _hub_model(node) is not None:
+        return {name: given}
+    if name_of(node.func).endswith("get_mixed_precision_config") and node.args:  # which takes the name of one
+        return {name: Given(node.args[0], given.names, given.path)}
     if name in options.options and options.options[name].kind == "class":
-        given[name] = ast.copy_location(ast.Constant(_name(value.func).rpartition(".")[2]), value)
-    return given
+        kind = ast.Constant(name_of(node.func).rpartition(".")[2])
+        parts[name] = Given(ast.copy_location(kind, node), {}, given.path)
+    return parts
 
 
-def _arguments(
-    given: Mapping[str, ast.expr], function: ast.FunctionDef, options: OptionList, path: str, family: str
-) -> Arguments:
-    arguments = Arguments()
-    for node in ast.walk(function):  # torchtitan names its model
-        if isinstance(node, ast.Call) and _name(node.func).endswith("model_registry") and node.args:
-            flavor = node.args[0]
-            if isinstance(flavor, ast.Constant) and isinstance(flavor.value, str):
-                arguments.settings["model_spec"] = f"{family}/{flavor.value}"
-            converters = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "converters"]
-            if any("Float8" in text for text in converters):
-                arguments.settings["converters"] = "float8"
-    for name, value in given.items():
-        arguments.lines[name] = value.lineno
-        _add(arguments, name, value, options, path)
-    return arguments
+def _hub_model(node: ast.expr) -> ast.expr | None:
+    """The argument of the call that takes a model from the Hub, None where there is none."""
+    calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    return next((call.args[0] for call in calls if name_of(call.func).endswith(_HUB_CALLS) and call.args), None)
 
 
-def _add(arguments: Arguments, name: str, node: ast.expr, options: OptionList, path: str) -> None:
+def _add(arguments: Arguments, name: str, given: Given, options: OptionList, family: str) -> None:
+    node, path = given.node, given.path
+    arguments.lines[name] = node.lineno
+    arguments.files[name] = path
     if name == "model_spec":
-        return
-    if name not in options.options:
+        _registered(arguments, node, family)
+    elif name == "mixed_precision" and (text := _made_elsewhere(node, options)):
+        arguments.doubt(name, text, node.lineno, path, "give the file of that function, or the name of a precision")
+    elif name == "model" and (hub := _hub_model(node)) is not None:
+        _typed(arguments, HUB_MODEL, Given(hub, given.names, path), options)
+    elif name not in options.options:
         arguments.unknown[name] = node.lineno
-        return
-    if name == "activation_checkpoint":
+        if isinstance(node, ast.Constant) and node.value in (None, False):
+            arguments.off.add(name)
+    elif name == "activation_checkpoint":
         text = ast.unparse(node)
-        kinds = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory budget", "None": "none"}
-        arguments.settings[name] = next((kind for word, kind in kinds.items() if word in text), text)
-        return
-    option = options.options[name]
-    if option.kind == "code":
+        arguments.settings[name] = next((kind for word, kind in _RECOMPUTATION.items() if word in text), text)
+    elif isinstance(node, ast.Constant) and node.value is None:
+        arguments.settings.pop(name, None)
+    elif name.endswith("activation_func") and isinstance(node, ast.Name):
+        arguments.settings[name] = node.id
+    elif options.options[name].kind == "code" or name in _WHOLE:
         arguments.settings[name] = ast.unparse(node)
-        return
-    if option.kind == "any" and "." not in name:
-        return  # optimizer, dataloader, ...: no layout depends on it
+    elif options.options[name].kind != "any" or "." in name:  # else optimizer, dataloader, ...: no layout depends on it
+        _typed(arguments, name, given, options)
+
+
+def _made_elsewhere(node: ast.expr, options: OptionList) -> str:
+    """Why the block of a class is not known: a function of another file makes it."""
+    kind = node.value if isinstance(node, ast.Constant) else None
+    return f"is what {kind} returns" if isinstance(kind, str) and options.options["mixed_precision"].wrong(kind) else ""
+
+
+def _registered(arguments: Arguments, node: ast.expr, family: str) -> None:
+    """The model that torchtitan names, and what its layers are converted to."""
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call) or not name_of(call.func).endswith("model_registry") or not call.args:
+            continue
+        flavor = call.args[0]
+        if isinstance(flavor, ast.Constant) and isinstance(flavor.value, str):
+            arguments.settings["model_spec"] = f"{family}/{flavor.value}"
+        converters = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "converters"]
+        if any("Float8" in text or "MXFP8" in text for text in converters):
+            arguments.settings["converters"] = "float8"
+            arguments.notes += ["the mx converter is priced as float8"] if "MXFP8" in converters[0] else []
+        elif converters and converters != ["None"] and converters != ["[]"]:
+            text = f"converts layers by {converters[0].partition('(')[0].strip('[')}"
+            arguments.gaps.append(FieldProblem(text, "model_spec", arguments.files.get("model_spec", ""), call.lineno))
+
+
+def _typed(arguments: Arguments, name: str, given: Given, options: OptionList) -> None:
+    """Stores the value of an option; one that is not plain is a doubt."""
+    line = given.node.lineno
     try:
-        value = _value(node, {})
+        value = value_of(given.node, given.names)
     except ValueError:
-        text = "is not a plain value: it cannot be read without running the module"
-        arguments.fail(name, text, node.lineno, path)
+        arguments.settings.pop(name, None)
+        text = f"`{ast.unparse(given.node)[:60]}` is computed when the module runs"
+        arguments.doubt(name, text, line, given.path, "write its value into a copy of the file")
         return
-    if value is not None:
-        arguments.record(option, value, node.lineno, path)
+    arguments.settings.pop(name, None)
+    if value is None:
+        return
+    if name in options.options:
+        whole = options.options[name].kind == "int" and isinstance(value, float) and value.is_integer()
+        arguments.record(options.options[name], int(value) if whole else value, line, given.path)
+    else:
+        arguments.settings[name], arguments.lines[name] = value, line
 
 
 def _module(path: str, text: str) -> ast.Module:
@@ -136,65 +211,3 @@ def _module(path: str, text: str) -> ast.Module:
     except SyntaxError as error:
         message = f"not valid Python: {error.msg}"
         raise InputError.of([FieldProblem(message, file=path, line=error.lineno or 0)]) from None
-
-
-def _name(node: ast.expr) -> str:
-    """`a.b.c` of a name or attribute."""
-    if isinstance(node, ast.Attribute):
-        return f"{_name(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """A literal, with whole-number arithmetic, f-strings and loops over a range. Raises ValueError for all else."""
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name() if node.id in names:
-            return names[node.id]
-        case ast.Attribute() if _name(node).startswith(tuple(_NAMED)):
-            first, _, rest = _name(node).partition(".")
-            return _NAMED[f"{first}."] + rest
-        case ast.UnaryOp(op=ast.USub()):
-            return -_value(node.operand, names)
-        case ast.BinOp(op=ast.Mult() | ast.Add() | ast.Sub() | ast.FloorDiv()):
-            return _combined(node, _value(node.left, names), _value(node.right, names))
-        case ast.JoinedStr():
-            return "".join(str(_value(part, names)) for part in node.values)
-        case ast.FormattedValue():
-            return _value(node.value, names)
-        case ast.List() | ast.Tuple():
-            return [item for part in node.elts for item in _spread(part, names)]
-        case ast.ListComp() | ast.GeneratorExp():
-            return _loop(node, names)
-    raise ValueError(ast.unparse(node))
-
-
-def _combined(node: ast.BinOp, first: Any, second: Any) -> Any:
-    """Whole numbers, lists one after the other, a list several times."""
-    if isinstance(first, list) and isinstance(node.op, ast.Add) and isinstance(second, list):
-        return first + second
-    if isinstance(first, list) and isinstance(node.op, ast.Mult) and isinstance(second, int) and second < 10_000:
-        return first * second
-    if not (isinstance(first, int) and isinstance(second, int)):
-        raise ValueError(ast.unparse(node))
-    if isinstance(node.op, ast.FloorDiv):
-        return first // (second or 1)
-    return {ast.Mult: first * second, ast.Add: first + second, ast.Sub: first - second}[type(node.op)]
-
-
-def _spread(node: ast.expr, names: Mapping[str, Any]) -> list[Any]:
-    return list(_value(node.value, names)) if isinstance(node, ast.Starred) else [_value(node, names)]
-
-
-def _loop(node: ast.ListComp | ast.GeneratorExp, names: Mapping[str, Any]) -> list[Any]:
-    loop = node.generators[0]
-    call, target = loop.iter, loop.target
-    plain = len(node.generators) == 1 and not loop.ifs and isinstance(target, ast.Name)
-    if not plain or not isinstance(call, ast.Call) or _name(call.func) != "range" or call.keywords:
-        raise ValueError(ast.unparse(node))
-    bounds = [_value(argument, names) for argument in call.args]
-    if not 1 <= len(bounds) <= 3 or not all(isinstance(bound, int) and abs(bound) < 100_000 for bound in bounds):
-        raise ValueError(ast.unparse(node))
-    variable = target.id if isinstance(target, ast.Name) else ""
-    return [_value(node.elt, {**names, variable: index}) for index in range(*bounds)]

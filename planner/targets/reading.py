@@ -132,6 +132,7 @@ def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem
 
 # Keys by which a file is known, its framework, and the format that reads it; of two that fit the first.
 _LOOKS_LIKE = (
+    (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
     (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory", "llama-factory"),
     (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl", "axolotl"),
     (r"(?m)^(exp_manager|trainer):", "NeMo", "nemo"), (r"(?m)^(tokens|parallelism):", "nanotron", "nanotron"),
@@ -140,7 +141,7 @@ _LOOKS_LIKE = (
      "transformers' TrainingArguments", "hf-trainer"),
     (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
     (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
-    (r"(?m)^\[(parallelism|training)\]", "torchtitan", "torchtitan"),
+    (r"(?m)^\[(parallelism|training)\]|\bTrainer\.Config\b", "torchtitan", "torchtitan"),
     (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM", "megatron-args"),
 )  # fmt: skip
 

@@ -111,7 +111,20 @@ def mine():
     cfg.mixed_precision = "bf16_with_fp8_current_scaling_mixed"
     return cfg
 """, encoding="utf-8")  # fmt: skip
-    found = import_config("megatron-bridge", [recipe], {"cluster": "dgx-h100:8", "model": "llama-3-70b"})
+    given = {"cluster": "dgx-h100:8"}
+    (gap,) = import_config("megatron-bridge", [recipe], given).gaps
+    assert (gap.line, gap.message) == (3, "starts from llama3_70b_pretrain_config, which is in another file")
+    base = tmp_path / "base.py"
+    base.write_text("""
+def llama3_70b_pretrain_config():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-70B").get_model_config()
+    cfg.model.seq_length = 8192
+    cfg.model.tensor_model_parallel_size = 8
+    return cfg
+""", encoding="utf-8")  # fmt: skip
+    found = import_config("megatron-bridge", [recipe, base], given)
+    assert (found.request.model, found.request.workload.seq_len) == ("llama-3-70b", 8192)
     assert str(found.layout) == "tp4-pp8-vpp5-dp2-mbs1-z1-rnone-fp8"
     assert found.unknown == {}
     assert dict(found.settings) == {

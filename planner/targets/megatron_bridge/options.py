@@ -11,12 +11,13 @@ from collections.abc import Mapping
 
 from ....cost_models.cuda_graphs import GRAPH_CODE
 from ....errors import InputError
+from ..config_modules import HUB_MODEL
 from ..megatron import options as megatron
 from ..megatron.conflicts import conflicts_of_the_core
 from ..megatron.delta_net import has_delta_nets
 from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
-from ..options import Entry, Facts, Settings, Table
+from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..setup import Setup
 from . import hybrid
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
@@ -47,7 +48,8 @@ def _translated(entry: Entry) -> Entry:
         try:
             return entry.read(to_arguments(settings), facts)
         except InputError as error:
-            raise InputError(renamed(error.message), hint=renamed(error.hint or "")) from None
+            kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
+            raise kind(renamed(error.message), hint=renamed(error.hint or "")) from None
 
     return Entry(entry.fields, tuple(dict.fromkeys(fields)), write, read)
 
@@ -118,6 +120,8 @@ TABLE = Table((
     *(_translated(entry) for entry in megatron.TABLE.entries),
     *hybrid.ENTRIES,
     Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
+    Entry(("model_name",), (HUB_MODEL,), lambda setup: {},
+          lambda settings, facts: {"model_name": settings[HUB_MODEL]} if HUB_MODEL in settings else {}),
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
     Entry(("cuda_graphs",), tuple(_GRAPHED), _graphed_write, lambda settings, facts: {}),
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),

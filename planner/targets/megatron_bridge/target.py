@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule
 from ..argv import Arguments
 from ..base import Target, Trainer
-from ..config_modules import read_config_module
+from ..config_modules import read_config_module, read_modules
 from ..documents import read_config
 from ..framework_parser import FrameworkParser, machine
 from ..launch_config import LaunchConfig
@@ -31,10 +31,12 @@ from ..megatron.target import checkout as megatron_checkout
 from ..megatron.target import rules
 from ..option_lists import OptionList
 from ..options import Settings
+from ..reading import Reading
 from ..setup import Setup
 from . import hybrid
 from .fields import MODELS, PROVIDERS, renamed
 from .options import BLOCK_SPEC, TABLE, VARIANT_SPEC, conflicts
+from .recipes import BASES, CHANGES, HARMLESS, modernise
 
 _N = "megatron-bridge"
 MAIN_FILE = "bridge_plan.py"
@@ -175,6 +177,18 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
     return read_config(path, text, options)
 
 
+def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
+                   wanted: frozenset[str]) -> Arguments:  # fmt: skip
+    """A recipe with the modules that it calls, and YAML beside it."""
+    modules = {path: text for path, text in files.items() if path.endswith(".py")}
+    arguments = Arguments()
+    if modules:
+        arguments.add(read_modules(modules, options, given, "ConfigContainer", BASES), next(iter(modules)))
+    for path in files.keys() - modules.keys():
+        arguments.add(read_config(path, files[path], options), path)
+    return arguments
+
+
 def checkout(environment: Mapping[str, str]) -> str | None:
     """The search path of the checkout that MEGATRON_BRIDGE_PATH names, and of the Megatron-LM in its submodule."""
     bridge = Path(environment.get(CHECKOUT, ""))
@@ -208,6 +222,8 @@ _RULES = (
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     read=_read,
+    read_together=_read_together,
+    reading=Reading(changes=CHANGES, harmless=HARMLESS, modernise=modernise),
     table=lambda options: TABLE,
     conflicts=conflicts,
     prices={r"tokenizer\.vocab_size": "the vocabulary"},

@@ -7,7 +7,7 @@ megatron_gpt_model.py and megatron_base_model.py (build_transformer_config) of i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ....errors import FieldProblem, InputError
@@ -108,7 +108,7 @@ def _translated(entry: Entry) -> Entry:
         except InputError as error:
             text, hint = (re.sub(r"--[a-z][\w-]*", lambda word: _FIELD.get(word[0], word[0]), given)
                           for given in (error.message, error.hint or ""))  # fmt: skip
-            kind: Callable[..., InputError] = type(error) if isinstance(error, NoCounterpartError) else InputError
+            kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
             raise kind(text, hint=hint) from None
 
     fields = tuple(name for name, argument in _ARGUMENT.items() if argument in entry.options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only
 from ..argv import Arguments
 from ..base import Target, Trainer
-from ..config_modules import ROTATED, read_config_module
+from ..config_modules import ROTATED, read_config_module, read_modules
 from ..documents import read_config
 from ..framework_parser import FrameworkParser
 from ..launch_config import LaunchConfig
@@ -237,9 +237,22 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
     return read_job_config(path, text, options) if path.endswith(".toml") else read_config(path, text, options)
 
 
+def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
+                   wanted: frozenset[str]) -> Arguments:  # fmt: skip
+    """A config module with the modules that it calls; TOML and YAML one by one."""
+    modules = {path: text for path, text in files.items() if path.endswith(".py")}
+    arguments = Arguments()
+    if modules:
+        arguments.add(read_modules(modules, options, given, "Trainer.Config"), next(iter(modules)))
+    for path in files.keys() - modules.keys():
+        arguments.add(_read(path, files[path], options), path)
+    return arguments
+
+
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     read=_read,
+    read_together=_read_together,
     table=table,
     conflicts=conflicts,
     import_format=_N,

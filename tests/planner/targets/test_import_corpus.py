@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from meshwright.planner.importing import FORMATS, Imported, import_config
+from meshwright.planner.importing import Imported, import_config
 
 from meshwright.errors import MeshwrightError
 
@@ -27,7 +27,8 @@ GIVEN: dict[str, dict[str, object]] = {
 }  # fmt: skip
 # A file may leave open how many ranks there are, and which model.
 PLACES: tuple[dict[str, object], ...] = (
-    {"gpu": "h100-sxm-80gb"}, {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1", "model": "gpt-oss-20b"},
+    {"gpu": "h100-sxm-80gb"}, {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1"},
+    {"cluster": "dgx-h100:1", "model": "gpt-oss-20b"},
     {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"},
 )  # fmt: skip
 needs_corpus = pytest.mark.skipif(not FOLDER, reason="CORPUS names no folder of public files (tools/import_corpus.py)")
@@ -38,15 +39,13 @@ def listed() -> list[dict[str, str]]:
 
 
 @cache
-def outcome(kind: str, name: str) -> tuple[str, str]:
+def outcome(kind: str, name: str, function: str = "", release: str | None = None) -> tuple[str, str]:
     """(read, partly or refused; the gaps or the reason)."""
-    if kind not in FORMATS:
-        return "refused", f"no reader of {kind}"
     path = Path(FOLDER) / name
     reason = ""
     for where in PLACES:
         try:
-            imported = import_config(kind, [path], {**GIVEN.get(kind, {}), **where})
+            imported = import_config(kind, [path], {**GIVEN.get(kind, {}), **where}, release, chosen(function))
             if imported.gaps:
                 return "partly", "; ".join(map(str, imported.gaps))
             imported.price()
@@ -57,8 +56,12 @@ def outcome(kind: str, name: str) -> tuple[str, str]:
     return "refused", reason
 
 
+def chosen(function: str) -> list[str]:
+    return [function] if function else []
+
+
 def stored_name(item: dict[str, str]) -> str:
-    return f"{item['repository']}/{item['path']}".replace("/", "+")
+    return f"{item['repository']}/{item['path']}"
 
 
 def test_the_list_is_as_long_as_it_claims() -> None:
@@ -71,9 +74,10 @@ def test_share_that_is_read() -> None:
     table: dict[str, Counter[str]] = {}
     wrong = []
     for item in listed():
-        result, why = outcome(item["kind"], stored_name(item))
+        result, why = outcome(item["kind"], stored_name(item), item.get("function", ""),
+                              item.get("release"))
         table.setdefault(item["kind"], Counter())[result] += 1
-        if result != item["expect"] and item["kind"] in FORMATS:  # for the others there is no reader yet
+        if result != item["expect"]:
             wrong.append(f"{item['kind']} {item['repository']} {item['path']}: {result}, not {item['expect']}: {why}")
     print()
     for kind, counts in table.items():
@@ -96,9 +100,9 @@ def test_sixty_layouts_have_their_truth() -> None:
 def test_no_field_is_read_wrongly() -> None:
     """Field by field; what a gap leaves open is not in the truth."""
     wrong, fields = [], 0
-    kinds = {f"{item['repository']}/{item['path']}": item["kind"] for item in listed()}
+    items = {stored_name(item): item for item in listed()}
     for path, truth in truths().items():
-        imported = first_reading(kinds[path], path.replace("/", "+"))
+        imported = first_reading(items[path])
         read = {**imported.stated} if imported.gaps else described(imported)
         for name, value in truth.items():
             fields += 1
@@ -108,13 +112,14 @@ def test_no_field_is_read_wrongly() -> None:
     assert not wrong
 
 
-def first_reading(kind: str, name: str) -> Imported:
+def first_reading(item: dict[str, str]) -> Imported:
+    kind, path, arguments = item["kind"], Path(FOLDER) / stored_name(item), chosen(item.get("function", ""))
     for where in PLACES:
         try:
-            return import_config(kind, [Path(FOLDER) / name], {**GIVEN.get(kind, {}), **where})
+            return import_config(kind, [path], {**GIVEN.get(kind, {}), **where}, item.get("release"), arguments)
         except MeshwrightError:
             continue
-    raise AssertionError(f"{name} is not read")
+    raise AssertionError(f"{path} is not read")
 
 
 def described(imported: Imported) -> dict[str, object]:

@@ -1,0 +1,69 @@
+"""Recipes of Megatron-Bridge as other people write them: where they start from, and what no plan holds.
+
+Source: Megatron-Bridge 067f987d (2026-08-22), recipes/common.py (_pretrain_common, _sft_common),
+recipes/utils/optimizer_utils.py, models/gpt_provider.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....errors import FieldProblem
+from ..argv import Arguments
+from ..config_modules import HUB_MODEL
+from ..model_names import known_model
+from ..options import Settings
+
+_OF_ALL: Settings = {"optimizer.optimizer": "adam", "optimizer.use_distributed_optimizer": True,
+                     "mixed_precision": "bf16_mixed"}  # fmt: skip
+# Function of the framework -> the options of the config that it returns.
+BASES: Mapping[str, Settings] = {
+    "_pretrain_common": _OF_ALL | {
+        "train.global_batch_size": 32, "train.micro_batch_size": 2, "dataset.seq_length": 4096,
+        "ddp.use_distributed_optimizer": True, "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
+        "ddp.grad_reduce_in_fp32": True,
+    },
+    "_sft_common": _OF_ALL | {"train.global_batch_size": 128, "train.micro_batch_size": 1, "dataset.seq_length": 2048},
+}  # fmt: skip
+CHANGES: Mapping[str, str] = {
+    r"peft(\..*)?": "adapters: Bridge's layouts with them are not planned",
+    r"model\.(freeze_.*|vision_.*|is_vision_.*|image_.*|audio_.*)": "a model of images or sound",
+    r"model\.cpu_offloading_weights": "weights on the host",
+    r"train\.decrease_batch_size_if_needed|train\.rampup_batch_size": "a batch that changes",
+    r"dist\.use_tp_pp_dp_mapping": "puts pipeline stages beside one another instead of replicas",
+}
+HARMLESS = (
+    r"^(env_vars|dataset|tokenizer|checkpoint|logger|scheduler|rng|validation|profiling|straggler|ft|nvrx|dist|"
+    r"train\.manual)"
+)
+# Fields of a model that change its sizes.
+_SIZES = tuple(f"model.{name}" for name in (
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
+    "moe_ffn_hidden_size", "num_moe_experts"))  # fmt: skip
+_EXPERTS = "model.num_moe_experts"
+
+
+def modernise(arguments: Arguments) -> None:
+    """Drops what does nothing, and takes of a model of the Hub what stages and experts depend on. A recipe that changes
+    the sizes of that model has a gap."""
+    given = arguments.settings
+    if given.get("model.cuda_graph_impl") == "none":
+        for name in ("impl", "scope", "warmup_steps"):
+            given.pop(f"model.cuda_graph_{name}", None)
+    if given.get("model.moe_token_dispatcher_type") != "flex":  # to whom the backend belongs
+        given.pop("model.moe_flex_dispatcher_backend", None)
+    if (hub := given.get(HUB_MODEL)) is None:
+        return
+    arguments.gaps += [
+        FieldProblem(f"another size than that of {hub}: give --model FILE", name, arguments.files.get(name, ""),
+                     arguments.lines.get(name, 0)) for name in _SIZES if given.get(name) is not None]  # fmt: skip
+    spec = known_model(str(hub))
+    routed = next((kind.feed_forward for kind in spec.kinds if kind.is_moe), None) if spec is not None else None
+    if spec is not None:
+        given.setdefault("model.num_layers", spec.num_layers)
+    elif given.get("model.pipeline_model_parallel_size", 1) > 1 and "model.num_layers" not in given:
+        text = f"{hub} is not in the catalogue, and stages depend on its layers"
+        arguments.gaps.append(FieldProblem(text, HUB_MODEL, arguments.files.get(HUB_MODEL, ""),
+                                           arguments.lines.get(HUB_MODEL, 0)))  # fmt: skip
+    if routed is not None or given.get("model.expert_model_parallel_size", 1) > 1:
+        given[_EXPERTS] = getattr(routed, "experts", given.get("model.expert_model_parallel_size", 1))
