@@ -40,6 +40,7 @@ COMMANDS = {
     "plan": Command("Decide", "Find the fastest layout that fits", "plan"),
     "what-if": Command("Decide", "What a plan would cost if numbers differed", "what_if"),
     "memory": Command("Decide", "Memory of a layout, per stage and buffer", "memory"),
+    "explore": Command("Decide", "A page to change model, cluster and hardware, live", "explore"),
     "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
     "diff": Command("Decide", "What changed between two plans", "diff"),
     "cite": Command("Decide", "The papers behind a plan's techniques", "cite"),
@@ -201,7 +202,7 @@ def _invoke(terminal: Terminal, name: str, words: list[str]) -> int:
     import typer
 
     # A run of `launch` has lines of its own, and may take weeks.
-    beat = nullcontext() if name == "launch" else terminal.heartbeat(name)
+    beat = nullcontext() if name in ("launch", "explore") else terminal.heartbeat(name)
     try:
         with beat:
             result = command_app([name])(words, prog_name=f"meshwright {name}", standalone_mode=False, obj=terminal)

@@ -64,7 +64,7 @@ def plan(
             return _plan_layers(checked, watch, techniques=bool(allow_techniques))
         if allow_techniques:
             return _plan_with_techniques(checked, allow_techniques, watch, seed, fastest=fastest)
-        return _plan_resolved(for_able_target(resolve(checked)), watch, seed, fastest=fastest)
+        return plan_resolved(for_able_target(resolve(checked)), watch, seed, fastest=fastest)
 
 
 def evaluate(
@@ -96,7 +96,8 @@ def _plan_layers(request: Request, watch: Watch, *, techniques: bool) -> Plan:
     )
 
 
-def _plan_resolved(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool) -> Plan:
+def plan_resolved(resolved: Resolved, watch: Watch, seed: int = 0, *, fastest: bool = False) -> Plan:
+    """As `plan`, of a request that is resolved, and perhaps changed since."""
     return with_headroom(resolved, lambda limited: _plan_driven(limited, watch, seed, fastest=fastest))
 
 
@@ -130,5 +131,5 @@ def _plan_with_techniques(
         request,
         allowed,
         lambda resolved: search(resolved, watch, top=1),
-        lambda chosen: _plan_resolved(for_able_target(resolve(chosen)), watch, seed, fastest=fastest),
+        lambda chosen: plan_resolved(for_able_target(resolve(chosen)), watch, seed, fastest=fastest),
     )

@@ -37,7 +37,7 @@ ALLOWED = {
 }
 LEAVES = {"errors", "_version"}
 THIRD_PARTY = {
-    "cli": {"typer", "rich", "matplotlib", "pydantic", "jinja2"},
+    "cli": {"typer", "rich", "matplotlib", "pydantic", "jinja2", "starlette", "uvicorn"},
     "planner": {"numpy", "scipy", "pydantic", "pydantic_core", "pulp", "highspy", "networkx", "distributed", "ray"},
     "profiles": {"numpy", "scipy", "pydantic", "yaml", "torch"},
     "cost_models": {"numpy", "scipy"},

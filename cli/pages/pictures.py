@@ -30,6 +30,7 @@ _BUFFERS = {
 }  # fmt: skip
 _OTHERS = "other buffers"
 MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", _OTHERS, "reserve and context")
+_MOST_TIMES = 3.0  # as slow as the fastest: slower layouts are not on a curve
 _MOST_NODES = 16  # drawn of all rows together
 
 
@@ -153,3 +154,44 @@ def sliders(grid: PriceGrid, candidate: Candidate) -> dict[str, object]:
 def _short(seconds: Sequence[float]) -> list[float]:
     """Five digits: a page shows three."""
     return [float(f"{value:.5g}") for value in seconds]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A layout of a curve; x and y from the upper left."""
+
+    x: float
+    y: float
+    layout: str
+    seconds: float
+    num_bytes: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Memory over time of the layouts that none beats."""
+
+    dots: list[Dot]
+    path: str  # of SVG, in a box of 100 by 100
+    total: int  # layouts, also those that are not drawn
+    most: float  # times as slow as the fastest is the slowest that is drawn
+    most_bytes: float  # the upper end
+
+    @property
+    def fastest(self) -> float:
+        return self.dots[0].seconds
+
+    @property
+    def slowest(self) -> float:
+        return self.dots[-1].seconds
+
+
+def frontier(rows: Sequence[tuple[float, float, str]]) -> Curve:
+    """The curve of (seconds, bytes, layout), the fastest first; a step is drawn up to _MOST_TIMES as long."""
+    shown = [row for row in rows if row[0] <= _MOST_TIMES * rows[0][0]]
+    fastest, span = shown[0][0], max(shown[-1][0] - shown[0][0], 1e-300)
+    most_bytes = shown[0][1]
+    dots = [Dot(100 * (seconds - fastest) / span, 100 * (1 - num_bytes / most_bytes), name, seconds, num_bytes)
+            for seconds, num_bytes, name in shown]  # fmt: skip
+    steps = "".join(f"H{dot.x:.2f}V{dot.y:.2f}" for dot in dots)
+    return Curve(dots, f"M0 {dots[0].y:.2f}{steps}", len(rows), _MOST_TIMES, most_bytes)

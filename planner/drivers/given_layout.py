@@ -1,9 +1,12 @@
-"""The plan that has one given layout, whether it fits or not."""
+"""Plans of given layouts, whether they fit or not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...cost_models import units
-from ...cost_models.layouts import parse
+from ...cost_models.layouts import Layout, parse
+from ...cost_models.quantities.stages import Partition
 from ...errors import InputError
 from ..document.candidate import Candidate
 from ..document.certificate import Certificate
@@ -29,10 +32,23 @@ def evaluate_resolved(resolved: Resolved, layout_id: str, fidelity: Fidelity = "
         listed = candidates(resolved, [Staged.of(resolved, layout, simulate=fidelity == "simulated")])
     else:
         listed = (placed_alone(resolved, layout),)
-    count = Count(total=1, priced=1)
+    return _unsearched(resolved, listed).with_warnings(overflows(resolved, listed[0]))
+
+
+def compare_layouts(resolved: Resolved, layouts: Sequence[tuple[Layout, Partition | None]]) -> Plan:
+    """The plan of several legal layouts, each priced as `evaluate` prices it. Those that fit come first, then the
+    fastest. Links between nodes count as the slowest of them."""
+    staged = [Staged.of(resolved, layout, partition, simulate=True) for layout, partition in layouts]
+    priced = candidates(resolved, staged)
+    ordered = sorted(priced, key=lambda candidate: (bool(overflows(resolved, candidate)), candidate.step_s))
+    listed = tuple(candidate.model_copy(update={"choice": n}) for n, candidate in enumerate(ordered, 1))
+    return _unsearched(resolved, listed)
+
+
+def _unsearched(resolved: Resolved, listed: tuple[Candidate, ...]) -> Plan:
+    count = Count(total=len(listed), priced=len(listed))
     certificate = Certificate(space=count.to_space_count(), lower_bound_s=None, gap=None, proven=False)
-    plan = build_plan(resolved, listed, certificate, count)
-    return plan.with_warnings(overflows(resolved, listed[0]))
+    return build_plan(resolved, listed, certificate, count)
 
 
 def overflows(resolved: Resolved, candidate: Candidate) -> list[str]:

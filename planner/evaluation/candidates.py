@@ -36,6 +36,7 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     for row, choice in enumerate(staged):
         layout = choice.layout
         partition = choice.custom_partition
+        memory = _memory(choice)
         step_s = choice.step_s
         peak_flops = choice.peak_flops_per_s * step_s
         recomputed = None
@@ -45,9 +46,9 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
             "choice": row + 1, "layout_id": choice.id, "layout": layout.as_dict(),
             "stages": _stages(choice), "step_s": step_s,
             "closed_form_s": choice.closed_s if choice.is_simulated else None,
-            "terms": _terms(choice), "memory": _memory(choice), "mfu": model / peak_flops,
+            "terms": _terms(choice), "memory": memory, "mfu": model / peak_flops,
             "hfu": (model + recomputed_flops(resolved.problem, layout, recomputed)) / peak_flops,
-            **_interval(resolved, layout, step_s), "overflow_chance": _overflow_chance(resolved, _memory(choice)),
+            **_interval(resolved, layout, step_s), "overflow_chance": _overflow_chance(resolved, memory),
             "tokens_per_s_per_gpu": resolved.workload.tokens_per_step / step_s / resolved.cluster.num_gpus,
             "targets": {name: reasons[row] or TARGETS[name].cannot_split(partition) for name, reasons in runs.items()},
         }  # fmt: skip

@@ -64,10 +64,7 @@ def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -
         resolved = resolved.for_target(task.target)
     watch = {"progress": progress, "should_stop": lambda: time.time() >= task.ends_s}
     if task.aim == "frontier":
-        limits = {"memory_bytes": resolved.budget_bytes, "host_bytes": resolved.host_bytes, **watch}
-        traced = FrontierSearch(resolved.space, resolved.rates, rivals=task.rivals, **limits).trace()
-        points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
-        return Answer(tuple(points), traced.count, traced.stopped)
+        return trace(resolved, rivals=task.rivals, **watch)
     outcome = search_of(resolved, resolved.space, objective=task.aim, incumbent=task.limit, tally=task.tally,
                         **watch).run()  # fmt: skip
     rows = []
@@ -75,6 +72,14 @@ def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -
         _, estimate = price_layouts(resolved.problem, resolved.rates, Layouts.of([layout]))
         rows.append((float(f"{estimate.step_s[0]:.9g}"), float(f"{estimate.device_bytes[0]:.9g}"), name))
     return Answer(tuple(rows), outcome.count, outcome.stopped)
+
+
+def trace(resolved: Resolved, **options: Any) -> Answer:
+    """The frontier of time and memory; options: those of `FrontierSearch`."""
+    traced = FrontierSearch(resolved.space, resolved.rates, memory_bytes=resolved.budget_bytes,
+                            host_bytes=resolved.host_bytes, **options).trace()  # fmt: skip
+    points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
+    return Answer(tuple(points), traced.count, traced.stopped)
 
 
 Within = Callable[[Count, float], None]

@@ -26,7 +26,7 @@ def apply(base: Resolved, values: Values) -> Resolved:
 
     Raises InputError as reading a request does.
     """
-    fields = {path: value for path, value in values.items() if not _is_knob(path, value)}
+    fields = {path: value for path, value in values.items() if not is_knob(path, value)}
     changed = resolve(_request_with(base, fields)) if fields else base
     for path, value in values.items():
         if path in fields:
@@ -50,8 +50,9 @@ def _in_range(knob: Knob, value: Value, now: float | None) -> float:
     raise InputError(f"{knob.path}: must be {knob.range.text}, is {number:g}{unit}{made}", hint=hint)
 
 
-def _is_knob(path: str, value: Value) -> bool:
-    """Links given as a value go through the cluster's description, which knows of pods, oversubscription and sites."""
+def is_knob(path: str, value: Value) -> bool:
+    """Whether a change turns a number in place. Links given as a value go through the cluster's description, which
+    knows of pods, oversubscription and sites."""
     return path in KNOBS and (isinstance(value, str) or path not in QUANTITIES) and not (
         isinstance(value, str) and FACTOR.fullmatch(value) is None
     )  # fmt: skip

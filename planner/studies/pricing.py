@@ -89,7 +89,7 @@ def price_held(held_layout: HeldLayout | Layout, variants: Sequence[Resolved]) -
     out: list[Priced | None] = [None] * len(variants)
     groups: list[tuple[HeldLayout, list[int]]] = []
     for index, variant in enumerate(variants):
-        fitted = HeldLayout(follow(held_layout.layout, variant), _stages_on(held_layout, variant))
+        fitted = held_on(held_layout, variant)
         for known, members in groups:
             if known == fitted and _same_problem(variants[members[0]], variant):
                 members.append(index)
@@ -106,10 +106,10 @@ def price_held(held_layout: HeldLayout | Layout, variants: Sequence[Resolved]) -
     return [price for price in out if price is not None]
 
 
-def _stages_on(held_layout: HeldLayout, resolved: Resolved) -> Partition | None:
-    """Its own stages, where the model has the layers for them; on another model they are even."""
+def held_on(held_layout: HeldLayout, resolved: Resolved) -> HeldLayout:
+    """The layout as it can `follow`, with its own stages where the model has the layers for them."""
     fits = held_layout.partition is not None and sum(held_layout.partition.sizes) == resolved.model.num_layers
-    return held_layout.partition if fits else None
+    return HeldLayout(follow(held_layout.layout, resolved), held_layout.partition if fits else None)
 
 
 def _not_for(resolved: Resolved, held_layout: HeldLayout) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ class Seen:
         self.page.on("pageerror", lambda error: self.console.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(url)
+
+    def wait_until(self, expression: str, argument: object = None, timeout_s: float = 120.0) -> None:
+        """Waits until a function of JavaScript is true. (Playwright's own wait evaluates text, which pages forbid.)"""
+        ends = time.monotonic() + timeout_s
+        while not self.page.evaluate(expression, argument):
+            if time.monotonic() > ends:
+                raise TimeoutError(expression)
+            self.page.wait_for_timeout(20)
 
     def sticking_out(self) -> list[str]:
         """Elements wider than the page."""

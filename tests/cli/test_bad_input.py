@@ -93,7 +93,9 @@ def test_ctrl_c_keeps_the_best_layout(monkeypatch: pytest.MonkeyPatch, folder: P
 
 
 @pytest.mark.parametrize("name", ["random.bin", "random.json", "deep.json"])
-@pytest.mark.parametrize("command", ["explain", "report", "emit", "cite", "what-if", "diff", "memory", "check"])
+@pytest.mark.parametrize(
+    "command", ["explain", "report", "emit", "cite", "what-if", "diff", "memory", "check", "explore"]
+)
 def test_what_is_no_plan_at_all_is_refused(tmp_path: Path, name: str, command: str) -> None:
     (tmp_path / name).write_bytes(b"[" * 100_000 if name == "deep.json" else b"\xff\xfe\x00 no text")
     more = {"what-if": ["--set", "gpus=8"], "diff": [name]}.get(command, [])

@@ -240,7 +240,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
             words += ["--force"]
             if not words[-2].endswith("stack.yaml"):  # which the next example reads
                 words[words.index("-o") + 1] = "example.json"
-        if words[0] in ("launch", "profile") and name != "profile import":
+        if words[0] in ("launch", "profile", "explore") and name != "profile import":
             words.append("--dry-run")  # tests/runtime trains, tests/test_profile_*.py measure
         if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
             target = words[words.index("--to") + 1]
@@ -266,7 +266,7 @@ def test_every_snapshot_is_used() -> None:
     for path in FOLDER.glob("*.txt"):
         stem = path.stem
         for prefix in ("tradeoff-", "screen-", "validate-", "what-if-", "calibrate-from-run-", "calibrate-", "bad-",
-                       "error-", "help-"):  # fmt: skip
+                       "error-", "help-", "page-"):  # fmt: skip
             stem = stem.removeprefix(prefix)
         stem = stem.removesuffix("-terminal")
         assert stem in text or stem in {name.replace(" ", "-") for name in cli.COMMANDS}, path.name

@@ -43,6 +43,7 @@ BASES: dict[str, tuple[list[str], ...]] = {
                ["plan.json", "--choice", "2"]),
     "explain": (["plan.json"], ["plan.json", "2"], ["plan.json", "--why-not", LAYOUTS[2]], ["plan.json", "--plot"],
                 ["plan.json", "--origins"]),
+    "explore": (["plan.json", "--dry-run"],),
     "diff": (["plan.json", "other.json"], ["plan.json", "plan.json", "--exit-code"]),
     "cite": (["plan.json"],),
     "report": (["plan.json", "-o", "report.html"], ["plan.json", "--choice", "2", "-o", "report.html", "--force"]),

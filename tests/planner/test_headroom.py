@@ -141,11 +141,11 @@ def shrunk(share: float) -> Resolved:
 
 def planned(resolved: Resolved) -> Plan:
     """The plan of a request on GPUs that no catalogue has."""
-    from meshwright.planner.api import _plan_resolved
+    from meshwright.planner.api import plan_resolved
     from meshwright.planner.drivers.watch import Watch
     from meshwright.planner.search.executors import Here
 
-    return _plan_resolved(resolved, Watch(None, None, Here()), 0, fastest=True)
+    return plan_resolved(resolved, Watch(None, None, Here()), 0, fastest=True)
 
 
 def test_where_nothing_leaves_it_the_plan_leaves_most_and_warns() -> None:
