@@ -15,6 +15,8 @@ class RequestFlags(TypedDict, total=False):
     model: str | None  # name, file or folder
     gpu: str | None  # name
     gpus: int | None  # of the whole cluster
+    exclude: str | None  # nodes of the cluster that are left out
+    spot: str | None  # time between interruptions of a node, and its price
     cluster: str | Mapping[str, Any] | None  # as --cluster has it, or as a request describes one
     seq_len: int | None  # tokens per sequence
     lengths: str | None  # histogram of document lengths, or its file
@@ -88,6 +90,15 @@ Executor = Annotated[
 Cluster = Annotated[
     str | None,
     _option("--cluster", metavar="NAME|FILE", text="Cluster: YAML, NODE:NODES or NxGPU.", kind="clusters"),
+]
+Exclude = Annotated[
+    str | None,
+    _option("--exclude", metavar="NODES|FILE", text="Leave out nodes: names, numbers, or those that are not idle in "
+            "the output of `sinfo` (a file; - is stdin)."),
+]  # fmt: skip
+Spot = Annotated[
+    str | None,
+    _option("--spot", metavar="TIME[:PRICE]", text="Plan on spot nodes, each interrupted once in TIME: 50h:15USD/h."),
 ]
 SeqLen = Annotated[int | None, _option("--seq-len", metavar="N", text="Tokens per sequence [8192].")]
 Lengths = Annotated[

@@ -26,6 +26,8 @@ def command(
     gpu: options.Gpu = None,
     gpus: options.GpuCounts = None,
     cluster: options.Cluster = None,
+    exclude: options.Exclude = None,
+    spot: options.Spot = None,
     seq_len: options.SeqLen = None,
     lengths: options.Lengths = None,
     packed: options.Packed = None,
@@ -101,10 +103,10 @@ def command(
     numbers = None if gpus is None else parse_range(gpus)
     flags = options.RequestFlags(
         model=model, gpu=gpu, gpus=None if gpus is None or numbers is not None else int(gpus.replace("_", "")),
-        cluster=cluster, seq_len=seq_len, lengths=lengths, packed=packed, global_batch=global_batch, dtype=dtype,
-        optimizer=optimizer, lora=lora, train_layers=train_layers, technique=technique, total_tokens=total_tokens,
-        objective=objective, max_memory=max_memory, headroom=headroom, fix=fix, target=target, stack=stack,
-        stages=stages, top=top,
+        cluster=cluster, exclude=exclude, spot=spot, seq_len=seq_len, lengths=lengths, packed=packed,
+        global_batch=global_batch, dtype=dtype, optimizer=optimizer, lora=lora, train_layers=train_layers,
+        technique=technique, total_tokens=total_tokens, objective=objective, max_memory=max_memory, headroom=headroom,
+        fix=fix, target=target, stack=stack, stages=stages, top=top,
     )  # fmt: skip
     requested = _request(request, set_, flags, numbers)
     for path in (output, trace):

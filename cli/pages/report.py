@@ -80,7 +80,7 @@ def _cost(priced: Priced) -> tuple[str, str]:
     watts = "no power is known" if energy is None else f"{text.significant(energy)} MWh"
     if usd is None:
         return watts, "GPUs at board power; no price is known"
-    return f"{text.count(usd)} USD", f"and {watts}, GPUs at board power"
+    return f"{text.count(usd)} USD", f"{priced.price_source}; and {watts}, GPUs at board power"
 
 
 _WORDS: tuple[tuple[str, str], ...] = (

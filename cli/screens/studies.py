@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
-from .what_if import change_lines, footnotes
+from .what_if import change_lines, footnotes, kilo_dollars
 
 if TYPE_CHECKING:
     from ...planner.studies.base import Point
@@ -45,11 +45,12 @@ def generations_screen(result: Generations, header: str) -> list[Part]:
     for point, best, node, speedup in zip(result.points, shown, result.nodes, result.speedup, strict=True):
         row = [node, text.fixed(best.step_s if best else None, places)]
         row.append("-" if speedup is None else f"x{text.significant(speedup)}")
-        row += [text.fixed(best.usd_per_ttoken if best else None, 0)] if by_cost else []
+        row += [kilo_dollars(best)] if by_cost else []
         row.append(text.significant(best.mwh_per_ttoken) if best else "-")
         rows.append([*row, _layout(best, is_plan=point.values["gpu"] == result.axes[0].now)])
-    columns = ["nodes", "step s", "speed", *(["USD/Ttoken"] if by_cost else []), "MWh/Ttoken", "best layout"]
-    key = "As many GPUs of each, in the nodes they are usually built into; precision and batch stay."
+    columns = ["nodes", "step s", "speed", *(["kUSD"] if by_cost else []), "MWh", "best layout"]
+    key = ("As many GPUs of each, in the nodes they are usually built into; precision and batch stay. "
+           f"{'kUSD (thousand dollars) and ' if by_cost else ''}MWh are per trillion tokens.")  # fmt: skip
     return [header, *change_lines(result.changes), "",
             table(*columns, rows=rows, right=columns[1:-1]), "", text.wrapped(key), *footnotes(shown), ""]  # fmt: skip
 

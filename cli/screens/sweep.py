@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..charts import terminal as charts
 from ..console import table
-from .what_if import change_lines
+from .what_if import change_lines, kilo_dollars, price_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,8 +27,14 @@ def sweep_screen(result: Sweep, header: str) -> list[Part]:
     if len(result.axes) == 2:
         return [*lines, *_map(result), ""]
     curve = _curve(result)
-    closing = _closing(result)
+    closing = [*_dollars(result), *_closing(result)]
     return [*lines, *curve, *([""] if curve else []), _points_table(result), "", *closing, *([""] if closing else [])]
+
+
+def _dollars(result: Sweep) -> list[str]:
+    """The unit of the column kUSD, and where its dollars come from."""
+    lines = price_line(point.held.price_source for point in result.points)
+    return ["kUSD: thousand dollars per trillion tokens.", *lines] if lines else []
 
 
 def seconds(priced: Priced | None) -> float | None:
@@ -80,13 +86,13 @@ def _points_table(result: Sweep) -> Table:
         else:
             row.append(text.fixed(best.tokens_per_s if best else None, 0))
         if by_cost:
-            row.append(text.fixed(best.usd_per_ttoken if best else None, 0))
+            row.append(kilo_dollars(best))
         if searched:
             row.append(point.replanned.layout_id if point.replanned else "none fits")
         rows.append([*row, "<- plan" if names[index] in now else "" if best else "does not run"])
     name = axis.path.rpartition(".")[2].replace("_", " ")
-    money = ["USD/Ttoken"] if by_cost else []
-    middle, layouts = (["re-planned s"], ["layout"]) if searched else (["tokens/s"], [])
+    money = ["kUSD"] if by_cost else []
+    middle, layouts = (["re-plan s"], ["layout"]) if searched else (["tokens/s"], [])
     columns = [name, "held s", *middle, *money, *layouts, ""]
     return table(*columns, rows=rows, right=columns[: 3 + by_cost])
 

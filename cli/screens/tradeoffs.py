@@ -12,6 +12,7 @@ from .. import text
 from ..console import table
 from .facts import Facts
 from .header import header, space_line, work_text
+from .what_if import price_line
 
 if TYPE_CHECKING:
     from ...planner.studies.gpu_curve import Curve, Tried
@@ -35,7 +36,8 @@ def frontier_screen(result: Frontier, most: int = MOST_ROWS) -> list[Part]:
     rows = [[*row, change] for row, change in zip(cells, changes, strict=True)]
     return [
         _header(result), space_line(result.space, stopped=bool(result.stopped)), "", text.wrapped(line), "",
-        table(*columns, "against the line above", rows=rows, right=columns[:-1]), "", _proof(result, "frontier"), "",
+        table(*columns, "against the line above", rows=rows, right=columns[:-1]), "", *_price_lines(result),
+        _proof(result, "frontier"), "",
     ]  # fmt: skip
 
 
@@ -55,7 +57,7 @@ def curve_screen(result: Curve, most: int = MOST_ROWS) -> list[Part]:
         table(*columns, "", rows=rows, right=columns[:-1]), "",
         *([text.wrapped(more)] if len(shown) < len(runs) else []),
         text.wrapped("Efficiency: tokens per second and GPU, over those of the best number of GPUs found."),
-        *_closing(result), "",
+        *_price_lines(result), *_closing(result), "",
     ]  # fmt: skip
 
 
@@ -171,6 +173,12 @@ def _closing(result: Curve) -> list[str]:
     line += f"{text.significant(best.days)} of {text.significant(result.deadline_s / _DAY_S)} days, for {spent}."
     proof = "" if result.stopped else " Proven: no other number of GPUs tried does it for less, by this model."
     return [text.wrapped(line + proof), *unproven]
+
+
+def _price_lines(result: Question) -> list[str]:
+    from ...planner.explain.outlook import price_per_hour
+
+    return price_line([price_per_hour(result.resolved["cluster"]["groups"])[1]])
 
 
 def _proof(result: Question, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -55,9 +56,18 @@ def outlook_lines(plan: Plan, candidate: Candidate) -> list[str]:
     span = "Whole run" if seen.whole_run else "Per day"
     time = f"{text.significant(seen.days)} days, " if seen.whole_run else ""
     pace = f"{text.count(seen.tokens_per_day)} tokens a day"
-    rows = ((span, f"{time}{pace}, {text.count(seen.gpu_hours)} GPU-hours"), ("Cost", _cost(seen)),
-            ("Energy", _energy(seen)))  # fmt: skip
+    rows = [(span, f"{time}{pace}, {text.count(seen.gpu_hours)} GPU-hours"), ("Cost", _cost(seen)),
+            ("Energy", _energy(seen))]  # fmt: skip
+    if seen.spot is not None:
+        rows.append(("Spot", _spot(seen.spot)))
     return [text.wrapped(f"{name + ':':<11}{words}", " " * 11) for name, words in rows]
+
+
+def _spot(spot: Mapping[str, float]) -> str:
+    """How often a run on spot nodes stops, and the share of its time that makes progress."""
+    between, checkpoint, interval = (text.duration(spot[name]) for name in ("mtbf_s", "checkpoint_s", "interval_s"))
+    return (f"interrupted every {between}; with a checkpoint ({checkpoint}) every {interval}, "
+            f"{text.percent(spot['goodput'])} % of the time makes progress: the numbers above include it")  # fmt: skip
 
 
 def _cost(seen: Outlook) -> str:

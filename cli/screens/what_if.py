@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -113,12 +113,25 @@ def _verdict(after: Priced | None, best: Priced | None) -> list[str]:
     return [text.wrapped(f"Re-planning gains another {text.percent(gain)} % over the layout held.")]
 
 
+def kilo_dollars(priced: Priced | None) -> str:
+    """Thousand dollars per trillion tokens, as the columns `kUSD` have them."""
+    return "-" if priced is None or priced.usd_per_ttoken is None else text.fixed(priced.usd_per_ttoken / 1e3, 0)
+
+
+def price_line(sources: Iterable[str]) -> list[str]:
+    """Where dollars come from, each source once; no line where no price is known."""
+    known = [source if source.startswith("assumed") else f"by the {source}"
+             for source in dict.fromkeys(sources) if source]  # fmt: skip
+    return [text.wrapped(f"Dollars are {'; or '.join(known)}.")] if known else []
+
+
 def footnotes(prices: Sequence[Priced | None]) -> list[str]:
     """The basis of costs and energy, or the option that adds them."""
     shown = [priced for priced in prices if priced is not None]
     lines = []
     if all(priced.usd_per_ttoken is None for priced in shown):
         lines.append("No price is known: `--set cluster.price='98.32 USD/h'` (of a node) adds dollars.")
+    lines += price_line(priced.price_source for priced in shown)
     if all(priced.mwh_per_ttoken is None for priced in shown):
         lines.append("No power is known: `--set gpu.tdp='700 W'` adds energy.")
     else:

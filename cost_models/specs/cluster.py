@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -81,6 +81,14 @@ class NetworkLevel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rent:
+    """The assumed price of GPUs whose nodes have none."""
+
+    usd_per_gpu_hour: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeGroup:
     """Nodes that are alike."""
 
@@ -91,6 +99,7 @@ class NodeGroup:
     host_memory_bytes: float | None = None  # per node
     host_memory_bw_bytes_per_s: float | None = None  # per node
     price_usd_per_node_hour: float | None = None  # of renting one
+    rent: Rent | None = None  # where the node has no price
     unconfirmed: tuple[str, ...] = ()  # fields whose value no stored source confirms
     # constants of its GPUs and hosts that were measured on this cluster (profiles/cluster/device_files.py)
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -98,6 +107,25 @@ class NodeGroup:
     @property
     def num_gpus(self) -> int:
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def usd_per_node_hour(self) -> float | None:
+        """The price of a node, else the rent of its GPUs; None where neither is known."""
+        if self.price_usd_per_node_hour is None and self.rent is not None:
+            return self.rent.usd_per_gpu_hour * self.gpus_per_node
+        return self.price_usd_per_node_hour
+
+    def at_price(self, usd_per_node_hour: float) -> NodeGroup:
+        """The group at a price that is given."""
+        unconfirmed = tuple(field for field in self.unconfirmed if field != "price")
+        return replace(self, price_usd_per_node_hour=usd_per_node_hour, rent=None, unconfirmed=unconfirmed)
+
+    @property
+    def price_source(self) -> str:
+        """Where `usd_per_node_hour` comes from; empty without one."""
+        if self.price_usd_per_node_hour is not None:
+            return f"price of {self.node}{', unconfirmed' if 'price' in self.unconfirmed else ''}"
+        return self.rent.source if self.rent is not None else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +210,17 @@ class ClusterSpec:
 
     @property
     def usd_per_hour(self) -> float | None:
-        prices = [g.price_usd_per_node_hour for g in self.groups]
+        """Dollars per hour of all nodes; None where a group has neither a price nor a rent."""
+        prices = [group.usd_per_node_hour for group in self.groups]
         if any(price is None for price in prices):
             return None
         return sum(p * g.num_nodes for p, g in zip(prices, self.groups, strict=True) if p is not None)
+
+    @property
+    def price_source(self) -> str:
+        """Where `usd_per_hour` comes from; empty without one."""
+        sources = [group.price_source for group in self.groups]
+        return "; ".join(dict.fromkeys(sources)) if all(sources) else ""
 
 
 def _peak(peaks: Mapping[str, float]) -> float:

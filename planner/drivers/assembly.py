@@ -9,12 +9,12 @@ import numpy as np
 
 from ..._version import __version__
 from ...cost_models.specs.documents import spec_to_dict
-from ...profiles.cluster.build import cluster_to_dict
+from ...profiles.cluster.document import cluster_to_dict
 from ..document.base import rounded
 from ..document.candidate import Candidate
 from ..document.certificate import Certificate, SpaceCount, TargetComparison
 from ..document.plan import Plan, Profile
-from ..evaluation import intervals
+from ..evaluation import interruptions, intervals
 from ..request.load import request_to_dict
 from ..request.resolve import Resolved
 from ..search.outcome import SearchOutcome
@@ -57,6 +57,7 @@ def resolved_part(resolved: Resolved) -> dict[str, Any]:
         "target": resolved.target.name,
         "memory_bytes": rounded(resolved.memory_bytes),
         "headroom_bytes": rounded(resolved.headroom_bytes),
+        **rounded(interruptions.spot_part(resolved)),
     }
 
 

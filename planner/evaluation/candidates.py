@@ -18,6 +18,7 @@ from ..request import headroom
 from ..request.resolve import Resolved
 from ..targets.registry import TARGETS
 from . import intervals
+from .interruptions import on_spot
 from .intervals import regime_of
 from .staged import Staged
 
@@ -74,8 +75,12 @@ def _interval(resolved: Resolved, layout: Layout, step_s: float) -> dict[str, fl
 
 
 def money(resolved: Resolved, step_s: float) -> dict[str, float | None]:
-    """Days, GPU-hours and dollars of the whole run, where the tokens and the price are known."""
+    """Days, GPU-hours and dollars of the whole run, where the tokens and the price are known; on spot nodes those that
+    interruptions make of them."""
+    expected = on_spot(resolved)
     tokens, price = resolved.workload.tokens_per_step, resolved.cluster.usd_per_hour
+    if expected is not None:
+        step_s /= expected.goodput
     per_mtoken = price * step_s / 3600 / tokens * 1e6 if price is not None else None
     if resolved.workload.total_tokens is None:
         return {"cost_usd_per_mtoken": per_mtoken}

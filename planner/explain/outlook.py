@@ -23,6 +23,7 @@ class Outlook:
     gpu_hours: float
     usd_per_gpu_hour: float | None  # None: some node has no price
     price_of: str  # whose price that is; empty without one
+    spot: Mapping[str, float] | None  # on spot nodes: fields of Goodput; the numbers above then hold with interruptions
     mwh: float | None  # of the GPUs at their board power, without hosts, network and cooling; None: not known of all
 
     @property
@@ -34,22 +35,23 @@ def outlook(plan: Plan, candidate: Candidate) -> Outlook:
     """The outlook of a layout of the plan."""
     groups = plan.resolved["cluster"]["groups"]
     num_gpus = sum(_num_gpus(group) for group in groups)
-    tokens_per_day = candidate.tokens_per_s_per_gpu * num_gpus * _DAY_S
+    spot = plan.resolved.get("spot")
+    tokens_per_day = candidate.tokens_per_s_per_gpu * num_gpus * _DAY_S * (spot["goodput"] if spot else 1.0)
     run_tokens = plan.resolved["workload"].get("total_tokens")
     days = run_tokens / tokens_per_day if run_tokens else 1.0
     gpu_hours = days * num_gpus * _DAY_S / _HOUR_S
-    price, price_of = _price(groups)
+    price, price_of = price_per_hour(groups)
     powers = [group["gpu"].get("tdp_w") for group in groups]
     watts = sum(power * _num_gpus(group) for power, group in zip(powers, groups, strict=True)) if all(powers) else None
     return Outlook(
         whole_run=bool(run_tokens), tokens=float(run_tokens or tokens_per_day), days=days,
         tokens_per_day=tokens_per_day, gpu_hours=gpu_hours,
-        usd_per_gpu_hour=None if price is None else price / num_gpus, price_of=price_of,
+        usd_per_gpu_hour=None if price is None else price / num_gpus, price_of=price_of, spot=spot,
         mwh=None if watts is None else watts * days * _DAY_S / _HOUR_S / 1e6,
     )  # fmt: skip
 
 
-def _price(groups: Sequence[Mapping[str, Any]]) -> tuple[float | None, str]:
+def price_per_hour(groups: Sequence[Mapping[str, Any]]) -> tuple[float | None, str]:
     """(dollars per hour of all nodes, whose prices they are); (None, "") where a node has none, and no rented one has
     its GPU."""
     total, sources = 0.0, list[str]()

@@ -18,6 +18,7 @@ from ...cost_models.specs.workload import LoraTarget
 from ...cost_models.techniques import registry as techniques
 from ...cost_models.units import Dimension, parse
 from ...errors import InputError
+from ...profiles.cluster.node_lists import parse_nodes
 from ...profiles.io.reader import read_document
 from ..space.stage_string import GRAMMAR, read_stages
 from .fix import FIXABLE, items, parse_fix
@@ -172,6 +173,26 @@ def parse_stages(value: Any) -> str | tuple[int, ...]:
     return sizes
 
 
+def quantity_text(dimension: Dimension, unit: str, factor: float) -> Callable[[Any], str]:
+    """A parser of positive quantities into one spelling: the number of `unit`, which is `factor` in base units."""
+
+    def parse_quantity(value: Any) -> str:
+        number = parse(value, dimension)
+        if not 0 < number < math.inf:
+            raise InputError(f"must be {'finite' if number > 0 else 'more than 0'}, is {value}")
+        return f"{number / factor:.12g} {unit}"
+
+    return parse_quantity
+
+
+def parse_spot(value: Any) -> Any:
+    """`50h` or `50h:15USD/h` -> {"interrupted_every": "50h", "price": "15USD/h"}; a mapping stays one."""
+    if isinstance(value, Mapping | BaseModel):
+        return value
+    every, _, price = str(value).partition(":")
+    return {"interrupted_every": every, **({"price": price} if price else {})}
+
+
 def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
     """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs."""
     chosen: dict[str, dict[str, float]] = {}
@@ -213,6 +234,22 @@ Coefficient = Annotated[float, BeforeValidator(checked(non_negative)), WithJsonS
 Bytes = Annotated[
     int, BeforeValidator(checked(positive("B"))), WithJsonSchema({"type": "string", "examples": ["70 GiB"]})
 ]
+Time = Annotated[
+    str, BeforeValidator(checked(quantity_text("s", "h", 3600.0))),
+    WithJsonSchema({"type": "string", "examples": ["50 h"]}),
+]  # fmt: skip
+Price = Annotated[
+    str, BeforeValidator(checked(quantity_text("USD/h", "USD/h", 1.0))),
+    WithJsonSchema({"type": "string", "examples": ["15 USD/h"]}),
+]  # fmt: skip
+Nodes = Annotated[
+    tuple[str, ...],
+    BeforeValidator(checked(parse_nodes)),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer"]}}],
+         "examples": ["gpu-[03-05],gpu-12", "sinfo.txt", [0, 7]]}
+    ),
+]  # fmt: skip
 Headroom = Annotated[
     str,
     BeforeValidator(checked(parse_headroom)),

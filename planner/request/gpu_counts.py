@@ -13,7 +13,7 @@ from ...profiles.cluster.load import load_cluster
 from ...profiles.io import registry
 from ...profiles.io.reader import read_document
 from .load import Request
-from .resolve import Resolved, resolve
+from .resolve import Resolved, cluster_of, resolve
 from .target_choice import for_able_target
 
 MOST_COUNTS = 4096
@@ -71,7 +71,7 @@ class Counts:
         if number == self.first.cluster.num_gpus:
             return self.first
         sized = _sized(self.first.request, number, self.per_node)
-        cluster = load_cluster(sized.cluster, gpu=sized.gpu, num_gpus=sized.gpus)
+        cluster = cluster_of(sized)
         others = [warning for warning in self.first.warnings if warning not in self.first.cluster.warnings]
         return replace(self.first, request=sized, cluster=cluster, warnings=(*others, *cluster.warnings))
 
@@ -104,6 +104,9 @@ def counts(request: Request, gpus: GpuRange) -> Counts:
 
 
 def _gpus_per_node(request: Request) -> int:
+    if request.exclude:
+        raise InputError("a range of GPUs, and nodes that are left out: which of them remain?",
+                         hint="plan each number by itself, or leave out `exclude`")  # fmt: skip
     if request.gpus is not None:
         raise InputError("a range of GPUs, and a number of them in the request", hint="leave out `gpus` of the request")
     if request.cluster is None:

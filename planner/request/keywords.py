@@ -22,6 +22,11 @@ class RequestFields(TypedDict, total=False):
     """The GPUs: with `gpus` in place of `cluster`, else instead of those that the nodes usually have."""
     gpus: int | None
     """How many GPUs there are."""
+    exclude: str | Sequence[str | int] | None
+    """Nodes of the cluster that are not planned on: names of its hosts (`gpu-[03-05]`), numbers from 0 (`0-2,7`), or a
+    file with the output of `sinfo`, whose nodes that are not idle are left out [none]."""
+    spot: str | Mapping[str, Any] | None
+    """Nodes that may be taken back: mean time between interruptions of a node, and its price: `50h:15USD/h` [none]."""
     target: str | None
     """The framework that runs the plan [meshwright]; `any` for a plan that no framework limits."""
     stack: str | Path | Mapping[str, Any] | None
@@ -79,8 +84,8 @@ class RequestFields(TypedDict, total=False):
 
 # Flat name -> place in the request. A test compares the names with those of RequestFields.
 FLAT: dict[str, FieldPath] = {
-    **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "target", "stack", "fix", "stages", "top",
-                                     "workload")},
+    **{name: (name,) for name in ("model", "cluster", "gpu", "gpus", "exclude", "spot", "target", "stack", "fix",
+                                     "stages", "top", "workload")},
     **{
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",

@@ -21,6 +21,7 @@ from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
 from ...cost_models.techniques import registry as techniques
 from ...cost_models.techniques.base import Technique
+from ...cost_models.units import parse
 from ...errors import InputError, UnsupportedError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.model.explicit_form import read_explicit_form
@@ -155,7 +156,7 @@ def resolve(request: Request) -> Resolved:
     """Load what `request` refers to. Raises InputError for anything that does not exist or fit together, and
     UnsupportedError where the target that was asked for runs the plan itself and cannot train the model."""
     model, workload, model_warnings = _trained(request)
-    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus)
+    cluster = cluster_of(request)
     target = load_target(request.target)
     stack = _fitting(_stack(request.stack, target, cluster.gpu), workload, cluster)
     resolved = Resolved(
@@ -166,6 +167,15 @@ def resolve(request: Request) -> Resolved:
     headroom.check_headroom(request.workload.headroom, resolved.memory_bytes)
     of_model = [Notice("model", text) for text in model_warnings]
     return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
+
+
+def cluster_of(request: Request) -> ClusterSpec:
+    """The cluster of a request, without the nodes that are left out, at the price of spot nodes where it is given."""
+    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
+    if request.spot is None or request.spot.price is None:
+        return cluster
+    groups = tuple(group.at_price(parse(request.spot.price, "USD/h")) for group in cluster.groups)
+    return replace(cluster, groups=groups)
 
 
 def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:

@@ -21,13 +21,17 @@ from .fields import (
     Fix,
     Headroom,
     Lengths,
+    Nodes,
     Number,
     Positive,
+    Price,
     Stages,
     Techniques,
+    Time,
     Tokens,
     checked,
     parse_lora,
+    parse_spot,
 )
 
 DEFAULT_SEQ_LEN = 8192
@@ -92,13 +96,24 @@ class WorkloadRequest(_Model):
         return {} if value == "all" else value
 
 
+class SpotRequest(_Model):
+    """Nodes that their owner may take back. interrupted_every: mean time from one interruption of a node to the next;
+    price: of a node, in place of the cluster's."""
+
+    interrupted_every: Time
+    price: Price | None = None
+
+
 class Request(_Model):
-    """A checked request. `model` and `cluster`: a name, a path, or the description itself."""
+    """A checked request. `model` and `cluster`: a name, a path, or the description itself; exclude: nodes of the
+    cluster that are not planned on, by name or number."""
 
     model: str | dict[str, Any]
     cluster: str | dict[str, Any] | None = None
     gpu: str | None = None
     gpus: Positive | None = None
+    exclude: Nodes = ()
+    spot: Annotated[SpotRequest, BeforeValidator(checked(parse_spot))] | None = None
     workload: WorkloadRequest = WorkloadRequest()
     target: str = "meshwright"
     stack: str | dict[str, Any] | None = None
@@ -213,8 +228,9 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     for name in ("expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom"):
         if data["workload"][name] is None:
             del data["workload"][name]
-    if data["stages"] is None:
-        del data["stages"]
+    for name in ("exclude", "spot", "stages"):
+        if not data[name]:
+            del data[name]
     return data
 
 

@@ -107,6 +107,15 @@ def _node(path: str, label: str, dimension: Dimension, better: Better, field: st
     return Knob(path, label, dimension, better, read, write)
 
 
+def _read_price(resolved: Resolved) -> float | None:
+    """That of the first group, be it assumed."""
+    return resolved.cluster.groups[0].usd_per_node_hour
+
+
+def _write_price(resolved: Resolved, value: float) -> Resolved:
+    return _groups(resolved, lambda group: group.at_price(value))
+
+
 def _place(level: NetworkLevel) -> str:
     return "intra_node" if level.name in _INSIDE else "wan" if level.kind == "wan" else "inter_node"
 
@@ -203,7 +212,7 @@ HARDWARE = (
     _link("wan", "latency between sites", "s", "less", "latency_s"),
     _node("cluster.host_memory", "host memory", "B", "", "host_memory_bytes"),
     _node("cluster.host_memory_bandwidth", "host memory bandwidth", "B/s", "more", "host_memory_bw_bytes_per_s"),
-    _node("cluster.price", "price of a node", "USD/h", "", "price_usd_per_node_hour"),
+    Knob("cluster.price", "price of a node", "USD/h", "", _read_price, _write_price),
 )
 _NUMBERS = [
     name for name, field in StackSpec.__dataclass_fields__.items() if field.type in ("float", "int")

@@ -24,6 +24,7 @@ from ...errors import NoFeasibleLayoutError
 from ..document.candidate import Candidate
 from ..document.partitions import layout_id
 from ..evaluation.infeasible import does_not_fit, no_legal_layout
+from ..evaluation.interruptions import on_spot
 from ..request.resolve import Resolved
 from ..search.rate_sweep import RateSweep
 from ..search.run import search_of
@@ -50,6 +51,7 @@ class Priced(BaseModel):
     memory_bytes: float  # that a layout may use of each GPU
     tokens_per_s: float
     usd_per_ttoken: float | None  # dollars per trillion tokens; None: no price is known
+    price_source: str  # of usd_per_ttoken; empty without one
     mwh_per_ttoken: float | None  # MWh of the GPUs, at their board power, per trillion tokens; None: it is not known
     problems: tuple[str, ...] = ()  # why it cannot run
 
@@ -203,12 +205,14 @@ def _priced(resolved: Resolved, held_layout: HeldLayout, row: _Row, problems: tu
     if row.host_bytes > resolved.host_bytes:
         problems += ("out of host memory",)
     usd, watts = resolved.cluster.usd_per_hour, gpu_watts(resolved)
+    expected = on_spot(resolved)
     hours = _TRILLION / resolved.workload.tokens_per_step * row.step_s / _SECONDS_PER_HOUR
+    hours /= 1.0 if expected is None else expected.goodput
     return Priced(
         layout_id=held_layout.id, num_gpus=resolved.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
         device_bytes=row.device_bytes, memory_bytes=resolved.memory_bytes,
         tokens_per_s=resolved.workload.tokens_per_step / row.step_s,
-        usd_per_ttoken=None if usd is None else usd * hours,
+        usd_per_ttoken=None if usd is None else usd * hours, price_source=resolved.cluster.price_source,
         mwh_per_ttoken=None if watts is None else watts * hours / 1e6, problems=problems,
     )  # fmt: skip
 

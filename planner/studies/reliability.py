@@ -1,30 +1,19 @@
-"""Failures: how often a run stops, how often it should write checkpoints, and what is left of its speed.
+"""Failures: how often a run stops, how often it should write checkpoints, and what share of its speed remains.
 
-For n GPUs of mean time between failures M each, a checkpoint that stops training for d, and failures that take t to
-detect and r to recover from (Young 1974, to first order):
-    MTBF of the run = M / n;  interval I = sqrt(2 d MTBF);  goodput = 1 - d/I - (I/2 + t + r) / MTBF
+The formulas are those of planner/evaluation/interruptions.py.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import asdict
 
-from ...cost_models import build_ledger, units
-from ...cost_models.layouts import Layout, Layouts
-from ...cost_models.quantities import tables
-from ...cost_models.quantities.whole_matrices import saved_bytes
+from ...cost_models import units
 from ...errors import InputError, UnknownNameError
-from ..request.resolve import Resolved
+from ..evaluation.interruptions import ASSUMED, checkpoint_bytes, goodput, run_mtbf_s
 from .base import Part, Question, Result
 from .pricing import price_held
 from .values import number_of
 
-ASSUMED = {
-    "gpu_mtbf": ("50,677 h", "419 unexpected stops of 16,384 H100 in 54 days (Llama 3, arXiv 2407.21783, 3.3.4)"),
-    "write_bandwidth": ("2 GB/s", "assumed, per node: one NVMe drive, or a share of a file system"),
-    "detect": ("2 min", "assumed"),
-    "restart": ("8 min", "assumed: reschedule, load the checkpoint, warm up"),
-}
 _DOUBLINGS = range(-2, 7)
 
 
@@ -65,8 +54,9 @@ def run(question: Question) -> Reliability:
     rows = []
     for count in _counts(question, now):
         nodes = max(count / base.cluster.gpus_per_node, 1.0)
-        rows.append(row(count, value["gpu_mtbf"], num_bytes / nodes / value["write_bandwidth"],
-                        value["detect"] + value["restart"]))  # fmt: skip
+        expected = goodput(run_mtbf_s(base, count, value["gpu_mtbf"]), num_bytes / nodes / value["write_bandwidth"],
+                           value["detect"] + value["restart"])  # fmt: skip
+        rows.append(ReliabilityRow(num_gpus=count, **asdict(expected)))
     return Reliability(
         **question.common_fields("reliability"),
         checkpoint_bytes=num_bytes,
@@ -75,25 +65,6 @@ def run(question: Question) -> Reliability:
         tokens_per_s=price_held(question.layout, [base])[0].tokens_per_s,
         rows=tuple(rows),
     )
-
-
-def row(num_gpus: int, gpu_mtbf_s: float, checkpoint_s: float, recover_s: float) -> ReliabilityRow:
-    """One run by the formulas above."""
-    mtbf = gpu_mtbf_s / num_gpus
-    interval = math.sqrt(2 * checkpoint_s * mtbf)
-    goodput = 1 - checkpoint_s / interval - (interval / 2 + recover_s) / mtbf
-    return ReliabilityRow(num_gpus=num_gpus, mtbf_s=mtbf, checkpoint_s=checkpoint_s, interval_s=interval,
-                          goodput=max(goodput, 0.0))  # fmt: skip
-
-
-def checkpoint_bytes(resolved: Resolved) -> float:
-    """Weights and optimizer states of the whole model, once: what a checkpoint holds."""
-    problem = resolved.problem
-    parameters = tables.build(problem, Layouts.of([Layout()])).parameters
-    totals = build_ledger.build_totals(problem)
-    weights = totals @ (parameters["dense_bytes"] + parameters["experts_bytes"])
-    trained = totals @ (parameters["trained_dense"] + parameters["trained_experts"])
-    return float(weights[0] + trained[0] * problem.state_bytes.optimizer - saved_bytes(problem, totals))
 
 
 def _assumptions(question: Question) -> tuple[Assumption, ...]:

@@ -5,7 +5,7 @@ All problems of a file are reported together, each with line and field. docs/gui
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from . import device_files
 from .build import build, gpu_group, node_group, parse_shorthand
 from .fabric import Group
 from .fabric_fields import read_fabric
+from .left_out import without_nodes
 from .link_fields import AS_GIVEN, read_between_groups, read_intra_node, read_nics, with_group_links
 from .link_file import with_collectives
 from .links import with_links
@@ -29,8 +30,9 @@ _LINK_KEYS = ("intra_node", "inter_node", "between_groups", "slow_nodes", "matri
 LoadGpu = Callable[[str], registry.GpuEntry]
 
 
-def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
-    """The cluster that a document describes. gpu: in place of the GPUs it names.
+def read_cluster(document: Document, gpu: str | None = None, exclude: Sequence[str] = ()) -> ClusterSpec:
+    """The cluster that a document describes. gpu: in place of the GPUs it names. exclude: nodes that it has and that
+    are not planned on, by name or number.
 
     Raises InputError with every problem found.
     """
@@ -52,7 +54,10 @@ def read_cluster(document: Document, gpu: str | None = None) -> ClusterSpec:
         cluster = build(name, groups, fabric)
     except InputError as error:
         raise InputError.of([document.problem(("groups",), error.message, error.hint)]) from None
-    cluster = device_files.with_profiles(facts, with_collectives(facts, with_links(facts, cluster, groups, fabric)))
+    cluster = with_links(facts, cluster, groups, fabric)
+    if exclude and not facts.problems:
+        cluster = without_nodes(cluster, groups, fabric, exclude)
+    cluster = device_files.with_profiles(facts, with_collectives(facts, cluster))
     facts.finish()
     return cluster
 

@@ -57,10 +57,10 @@ def with_links(facts: Facts, cluster: ClusterSpec, groups: Sequence[Group], fabr
         warnings = matrix.warnings
     else:
         rows = _of_slow_nodes(facts, groups, hosts)
-    return _linked(replace(cluster, hosts=hosts), rows, "links.slow_nodes" if path is None else path, warnings)
+    return linked(replace(cluster, hosts=hosts), rows, "links.slow_nodes" if path is None else path, warnings)
 
 
-def _linked(cluster: ClusterSpec, rows: Rows, source: str, warnings: tuple[str, ...]) -> ClusterSpec:
+def linked(cluster: ClusterSpec, rows: Rows, source: str, warnings: tuple[str, ...]) -> ClusterSpec:
     """The network level takes the slowest pair; where all pairs are alike nothing else is kept."""
     pairs = [bw for i, row in enumerate(rows) for j, bw in enumerate(row) if i != j]
     slowest = replace(cluster.levels[-1], bw_bytes_per_s=min(pairs) / cluster.gpus_per_node,

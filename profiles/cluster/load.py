@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,31 @@ def load_cluster(
     *,
     gpu: str | None = None,
     num_gpus: int | None = None,
+    exclude: Sequence[str] = (),
 ) -> ClusterSpec:
     """The cluster that `reference` names or describes.
 
     reference: shorthand, the path of a file, or the description itself. gpu: instead of a reference, or in place of
-    the GPUs of the nodes it names. num_gpus: how many; must agree with a reference that says it too.
+    the GPUs of the nodes it names. num_gpus: how many; must agree with a reference that has a number too. exclude:
+    names or numbers of nodes that are left out.
     Raises UnknownNameError, or InputError with all problems of a file.
     """
     if num_gpus is not None and num_gpus < 1:
         raise InputError(f"{num_gpus} GPUs: there must be at least 1")
+    if exclude and num_gpus is not None:
+        raise InputError("exclude: nodes are left out of a cluster of so many nodes, and a number of GPUs is given",
+                         hint="`--cluster dgx-h100:32` in place of `--gpus 256`")  # fmt: skip
     if reference is None:
         if gpu is None or num_gpus is None:
             raise InputError("no cluster", hint="`--cluster dgx-h100:2`, or `--gpu h100-sxm-80gb --gpus 8`")
         return of_gpus(gpu, num_gpus)
+    if exclude and isinstance(reference, str) and not _is_file(reference):
+        reference = {"name": reference.strip(), "groups": reference.strip()}
     if isinstance(reference, Mapping):
         reference = Document("", dict(reference), prefix=("cluster",))
     if isinstance(reference, Document) or _is_file(reference):
         document = reference if isinstance(reference, Document) else _read(reference)
-        return _counted(read_cluster(document, gpu), num_gpus)
+        return _counted(read_cluster(document, gpu, exclude), num_gpus)
     return _counted(of_shorthand(str(reference).strip(), gpu, num_gpus), num_gpus)
 
 

@@ -1,27 +1,25 @@
-"""What clouds ask for a GPU of a kind: the price of nodes that have none of their own, such as bought ones."""
+"""The rent of a GPU in clouds: the assumed price of nodes that have none of their own, such as bought ones."""
 
 from __future__ import annotations
 
 from functools import cache
 from statistics import median
-from typing import Any
 
-from ...cost_models.specs.cluster import NodeGroup
+from ...cost_models.specs.cluster import NodeGroup, Rent
 from ...errors import InputError
 from ..io import registry
 
 
-def rent_of(group: NodeGroup) -> dict[str, Any]:
-    """`rent` of a group in the document of a plan: {usd_per_gpu_hour, source}. Nothing where the node has a price, or
-    the catalogue has no rented node with its GPU."""
+def rent_of(group: NodeGroup) -> Rent | None:
+    """The rent of a group's GPUs. None where the node has a price, or the catalogue has no rented node with its GPU."""
     if group.price_usd_per_node_hour is not None or group.gpu.measured:
-        return {}
+        return None
     prices = _prices(registry.search_path()).get(group.gpu.name, [])
     if not prices:
-        return {}
+        return None
     nodes = "1 node" if len(prices) == 1 else f"the median of {len(prices)} nodes"
     source = f"assumed: {nodes} of the catalogue with {group.gpu.name}"
-    return {"rent": {"usd_per_gpu_hour": float(f"{median(prices):.9g}"), "source": source}}
+    return Rent(usd_per_gpu_hour=float(f"{median(prices):.9g}"), source=source)
 
 
 @cache

@@ -18,10 +18,10 @@ from meshwright.cost_models.rates.surfaces import gemm_seconds
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.cost_models.step import optimizer_seconds, step
 from meshwright.cost_models.step.data_parallel import group_curve, once_per_step_s
+from meshwright.planner.evaluation.interruptions import checkpoint_bytes
 from meshwright.planner.evaluation.simulator_costs import single_layers
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
-from meshwright.planner.studies.reliability import checkpoint_bytes
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack

@@ -32,7 +32,7 @@ from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.studies.what_if import what_if
 from meshwright.planner.targets.emit import emit
-from meshwright.profiles.cluster.build import cluster_from_dict, cluster_to_dict
+from meshwright.profiles.cluster.document import cluster_from_dict, cluster_to_dict
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.runtime.job import job_of
 

@@ -278,7 +278,7 @@ def test_axes_that_are_wrong(text: str) -> None:
 
 def test_axes_that_cannot_be_traded() -> None:
     for axes, more in ((("time", "gpus"), {"gpus": 8}), (("time", "cost"), {"gpus": 8}),
-                       (("time", "cost", "memory"), {"cluster": "dgx-h100", "gpus": 8})):  # fmt: skip
+                       (("time", "cost", "memory"), {"cluster": "8xrtx-4090"})):  # fmt: skip
         with pytest.raises(MeshwrightError):
             frontier(request(**more), axes)
 

@@ -21,7 +21,6 @@ from meshwright.planner.request.load import load_request, request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search.pricing import price_layouts
 from meshwright.planner.search.run import search_of
-from meshwright.planner.studies import reliability
 from meshwright.planner.studies.axes import parse_vary
 from meshwright.planner.studies.changes import apply
 from meshwright.planner.studies.compare import Comparison
@@ -186,7 +185,19 @@ def test_money_and_energy_by_hand() -> None:
 
     assert after.usd_per_ttoken == pytest.approx(steps * after.step_s / 3600 * 2 * 98.32)
     assert after.mwh_per_ttoken == pytest.approx(steps * after.step_s / 3600 * 16 * 500 / 1e6)
-    assert compared("gpu.peak=x2").before.usd_per_ttoken is None  # no price is known: not 0
+    before = compared("gpu.peak=x2").before
+    rent = base().cluster.groups[0].rent
+    assert rent is not None
+    assert before.usd_per_ttoken == pytest.approx(steps * before.step_s / 3600 * 16 * rent.usd_per_gpu_hour)
+    assert before.price_source == rent.source
+
+
+def test_without_a_price_there_are_no_dollars() -> None:
+    plain = mw.evaluate(None, "dp8-mbs1-z3-rfull", model="llama-3.1-8b", cluster="8xrtx-4090", global_batch=64)
+    result = mw.what_if(plain, set=["gpu.peak=x2"])
+    assert isinstance(result, Comparison)
+    before = result.before
+    assert (before.usd_per_ttoken, before.price_source) == (None, "")
 
 
 def test_the_layout_held_follows_gpus_and_precision() -> None:
@@ -468,22 +479,6 @@ def test_generations_come_in_their_own_nodes() -> None:
         mw.what_if(plan(), study="generations", set=["cluster.links.inter_node.bandwidth=1Tb/s"])
 
 
-def test_goodput_by_hand() -> None:
-    row = reliability.row(1000, 1e8, 20.0, 600.0)  # a failure every 1e5 s: interval sqrt(2 x 20 x 1e5) = 2000 s
-    assert row.interval_s == pytest.approx(2000)
-    assert row.goodput == pytest.approx(1 - 0.01 - (1000 + 600) / 1e5)
-
-
-@given(st.floats(1.0, 1e4), st.floats(1e5, 1e9), st.integers(1, 10_000))
-def test_the_interval_is_the_best_one(checkpoint_s: float, gpu_mtbf_s: float, gpus: int) -> None:
-    row = reliability.row(gpus, gpu_mtbf_s, checkpoint_s, 0.0)
-
-    def goodput(interval: float) -> float:
-        return 1 - checkpoint_s / interval - interval / 2 / row.mtbf_s
-
-    assert goodput(row.interval_s) >= max(goodput(row.interval_s * 1.1), goodput(row.interval_s / 1.1))
-
-
 def test_llama_3_had_over_nine_tenths_of_its_time() -> None:
     """arXiv 2407.21783, 3.3.4: higher than 90 % effective training time on 16,384 GPUs, a stop about every 3 hours."""
     large = mw.evaluate(None, "tp8-pp16-dp128-mbs1-z1-rnone", model="llama-3.1-405b", cluster="dgx-h100:2048",
@@ -493,10 +488,6 @@ def test_llama_3_had_over_nine_tenths_of_its_time() -> None:
     row = next(row for row in result.rows if row.num_gpus == 16_384)
     assert row.mtbf_s / 3600 == pytest.approx(54 * 24 / 419, rel=1e-3)
     assert 0.90 < row.goodput < 0.96
-
-
-def test_a_checkpoint_is_weights_and_states() -> None:
-    assert reliability.checkpoint_bytes(base()) == pytest.approx(8_030_261_248 * (2 + 4 + 4 + 4), rel=1e-9)
 
 
 def test_bad_assumptions() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.specs.cluster import ClusterSpec
-from meshwright.profiles.cluster.build import cluster_from_dict, cluster_to_dict
+from meshwright.profiles.cluster.document import cluster_from_dict, cluster_to_dict
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.io import registry
 from meshwright.profiles.io.reader import read_document

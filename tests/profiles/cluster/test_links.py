@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from meshwright.profiles.cluster.build import cluster_from_dict, cluster_to_dict
+from meshwright.profiles.cluster.document import cluster_from_dict, cluster_to_dict
 from meshwright.profiles.cluster.links import read_matrix
 from meshwright.profiles.cluster.load import load_cluster
 

@@ -18,7 +18,7 @@ from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import unplaced
 from meshwright.planner.search.shardings import shardings
 from meshwright.profiles.cluster import measured_device
-from meshwright.profiles.cluster.build import cluster_from_dict, cluster_to_dict
+from meshwright.profiles.cluster.document import cluster_from_dict, cluster_to_dict
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.profilers import core_speed, device_fit, environment, timing
 from meshwright.profiles.profilers.kernel_file import profile_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-from meshwright.profiles.cluster.build import cluster_to_dict
+from meshwright.profiles.cluster.document import cluster_to_dict
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.io import registry
 
