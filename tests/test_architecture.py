@@ -38,9 +38,9 @@ ALLOWED = {
 LEAVES = {"errors", "_version"}
 THIRD_PARTY = {
     "cli": {"typer", "rich", "matplotlib", "pydantic", "jinja2", "starlette", "uvicorn"},
-    "planner": {"numpy", "scipy", "pydantic", "pydantic_core", "pulp", "highspy", "networkx", "distributed", "ray"},
+    "planner": {"numpy", "pydantic", "pydantic_core", "pulp", "highspy", "distributed", "ray"},
     "profiles": {"numpy", "scipy", "pydantic", "yaml", "torch"},
-    "cost_models": {"numpy", "scipy"},
+    "cost_models": {"numpy"},
     "runtime": {"torch", "numpy"},
 }
 # The folders of planner from the lowest; a folder imports those on the lines above it, never one on its own line.

@@ -13,8 +13,8 @@ from ... import _version
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
 
-_PACKAGES = ("numpy", "scipy", "pydantic", "typer", "rich", "networkx", "pulp", "highspy")
-_OPTIONAL = ("torch", "matplotlib", "dask", "ray", "transformers")
+_PACKAGES = ("numpy", "pydantic", "typer", "rich", "pulp", "highspy")
+_OPTIONAL = ("torch", "scipy", "matplotlib", "dask", "ray", "transformers")
 
 
 def command(context: typer.Context) -> None:

@@ -1,7 +1,4 @@
-"""Plans for nodes whose links differ: the search gives lower bounds, the placement of the finalists gives prices.
-
-`placement/place.py` is imported where it is used: its networkx would slow the start of every plan.
-"""
+"""Plans for nodes whose links differ: the search gives lower bounds, the placement of the finalists gives prices."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from ..document.base import rounded
 from ..document.candidate import Candidate
 from ..document.plan import Plan
 from ..evaluation.network import optimistic
+from ..placement.place import FINALISTS, place, placed
 from ..request.resolve import Resolved
 from .assembly import build_plan, certify
 from .families import best_of_families
@@ -21,8 +19,6 @@ _EQUAL = 1e-9  # relative
 def plan_node_order(resolved: Resolved, watch: Watch, seed: int) -> Plan:
     """The best layout with its best order of nodes. The search runs on a network as fast as its fastest link, so its
     bound holds for every order; the gap to the placed price stays in the certificate."""
-    from ..placement.place import FINALISTS, placed
-
     outcome = best_of_families(optimistic(resolved), watch, FINALISTS)
     rows = outcome.top.rows
     listed = placed(resolved, [row[2] for row in rows], [row[0] for row in rows], resolved.request.top, seed)
@@ -36,6 +32,4 @@ def plan_node_order(resolved: Resolved, watch: Watch, seed: int) -> Plan:
 
 def placed_alone(resolved: Resolved, layout: Layout) -> Candidate:
     """One layout with its best order of nodes."""
-    from ..placement.place import place
-
     return place(resolved, layout)

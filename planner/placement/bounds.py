@@ -6,11 +6,10 @@ at each node. A graph with this property and the fastest links is found directly
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
-from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
-from ...cost_models.arrays import Array
+from ...cost_models.arrays import Array, Ints
+from .graphs import connected_parts, spanning_tree
 from .groups import NodeGroups
 from .problem import OrderProblem
 
@@ -28,7 +27,7 @@ def _least_ring(matrix: Array, groups: NodeGroups) -> float:
     n = len(matrix)
     if len(slots) < n:
         return float(off_diagonal(matrix).min())
-    ring = np.gcd.reduce([len(part) for part in nx.connected_components(nx.Graph(groups.edges.tolist()))])
+    ring = np.gcd.reduce(np.bincount(_parts(groups.edges)))
     needed = int(degrees.min())
     nearest = np.sort(_between(matrix), axis=1)
     levels = np.unique(off_diagonal(matrix))
@@ -36,8 +35,8 @@ def _least_ring(matrix: Array, groups: NodeGroups) -> float:
     high = len(levels) - 1
     while low < high:
         middle = (low + high) // 2
-        _, part = connected_components(_between(matrix) <= levels[middle])
-        whole = not (np.bincount(part) % ring).any()
+        parts = connected_parts(_between(matrix) <= levels[middle])
+        whole = not (np.bincount(parts) % ring).any()
         low, high = (low, middle) if whole else (middle + 1, high)
     return float(levels[low])
 
@@ -59,13 +58,13 @@ def _least_chain(matrix: Array, groups: NodeGroups) -> float:
     leaves = groups.edges[:, 0] != groups.edges[:, 1]
     inside = int((~leaves).sum())
     length = len(groups.edges) / len(groups.starts)
-    graph: nx.Graph[int] = nx.Graph(groups.edges[leaves].tolist())
-    forest = graph.number_of_nodes() - nx.number_connected_components(graph)
+    parts = _parts(groups.edges[leaves])
+    forest = len(parts) - len(np.unique(parts))
     distinct = np.unique(np.sort(groups.edges[leaves], axis=1), axis=0)
     least = float(off_diagonal(matrix).min())
-    if graph.number_of_nodes() < len(matrix):
+    if len(parts) < len(matrix):
         return (inside + (len(groups.edges) - inside) * least) / len(groups.edges)
-    shortest = np.sort(minimum_spanning_tree(_between(matrix, 0.0)).data)[:forest]
+    shortest = np.sort(spanning_tree(matrix))[:forest]
     # Every distinct edge is used by equally many pipelines or more; those beyond the forest cost the least edge.
     mean = (inside + shortest.sum() + (len(groups.edges) - inside - len(shortest)) * least) / len(groups.edges)
     if len(distinct) != len(groups.edges) - inside:
@@ -77,10 +76,18 @@ def _least_chain(matrix: Array, groups: NodeGroups) -> float:
     return float(max(mean, of_worst))
 
 
-def _between(matrix: Array, diagonal: float = np.inf) -> Array:
-    """The matrix between nodes, with `diagonal` for a node and itself."""
+def _parts(edges: Ints) -> Ints:
+    """[end] the connected part of every node that an edge [n, 2] has."""
+    ends, edge = np.unique(edges, return_inverse=True)
+    joined = np.zeros((len(ends), len(ends)), dtype=bool)
+    joined[tuple(edge.reshape(-1, 2).T)] = True
+    return connected_parts(joined)
+
+
+def _between(matrix: Array) -> Array:
+    """The matrix between nodes, infinite for a node and itself."""
     out = matrix.copy()
-    np.fill_diagonal(out, diagonal)
+    np.fill_diagonal(out, np.inf)
     return out
 
 

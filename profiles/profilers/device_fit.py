@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from ...cost_models.rates.surfaces import GemmSurface, gemm_seconds
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.workload import OPERAND_BYTES
 from ..cluster import measured_device
+from ..rates.least_squares import least_squares
 from .kernel_results import DeviceRates
 from .kernels import Kernel, Need, hardly_any
 from .samples import SampleRange

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from ...cost_models.arrays import Array
+from ...errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
+
+def least_squares(residuals: Callable[[Array], Array], start: Any, **options: Any) -> OptimizeResult:
+    """`scipy.optimize.least_squares`. Raises MissingExtraError without scipy: only fits of measurements need it."""
+    try:
+        from scipy.optimize import least_squares as minimise
+    except ImportError:
+        raise MissingExtraError("runtime", "a fit of measurements") from None
+    return minimise(residuals, start, **options)
 
 
 def solve(

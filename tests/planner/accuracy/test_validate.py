@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from meshwright.cli.screens.validate import draw
@@ -25,6 +26,7 @@ from meshwright.planner.accuracy.sweeps import kendall_tau, sweep_of
 from meshwright.planner.accuracy.validate import Prediction, predict, source_of, validate
 from meshwright.profiles.io.reader import read_document
 from meshwright.profiles.stack.load import FAMILIES, load_stack, stack_for, stack_names
+from scipy.stats import kendalltau
 
 from meshwright.errors import InputError
 
@@ -451,6 +453,14 @@ def test_kendall_tau_by_hand() -> None:
     assert kendall_tau(predicted, measured) == pytest.approx(expected)
     assert kendall_tau([1.0, 1.0], [1.0, 2.0]) is None
     assert kendall_tau([1.0, float("inf")], [1.0, 2.0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_kendall_tau_is_that_of_scipy(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    predicted, measured = draw.integers(1, 3 + seed, (2, 2 + seed)).astype(float).tolist()
+    expected = None if min(len(set(predicted)), len(set(measured))) < 2 else kendalltau(predicted, measured).statistic
+    assert kendall_tau(predicted, measured) == expected
 
 
 @pytest.mark.parametrize(
