@@ -9,7 +9,7 @@ from ...cost_models.schedule_kinds import KINDS
 from .. import text
 
 # Token of an id, as a pattern, how the legend names it (empty: as it is) and what it means, in the order of ids.
-_TOKENS = (
+TOKENS = (
     (r"tp\d+", "tp", "tensor-parallel GPUs"),
     (r"nosp", "nosp", "no sequence parallelism"),
     (r"cp\d+\w*", "cp", "context-parallel GPUs (r: ring, g: all-gather, u: Ulysses)"),
@@ -38,7 +38,7 @@ def legend(layout_ids: Iterable[str]) -> str:
     """`tp tensor-parallel GPUs, pp pipeline stages, ...`: the tokens that the ids have."""
     tokens = dict.fromkeys(token for layout_id in layout_ids for token in layout_id.split("-"))
     shown = []
-    for pattern, name, meaning in _TOKENS:
+    for pattern, name, meaning in TOKENS:
         if matching := [token for token in tokens if re.fullmatch(pattern, token)]:
             shown.append(f"{name or text.listed(matching, 'and')} {meaning}")
     return text.wrapped(f"Legend: {'; '.join(shown)}.", "  ")
@@ -46,4 +46,4 @@ def legend(layout_ids: Iterable[str]) -> str:
 
 def explained(token: str) -> bool:
     """Whether the legend has a word for a token."""
-    return any(re.fullmatch(pattern, token) for pattern, _, _ in _TOKENS)
+    return any(re.fullmatch(pattern, token) for pattern, _, _ in TOKENS)

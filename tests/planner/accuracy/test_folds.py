@@ -18,11 +18,12 @@ from meshwright.planner.accuracy.reserve_fit import reserve_share
 from meshwright.planner.accuracy.row import Case
 from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.ship import interval_text, left_out_text, ship, shipped_text
+from meshwright.planner.accuracy.validate import validate
 from meshwright.planner.evaluation import intervals
 from meshwright.profiles.rates import calibration, constants
 from meshwright.profiles.rates.calibration import PRIORS
 
-from ...snapshots import run_here
+from ...snapshots import ROOT, run_here
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,15 @@ def test_the_intervals_are_those_of_the_runs_left_out() -> None:
     stored = json.loads(LEFT_OUT_FILE.read_text(encoding="utf-8"))
     assert interval_text(stored) == intervals.FILE.read_text(encoding="utf-8")
     assert 0 < intervals.indifference() < intervals.ranking_lead()
+
+
+def test_the_readme_has_the_errors(report: FoldReport) -> None:
+    shipped = validate(shipped_files()).summary
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for errors in (report.step_time["core"], shipped.step_time.core):
+        assert errors is not None
+        assert f"| {100 * errors.median:.1f} % | {100 * errors.mean:.1f} % |" in readme
+    assert f"{shipped.counts.step_time_scored} of them are scored" in readme
 
 
 def test_a_cell_hides_its_source_and_its_family_on_its_gpus() -> None:
