@@ -78,6 +78,7 @@ class Arguments:
         self.lines |= other.lines
         self.files |= dict.fromkeys(other.lines, path)
         self.unknown |= other.unknown
+        self.off |= other.off
         self.ranks |= other.ranks
         self.environment |= other.environment
         self.problems += other.problems

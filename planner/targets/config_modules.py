@@ -75,9 +75,7 @@ def read_modules(files: Mapping[str, str], options: OptionList, given: Sequence[
                  bases: Mapping[str, Settings] | None = None) -> Arguments:  # fmt: skip
     """The options of the first of several modules; given: the name of the function that makes the config."""
     (path, text), *others = files.items()
-    found = read_config_module(path, text, options, container, given[0] if given else None, dict(others), bases)
-    found.unknown = {name: line for name, line in found.unknown.items() if name not in found.off}
-    return found
+    return read_config_module(path, text, options, container, given[0] if given else None, dict(others), bases)
 
 
 def _which(path: str, function: str | None, makers: list[str], container: str) -> FieldProblem:

@@ -26,6 +26,8 @@ def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Ar
         option = options.options.get(name)
         if option is None:
             arguments.unknown[name] = line
+            if value in (None, False):
+                arguments.off.add(name)
         elif value is not None and value != "auto":
             arguments.record(option, _coerced(value, option.kind), line, document.name)
     return arguments

@@ -77,6 +77,8 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
     gaps += [_problem(arguments, name, text) for name, value in arguments.settings.items()
              if value is not False and (text := reading.change_of(name))]  # fmt: skip
     for name, line in arguments.unknown.items():
+        if name in arguments.off:
+            continue
         text = reading.change_of(name) or ("" if reading.says_nothing(name) else "unknown: it may change the layout")
         if text:
             gaps.append(_problem(arguments, name, text, line))

@@ -383,3 +383,44 @@ mode = "full"
 """, encoding="utf-8")  # fmt: skip
     found = import_config("torchtitan", [path], {"gpu": "h100-sxm-80gb"})
     assert str(found.layout) == "tp4-dp8-mbs2-z3-rfull-fp8"
+
+
+MEGABLOCKS = (
+    "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --max-position-embeddings 1024 "
+    "--micro-batch-size 32 --bf16"
+)
+EXPERTS = f"{MEGABLOCKS} --moe-num-experts 64"
+
+
+def imported_script(tmp_path: Path, options: str, launcher: str = "") -> Imported:
+    path = written(tmp_path, f"{launcher} pretrain_gpt.py {options}\n" if launcher else f"{options}\n")
+    return import_config("megatron-args", [path], {"cluster": "dgx-h100:1"})
+
+
+def test_the_fork_of_megablocks(tmp_path: Path) -> None:
+    """Experts in every layer, over all data-parallel ranks."""
+    everywhere = f"{EXPERTS} --moe-expert-model-parallelism"
+    found = imported_script(tmp_path, everywhere, "torchrun --nproc_per_node 8")
+    assert str(found.layout) == "dp8-ep8-mbs32-z0-rnone"
+    assert isinstance(found.request.model, dict)
+    moe = found.request.model["moe"]
+    assert (moe["experts"], moe["topk"], found.request.workload.expert_capacity_factor) == (64, 1, None)
+    found = imported_script(tmp_path, f"{EXPERTS} --moe-top-k 2 --moe-capacity-factor 1.5")
+    assert (found.layout.ep, found.request.workload.expert_capacity_factor) == (1, 1.5)
+    (gap,) = imported_script(tmp_path, everywhere).gaps
+    assert "experts over all data-parallel ranks" in gap.message
+
+
+def test_without_a_global_batch_every_rank_takes_one_micro_batch(tmp_path: Path) -> None:
+    found = imported_script(tmp_path, f"{MEGABLOCKS} --tensor-model-parallel-size 2")
+    assert found.request.workload.global_batch == 32 * 4
+
+
+def test_an_unknown_option_that_is_switched_off_is_no_gap(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    rest = '"zero_optimization": {"stage": 1}, "pipeline": {"seed_layers": true}'
+    given = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}
+    path.write_text(f'{{{rest}, "own_parallel_engine": false}}')
+    assert not import_config("deepspeed", [path], given).gaps
+    path.write_text(f'{{{rest}, "own_parallel_engine": true}}')
+    assert [gap.field for gap in import_config("deepspeed", [path], given).gaps] == ["own_parallel_engine"]

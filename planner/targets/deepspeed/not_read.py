@@ -13,7 +13,7 @@ CHANGES: Mapping[str, str] = {
     r"compression_training.*": "compressed layers",
     r"sparse_attention.*": "sparse attention",
     r"data_efficiency.*": "layers or tokens that are left out",
-    r"pipeline\.(?!activation_checkpoint).*": "a division of its own",
+    r"pipeline\.(?!activation_checkpoint|seed_layers|use_reentrant).*": "a division of its own",
     r"hybrid_engine.*": "generation beside the training",
     r"quantize_training.*": "quantised weights",
     r"progressive_layer_drop.*": "layers that are left out",
@@ -23,7 +23,7 @@ HARMLESS = (
     r"^[_#]|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
     r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
     r"zero_force|prescale|wall_clock|gradient|communication|curriculum|train_iters|micro_batch_size_per_gpu|"
-    r"activation_checkpointing|local_rank|model_dtype|memory_breakdown|sparse_gradients|seq_parallel_comm)"
+    r"activation_checkpointing|local_rank|model_dtype|memory_breakdown|pipeline\.(seed_layers|use_reentrant)$|sparse_gradients|seq_parallel_comm)"
 )
 
 

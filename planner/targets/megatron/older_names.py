@@ -15,6 +15,7 @@ from ....errors import FieldProblem
 from ..argv import Arguments
 from ..option_lists import Option
 from ..options import Settings
+from . import megablocks
 from .layer_patterns import pattern_text
 
 FLAGS = (
@@ -35,6 +36,7 @@ OLDER: Mapping[str, Option] = {
     **{name: Option(name, "flag") for name in FLAGS}, **{name: Option(name, "int") for name in NUMBERS},
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
     "--num-experts": Option("--num-experts", "int", many=True),
+    **megablocks.OPTIONS,
     # Forks know more of these than a release; each value is read by its entry.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),
@@ -252,5 +254,5 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
-    _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
+    megablocks.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
 )  # fmt: skip

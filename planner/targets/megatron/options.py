@@ -161,6 +161,13 @@ def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
     return {"workload.optimizer": optimizer, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}
 
 
+def _batch_read(settings: Settings, facts: Facts) -> Facts:
+    """Without a global batch every rank takes one micro-batch (Megatron-LM d98e8a64, training/arguments.py)."""
+    if (batch := settings.get("--global-batch-size")) is not None:
+        return {"workload.global_batch": batch}
+    return {"batch_per_rank": facts["micro_batch"]} if "micro_batch" in facts else {}
+
+
 def _experts_write(setup: Setup) -> Settings:
     if not setup.model.is_moe:
         return {}
@@ -197,7 +204,8 @@ LAYOUT = (
            "--no-gradient-accumulation-fusion", "--num-distributed-optimizer-instances", "--use-torch-fsdp2",
            "--torch-fsdp2-no-reshard-after-forward", "--outer-dp-sharding-strategy"), _shards_write, _shards_read),
     number("micro_batch", "--micro-batch-size", lambda s: s.layout.micro_batch),
-    number("workload.global_batch", "--global-batch-size", lambda s: s.workload.global_batch),
+    Entry(("workload.global_batch",), ("--global-batch-size",),
+          lambda s: {"--global-batch-size": s.workload.global_batch}, _batch_read),
     number("workload.seq_len", "--seq-length", lambda s: s.workload.seq_len),
     Entry(("recompute", "recompute_modules", "recompute_layers"),
           ("--recompute-granularity", "--recompute-modules", "--recompute-method", "--recompute-num-layers",

@@ -29,7 +29,7 @@ GIVEN: dict[str, dict[str, object]] = {
 PLACES: tuple[dict[str, object], ...] = (
     {"gpu": "h100-sxm-80gb"}, {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1"},
     {"cluster": "dgx-h100:1", "model": "gpt-oss-20b"},
-    {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"},
+    {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}, {"gpu": "h100-sxm-80gb", "gpus": 2, "model": "llama-3.1-8b"},
 )  # fmt: skip
 needs_corpus = pytest.mark.skipif(not FOLDER, reason="CORPUS names no folder of public files (tools/import_corpus.py)")
 
@@ -39,13 +39,13 @@ def listed() -> list[dict[str, str]]:
 
 
 @cache
-def outcome(kind: str, name: str, function: str = "", release: str | None = None) -> tuple[str, str]:
+def outcome(kind: str, name: str, arguments: str = "", release: str | None = None) -> tuple[str, str]:
     """(read, partly or refused; the gaps or the reason)."""
     path = Path(FOLDER) / name
     reason = ""
     for where in PLACES:
         try:
-            imported = import_config(kind, [path], {**GIVEN.get(kind, {}), **where}, release, chosen(function))
+            imported = import_config(kind, [path], {**GIVEN.get(kind, {}), **where}, release, arguments.split())
             if imported.gaps:
                 return "partly", "; ".join(map(str, imported.gaps))
             imported.price()
@@ -56,8 +56,9 @@ def outcome(kind: str, name: str, function: str = "", release: str | None = None
     return "refused", reason
 
 
-def chosen(function: str) -> list[str]:
-    return [function] if function else []
+def arguments_of(item: dict[str, str]) -> str:
+    """What a file is given by --arg: the function that makes the config, or the parameters of a script."""
+    return item.get("function") or item.get("arguments", "")
 
 
 def stored_name(item: dict[str, str]) -> str:
@@ -74,7 +75,7 @@ def test_share_that_is_read() -> None:
     table: dict[str, Counter[str]] = {}
     wrong = []
     for item in listed():
-        result, why = outcome(item["kind"], stored_name(item), item.get("function", ""),
+        result, why = outcome(item["kind"], stored_name(item), arguments_of(item),
                               item.get("release"))
         table.setdefault(item["kind"], Counter())[result] += 1
         if result != item["expect"]:
@@ -113,7 +114,7 @@ def test_no_field_is_read_wrongly() -> None:
 
 
 def first_reading(item: dict[str, str]) -> Imported:
-    kind, path, arguments = item["kind"], Path(FOLDER) / stored_name(item), chosen(item.get("function", ""))
+    kind, path, arguments = item["kind"], Path(FOLDER) / stored_name(item), arguments_of(item).split()
     for where in PLACES:
         try:
             return import_config(kind, [path], {**GIVEN.get(kind, {}), **where}, item.get("release"), arguments)
