@@ -25,7 +25,7 @@ class Mamba2(Mixer):
     kind: ClassVar[str] = "mamba2"
     heads: int  # H
     head_dim: int  # P: channels of a head
-    groups: int  # G: heads of a group share B and C
+    groups: int = 1  # G: heads of a group share B and C
     state: int  # N: of a channel
     conv_kernel: int = 4  # tokens that the convolution sees
     chunk: int = 256  # tokens: Q

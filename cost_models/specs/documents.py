@@ -15,6 +15,7 @@ _SILENT = {
     "router_scores": "softmax",
     "router_normalised": True,
     "router_scale": 1.0,
+    "choice_bias": False,
     "capacity_factor": None,
     "partial_rotary_factor": 1.0,
     "score_scale": None,

@@ -81,7 +81,9 @@ class MixtureOfExperts:
     expert_inner: int  # width of an expert
     gated: bool = True  # three matrices per expert
     expert_bias: bool = False  # of all their matrices
-    router_bias: bool = False  # one per expert
+    router_bias: bool = False  # one per expert, of the router's product
+    # Whether an expert's score has a number added for the choice alone, which no gradient moves (arXiv 2408.15664).
+    choice_bias: bool = False
     shared_inner: int = 0  # width of all shared experts as one block, 0: none
     latent: int | None = None  # width that tokens are projected to before they go to experts, None: hidden (Nemotron 3)
     shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert

@@ -8,7 +8,16 @@ from typing import Any, get_args, get_type_hints
 
 from ...cost_models.layer_kinds.base import least
 from ...cost_models.layer_kinds.registry import BY_NAME as MIXER_KINDS
-from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec, RopeScaling
+from ...cost_models.specs.model import (
+    Attention,
+    FeedForward,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    ModelSpec,
+    RopeScaling,
+    SparseIndex,
+)
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Lora, LoraTarget, Workload
 from ...errors import FieldProblem, InputError
@@ -86,7 +95,9 @@ def _blocks(kind: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
     block = kind.get("feed_forward", {})
     parts: dict[str, Any] = {"attention": None, "feed_forward": None, "mixer": None}
     if attention is not None:
-        parts["attention"] = build(Attention, attention, f"{where}.attention", name)
+        index = attention.get("index")
+        chosen = {} if index is None else {"index": build(SparseIndex, index, f"{where}.attention.index", name)}
+        parts["attention"] = build(Attention, {**attention, **chosen}, f"{where}.attention", name)
         _positive(vars_of(parts["attention"]), ("heads", "kv_heads", "head_dim"), f"{where}.attention", name)
     if block is not None:
         of = MixtureOfExperts if "experts" in block else FeedForward

@@ -34,7 +34,7 @@ def read_explicit_form(
     num_norms, unit_offset_norms (false), final_norm, embedding_norm, head_bias, dropout, mtp_layers, mtp_shared,
     sliding_window with window_layers (how many, or which), sink_attention, output_gate (false), `moe` {experts, topk,
     expert_ffn, shared, shared_ffn, moe_layers (how many: the last ones, or which), shared_gate, router_bias,
-    expert_bias, groups, top_groups (groups), router_scores (softmax or sigmoid), router_normalised (true),
+    choice_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or sigmoid), router_normalised (true),
     router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and
     `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
@@ -222,6 +222,7 @@ def _experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
         gated=f.flag("gated_mlp", True),
         expert_bias=moe.flag("expert_bias", False),
         router_bias=moe.flag("router_bias", False),
+        choice_bias=moe.flag("choice_bias", False),
         shared_inner=moe.count("shared_ffn", default=shared * inner, minimum=0),
         latent=moe.optional_count("latent"),
         shared_gate=moe.flag("shared_gate", False),

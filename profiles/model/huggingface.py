@@ -12,6 +12,7 @@ from typing import Any
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, UnknownNameError
 from ..io.document import LineOf, no_line
+from .choice_bias import with_choice_bias
 from .families import FAMILIES
 from .fields import Fields
 from .numerics import with_numerics
@@ -41,6 +42,7 @@ def read_config(
         raise _unknown_family(data, text, file or name)
     fields = Fields(text, file=file, prefix=prefix, line=line)
     spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
+    spec = with_choice_bias(fields, model_type, spec)
     spec = replace(spec, unmodelled=(*spec.unmodelled, *unmodelled(fields, spec.family)))
     fields.finish()
     if data.get("quantization_config") or text.get("quantization_config"):

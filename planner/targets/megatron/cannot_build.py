@@ -49,7 +49,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
             not attention.is_mla and attention.norm_parameters not in head_norms,
         "model.rope_theta: positions are rotary or learned":
             model.rope_theta is None and not (model.learned_positions or hybrid),
-        "model.kinds.bias: attention output, feed-forward, experts and router by softmax have bias terms all or none":
+        "model.kinds.bias: attention output, feed-forward, experts and router have bias terms all or none":
             len(biases) > 1,
         **_cannot_route(routed),
         "model.kinds.window: there is one size of window": len(windows(model, workload)) > 1,
@@ -95,13 +95,14 @@ def _cannot_route(routed: list[MixtureOfExperts]) -> dict[str, bool]:
                 for block in routed),
         "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
             any(block.router_normalised and block.top_k == 1 for block in routed),
+        "model.kinds.choice_bias: it is added to sigmoid scores only":
+            any(block.choice_bias and block.router_scores != "sigmoid" for block in routed),
     }  # fmt: skip
 
 
 def _biases(routed: list[MixtureOfExperts]) -> set[bool]:
-    """Whether linear layers of experts and of their routers have biases. The bias of sigmoid scores is no such."""
-    return {block.expert_bias for block in routed} | {block.router_bias for block in routed
-                                                      if block.router_scores == "softmax"}  # fmt: skip
+    """Whether linear layers of experts and of their routers have biases."""
+    return {block.expert_bias for block in routed} | {block.router_bias for block in routed}
 
 
 def _plain(attention: Attention) -> tuple[Any, ...]:

@@ -106,7 +106,7 @@ def _moe_write(setup: Setup) -> Settings:
         out["--moe-shared-expert-intermediate-size"] = block.shared_inner
     if block.shared_gate:
         out["--moe-shared-expert-gate"] = True
-    if block.router_bias and block.router_scores == "sigmoid":  # that of softmax is a bias of a linear layer
+    if block.choice_bias:
         out["--moe-router-enable-expert-bias"] = True
     if block.latent:
         out["--moe-latent-size"] = block.latent
@@ -144,7 +144,8 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
         "shared_ffn": settings.get("--moe-shared-expert-intermediate-size", 0),
         "shared_gate": bool(settings.get("--moe-shared-expert-gate")),
-        "router_bias": bool(settings.get("--moe-router-enable-expert-bias")) or _router_adds(settings),
+        "router_bias": _router_adds(settings),
+        "choice_bias": bool(settings.get("--moe-router-enable-expert-bias")),
         "expert_bias": not settings.get("--disable-bias-linear"),
         **({"latent": latent} if (latent := settings.get("--moe-latent-size")) else {}),
         **({"moe_layers": [index for index, is_routed in enumerate(routed) if is_routed]} if routed else {}),

@@ -154,7 +154,7 @@ def _experts(settings: Settings, experts: int, sizes: Facts) -> Facts:
         "experts": experts, "topk": settings.get("num_experts_per_tok") or 1,
         "expert_ffn": inner if inner > 0 else sizes["ffn_hidden"], "shared": settings.get("shared_experts") or 0,
         "router_scores": settings.get("routed_score_func") or "softmax",
-        "router_bias": bool(settings.get("routed_bias")), "router_scale": settings.get("routed_scaling_factor") or 1.0,
+        "choice_bias": bool(settings.get("routed_bias")), "router_scale": settings.get("routed_scaling_factor") or 1.0,
     }  # fmt: skip
     if dense:
         out["moe_layers"] = sizes["layers"] - dense

@@ -302,8 +302,9 @@ def test_models_that_no_argument_builds() -> None:
         ({"topk": 1, "router_scores": "sigmoid", "router_normalised": False}, "",
          "--moe-router-score-function sigmoid"),
         ({"topk": 2, "router_scores": "sigmoid", "router_normalised": False}, "are divided by their sum", ""),
-        ({"topk": 2, "router_bias": True}, "router by softmax have bias terms all or none", ""),
-        ({"topk": 2, "router_scores": "sigmoid", "router_bias": True}, "", "--moe-router-enable-expert-bias"),
+        ({"topk": 2, "router_bias": True}, "experts and router have bias terms all or none", ""),
+        ({"topk": 2, "router_scores": "sigmoid", "choice_bias": True}, "", "--moe-router-enable-expert-bias"),
+        ({"topk": 2, "choice_bias": True}, "it is added to sigmoid scores only", ""),
     ],
 )  # fmt: skip
 def test_routers_that_transformer_config_takes(router: dict[str, object], refused: str, written: str) -> None:
