@@ -424,3 +424,28 @@ def test_an_unknown_option_that_is_switched_off_is_no_gap(tmp_path: Path) -> Non
     assert not import_config("deepspeed", [path], given).gaps
     path.write_text(f'{{{rest}, "own_parallel_engine": true}}')
     assert [gap.field for gap in import_config("deepspeed", [path], given).gaps] == ["own_parallel_engine"]
+
+
+TEMPLATE = """{
+  "train_batch_size": GBSIZE,
+  "train_micro_batch_size_per_gpu" : MBSIZE,
+  "steps_per_print": LOG_INTERVAL,
+  "zero_optimization": {
+    "stage": ZERO_STAGE
+  },
+  "bf16": {"enabled": true}
+}
+"""
+
+
+def test_a_template_of_deepspeed_is_filled(tmp_path: Path) -> None:
+    path, given = tmp_path / "ds.json", {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}
+    path.write_text(TEMPLATE)
+    gaps = import_config("deepspeed", [path], given).gaps
+    assert [(gap.field, gap.line, gap.hint) for gap in gaps] == [
+        ("train_batch_size", 2, "give it: --arg GBSIZE=VALUE"),
+        ("train_micro_batch_size_per_gpu", 3, "give it: --arg MBSIZE=VALUE"),
+        ("zero_optimization.stage", 6, "give it: --arg ZERO_STAGE=VALUE"),
+    ]
+    found = import_config("deepspeed", [path], given, script_arguments=["GBSIZE=64", "MBSIZE=2", "ZERO_STAGE=3"])
+    assert (str(found.layout), found.request.workload.global_batch) == ("dp8-mbs2-z3-rnone", 64)

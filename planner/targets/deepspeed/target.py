@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
-from . import techniques
+from . import techniques, templates
 from .not_read import CHANGES, HARMLESS, modernise
 from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
 from .train_script import IMPORTS, MAIN
@@ -166,10 +167,23 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
     return techniques.without_rate(read_config(path, text, options))
 
 
+def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
+                   wanted: frozenset[str]) -> Arguments:  # fmt: skip
+    """Each file by itself; a template with the words that are given."""
+    arguments = Arguments()
+    for path, text in files.items():
+        filled, open_words = templates.filled(text, given)
+        part = _read(path, filled, options)
+        templates.doubt(part, open_words, path)
+        arguments.add(part, path)
+    return arguments
+
+
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     more_files=(f"{PYTHON}.py",),
     read=_read,
+    read_together=_read_together,
     table=lambda options: TABLE,
     script_prefix=f"{PYTHON}.",
     conflicts=conflicts,

@@ -235,8 +235,10 @@ PLAIN = states(pp=1, vpp=1, schedule="1f1b", ep=1, etp=1, sequence_parallel=Fals
 
 
 def compared(facts: Facts) -> Compared:
-    """With adapters no target of this family trains yet: any layout of data parallelism."""
-    if "workload.lora" in facts:
-        alone = {name: 1 for name in ("tp", "pp", "cp", "ep")} | {"tp": facts["tp"], "cp": facts["cp"]}
+    """Layouts of TRL where adapters are trained, of DeepSpeed where it alone has the sharding, else of accelerate."""
+    if "workload.train_layers" in facts:  # which no target of this family trains
+        alone = {"pp": 1, "ep": 1, "tp": facts["tp"], "cp": facts["cp"]}
         return Compared("any", {"fix": alone, "stack": "torch-fsdp"})
-    return Compared("deepspeed" if facts.get("zero") == 1 or facts["offload"] != "none" else "accelerate")
+    if facts.get("zero") == 1 or facts["offload"] != "none":
+        return Compared("deepspeed")
+    return Compared("trl" if "workload.lora" in facts and facts["tp"] == 1 else "accelerate")

@@ -184,12 +184,14 @@ def test_adapters(tmp_path: Path, kind: str, text: str, rank: int, targets: tupl
     lora = found.request.workload.train.lora
     assert lora is not None
     assert (lora.rank, lora.targets, lora.base_dtype) == (rank, targets, base)
+    assert found.request.target == "trl"
     assert found.price().best.step_s > 0
 
 
 def test_the_last_layers_of_freeze(tmp_path: Path) -> None:
     text = FACTORY.replace("type: full", "type: freeze") + "freeze_trainable_layers: 3\n"
-    assert imported(tmp_path, "llama-factory", text).request.workload.train.last_layers == 3
+    found = imported(tmp_path, "llama-factory", text)
+    assert (found.request.workload.train.last_layers, found.request.target) == (3, "any")
 
 
 GAPS = [
