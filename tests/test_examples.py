@@ -17,7 +17,8 @@ from meshwright import plan
 from .snapshots import ROOT
 
 FOLDERS = sorted(path for path in (ROOT / "examples" / "launch").glob("*/*") if path.is_dir())
-MARKS = {"launch.sbatch": "slurm", "trainjob.yaml": "kubernetes", "hostfile": "hostfile", "launch_ray.py": "ray"}
+MARKS = {"launch.sbatch": "slurm", "trainjob.yaml": "kubernetes", "hostfile": "hostfile", "launch_ray.py": "ray",
+         "sky.yaml": "skypilot"}  # fmt: skip
 
 
 def renew(folder: Path, launcher: str, request: Path) -> None:

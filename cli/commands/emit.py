@@ -21,7 +21,7 @@ def command(
     ] = None,
     launcher: Annotated[
         str, typer.Option("--launcher", metavar="NAME", show_default=False,
-                          help="torchrun, slurm, kubernetes, hostfile, ray [torchrun]."),
+                          help="torchrun, slurm, kubernetes, hostfile, ray, skypilot [torchrun]."),
     ] = "torchrun",
     version: Annotated[
         str | None,

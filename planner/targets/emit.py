@@ -69,7 +69,7 @@ def emit(
     hosts, devices = (setup.candidate.placement.hosts, None) if target.runs_plans else place(setup)
     plan_file = {"plan.json": plan.to_json()}
     # A launcher hands the files of the job on to the nodes: our runtime needs the plan there.
-    job = replace(job, hosts=hosts, devices=devices, nodes_per_rack=setup.nodes_per_rack,
+    job = replace(job, hosts=hosts, devices=devices, nodes_per_rack=setup.nodes_per_rack, gpu=setup.gpu,
                   files={**job.files, **(plan_file if target.runs_plans else {})})  # fmt: skip
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), **plan_file}
     unnamed = () if plan.resolved["cluster"].get("hosts") or not hosts else (

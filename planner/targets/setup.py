@@ -87,6 +87,11 @@ class Setup:
         return self.workload.global_batch // (self.layout.dp * self.layout.micro_batch)
 
     @property
+    def gpu(self) -> str:
+        """The GPU by its name, "" where the nodes have several kinds."""
+        return "" if "+" in self.nodes else self.nodes.split()[-1]
+
+    @property
     def nodes_per_rack(self) -> int:
         """Nodes that the fastest link joins, 1 where it ends with the node."""
         return max(self.domain // self.gpus_per_node, 1)

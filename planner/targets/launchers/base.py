@@ -44,6 +44,8 @@ class Job:
     hosts: tuple[str, ...] = ()
     # Neighbouring nodes that must share a rack, 1 where any may.
     nodes_per_rack: int = 1
+    # The GPU by its name in the catalogue, "" for several.
+    gpu: str = ""
     # For each node the order of its GPUs, None for the usual one.
     devices: tuple[tuple[int, ...], ...] | None = None
     # Arguments that a user may add.

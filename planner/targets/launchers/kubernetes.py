@@ -26,7 +26,7 @@ spec:
     resourcesPerNode:
       limits:
         nvidia.com/gpu: {gpus}
-    command:
+{rdma_trainjob}    command:
       - sh
       - -c
       - |
@@ -50,10 +50,20 @@ spec:
                             volumeMounts:
                               - name: plan
                                 mountPath: /plan
+                              - name: shm
+                                mountPath: /dev/shm
+                              - name: data
+                                mountPath: /data
                         volumes:
                           - name: plan
                             configMap:
                               name: {name}
+                          - name: shm
+                            emptyDir:
+                              medium: Memory
+                          - name: data
+                            persistentVolumeClaim:
+                              claimName: training-data  # edit: the claim that holds data and checkpoints
 """
 _JOBSET = """\
 {header}apiVersion: jobset.x-k8s.io/v1alpha2
@@ -89,11 +99,13 @@ spec:
 {environment}                  resources:
                     limits:
                       nvidia.com/gpu: {gpus}
-                  volumeMounts:
+{rdma_jobset}                  volumeMounts:
                     - name: plan
                       mountPath: /plan
                     - name: shm
                       mountPath: /dev/shm
+                    - name: data
+                      mountPath: /data
               volumes:
                 - name: plan
                   configMap:
@@ -101,6 +113,9 @@ spec:
                 - name: shm
                   emptyDir:
                     medium: Memory
+                - name: data
+                  persistentVolumeClaim:
+                    claimName: training-data  # edit: the claim that holds data and checkpoints
 """
 _IMAGE = "registry.example.com/training:latest"
 
@@ -122,6 +137,14 @@ def _environment(job: Job, indent: int) -> str:
     return f"{pad}env:\n{rows}"
 
 
+def _rdma(job: Job, indent: int) -> str:
+    """A place for the adapters of the fabric, which each cluster names for itself; without them NCCL falls back to TCP
+    (docs.nvidia.com/aicr, fabric-attached-training)."""
+    pad = " " * indent
+    text = f"{pad}# edit: the network adapters as your device plugin names them, or NCCL uses TCP between nodes\n"
+    return f"{text}{pad}# rdma/hca_shared_devices: {job.gpus_per_node}\n" if job.num_nodes > 1 else ""
+
+
 def files(job: Job) -> dict[str, str]:
     if job.hosts:
         raise UnsupportedError(
@@ -129,7 +152,8 @@ def files(job: Job) -> dict[str, str]:
         )
     name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower())[:50].strip("-") or "plan"
     values = {"name": name, "nodes": job.num_nodes, "gpus": job.gpus_per_node, "image": _IMAGE,
-              "example": job.example or "more arguments"}  # fmt: skip
+              "example": job.example or "more arguments", "rdma_trainjob": _rdma(job, 8),
+              "rdma_jobset": _rdma(job, 22)}  # fmt: skip
     header = comment((*job.header, "Edit what is marked, then: kubectl apply -f configmap.yaml -f {file}"))
     return {
         "configmap.yaml": _config_map(job, name),

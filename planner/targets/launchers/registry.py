@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ....errors import UnknownNameError
-from . import hostfile, kubernetes, ray, slurm, torchrun
+from . import hostfile, kubernetes, ray, skypilot, slurm, torchrun
 from .base import Launcher
 
 LAUNCHERS: dict[str, Launcher] = {
-    module.LAUNCHER.name: module.LAUNCHER for module in (torchrun, slurm, kubernetes, hostfile, ray)
+    module.LAUNCHER.name: module.LAUNCHER for module in (torchrun, slurm, kubernetes, hostfile, ray, skypilot)
 }
 
 

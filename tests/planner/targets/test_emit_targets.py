@@ -253,6 +253,28 @@ def test_unknown_and_misspelt_keys_have_their_line() -> None:
     assert found.settings == {"train_batch_size": 8, "zero_optimization.stage": 2}
 
 
+def test_kubernetes_and_skypilot_mark_what_a_cluster_names_itself() -> None:
+    plan = plan_of("tp8-nosp-dp8-mbs1-z3-rfull")
+    files = {**emit(plan, "accelerate", "kubernetes").files, **emit(plan, "accelerate", "skypilot").files}
+    trainjob, jobset = (yaml.safe_load(files[name]) for name in ("trainjob.yaml", "jobset.yaml"))
+    patch = trainjob["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]
+    pod = patch["template"]["spec"]["template"]["spec"]
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    for spec in (pod, job):
+        mounted = {each["name"]: each["mountPath"] for each in spec["containers"][0]["volumeMounts"]}
+        assert mounted == {"plan": "/plan", "shm": "/dev/shm", "data": "/data"}
+        assert {each["name"] for each in spec["volumes"]} == set(mounted)
+        assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+    for name in ("trainjob.yaml", "jobset.yaml"):
+        assert re.search(r"# edit: the network adapters.*\n +# rdma/\S+: 8\n", files[name])
+        with_adapters = re.sub(r"# (rdma/\S+: 8)", r"\1", files[name])
+        assert "rdma/hca_shared_devices" in str(yaml.safe_load(with_adapters))
+    task = yaml.safe_load(files["sky.yaml"])
+    assert (task["num_nodes"], task["resources"]) == (8, {"accelerators": "H100:8"})
+    assert task["envs"] == {"TRAIN_SCRIPT": ""}
+    assert "$SKYPILOT_NODE_RANK" in task["run"]
+
+
 @pytest.mark.parametrize("name", ["---", "qwen3-coder-480b-a35b-instruct-of-our-own-team-v2-deepspeed", "Ünïcode 7B"])
 def test_kubernetes_names_are_labels_of_dns(name: str) -> None:
     """RFC 1123: lower case, digits and dashes inside; with what JobSet appends at most 63 characters."""
