@@ -95,7 +95,13 @@ def permutation() -> Iterator[Case]:
             rows, order = _random(tokens * topk, hidden), torch.randperm(tokens * topk, device=DEVICE) // topk
             return lambda: torch.zeros(tokens, hidden, dtype=BF16, device=DEVICE).index_add_(0, order, rows)
 
+        def spread(tokens: int = tokens, hidden: int = hidden, topk: int = topk) -> Action:
+            rows, order = _random(tokens * topk, hidden), torch.randperm(tokens * topk, device=DEVICE) // topk
+            index = order[:, None].expand(-1, hidden)
+            return lambda: torch.zeros(tokens, hidden, dtype=BF16, device=DEVICE).scatter_add_(0, index, rows)
+
         num_bytes = 2.0 * tokens * hidden * (1 + topk)
+        yield Case("permutation, scatter_add", shape, spread, num_bytes)
         yield Case("permutation, gather", shape, gather, num_bytes)
         yield Case("permutation, scatter", shape, scatter, num_bytes)
 

@@ -70,7 +70,7 @@ def test_the_table_says_how_far_off_and_what_calibration_mends(benchmark: Module
     dense = {name: error for name, error in after.items() if not name.startswith(benchmark.EXPERTS["name"])}
     assert len(dense) == 24
     assert max(dense.values()) <= 1.5
-    assert max(after.values()) <= 2.5  # launches bind experts: a constant of their own, which the prior holds
+    assert max(after.values()) <= 3.5  # launches, a third of a step of experts, have a constant that the prior holds
 
 
 def test_a_rehearsal_measures_what_the_runtime_holds_and_goes_on_after_a_stop(

@@ -1,7 +1,7 @@
 """Products of rows that lie expert by expert with a weight of each: [n, in] x [experts, out, in] -> [n, out].
 
-One function for all experts, as a grouped product of a GPU is one kernel: the gradient of all their weights is made
-once, in place, and no expert's waits for the others'.
+One function for all experts: the gradient of all their weights is made once, in place, and no expert's waits for the
+others'. A GPU with a kernel for it takes them in one; elsewhere one product follows the other.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..parallel.split_backward import weighed
+
+_MULTIPLE = 8  # elements of bf16 in the 16 bytes at which the kernel wants rows to begin
 
 
 class _Product(torch.autograd.Function):
@@ -23,17 +26,49 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, counts: Sequence[int]) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.counts = counts
-        out = x.new_empty(len(x), weight.shape[1])
-        multiply(lambda: zip(_rows(x, counts), weight.transpose(1, 2), _rows(out, counts), strict=True))
-        return out
+        return _by_rows(x, weight.transpose(1, 2), counts)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (x, weight), (grad,) = ctx.saved_tensors, grads
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        if grad_x is not None:
-            multiply(lambda: zip(_rows(grad, ctx.counts), weight, _rows(grad_x, ctx.counts), strict=True))
+        grad_x = _by_rows(grad, weight, ctx.counts) if ctx.needs_input_grad[0] else None
         return grad_x, _of_weights(ctx.counts, x, grad)[0] if ctx.needs_input_grad[1] else None, None
+
+
+def _by_rows(x: Tensor, weight: Tensor, counts: Sequence[int]) -> Tensor:
+    """Rows of each expert times its part of `weight` [experts, taken, made]."""
+    if has_kernel(x, *weight.shape[1:]):
+        return F.grouped_mm(x, weight, offs=_ends(x, counts))
+    out = x.new_empty(len(x), weight.shape[2])
+    multiply(lambda: zip(_rows(x, counts), weight, _rows(out, counts), strict=True))
+    return out
+
+
+def _of_weights(counts: Sequence[int], x: Tensor, grad: Tensor) -> list[Tensor]:
+    """Zero for experts without rows: their gradient is there too."""
+    if has_kernel(x, grad.shape[1], x.shape[1]):
+        gradients = F.grouped_mm(grad.t(), x, offs=_ends(x, counts))
+        absent = [expert for expert, number in enumerate(counts) if not number]
+        if absent:  # of which the kernel writes nothing
+            gradients[absent] = 0.0
+        return [gradients]
+    gradients = x.new_empty(len(counts), grad.shape[1], x.shape[1])
+    multiply(lambda: zip((rows.t() for rows in _rows(grad, counts)), _rows(x, counts), gradients, strict=True))
+    return [gradients]
+
+
+def has_kernel(x: Tensor, *widths: int) -> bool:
+    """Whether torch has one kernel for all experts: bf16 on NVIDIA GPUs from Ampere on, from torch 2.10 on."""
+    if not x.is_cuda or x.dtype != torch.bfloat16 or any(width % _MULTIPLE for width in widths):
+        return False
+    if not hasattr(F, "grouped_mm") or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(x.device) >= (8, 0)
+
+
+def _ends(x: Tensor, counts: Sequence[int]) -> Tensor:
+    """[experts] where the rows of each end."""
+    return torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(x.device, non_blocking=True)
 
 
 def multiply(products: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]]) -> None:
@@ -46,13 +81,6 @@ def multiply(products: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]]) ->
 def _rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
     """Those of each expert."""
     return torch.split(x, list(counts))
-
-
-def _of_weights(counts: Sequence[int], x: Tensor, grad: Tensor) -> list[Tensor]:
-    """Zero for experts without rows: their gradient is there too."""
-    gradients = x.new_empty(len(counts), grad.shape[1], x.shape[1])
-    multiply(lambda: zip((rows.t() for rows in _rows(grad, counts)), _rows(x, counts), gradients, strict=True))
-    return [gradients]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, counts: Sequence[int]) -> Tensor:

@@ -143,11 +143,11 @@ def _edges(
 ) -> Iterator[tuple[tuple[str, int, int], Group]]:
     """(direction, sending stage, receiving stage) -> group, for stages that hold chunks next to each other. Gloo tells
     messages apart by tags and needs one group only."""
-    # NCCL runs the messages of a group in one order: a stage that sends forward before it receives a gradient, and a
-    # neighbour that does it the other way round, would wait for each other on a common group.
-    separate = dist.get_backend() == "nccl"
     # Sorted, so that all ranks create them in one order; the turn of a V stays on its stage and needs none.
     hops = sorted({hop for hop in pairwise(devices) if hop[0] != hop[1]})
+    # NCCL runs the messages of a group in one order: a stage that sends forward before it receives a gradient, and a
+    # neighbour that does it the other way round, would wait for each other on a common group.
+    separate = bool(hops) and dist.get_backend() == "nccl"
     for pipeline in pipelines:
         for direction in ("forward", "backward"):
             for first, second in hops:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from meshwright.planner import api
+from meshwright.runtime.model import grouped
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.sharding import squared_norm
 from meshwright.runtime.status import Status
@@ -29,7 +30,9 @@ BF16_LOSS = 2e-2  # relative: 8 bits of mantissa, over few layers
 def test_losses_are_those_of_the_cpu(model: object, recompute: str) -> None:
     losses = {}
     for device, dtype in (("cpu", "fp32"), ("cuda", "bf16")):
-        wanted = replace(job(f"dp1-mbs1-z0-{recompute}", model), dtype=dtype, optimizer="adamw")  # type: ignore[arg-type]
+        wanted = replace(
+            job(f"dp1-mbs1-z0-{recompute}", model), dtype=dtype, optimizer="adamw", learning_rate=1e-3,  # type: ignore[arg-type]
+        )  # fmt: skip
         mesh = build_mesh(wanted.layout, 0, Status(rank=0), 60.0)
         trainer = Trainer(wanted, mesh, torch.device(device))
         losses[device] = [trainer.step(index).loss for index in range(3)]
@@ -50,6 +53,31 @@ def test_launch_trains_over_nccl_and_reports_what_the_gpu_holds(tmp_path: Path) 
     (held,), (reserved,), (used,) = (found[f"{name}_memory_bytes"] for name in ("peak", "reserved", "device"))
     assert held <= reserved <= used
     assert found["memory"][0]["predicted_bytes"] == pytest.approx(held, rel=0.05)
+
+
+@gpu
+@pytest.mark.parametrize("counts", [(5, 0, 131, 64), (0, 0, 7, 0), (256, 256, 256, 256), tuple(range(60))])
+def test_products_of_experts_in_one_kernel_are_those_one_by_one(
+    counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def results() -> list[torch.Tensor]:
+        draw = torch.Generator("cuda").manual_seed(0)
+        x, weight = (
+            torch.randn(*shape, generator=draw, device="cuda", dtype=torch.bfloat16).requires_grad_()
+            for shape in ((sum(counts), 256), (len(counts), 96, 256))
+        )
+        out = grouped.linear(x, weight, None, counts)
+        gradient = torch.randn(out.shape, generator=draw, device="cuda", dtype=out.dtype)
+        return [out, *torch.autograd.grad(out, (x, weight), gradient)]
+
+    x = torch.zeros(1, 256, device="cuda", dtype=torch.bfloat16)
+    assert grouped.has_kernel(x, 96, 256)
+    assert not grouped.has_kernel(x, 92, 256)
+    at_once = results()
+    monkeypatch.setattr(grouped, "has_kernel", lambda *_: False)
+    for found, expected in zip(at_once, results(), strict=True):
+        assert torch.isfinite(found).all()
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_the_norm_of_a_long_gradient_is_exact_and_needs_no_second_one() -> None:
