@@ -200,6 +200,26 @@ def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:
         ops.traffic.append(
             MemoryTraffic("score dropout", (2 * w + 1) * scores, (2 * w + 1) * scores, tag("attn"), False)
         )
+    _add_softmax_in_steps(builder, ops, rows)
+
+
+def _add_softmax_in_steps(builder: Builder, ops: LayerOperations, rows: Array) -> None:
+    """Where the fused kernel does not take this number of squares, torch casts the scores to fp32, scales, masks, takes
+    the softmax and casts back (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax): five kernels in place of one.
+    Each reads and writes them; its gradient too, that of the softmax reads its result as well."""
+    squares = rows / builder.workload.seq_len
+    in_steps = squares % builder.stack.fused_softmax_multiple != 0
+    if not in_steps.any():
+        return
+    w, scores = builder.activation_bytes, np.where(in_steps, rows * builder.workload.seq_len, 0.0)
+    casts, steps, gradients = 2 * (w + 4), 3 * 8, 3 * 8 + 4
+    fused, fused_back = 2 * w, 3 * w  # in the surface already
+    ops.traffic.append(
+        MemoryTraffic("softmax in steps", (casts + steps - fused) * scores, (casts + gradients - fused_back) * scores,
+                      tag("attn"), False)
+    )  # fmt: skip
+    ops.saved.append(Saved("softmax in fp32", 4 * scores, tag("attn"), mask_of_modules("core_attn")))
+    ops.kernels = ops.kernels + np.where(in_steps, 4.0, 0.0)
 
 
 def _context(builder: Builder, attention: Attention) -> float:

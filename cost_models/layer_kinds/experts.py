@@ -17,6 +17,9 @@ from ..specs.model import MixtureOfExperts
 from . import dense
 from .dense import add_activation, add_dense, last_of_block
 
+# Seconds of a sum of rows over those of a copy of as many, by what sums (H200, torch 2.11: benchmarks/kernels_h200).
+_SUM_OVER_COPY = {"fused": 1.0, "scatter_add": 4.3, "index_add": 9.1}
+
 
 def parameters(block: MixtureOfExperts, hidden: int) -> dict[str, int]:
     """Elements of the block: router = h·E (+ E), experts = E·(2 or 3)·h·f_e (+ biases), shared = (2 or 3)·h·f_shared,
@@ -68,8 +71,8 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     parts, moe = (2 if block.gated else 1), tag("moe")
     builder.add_gemm(ops, "router", local, float(block.experts), h, wide=True)
     width = h if block.latent is None else _add_latent(builder, ops, float(block.latent))
-    builder.add_gemm(ops, "experts up", rows / num_local, inner * parts, width, moe, count=num_local)
-    builder.add_gemm(ops, "experts down", rows / num_local, width, inner, moe, count=num_local)
+    _add_products(builder, ops, block, rows, inner * parts, width, up=True)
+    _add_products(builder, ops, block, rows, width, inner, up=False)
     ops.wgrad_stash.append((w * parts + builder.kept_input) * rows * inner + (w + builder.kept_input) * rows * width)
     ops.wgrad_stash.append(w * local * block.experts)
     computed, kept = _room_of_rows(builder, block, load)
@@ -95,6 +98,18 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+
+
+def _add_products(
+    builder: Builder, ops: LayerOperations, block: MixtureOfExperts, rows: Array, made: Array | float,
+    taken: Array | float, *, up: bool,
+) -> None:  # fmt: skip
+    """The products of a rank's experts, which get `rows` together; without a capacity not all of them equally many."""
+    number = block.experts / builder.shard.ep
+    builder.add_gemm(
+        ops, "experts up" if up else "experts down", rows / number, made, taken, tag("moe"), count=number,
+        at_once=builder.stack.experts_at_once, ragged=block.capacity_factor is None,
+    )  # fmt: skip
 
 
 def _add_latent(builder: Builder, ops: LayerOperations, latent: float) -> float:
@@ -174,8 +189,8 @@ def _add_permutation(
     A dispatcher that sends one copy per expert copies before it sends, sorts what it gets from all ranks by expert, and
     pads the rows of each for fp8 products (Megatron Core, transformer/moe/token_dispatcher.py,
     MoEAlltoAllTokenDispatcher; experts.py, quantization_padding). One that sends a token once per rank copies where the
-    token arrives, and pads there (_HybridEPManager). Each is one fused kernel (TransformerEngine,
-    pytorch/permutation.py), and the same bytes in the backward pass.
+    token arrives, and pads there (_HybridEPManager). Each is one kernel that moves what it must (TransformerEngine,
+    pytorch/permutation.py); sums by torch take longer (`sums_rows`). The same in the backward pass.
     """
     shard, stack, k = builder.shard, builder.stack, block.top_k
     tokens, again = routed / k, np.zeros_like(routed)
@@ -186,7 +201,8 @@ def _add_permutation(
     else:
         padded = np.logical_and(ops.host_waits, builder.workload.is_quantised)
         again = rows * (np.where(block.experts > shard.ep, 2.0, 0.0) + np.where(padded, 2.0, 0.0))
-    moved = builder.activation_bytes * (block.latent or builder.model.hidden) * 2 * (tokens + routed + again)
+    moved = (1 + _SUM_OVER_COPY[stack.sums_rows]) / 2 * (tokens + routed) + again
+    moved = builder.activation_bytes * (block.latent or builder.model.hidden) * 2 * moved
     ops.traffic.append(MemoryTraffic("permute", moved, moved, tag("moe")))
 
 

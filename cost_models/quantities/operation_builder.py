@@ -67,14 +67,17 @@ class Builder:
 
     def add_gemm(
         self, ops: LayerOperations, name: str, m: Array, n: Array | float, k: Array | float, tags: int = 0,
-        count: Array | float = 1.0, wide: bool = False,
+        count: Array | float = 1.0, wide: bool = False, at_once: bool = False, ragged: bool = False,
     ) -> None:  # fmt: skip
         shape = self.shard.tokens.shape
         rows, columns, depth, times = (
             np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (m, n, k, count)
         )
         trained = ops.trains == "all"
-        ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=trained, wide=wide))
+        ops.gemms.append(
+            Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=trained, wide=wide, at_once=at_once,
+                 ragged=ragged)
+        )  # fmt: skip
 
     def add_tensor_parallel(
         self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, first: int = 0, last: int = 0

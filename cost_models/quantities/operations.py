@@ -38,6 +38,8 @@ class Gemm:
     tag: int = 0  # recompute modules that run it again (`tag`)
     has_wgrad: bool = True  # whether its weights train
     wide: bool = False  # stays in bf16 when the rest is fp8 or fp4: head, router, MTP projection
+    at_once: bool = False  # all `count` fill the GPU together; else each is a kernel that waits for the one before
+    ragged: bool = False  # they differ in their rows, which are m in the mean
 
 
 @dataclass(frozen=True, slots=True)

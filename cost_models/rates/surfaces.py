@@ -50,6 +50,7 @@ def gemm_seconds(
     *,
     contiguous: tuple[ArrayLike, ArrayLike] | None = None,
     batch: Array | float = 1.0,
+    ragged: NDArray[np.bool_] | bool = False,
 ) -> Array:
     """Seconds of `batch` products of [m, k] by [k, n] in one kernel, each operand of `element_bytes` bytes per element.
 
@@ -57,12 +58,14 @@ def gemm_seconds(
     compute = waves 2 tile_m tile_n (k + ramp_k) / (rate of one SM); plus fixed_s, and a smooth maximum (exponent 4)
     with the time to read both operands and write the result once (two bytes per element at least: fp8 products write
     bf16).
+    ragged: the products of a batch differ in their rows, and m is the mean: rows that fall anywhere in a tile need half
+    a tile more in the mean than they fill.
     contiguous: the dimensions along which operands are, n and k unless given: only they are tested for alignment. The
     result never falls when m, n or k grows, as long as their alignment stays.
     """
     m, n, k = (np.asarray(dim, dtype=np.float64) for dim in (m, n, k))
     aligned = _alignment(surface, *(contiguous or (n, k)))
-    compute = _tile_seconds(surface, m, n, k, batch) * aligned / surface.training_factor
+    compute = _tile_seconds(surface, m, n, k, batch, ragged) * aligned / surface.training_factor
     traffic = batch * (element_bytes * (m * k + k * n) + max(element_bytes, 2.0) * (m * n))
     memory = traffic / (surface.memory_bw_bytes_per_s * surface.memory_efficiency)
     high, low = np.maximum(compute, memory), np.minimum(compute, memory)
@@ -70,12 +73,15 @@ def gemm_seconds(
     return np.asarray(surface.fixed_s + high * np.sqrt(np.sqrt(1.0 + (ratio * ratio) ** 2)))
 
 
-def _tile_seconds(surface: GemmSurface, m: Array, n: Array, k: Array, batch: Array | float) -> Array:
+def _tile_seconds(
+    surface: GemmSurface, m: Array, n: Array, k: Array, batch: Array | float, ragged: NDArray[np.bool_] | bool
+) -> Array:
     rate = surface.peak_flops_per_s * surface.efficiency
     quantised = surface.wave_quantisation
     best: Array = np.full((), np.inf)
     for rows, columns in surface.tiles:
-        tiles = batch * (np.ceil(m / rows) * np.ceil(n / columns))
+        down = np.where(ragged, m / rows + 0.5, np.ceil(m / rows)) if np.any(ragged) else np.ceil(m / rows)
+        tiles = batch * (down * np.ceil(n / columns))
         waves = np.ceil(tiles / surface.num_sms) * (quantised * surface.num_sms) + tiles * (1.0 - quantised)
         halvings = np.log2(_LARGEST_TILE / (rows * columns))
         work = waves * (2.0 * rows * columns / (rate * surface.small_tile_factor**halvings))

@@ -117,6 +117,14 @@ class StackSpec:
     # Attention to chosen tokens is that of all tokens, with a mask that hides the others; the index scores tokens by
     # every head in fp32, and trains by no loss. Else kernels read the chosen tokens alone.
     masks_chosen_tokens: bool = False
+    # Where attention is unfused: sequences times heads of a rank must be a multiple of this for the kernel that scales,
+    # masks and takes the softmax at once. Other numbers go through torch, in five steps and fp32.
+    fused_softmax_multiple: int = 1
+    # The products of a rank's experts are one kernel, or kernels on several streams, and fill the GPU together. Else
+    # each starts when the one before has ended.
+    experts_at_once: bool = True
+    # What sums up the rows that experts put out: a fused kernel of a permutation, or a function of torch.
+    sums_rows: Literal["fused", "scatter_add", "index_add"] = "fused"
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property
