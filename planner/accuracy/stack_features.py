@@ -39,6 +39,7 @@ _STATED_BY = {
     "ep_overlap": ("moe_a2a_overlap",),
     "delay_wgrad": ("delay_wgrad",),
     "moe_paged_stash": ("moe_paged_stash",),
+    "moe_permute_fusion": ("moe_permute_fusion",),
     "moe_force_balance": ("moe_force_balance",),
     "fp8_param_gather": ("fp8_param_gather", "float8_allgather"),
     "fp4_param_gather": ("fp4_param_gather",),

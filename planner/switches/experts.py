@@ -117,6 +117,17 @@ MOE_PAGED_STASH = Switch(
     options=of_megatron({"off": {}, "on": _STASH}),
     choices=_stash_choices,
 )
+MOE_PERMUTE_FUSION = Switch(
+    name="moe_permute_fusion",
+    meaning="one kernel puts tokens in the order of experts, and one sums up what comes back",
+    values=("off", "on"),
+    changes=lambda stack, value: {"sums_rows": "fused" if value == "on" else "scatter_add"},
+    source="Megatron-LM core/transformer/moe/moe_utils.py, unpermute; TransformerEngine pytorch/permutation.py",
+    concerns=has_experts,
+    subject="mixtures of experts",
+    options=of_megatron({"off": {}, "on": {"--moe-permute-fusion": True}}),
+    choices=lambda situation: ("on",),
+)
 MOE_FORCE_BALANCE = Switch(
     name="moe_force_balance",
     meaning="every expert gets equally many tokens, drawn at random: for benchmarks",

@@ -44,7 +44,7 @@ PRICES: Mapping[str, str] = {
     r"--(no|disable)-.*fusion|--disable-jit-fuser|--no-persist-layer-norm": "kernels apart that were one",
     r"--(use-flash-attn|flash-attention-version|use-te-activation-func|fused-residual-rmsnorm|mla-down-proj-fusion)":
         "other kernels",
-    r"--moe-(permute-fusion.*|shared-expert-overlap|router-fusion|enable-deepep|use-upcycling|router-dtype)":
+    r"--moe-(permute-fusion-into-.*|shared-expert-overlap|router-fusion|enable-deepep|use-upcycling|router-dtype)":
         "other kernels of experts",
     r"--use-grouped-gemm-for-.*|--moe-router-padding-for-.*|--moe-paged-stash.*": "other kernels of experts",
     r"--(no|disable)-tp-comm-.*|--tp-comm-(overlap-.*|bootstrap-backend)": "another overlap of tp messages",

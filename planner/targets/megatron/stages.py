@@ -41,7 +41,7 @@ def pipeline_read(settings: Settings, facts: Facts) -> Facts:
                 f"{per_chunk}",
                 hint=f"a divisor of {layers}/{pp} layers, or --pipeline-model-parallel-layout",
             )
-        vpp = layers // (pp * per_chunk)
+        vpp = max(layers // (pp * per_chunk), 1)  # a file without --num-layers has none to divide
     else:
         vpp = int(settings.get("--num-virtual-stages-per-pipeline-rank", 1))
     return {"vpp": vpp, "stages": _even_stages(settings, pp, vpp, layers)}

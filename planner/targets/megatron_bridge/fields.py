@@ -119,7 +119,7 @@ _TWINS = (
     _pattern("--moe-layer-freq", "model.moe_layer_freq"),
     *(_flag(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_shared_expert_gate", "moe_router_enable_expert_bias", "moe_router_pre_softmax",
-                   "use_fused_weighted_squared_relu", "moe_grouped_gemm", "add_qkv_bias",
+                   "use_fused_weighted_squared_relu", "moe_grouped_gemm", "moe_permute_fusion", "add_qkv_bias",
                    "sequence_parallel", "account_for_embedding_in_pipeline_split",
                    "account_for_loss_in_pipeline_split", "tp_comm_overlap", "cross_entropy_loss_fusion")),
     Twin("--window-size", ("model.window_size",), lambda value: tuple(map(int, value.split(","))),
