@@ -19,7 +19,7 @@ class Option:
     """One option of a release."""
 
     name: str
-    # flag, int, float, str, bool, class (of a block of options), object (a block), code or any.
+    # flag, int, float, str, bool, list, class (of a block of options), object (a block), code or any.
     kind: str
     # Whether it takes a list.
     many: bool = False
@@ -51,10 +51,10 @@ class Option:
             "int": isinstance(value, int) and not isinstance(value, bool),
             "float": isinstance(value, int | float) and not isinstance(value, bool),
             "str": isinstance(value, str), "class": isinstance(value, str),
-            "object": isinstance(value, Mapping),
+            "object": isinstance(value, Mapping), "list": isinstance(value, list),
         }  # fmt: skip
         words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word",
-                 "class": "the name of a class", "flag": "a flag without value",
+                 "class": "the name of a class", "flag": "a flag without value", "list": "a list",
                  "object": "a block of options"}  # fmt: skip
         if not right.get(self.kind, True):
             return f"`{value}` is not {words[self.kind]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....cost_models.specs.model import Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
+from ....errors import InputError
 from ..options import Entry, Facts, Settings, number, switch
 from ..setup import Setup
 from . import delta_net, feed_forward, hybrid, mtp, rope
@@ -53,6 +54,8 @@ def _attention_read(settings: Settings, facts: Facts) -> Facts:
     heads = settings.get("--num-attention-heads")
     if heads is None:
         return {}
+    if heads < 1:
+        raise InputError(f"--num-attention-heads `{heads}` is not 1 or more")
     out: Facts = {"model.heads": heads}
     if settings.get("--multi-latent-attention"):
         # The defaults of MLATransformerConfig.

@@ -40,7 +40,7 @@ _MODEL = (*_DEFAULTS, *_LATENT, *_EXPERTS, "model_name", "decoder_block", "atten
 
 def _degrees(settings: Settings, facts: Facts) -> Facts:
     """Degrees of the mesh: of a node (ici) times over nodes (dcn)."""
-    if any(rule[:1] != ["norm"] for rule in settings.get("logical_axis_rules") or ()):
+    if any(not isinstance(rule, list) or rule[:1] != ["norm"] for rule in settings.get("logical_axis_rules") or ()):
         raise NoCounterpartError("logical_axis_rules: shards by other rules than those of base.yml")
     size = {name: settings.get(name) or _AUTO.get(name, 1) for name in _AXES}
     axes = {axis: (size[f"ici_{axis}_parallelism"], size[f"dcn_{axis}_parallelism"]) for axis in (*_PLAIN, *_OTHER)}
@@ -163,19 +163,23 @@ def _experts(settings: Settings, experts: int, sizes: Facts) -> Facts:
     return out
 
 
-_FLOATS = ("normalization_layer_epsilon", "rope_max_timescale", "routed_scaling_factor", "per_device_batch_size")
+_FLOATS = ("normalization_layer_epsilon", "rope_max_timescale", "routed_scaling_factor", "per_device_batch_size",
+           "capacity_factor")  # fmt: skip
+_FLAGS = ("logits_via_embedding", "use_qk_norm", "attention_bias", "routed_bias", "norm_topk_prob",
+          "optimizer_memory_host_offload")  # fmt: skip
 _WORDS = ("model_name", "decoder_block", "attention_type", "routed_score_func", "remat_policy", "dtype", "quantization",
-          "opt_type", "context_parallel_strategy", "mlp_activations", "logits_via_embedding", "use_qk_norm",
-          "attention_bias", "routed_bias", "norm_topk_prob", "optimizer_memory_host_offload", "capacity_factor",
-          "logical_axis_rules", "base_config")  # fmt: skip
+          "opt_type", "context_parallel_strategy", "base_config")  # fmt: skip
+_LISTS = ("mlp_activations", "logical_axis_rules")
+_KINDS = {**dict.fromkeys(_FLOATS, "float"), **dict.fromkeys(_FLAGS, "bool"), **dict.fromkeys(_WORDS, "str"),
+          **dict.fromkeys(_LISTS, "list")}  # fmt: skip
 _NUMBERS = tuple(name for name in (*_AXES, "max_target_length", "gradient_accumulation_steps", *_MODEL)
-                 if name not in (*_FLOATS, *_WORDS))  # fmt: skip
+                 if name not in _KINDS)  # fmt: skip
 READER = Reader(
     name="maxtext",
     framework="MaxText",
     version="2026.08",
     commit="e591f30c",
-    kinds={**dict.fromkeys(_NUMBERS, "int"), **dict.fromkeys(_FLOATS, "float"), **dict.fromkeys(_WORDS, "any")},
+    kinds={**dict.fromkeys(_NUMBERS, "int"), **_KINDS},
     entries=(
         states(pp=1, vpp=1, schedule="1f1b", etp=1),
         reads(("tp", "cp", "ep", "dp", "zero", "shard", "sequence_parallel"), (*_AXES, "logical_axis_rules"),

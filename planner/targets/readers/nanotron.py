@@ -24,6 +24,7 @@ _SIZES = {
     "max_position_embeddings": "max_positions", "rms_norm_eps": "norm_epsilon", "rope_theta": "rope_theta",
     "tie_word_embeddings": "tied_embeddings", "attention_bias": "qkv_bias",
 }  # fmt: skip
+_KIND = {"rms_norm_eps": "float", "rope_theta": "float", "tie_word_embeddings": "bool", "attention_bias": "bool"}
 # Of LlamaConfig and Qwen2Config alike.
 _DEFAULTS = {
     "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008,
@@ -122,8 +123,10 @@ READER = Reader(
         **{f"{_P}{name}": "int" for name in _DEGREES}, f"{_P}pp_engine": "str", f"{_P}tp_mode": "str",
         f"{_P}recompute_layer": "bool", f"{_T}sequence_length": "int", f"{_T}micro_batch_size": "int",
         f"{_T}batch_accumulation_per_replica": "int", f"{_O}zero_stage": "int", "model.dtype": "str",
-        **{f"{_O}optimizer_factory.{name}": "any" for name in _FACTORY}, "model.make_vocab_size_divisible_by": "int",
-        **{f"{_M}{name}": "any" for name in _SIZES}, f"{_M}is_llama_config": "any", f"{_M}is_qwen2_config": "any",
+        **{f"{_O}optimizer_factory.{name}": "any" for name in _FACTORY}, f"{_O}optimizer_factory.name": "str",
+        "model.make_vocab_size_divisible_by": "int",
+        **{f"{_M}{name}": _KIND.get(name, "int") for name in _SIZES}, f"{_M}is_llama_config": "any",
+        f"{_M}is_qwen2_config": "any",
         f"{_P}tp_linear_async_communication": "any", f"{_P}tp_recompute_allgather": "any",
         f"{_P}domino.num_input_batches": "any",
     },

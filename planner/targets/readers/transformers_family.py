@@ -104,13 +104,14 @@ def sharding() -> Entry:
 
 def _sharding(settings: Settings, facts: Facts) -> Facts:
     plain: Facts = {"zero": 0, "offload": "none", "tp": 1, "cp": 1}
-    files = [settings[name] for name in (CONFIG_FILE, "deepspeed") if isinstance(settings.get(name), Mapping)]
+    given = (settings.get(name) for name in (CONFIG_FILE, "deepspeed"))
+    files = [file for file in given if isinstance(file, Mapping) and "facts" in file]
     names = ("zero", "offload", "tp", "cp", "cp_algorithm", "replicas", "dp", "num_gpus", "workload.techniques", "ep")
     for file in files:
         plain |= {name: file["facts"][name] for name in names if name in file["facts"]}
     inline = settings.get("deepspeed")
     if isinstance(inline, Mapping) and "facts" not in inline:
-        return plain | {"zero": int(inline.get("zero_optimization", {}).get("stage", 0))}
+        raise NoCounterpartError("deepspeed: its options are in the recipe: give them as a JSON file beside it")
     strategy = settings.get("fsdp")
     block = {name.rpartition(".")[2].removeprefix("fsdp_"): settings[name] for name in FSDP if name in settings}
     if not strategy and not block:
@@ -129,7 +130,7 @@ def noted(facts: Facts, note: str) -> Facts:
 def _fsdp(strategy: Any, block: Mapping[str, Any]) -> Facts:
     """FSDP by its words (`full_shard auto_wrap`) and its block."""
     named = strategy if isinstance(strategy, list) else str(strategy or "").split()
-    given = [word.lower() for word in (*named, str(block.get("sharding_strategy", "full_shard")))]
+    given = [str(word).lower() for word in (*named, str(block.get("sharding_strategy", "full_shard")))]
     if "offload" in given or block.get("offload_params") is True:
         raise NoCounterpartError("fsdp: keeps weights and states on the host")
     kind = next((word for word in given if word in _STAGES), "full_shard")

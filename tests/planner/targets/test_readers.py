@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from meshwright.planner.importing import FORMATS, Imported, import_config
 from meshwright.planner.targets.model_names import known_model
 from meshwright.planner.targets.readers.registry import READERS
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, MeshwrightError
 
 RECIPE = """\
 model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
@@ -290,6 +291,26 @@ def test_sizes_of_the_models(tmp_path: Path) -> None:
 def test_ranks_of_a_recipe(tmp_path: Path) -> None:
     for kind, text in (("nemo", NEMO), ("nanotron", NANOTRON)):
         assert imported(tmp_path, kind, text, gpu="h100-sxm-80gb").layout.num_gpus == 16
+
+
+WORDS = ("-1", "0", "7", "1.5", "1e400", "nan", "true", "null", '"x"', "[]", "[1, 2]", "{}", "{a: 1}", '"${x}"',
+         '"???"', "999999999999999999999", "~", "2020-01-01", "[q_proj, 3, null]", '"4"')  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_any_value_is_read_or_answered(tmp_path: Path, kind: str) -> None:
+    """Each line with words that it is not made for: read, a gap or an error of ours."""
+    draw, lines = random.Random(kind), OWN[kind].splitlines()
+    outcomes = set()
+    for number, line in enumerate(lines):
+        name, colon, _ = line.partition(": ")
+        for word in draw.sample(WORDS, 3) if colon else ():
+            text = "\n".join([*lines[:number], f"{name}: {word}", *lines[number + 1 :], ""])
+            try:
+                outcomes.add("gap" if imported(tmp_path, kind, text, model="llama-3.1-8b", **NODES).gaps else "read")
+            except MeshwrightError:
+                outcomes.add("error")
+    assert {"read", "error"} <= outcomes
 
 
 def test_every_reader_is_a_format() -> None:
