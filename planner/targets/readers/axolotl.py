@@ -64,6 +64,7 @@ READER = Reader(
         family.recompute(),
         family.optimizer("optimizer"),
         reads(("workload.lora",), _LORA, _lora),
+        family.weights(lambda settings: settings.get("bf16", "auto") is not False and "bf16"),
     ),
     reading=Reading(
         changes={

@@ -28,7 +28,8 @@ _KINDS = {
     "model_max_length": "int", "gradient_checkpointing": "bool", "per_device_train_batch_size": "int",
     "gradient_accumulation_steps": "int", "bf16": "any", "fp16": "any", "fp8": "any", "bfloat16": "any",
     "float16": "any", "optim": "str", "use_peft": "bool", "lora_r": "int", "lora_target_modules": "any",
-    "load_in_4bit": "bool", "load_in_8bit": "bool", "packing": "bool", "padding_free": "bool",
+    "load_in_4bit": "bool", "load_in_8bit": "bool", "packing": "bool", "padding_free": "bool", "dtype": "str",
+    "torch_dtype": "str",
 }  # fmt: skip
 _CHANGES = {
     r"auto_find_batch_size": "a batch that follows the memory",
@@ -43,7 +44,7 @@ _CHANGES = {
     r"teacher_.*": "a teacher beside the model that learns",
 }
 _HARMLESS = (
-    family.FSDP_HARMLESS + r"|^(dtype|torch_dtype|attn_implementation|dataset|pad_to|use_liger|"
+    family.FSDP_HARMLESS + r"|^(attn_implementation|dataset|pad_to|use_liger|"
     r"gradient_checkpointing_kwargs|per_device_eval|do_(train|eval|predict)|eval|average_tokens|remove_unused|"
     r"overwrite|lora_(alpha|dropout|bias)|bnb_|use_bnb|tf32|full_determinism|include_|label|neftune|benchmarks|"
     r"callbacks|system|assistant_only|completion_only|num_train|max_steps|max_grad|weight|dataloader|ignore_data|"
@@ -66,6 +67,7 @@ READER = Reader(
         family.recompute(),
         family.optimizer(),
         reads(("workload.lora",), _LORA, _lora),
+        family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),
     reading=Reading(changes=_CHANGES, harmless=_HARMLESS, modernise=family.modernise),
     beside=family.beside,

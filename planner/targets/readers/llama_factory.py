@@ -63,6 +63,7 @@ READER = Reader(
         family.recompute(unless="disable_gradient_checkpointing"),
         family.optimizer(),
         reads(("workload.lora", "workload.train_layers"), _LORA, _trained),
+        family.weights(lambda settings: settings.get("pure_bf16")),
     ),
     reading=Reading(
         changes={

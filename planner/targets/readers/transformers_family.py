@@ -7,7 +7,7 @@ accelerate 1.15, utils/dataclasses.py (FullyShardedDataParallelPlugin: FSDP1 sha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....errors import FieldProblem
@@ -197,6 +197,19 @@ def precision(*, pure: str = "", default: str = "fp32") -> Entry:
         return {"precision": "bf16" if on & {"bf16", "bfloat16", pure} else of_file}
 
     return reads(("precision",), options, read)
+
+
+def weights(loaded: Callable[[Settings], Any]) -> Entry:
+    """A sentence where plain data parallelism trains weights that are loaded in bf16; FSDP and DeepSpeed keep them in
+    fp32 (accelerate 1.15, accelerator.py: upcasts under mixed precision). loaded: the data type of the weights."""
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        low = str(loaded(settings)).endswith(("bfloat16", "bf16", "True"))
+        if not low or facts["zero"] or "workload.lora" in facts:
+            return {}
+        return noted(facts, "weights and states are trained in bf16: priced with weights and states in fp32")
+
+    return reads((), (), read)
 
 
 def optimizer(option: str = "optim") -> Entry:

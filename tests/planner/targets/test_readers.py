@@ -189,6 +189,15 @@ def test_adapters(tmp_path: Path, kind: str, text: str, rank: int, targets: tupl
     assert found.price().best.step_s > 0
 
 
+def test_weights_in_bf16_are_priced_in_fp32_and_said_so(tmp_path: Path) -> None:
+    low = RECIPE + "torch_dtype: bfloat16\n"
+    said = "weights and states are trained in bf16: priced with weights and states in fp32"
+    assert said in imported(tmp_path, "hf-trainer", low).assumed
+    assert said in imported(tmp_path, "axolotl", AXOLOTL).assumed
+    assert said not in imported(tmp_path, "hf-trainer", low, ZERO3).assumed  # which keeps a copy in fp32
+    assert said not in imported(tmp_path, "hf-trainer", RECIPE).assumed
+
+
 def test_the_last_layers_of_freeze(tmp_path: Path) -> None:
     text = FACTORY.replace("type: full", "type: freeze") + "freeze_trainable_layers: 3\n"
     found = imported(tmp_path, "llama-factory", text)
