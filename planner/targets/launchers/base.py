@@ -78,6 +78,15 @@ def torchrun(job_nodes: int, gpus_per_node: int) -> str:
     )
 
 
+# docs.nvidia.com/deeplearning/nccl, environment variables.
+_FABRIC = """\
+# Between nodes NCCL chooses interfaces and adapters itself. Where a node has others than those of the fabric (storage,
+# management), name the right ones: the interface by which ranks find one another, and the prefix of the RDMA adapters.
+# export NCCL_SOCKET_IFNAME=eth0  # edit
+# export NCCL_IB_HCA=mlx5  # edit
+"""
+
+
 def node_script(job: Job) -> str:
     """launch.sh: all ranks of one node."""
     example = f" {job.example}" if job.example else ""
@@ -93,7 +102,8 @@ def node_script(job: Job) -> str:
         *(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()),
         *(f': "${{{name}:={value}}}"\n' for name, value in job.defaults.items()),
         f'NODE_RANK=${{NODE_RANK:-0}} MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}} MASTER_PORT=${{MASTER_PORT:-{PORT}}}\n',
-        *_environment(job), 'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"\n' if job.python_path else "",
+        *_environment(job), _FABRIC if job.num_nodes > 1 else "",
+        'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"\n' if job.python_path else "",
         _devices(job), f'exec {job.command} "$@"\n',
     ]  # fmt: skip
     return "".join(parts)

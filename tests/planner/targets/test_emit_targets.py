@@ -253,6 +253,15 @@ def test_unknown_and_misspelt_keys_have_their_line() -> None:
     assert found.settings == {"train_batch_size": 8, "zero_optimization.stage": 2}
 
 
+def test_launch_scripts_of_several_nodes_have_places_for_the_fabric() -> None:
+    several = emit(plan_of("dp64-mbs1-z3-rfull"), "accelerate").files["launch.sh"]
+    small = plan_of("dp8-mbs1-z3-rfull", model="llama-3.2-1b", cluster="dgx-h100:1")
+    one = emit(small, "accelerate").files["launch.sh"]
+    for name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"):
+        assert f"# export {name}=" in several
+        assert name not in one
+
+
 def test_kubernetes_and_skypilot_mark_what_a_cluster_names_itself() -> None:
     plan = plan_of("tp8-nosp-dp8-mbs1-z3-rfull")
     files = {**emit(plan, "accelerate", "kubernetes").files, **emit(plan, "accelerate", "skypilot").files}
