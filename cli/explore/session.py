@@ -112,8 +112,9 @@ class Session:
         """The curve of time and memory. Raises SupersededError once other changes are priced."""
         resolved = self.exploration.changed(ask.sets)
         with self._searching:
-            rows = self.exploration.frontier(resolved, lambda: self._check(ask))
-        return {"html": render("explored_frontier.html", curve=pictures.frontier(rows))}
+            found = self.exploration.frontier(resolved, lambda: self._check(ask))
+        curve = pictures.frontier(found.rows) if found.rows else None
+        return {"html": render("explored_frontier.html", curve=curve, stopped=found.stopped)}
 
     def _check(self, ask: Ask) -> None:
         if ask.sets != self.wanted:

@@ -70,6 +70,14 @@ class Timeline:
         return np.asarray(start)
 
     @cached_property
+    def whole_end_s(self) -> Array:
+        """[ops] when each operation ends; both halves of a fused pair end with the second."""
+        end = self.end_s.copy()
+        pairs = np.flatnonzero(self.schedule.fused)
+        end[pairs] = end[pairs + 1]
+        return np.asarray(end)
+
+    @cached_property
     def compute_end_s(self) -> Array:
         """[device] end of its last operation."""
         return np.asarray(self.end_s[self.schedule.first[1:] - 1])

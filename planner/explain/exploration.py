@@ -5,6 +5,7 @@ Changes are those of `what-if --set`, and every price is that of `evaluate` or `
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from ..request.load import request_from_dict
 from ..request.resolve import Resolved, resolve
 from ..request.target_choice import for_able_target
 from ..search.executors import opened
-from ..search.tasks import trace
+from ..search.tasks import Answer, trace
 from ..space.rules import violations
 from ..space.tree import Count
 from ..studies import sensitivity
@@ -33,6 +34,7 @@ from ..studies.values import parse_sets
 from ..studies.what_if import refuse_groups
 from .pipeline_chart import PipelineChart, pipeline_chart
 
+FRONTIER_S = 20.0  # nobody looks at a curve that takes longer
 Fields = tuple[tuple[str, Value], ...]
 Check = Callable[[], None]  # raises where nobody waits for an answer any more
 
@@ -88,13 +90,15 @@ class Exploration:
         with opened(1, None) as pool:
             return plan_resolved(resolved, Watch(lambda done, total, note: check(), None, pool))
 
-    def frontier(self, resolved: Resolved, check: Check) -> tuple[tuple[float, float, str], ...]:
-        """(seconds, bytes, layout) of the layouts that none beats in time and memory. Raises what `check` raises."""
+    def frontier(self, resolved: Resolved, check: Check) -> Answer:
+        """The layouts that none beats in time and memory, as far as they are found in FRONTIER_S. Raises what `check`
+        raises."""
+        ends_s = time.monotonic() + FRONTIER_S
 
         def progress(count: Count, best: float) -> None:
             check()
 
-        return trace(resolved, progress=progress).rows
+        return trace(resolved, progress=progress, should_stop=lambda: time.monotonic() >= ends_s)
 
     def sensitivity(self, resolved: Resolved, candidate: Candidate) -> Sensitivity:
         """What the step of a layout depends on."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
 from ...cost_models.schedules.orders import LETTERS
-from ...cost_models.schedules.simulator import Timeline
+from ...cost_models.schedules.simulator import Schedule, Timeline
 from ..evaluation.staged import Staged
 from ..studies.base import Part
 
+Half = Literal["", "upper", "lower"]
 _MOST_OPERATIONS = 6000  # drawn; a longer step shows its begin and its end
 
 
@@ -23,6 +25,7 @@ class Operation(Part):
     letter: str
     chunk: int
     micro_batch: int
+    half: Half = ""  # of its row, where it runs together with another operation
 
 
 class Window(Part):
@@ -60,17 +63,25 @@ def pipeline_chart(staged: Staged) -> PipelineChart | None:
 
 def _windows(timeline: Timeline) -> Iterator[Window]:
     """The whole step, or as much of its begin and its end as has few enough operations to be told apart."""
-    total, count = float(timeline.end_s.max(initial=0.0)), len(timeline.start_s)
+    start_s, end_s = timeline.start_s, timeline.whole_end_s
+    total, count = float(end_s.max(initial=0.0)), len(start_s)
     if count <= _MOST_OPERATIONS:
         spans = [(0.0, total)]
     else:
         part = total * _MOST_OPERATIONS / count / 2
         spans = [(0.0, part), (total - part, total)]
     s = timeline.schedule
+    halves = _halves(s)
     for low, high in spans:
-        inside = np.flatnonzero((timeline.end_s > low) & (timeline.start_s < high))
+        inside = np.flatnonzero((end_s > low) & (start_s < high))
         yield Window(start_s=low, end_s=high, operations=tuple(
-            Operation(stage=int(s.device_of_op[op]), start_s=max(float(timeline.start_s[op]), low),
-                      end_s=min(float(timeline.end_s[op]), high), letter=LETTERS[int(s.kind[op])],
-                      chunk=int(s.chunk[op]), micro_batch=int(s.micro_batch[op]))
+            Operation(stage=int(s.device_of_op[op]), start_s=max(float(start_s[op]), low),
+                      end_s=min(float(end_s[op]), high), letter=LETTERS[int(s.kind[op])], chunk=int(s.chunk[op]),
+                      micro_batch=int(s.micro_batch[op]), half=halves.get(op, ""))
             for op in inside.tolist()))  # fmt: skip
+
+
+def _halves(schedule: Schedule) -> dict[int, Half]:
+    """The half of its row of every operation of a fused pair."""
+    pairs = np.flatnonzero(schedule.fused).tolist()
+    return {**dict.fromkeys(pairs, "upper"), **dict.fromkeys((pair + 1 for pair in pairs), "lower")}

@@ -58,7 +58,7 @@ def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _operations(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    s, start, end = timeline.schedule, timeline.start_s.tolist(), timeline.end_s.tolist()
+    s, start, end = timeline.schedule, timeline.start_s.tolist(), timeline.whole_end_s.tolist()
     kinds, chunks, owner = s.kind.tolist(), s.chunk.tolist(), s.device_of_op.tolist()
     for op, micro_batch in enumerate(s.micro_batch.tolist()):
         yield {
@@ -83,7 +83,7 @@ def _messages(timeline: Timeline) -> Iterator[dict[str, Any]]:
         sender = int(work.dep[op])
         took_s = float(work.lag[op] + timeline.queued_s[op])
         both = {"cat": "message", "name": f"{_us(took_s)} us", "id": op, "tid": 0}
-        yield {"ph": "s", "pid": int(s.device_of_op[sender]), "ts": _us(float(timeline.end_s[sender])), **both}
+        yield {"ph": "s", "pid": int(s.device_of_op[sender]), "ts": _us(float(timeline.whole_end_s[sender])), **both}
         yield {"ph": "f", "bp": "e", "pid": int(s.device_of_op[op]), "ts": _us(float(timeline.start_s[op])), **both}
 
 
@@ -101,7 +101,7 @@ def draw(timeline: Timeline, width: int = 80) -> list[str]:
 
     A step with too many operations for the width shows its first and its last part, on one scale.
     """
-    s, start, end = timeline.schedule, timeline.start_s, timeline.end_s
+    s, start, end = timeline.schedule, timeline.start_s, timeline.whole_end_s
     label = len(f"stage {s.num_devices - 1} ")
     cells, total = max(width - label, 20), float(end.max(initial=0.0))
     usual = float(np.median(timeline.work.dur[timeline.work.dur > 0])) if (timeline.work.dur > 0).any() else 1.0

@@ -40,6 +40,9 @@ def _chart(*vary: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "report-pipeline": lambda: _report(pipeline()),
+    "report-overlapped": lambda: _report(
+        mw.evaluate(None, "pp4-dpv-vpp2-dp4-mbs1-z1-rnone", model="llama-3.1-8b", cluster="dgx-h100:2", global_batch=64)
+    ),
     "report-one-gpu": lambda: _report(mw.plan(model="qwen3-0.6b", gpu="rtx-4090", gpus=1, global_batch=8)),
     "report-mixture": lambda: _report(mw.plan(model="mixtral-8x7b", cluster="dgx-h100:8", global_batch=256)),
     "curve": lambda: _chart("gpu.memory.bandwidth=2TB/s..8TB/s"),

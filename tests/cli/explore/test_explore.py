@@ -18,6 +18,7 @@ import pytest
 from meshwright.cli.explore import server
 from meshwright.cli.explore.session import Ask, Session, SupersededError
 from meshwright.planner.document.plan import Plan
+from meshwright.planner.explain import exploration
 from meshwright.planner.studies.compare import Comparison
 from meshwright.planner.studies.what_if import what_if
 
@@ -140,6 +141,13 @@ def test_a_search_ends_once_other_changes_are_priced(session: Session) -> None:
         session.search(Ask(sets=("gpu.peak=x2",)))
     with pytest.raises(SupersededError):
         session.frontier(Ask(sets=("gpu.peak=x2",)))
+
+
+def test_a_frontier_that_takes_long_says_so(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exploration, "FRONTIER_S", 0.0)
+    session.price(Ask(sets=("gpu.peak=x4",)))
+    page = session.frontier(Ask(sets=("gpu.peak=x4",)))["html"]
+    assert "takes longer than a page waits" in str(page)
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,18 @@ def test_the_picture_is_the_simulation(plan: Plan, made: Report) -> None:
         assert pipeline.idle[stage] == pytest.approx(1 - busy / pipeline.makespan_s, abs=1e-6)
 
 
+def test_passes_that_run_together_share_their_row() -> None:
+    overlapped = mw.evaluate(None, "pp4-dpv-vpp2-dp4-mbs1-z1-rnone", model="llama-3.1-8b", cluster="dgx-h100:2",
+                             global_batch=128)  # fmt: skip
+    pipeline = report(overlapped).pipeline
+    assert pipeline is not None
+    (window,) = pipeline.windows
+    assert all(op.start_s < op.end_s for op in window.operations)
+    upper, lower = ([(op.stage, op.start_s, op.end_s) for op in window.operations if op.half == half]
+                    for half in ("upper", "lower"))  # fmt: skip
+    assert upper == lower != []
+
+
 def test_a_long_step_is_drawn_in_part() -> None:
     large = mw.evaluate(None, "tp8-pp8-dp2-mbs1-z1-rfull", model="llama-3.1-70b", cluster="dgx-h100:16",
                         global_batch=1024)  # fmt: skip
