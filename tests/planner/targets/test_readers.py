@@ -293,6 +293,7 @@ def test_sizes_of_the_models(tmp_path: Path) -> None:
     assert isinstance(nemo, dict)
     assert isinstance(nanotron, dict)
     assert (nemo["ffn_hidden"], nemo["kv_heads"], nemo["max_positions"]) == (8192, 4, 4096)
+    assert (nemo["gated_mlp"], nemo["qkv_bias"]) == (True, False)
     assert (nanotron["ffn_hidden"], nanotron["kv_heads"], nanotron["vocab"]) == (5632, 4, 32002)  # rows of tp 2
     assert imported(tmp_path, "maxtext", MAXTEXT).request.model == "llama-3-8b"
 

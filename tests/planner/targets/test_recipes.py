@@ -44,6 +44,8 @@ OTHERS = {
     "the last value counts": ("    cfg = base()\n    cfg.train.micro_batch_size = 4\n"
                               "    cfg.train.micro_batch_size = 1\n", "tp2-nosp-dp4-mbs1-z1-rnone"),
     "a function changes it": ("    cfg = base()\n    widen(cfg, ways=4)\n", "tp4-nosp-dp2-mbs2-z1-rnone"),
+    "stages of the model's layers": ("    cfg = base()\n    cfg.model.pipeline_model_parallel_size = 2\n",
+                                     "tp2-nosp-pp2-dp2-mbs2-z1-rnone"),
     "a plain condition": ("    cfg = base()\n    if SEQUENCE == 4096:\n        cfg.model.context_parallel_size = 2\n",
                           "tp2-nosp-cp2r-dp2-mbs2-z1-rnone"),
     "an option of the same config": ("    cfg = base()\n    cfg.train.micro_batch_size = cfg.train.global_batch_size\n"
@@ -60,6 +62,7 @@ def test_a_recipe_that_starts_from_another(tmp_path: Path, name: str) -> None:
     found = imported(tmp_path, f"{HEAD}{helper}\n\ndef mine():\n{body}    return cfg\n", arguments=("mine",))
     if layout:
         assert str(found.layout) == layout
+        assert found.price().best.step_s > 0
     else:  # the base of the framework states it, not the file
         assert [gap.field for gap in found.gaps] == ["train.micro_batch_size"]
 
