@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import typer
 
@@ -38,6 +38,13 @@ class RequestFlags(TypedDict, total=False):
     top: int | None  # layouts to list
 
 
+def request_flags(context: typer.Context) -> RequestFlags:
+    """The parameters of the command that runs which go into the request."""
+    given = {name: context.params[name] for name in RequestFlags.__annotations__ if name in context.params}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    return cast(RequestFlags, plain)
+
+
 def _names(kind: str) -> Callable[[str], list[str]]:
     """Shell completion out of a catalogue; silent where it cannot be read, as there is nobody to tell."""
 
@@ -52,6 +59,11 @@ def _names(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def of_choices(*choices: str) -> Callable[[str], list[str]]:
+    """Shell completion out of given words."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
+
+
 def _option(*names: str, metavar: str, text: str, kind: str = "") -> Any:
     complete = _names(kind) if kind else None
     return typer.Option(*names, metavar=metavar, help=text, autocompletion=complete, show_default=False)
@@ -63,9 +75,9 @@ RequestFile = Annotated[
 ]
 RequestOrPlan = Annotated[
     Path | None,
-    typer.Argument(metavar="REQUEST|PLAN", help="Request file, or plan written by `plan -o`.", show_default=False),
+    typer.Argument(metavar="REQUEST|PLAN", help="Request file, or plan file of `plan -o`.", show_default=False),
 ]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan written by `plan -o`.", show_default=False)]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, written by `plan -o`.", show_default=False)]
 
 Model = Annotated[
     str | None,
@@ -74,18 +86,20 @@ Model = Annotated[
 Gpu = Annotated[str | None, _option("--gpu", metavar="NAME", text="GPU, as in `show gpus`.", kind="gpus")]
 Gpus = Annotated[int | None, _option("--gpus", metavar="N", text="Number of GPUs.")]
 GpuCounts = Annotated[
-    str | None, _option("--gpus", metavar="N|A..B|A,B", text="Number of GPUs, or a range: what each would take.")
+    str | None, _option("--gpus", metavar="N|A..B|A,B", text="Number of GPUs, or a range to compare.")
 ]
 Deadline = Annotated[
-    str | None, _option("--deadline", metavar="TIME", text="Of a range of GPUs, find the cheapest that meets 30d.")
+    str | None,
+    _option("--deadline", metavar="TIME", text="Find the cheapest number of GPUs in a range that meets it (30d)."),
 ]
 Pareto = Annotated[
     str | None,
-    _option("--pareto", metavar="AXIS,AXIS", text="All that none beats in two or more of time, memory, gpus, cost."),
+    _option("--pareto", metavar="AXIS,AXIS", text="Show the Pareto frontier over two or more of time, memory, gpus, "
+            "cost."),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", metavar="N", help="Processes that search [1].", show_default=False)]
+Jobs = Annotated[int, typer.Option("--jobs", metavar="N", help="Number of search processes [1].", show_default=False)]
 Executor = Annotated[
-    str | None, _option("--executor", metavar="ADDRESS", text="Cluster that searches: dask://host:port or ray://...")
+    str | None, _option("--executor", metavar="ADDRESS", text="Search on a cluster: dask://host:port or ray://...")
 ]
 Cluster = Annotated[
     str | None,
@@ -103,7 +117,7 @@ Spot = Annotated[
 SeqLen = Annotated[int | None, _option("--seq-len", metavar="N", text="Tokens per sequence [8192].")]
 Lengths = Annotated[
     str | None,
-    _option("--lengths", metavar="L:W,..|FILE", text="Document lengths with weights, instead of one length."),
+    _option("--lengths", metavar="L:W,..|FILE", text="Document lengths with weights, in place of --seq-len."),
 ]
 Packed = Annotated[
     bool | None,
@@ -127,22 +141,22 @@ LoraOption = Annotated[
 TrainLayers = Annotated[int | None, _option("--train-layers", metavar="N", text="Train only the last N layers.")]
 Technique = Annotated[
     list[str] | None,
-    _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train by one of `show techniques`; repeatable."),
+    _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train with a technique of `show techniques`; repeatable."),
 ]
 AllowTechnique = Annotated[
     list[str] | None,
-    _option("--allow-technique", metavar="NAME[:KNOB=N,..]|all", text="Let the search decide on it; repeatable."),
+    _option("--allow-technique", metavar="NAME[:KNOB=N,..]|all", text="Allow the search to use it; repeatable."),
 ]
 TotalTokens = Annotated[
-    str | None, _option("--total-tokens", metavar="N", text="Tokens of the whole run (15T): gives days and cost.")
+    str | None, _option("--total-tokens", metavar="N", text="Tokens of the whole run (15T), for days and cost.")
 ]
 Objective = Annotated[
-    str | None, _option("--objective", metavar="step|cost|memory", text="What to minimise [step].")
+    str | None, _option("--objective", metavar="step|cost|memory", text="Minimise this [step].")
 ]
 MaxMemory = Annotated[str | None, _option("--max-memory", metavar="SIZE", text="Limit per GPU, as in 70GiB.")]
 Headroom = Annotated[
     str | None,
-    _option("--headroom", metavar="5%|SIZE|0", text="Memory per GPU to leave free [what published runs needed beyond "
+    _option("--headroom", metavar="5%|SIZE|0", text="Memory per GPU to leave free [the excess of published runs over "
             "their prediction; 0 with --max-memory]."),
 ]  # fmt: skip
 FixOption = Annotated[
@@ -154,15 +168,15 @@ SetOption = Annotated[
 ]
 Target = Annotated[
     str | None,
-    _option("--target", metavar="NAME|any", text="Framework that must be able to run it [meshwright].", kind="targets"),
+    _option("--target", metavar="NAME|any", text="Framework that runs the plan [meshwright].", kind="targets"),
 ]
 Stack = Annotated[
-    str | None, _option("--stack", metavar="NAME|FILE", text="Software it will run on [that of the target].")
+    str | None, _option("--stack", metavar="NAME|FILE", text="Software versions [those of the target].")
 ]
 Top = Annotated[int | None, _option("--top", metavar="N", text="Layouts to show [5].")]
 LayoutId = Annotated[
-    str | None, _option("--layout", metavar="ID", text="A layout, spelled as `plan` prints it.")
+    str | None, _option("--layout", metavar="ID", text="Layout id, as printed by `plan`.")
 ]
 Output = Annotated[Path | None, _option("-o", "--output", metavar="FILE", text="Write the plan here, as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file.", show_default=False)]
-Choice = Annotated[int, _option("--choice", metavar="#", text="Which layout of the plan [1].")]
+Choice = Annotated[int, _option("--choice", metavar="#", text="Number of the layout in the plan [1].")]

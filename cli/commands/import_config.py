@@ -50,13 +50,13 @@ def command(
     ] = None,
     force: options.Force = False,
 ) -> None:
-    """Price the layout of a launch config, and say what would be faster and why.
+    """Price the layout of a launch config, with a faster layout and the reason.
 
-    What the config leaves open (GPUs, often the model) is given as for `plan`;
-    a flag wins over the file. Options that the framework does not have are listed.
-    Shell scripts are followed, not run; name files that they source beside them.
-    Where an option that may change the layout is not understood, the screen says
-    which, and nothing is priced.
+    Give the parts that the config leaves open (GPUs, often the model) as for
+    `plan`; a flag wins over the file. Options that the framework does not have are
+    listed. Shell scripts are followed, not run; name files that they source beside
+    them. An option that may change the layout and is not understood is named, and
+    nothing is priced.
 
     \b
     Examples:
@@ -72,8 +72,7 @@ def command(
     terminal: Terminal = context.obj
     if output is not None:
         check_writable(output, force=force)
-    flags = {"model": model, "gpu": gpu, "gpus": gpus, "cluster": cluster, "seq_len": seq_len}
-    given = {name: value for name, value in {**flags, "global_batch": global_batch}.items() if value is not None}
+    given = {name: value for name, value in options.request_flags(context).items() if value is not None}
     imported = import_config(kind, files, given, version, arguments or ())
     for warning in imported.warnings:
         terminal.warn(warning)
@@ -105,7 +104,7 @@ def command(
 
 
 def _read(imported: Imported) -> dict[str, Any]:
-    """What was read, in JSON."""
+    """The result of the import, in JSON."""
     gaps = [{"message": gap.message, "file": gap.file, "line": gap.line, "field": gap.field} for gap in imported.gaps]
     return {
         "format_version": FORMAT_VERSION, "kind": "import", "framework": imported.framework,

@@ -43,7 +43,7 @@ def command(
     target: options.Target = None,
     stack: options.Stack = None,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Check it: run a step of the runtime on tensors without data.",
+        bool, typer.Option("--trace", help="Check by running a step of the runtime on tensors without data.",
                            show_default=False)
     ] = False,
     stage: Annotated[
@@ -53,9 +53,9 @@ def command(
 ) -> None:
     """Show the memory of a layout, per pipeline stage and buffer.
 
-    Of a layout by its id (--layout), of layout --choice of a plan file, or else
-    of the layout that `plan` would choose. Exits with 1 where --layout names one
-    that does not fit. --trace needs no GPU, but torch; it exits with 1 where the
+    The layout is named by its id (--layout) or by its number in a plan (--choice);
+    else it is the layout that `plan` would choose. Exits with 1 if a layout of
+    --layout does not fit. --trace needs torch but no GPU; it exits with 1 if the
     traced peak differs by more than 5 %.
 
     \b
@@ -69,14 +69,10 @@ def command(
     from ...planner.drivers.given_layout import overflows
     from ...planner.request.resolve import resolve
 
-    flags = options.RequestFlags(
-        model=model, gpu=gpu, gpus=gpus, cluster=cluster, seq_len=seq_len, lengths=lengths, packed=packed,
-        global_batch=global_batch, dtype=dtype, optimizer=optimizer, lora=lora, train_layers=train_layers,
-        technique=technique, max_memory=max_memory, headroom=headroom, target=target, stack=stack,
-    )  # fmt: skip
+    flags = options.request_flags(context)
     terminal: Terminal = context.obj
     if stage is not None and not trace:
-        raise InputError("--stage says which stage to trace", hint="add `--trace`")
+        raise InputError("--stage names the stage to trace", hint="add `--trace`")
     if source is not None and requests.is_plan(source):
         plan, candidate, evaluated = _of_plan(api.load_plan(source), layout, choice)
     elif layout is not None:

@@ -58,7 +58,7 @@ def command(
     ] = None,
     layers: Annotated[
         Literal["alike", "own"],
-        typer.Option("--layers", help="Give all layers one strategy, or look for one of its own for each as well."),
+        typer.Option("--layers", help="Give all layers one strategy, or search a strategy for each layer too."),
     ] = "alike",
     time_limit: Annotated[
         str | None,
@@ -70,7 +70,7 @@ def command(
                      "the error.", show_default=False),
     ] = False,
     seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Of the orders of nodes tried where links differ [0].",
+        int, typer.Option("--seed", metavar="N", help="Random seed for the node-order search [0].",
                           show_default=False)
     ] = 0,
     jobs: options.Jobs = 1,
@@ -101,13 +101,8 @@ def command(
 
     terminal: Terminal = context.obj
     numbers = None if gpus is None else parse_range(gpus)
-    flags = options.RequestFlags(
-        model=model, gpu=gpu, gpus=None if gpus is None or numbers is not None else int(gpus.replace("_", "")),
-        cluster=cluster, exclude=exclude, spot=spot, seq_len=seq_len, lengths=lengths, packed=packed,
-        global_batch=global_batch, dtype=dtype, optimizer=optimizer, lora=lora, train_layers=train_layers,
-        technique=technique, total_tokens=total_tokens, objective=objective, max_memory=max_memory, headroom=headroom,
-        fix=fix, target=target, stack=stack, stages=stages, top=top,
-    )  # fmt: skip
+    flags = options.request_flags(context)
+    flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
     requested = _request(request, set_, flags, numbers)
     for path in (output, trace):
         if path is not None:

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from ...profiles.profilers.timing import Device as TorchDevice
 
 What = Annotated[
-    str, typer.Argument(metavar="WHAT", help="What to measure: kernels, memory; links, storage.", show_default=False)
+    str, typer.Argument(metavar="WHAT", help="Part to measure: kernels, memory; links, storage.",
+                        autocompletion=options.of_choices("kernels", "memory", "links", "storage", "all", "import"),
+                        show_default=False)
 ]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
                               "samples beside it.", show_default=False)
 ]  # fmt: skip
 Device = Annotated[
-    str, typer.Option("--device", metavar="auto|cuda|cpu", help="Where to measure [auto].", show_default=False)
+    str, typer.Option("--device", metavar="auto|cuda|cpu", help="Device to measure [auto].", show_default=False)
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Fewer samples, and under 2 minutes in all.", show_default=False)
+    bool, typer.Option("--quick", help="Take fewer samples, under 2 minutes in all.", show_default=False)
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on where an interrupted run stopped.", show_default=False)
@@ -64,16 +66,16 @@ def command(
     output: Output = None,
     force: options.Force = False,
 ) -> None:
-    """Measure what this machine can do: one rank of the layouts that matter.
+    """Measure this machine: one rank of the layouts of a plan.
 
     kernels: every product, attention, norm, element-wise operation, optimizer
     step, embedding and loss of a model, forward and backward, in the shapes
     that the layouts of a plan give them (those that `plan` finds, or --layout),
-    beside what the planner takes them to be. memory: trains the layouts for a
-    few steps, and tells what tensors held, what the GPU's allocator reserved on
-    top, and what was in use beside it. links: between GPUs and nodes, with
-    options of its own (`profile links --help`), as storage and all; import: a cluster file out of what
-    other tools print (`profile import --help`).
+    beside the seconds of the planner. memory: trains the layouts for a few steps
+    and reports the bytes of tensors, those reserved by the GPU's allocator, and
+    those in use beside it. links, storage and all have options of their own
+    (`profile links --help`). import: makes a cluster file out of the output of
+    other tools (`profile import --help`).
 
     \b
     Examples:
@@ -81,8 +83,7 @@ def command(
       meshwright profile kernels --model llama-3.2-1b --gpu h200 --gpus 1 --quick
       meshwright profile memory plan.json -o memory.yaml
     """
-    flags = options.RequestFlags(model=model, gpu=gpu, gpus=gpus, cluster=cluster, seq_len=seq_len, dtype=dtype,
-                                 global_batch=global_batch, optimizer=optimizer, target=target)  # fmt: skip
+    flags = options.request_flags(context)
     terminal: Terminal = context.obj
     _check(what, output, device, resume=resume, force=force)
     from ..profiling import memory as memory_run
