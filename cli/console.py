@@ -144,10 +144,10 @@ class Terminal:
         return f"\x1b[1;{color}m{text}\x1b[0m" if use_color(self.settings.color, sys.stderr) else text
 
     @contextmanager
-    def progress(self, label: str) -> Iterator[Progress]:
+    def progress(self, label: str, *, bar: bool = True) -> Iterator[Progress]:
         """A bar on stderr: only on a terminal, only after half a second, gone at the end. Under --verbose a log; else,
-        without a terminal, what the heartbeat says."""
-        silent = self.settings.quiet or self.settings.json or self.settings.no_progress
+        without a terminal or with `bar` false, the text of the heartbeat."""
+        silent = self.settings.quiet or self.settings.json or self.settings.no_progress or not bar
         drawn = not silent and self._on_terminal()
         started = time.monotonic()
         progress = Progress(label, enabled=drawn, log=self.talk if self.settings.verbose else None)
@@ -161,9 +161,10 @@ class Terminal:
             self.verbose(f"{label}: {time.monotonic() - started:.2f} s elapsed")
 
     @contextmanager
-    def heartbeat(self, name: str) -> Iterator[None]:
-        """Without a terminal, a line on stderr after 10 s of silence: `plan: searching: 12 of 80, 20 s so far`."""
-        if self.settings.quiet or self.settings.no_progress or self._on_terminal():
+    def heartbeat(self, name: str, *, on_terminal: bool = False) -> Iterator[None]:
+        """A line on stderr after 10 s of silence, `plan: searching: 12 of 80, 20 s so far`: without a terminal, and on
+        one for commands that draw no bar (`on_terminal`)."""
+        if self.settings.quiet or self.settings.no_progress or (self._on_terminal() and not on_terminal):
             yield
             return
         self._heartbeat = Heartbeat(lambda text: self.talk(f"{name}: {text}"), "at work")

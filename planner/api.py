@@ -1,4 +1,4 @@
-"""What `import meshwright` offers: plan, evaluate, load_plan. The command line calls the same functions.
+"""The functions of `import meshwright`: plan, evaluate, load_plan. The command line calls the same functions.
 
 `plan` chooses the driver (`drivers/`) for what is requested; each driver makes a Plan out of a resolved request.
 """
@@ -16,7 +16,7 @@ from .drivers.even_stages import plan_even_stages
 from .drivers.families import search
 from .drivers.given_layout import evaluate_resolved
 from .drivers.headroom import with_headroom
-from .drivers.watch import Progress, Watch
+from .drivers.watch import Progress, Watch, interactive_progress
 from .heterogeneous.islands import applies
 from .request.keywords import RequestFields
 from .request.load import Request, load_request
@@ -46,7 +46,8 @@ def plan(
 
     request: a Request or a request file. request_fields: fields of the request by their flat names, each described in
         `RequestFields` (planner/request/keywords.py); beside a file they replace its fields.
-    progress: called with (layouts accounted for, all layouts, a note) while searches run.
+    progress: called with (layouts accounted for, all layouts, a note) while searches run; without one a line every
+        10 s on stderr in notebooks and interactive shells.
     time_limit_s: seconds after which the best plan so far is returned, as after Ctrl-C: see `certificate.stopped`.
     layers: `own` also looks for a plan that gives every layer a strategy of its own (planner/layerwise/candidate.py).
     fastest: take no simpler layout that the model does not tell from the fastest (docs/concepts/choice.md).
@@ -58,7 +59,7 @@ def plan(
     """
     check_time_limit(time_limit_s)
     with opened(jobs, executor) as pool:
-        watch = Watch(progress, time_limit_s, pool)
+        watch = Watch(progress or interactive_progress(), time_limit_s, pool)
         checked = _request(request, request_fields)
         if layers == "own":
             return _plan_layers(checked, watch, techniques=bool(allow_techniques))

@@ -33,19 +33,20 @@ def command(
     data: Annotated[
         str, _number("--data", metavar="synthetic|FILE|DIR", text="Text file by bytes, or token shards [synthetic].")
     ] = "synthetic",
-    seed: Annotated[int, _number("--seed", metavar="N", text="Of weights and synthetic tokens [0].")] = 0,
+    seed: Annotated[int, _number("--seed", metavar="N", text="Random seed for weights and synthetic tokens [0].")] = 0,
     learning_rate: Annotated[float, _number("--lr", metavar="RATE", text="Learning rate [3e-4].")] = 3e-4,
-    clip: Annotated[float, _number("--clip", metavar="NORM", text="Clip gradients to this norm, 0: do not [1].")] = 1.0,
+    clip: Annotated[float, _number("--clip", metavar="NORM", text="Gradient-norm limit; 0: no clipping [1].")] = 1.0,
     lora_alpha: Annotated[
-        float | None, _number("--lora-alpha", metavar="ALPHA", text="Adapters count alpha/rank times [the rank].")
+        float | None,
+        _number("--lora-alpha", metavar="ALPHA", text="LoRA alpha; adapter outputs are scaled by alpha/rank [rank]."),
     ] = None,
     nnodes: Annotated[int | None, _number("--nnodes", metavar="N", text="Nodes [those of the plan].")] = None,
     nproc_per_node: Annotated[
         int | None, _number("--nproc-per-node", metavar="N", text="Ranks on a node [GPUs of the plan's nodes].")
     ] = None,
-    node_rank: Annotated[int, _number("--node-rank", metavar="R", text="Which node this is [0].")] = 0,
+    node_rank: Annotated[int, _number("--node-rank", metavar="R", text="Number of this node [0].")] = 0,
     master_addr: Annotated[
-        str | None, _number("--master-addr", metavar="HOST", text="Where node 0 is [here, on one node].")
+        str | None, _number("--master-addr", metavar="HOST", text="Address of node 0 [this machine, on one node].")
     ] = None,
     master_port: Annotated[
         int | None, _number("--master-port", metavar="N", text="Port on node 0 [29500; on one node any].")
@@ -53,18 +54,18 @@ def command(
     balance_experts: Annotated[
         bool,
         typer.Option(
-            "--balance-experts", help="Deal tokens to experts in turn: to time untrained weights.", show_default=False
+            "--balance-experts", help="Send tokens to experts in turn, to time untrained weights.", show_default=False
         ),
     ] = False,
     order: Annotated[
         str | None, _number("--order", metavar="NAME|FILE", text="Run the stages in this order, by name or as CSV.")
     ] = None,
-    device: Annotated[str, _number("--device", metavar="auto|cuda|cpu", text="Where to run [auto].")] = "auto",
+    device: Annotated[str, _number("--device", metavar="auto|cuda|cpu", text="Device to run on [auto].")] = "auto",
     timeout: Annotated[
         float | None, _number("--timeout", metavar="SECONDS", text="Longest wait in a collective [600].")
     ] = None,
     scale_down: Annotated[
-        bool, typer.Option("--scale-down", help="Same layout on a small model, on this machine.", show_default=False)
+        bool, typer.Option("--scale-down", help="Run the layout on a small model, on this machine.", show_default=False)
     ] = False,
     check_parity: Annotated[
         bool, typer.Option("--check-parity", help="Compare with a single-process run.", show_default=False)
@@ -100,7 +101,7 @@ def command(
         bool, typer.Option("--resume", help="Go on from the last good checkpoint in DIR.", show_default=False)
     ] = False,
     max_restarts: Annotated[
-        int, _number("--max-restarts", metavar="N", text="Times to go on by itself when a rank fails [0].")
+        int, _number("--max-restarts", metavar="N", text="Automatic restarts after a failed rank [0].")
     ] = 0,
     force: options.Force = False,
 ) -> None:
@@ -115,7 +116,6 @@ def command(
     """
     from ...planner.document.reading import load_plan
     from ...planner.targets.emit import check_trained
-    from ...runtime import launcher
     from ...runtime.nodes import nodes_for, shell_line
     from ...runtime.report import Recorder
     from ...runtime.settings import Settings, prepare
@@ -149,10 +149,18 @@ def command(
     terminal.outlive_streams()
     _show_notes(job, notes, terminal.show_line)
     recorder = Recorder(job, notes)
-    reference = launcher.reference_steps(settings) if check_parity else []
+    reference = _reference(terminal, settings) if check_parity else []
     _train(terminal, recorder, settings, nodes, report, force=force)
     if node_rank == 0:  # the others have no report of the whole run
         _finish(terminal, recorder, settings, reference, report, force=force)
+
+
+def _reference(terminal: Terminal, settings: Settings) -> list[tuple[float, float]]:
+    """Loss and gradient norm of every step of the same run in one process."""
+    from ...runtime import launcher
+
+    with terminal.progress("training the reference", bar=False):
+        return launcher.reference_steps(settings)
 
 
 def _show_command(terminal: Terminal, line: str) -> None:
@@ -172,11 +180,13 @@ def _train(
 
     def on_event(event: Event) -> None:
         recorder.add(event)
+        progress(len(recorder.steps), settings.steps, "steps")
         if line := event_line(event, recorder.job):
             (terminal.warn if event["event"] == "not_saved" else terminal.show_line)(line)
 
     try:
-        launcher.run(settings, nodes, on_event, terminal.verbose, terminal.talk)
+        with terminal.progress("training", bar=False) as progress:
+            launcher.run(settings, nodes, on_event, terminal.verbose, terminal.talk)
     except KeyboardInterrupt:
         recorder.stopped = "interrupted"
         terminal.talk(f"all ranks stopped after {len(recorder.steps)} finished steps")

@@ -176,3 +176,17 @@ def test_a_command_that_speaks_needs_no_heartbeat(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("settings", [Settings(quiet=True), Settings(no_progress=True)])
 def test_no_heartbeat_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     assert _silent_command(monkeypatch, settings) == ""
+
+
+def test_a_command_without_a_bar_is_not_silent_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`launch` on a terminal: no bar, but lines of its heartbeat."""
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("meshwright.cli.progress.SILENCE_S", 0.2)
+    terminal = Terminal(Settings())
+    with terminal.heartbeat("launch", on_terminal=True), terminal.progress("training", bar=False) as progress:
+        progress(1, 10, "steps")
+        time.sleep(0.5)
+    assert set(stream.getvalue().splitlines()) <= {f"launch: training: 1 of 10 steps, {n} s so far" for n in (0, 1)}
+    assert stream.getvalue()
