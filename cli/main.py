@@ -16,15 +16,17 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._version import __version__
 from ..errors import MeshwrightError, did_you_mean, nearest
+from . import completion
 from .console import Terminal
 from .settings import HELP, Settings, UsageError, extract
 
 if TYPE_CHECKING:
     import typer
+    from typer.core import TyperGroup
 
 
 @dataclass(frozen=True)
@@ -38,27 +40,27 @@ class Command:
 
 COMMANDS = {
     "plan": Command("Decide", "Find the fastest layout that fits", "plan"),
-    "what-if": Command("Decide", "What a plan would cost if numbers differed", "what_if"),
-    "memory": Command("Decide", "Memory of a layout, per stage and buffer", "memory"),
+    "what-if": Command("Decide", "Price a plan under other numbers", "what_if"),
+    "memory": Command("Decide", "Show the memory of a layout, per stage and buffer", "memory"),
     "explore": Command("Decide", "A page to change model, cluster and hardware, live", "explore"),
-    "explain": Command("Decide", "Where the time of a layout goes, and why not another", "explain"),
-    "diff": Command("Decide", "What changed between two plans", "diff"),
-    "cite": Command("Decide", "The papers behind a plan's techniques", "cite"),
-    "report": Command("Decide", "One page on a plan, to send on", "report"),
-    "validate": Command("Know", "Predictions beside published runs", "validate"),
+    "explain": Command("Decide", "Explain the time of a layout, and why not another", "explain"),
+    "diff": Command("Decide", "Show the changes between two plans", "diff"),
+    "cite": Command("Decide", "Print the papers of a plan's techniques", "cite"),
+    "report": Command("Decide", "Write one page on a plan, to share", "report"),
+    "validate": Command("Know", "Compare predictions with published runs", "validate"),
     "calibrate": Command("Know", "Fit the numbers of your software to your runs", "calibrate"),
-    "profile": Command("Know", "Measure what this machine can do", "profile"),
+    "profile": Command("Know", "Measure this machine", "profile"),
     "profile links": Command("Know", "Measure the links between GPUs and nodes", "profile_links"),
     "profile storage": Command("Know", "Measure host memory, copies to it and drives", "profile_storage"),
-    "profile all": Command("Know", "All of this machine, into one cluster file", "profile_all"),
-    "profile import": Command("Know", "A cluster file out of what other tools print", "profile_import"),
+    "profile all": Command("Know", "Measure this machine into one cluster file", "profile_all"),
+    "profile import": Command("Know", "Make a cluster file from the output of other tools", "profile_import"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),
     "check": Command("Run", "Check launch files, plans and requests", "check"),
-    "import": Command("Run", "Price a team's own launch config, and what is faster", "import_config"),
-    "show": Command("Know", "What is known of GPUs, models, clusters, targets", "show"),
-    "schema": Command("Know", "JSON schema of a request or a plan", "schema"),
-    "env": Command("Know", "Versions and paths, for bug reports", "env"),
+    "import": Command("Run", "Price a launch config, and find a faster layout", "import_config"),
+    "show": Command("Know", "List GPUs, models, clusters, targets", "show"),
+    "schema": Command("Know", "Print the JSON schema of a request or a plan", "schema"),
+    "env": Command("Know", "Print versions and paths, for bug reports", "env"),
 }
 
 _HEAD = """\
@@ -201,8 +203,8 @@ def command_app(names: Sequence[str], *, completion: bool = False) -> typer.Type
 def _invoke(terminal: Terminal, name: str, words: list[str]) -> int:
     import typer
 
-    # A run of `launch` has lines of its own, and may take weeks.
-    beat = nullcontext() if name in ("launch", "explore") else terminal.heartbeat(name)
+    # `launch` draws no bar, so that its steps may be silent on a terminal too; `explore` waits for its page.
+    beat = nullcontext() if name == "explore" else terminal.heartbeat(name, on_terminal=name == "launch")
     try:
         with beat:
             result = command_app([name])(words, prog_name=f"meshwright {name}", standalone_mode=False, obj=terminal)
@@ -247,7 +249,14 @@ def _complete(words: list[str]) -> int:
             raise UsageError(f"--show-completion: `{shells[0]}` is not one of {', '.join(_SHELLS)}")
         os.environ["_MESHWRIGHT_COMPLETE"] = f"source_{shells[0]}"  # click reads what to print from there
         words = []
-    group = command_app([name for name in COMMANDS if " " not in name], completion=True)
+    import typer
+
+    pairs = [name for name in COMMANDS if " " in name]
+    completion.join_words(os.environ, pairs)
+    app = command_app([name for name in COMMANDS if " " not in name], completion=True)
+    for name in pairs:
+        app.command(completion.joined(name), hidden=True)(load(name))
+    group = completion.with_plain_help(cast("TyperGroup", typer.main.get_command(app)))
     group(words, prog_name="meshwright", standalone_mode=False)
     return 0
 

@@ -38,8 +38,14 @@ all commands take are accepted before and after the command.
 `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are honoured. A value is taken from a flag, else from `--set`, else from the
 request file, else from a variable, else it is the default.
 
-`meshwright --install-completion` adds completion of commands, options and catalogue names to your shell;
-`meshwright --show-completion zsh` (bash, fish, powershell) prints the script of any shell.
+**Completion** of commands, options and names of the catalogue, in bash, zsh and fish: `meshwright --install-completion`
+adds it to the shell that runs it. To add it by hand:
+
+| shell | command, once |
+|---|---|
+| bash | `meshwright --show-completion bash >> ~/.bashrc` |
+| zsh | `meshwright --show-completion zsh >> ~/.zshrc`, below `autoload -Uz compinit; compinit` |
+| fish | `meshwright --show-completion fish > ~/.config/fish/completions/meshwright.fish` |
 
 With `--json` an error is `{"kind": "error", "code": ..., "message": ..., "hint": ..., "details": ...}`:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -206,10 +207,37 @@ def test_interrupted_is_exit_130(tmp_path: Path) -> None:
     assert err.decode() == "error: interrupted\n"
 
 
-def test_completion_knows_the_commands_and_the_catalogue() -> None:
-    def complete(words: str, index: int) -> set[str]:
-        env = {"_MESHWRIGHT_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(index)}
-        return set(run(env=env).out.split())
+def completed(shell: str, words: str) -> set[str]:
+    """The words that a shell is offered behind `words`."""
+    env = {"_MESHWRIGHT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words}
+    env |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)} if shell == "bash" else {}
+    env |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args"} if shell == "fish" else {}
+    out = run(env=env).out
+    if shell == "zsh":
+        return {word for word, _ in re.findall(r'"([^"]+)"(:"[^"]*")?', out)}
+    return {line.partition("\t")[0] for line in out.splitlines()}
 
-    assert complete("meshwright ", 1) == {name for name in cli.COMMANDS if " " not in name}
-    assert "h100-sxm-80gb" in complete("meshwright plan --gpu h100", 3)
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("meshwright ", {name for name in cli.COMMANDS if " " not in name}),
+        ("meshwright pl", {"plan"}),
+        ("meshwright profile l", {"links"}),
+        ("meshwright profile links --la", {"--largest"}),
+        ("meshwright profile import sl --gpus", {"--gpus-per-node"}),
+        ("meshwright plan --gpu h100-s", {"h100-sxm-80gb"}),
+        ("meshwright plan --model llama-3.1-7", {"llama-3.1-70b"}),
+        ("meshwright show mod", {"models"}),
+    ],
+)
+def test_completion(shell: str, words: str, offered: set[str]) -> None:
+    assert completed(shell, words) == offered
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_shows_the_whole_help(shell: str) -> None:
+    env = {"_MESHWRIGHT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "meshwright plan --seq",
+           "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip
+    assert "Tokens per sequence (8192)." in run(env=env).out
