@@ -1,4 +1,4 @@
-"""What a layout is: one field table, from which the columns, the id, `--fix` and the JSON schema are made.
+"""The layout: one field table, from which the columns, the id, `--fix` and the JSON schema are made.
 
 A batch of layouts is a `Layouts`: one NumPy array per field, so that a million of them are priced without a Python
 loop. A single one is a `Layout`; `str(layout)` is its id (`tp8-pp4-vpp5-dp8-mbs1-z1-rsel`), `parse` reads it back.

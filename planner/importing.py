@@ -127,7 +127,7 @@ def import_config(
 
 @dataclass(frozen=True)
 class _About:
-    """What an import says of the files, whatever it makes of them."""
+    """Notes of an import on its files."""
 
     framework: str
     read: int
@@ -228,7 +228,7 @@ def _request(
         raise _no_model(facts.get("model_name"))
     if "cluster" not in fields and "gpu" not in fields:
         ranks = f"it starts {gpus} ranks: " if gpus else ""
-        raise InputError("the config does not say on which GPUs it runs",
+        raise InputError("the config does not name its GPUs",
                          hint=f"{ranks}add `--cluster dgx-h100:{max(1, (gpus or 8) // 8)}`")  # fmt: skip
     if "micro_batch" not in facts:
         assumed.append("the micro-batch is not in the config: 1 sequence is taken")
@@ -282,7 +282,7 @@ def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, A
 
 def _no_model(name: str | None) -> InputError:
     if name is None:
-        return InputError("the config does not say which model it trains", hint="add `--model NAME` (`show models`)")
+        return InputError("the config does not name its model", hint="add `--model NAME` (`show models`)")
     return InputError(f"the model {name} is not in the catalogue",
                       hint="add `--model FOLDER` with its config.json, or the name of one of its shapes")  # fmt: skip
 

@@ -47,12 +47,12 @@ def nodes_for(
         raise InputError(f"--node-rank {node_rank} is not one of {nnodes} nodes", hint="nodes are numbered from 0")
     if nnodes > 1 and max_restarts:
         raise InputError(f"--max-restarts {max_restarts}: torchrun restarts the ranks of one node, not of {nnodes}",
-                         hint="let the scheduler start the job again, with `--resume`")  # fmt: skip
+                         hint="configure the scheduler to start the job again, with `--resume`")  # fmt: skip
     if nnodes > 1 and master_addr is None and dry:
         master_addr = "HOST"
     if nnodes > 1 and master_addr is None:
         raise InputError(
-            f"this layout runs on {nnodes} nodes: say where node 0 is",
+            f"this layout runs on {nnodes} nodes: the address of node 0 is missing",
             hint="`--master-addr HOST --node-rank R` on every node, or rehearse it here with `--scale-down`",
         )
     return Nodes(nnodes, nproc_per_node, node_rank, master_addr or "127.0.0.1",

@@ -45,11 +45,11 @@ def command(
 ) -> None:  # fmt: skip
     """Fit the numbers of a software stack to measured runs.
 
-    Starts at what ships and moves what the runs can tell: three short jobs of
-    different layouts are enough for the rate that your kernels keep up. Prints
-    the errors before and after, on runs left out of the fit, and how sure each
-    number is. `plan --stack FILE` and `validate --stack FILE` use the result.
-    From reports of `launch` one run is enough, for the numbers that it tells.
+    The fit starts at the shipped numbers and moves those that the runs determine:
+    three short jobs of different layouts are enough for the sustained rate of your
+    kernels. Prints the errors before and after, on runs left out of the fit, and
+    the certainty of each number. `plan --stack FILE` and `validate --stack FILE`
+    use the result. One report of `launch` is enough for the numbers it determines.
 
     \b
     Examples:

@@ -26,14 +26,15 @@ def command(
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option("--target-version", metavar="V", help="Its release [that of the header].", show_default=False),
+        typer.Option("--target-version", metavar="V", help="Release of the framework [that of the header].",
+                     show_default=False),
     ] = None,
 ) -> None:
     """Check launch files, plans and requests; exit code 1 if something is wrong.
 
-    Launch files are held to the options that the framework's release has, to the
-    rules that it finds out late, and to the plan beside them; and given to the
-    framework's own parser if it is installed (Megatron: MEGATRON_PATH).
+    Launch files are compared with the options of the framework's release, with
+    the rules that it checks late, and with the plan beside them. The framework's
+    own parser reads them if it is installed (Megatron: MEGATRON_PATH).
 
     \b
     Examples:

@@ -24,7 +24,7 @@ def command(
         bool, typer.Option("--exit-code", help="Exit with 1 if the plans differ.", show_default=False)
     ] = False,
 ) -> None:
-    """Show what changed between two plans: request, chosen layout, time, memory.
+    """Show the changes between two plans: request, chosen layout, time, memory.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ def command(
 ) -> None:  # fmt: skip
     """Write the files that launch a plan, or print them.
 
-    For the target that it was planned for, or --to another that has all of it.
+    The files are for the target of the plan, or for another that can run it (--to).
 
     \b
     Examples:

@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 def command(
     context: typer.Context,
     plan: options.PlanFile,
-    choice: Annotated[int, typer.Argument(metavar="#", help="Which layout of the plan [1].", show_default=False)] = 1,
+    choice: Annotated[
+        int, typer.Argument(metavar="#", help="Number of the layout in the plan [1].", show_default=False)
+    ] = 1,
     why_not: Annotated[
         str | None,
         typer.Option("--why-not", metavar="ID", help="Compare this layout with the first.", show_default=False),
     ] = None,
     origins: Annotated[
-        bool, typer.Option("--origins", help="Where each value of the request came from.", show_default=False)
+        bool, typer.Option("--origins", help="List the origin of each value of the request.", show_default=False)
     ] = False,
     plot: Annotated[bool, typer.Option("--plot", help="Draw its pipeline, simulated.", show_default=False)] = False,
 ) -> None:
-    """Explain a layout of a plan: time, memory, targets, and what was searched.
+    """Explain a layout of a plan: time, memory, targets and the search.
 
     \b
     Examples:
@@ -74,7 +76,7 @@ def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
 
 
 def _origins(terminal: Terminal, plan: Plan) -> None:
-    """Where each value of the request came from."""
+    """List the origin of each value of the request."""
     origins = origins_of(plan.request, plan.origins)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "origins", "items": origins})

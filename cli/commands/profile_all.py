@@ -41,14 +41,14 @@ def command(
     dry_run: DryRun = False,
     force: options.Force = False,
 ) -> None:
-    """Measure all there is to know of this machine, into one cluster file.
+    """Measure this machine completely, into one cluster file.
 
-    The links between its GPUs, the kernels and the memory of a model's layouts,
-    host memory and a drive: what `profile links`, `kernels`, `memory` and
-    `storage` do, one after the other. `plan --cluster` on the file prices by all
-    of it. On several nodes, start `profile links` on each with torchrun, and
-    name the other profiles in its file. --device cpu without --gpu measures the
-    CPU ranks of this machine as devices of their own.
+    Runs `profile links`, `kernels`, `memory` and `storage` one after the other:
+    the links between its GPUs, the kernels and the memory of a model's layouts,
+    host memory and a drive. `plan --cluster` on the file prices by all of it. On
+    several nodes, start `profile links` on each with torchrun, and name the other
+    profiles in its file. --device cpu without --gpu measures the CPU ranks of this
+    machine as devices of their own.
 
     \b
     Examples:

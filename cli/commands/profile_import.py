@@ -19,12 +19,13 @@ Format = Annotated[
     str, typer.Argument(metavar="FORMAT", help="nccl-tests, nvidia-smi-topo, nccl-topo-xml, slurm, k8s-nodes, "
                         "mpigraph, hostfile; or auto.", show_default=False)
 ]  # fmt: skip
-Source = Annotated[Path, typer.Argument(metavar="FILE", help="What the tool printed; - is stdin.", show_default=False)]
+Source = Annotated[Path, typer.Argument(metavar="FILE", help="Output of the tool; - is stdin.", show_default=False)]
 PerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="N", help="Where the file does not say.", show_default=False)
-]
+    int | None, typer.Option("--gpus-per-node", metavar="N", help="GPUs per node, if the file lacks them.",
+                             show_default=False)
+]  # fmt: skip
 Count = Annotated[
-    int | None, typer.Option("--nodes", metavar="N", help="Such nodes, where the file is of one [1].",
+    int | None, typer.Option("--nodes", metavar="N", help="Number of nodes, if the file describes one [1].",
                              show_default=False)
 ]  # fmt: skip
 Output = Annotated[
@@ -42,11 +43,11 @@ def command(
     output: Output = None,
     force: options.Force = False,
 ) -> None:
-    """Make a cluster file out of what other tools print about a cluster.
+    """Make a cluster file out of the output of other tools.
 
-    Hosts, GPUs, memory, NICs and speeds, as far as the file has them; what it
-    does not say is said, and can be given or filled in. Without -o the cluster
-    file is printed.
+    Reads hosts, GPUs, memory, NICs and speeds. Values that the output lacks are
+    named, and can be given as options or filled in. Without -o the cluster file
+    is printed.
 
     \b
     Examples:

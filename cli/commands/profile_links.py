@@ -160,7 +160,7 @@ def finish(
     different = list(dict.fromkeys(links.ranks.devices))
     if gpu and different:
         terminal.warn(f"--gpu {gpu} is not used: the nodes have {', '.join(different)}, and groups of their own",
-                      "`gpu:` of each group in the file says what it is")  # fmt: skip
+                      "`gpu:` of each group in the file names it")  # fmt: skip
     unknown = [device for device in different or [name] if not registry.is_gpu(device)]
     for device in unknown:
         terminal.warn(f"no catalogue knows {device}: `plan` needs its kernels",

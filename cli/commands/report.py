@@ -17,11 +17,11 @@ def command(
     plan: options.PlanFile,
     choice: options.Choice = 1,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it [report.html].")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Write the page here [report.html].")
     ] = Path("report.html"),
     force: options.Force = False,
 ) -> None:
-    """Write one page on a plan: the decision, where time and memory go, the pipeline, what binds, all sources.
+    """Write one page on a plan: decision, time, memory, pipeline, sensitivity and all sources.
 
     The page is one HTML file that needs no network.
 

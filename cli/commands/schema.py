@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 def command(
     context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to describe.", show_default=False)],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Document to describe.", show_default=False)],
 ) -> None:
     """Print the JSON schema of a request file or of a plan.
 

@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 def command(
     context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Catalogue to list.", show_default=False)],
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
     ] = None,

@@ -20,11 +20,11 @@ Files = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[FILE]...", help="Runs: YAML, JSON, JSON lines; none: those shipped.", show_default=False),
 ]
-Core = Annotated[bool, typer.Option("--core", help="Tables over core rows only.", show_default=False)]
+Core = Annotated[bool, typer.Option("--core", help="Restrict tables to core rows.", show_default=False)]
 Stack = Annotated[
     str | None,
     typer.Option(
-        "--stack", metavar="NAME|FILE", help="Software of all runs [what each states].", show_default=False
+        "--stack", metavar="NAME|FILE", help="Software of all runs [that of each row].", show_default=False
     ),
 ]
 Plot = Annotated[
@@ -71,9 +71,9 @@ def command(
 ) -> None:
     """Predict published runs from their configuration and show the errors.
 
-    Step time and peak memory, by source, hardware, regime and stack; for sweeps
-    also what choosing by the prediction would have cost. Of tuned plans: whether
-    the space has them, whether they fit, and how much faster the search is.
+    Shows step time and peak memory by source, hardware, regime and stack; for
+    sweeps also the cost of choosing by the prediction. Tuned plans (--plans) are
+    looked up in the space, checked for memory, and compared with the search.
 
     \b
     Examples:

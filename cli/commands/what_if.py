@@ -35,14 +35,15 @@ def command(
     ] = None,
     vary: Annotated[
         list[str] | None,
-        typer.Option("--vary", metavar="PATH=A..B", help="Range or list (a,b,c); two make a map.", show_default=False),
+        typer.Option("--vary", metavar="PATH=A..B", help="Vary over a range or list (a,b,c); two make a map.",
+                     show_default=False),
     ] = None,
     study: Annotated[
-        str | None, typer.Option("--study", metavar="NAME", help="One of those above.", show_default=False)
+        str | None, typer.Option("--study", metavar="NAME", help="Run one of the studies above.", show_default=False)
     ] = None,
     assume: Annotated[
         list[str] | None,
-        typer.Option("--assume", metavar="NAME=VALUE", help="An assumption of a study.", show_default=False),
+        typer.Option("--assume", metavar="NAME=VALUE", help="Change an assumption of a study.", show_default=False),
     ] = None,
     replan: Annotated[
         bool, typer.Option("--replan", help="Search the best layout too, beside the one held.", show_default=False)
@@ -63,7 +64,7 @@ def command(
     ] = None,
     force: options.Force = False,
 ) -> None:
-    """What a layout of a plan would cost if numbers differed: hardware, prices, batch, length.
+    """Price a layout of a plan under other numbers: hardware, prices, batch, length.
 
     A value is a quantity with its unit, or x2: twice what it is. A range is spaced by a constant factor;
     `a..b:linear:9` by a constant step, with 9 points.

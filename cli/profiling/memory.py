@@ -68,7 +68,7 @@ def measure(terminal: Terminal, plan: Plan, device: str, *, quick: bool) -> Memo
 
     groups = plan.resolved["cluster"]["groups"]
     if sum(group["num_nodes"] for group in groups) > 1:
-        hint = "plan for its GPUs: `--gpus 8`; on several nodes `launch --report` tells the same"
+        hint = "plan for its GPUs: `--gpus 8`; on several nodes `launch --report` measures the same"
         raise InputError("`profile memory` trains on this machine alone, the plan is for several", hint=hint)
     environment: dict[str, object] = {}
     layouts = []
@@ -145,7 +145,7 @@ def screen(profile: MemoryProfile, *, saved_as: str | None) -> Iterator[Renderab
     if profile.overheads is not None:
         yield from _overheads(profile.overheads, profile.layouts[0].planned)
     else:
-        yield "This system tells what tensors held; what is reserved and in use beside them it does not."
+        yield "This system reports the bytes of tensors, and neither those reserved nor those in use beside them."
     yield ""
     yield f"Saved: {saved_as}" if saved_as else "Next: add `-o memory.yaml` to keep this"
 

@@ -26,7 +26,7 @@ def screen(report: RunCalibrationReport, *, saved_as: str | None) -> Iterator[Re
     yield _values_table([value for value in report.values if value.identified])
     if unknown := [value for value in report.values if not value.identified]:
         listed = ", ".join(f"{value.name.rpartition(' ')[2]} ({value.meaning})" for value in unknown)
-        yield text.wrapped(f"stay as they ship, since {runs} cannot tell them apart from other causes: {listed}")
+        yield text.wrapped(f"stay as they ship, since {runs} cannot separate them from other causes: {listed}")
     if len(launched) == 1:
         yield text.wrapped("One run speaks for layouts like its own: a second one that differs shows how far it holds.")
     yield ""

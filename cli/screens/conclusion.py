@@ -105,7 +105,7 @@ def preference_lines(plan: Plan) -> list[str]:
     if preference is None:
         return []
     why = text.listed([_REASONS[reason] for reason in preference.reasons])
-    line = (f"Layout 1 {why}. The fastest, {_fastest(plan)}, leads by less than the model tells apart in six of ten "
+    line = (f"Layout 1 {why}. The fastest, {_fastest(plan)}, leads by less than the error of the model in six of ten "
             f"pairs ({text.percent(preference.indifference)} %): `--fastest` chooses it.")  # fmt: skip
     return [text.wrapped(line)]
 
@@ -134,7 +134,7 @@ def tie_lines(plan: Plan) -> list[str]:
     if not ties:
         return []
     numbers = text.listed([str(candidate.choice) for candidate in (best, *ties)])
-    line = f"Layouts {numbers} are nearer to each other than the model tells apart ({text.percent(lead)} %): try them."
+    line = f"Layouts {numbers} are nearer to each other than the error of the model ({text.percent(lead)} %): try them."
     return [text.wrapped(line)]
 
 

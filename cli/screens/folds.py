@@ -49,7 +49,7 @@ def screen(report: FoldReport) -> Iterator[RenderableType]:
 
 
 def _two_parts(report: FoldReport) -> Iterator[RenderableType]:
-    """What of the core error is one factor per source, and what is left without it."""
+    """The part of the core error that is one factor per source, and the rest."""
     if report.order is None:
         return
     yield ""

@@ -70,7 +70,7 @@ def _facts(imported: Imported) -> list[str]:
 
 def _read_lines(imported: Imported) -> list[str]:
     """How many options say the layout, which are unknown, and what was assumed."""
-    lines = [f"{imported.framework}: {imported.read} options say the layout, {imported.unread} say other things"]
+    lines = [f"{imported.framework}: {imported.read} options set the layout, {imported.unread} set other things"]
     if imported.unknown:
         listed = ", ".join(f"{name} (line {line})" for name, line in imported.unknown.items())
         lines.append(text.wrapped(f"unknown to {imported.framework}: {listed}", hanging="  "))

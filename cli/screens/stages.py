@@ -79,7 +79,7 @@ def why_these_stages(
     lines.append(_custom_against_even(candidate, loads) if "-x" in candidate.layout_id else _even(candidate, loads))
     if loads.simulated and abs(loads.step_s / candidate.closed_s - 1) > _DIFFERS:
         simulated, closed = text.significant(loads.step_s), text.significant(candidate.closed_s)
-        lines.append(f"Simulated operation by operation, a step takes {simulated} s; the closed form says {closed} s.")
+        lines.append(f"Simulated operation by operation, a step takes {simulated} s; by the closed form {closed} s.")
     return [text.wrapped(line, "  ") for line in lines if line]
 
 

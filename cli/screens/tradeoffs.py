@@ -51,7 +51,7 @@ def curve_screen(result: Curve, most: int = MOST_ROWS) -> list[Part]:
     )
     rows = [[*row, _mark(point, result)] for row, (point, _) in zip(cells, shown, strict=True)]
     more = (f"{len(runs) - len(shown):,} more are in `--json`; shown are the most efficient of each part of the range, "
-            "rounder ones first where the model does not tell them apart.")  # fmt: skip
+            "rounder ones first where the model cannot rank them.")  # fmt: skip
     return [
         _header(result), text.wrapped(_counted(result)), "",
         table(*columns, "", rows=rows, right=columns[:-1]), "",

@@ -144,7 +144,7 @@ def _assumptions(summary: Summary) -> Iterator[RenderableType]:
     if not labels:
         return
     yield ""
-    yield f"assumed where a run does not say ({summary.counts.with_assumptions:,} runs)"
+    yield f"assumed where a run lacks it ({summary.counts.with_assumptions:,} runs)"
     shown = list(labels.items())[:_MOST_ASSUMPTIONS]
     yield table("runs", "assumption", rows=[[f"{count:,}", label] for label, count in shown], right=("runs",))
     if len(labels) > len(shown):

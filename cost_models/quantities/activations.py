@@ -13,7 +13,7 @@ from .ledger import Ledger, weighted
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """What one micro-batch leaves on the devices of a ledger's layouts."""
+    """Bytes that one micro-batch leaves on the devices of a ledger's layouts."""
 
     ledger: Ledger
     any_recompute: bool = False  # the least that any recomputation leaves, instead of that of the layouts

@@ -38,12 +38,12 @@ class DeviceMemory:
 
     @cached_property
     def of_micro_batch(self) -> Activations:
-        """What one micro-batch leaves."""
+        """Activations of one micro-batch."""
         return Activations(self.ledger, self.any_recompute)
 
     @cached_property
     def offloads(self) -> Offloads | None:
-        """What layers or modules send to the host, None without."""
+        """Tensors that layers or modules send to the host, None without."""
         return None if self.any_recompute else offloads_of(self.ledger)  # the least that is saved is without them
 
     def buffers(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
@@ -185,7 +185,7 @@ class DeviceMemory:
 
     @cached_property
     def _resident_by_profile(self) -> dict[int, Array]:
-        """What `resident` has worked out so far, by profile: both the GPU's and the host's memory ask for it."""
+        """Results of `resident` so far, by profile: the memory of both GPU and host needs them."""
         return {}
 
     def resident(self, j: int, device: Array | None = None) -> Array:

@@ -1,4 +1,4 @@
-"""What CUDA graphs hold of a layer: its parts, their products, and tensors at their ends (graph_memory.py says why)."""
+"""Parts of a layer in CUDA graphs: their products, and tensors at their ends (graph_memory.py has the reasons)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kept_gradients(codes: Ints, kind: Layer) -> Array:
 
 
 def parts_of(kind: Layer) -> tuple[str, ...]:
-    """Of cuda_graphs.PARTS, those of a layer."""
+    """The parts of a layer in cuda_graphs.PARTS."""
     mixing = mixing_parts_of(kind)
     if kind.feed_forward is None:
         return mixing
@@ -38,7 +38,7 @@ def parts_of(kind: Layer) -> tuple[str, ...]:
 
 
 def mixing_parts_of(kind: Layer) -> tuple[str, ...]:
-    """Of cuda_graphs.PARTS, those of a layer that mix tokens."""
+    """The parts of a layer in cuda_graphs.PARTS that mix tokens."""
     attention = ("attention",) if kind.attention is not None else ()
     mixer = (kind_of(kind.mixer).graph_part,) if kind.mixer is not None else ()
     return tuple(dict.fromkeys((*attention, *mixer)))

@@ -1,4 +1,4 @@
-"""What interleaved pipelines wait where their chunks are not equally long.
+"""Stalls of interleaved pipelines whose chunks are not equally long.
 
 Devices take turns through their chunks, a group of micro-batches of each, and wait for neighbours that are at a longer
 one, even where all devices have as much to do in sum. The order repeats itself every group, so three short runs tell
@@ -41,7 +41,7 @@ class Turns:
 
 @dataclass(frozen=True, eq=False)
 class Stalls:
-    """What interleaved pipelines of some splits wait. partition: stages of the only split; None: those of the problem,
+    """Stalls of interleaved pipelines of some splits. partition: stages of the only split; None: those of the problem,
     else as even as possible."""
 
     problem: Problem

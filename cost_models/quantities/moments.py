@@ -1,4 +1,4 @@
-"""What comes and goes beside the states and the activations: alive together only at certain moments of a step.
+"""Short-lived bytes beside states and activations: alive together only at certain moments of a step.
 
 A stage is fullest when the activations of all micro-batches in flight are there. That is while the loss is taken, when
 the head is differentiated, when a prediction beside it is, and when the last layer is; or a little later, when those of
@@ -189,7 +189,7 @@ def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
 
 
 def _made_at_once(ledger: Ledger) -> Callable[[int], Array]:
-    """Of a kind: [n] bytes of its gradients that are there before they are scattered."""
+    """[n] bytes of the gradients of a kind before they are scattered."""
     dense, experts = (ledger.tables.parameters[name] for name in ("trained_dense", "trained_experts"))
     gradient, apart = ledger.problem.state_bytes.gradient, ledger.states.separate_experts
 

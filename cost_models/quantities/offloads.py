@@ -1,4 +1,4 @@
-"""What `offload_layers` and `offload_modules` send to the host, and what of it is on the GPU all the same.
+"""Tensors that `offload_layers` and `offload_modules` send to the host, and those of them still on the GPU.
 
 Whole layers: TransformerEngine d0067d0d sends the first n of L layers, each on its way while later ones are computed,
 so that L - n layers are on the GPU (pytorch/cpu_offload.py, DefaultOffloadSynchronizer), and the one that is sent last
@@ -24,7 +24,7 @@ Rows = dict[int, Array]  # kind -> [n] bytes
 
 @dataclass(frozen=True, eq=False)
 class Offloads:
-    """Of one micro-batch, on the devices of a ledger's layouts."""
+    """Bytes of one micro-batch on the devices of a ledger's layouts."""
 
     ledger: Ledger
 
@@ -73,7 +73,7 @@ class Offloads:
 
     @cached_property
     def _modules(self) -> list[tuple[Rows, Rows]]:
-        """Of `gone` and of `sent` by modules: kind -> [n] bytes of a layer, not recomputed and under the row's code."""
+        """`gone` and `sent` by modules: kind -> [n] bytes of a layer, not recomputed and under the row's code."""
         ledger, out = self.ledger, []
         for table in ledger.tables.offloaded_by_code:
             nothing = np.zeros(len(ledger.layouts), dtype=np.int64)

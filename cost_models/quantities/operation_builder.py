@@ -1,4 +1,4 @@
-"""What the operations of every block are made from: shapes of a rank, and the parts that several blocks share."""
+"""The parts of the operations of every block: shapes of a rank, and the parts that several blocks share."""
 
 from __future__ import annotations
 

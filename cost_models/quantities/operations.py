@@ -151,13 +151,13 @@ class LayerOperations:
         return self.trains == "all" or not self.adapted.isdisjoint(projections)
 
     def forward_flops(self, modules: int | None = None) -> float:
-        """Of the first key; `modules`: only of operations that selective recompute of them redoes."""
+        """For the first key; `modules`: only operations that selective recompute of them repeats."""
         gemms = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if modules is None or g.tag & modules)
         cores: list[Core | BatchedProduct] = [*self.cores, *self.batched]
         return gemms + sum(float(c.flops[0]) for c in cores if modules is None or c.tag & modules)
 
     def backward_flops(self) -> float:
-        """Of the first key: gradients of inputs, and of the weights that train."""
+        """For the first key: gradients of inputs, and of the weights that train."""
         if self.trains == "frozen":
             return 0.0
         weights = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if g.has_wgrad)

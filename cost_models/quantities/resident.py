@@ -1,4 +1,4 @@
-"""What a device of a pipeline holds of its micro-batches when it is fullest.
+"""Micro-batches that a device of a pipeline holds when it is fullest.
 
 Activations live from F to B or, where the backward pass is split, to I; what the products for the weights need then
 waits for W. The counts are those of the orders of orders.py and v_shaped.py; a test compares.

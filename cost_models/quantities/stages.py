@@ -77,7 +77,7 @@ EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What the ends of the model add to a split: MTP modules, and a head tied to the embedding; and where no cut is."""
+    """The ends of the model in a split: MTP modules, and a head tied to the embedding; and where no cut is."""
 
     mtp_layers: int  # modules
     mtp: tuple[int, ...]  # kind of every layer of theirs

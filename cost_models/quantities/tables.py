@@ -106,7 +106,7 @@ class Tables:
 
     @cached_property
     def _offloadable(self) -> list[tuple[int, int, Array]]:
-        """Of each tensor that any key offloads: kind of layer, recompute modules that drop it, and [2, key] bytes that
+        """For each tensor that any key offloads: kind of layer, recompute modules that drop it, and [2, key] bytes that
         leave the GPU and that are copied. Each module that saves a tensor sends a copy; when all have, it leaves."""
         out = []
         for kind, ops in enumerate(self.operations[: self.problem.num_kinds]):

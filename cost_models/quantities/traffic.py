@@ -1,4 +1,4 @@
-"""What ranks that share or repeat parameters send each other once per step, and keep for it: bytes per parameter.
+"""Traffic of ranks that share or repeat parameters, once per step, and buffers for it: bytes per parameter.
 
 Gradients are scattered and weights gathered within the group that shares them; the groups that repeat them sum theirs.
 Techniques (techniques/) change this and nothing else of a step's data parallelism.
@@ -29,5 +29,5 @@ class StateTraffic:
 
     @classmethod
     def of(cls, states: StateBytes) -> StateTraffic:
-        """Of plain training: all of it, every step."""
+        """Traffic of plain training: all of it, every step."""
         return cls(scattered=states.gradient, gathered=states.weight, replicated=states.gradient)

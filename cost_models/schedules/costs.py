@@ -1,4 +1,4 @@
-"""What the operations, messages and collectives of a schedule cost: the input of the simulator."""
+"""Costs of the operations, messages and collectives of a schedule: the input of the simulator."""
 
 from __future__ import annotations
 

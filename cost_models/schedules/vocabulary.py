@@ -122,7 +122,7 @@ class _Run:
         return [_columns(row) for row in self.done]
 
     def _next(self, d: int, now: float) -> tuple[tuple[int, int, int] | None, float]:
-        """What device d runs now (kind, lane, micro-batch), or when it next can."""
+        """The pass that device d runs now (kind, lane, micro-batch), or the time at which it next can."""
         s, t = self.passes[d]
         at_s = self.ends.get((F, self.p - 1, s), np.inf) + self.seconds.messages[0]
         at_t = self._barrier(0, t)

@@ -1,4 +1,4 @@
-"""What a cluster is: GPUs, nodes, links and islands. Quantities only, in base SI units."""
+"""The specification of a cluster: GPUs, nodes, links and islands. Quantities only, in base SI units."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class GpuSpec:
 
     @property
     def compute_capability(self) -> float | None:
-        """Of CUDA, None where `arch` has none."""
+        """That of CUDA, None where `arch` has none."""
         return capability_of(self.arch)
 
     @property
@@ -197,7 +197,7 @@ class ClusterSpec:
 
     @property
     def measured(self) -> Mapping[str, float]:
-        """What was measured of that GPU and its hosts."""
+        """The measurements of that GPU and its hosts."""
         return self._limiting.measured
 
     @property

@@ -1,4 +1,4 @@
-"""What a model is: its layers, their parts and its vocabulary. Quantities only, in base SI units."""
+"""The specification of a model: its layers, their parts and its vocabulary. Quantities only, in base SI units."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class RopeScaling:
 
     @property
     def amplitude(self) -> float:
-        """What cos and sin are multiplied by (YaRN, arXiv 2309.00071, section 3.4)."""
+        """The factor of cos and sin (YaRN, arXiv 2309.00071, section 3.4)."""
         if self.kind != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -186,7 +186,7 @@ class RopeScaling:
 
     @property
     def latent_scale(self) -> float:
-        """Of the scores of latent attention (DeepseekV3Attention in transformers)."""
+        """The factor of the scores of latent attention (DeepseekV3Attention in transformers)."""
         return self._grown(self.mscale_all_dim) ** 2 if self.kind == "yarn" and self.mscale_all_dim else 1.0
 
     def _grown(self, mscale: float) -> float:
@@ -258,9 +258,9 @@ class ModelSpec:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the user should know of `assumed`: a sentence, or none."""
+        """A sentence on `assumed` for the user, or none."""
         values = ", ".join(f"{name} {getattr(self, name) or 'none'}" for name in self.assumed)
-        return (f"assumed, since the model's config does not say: {values}",) if values else ()
+        return (f"assumed, since the model's config lacks them: {values}",) if values else ()
 
     @property
     def dropouts(self) -> tuple[str, ...]:
@@ -274,7 +274,7 @@ class ModelSpec:
 
     @property
     def latent_scale(self) -> float:
-        """What latent attention multiplies its scores by, beside the root of its width."""
+        """The factor of the scores of latent attention, beside the root of its width."""
         return 1.0 if self.rope_scaling is None else self.rope_scaling.latent_scale
 
     @property

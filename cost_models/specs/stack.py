@@ -1,4 +1,4 @@
-"""What the software that runs a plan can do."""
+"""The software that runs a plan: its abilities and costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AttentionKernel = Literal["unfused", "triton", "flash1", "flash2", "flash3", "cu
 
 @dataclass(frozen=True, kw_only=True)
 class StackSpec:
-    """What the software that will run the plan can do (a file in catalogue/stacks/, each value with its source).
+    """The abilities and costs of the software (a file in catalogue/stacks/, each value with its source).
 
     Overlap shares in [0, 1]: the part of that communication which hides behind compute that is really there. In square
     brackets: what is physically possible, for whoever fits these numbers.

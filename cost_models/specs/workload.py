@@ -1,4 +1,4 @@
-"""What is trained: lengths, batch, precision, optimizer and adapters."""
+"""The workload: lengths, batch, precision, optimizer and adapters."""
 
 from __future__ import annotations
 

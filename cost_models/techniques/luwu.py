@@ -72,8 +72,8 @@ TECHNIQUE = Technique(
     rewrite=_rewrite,
     caveat="it needs switches and network cards that run its programs; nobody sells them",
     excludes={
-        **dict.fromkeys(("zero++", "three-level"), "both say how weights and gradients travel"),
-        "fuyou": "each says where the states live", "diloco": "replicas of diloco differ, and the node keeps one copy",
+        **dict.fromkeys(("zero++", "three-level"), "both route weights and gradients"),
+        "fuyou": "each places the states", "diloco": "replicas of diloco differ, and the node keeps one copy",
         "1-bit-adam": "1-bit-adam needs replicas without ZeRO, the other ZeRO-3",
     },
     order=3, keeps_weights=False,

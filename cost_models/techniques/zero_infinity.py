@@ -72,7 +72,7 @@ def on_drives(ledger: Ledger, knobs: Knobs, *, during_backward: bool) -> Ledger:
     return replace(ledger, store=store)
 
 
-NO_OTHER_STORE = {"luwu": "each says where the states live",
+NO_OTHER_STORE = {"luwu": "each places the states",
                   "three-level": "three-level keeps weights in the memory of GPUs",
                   "1-bit-adam": "1-bit-adam needs replicas without ZeRO, the other ZeRO-3"}  # fmt: skip
 
@@ -91,6 +91,6 @@ TECHNIQUE = Technique(
     needs=(*SHARDED_WEIGHTS, STATES_FREE, drives_hold("zero-infinity")),
     rewrite=lambda ledger, knobs: on_drives(ledger, knobs, during_backward=False),
     caveat="drives wear out with what is written, and their rate is a knob: measure yours",
-    excludes={**NO_OTHER_STORE, "fuyou": "each says where the states live"},
+    excludes={**NO_OTHER_STORE, "fuyou": "each places the states"},
     order=3, keeps_weights=False,
 )  # fmt: skip

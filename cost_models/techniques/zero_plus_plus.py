@@ -87,6 +87,6 @@ TECHNIQUE = Technique(
     needs=SHARDED_WEIGHTS,
     rewrite=_rewrite,
     caveat="weights and gradients are rounded on the way: the loss after as many tokens may be worse",
-    excludes={"three-level": "both say which ranks share weights and gradients"},
+    excludes={"three-level": "both choose the ranks that share weights and gradients"},
     order=2,
 )  # fmt: skip

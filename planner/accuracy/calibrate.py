@@ -131,7 +131,7 @@ def fact_note(constant: constants.Constant, spread: float, num_runs: int) -> str
 
 def _certainty(constant: constants.Constant, spread: float) -> str:
     if spread > constants.UNIDENTIFIED:
-        return "which they do not tell apart from other causes"
+        return "which they do not separate from other causes"
     if constant.entry.logit:
         return f"odds within a factor of {math.exp(constant.entry.width * spread):.2f}"
     return f"within {100 * (math.exp(constant.entry.width * spread) - 1):.0f} %"

@@ -174,7 +174,7 @@ def _as_catalogued(row: RowReader, model: ModelSpec) -> ModelSpec:
 
 
 def _shapes(kind: Layer) -> tuple[int | None, ...]:
-    """What rows state of a layer."""
+    """The fields of a layer that rows state."""
     attention, block = kind.transformer_blocks
     heads = (attention.heads, attention.kv_heads, attention.head_dim, attention.value_head_dim, attention.window)
     latents = (attention.q_lora_rank, attention.kv_lora_rank, attention.rope_head_dim)

@@ -40,7 +40,7 @@ class PublishedMesh:
 
 
 def published_meshes(model: ModelSpec) -> list[PublishedMesh]:
-    """Of runs of models with the same hidden size, layers, heads and experts, in the order of the file."""
+    """For runs of models with the same hidden size, layers, heads and experts, in the order of the file."""
     with gzip.open(FILE, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     return [_mesh(row) for row in rows if _shape_of(row["model"]) == _shape(model)]

@@ -90,7 +90,7 @@ def read_runs(reports: Sequence[Path], plans: Sequence[Path]) -> list[Run]:
     if len(gpus) > 1:
         listed = " and ".join(f"{file} on {gpu}" for gpu, file in gpus.items())
         raise InputError(f"reports of different GPUs: {listed}",
-                         hint="what one GPU loses says nothing of another: calibrate a file for each")  # fmt: skip
+                         hint="the losses of one GPU are not those of another: calibrate a file for each")  # fmt: skip
     return complete
 
 
@@ -150,7 +150,7 @@ def _as_planned(report: RowReader, path: Path, plan: Plan, candidate: Candidate)
     device = report.text("environment", "device")
     if not (registry.is_gpu(device) and registry.gpu_name(device) == gpu):
         report.fail(("environment", "device"), f"ran on {device or 'no GPU'}, {path} is for {gpu}",
-                    "a run tells the rates of the GPU that it ran on")  # fmt: skip
+                    "a run measures the rates of its own GPU only")  # fmt: skip
     if reason := next(_unpriced(path, plan, candidate), None):
         report.fail(("layout_id",), *reason)
 

@@ -1,4 +1,4 @@
-"""What each number of assumptions.yaml is worth: the core error with the number moved by a fifth."""
+"""The value of each number of assumptions.yaml: the core error with the number moved by a fifth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of the plan document share."""
+"""The base class of the parts of a plan document."""
 
 from __future__ import annotations
 

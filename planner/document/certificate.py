@@ -26,7 +26,7 @@ class SpaceCount(DocumentPart):
 
 
 class Certificate(DocumentPart):
-    """What the search proves: no layout of the space is below `lower_bound_s`. The closed form proves it; where layouts
+    """The proof of a search: no layout of the space is below `lower_bound_s`. The closed form proves it; where layouts
     near its best were simulated, their order is that of the simulator."""
 
     space: SpaceCount

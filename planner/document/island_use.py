@@ -35,7 +35,7 @@ class IslandUse(DocumentPart):
 
 
 class Crossing(DocumentPart):
-    """What moves between two islands (indices into `islands`) in a step, one way, and the seconds of one message or of
+    """Traffic between two islands (indices into `islands`) in a step, one way, and the seconds of one message or of
     the sum of gradients, of which a GPU finds bw_bytes_per_s."""
 
     ends: tuple[int, int]

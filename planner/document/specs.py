@@ -159,7 +159,7 @@ def _capacity(block: MixtureOfExperts, where: str, name: str) -> None:
 
 
 def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
-    """What plans of older versions do not say: the values with which those versions trained."""
+    """Fields that plans of older versions lack: the values with which those versions trained."""
     rotary = data.get("rope_theta", 10_000.0) is not None and not data.get("learned_positions")
     unsaid = ("rope_scaling",) if rotary and "rope_scaling" not in data else ()
     if "activation" in data:

@@ -62,7 +62,7 @@ def resolved_part(resolved: Resolved) -> dict[str, Any]:
 
 
 def certify(resolved: Resolved, outcome: SearchOutcome) -> Certificate:
-    """What an exhaustive search proves: it is exact unless it was stopped."""
+    """The certificate of an exhaustive search: it is exact unless it was stopped."""
     best, bound = outcome.top.rows[0][0], outcome.lower_bound
     gap = max(0.0, 1.0 - bound / best) if np.isfinite(bound) else 0.0
     minimises_time = resolved.workload.objective != "memory"
@@ -76,7 +76,7 @@ def certify(resolved: Resolved, outcome: SearchOutcome) -> Certificate:
 
 
 def certify_to_gap(space: SpaceCount, best_s: float, bound_s: float, stopped: str | None) -> Certificate:
-    """What a search with integer programs proves: the solver may leave a relative gap, which counts as proven."""
+    """The certificate of a search with integer programs: a relative gap that the solver may leave counts as proven."""
     gap = max(0.0, 1.0 - bound_s / best_s)
     return Certificate(
         space=space,

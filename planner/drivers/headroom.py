@@ -34,7 +34,7 @@ def _warning(resolved: Resolved, best: Candidate) -> str:
 
 
 def _left_bytes(resolved: Resolved, best: Candidate) -> float:
-    """What the layout leaves on the fullest GPU of all, by its own memory."""
+    """Bytes that the layout leaves on the fullest GPU of all, by its own memory."""
     if best.spread is None:
         return resolved.memory_bytes - best.device_bytes
     return min(use.memory_bytes - use.device_bytes for use in best.spread.islands)

@@ -91,7 +91,7 @@ class SimulatedOrder:
 
 
 class _Window:
-    """What is known of the ratio of simulated step and closed form of each layout of a window."""
+    """Bounds of the ratio of simulated step and closed form of each layout of a window."""
 
     def __init__(self, closed_s: Array, layouts: Layouts) -> None:
         self.closed_s, self.layouts = closed_s, layouts

@@ -104,7 +104,7 @@ def minimal_conflict(resolved: Resolved) -> Sequence[Rule]:
 def _loosen(resolved: Resolved, conflict: Sequence[Rule]) -> str:
     """A remedy: another target, for which the conflicting values are legal, or leaving out one of them."""
     if resolved.target.name != "any" and num_legal(resolved.space_under(tuple(conflict))):
-        return f"{resolved.target.name} cannot run them; other targets can: `--target any` says which"
+        return f"{resolved.target.name} cannot run them; other targets can: `--target any` names them"
     return f"leave out `{conflict[-1].name}` and it is chosen for you"
 
 

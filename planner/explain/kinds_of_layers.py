@@ -1,4 +1,4 @@
-"""What a layer of each kind takes and keeps, and how much of all layers' time is that of its kind."""
+"""Seconds and bytes of a layer of each kind, and the share of its kind in the time of all layers."""
 
 from __future__ import annotations
 

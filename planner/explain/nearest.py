@@ -58,7 +58,7 @@ def nearest(plan: Plan, choice: int, to: str, fields: tuple[str, ...]) -> Candid
 
 
 def changes(before: Layout, after: Layout) -> dict[str, str]:
-    """What `--fix` has to say to get from one to the other."""
+    """The values of `--fix` that lead from one to the other."""
     old, new = before.as_dict(), after.as_dict()
     out = {}
     for name, value in new.items():

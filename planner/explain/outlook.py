@@ -1,4 +1,4 @@
-"""What training by a layout takes: days, tokens per day, GPU-hours, energy and money, out of the plan alone."""
+"""The outlook of a training run: days, tokens per day, GPU-hours, energy and money, out of the plan alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vocabulary parallelism gains, against its alternative: the same layout with its layers redistributed."""
+"""The gain of vocabulary parallelism over its alternative: the same layout with its layers redistributed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Redistribution(BaseModel):
 
 
 def redistribution(request: Request, candidate: Candidate) -> Redistribution | None:
-    """Of a candidate of the plan for `request`; None where it is not simulated with vocabulary parallelism alone."""
+    """For a candidate of the plan for `request`; None where it is not simulated with vocabulary parallelism alone."""
     if TECHNIQUE.name not in request.workload.techniques:
         return None
     spread = staged_as(resolve(request), candidate)

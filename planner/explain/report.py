@@ -1,4 +1,4 @@
-"""What a report on a plan holds beyond the plan itself: its pipeline over time, where its ranks sit, what binds it, and
+"""The parts of a report beyond the plan itself: its pipeline over time, where its ranks sit, what binds it, and
 where every number comes from."""
 
 from __future__ import annotations

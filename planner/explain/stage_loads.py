@@ -17,7 +17,7 @@ from ..request.resolve import resolve
 
 
 class StageLoads(BaseModel):
-    """What the stages of a pipeline do. Seconds; per micro-batch where it says so.
+    """The work of the stages of a pipeline. Seconds; per micro-batch where noted.
 
     stage_s: [stage] forward, backward and recomputation of a micro-batch; layer_s: of a mean layer; embedding_layers,
     head_layers (with MTP modules): how many mean layers take as long. step_s: simulated, unless simulated says no.
@@ -42,7 +42,7 @@ class StageLoads(BaseModel):
 
 
 def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
-    """Of a candidate of the plan for `request`; it must have a pipeline."""
+    """For a candidate of the plan for `request`; it must have a pipeline."""
     staged = staged_as(resolve(request), candidate)
     even, edges = staged.split(None), slice(-EXTRA_KINDS, None)
     kernels, layer_s = kernel_seconds(staged.ledger.tables, staged.resolved.rates), staged.mean_layer_s

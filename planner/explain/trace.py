@@ -1,4 +1,4 @@
-"""What a candidate does over time, as a trace for Perfetto or Chrome, or drawn as text."""
+"""The passes of a candidate over time, as a trace for Perfetto or Chrome, or drawn as text."""
 
 from __future__ import annotations
 

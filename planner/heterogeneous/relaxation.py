@@ -131,7 +131,7 @@ class Relaxation:
         return np.asarray(np.einsum("swc,swcn->n", np.array([hops, links]), seconds))
 
     def of_row(self, row: int) -> tuple[Array, Array, Array, Array]:
-        """Of one layout: [pass, chunk, layer kind] seconds of a layer, [pass, chunk] of edges, [2, way, chunk] of
+        """For one layout: [pass, chunk, layer kind] seconds of a layer, [pass, chunk] of edges, [2, way, chunk] of
         messages, [chunk, moment, layer kind] bytes of a layer."""
         x = self.columns
         pass_s, (states, saved, stash) = x.pass_s[..., row][:, self.at[0]], x.kept_bytes[..., row]

@@ -1,4 +1,4 @@
-"""What a request fixes: fields of the layout and switches of the software, as users write them."""
+"""Fixed fields of a request: those of the layout and switches of the software, as users write them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _switch_value(name: str, value: Any) -> str:
 
 
 def items(value: Any, example: str) -> list[Any]:
-    """What users write once, as a list, or as a mapping: always a list. Raises InputError for anything else."""
+    """A value that users write once, as a list, or as a mapping: always a list. Raises InputError for anything else."""
     if isinstance(value, str | Mapping):
         return [value]
     if not isinstance(value, list | tuple):

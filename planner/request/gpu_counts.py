@@ -23,7 +23,7 @@ _ALIKE = ("hosts", "sites", "wan")  # of a cluster file: they name nodes, whose 
 
 @dataclass(frozen=True)
 class GpuRange:
-    """What was asked for: `first` to `last`, or just the numbers `listed`."""
+    """The requested range: `first` to `last`, or just the numbers `listed`."""
 
     first: int
     last: int
@@ -118,7 +118,7 @@ def _gpus_per_node(request: Request) -> int:
         return registry.load_node(usual).gpus_per_node
     if isinstance(request.cluster, str) and re.fullmatch(r"[^/\\]+:\s*[0-9]+", request.cluster):
         node = request.cluster.partition(":")[0]
-        raise InputError(f"--cluster {request.cluster} says how many nodes, and --gpus names a range",
+        raise InputError(f"--cluster {request.cluster} has a number of nodes, and --gpus names a range",
                          hint=f"write `--cluster {node}`")  # fmt: skip
     return load_cluster(request.cluster, gpu=request.gpu).gpus_per_node
 
@@ -145,7 +145,7 @@ def _sized(request: Request, number: int, per_node: int) -> Request:
 
 
 def _described(cluster: str | dict[str, Any] | None) -> dict[str, Any] | None:
-    """What the request or a file says of the cluster; None for a name."""
+    """The description of the cluster in the request or a file; None for a name."""
     if isinstance(cluster, str) and (cluster.endswith((".yaml", ".yml", ".json", ".toml")) or "/" in cluster):
         data = read_document(cluster).data
         return _anchored(data, Path(cluster).parent) if isinstance(data, Mapping) else {}
@@ -153,7 +153,7 @@ def _described(cluster: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _anchored(described: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What a file in `folder` describes, to be read from anywhere: plain values know no folder."""
+    """The description in a file of `folder`, with absolute paths: plain values have no folder."""
     profiles = described.get("profiles")
     if not isinstance(profiles, list):
         return dict(described)

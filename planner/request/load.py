@@ -1,4 +1,4 @@
-"""What is asked: puts a request together from a file, flags or keyword arguments, and `--set`.
+"""Puts a request together from a file, flags or keyword arguments, and `--set`.
 
 Precedence: flag or argument > `--set` > file > environment > default; `Request.origins` says for each field which it
 was. References to models and clusters stay references here.
@@ -170,7 +170,7 @@ class _Draft:
             hint = "`--cluster dgx-h100:2`, or `--gpu h100-sxm-80gb --gpus 8`"
             missing = [FieldProblem("cluster: is missing", hint=hint)]
         elif not self.data.get("cluster") and self.data.get("gpus") is None:
-            missing = [FieldProblem("gpus: is missing", hint="say how many GPUs there are: `--gpus 8`")]
+            missing = [FieldProblem("gpus: is missing", hint="give the number of GPUs: `--gpus 8`")]
         else:
             missing = []
         try:

@@ -1,4 +1,4 @@
-"""What a request sets in a model: its prediction modules, the capacity of its experts, their balancing loss."""
+"""Changes of a model by a request: its prediction modules, the capacity of its experts, their balancing loss."""
 
 from __future__ import annotations
 

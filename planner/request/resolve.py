@@ -103,7 +103,7 @@ class Resolved:
 
     @property
     def headroom_bytes(self) -> float:
-        """What a chosen layout leaves of `memory_bytes`."""
+        """Bytes of `memory_bytes` that a chosen layout leaves free."""
         given, limited = self.request.workload.headroom, self.workload.max_memory_bytes is not None
         return headroom.left_bytes(given, self.memory_bytes, limited=limited, share=self.headroom_share)
 
@@ -179,7 +179,7 @@ def cluster_of(request: Request) -> ClusterSpec:
 
 
 def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
-    """What is trained, on one node of a device of which nothing is known yet."""
+    """The training problem on one node of a device that no catalogue knows yet."""
     model, workload, _ = _trained(request)
     target = load_target(request.target)
     return Problem(model, workload, _stack(request.stack, target), num_gpus, num_gpus), target
@@ -230,7 +230,7 @@ def _model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
 
 
 def _stack(reference: str | Mapping[str, Any] | None, target: Target, gpu: GpuSpec | None = None) -> StackSpec:
-    """What the request names, else what trains on such GPUs alone, else that of the target."""
+    """The stack that the request names, else the only one for such GPUs, else that of the target."""
     if reference is None:
         return stacks.load_stack(gpu.usual_stack if gpu and gpu.usual_stack else target.stack)
     if isinstance(reference, str):

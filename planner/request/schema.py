@@ -52,7 +52,7 @@ class LoraRequest(_Model):
 
 
 class Train(_Model):
-    """What is trained: everything (neither field), adapters, the last layers, or both of these."""
+    """The trained parameters: all (neither field), adapters, the last layers, or both of these."""
 
     lora: Annotated[LoraRequest, BeforeValidator(checked(parse_lora))] | None = None
     last_layers: Positive | None = None

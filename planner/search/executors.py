@@ -109,7 +109,7 @@ def opened(jobs: int = 1, address: str | None = None) -> AbstractContextManager[
     if address is None:
         return nullcontext(Here()) if jobs == 1 else _processes(jobs)
     if jobs > 1:
-        raise InputError("--jobs and --executor: both say where searches run", hint="leave out `--jobs`")
+        raise InputError("--jobs and --executor: both choose the place of the search", hint="leave out `--jobs`")
     scheme, mark, where = address.partition("://")
     if not mark or not where:
         hint = "write `dask://host:8786` or `ray://host:10001`"

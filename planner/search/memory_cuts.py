@@ -23,7 +23,7 @@ _STAY = 1 - TIE  # bytes are summed in other orders here than where a node is bo
 
 @dataclass(frozen=True)
 class MemoryCuts:
-    """What a search cuts by memory. any_split: of the layers over stages, see Search."""
+    """Cuts of a search by memory. any_split: of the layers over stages, see Search."""
 
     branching: Branching
     tables: Tables

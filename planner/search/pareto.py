@@ -94,7 +94,7 @@ def _unbeaten(seconds: Array, num_bytes: Array) -> Ints:
 
 @dataclass
 class Traced:
-    """What a search for a frontier found."""
+    """The result of a search for a frontier."""
 
     frontier: Frontier
     count: Count

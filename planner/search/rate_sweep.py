@@ -54,7 +54,7 @@ class _Level:
         return np.asarray(self.first[parents] >= 0)
 
     def add(self, parents: Ints, columns: Columns, needed: Array) -> None:
-        """What grows from `parents`: `columns`, whose `_parent` says which of them."""
+        """The children of `parents`: `columns`, whose `_parent` is the index of the parent."""
         order = np.argsort(columns["_parent"], kind="stable")
         of = columns["_parent"][order]
         self.first[parents] = len(self.parent) + np.searchsorted(of, parents)
@@ -137,7 +137,7 @@ class RateSweep(Search):
         self._follow(0, np.arange(len(seconds)), seconds)
 
     def _follow(self, level: int, parents: Ints, seconds: Array) -> None:
-        """What grows from `parents`, nodes above `level` with these bounds, as far as it may enter the list."""
+        """The children of `parents`, nodes above `level` with these bounds, that may enter the list."""
         order = np.argsort(seconds, kind="stable")
         for part in (order[:_FIRST], order[_FIRST:]):
             rows = part[seconds[part] <= self.threshold]
@@ -178,7 +178,7 @@ class RateSweep(Search):
         return {**self._columns(depth - 1, nodes_here.parent[nodes]), **select(nodes_here.fields, nodes)}
 
     def _formed(self, level: int, parents: Ints) -> tuple[Columns, Array]:
-        """What grows from `parents` and may fit the largest memory, and the bytes it needs at least."""
+        """The children of `parents` that may fit the largest memory, and the bytes that they need at least."""
         group = {**self._columns(level, parents), "_parent": parents}
         parts = list(self.branching.children(group, level))
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -13,7 +13,7 @@ MOST_TOKENS = 4096  # of a micro-batch that is timed: larger ones take longer in
 
 
 def shardings(problem: Problem, target: Target) -> list[Layout]:
-    """Of every legal tensor and expert parallelism the smallest and the largest micro-batch, as layouts without a
+    """The smallest and the largest micro-batch of every legal tensor and expert parallelism, as layouts without a
     pipeline where there are such. Attention that is split over cp is not timed, and left out."""
     meshes = Space(problem, legality(problem) + target.rules).meshes(Count())
     fields = ("pp", "tp", "ep", "micro_batch", "dp", "cp", "etp", "sequence_parallel", "precision")

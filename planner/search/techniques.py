@@ -33,7 +33,7 @@ class _Tried:
 
     @property
     def value(self) -> float:
-        """Of the best layout: seconds, or bytes where those are minimised."""
+        """Seconds of the best layout, or bytes where those are minimised."""
         rows = self.outcome.top.rows if self.outcome else []
         return rows[0][0] if rows else float("inf")
 

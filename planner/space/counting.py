@@ -55,7 +55,7 @@ class PerSignature:
         return cls(table, place.ravel()[row])
 
     def at(self, signature: Ints, *rest: Any) -> Counts:
-        """Of these signatures; rest: indices into what follows."""
+        """Counts of these signatures; rest: indices into the rest."""
         return np.asarray(self.table[(self.row[signature], *rest)])
 
     def sums(self) -> Counts:

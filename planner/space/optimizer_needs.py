@@ -1,4 +1,4 @@
-"""What an optimizer needs of a layout, whoever runs it."""
+"""Requirements of an optimizer on a layout, in every framework."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def read_stages(text: str) -> list[list[str]]:
 
 
 def misplaced(chunks: Sequence[Sequence[str]], layers: int, mtp_layers: int) -> list[str]:
-    """What is wrong with the parts of the chunks of a model, with the arithmetic."""
+    """The errors in the parts of the chunks of a model, with the arithmetic."""
     flat = [part for chunk in chunks for part in chunk]
     expected = {"embedding": 1, "loss": 1, "layer": layers, "mtp": mtp_layers}
     counted = {part: flat.count(part) for part in expected}

@@ -51,7 +51,7 @@ class Count:
             self.ruled_out[rule] = self.ruled_out.get(rule, 0) + count
 
     def add(self, other: Count) -> None:
-        """What became of the layouts of another space, beside those of this one."""
+        """Adds the counts of another space to those of this one."""
         for name in ("total", "dominated", "out_of_memory", "bounded", "priced", "unvisited"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for rule, number in other.ruled_out.items():

@@ -125,7 +125,7 @@ class _Search:
 
     @property
     def _to_improve(self) -> tuple[float, Partition | None]:
-        """What moves of layers start from: the best by `score`, unless only some partitions are scored."""
+        """The starts of moves of layers: the best by `score`, unless only some partitions are scored."""
         return self.best if np.isinf(self.beat_s) else self.fastest
 
     def result(self) -> Solved:

@@ -1,4 +1,4 @@
-"""What a study varies: a path and its values, out of `path=a..b` or `path=a,b,c` as a user writes them."""
+"""The axes of a study: a path and its values, out of `path=a..b` or `path=a,b,c` as a user writes them."""
 
 from __future__ import annotations
 

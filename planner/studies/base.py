@@ -1,4 +1,4 @@
-"""What a study is: a question about a plan, answered from the plan's request and layout.
+"""Studies: questions about a plan, answered from the plan's request and layout.
 
 One study is one file with a `run(question)` and one line in `registry`. Results are frozen objects that the screens,
 `--json`, `--csv` and the plots read; a study prints nothing.

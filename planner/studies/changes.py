@@ -116,7 +116,7 @@ def _with_gpus(base: Resolved, text: str) -> dict[FieldPath, Any]:
     group = base.cluster.groups[0]
     if len(base.cluster.groups) > 1:
         raise InputError(f"--set gpus: {base.cluster.name} has {len(base.cluster.groups)} groups of nodes",
-                         hint="say which grows: `--set cluster='dgx-h100:8+dgx-a100-80gb:4'`")  # fmt: skip
+                         hint="name the group that grows: `--set cluster='dgx-h100:8+dgx-a100-80gb:4'`")  # fmt: skip
     if request.cluster is None:
         return {("gpus",): number}
     description = request.cluster

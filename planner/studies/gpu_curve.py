@@ -176,7 +176,7 @@ def _step_limit_s(resolved: Resolved, deadline_s: float) -> float:
 
 
 def _tried(resolved: Resolved, answer: Answer, limit_s: float, otherwise: Status = "nothing fits") -> Tried:
-    """What a search that had to come to at most `limit_s` says of a number of GPUs; `otherwise`: if nothing does."""
+    """The status of a number of GPUs after a search for at most `limit_s`; `otherwise`: if nothing meets it."""
     number = resolved.cluster.num_gpus
     rows = [row for row in answer.rows if row[0] <= limit_s]
     if rows:
@@ -196,7 +196,7 @@ def _in_order(sizes: Sequence[Resolved], by_number: Mapping[int, Tried]) -> list
 
 
 def _price(point: Tried) -> tuple[float, int]:
-    """What the run costs, or its GPU-hours where no price is known; then the fewest GPUs."""
+    """The cost of the run, or its GPU-hours where no price is known; then the fewest GPUs."""
     best = point.best
     if best is None or best.gpu_hours is None:
         return math.inf, point.num_gpus
@@ -204,7 +204,7 @@ def _price(point: Tried) -> tuple[float, int]:
 
 
 def _price_per_s(resolved: Resolved) -> float:
-    """What a second of a step adds to the price of the run."""
+    """The price that a second of a step adds to the run."""
     unit = Tried(num_gpus=1, status="searched", best=TradeoffChoice.of(resolved, (1.0, 1.0, "")))
     return _price(unit)[0]
 

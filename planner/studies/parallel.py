@@ -25,7 +25,7 @@ _LONGEST = 16  # points of a run: what an interruption loses at most
 
 @dataclass(frozen=True)
 class _Run:
-    """What one process needs to price some points; it resolves the request itself, as rules do not travel."""
+    """The input of a process that prices some points; it resolves the request itself, as rules do not travel."""
 
     request: dict[str, Any]
     layout: HeldLayout

@@ -81,7 +81,7 @@ class Partial:
 
 
 def _digest(question: Question, grid: list[dict[str, Value]]) -> str:
-    """Of everything that a point depends on: the request, the facts behind it, the layout held, the points."""
+    """Digest of the inputs of a point: the request, the facts behind it, the layout held, the points."""
     layout = [question.layout.id, list(question.layout.partition.sizes) if question.layout.partition else None]
     plain = question.plain
     facts = [plain.profiles, repr(plain.model), repr(plain.cluster), repr(plain.stack)]

@@ -1,4 +1,4 @@
-"""What one gives for another: layouts and numbers of GPUs of which none beats another (`plan --pareto`)."""
+"""Trade-offs: layouts and numbers of GPUs that no other beats (`plan --pareto`)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def spelled(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What the choice of a switch depends on."""
+    """The inputs of the choice of a switch."""
 
     problem: Problem
     cluster: ClusterSpec

@@ -24,7 +24,7 @@ class Choice:
 
 
 def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
-    """What a request for `target` fixes, and the choice of each other switch that the target has.
+    """The switches that a request for `target` fixes, and the choice of each other switch that the target has.
 
     Raises InputError, all problems at once, for a switch that is fixed to what the target lacks or that does nothing.
     """

@@ -26,7 +26,8 @@ def read_fabric(facts: Facts, groups: list[Group]) -> Fabric:
     if fabric.type == "oversubscribed" and facts.document.at((*path, "ratio")) is None:
         facts.fail(path, "`ratio` is missing", "`ratio: 7` for 1:7 between pods; with `pod_nodes` in each")
     if fabric.type not in ("oversubscribed", "dragonfly") and (fabric.pod_nodes or fabric.ratio != 1):
-        facts.fail(path, f"`ratio` and `pod_nodes` say nothing of a {fabric.type} fabric", "`type: oversubscribed`")
+        facts.fail(path, f"`ratio` and `pod_nodes` have no meaning for a {fabric.type} fabric",
+                   "`type: oversubscribed`")  # fmt: skip
     return _sites(facts, groups, fabric)
 
 
@@ -35,7 +36,7 @@ def _sites(facts: Facts, groups: list[Group], fabric: Fabric) -> Fabric:
     has_wan = facts.keys(("wan",), ("bandwidth", "latency", "per"))
     if listed is None:
         if has_wan:
-            facts.fail(("wan",), "says nothing without `sites`")
+            facts.fail(("wan",), "has no meaning without `sites`")
         return fabric
     if not isinstance(listed, list) or len(listed) < 2:
         facts.fail(("sites",), "must list two sites or more", "`sites: [{name: a, nodes: 8}, {name: b, nodes: 8}]`")

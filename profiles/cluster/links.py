@@ -43,7 +43,7 @@ def with_links(facts: Facts, cluster: ClusterSpec, groups: Sequence[Group], fabr
         return replace(cluster, hosts=hosts)
     where = _PATH if path is not None else ("links", "slow_nodes")
     if slow is not None and path is not None:
-        facts.fail(where, "and `slow_nodes` both say how fast the links are", "leave one of them out")
+        facts.fail(where, "and `slow_nodes` both give the speed of the links", "leave one of them out")
         return cluster
     if not _is_plain(facts, where, cluster, fabric):
         return cluster
@@ -96,10 +96,10 @@ def _is_plain(facts: Facts, where: tuple[str, ...], cluster: ClusterSpec, fabric
     if len({group.gpus_per_node for group in cluster.groups}) > 1:
         facts.fail(where, "needs nodes with equally many GPUs")
     elif cluster.num_nodes < 2:
-        facts.fail(where, "says nothing of one node")
+        facts.fail(where, "has no meaning for one node")
     elif fabric.sites or fabric.ratio > 1:
         part = "sites" if fabric.sites else "fabric.ratio"
-        facts.fail(where, f"and `{part}` both say how fast the links are", f"leave `{part}` out: the links have it")
+        facts.fail(where, f"and `{part}` both give the speed of the links", f"leave `{part}` out: the links have it")
     elif cluster.levels[-2].size > cluster.gpus_per_node:
         name = cluster.levels[-2].name
         facts.fail(where, f"is for nodes on one network; these share a {name} of {cluster.levels[-2].size} GPUs")

@@ -92,7 +92,7 @@ def cluster_document(
             message = f"`{nodes.gpu}` is no GPU of the catalogue" if nodes.gpu else "the file does not name the GPU"
             problems.append(FieldProblem(message, hint="`--gpu h100`; `meshwright show gpus` lists them"))
         if not size:
-            problems.append(FieldProblem("the file does not say how many GPUs a node has", hint="`--gpus-per-node 8`"))
+            problems.append(FieldProblem("the file lacks the number of GPUs of a node", hint="`--gpus-per-node 8`"))
         groups.append({"gpu": name, "gpus_per_node": size, "count": number, **_node_fields(nodes)})
     if problems:
         raise InputError.of(list(dict.fromkeys(problems)))

@@ -40,7 +40,7 @@ def read(name: str, text: str) -> Imported:
                    "import a log of nodes that are alike")  # fmt: skip
     test = _TEST.search(text)
     if test is None:
-        raise fail(name, 0, "does not say which collective it timed",
+        raise fail(name, 0, "does not name the collective that it timed",
                    "keep the command line (`all_reduce_perf ...`) or nccl-tests' head in the log")  # fmt: skip
     op, (num_bytes, seconds, busbw) = _OPS[test[1]], _largest(name, text)
     gpu = gpus.pop()

@@ -132,7 +132,7 @@ def _patterned(
     if (routed := _experts(f, num_layers)) and isinstance(f.data.get("moe"), Mapping):
         blocks["experts"] = next(iter(routed.values()))
         if "moe_layers" in f.data["moe"]:
-            f.problem("moe", "moe_layers says the same as `pattern`", "leave it out")
+            f.problem("moe", "moe_layers repeats `pattern`", "leave it out")
     layers, windows = read_pattern(f, num_layers, blocks, norms), _windows(f, num_layers)
     windowed = [
         layer if layer.attention is None

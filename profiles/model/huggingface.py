@@ -73,8 +73,8 @@ def _no_model_type(data: Mapping[str, Any], where: str) -> InputError:
 
 
 def _unknown_family(data: Mapping[str, Any], text: Mapping[str, Any], where: str) -> UnknownNameError:
-    """What of the model has no formula. A family that only sounds alike is never suggested, the same name in another
-    spelling is."""
+    """The error of an unknown family, with the parts of the model without a formula. The same name in another spelling
+    is suggested, never a family that only sounds alike."""
     model_type = str(text["model_type"])
     near = families_spelt_as(model_type)
     error = UnknownNameError("model_type", model_type, near, where=where)

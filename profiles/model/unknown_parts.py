@@ -1,4 +1,4 @@
-"""What of a config is not understood: parts of networks that no formula covers, and fields that no family reads.
+"""Unknown parts of a config: parts of networks that no formula covers, and fields that no family reads.
 
 A config whose model_type is unknown is refused with what is found of these in it.
 """

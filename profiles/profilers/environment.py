@@ -117,7 +117,7 @@ def memory_bytes(device: torch.device, num_ranks: int) -> float:
     limits = [float(text) for name in ("memory/memory.limit_in_bytes", "memory.max")
               if (path := Path("/sys/fs/cgroup") / name).is_file() and (text := path.read_text().strip()) != "max"]
     if not whole:
-        raise InputError("this system does not say how much memory it has", hint="Linux does, in /proc/meminfo")
+        raise InputError("this system does not report its memory", hint="Linux does, in /proc/meminfo")
     return min(whole + limits) / num_ranks
 
 

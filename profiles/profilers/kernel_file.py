@@ -52,7 +52,7 @@ def _lines(profile: KernelProfile, date: str, samples: str) -> Iterator[str]:
 
 
 def _device(device: DeviceRates) -> Iterator[str]:
-    """What prices a device that no catalogue knows; profiles/cluster/measured_device.py explains the fields."""
+    """The prices of a device that no catalogue knows; profiles/cluster/measured_device.py explains the fields."""
     yield "device:"
     yield f"  name: {device.name}"
     for field, name, scale, unit in _DEVICE:

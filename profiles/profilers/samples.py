@@ -77,7 +77,7 @@ def _changed(first: str, head: str) -> str:
     try:
         before, now = json.loads(first[2:]), json.loads(head[2:])
     except ValueError:
-        return "its first line says nothing"
+        return "its first line is empty"
     names = sorted({*before, *now})
     return "\n".join(f"{name}: {before.get(name, 'none')}, here {now.get(name, 'none')}"
                      for name in names if before.get(name) != now.get(name))  # fmt: skip

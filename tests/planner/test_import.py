@@ -43,7 +43,7 @@ def test_the_screen_says_what_is_faster_and_why(capsys: pytest.CaptureFixture[st
     path = str(CONFIGS / "llama3_70b_megatron.sh")
     assert main(["import", "megatron-args", path, "--cluster", "dgx-h100:8"]) == 0
     out = capsys.readouterr().out
-    assert "31 options say the layout, 6 say other things" in out
+    assert "31 options set the layout, 6 set other things" in out
     assert "yours    tp4-pp8-vpp5-dp2-mbs1-z1-rnone-fp8" in out
     assert "if it runs for you" not in out  # it fits, as it did for those who published it
     assert "% faster; fits" in out
@@ -200,9 +200,9 @@ def test_a_layout_that_no_rule_allows(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_what_is_missing_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not say which model"):
+    with pytest.raises(InputError, match="does not name its model"):
         layout_of("accelerate", "fsdp.yaml")
-    with pytest.raises(InputError, match="on which GPUs") as caught:
+    with pytest.raises(InputError, match="does not name its GPUs") as caught:
         layout_of("accelerate", "fsdp.yaml", model="llama-3.1-8b")
     assert "it starts 16 ranks" in caught.value.hint
     with pytest.raises(UnknownNameError, match="unknown format `ours`"):

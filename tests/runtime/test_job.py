@@ -128,7 +128,7 @@ def test_a_plan_that_does_not_say_whether_positions_are_scaled(plan_file: Path) 
     whole = load_plan(plan_file).resolved["model"]
     assert "rope_scaling" in whole
     older = {name: value for name, value in whole.items() if name != "rope_scaling"}
-    said = "assumed, since the model's config does not say: rope_scaling none"
+    said = "assumed, since the model's config lacks them: rope_scaling none"
     assert model_of({"model": older}, "").assumptions == (said,)
     assert not model_of({"model": whole}, "").assumptions
     assert not model_of({"model": {**older, "learned_positions": 8192, "rope_theta": None}}, "").assumptions

@@ -81,5 +81,5 @@ def test_sets_that_do_not_nest_are_refused() -> None:
         on_frontier({"three-level": {"weights_over": 3}}, 6)
     with pytest.raises(InputError, match="zero\\+\\+ needs weights that are sharded"):
         priced("dp64-mbs1-z1-rnone", "zero++", **SLOW)
-    with pytest.raises(InputError, match="exclude one another: both say which ranks share"):
+    with pytest.raises(InputError, match="exclude one another: both choose the ranks that share"):
         priced("dp64-mbs1-z3-rnone", ["zero++", "three-level"], **SLOW)

@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     ("jobs", "address", "said"),
     [
         (0, None, "0 jobs"),
-        (2, "dask://here:1", "both say where"),
+        (2, "dask://here:1", "both choose the place"),
         (1, "here:8786", "is no address"),
         (1, "dask://", "is no address"),
         (1, "dsk://here:1", "unknown executor `dsk`"),

@@ -56,7 +56,7 @@ def test_what_cannot_be_has_its_reason(chosen: Plan) -> None:
     assert refused == {
         ("1-bit-adam", "zero++"): "1-bit-adam needs replicas without ZeRO, the other ZeRO-3",
         ("1-bit-adam", "three-level"): "1-bit-adam needs replicas without ZeRO, the other ZeRO-3",
-        ("three-level", "zero++"): "both say which ranks share weights and gradients",
+        ("three-level", "zero++"): "both choose the ranks that share weights and gradients",
     }
 
 

@@ -380,7 +380,7 @@ def test_squared_relu() -> None:
     assert "--no-bias-gelu-fusion" not in arguments(plan)
     assert '            activation_func="squared_relu",\n' in emit(plan, "megatron-bridge").files["bridge_plan.py"]
     assert emit(plan, "megatron").warnings == emit(plan, "megatron-bridge").warnings == (
-        "assumed, since the model's config does not say: rope_theta 10000.0, norm_epsilon 1e-05",)  # fmt: skip
+        "assumed, since the model's config lacks them: rope_theta 10000.0, norm_epsilon 1e-05",)  # fmt: skip
     model = {"layers": 4, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "gated_mlp": False, "bias": True,
              "activation": "squared relu", "vocab": 32000, "max_positions": 8192}  # fmt: skip
     lines = arguments(plan_of({**DENSE, "model": model}, "dp64-mbs1-z1-rfull"))

@@ -136,7 +136,7 @@ def test_a_plan_that_does_not_say_is_emitted_with_a_warning() -> None:
     older = read_plan(json.dumps(unsealed(data)), "plan.json")
     for target in ("megatron", "megatron-bridge", "torchtitan"):
         said = emit(older, target, choice=1) if target != "torchtitan" else emit(_titan(older), target)
-        assert "assumed, since the model's config does not say: rope_scaling none" in said.warnings
+        assert "assumed, since the model's config lacks them: rope_scaling none" in said.warnings
 
 
 def _titan(plan: Plan) -> Plan:

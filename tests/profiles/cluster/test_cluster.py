@@ -164,7 +164,7 @@ BAD_FILES = [
     ("groups: dgx-h100:8\nsites: [{nodes: 5}, {nodes: 3}]",
      "c.yaml, line 2, sites: are joined by a `wan`, which is missing"),
     ("groups: dgx-h100:8\nwan: {bandwidth: 1 Gb/s, latency: 1 ms}",
-     "c.yaml, line 2, wan: says nothing without `sites`"),
+     "c.yaml, line 2, wan: has no meaning without `sites`"),
     ("groups: dgx-h100:8\nsites: [{nodes: 8}]", "c.yaml, line 2, sites: must list two sites or more"),
     ("groups: [{node: gb200-nvl72, count: 9, domain: 2}]",
      "c.yaml, line 1, groups[0].domain: `2` is less than the 4 GPUs of a node"),

@@ -116,7 +116,7 @@ def test_a_node_of_nvidia_smi_has_the_nics_near_its_gpus() -> None:
     ("name", "change", "said"),
     [
         ("nccl-tests", ("#  Rank", "#"), "who took part?"),
-        ("nccl-tests", ("_perf", "_bench"), "does not say which collective"),
+        ("nccl-tests", ("_perf", "_bench"), "does not name the collective"),
         ("nccl-tests", ("       0  ", "      12  "), "line 26: 12 wrong results at 1048576 bytes"),
         ("nvidia-smi-topo", ("\nGPU3\t", "\nGPUx\t"), "the row of GPU3 is not whole"),
         ("nccl-topo-xml", ("</gpu>", "</gp>"), "line 10: is not XML"),
@@ -146,7 +146,7 @@ def test_what_nobody_says_is_asked_for(tmp_path: Path) -> None:
     done = run_here("profile", "import", "mpigraph", str(SAMPLES / "mpigraph.out"))
     assert done.code == 2
     assert "does not name the GPU" in done.err
-    assert "how many GPUs a node has" in done.err
+    assert "lacks the number of GPUs of a node" in done.err
     other = tmp_path / "x.txt"
     other.write_text("no such format, at all!\n")
     done = run_here("profile", "import", "auto", str(other))
