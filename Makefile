@@ -52,9 +52,9 @@ test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local
 	$(PIP) install -q -e '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/planner/search/test_executors.py
 
-test-browser: $(VENV)/.test-installed  ## pages in headless Chromium (1 min; skipped where `apt-get install chromium` was not)
+test-browser: $(VENV)/.test-installed  ## pages in headless Chromium (4 min; skipped where `apt-get install chromium` was not)
 	$(PIP) install -q -e '.[browser]'
-	MESHWRIGHT_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/browser
+	MESHWRIGHT_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/browser
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
 	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/rehearsal/parity_all.py
