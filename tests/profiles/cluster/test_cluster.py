@@ -158,7 +158,7 @@ BAD_FILES = [
     ("groups: dgx-h100:4\nfabric: {type: oversubscribed, ratio: 0.5}",
      "c.yaml, line 2, fabric.ratio: `0.5` must be a ratio of at least 1, such as 7 or `7:1`"),
     ("groups: dgx-h100:4\nfabric: {type: torus, ratio: 2}",
-     "c.yaml, line 2, fabric: `ratio` and `pod_nodes` say nothing of a torus fabric"),
+     "c.yaml, line 2, fabric: `ratio` and `pod_nodes` have no meaning for a torus fabric"),
     ("groups: dgx-h100:8\nsites: [{name: a, nodes: 5}, {name: b, nodes: 2}]\nwan: {bandwidth: 1 Gb/s, latency: 1 ms}",
      "c.yaml, line 2, sites: 5 + 2 = 7 nodes, but the groups have 8"),
     ("groups: dgx-h100:8\nsites: [{nodes: 5}, {nodes: 3}]",
