@@ -55,11 +55,13 @@ class TopK:
     @property
     def kept_window(self) -> float:
         """The share of the best value within which all layouts are kept."""
+        self._tidy()
         return min(self._window_end / self.rows[0][0] - 1, self.window) if self.window and self.rows else 0.0
 
     @property
     def known_end(self) -> float:
         """A layout of this value or less is among those kept, with all that tie with it."""
+        self._tidy()
         return self._window_end * (1 - 2 * TIE)
 
     def _keep(self, values: Array, layouts: Layouts) -> None:

@@ -73,7 +73,7 @@ def test_inadmissible_bound_is_seen(which: int, monkeypatch: pytest.MonkeyPatch)
 
 def test_rivals_elsewhere_beat_what_is_no_better() -> None:
     """Layouts of another space take what they beat from a frontier, and nothing else."""
-    request = random_request(3)
+    request = random_request(2)
     alone = traced(request, float("inf")).frontier.points
     seconds, num_bytes = alone[len(alone) // 2][:2]
     left = traced(request, float("inf"), rivals=[(seconds, num_bytes * 0.99)]).frontier.points
@@ -82,7 +82,7 @@ def test_rivals_elsewhere_beat_what_is_no_better() -> None:
 
 
 def test_a_frontier_that_was_cut_says_so() -> None:
-    request = random_request(3)
+    request = random_request(2)
     cut = traced(request, float("inf"), should_stop=lambda: True)
     assert (cut.stopped, cut.count.accounted) == ("time limit", cut.count.total)
     for _, _, name, layout in cut.frontier.points:

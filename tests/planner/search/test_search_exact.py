@@ -298,7 +298,7 @@ def test_only_layers_fill_a_pipeline_whose_vocabulary_is_spread(monkeypatch: pyt
 def test_stopped_search_says_so(warm_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that is cut keeps its best, a bound below it, and counts what it left."""
     monkeypatch.setattr(exhaustive, "WARM_START_FROM", warm_from)
-    request = random_request(3)
+    request = random_request(2)
     stopped = search(request, float("inf"), should_stop=lambda: True)
     whole = search(request, float("inf"))
 
@@ -311,7 +311,7 @@ def test_time_limit_ends_a_batch_of_meshes(monkeypatch: pytest.MonkeyPatch) -> N
     """A batch of meshes may take many seconds, so the search stops inside the only one, once it has a layout."""
     monkeypatch.setattr(exhaustive, "ROWS", 16)
     monkeypatch.setattr(Search, "first_rows", (4, 4, 4))
-    stopped = search(random_request(3), float("inf"), should_stop=lambda: True)
+    stopped = search(random_request(2), float("inf"), should_stop=lambda: True)
 
     assert stopped.stopped == "time limit"
     assert stopped.top.rows
@@ -326,7 +326,7 @@ def test_interrupt_keeps_the_best() -> None:
         calls.append(best)
         raise KeyboardInterrupt
 
-    stopped = search(random_request(3), float("inf"), progress=interrupt)
+    stopped = search(random_request(2), float("inf"), progress=interrupt)
 
     assert stopped.stopped == "interrupted"
     assert stopped.top.rows[0][0] == calls[0]
