@@ -83,13 +83,21 @@ def command(
       meshwright profile kernels --model llama-3.2-1b --gpu h200 --gpus 1 --quick
       meshwright profile memory plan.json -o memory.yaml
     """
-    flags = options.request_flags(context)
-    terminal: Terminal = context.obj
+    run(context.obj, what, source, layout, options.request_flags(context), set_, output, device, quick=quick,
+        resume=resume, dry_run=dry_run, force=force)  # fmt: skip
+
+
+def run(
+    terminal: Terminal, what: str, source: Path | None, layout: str | None, flags: options.RequestFlags,
+    set_: list[str] | None, output: Path | None, device: str, *, quick: bool, resume: bool, dry_run: bool, force: bool,
+) -> None:  # fmt: skip
+    """Measures kernels or memory of one rank. flags: those of the request that `source` does not have."""
     _check(what, output, device, resume=resume, force=force)
     from ..profiling import memory as memory_run
     from ..screens import profile as profile_screen
 
-    if what == "kernels" and device == "cpu" and source is None and not gpu and not cluster and not layout:
+    named = source is not None or flags["gpu"] or flags["cluster"] or layout
+    if what == "kernels" and device == "cpu" and not named:
         _device(terminal, flags, set_, output, quick=quick, resume=resume, dry_run=dry_run, force=force)
         return
     if dry_run:

@@ -66,9 +66,12 @@ def command(
     files = {what: output.with_suffix(f".{what}.yaml") for what in ("kernels", "memory", "storage")}
     for path in (output, *files.values()):
         check_writable(path, force=force or resume)
-    requested: dict[str, Any] = {"source": source, "layout": layout, "model": model, "gpu": gpu, "gpus": gpus,
-                                 "seq_len": seq_len, "global_batch": global_batch, "dtype": dtype}  # fmt: skip
-    common: dict[str, Any] = {"device": device, "quick": quick, "dry_run": dry_run, "force": True}
+    flags: options.RequestFlags = {
+        "model": model, "gpu": gpu, "gpus": gpus, "cluster": None, "seq_len": seq_len, "global_batch": global_batch,
+        "dtype": dtype, "optimizer": None, "target": None,
+    }  # fmt: skip
+    common: dict[str, Any] = {"quick": quick, "dry_run": dry_run, "force": True}
+    sets = None
     of_cpu = device == "cpu" and not gpu and source is None and layout is None  # the CPU ranks themselves
 
     def missing(path: Path) -> bool:
@@ -76,18 +79,20 @@ def command(
 
     num_ranks = ranks or gpus or link_ranks.default_ranks()
     if missing(output) and (num_ranks > 1 or not of_cpu):
-        profile_links.command(context, ranks=num_ranks if of_cpu else ranks, gpu=gpu, output=output,
+        profile_links.command(context, ranks=num_ranks if of_cpu else ranks, gpu=gpu, output=output, device=device,
                               resume=resume and _begun(output), **common)  # fmt: skip
     if missing(files["kernels"]):
-        profile.command(context, "kernels", **{**requested, **({"gpus": num_ranks} if of_cpu else {})},
-                        output=files["kernels"], resume=resume and _begun(files["kernels"]), **common)  # fmt: skip
+        here: options.RequestFlags = {**flags, "gpus": num_ranks} if of_cpu else flags
+        profile.run(terminal, "kernels", source, layout, here, None, files["kernels"], device,
+                    resume=resume and _begun(files["kernels"]), **common)  # fmt: skip
     if of_cpu and not dry_run:
         _name_device(terminal, output, files["kernels"])
-        requested |= {"gpus": None, "cluster": str(output), "target": TARGET, "set_": ["top=1"] if quick else None}
+        flags = {**flags, "gpus": None, "cluster": str(output), "target": TARGET}
+        sets = ["top=1"] if quick else None
     if missing(files["memory"]) and not (of_cpu and dry_run):
-        profile.command(context, "memory", **requested, output=files["memory"], **common)
+        profile.run(terminal, "memory", source, layout, flags, sets, files["memory"], device, resume=False, **common)
     if missing(files["storage"]):
-        profile_storage.command(context, folder=folder, output=files["storage"], **common)
+        profile_storage.command(context, folder=folder, output=files["storage"], device=device, **common)
     if not dry_run:
         _name(terminal, output, [path for path in files.values() if _tells(path, output)])
 
