@@ -223,7 +223,7 @@ def test_the_world_is_that_of_the_plan(plan_file: Path) -> None:
     assert (found.nnodes, found.nproc_per_node) == (1, 8)
     with pytest.raises(InputError, match=r"1 x 4 ranks.*runs on 8"):
         nodes(plan_file, nproc_per_node=4, nnodes=1)
-    with pytest.raises(InputError, match="where node 0 is"):
+    with pytest.raises(InputError, match="the address of node 0 is missing"):
         nodes(plan_file, nproc_per_node=4, nnodes=2)
     with pytest.raises(InputError, match="is not one of 2 nodes"):
         nodes(plan_file, nnodes=2, master_addr="n0", node_rank=2)
