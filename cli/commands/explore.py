@@ -24,7 +24,8 @@ def command(
     ] = None,
     model: options.Model = None,
     cluster: options.Cluster = None,
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port [a free one].")] = 0,
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port [a free one].",
+                                    show_default=False)] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check all of it, and serve nothing.", show_default=False)
     ] = False,

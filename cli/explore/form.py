@@ -1,4 +1,4 @@
-"""The page of the explorer: what can be picked and slid, around the answers of a Session."""
+"""The page of the explorer: its choices and sliders, around the answers of a Session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server of `meshwright explore`: on the loopback interface only, for who has the token.
+"""The server of `meshwright explore`: on the loopback interface only, for those who have the token.
 
 starlette and uvicorn (the `explore` extra) are loaded when it starts.
 """
@@ -112,7 +112,7 @@ def _route(answer: Callable[[Ask], Answer], token: str) -> Route:
 def _answered(answer: Callable[[Ask], Answer], body: bytes) -> tuple[HTTPStatus, Answer]:
     """The answer, or what is wrong, in the form of an error of the command line.
 
-    A browser writes failed requests to its console. What a user can choose wrong is no failure of the request.
+    A browser writes failed requests to its console. A wrong choice of the user is no failure of the request.
     """
     try:
         return HTTPStatus.OK, answer(Ask.model_validate_json(body))

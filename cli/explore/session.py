@@ -1,4 +1,4 @@
-"""What an open page asks, answered: its changes priced, searched and drawn."""
+"""Answers to an open page: its changes are priced, searched and drawn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Ask(BaseModel):
-    """What a page sends."""
+    """The request of a page."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -86,7 +86,7 @@ class Session:
         return {"html": render("explored_pipeline.html", chart=self.exploration.pipeline(resolved, candidate))}
 
     def study(self, ask: Ask) -> Answer:
-        """What the step of the layout shown depends on."""
+        """The sensitivity of the step of the layout shown."""
         resolved, _, candidate = self._priced(ask)
         study = self.exploration.sensitivity(resolved, candidate)
         return {"html": render("explored_study.html", binding=binding(study), sensitivity=sensitivity_cells(study))}

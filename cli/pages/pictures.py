@@ -133,7 +133,7 @@ def _boxes(row: NodeRow, shown: int) -> list[NodeBox]:
 
 
 def _where(row: NodeRow, dp: int, cp: int, pp: int) -> str:
-    """`dp 3 cp 1`: what a row does not say, without the axes at 0 alone."""
+    """`dp 3 cp 1`: the coordinates that the row lacks; cp only where it is not 0."""
     stage = f"pp {pp} " if len(row.stages) > 1 else ""
     return f"{stage}dp {dp}{f' cp {cp}' if cp else ''}"
 

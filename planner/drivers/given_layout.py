@@ -36,8 +36,8 @@ def evaluate_resolved(resolved: Resolved, layout_id: str, fidelity: Fidelity = "
 
 
 def compare_layouts(resolved: Resolved, layouts: Sequence[tuple[Layout, Partition | None]]) -> Plan:
-    """The plan of several legal layouts, each priced as `evaluate` prices it. Those that fit come first, then the
-    fastest. Links between nodes count as the slowest of them."""
+    """The plan of several legal layouts, each priced as `evaluate` does on equal links. Those that fit come first, then
+    the fastest. Links between nodes count as the slowest of them."""
     staged = [Staged.of(resolved, layout, partition, simulate=True) for layout, partition in layouts]
     priced = candidates(resolved, staged)
     ordered = sorted(priced, key=lambda candidate: (bool(overflows(resolved, candidate)), candidate.step_s))

@@ -75,8 +75,8 @@ def _interval(resolved: Resolved, layout: Layout, step_s: float) -> dict[str, fl
 
 
 def money(resolved: Resolved, step_s: float) -> dict[str, float | None]:
-    """Days, GPU-hours and dollars of the whole run, where the tokens and the price are known; on spot nodes those that
-    interruptions make of them."""
+    """Days, GPU-hours and dollars of the whole run, where the tokens and the price are known; on spot nodes with the
+    time that interruptions cost."""
     expected = on_spot(resolved)
     tokens, price = resolved.workload.tokens_per_step, resolved.cluster.usd_per_hour
     if expected is not None:

@@ -1,6 +1,7 @@
 """A plan whose numbers change while somebody looks: its layouts priced anew at once, and searched anew beside it.
 
-Changes are those of `what-if --set`, and every price is that of `evaluate` or `plan`.
+Changes are those of `what-if --set`, and every price is that of `evaluate` or `plan`. Where links between
+nodes differ, all count as the slowest.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class Repriced:
 
 
 class Exploration:
-    """The request of a plan, and what changes make of it."""
+    """The request of a plan under changes."""
 
     def __init__(self, plan: Plan) -> None:
-        """Raises InputError where the plan's layouts use groups of nodes as what they are."""
+        """Raises InputError where the plan's layouts treat groups of nodes differently."""
         refuse_groups(plan.best, "explore")
         self.plan = plan
         self._request = resolve(request_from_dict(plan.request))
@@ -101,7 +102,7 @@ class Exploration:
         return trace(resolved, progress=progress, should_stop=lambda: time.monotonic() >= ends_s)
 
     def sensitivity(self, resolved: Resolved, candidate: Candidate) -> Sensitivity:
-        """What the step of a layout depends on."""
+        """The sensitivity of the step of a layout."""
         return sensitivity.run(Question(resolved, held_of(candidate)))
 
     def pipeline(self, resolved: Resolved, candidate: Candidate) -> PipelineChart | None:

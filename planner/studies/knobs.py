@@ -108,7 +108,7 @@ def _node(path: str, label: str, dimension: Dimension, better: Better, field: st
 
 
 def _read_price(resolved: Resolved) -> float | None:
-    """That of the first group, be it assumed."""
+    """The price of a node of the first group, also an assumed one."""
     return resolved.cluster.groups[0].usd_per_node_hour
 
 

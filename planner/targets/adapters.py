@@ -1,8 +1,8 @@
 """Adapters of a plan as peft names them: the modules of the layers of transformers that get one.
 
 transformers 5.24, models/*/modeling_*.py. Families that keep several projections in one module (phi3, gpt_neox, falcon)
-have other adapters than a plan counts. Of a latent attention keys and values share a module, whose one adapter has
-rank x kv_lora_rank elements less than the two that a plan counts.
+have other adapters than a plan counts. Keys and values of a latent attention share a module: its one adapter has
+rank x kv_lora_rank fewer elements than the two that a plan counts.
 """
 
 from __future__ import annotations

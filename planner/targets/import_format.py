@@ -31,7 +31,8 @@ class Format:
     framework: str
     # Release -> the options that it accepts, and a warning where they are those of another one.
     option_list: Callable[[str | None], tuple[OptionList, str]]
-    # (path -> text, options, positional parameters and variables) -> the settings; what is not understood is in `gaps`.
+    # (path -> text, options, positional parameters and variables) -> the settings; the options not understood
+    # are in `gaps`.
     # Raises InputError for broken syntax.
     read: Callable[[Mapping[str, str], OptionList, Sequence[str]], Arguments]
     table: Callable[[OptionList], Table]

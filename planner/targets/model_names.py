@@ -7,7 +7,7 @@ import re
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.model.load import catalogued
 
-# What is appended to the name of a model whose weights were trained further: its shapes stay.
+# Suffixes of models whose weights were trained further: their shapes stay.
 _FURTHER = r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|unsloth-bnb-4bit)$"
 
 

@@ -37,8 +37,11 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.UnaryOp(op=ast.Not()):
             return not value_of(node.operand, names)
         case ast.BoolOp(op=op):
-            parts = (bool(value_of(part, names)) for part in node.values)
-            return all(parts) if isinstance(op, ast.And) else any(parts)
+            for part in node.values:
+                operand = value_of(part, names)
+                if bool(operand) != isinstance(op, ast.And):
+                    break
+            return operand
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
             return _COMPARED[type(op)](value_of(left, names), value_of(right, names))
         case ast.BinOp(op=ast.Mult() | ast.Add() | ast.Sub() | ast.FloorDiv()):

@@ -46,7 +46,7 @@ class Recipe:
     doubts: list[Doubt] = field(default_factory=list)
 
     def put(self, option: str, given: Given) -> None:
-        """Sets an option; what was in the block of that name is gone."""
+        """Sets an option; the former content of a block of that name is dropped."""
         self.given = {name: value for name, value in self.given.items() if not name.startswith(f"{option}.")}
         self.given[option] = given
 

@@ -23,7 +23,8 @@ HARMLESS = (
     r"^[_#]|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
     r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
     r"zero_force|prescale|wall_clock|gradient|communication|curriculum|train_iters|micro_batch_size_per_gpu|"
-    r"activation_checkpointing|local_rank|model_dtype|memory_breakdown|pipeline\.(seed_layers|use_reentrant)$|sparse_gradients|seq_parallel_comm)"
+    r"activation_checkpointing|local_rank|model_dtype|memory_breakdown|pipeline\.(seed_layers|use_reentrant)$|"
+    r"sparse_gradients|seq_parallel_comm)"
 )
 
 

@@ -184,7 +184,7 @@ def _read_together(files: Mapping[str, str], options: OptionList, given: Sequenc
     arguments = Arguments()
     if modules:
         arguments.add(read_modules(modules, options, given, "ConfigContainer", BASES), next(iter(modules)))
-    for path in files.keys() - modules.keys():
+    for path in (path for path in files if path not in modules):  # the last one given wins
         arguments.add(read_config(path, files[path], options), path)
     return arguments
 

@@ -33,7 +33,8 @@ _KINDS = {
 }  # fmt: skip
 _CHANGES = {
     r"auto_find_batch_size": "a batch that follows the memory",
-    r"beta|loss_type|rpo_alpha|max_prompt_length|max_completion_length|num_generations|temperature|reward_.*|use_vllm|vllm_.*|"
+    r"beta|loss_type|rpo_alpha|max_prompt_length|max_completion_length|num_generations|temperature|reward_.*|"
+    r"use_vllm|vllm_.*|"
     r"ref_model.*|kl_coef|num_ppo_epochs|response_length|simpo_gamma|desirable_weight":
         "preferences or rewards: passes beside those of a training step",
     r"parallelism_config(\..*)?": "degrees in another block: give them in the accelerate file",

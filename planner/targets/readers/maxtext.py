@@ -220,7 +220,8 @@ READER = Reader(
             r"moe_mlpw|.*_proj|mla_|reuse|max_num|add_|stack|goodput|collect|vertex|monitor|num_slices|dropout|image_pl|"
             r"allow_split|sharding_tol|checkpoint|async|save|load|force|per_device_eval|tile|w[io]_tile|num_vocab|"
             r"global_parameter_scale|attn_logits|final_logits|topk_routing|decode|prefill|inference|ar_cache|kv_quant|"
-            r"quant|replicate|matmul|activations_in|constant|te_|act_quant|bwd_|z_loss|dtype_|sa_|max_segments|mlp_activations_limit|dataset_type|record|causal|chunk|rl)"
+            r"quant|replicate|matmul|activations_in|constant|te_|act_quant|bwd_|z_loss|dtype_|sa_|max_segments|"
+            r"mlp_activations_limit|dataset_type|record|causal|chunk|rl)"
         ),
     ),
     compared=lambda facts: Compared("any", {"fix": {"pp": 1, "etp": 1, "offload": facts["offload"]}}),

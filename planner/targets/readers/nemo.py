@@ -138,7 +138,7 @@ def _prepared(document: Document, arguments: Arguments) -> Document:
 
 
 def _modernise(arguments: Arguments) -> None:
-    """Notes the form of the weights, and that the rest of the files says nothing of training."""
+    """Notes the form of the weights."""
     given = arguments.settings
     if not given.get("model.megatron_amp_O2") and str(given.get("trainer.precision")) not in ("32", "32-true", "None"):
         arguments.notes.append("without megatron_amp_O2 weights are in fp32: priced as mixed precision")
@@ -177,8 +177,10 @@ READER = Reader(
                 "a layout or positions that are not read",
         },
         harmless=(
-            r"^(run|name|env_vars|s3_|restore_from|exp_manager|defaults|hydra|tokenizer|cluster_type|base_results|trainer|model\.(data|"
-            r"optim|tokenizer|nsys|restore|mcore|resume|make_vocab|pre_process|post_process|persist|init_method|precision|wgrad_deferral|use_te_rng|"
+            r"^(run|name|env_vars|s3_|restore_from|exp_manager|defaults|hydra|tokenizer|"
+            r"cluster_type|base_results|trainer|model\.(data|"
+            r"optim|tokenizer|nsys|restore|mcore|resume|make_vocab|pre_process|post_process|persist|init_method|"
+            r"precision|wgrad_deferral|use_te_rng|"
             r"use_scaled|ffn_dropout|apply_query|do_layer_norm|openai|normalize|attention_type|overlap_p2p|batch_p2p|"
             r"native_amp|hysteresis|fp32_residual|fp16_lm|grad_|gradient_|bias_|masked|get_attention|apply_rope|seed|"
             r"use_cpu|onnx|apex|sync_batch|transformer_engine|fp8_|reduce_amax|use_emha|ub_|use_flash|gc_|sharp|"

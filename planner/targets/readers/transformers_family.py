@@ -79,7 +79,7 @@ def modernise(arguments: Arguments) -> None:
             _same_numbers(arguments, file, arguments.files[name])
     for name in (*_SAME.values(), "lora_r", "lora_rank", "micro_batch_size"):
         if isinstance(number := arguments.settings.get(name), int) and number < 1:
-            _contradiction(arguments, name, f"`{number}` is not 1 or more")
+            _contradiction(arguments, name, f"`{number}` is not 1 or more", hint="")
 
 
 def _same_numbers(arguments: Arguments, file: Mapping[str, Any], path: str) -> None:
@@ -91,9 +91,9 @@ def _same_numbers(arguments: Arguments, file: Mapping[str, Any], path: str) -> N
             _contradiction(arguments, name, text)
 
 
-def _contradiction(arguments: Arguments, name: str, text: str) -> None:
+def _contradiction(arguments: Arguments, name: str, text: str, hint: str = "keep one") -> None:
     arguments.problems.append(FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0),
-                                           field=name, hint="" if "not 1" in text else "keep one"))  # fmt: skip
+                                           field=name, hint=hint))  # fmt: skip
 
 
 def sharding() -> Entry:
@@ -146,9 +146,8 @@ def recompute(option: str = "gradient_checkpointing", *, unless: str = "") -> En
         given = settings.get(option, False) if not unless else not settings.get(unless, False)
         if given not in (True, False, None):
             raise NoCounterpartError(f"{option} `{given}` has no counterpart in a plan: saved activations elsewhere")
-        files = (settings.get(name) for name in (CONFIG_FILE,))
-        of_file = any(isinstance(file, Mapping) and file["facts"].get("recompute", {}).get("mode") == "full"
-                      for file in files)  # fmt: skip
+        file = settings.get(CONFIG_FILE)
+        of_file = isinstance(file, Mapping) and file["facts"].get("recompute", {}).get("mode") == "full"
         full = bool(given) or of_file or any(settings.get(name) is True for name in blocks)
         return {"recompute": {"mode": "full" if full else "none"}}
 

@@ -126,11 +126,10 @@ def test_a_search_and_its_list(address: str, session: Session) -> None:
     sets = ["gpus=8", "gpu.memory.capacity=x2"]
     asked(address, "price", sets=sets)
     found = asked(address, "search", sets=sets)
-    best = mw.plan(model="llama-3.1-8b", cluster="dgx-h100:1", global_batch=64, fix={"pp": 2}, top=3).best
     assert "Proven" in found["html"]
     listed = session.lists[found["listed"]]
     assert len(listed) == 3
-    assert listed[0].layout.num_gpus == best.to_layout().num_gpus == 8
+    assert listed[0].layout.num_gpus == 8
     curve = asked(address, "frontier", sets=sets)["html"]
     assert "that none beats in time and memory" in curve
 

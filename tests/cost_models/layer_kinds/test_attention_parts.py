@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from meshwright.cost_models.layouts import Layout
+from meshwright.cost_models.layer_kinds.attention import add_attention
+from meshwright.cost_models.layouts import Layout, Layouts
+from meshwright.cost_models.quantities.operation_builder import Builder
 from meshwright.cost_models.quantities.operations import LayerOperations
+from meshwright.cost_models.quantities.shards import Shard
 from meshwright.cost_models.specs.model import Attention, Layer, ModelSpec
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.model.huggingface import read_config
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.load import load_stack
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.gemma4.modeling_gemma4 import Gemma4TextAttention
 from transformers.models.step3p7.modeling_step3p7 import Step3p7Attention
@@ -146,3 +151,23 @@ def test_lists_of_step_may_have_entries_for_prediction_modules() -> None:
     assert (spec.num_layers, spec.mtp_layers) == (2, 3)
     assert (spec.rope_theta, spec.window_rope_theta, spec.partial_rotary_factor) == (5e6, 1e4, 0.5)
     assert [kind.is_moe for kind in spec.kinds] == [False, True]
+
+
+def test_softmax_in_steps_where_heads_do_not_suit_the_fused_kernel() -> None:
+    """16 heads over tp 8: one sequence leaves two squares of scores to a rank, two leave the four that Megatron-LM's
+    kernel wants. torch: cast (2 to 4 bytes a score), scale, mask and softmax (8 each), cast back; gradients likewise,
+    and the softmax reads its result (4). The fused kernel moves 4 and 6, which the surface has."""
+    (model, _), tokens = load_model("gpt-h1024-l12"), 1024
+    attention = model.kinds[0].attention
+    assert attention is not None
+    layouts = Layouts.of([Layout(tp=8, micro_batch=number) for number in (1, 2)])
+    workload = Workload(seq_len=tokens, global_batch=8)
+    builder = Builder(model, workload, load_stack("megatron-lm"), Shard.of(layouts, model, workload))
+    ops = LayerOperations(name="layer")
+    ops.kernels = np.zeros(2)
+    add_attention(builder, ops, attention)
+    steps = next(traffic for traffic in ops.traffic if traffic.name == "softmax in steps")
+    scores = 2 * tokens**2
+    assert steps.forward_bytes.tolist() == [(6 + 3 * 8 + 6 - 4) * scores, 0]
+    assert steps.backward_bytes.tolist() == [(6 + 3 * 8 + 4 + 6 - 6) * scores, 0]
+    assert ops.kernels.tolist() == [4, 0]

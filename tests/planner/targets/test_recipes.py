@@ -50,6 +50,8 @@ OTHERS = {
                           "tp2-nosp-cp2r-dp2-mbs2-z1-rnone"),
     "an option of the same config": ("    cfg = base()\n    cfg.train.micro_batch_size = cfg.train.global_batch_size\n"
                                      "    cfg.train.global_batch_size = 8\n", ""),
+    "an operand of a choice": ("    cfg = base()\n    cfg.train.micro_batch_size = None or 4\n",
+                               "tp2-nosp-dp4-mbs4-z1-rnone"),
     "a block anew": ("    cfg = base()\n    cfg.ddp = DistributedDataParallelConfig()\n"
                      "    cfg.optimizer.use_distributed_optimizer = False\n", "tp2-nosp-dp4-mbs2-z0-rnone"),
 }  # fmt: skip
