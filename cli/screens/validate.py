@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ...planner.accuracy.outcome import ErrorStatistics, RunOutcome
-    from ...planner.accuracy.summary import StepTimeErrors, Summary, Validation
+    from ...planner.accuracy.summary import RowsNotPriced, StepTimeErrors, Summary, Validation
     from ...planner.accuracy.sweeps import ChoiceStatistics, Sweep
 
 _MOST_ASSUMPTIONS = 12
@@ -27,6 +27,11 @@ _CLASSES = (("moe", "#d55e00", "mixture of experts"), ("fsdp", "#009e73", "dense
 def screen(validation: Validation, *, rows: bool) -> Iterator[RenderableType]:
     """Every run, then the errors in groups, memory, sweeps and what was assumed."""
     summary = validation.summary
+    if validation.not_priced:
+        yield from _not_priced(validation.not_priced)
+        if not validation.rows:
+            return
+        yield ""
     if rows:
         yield _rows_table(validation.rows)
         yield ""
@@ -44,6 +49,12 @@ def screen(validation: Validation, *, rows: bool) -> Iterator[RenderableType]:
         yield ""
         yield from _sweeps(validation.groups, summary.choice)
     yield from _assumptions(summary)
+
+
+def _not_priced(files: Sequence[RowsNotPriced]) -> Iterator[RenderableType]:
+    """Rows of each file that are read and checked, and that nothing predicts."""
+    lines = [[form.file, f"{form.rows:,}", form.kind, f"not priced: {form.reason}"] for form in files]
+    yield table("file", "rows", "kind", "prediction", rows=lines, right=("rows",))
 
 
 def folds_screen(folds: Mapping[str, ErrorStatistics]) -> Iterator[RenderableType]:

@@ -82,6 +82,12 @@ def calibrate(
     cases = list(read_cases(paths, problems))
     if problems.count and not (keep_going and cases):
         raise problems.error()
+    if problems.not_priced and not cases:
+        kinds = sorted({f"{rows.kind}: {rows.reason}" for rows in problems.not_priced})
+        raise InputError(
+            f"no training run in these files, but {'; '.join(kinds)}",
+            hint="docs/concepts/trust.md has the fields of a run",
+        )
     used = Used.of(cases)
     if len(used.cases) < LEAST_RUNS:
         raise too_few(len(cases), used)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from ...profiles.io.folders import PUBLISHED
 from ...profiles.io.reader import read_document
 from .case import read_case
 from .row import Case, RowReader, Unpriced
+from .unpriced_forms import NotPriced, form_of, read_unpriced
 
 _MOST_PROBLEMS = 200  # shown; beyond that a file is of another kind altogether
 _LARGEST_ROW = 1 << 24  # characters
@@ -49,6 +51,8 @@ class Problems:
     count: int = 0
     # Rows that are right, and that lack what a prediction needs.
     unpriced: list[Unpriced] = field(default_factory=list)
+    # Rows that are right, of forms that no cost model prices -> how many.
+    not_priced: Counter[NotPriced] = field(default_factory=Counter)
 
     def add(self, problems: Sequence[FieldProblem]) -> None:
         self.count += len(problems)
@@ -62,13 +66,19 @@ class Problems:
 
 def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | None = None) -> Iterator[Case]:
     """The runs of all files; a row with a problem is left out, and the problem goes to `problems`, as does a row that
-    lacks what a prediction needs."""
-    read: Callable[[RowReader], Case | Unpriced | None] = read_case
-    for run in read_rows(paths, read, problems, progress):
+    lacks what a prediction needs or is of a form that none prices."""
+    for run in read_rows(paths, _read_run, problems, progress):
         if isinstance(run, Unpriced):
             problems.unpriced.append(run)
+        elif isinstance(run, NotPriced):
+            problems.not_priced[run] += 1
         elif isinstance(run, Case):
             yield run
+
+
+def _read_run(row: RowReader) -> Case | Unpriced | NotPriced | None:
+    form = form_of(row)
+    return read_unpriced(row, form) if form else read_case(row)
 
 
 def read_rows(
@@ -210,5 +220,3 @@ def _json_array(path: Path, lines: IO[str], first: str, number: int, problems: P
             problems.add([FieldProblem("not valid JSON: a row that never ends", file=str(path), line=start, hint=hint)])
             return
         text += more
-
-

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from .outcome import ErrorStatistics, RunOutcome, error_statistics
 from .sweeps import ChoiceStatistics, Sweep, sweeps_of
+from .unpriced_forms import NotPriced
 
 MEMORY_MISS = 0.05  # predicting that much too little memory promises a run that dies
 Statistics = TypeVar("Statistics")
@@ -95,6 +96,13 @@ class Summary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowsNotPriced(NotPriced):
+    """Rows of a file that are right, and of a form that no cost model prices."""
+
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validation:
     """The result of `validate`."""
 
@@ -102,6 +110,7 @@ class Validation:
     groups: tuple[Sweep, ...]
     summary: Summary
     problems: tuple[str, ...]  # faults of runs that were left out; the rest was judged
+    not_priced: tuple[RowsNotPriced, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -110,15 +119,23 @@ class Validation:
             "groups": [asdict(sweep) for sweep in self.groups],
             "summary": asdict(self.summary),
             "problems": list(self.problems),
+            "not_priced": [asdict(rows) for rows in self.not_priced],
         }
 
 
-def validation(outcomes: Sequence[RunOutcome], problems: Sequence[str] = (), *, core: bool = False) -> Validation:
-    """Groups and summary of the runs. core: the groups of the summary count core rows only, sweeps as they are."""
+def validation(
+    outcomes: Sequence[RunOutcome], problems: Sequence[str] = (), not_priced: Mapping[NotPriced, int] | None = None,
+    *, core: bool = False,
+) -> Validation:  # fmt: skip
+    """Groups and summary of the runs. core: the groups of the summary count core rows only, sweeps as they are.
+
+    not_priced: numbers of rows of each form that no cost model prices.
+    """
     sweeps = sweeps_of(outcomes)
     return Validation(
-        rows=tuple(outcomes), groups=sweeps, summary=_summary(outcomes, sweeps, core=core), problems=tuple(problems)
-    )
+        rows=tuple(outcomes), groups=sweeps, summary=_summary(outcomes, sweeps, core=core), problems=tuple(problems),
+        not_priced=tuple(RowsNotPriced(**asdict(form), rows=rows) for form, rows in (not_priced or {}).items()),
+    )  # fmt: skip
 
 
 def _summary(outcomes: Sequence[RunOutcome], sweeps: Sequence[Sweep], *, core: bool) -> Summary:

@@ -52,9 +52,9 @@ def validate(
     cases = read_cases(list(paths) or shipped_files(), problems, progress)
     outcomes = [outcome(case, _software(software, case)) for case in cases]
     outcomes += [_not_priced(row) for row in problems.unpriced]
-    if problems.count and not (keep_going and outcomes):
+    if problems.count and not (keep_going and (outcomes or problems.not_priced)):
         raise problems.error()
-    return validation(outcomes, [str(problem) for problem in problems.first], core=core)
+    return validation(outcomes, [str(problem) for problem in problems.first], problems.not_priced, core=core)
 
 
 def _software(software: Mapping[str, StackSpec], case: Case) -> StackSpec | None:
@@ -151,5 +151,3 @@ def peak_memory(case: Case, ledger: Ledger, rates: Rates) -> float:
     else:
         most = max(totals)
     return most + float(reserved_memory.fixed_bytes(ledger, rates)[0]) if kind == "nvidia-smi" else most
-
-
