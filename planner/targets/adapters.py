@@ -1,8 +1,8 @@
-"""Adapters of a plan as peft names them: the modules of the layers of transformers that get one.
+"""Maps the adapters of a plan to peft's module names in the layers of transformers.
 
-transformers 5.24, models/*/modeling_*.py. Families that keep several projections in one module (phi3, gpt_neox, falcon)
-have other adapters than a plan counts. Keys and values of a latent attention share a module: its one adapter has
-rank x kv_lora_rank fewer elements than the two that a plan counts.
+Source: transformers 5.24, models/*/modeling_*.py. Families that fuse several projections in one module (phi3,
+gpt_neox, falcon) get other adapters than a plan counts. In latent attention keys and values share a module. Its one
+adapter has rank x kv_lora_rank fewer elements than the two that a plan counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .options import Facts
 
 # Projection -> its module.
 _MODULES = {name: f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")}
-# The same where a latent attention compresses queries, keys and values: the up projections.
+# The same for latent attention, which compresses queries, keys and values: the up projections.
 _LATENT = {**_MODULES, "q": "q_b_proj", "k": "kv_b_proj", "v": "kv_b_proj"}
 _FAMILIES = ("llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3", "granite", "olmo2", "qwen2", "qwen2_moe",
              "qwen3", "qwen3_moe", "gpt_oss")  # fmt: skip
@@ -36,14 +36,14 @@ def modules(model: ModelSpec, lora: Lora) -> list[str]:
 
 
 def cannot_name(model: ModelSpec, lora: Lora | None) -> list[str]:
-    """A sentence where a plan has adapters of modules whose names are not known."""
+    """Problems of adapters whose module names are unknown."""
     if lora is None:
         return []
     latent = model.family in _LATENT_FAMILIES
     if latent and ("k" in lora.targets) != ("v" in lora.targets):
-        return ["workload.lora: keys and values come out of one module (kv_b_proj): both get an adapter, or neither"]
+        return ["workload.lora: one module (kv_b_proj) makes keys and values, so both get an adapter or neither"]
     known = latent or model.family in _FAMILIES
-    return [] if known else [f"workload.lora: it is not known which modules of {model.family} a plan's adapters are"]
+    return [] if known else [f"workload.lora: the modules of {model.family} that hold these adapters are unknown"]
 
 
 def facts(rank: int, names: Iterable[str], base_dtype: str) -> Facts:

@@ -1,4 +1,4 @@
-"""No target: every layout that is legal, whoever can run it."""
+"""The target `any`: every legal layout, whether or not a framework runs it."""
 
 from .base import Target
 

@@ -1,4 +1,4 @@
-"""The words of a command line as typed options, and what a reader of launch configs finds beside them."""
+"""Parses a command line into typed options and holds all results of reading a launch config."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...errors import FieldProblem
 from .option_lists import Option, OptionList
 from .shell.values import marks, shown
 
-# Options of torchrun that say how many ranks there are.
+# Options of torchrun that set the number of ranks.
 LAUNCHER = {"--nnodes": "num_nodes", "--nproc-per-node": "gpus_per_node"}
 _IGNORED = ("--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id",
             "--tee", "--log-dir", "--max-restarts", "--standalone", "--role")  # fmt: skip
@@ -29,7 +29,7 @@ class Arguments:
     files: dict[str, str] = field(default_factory=dict)
     # Option that the release does not have -> line.
     unknown: dict[str, int] = field(default_factory=dict)
-    # Those of them that are switched off.
+    # The unknown options that are switched off.
     off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
     ranks: dict[str, int] = field(default_factory=dict)
@@ -37,15 +37,15 @@ class Arguments:
     environment: dict[str, str] = field(default_factory=dict)
     # Values that cannot be read.
     problems: list[FieldProblem] = field(default_factory=list)
-    # Values that the release does not know, and values that only a run or its user could give.
+    # Values that the release does not know, and values that only a run or its user can give.
     unclear: list[FieldProblem] = field(default_factory=list)
-    # What is not understood and may change the layout, the model or the batch; filled by an import.
+    # Options that are not understood and may change the layout, the model or the batch. An import fills this list.
     gaps: list[FieldProblem] = field(default_factory=list)
-    # A sentence for each fact that is taken although nothing states it.
+    # One sentence per assumed fact.
     notes: list[str] = field(default_factory=list)
     # The script that the command starts, with its folder; "" where there is none.
     program: str = ""
-    # Name -> text of files that the command reads: given beside it, or written by it.
+    # Name -> text of files that the command reads. They were passed with it, or the script writes them.
     texts: dict[str, str] = field(default_factory=dict)
 
     def record(self, option: Option, value: Any, line: int, path: str) -> None:
@@ -92,9 +92,9 @@ class Arguments:
 def read_words(
     words: Sequence[tuple[str, int]], options: OptionList, arguments: Arguments, path: str
 ) -> list[tuple[str, int]]:
-    """The options in (word, line), typed as `options` says. Wrong values become problems, unknown options are listed.
+    """Parses options from (word, line) by the types in `options`. Wrong values become problems.
 
-    Returns the words that belong to no option and are not known: they may hold further options.
+    Returns the unknown words that belong to no option. They may hold further options.
     """
     position, loose = 0, []
     while position < len(words):
@@ -131,7 +131,7 @@ def read_words(
 
 
 def launcher_name(name: str) -> str:
-    """torchrun takes every option in two spellings."""
+    """An option of torchrun with hyphens: torchrun accepts hyphens and underscores."""
     return name.replace("_", "-")
 
 
@@ -147,7 +147,7 @@ def _takes(option: Option | None, name: str, have: int, word: str) -> bool:
 
 
 def _typed(option: Option, words: list[str]) -> Any:
-    """The value of an option; a word that is not of its type stays as it is."""
+    """The typed value of an option. A word of another type is returned unchanged."""
     if option.kind == "flag":
         return True
     values = [_converted(word, option.kind) for word in words]

@@ -32,11 +32,11 @@ class Trainer:
     config: LaunchConfig | None
     # (setup, header lines, options of the release) -> the files and the command. Pure.
     job: Callable[[Setup, tuple[str, ...], OptionList | None], Job]
-    # A sentence for each part of a model and its training that a release cannot express in any layout.
+    # One sentence per part of a model or its training that a release cannot express in any layout.
     cannot_build: Callable[[ModelSpec, Workload, OptionList | None], list[str]] = lambda model, workload, options: []
-    # (setup, options of the release) -> (fields, sentence) of each reason why an older release cannot run its layout.
+    # (setup, options of the release) -> (fields, sentence) per reason why an older release cannot run its layout.
     cannot_run: Callable[[Setup, OptionList | None], list[tuple[tuple[str, ...], str]]] = lambda setup, options: []
-    # Technique -> why it cannot train by it with these knobs in any layout, None where it can.
+    # Technique -> why the framework cannot train by it with these knobs in any layout, or None.
     techniques: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
 
@@ -47,27 +47,26 @@ class Target:
     name: str
     # One line for screens.
     summary: str
-    # The software stack that it runs on by default.
+    # Its default software stack.
     stack: str
-    # The release and the files of the framework where the rules were read.
+    # The release and the files of the framework that the rules come from.
     source: str
     rules: tuple[Rule, ...] = ()
-    # Field of PLAIN_AXES (switch_options.py) -> the codes that a search compares, where the target has it.
+    # Field of PLAIN_AXES (switch_options.py) that the target has -> the codes that a search compares.
     axes: Callable[[Problem], Mapping[str, tuple[int, ...]]] = lambda problem: {}
-    # What a plan may choose about stages. `even`: nothing; `layers`: the layers of each chunk; `recompute`: also how
-    # many of them recompute.
+    # The freedom of a plan in cutting stages. `even`: none; `layers`: the layers of each chunk; `recompute`: also the
+    # number of layers that recompute.
     stages: Literal["even", "layers", "recompute"] = "even"
-    # The target on which it is built and whose layouts it runs, "" for none: the two are one row where targets are
-    # compared.
+    # The target that it is built on and whose layouts it runs, "" for none. A comparison shows the two as one row.
     built_on: str = ""
     # Whether each layer can have its own strategy.
     layerwise: bool = False
-    # None where nothing is written: plans for any software.
+    # None where no files are written: plans for any software.
     trainer: Trainer | None = None
 
     @property
     def config(self) -> LaunchConfig | None:
-        """Its launch config, None where the plan itself is read or nothing is written."""
+        """Its launch config; None where it reads the plan itself or has no files."""
         return self.trainer.config if self.trainer is not None else None
 
     @property
@@ -76,12 +75,12 @@ class Target:
         return self.trainer.framework if self.trainer is not None else self.name
 
     def compared(self, problem: Problem, fix: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-        """Field of PLAIN_AXES -> the codes that a search compares: those of `axes`, or the one that a request fixes."""
+        """Field of PLAIN_AXES -> the codes that a search compares: those in `axes`, or the one that a request fixes."""
         fixed = {name: (encode(name, fix[name]),) for name in PLAIN_AXES if name in fix}
         return {**self.axes(problem), **fixed}
 
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:
-        """([layouts] whether the target can execute each, the first reason why it cannot)."""
+        """Returns ([layouts] mask of executable layouts, the first reason against the others)."""
         reasons: list[str | None] = [None] * len(columns)
         mask = np.ones(len(columns), dtype=bool)
         for rule in self.rules:
@@ -98,20 +97,20 @@ class Target:
 
     @property
     def runs_plans(self) -> bool:
-        """Whether it runs the plan itself, so that a user can add nothing that it lacks by a script or a model."""
+        """Whether it runs the plan itself. A user's script or model then cannot supply missing features."""
         return self.trainer is not None and self.trainer.config is None
 
     def cannot_build(self, model: ModelSpec, workload: Workload) -> list[str]:
-        """A sentence for each part of a model and its training that its newest release cannot express in any layout."""
+        """One sentence per part of a model or its training that its newest release cannot express in any layout."""
         if self.trainer is None:
             return []
         options = option_list(self.name)[0] if self.trainer.config is not None else None
         return self.trainer.cannot_build(model, workload, options)
 
     def cannot_train(self, problem: Problem) -> list[str]:
-        """A sentence for each reason why it trains a model in no layout: techniques, knobs, parts of the model.
+        """One sentence per reason why it cannot train a model in any layout: techniques, knobs, parts of the model.
 
-        Empty for a target without software: its plans are priced, and nobody trains by them.
+        Empty for a target without software: its plans are only priced.
         """
         if self.trainer is None:
             return []
@@ -124,7 +123,7 @@ class Target:
         return out + self.cannot_build(problem.model, problem.workload)
 
     def cannot_split(self, partition: Partition | None) -> str | None:
-        """Why it cannot run stages of one's own; None where it can, and for the stages of a layout (None)."""
+        """Why it cannot run a custom partition; None where it can, and for the default partition (None)."""
         if partition is None or self.stages == "recompute":
             return None
         if self.stages == "even":

@@ -1,4 +1,4 @@
-"""Are the files of a folder right? Read against the option lists, the rules of the target, and the plan beside them."""
+"""Checks emitted files against the option lists, the rules of the target, and the plan in the same folder."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ class Checked:
     framework: str
     problems: list[FieldProblem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    # None where the files do not say on how many GPUs they run, or their degrees make no layout.
+    # None where the files state no number of GPUs, or their degrees make no layout.
     layout: Layout | None = None
-    # 0 where the files do not say.
+    # 0 where the files state none.
     num_gpus: int = 0
-    # Options of the files that neither the plan nor a rule says anything about.
+    # Options of the files that neither the plan nor a rule covers.
     not_judged: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Folder:
-    """An emitted folder, and everything that its files are held to."""
+    """An emitted folder, and the references that its files are compared with."""
 
     target: Target
     config: LaunchConfig
-    # The options of the release that the files are for.
+    # The options of the files' release.
     options: OptionList
     # Name -> text.
     files: Mapping[str, str]
-    # The plan beside the files, None if it is missing or damaged.
+    # The plan in the folder; None if it is missing or damaged.
     plan: Plan | None
-    # The layout of the plan that the files are for, from 1.
+    # The number of the plan's layout in the files, from 1.
     choice: int
 
     @cached_property
@@ -78,7 +78,7 @@ class _Folder:
 
 
 def check_files(files: Mapping[str, str], to: str | None = None, version: str | None = None) -> Checked:
-    """Checks an emitted folder (name -> text). Raises InputError if it is the folder of no target."""
+    """Checks an emitted folder (name -> text). Raises InputError if it belongs to no target."""
     name = to or target_of(files)
     target = load_target(name)
     if target.trainer is None:
@@ -114,7 +114,7 @@ def _unknown(folder: _Folder, given: Arguments) -> list[FieldProblem]:
 
 
 def _conflicts(folder: _Folder, given: Arguments) -> list[FieldProblem]:
-    """The rules that options and environment break together."""
+    """The rules broken by options and environment in combination."""
     environment = {**folder.launch.environment, "before_blackwell": _before_blackwell(folder.setup)}
     problems = []
     for name, text in folder.config.conflicts(given.settings, environment):
@@ -128,9 +128,9 @@ def _conflicts(folder: _Folder, given: Arguments) -> list[FieldProblem]:
 
 
 def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Checked:
-    """Holds the layout, model and batch that the options state together to the rules and to the plan beside them.
+    """Compares the layout, model and batch in the options with the rules and with the plan in the folder.
 
-    Options with a problem are read as planned, because their value would only repeat the problem.
+    An option with a known problem is read as planned. Its own value would repeat the problem.
     """
     known, setup = checked.problems, folder.setup
     if known and setup is None:
@@ -165,7 +165,7 @@ def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Check
 
 
 def _first_of_lines(problems: list[FieldProblem], known: list[FieldProblem]) -> list[FieldProblem]:
-    """The first problem of each line that has no known one: further problems follow from it."""
+    """The first new problem of each line without a known one. Later problems of a line follow from its first."""
     lines = {(problem.file, problem.line) for problem in known}
     first = []
     for problem in problems:
@@ -176,9 +176,9 @@ def _first_of_lines(problems: list[FieldProblem], known: list[FieldProblem]) -> 
 
 
 def _facts(places: Places, settings: Settings) -> tuple[Facts | None, list[FieldProblem]]:
-    """(the facts that the settings state, the problems of entries that cannot be read).
+    """Returns (the facts in the settings, the problems of unreadable entries).
 
-    Such an entry is taken as planned. Without a plan there are no facts then.
+    An unreadable entry is taken as planned. Without a plan there are then no facts.
     """
     facts: Facts = {}
     planned_facts: Facts = {}
@@ -203,7 +203,7 @@ def _line_with(files: Mapping[str, str], name: str) -> int:
 
 
 def _near(given: Arguments, name: str) -> int:
-    """The line of an option, else of the block that it belongs to."""
+    """The line of an option, or else of its block."""
     block = name.partition(".")[0]
     return given.lines.get(name) or min((line for key, line in given.lines.items() if key.startswith(block)), default=0)
 
@@ -215,7 +215,7 @@ def _version_of(files: Mapping[str, str], trainer: Trainer) -> str | None:
 
 
 def _plan(files: Mapping[str, str]) -> tuple[Plan | None, int, list[FieldProblem]]:
-    """The plan beside the files, the choice that launch.sh names, and what is wrong with the plan."""
+    """The plan in the folder, the choice in launch.sh, and the problems of the plan."""
     if "plan.json" not in files:
         return None, 1, []
     header = re.search(r"^# Plan \w+, layout (\d+)\.", files.get("launch.sh", ""), re.MULTILINE)
@@ -234,7 +234,7 @@ def _before_blackwell(setup: Setup | None) -> str:
 
 
 def _num_gpus(facts: Facts, folder: _Folder) -> int:
-    """Ranks that the files start. Raises InputError where they contradict one another."""
+    """The number of ranks that the files start. Raises InputError where the files disagree."""
     ranks = folder.launch.ranks
     counts = {}
     if "num_nodes" in ranks and "gpus_per_node" in ranks:
@@ -250,7 +250,7 @@ def _num_gpus(facts: Facts, folder: _Folder) -> int:
 
 
 def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
-    """Model and batch of the files, else of the plan; None if neither gives them."""
+    """Model and batch of the files, or else of the plan; None if neither gives them."""
     plan = folder.plan
     model: ModelSpec | None = None
     described = request_part(facts, "model")
@@ -270,7 +270,7 @@ def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
 
 
 def _broken_rules(folder: _Folder, facts: Facts, layout: Layout, places: Places) -> list[FieldProblem]:
-    """The rules of every layout that this one breaks, else those of the target."""
+    """The general rules that this layout breaks, or else those of the target."""
     problem = _problem(folder, facts, layout)
     if problem is None:
         return []

@@ -1,4 +1,4 @@
-"""Reads config modules in Python without running them: the options that a function gives to its container."""
+"""Reads config modules in Python without running them: the options that a function passes to its container."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .options import Settings
 from .python_values import name_of, value_of
 from .recipes import Follower, Given, Recipe
 
-# Name of the function of a module that sets rotary positions, and the setting that holds its text.
+# The function that sets rotary positions, and the setting that holds its text.
 ROTATED = "rotated"
 # The setting that holds the name of a model of the Hugging Face Hub.
 HUB_MODEL = "model.hf_model_id"
 _HUB_CALLS = ("from_hf_pretrained", "from_hf_config")
-# Blocks that say something by being there.
+# Blocks whose presence alone is a setting.
 _WHOLE = ("peft",)
 _RECOMPUTATION = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory budget", "None": "none"}
 
@@ -41,9 +41,9 @@ def read_config_module(
     path: str, text: str, options: OptionList, container: str, function: str | None = None,
     beside: Mapping[str, str] | None = None, bases: Mapping[str, Settings] | None = None,
 ) -> Arguments:  # fmt: skip
-    """The options that a function of the module gives to `container(...)`, or sets on one that it got elsewhere.
+    """The options that a function of the module passes to `container(...)`, or sets on a container made elsewhere.
 
-    function: its name; None: the only one that does. beside: path -> text of modules that it may call; bases: function
+    function: its name; None: the only such function. beside: path -> text of modules that it may call. bases: function
     of the framework -> the options of the container that it returns.
     """
     modules = {where: _module(where, other) for where, other in {path: text, **(beside or {})}.items()}
@@ -73,7 +73,7 @@ def read_config_module(
 
 def read_modules(files: Mapping[str, str], options: OptionList, given: Sequence[str], container: str,
                  bases: Mapping[str, Settings] | None = None) -> Arguments:  # fmt: skip
-    """The options of the first of several modules; given: the name of the function that makes the config."""
+    """The options of the first module; given: the name of the function that makes the config."""
     (path, text), *others = files.items()
     return read_config_module(path, text, options, container, given[0] if given else None, dict(others), bases)
 
@@ -89,7 +89,7 @@ def _which(path: str, function: str | None, makers: list[str], container: str) -
 
 
 def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings], path: str) -> None:
-    """The options of the config that a recipe starts from, where a function of the framework makes it."""
+    """The options of the base config of a recipe, where a function of the framework makes it."""
     base = recipe.given.pop("", None)
     if base is None:
         return
@@ -103,7 +103,7 @@ def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings], 
 
 
 def _family(tree: ast.Module, path: str) -> str:
-    """The family of models of torchtitan: of the import of model_registry, or of the folder."""
+    """The model family of torchtitan, from the import of model_registry or from the folder."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     families = {alias.asname or alias.name: (node.module or "").rpartition(".")[2] for node in imports
                 for alias in node.names}  # fmt: skip
@@ -111,7 +111,7 @@ def _family(tree: ast.Module, path: str) -> str:
 
 
 def _block(name: str, given: Given, options: OptionList) -> dict[str, Given]:
-    """An option, or those of a block that is written as a call; its class is one too where the release lists it."""
+    """Stores an option, or the options of a block written as a call. The class counts where the release lists it."""
     node = given.node
     if not isinstance(node, ast.Call) or not any(option.startswith(f"{name}.") for option in options.options):
         return {name: given}
@@ -119,7 +119,7 @@ def _block(name: str, given: Given, options: OptionList) -> dict[str, Given]:
              if keyword.arg}  # fmt: skip
     if _hub_model(node) is not None:
         return {name: given}
-    if name_of(node.func).endswith("get_mixed_precision_config") and node.args:  # which takes the name of one
+    if name_of(node.func).endswith("get_mixed_precision_config") and node.args:  # it takes the name of a precision
         return {name: Given(node.args[0], given.names, given.path)}
     if name in options.options and options.options[name].kind == "class":
         kind = ast.Constant(name_of(node.func).rpartition(".")[2])
@@ -128,7 +128,7 @@ def _block(name: str, given: Given, options: OptionList) -> dict[str, Given]:
 
 
 def _hub_model(node: ast.expr) -> ast.expr | None:
-    """The argument of the call that takes a model from the Hub, None where there is none."""
+    """The argument of the call that loads a model from the Hub, or None."""
     calls = (inner for inner in ast.walk(node) if isinstance(inner, ast.Call))
     return next((call.args[0] for call in calls if name_of(call.func).endswith(_HUB_CALLS) and call.args), None)
 
@@ -156,18 +156,18 @@ def _add(arguments: Arguments, name: str, given: Given, options: OptionList, fam
         arguments.settings[name] = node.id
     elif options.options[name].kind == "code" or name in _WHOLE:
         arguments.settings[name] = ast.unparse(node)
-    elif options.options[name].kind != "any" or "." in name:  # else optimizer, dataloader, ...: no layout depends on it
+    elif options.options[name].kind != "any" or "." in name:  # others (optimizer, dataloader) do not affect layouts
         _typed(arguments, name, given, options)
 
 
 def _made_elsewhere(node: ast.expr, options: OptionList) -> str:
-    """Why the block of a class is not known: a function of another file makes it."""
+    """Records that a block is unknown because a function of another file makes it."""
     kind = node.value if isinstance(node, ast.Constant) else None
     return f"is what {kind} returns" if isinstance(kind, str) and options.options["mixed_precision"].wrong(kind) else ""
 
 
 def _registered(arguments: Arguments, node: ast.expr, family: str) -> None:
-    """The model that torchtitan names, and what its layers are converted to."""
+    """Stores the model that torchtitan names, and the conversion of its layers."""
     for call in ast.walk(node):
         if not isinstance(call, ast.Call) or not name_of(call.func).endswith("model_registry") or not call.args:
             continue
@@ -184,7 +184,7 @@ def _registered(arguments: Arguments, node: ast.expr, family: str) -> None:
 
 
 def _typed(arguments: Arguments, name: str, given: Given, options: OptionList) -> None:
-    """Stores the value of an option; one that is not plain is a doubt."""
+    """Stores the value of an option, or a doubt where the value is computed."""
     line = given.node.lineno
     try:
         value = value_of(given.node, given.names)

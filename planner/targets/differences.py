@@ -1,7 +1,7 @@
 """Differences between the files of a folder and what `emit` writes for the plan beside them, option by option.
 
-A difference that an entry of the table sees is one of facts: the same facts in another spelling are no difference. Of
-an option that no fact is read from, the value itself must be as it was written.
+An option that an entry reads is compared by its facts, so that another spelling of the same facts is no difference.
+Any other option is compared by its value.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _HINT = "edited after `emit`: plan again with `--fix`"
 def differences(
     settings: Settings, written: Settings, places: Places, changes: Callable[[str], str], reported: set[str]
 ) -> list[FieldProblem]:
-    """The differences that nothing has reported yet.
+    """The differences that are not reported yet.
 
-    settings: those of the files, mended where they have a problem; written: those of the files that `emit` writes;
-    changes: what an option changes that no entry reads, "" for nothing; reported: fields and options with a problem.
+    settings: of the files, with the planned value where they have a problem. written: of the files that `emit` writes.
+    changes: option without an entry -> its effect, "" for none. reported: fields and options with a problem.
     """
     planned = dict(written)
     out, facts, read = list[FieldProblem](), Facts(), Facts()
@@ -57,7 +57,7 @@ def differences(
 
 
 def _in_words(name: str, given: Any, planned: Any) -> str:
-    """The difference; of two lists of one length, that of the first entries that differ."""
+    """The difference. Two lists of equal length are compared by their first differing entry."""
     if isinstance(given, list | tuple) and isinstance(planned, list | tuple) and len(given) == len(planned):
         first = next(i for i, pair in enumerate(zip(given, planned, strict=True)) if pair[0] != pair[1])
         return f"entry {first + 1} of {name} is {given[first]}, plan.json has {planned[first]}"
@@ -65,7 +65,7 @@ def _in_words(name: str, given: Any, planned: Any) -> str:
 
 
 def not_judged(places: Places, changes: Callable[[str], str]) -> list[str]:
-    """The options of the files that neither the plan nor a rule says anything about."""
+    """The options of the files that neither the plan nor a rule covers."""
     return [name for name in places.given.settings if name not in places.table.options and not changes(name)]
 
 
@@ -82,7 +82,7 @@ def _same(option: str, given: Settings, planned: Settings) -> bool:
 
 
 def _seen(entry: Entry, option: str, given: Settings, planned: Settings, facts: Facts) -> bool:
-    """Whether the facts of an entry change with the option alone, so that equal facts say that all is as planned."""
+    """Whether the option alone changes the facts of an entry. Equal facts then prove that the option is as planned."""
     changed = {name: value for name, value in planned.items() if name != option}
     if option in given:
         changed[option] = given[option]

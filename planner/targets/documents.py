@@ -12,13 +12,13 @@ from .option_lists import OptionList
 
 
 def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Arguments:
-    """The settings of nested blocks by dotted option; a block of which no option is listed is one value.
+    """The settings of nested blocks by dotted option. A block without listed options is one value.
 
-    "auto" is left out: the framework fills it in. Unknown keys are listed, values of a wrong type become problems.
+    "auto" is left out, because the framework fills it in. Unknown keys are listed; wrong types become problems.
     """
     arguments = Arguments()
     if not isinstance(document.data, Mapping):
-        arguments.problems.append(document.problem((), "is not a config: it must be a block of options"))
+        arguments.problems.append(document.problem((), "is not a config: a config is a block of options"))
         return arguments
     for path, value in _flat(document.data, options, prefix):
         name, line = prefix + ".".join(path), document.line(path)
@@ -37,7 +37,7 @@ _FLAGS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "o
 
 
 def _coerced(value: Any, kind: str) -> Any:
-    """A value in the kind of its option, as the frameworks take it too: `'no'`, `5e8`, `"16"`."""
+    """Converts a value to the type of its option as the frameworks do: `'no'`, `5e8`, `"16"`."""
     if kind in ("bool", "flag") and isinstance(value, str):
         return _FLAGS.get(value.lower(), value)
     if kind == "int" and isinstance(value, float) and value.is_integer():

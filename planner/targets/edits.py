@@ -1,4 +1,4 @@
-"""Edits of emitted files: where they differ from the plan beside them."""
+"""Finds edits of emitted files: their differences from the plan in the same folder."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _MODEL = {
     "mtp_pattern": ("model.pattern",), "mtp_shared": ("model.mtp_layers",),
     "moe_aux_loss_coeff": ("model.moe_aux_loss_coeff",), "moe_aux_loss_per_sequence": ("model.moe_aux_loss_coeff",),
 }  # fmt: skip
-# Field that the reader of models complains of -> the entry that has it.
+# Field in an error of the model reader -> the entry that holds it.
 _HOLDS = {"kv_heads": "model.attention", "heads": "model.attention"}
-# Compared as `emit` writes them, because --rotary-base is a whole number.
+# Compared as `emit` writes them, because --rotary-base is an integer.
 _ROPE = ("rope_theta", "partial_rotary_factor", "rope_scaling")
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the files of a folder express a field of the plan."""
+    """Locates the fields of a plan in the files of a folder."""
 
     table: Table
     # The settings of the files.
@@ -41,7 +41,7 @@ class Places:
     planned: Settings
 
     def problem(self, text: str, fields: tuple[str, ...], hint: str = "") -> FieldProblem:
-        """A problem at the first option of the files that expresses one of `fields`, else at the first of the plan."""
+        """A problem at the first option in the files for one of `fields`, or else at the first in the plan."""
         options = [option for field in fields for entry in self.table.entries if field in entry.fields
                    for option in entry.options]  # fmt: skip
         given = [option for option in options if option in self.given.settings]
@@ -50,7 +50,7 @@ class Places:
         return FieldProblem(text, file=file, line=self.given.lines.get(name, 0), field=name, hint=hint)
 
     def of_error(self, error: InputError) -> FieldProblem:
-        """The problem of an error, at the line of the option that it names, else of the degrees."""
+        """The problem of an error, at the line of the option that it names, or else of the degrees."""
         lines = self.given.lines
         named = [name for name in lines if _names(error.message, name)]
         if not named:
@@ -64,7 +64,7 @@ class Places:
 
 
 def mended(given: Arguments, planned: Settings, problems: list[FieldProblem]) -> Settings:
-    """The settings, with those that have a problem as planned, so that further problems show."""
+    """The settings with planned values in place of faulty ones, so that further problems show."""
     wrong = {problem.field for problem in problems}
     wrong |= {name for name in given.settings for problem in problems
               if problem.field and _names(problem.message, name)}  # fmt: skip
@@ -77,7 +77,7 @@ def mended(given: Arguments, planned: Settings, problems: list[FieldProblem]) ->
 
 
 def _with_block(unknown: str, name: str) -> tuple[str, ...]:
-    """A misspelt option, and with a misspelt block the option that was in it."""
+    """The corrected option of a misspelt one, also inside a misspelt block."""
     return (unknown, f"{unknown}.{name.partition('.')[2]}") if "." in name and "." not in unknown else (unknown,)
 
 
@@ -93,9 +93,9 @@ def _spelled(techniques: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def edits(facts: Facts, layout: Layout | None, setup: Setup, places: Places) -> list[FieldProblem]:
-    """Where the files differ from the plan. `layout`: that of the files, None if their degrees make none.
+    """The differences between files and plan. layout: that of the files; None if their degrees make none.
 
-    Raises InputError for a model that cannot be.
+    Raises InputError for an impossible model.
     """
     differs = _of_layout(facts, layout, setup) | _of_workload(facts, setup, places)
     stages = facts.get("stages")
@@ -115,11 +115,11 @@ def _of_layout(facts: Facts, layout: Layout | None, setup: Setup) -> dict[str, t
     planned = setup.layout.as_dict()
     if layout is not None:
         given = layout.as_dict()
-    else:  # Degrees that make no layout are a problem already, but other fields can still differ.
+    else:  # These degrees are a known problem, but other fields can still differ.
         given = planned | {name: facts[name] for name in ("micro_batch", "schedule", "zero", "precision")
                            if name in facts}  # fmt: skip
     differs = {name: (given[name], planned[name]) for name in planned if given[name] != planned[name]}
-    if "dp" not in facts and {"tp", "cp", "pp"} & set(differs):  # the rest is dp, and its shards follow
+    if "dp" not in facts and {"tp", "cp", "pp"} & set(differs):  # dp and its shards follow from them
         return {name: pair for name, pair in differs.items() if name not in ("dp", "shard")}
     return differs
 
@@ -142,7 +142,7 @@ def _of_workload(facts: Facts, setup: Setup, places: Places) -> dict[str, tuple[
 
 
 def _of_model(facts: Facts, setup: Setup, places: Places) -> list[FieldProblem]:
-    """Where the files describe another model; nothing where they describe none."""
+    """The differences between the model of the files and that of the plan; none where the files describe no model."""
     described = request_part(facts, "model")
     if "hidden" not in described:
         return []

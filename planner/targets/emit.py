@@ -1,4 +1,4 @@
-"""The files that run a plan: those of the trainer, the script of a node, those of the launcher, and the plan."""
+"""Writes the files that run a plan: trainer, node script, launcher, and the plan itself."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Emitted:
     next_step: str
     # The framework and its release.
     framework: str
-    # Steps and doubts that the user should know of.
+    # Manual steps and doubts for the user.
     warnings: tuple[str, ...] = ()
 
 
 class LayoutRefusedError(UnsupportedError):
-    """The target cannot express a layout; `fields` of it are why. It has a hint where no other layout would help."""
+    """Raised when the target cannot express a layout because of `fields`. It has a hint where no other layout helps."""
 
     def __init__(self, message: str, fields: tuple[str, ...], *, hint: str = "") -> None:
         super().__init__(message, hint=hint, details={"fields": list(fields)})
@@ -45,10 +45,10 @@ def emit(
     plan: Plan, to: str = "meshwright", launcher: str = "torchrun", version: str | None = None, choice: int = 1,
     name: str = "plan",
 ) -> Emitted:  # fmt: skip
-    """The files for layout `choice` of `plan`. Pure: equal plans give equal bytes.
+    """Writes the files for layout `choice` of `plan`. Pure: equal plans give equal bytes.
 
-    Raises UnknownNameError (target, launcher), InputError (choice, damaged plan), and Refused for a layout that the
-    target cannot express, before anything is written.
+    Raises UnknownNameError (target, launcher), InputError (choice, damaged plan), and Refused (a layout that the target
+    cannot express) before it writes a file.
     """
     target, starter = load_target(to), load_launcher(launcher)
     if target.trainer is None:
@@ -68,7 +68,7 @@ def emit(
     job = target.trainer.job(setup, _header(setup, framework, options), options)
     hosts, devices = (setup.candidate.placement.hosts, None) if target.runs_plans else place(setup)
     plan_file = {"plan.json": plan.to_json()}
-    # A launcher hands the files of the job on to the nodes: our runtime needs the plan there.
+    # A launcher passes the files of the job to the nodes. Our runtime needs the plan there.
     job = replace(job, hosts=hosts, devices=devices, nodes_per_rack=setup.nodes_per_rack, gpu=setup.gpu,
                   files={**job.files, **(plan_file if target.runs_plans else {})})  # fmt: skip
     files = {**job.files, "launch.sh": node_script(job), **starter.files(job), **plan_file}
@@ -79,7 +79,7 @@ def emit(
 
 
 def _unbalanced(target: Target, setup: Setup, options: OptionList | None) -> tuple[str, ...]:
-    """A doubt about files that do not hold the plan's balancing loss."""
+    """A note where the files lack the plan's balancing loss."""
     coefficient, config = setup.model.moe_aux_loss_coeff, target.trainer.config if target.trainer is not None else None
     if not coefficient or config is None or options is None:
         return ()
@@ -89,7 +89,7 @@ def _unbalanced(target: Target, setup: Setup, options: OptionList | None) -> tup
 
 
 def check_trained(plan: Plan, name: str) -> None:
-    """Raises UnsupportedError where target `name` trains the model of a plan in no layout; names targets that do."""
+    """Raises UnsupportedError if target `name` cannot train a plan's model in any layout. Names targets that can."""
     resolved, gpus_per_node = plan.resolved, plan.resolved["cluster"]["groups"][0]["gpus_per_node"]
     problem = Problem(model_of(resolved, "plan"), workload_of(resolved, "plan"), stack_of(resolved, "plan"),
                       plan.best.to_layout().num_gpus, gpus_per_node)  # fmt: skip
@@ -98,7 +98,7 @@ def check_trained(plan: Plan, name: str) -> None:
 
 
 def _train_by(target: Target, setup: Setup) -> None:
-    """Raises UnsupportedError for techniques that the target does not train by, naming one that would."""
+    """Raises UnsupportedError for techniques that the target lacks. Names a target that has them."""
     chosen = setup.workload.techniques
     able = target.trainer.techniques if target.trainer is not None else {}
     if missing := [name for name, _ in chosen if name not in able]:
@@ -115,7 +115,7 @@ def _train_by(target: Target, setup: Setup) -> None:
 
 
 def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
-    """Why the target cannot express `setup`: (fields, sentence) of each reason, from the rules that plan for it."""
+    """Reasons why the target cannot express `setup`: (fields, sentence), from the rules that the planner uses."""
     if target.trainer is None:
         return [((), "its files cannot be written yet")]
     uniform = [replace(setup, layout=layout) for layout in setup.layouts]

@@ -1,4 +1,4 @@
-"""Layout, model and workload from the facts of a launch config."""
+"""Builds layout, model and workload from the facts of a launch config."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NODES = "nodes"
 
 
 def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
-    """The layout on `num_gpus` GPUs of `num_nodes` nodes. Raises InputError where the degrees do not fit them."""
+    """The layout on `num_gpus` GPUs of `num_nodes` nodes. Raises InputError where the degrees do not fit."""
     tp, cp, pp = (int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
     if tp * cp * pp < 1 or num_gpus % (tp * cp * pp):
         raise InputError(
             f"tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp} does not divide the {num_gpus} GPUs",
-            hint="the rest is data parallel, so that the product of the three must divide the number of ranks",
+            hint="tp x cp x pp must divide the number of ranks; the quotient is dp",
         )
     dp = num_gpus // (tp * cp * pp)
     if (stated := facts.get("dp")) is not None and stated != dp:

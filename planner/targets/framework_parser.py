@@ -1,6 +1,6 @@
-"""A framework's own parser on emitted files.
+"""Runs a framework's own parser on emitted files.
 
-It runs in a process of its own, by a script in the folder of the target: importing a framework has many side effects.
+A script in the target's folder runs the parser in a separate process, because importing a framework has side effects.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .setup import Setup
 
 @dataclass(frozen=True, kw_only=True)
 class FrameworkParser:
-    """The script that gives files to a framework, and what the script needs."""
+    """The script that passes files to a framework, and its requirements."""
 
-    # Reads one case a line (JSON) and prints one verdict a line: a sentence, null where the framework accepts it.
+    # Reads one case per line (JSON) and prints one verdict per line: a sentence, or null if the framework accepts it.
     script: Path
     # (name -> text of the files of a plan, its setup) -> the case.
     case: Callable[[Mapping[str, str], Setup], dict[str, Any]]
-    # The modules that the script imports beside those of `source`.
+    # The modules that the script imports in addition to those of `source`.
     modules: tuple[str, ...]
-    # Environment -> the checkout to take the framework from, "" for the installed package, None if it names none.
+    # Environment -> the checkout of the framework, "" for the installed package, None if none is named.
     source: Callable[[Mapping[str, str]], str | None] = lambda environment: ""
 
     def available_source(self) -> str | None:
-        """The `source` of this environment, None if the framework cannot be run here."""
+        """The `source` in this environment; None if the framework cannot run here."""
         if any(importlib.util.find_spec(module) is None for module in self.modules):
             return None
         return self.source(os.environ)
@@ -43,8 +43,9 @@ class FrameworkParser:
     def verdicts(
         self, cases: Sequence[Mapping[str, Any]], python: str = sys.executable, source: str = ""
     ) -> list[str | None]:
-        """The framework's objection to each case, None where it accepts. Raises RuntimeError if the script breaks,
-        UnsupportedError if the framework or what it needs cannot be imported.
+        """The framework's objection to each case; None where it accepts the case.
+
+        Raises RuntimeError if the script breaks, UnsupportedError if an import of the framework fails.
 
         python: the interpreter that has the framework.
         """
@@ -57,13 +58,13 @@ class FrameworkParser:
             last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             if last.startswith(("ImportError", "ModuleNotFoundError")):
                 raise UnsupportedError(f"the framework in {source or python} cannot be imported: {last}",
-                                       hint="install what it needs, or unset the variable that names its checkout: "
+                                       hint="install its requirements, or unset the variable that names its checkout: "
                                             "`check` then compares options without it")  # fmt: skip
             raise RuntimeError(f"{self.script} gave {len(verdicts)} of {len(cases)} verdicts: {last}")
         return verdicts
 
     def verdict(self, files: Mapping[str, str], plan: Plan, choice: int) -> tuple[bool, str | None]:
-        """(whether the framework is here, its objection to the files of layout `choice`)."""
+        """Returns (whether the framework is installed, its objection to the files of layout `choice`)."""
         source = self.available_source()
         if source is None:
             return False, None
@@ -71,8 +72,10 @@ class FrameworkParser:
 
 
 def machine(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
-    """The part of a case that describes the machine: ranks, variables of launch.sh that a framework checks, compute
-    capability, and the device as its driver names it."""
+    """The part of a case that describes the machine.
+
+    It holds ranks, variables of launch.sh, compute capability, and the device name of the driver.
+    """
     exported = re.findall(r"^export ((?:CUDA|NVTE)_\w+)=(\S+)$", files.get("launch.sh", ""), re.MULTILINE)
     # 9.0 (Hopper) stands for a GPU without a compute capability.
     device = f"NVIDIA {setup.nodes.split()[-1].partition('-')[0].upper()}"  # `... x 8 b200-sxm-180gb`

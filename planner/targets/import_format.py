@@ -1,4 +1,4 @@
-"""A format of `meshwright import`: whose files they are, how they are read, and the layouts they are compared with."""
+"""A format of `meshwright import`: its software, its reader, and the layouts that its files are compared with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Compared:
 
     # The target whose rules they obey.
     target: str
-    # Fields of a request beside it: `fix` for the degrees that the software lacks, `stack`.
+    # Further fields of a request: `fix` for the degrees that the software lacks, `stack`.
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -29,20 +29,20 @@ class Format:
     name: str
     # As in `Axolotl`.
     framework: str
-    # Release -> the options that it accepts, and a warning where they are those of another one.
+    # Release -> its options, and a warning where they are those of another release.
     option_list: Callable[[str | None], tuple[OptionList, str]]
-    # (path -> text, options, positional parameters and variables) -> the settings; the options not understood
-    # are in `gaps`.
+    # (path -> text, options, positional parameters and variables) -> the settings. `gaps` holds the options that are
+    # not understood.
     # Raises InputError for broken syntax.
     read: Callable[[Mapping[str, str], OptionList, Sequence[str]], Arguments]
     table: Callable[[OptionList], Table]
     compared: Callable[[Facts], Compared]
-    # The files that it covers, for an error about a file without options.
+    # The files that it covers, for the error about a file without options.
     hint: str = ""
 
 
 def of_target(target: Target) -> Format | None:
-    """The format of the files that a target writes, None where it writes none that hold options."""
+    """The format of a target's files; None where they hold no options."""
     config = target.config
     if config is None or not config.import_format:
         return None

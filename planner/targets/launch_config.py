@@ -1,4 +1,4 @@
-"""The launch config of a framework: which files hold its options, how they are read, and the framework's own parser."""
+"""The launch config of a framework: its files, their readers, and the framework's own parser."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .reading import Reading, judge
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
-    """The files of a framework that hold options: those that `emit` writes, and those that a team wrote itself."""
+    """The files of a framework that hold options. `emit` or a team wrote them."""
 
-    # The file with most options. A folder that holds it is one of this target.
+    # The file with most options. A folder with this file belongs to this target.
     main_file: str
     # Further files of an emitted folder that hold options.
     more_files: tuple[str, ...] = ()
@@ -25,29 +25,29 @@ class LaunchConfig:
     read: Callable[[str, str, OptionList], Arguments]
     # The options of a release, in both directions.
     table: Callable[[OptionList], Table]
-    # Prefix of the settings in a file that no release knows, because it is for the user's script; "" without one.
+    # Prefix of the settings in the file of the user's script, which no release knows; "" without such a file.
     script_prefix: str = ""
-    # Settings and environment -> (option, sentence) for each rule that no single option breaks.
+    # Settings and environment -> (option, sentence) per rule that options break in combination.
     conflicts: Callable[[Settings, Mapping[str, str]], list[tuple[str, str]]] = lambda settings, environment: []
     # Its name for `meshwright import`, "" for files that are only written.
     import_format: str = ""
-    # The files that this format covers, for an error about a file without options; "" if its name says so.
+    # The files that this format covers, for the error about a file without options; "" if the name suffices.
     import_hint: str = ""
-    # Option that no fact is read from -> what it changes in price or memory, "" for nothing; by regular expressions.
+    # Regular expression of options without an entry -> their effect on price or memory, "" for none.
     prices: Mapping[str, str] = field(default_factory=dict)
-    # What an import knows beside the table.
+    # The knowledge of an import beyond the table.
     reading: Reading = field(default_factory=Reading)
     # (path -> text, options, positional parameters and variables, options of the table) -> the settings of files that
-    # refer to one another; None: each file is read by itself.
+    # refer to one another. None: each file is read separately.
     read_together: Callable[[Mapping[str, str], OptionList, Sequence[str], frozenset[str]], Arguments] | None = None
     parser: FrameworkParser
 
     def for_script(self, option: str) -> bool:
-        """Whether an option is for the user's script, so that no release lists it."""
+        """Whether an option belongs to the user's script. No release lists such an option."""
         return self.script_prefix != "" and option.startswith(self.script_prefix)
 
     def judged(self, option: str) -> str:
-        """What an option changes that no fact is read from, "" for nothing: layout, model, batch, price or memory."""
+        """The effect of an option without an entry on layout, model, batch, price or memory; "" for none."""
         priced = (text for pattern, text in self.prices.items() if re.fullmatch(pattern, option))
         return self.reading.change_of(option) or next(priced, "")
 
@@ -59,7 +59,7 @@ class LaunchConfig:
         return arguments
 
     def import_files(self, files: Mapping[str, str], options: OptionList, given: Sequence[str]) -> Arguments:
-        """The settings in other people's files, with what is not understood in `gaps`. given: as for `read_together`.
+        """The settings in other people's files. `gaps` holds options not understood. given: see `read_together`.
 
         Raises InputError for broken syntax.
         """
@@ -74,6 +74,6 @@ class LaunchConfig:
         return arguments
 
     def read_folder(self, files: Mapping[str, str], options: OptionList) -> Arguments:
-        """The settings of an emitted folder (name -> text): those of its main file and of the further files."""
+        """The settings of an emitted folder (name -> text): its main file and the further files."""
         names = (self.main_file, *self.more_files)
         return self.read_files({name: files[name] for name in names if name in files}, options)

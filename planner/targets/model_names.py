@@ -1,4 +1,4 @@
-"""Models as the Hugging Face Hub names them: the ones of the catalogue with the same shapes."""
+"""Maps model names of the Hugging Face Hub to models of the catalogue with the same shapes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.model.load import catalogued
 
-# Suffixes of models whose weights were trained further: their shapes stay.
+# Suffixes of fine-tuned models, which keep their shapes.
 _FURTHER = r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|unsloth-bnb-4bit)$"
 
 
 def known_model(name: str) -> ModelSpec | None:
-    """The model of the catalogue that has the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`)."""
+    """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`)."""
     if (spec := catalogued(name)) is not None:
         return spec
     short = name.rstrip("/").rpartition("/")[2]

@@ -25,11 +25,11 @@ class Option:
     many: bool = False
     # All accepted values, () for any.
     values: tuple[str, ...] = ()
-    # The file of the framework that restricts the values, where its parser does not.
+    # The file of the framework that restricts the values if its parser does not.
     consumer: str = ""
 
     def wrong(self, value: Any) -> str | None:
-        """Why `value` is not one of this option, or None."""
+        """Why this option does not accept `value`, or None."""
         if (text := self.wrong_type(value)) is not None:
             return text
         for item in self._items(value):
@@ -39,7 +39,7 @@ class Option:
         return None
 
     def wrong_type(self, value: Any) -> str | None:
-        """Why `value` is not of the kind of this option, or None."""
+        """Why `value` has the wrong type for this option, or None."""
         return next((text for item in self._items(value) if (text := self._wrong_type(item)) is not None), None)
 
     def _items(self, value: Any) -> list[Any]:
@@ -80,36 +80,35 @@ class OptionList:
     target: str
     # `0.19.0`
     version: str
-    # Of the checkout that was read, or `pypi`.
+    # The commit of the recorded checkout, or `pypi`.
     commit: str
     options: Mapping[str, Option]
-    # The models that the framework builds by name, for those that build no other.
+    # The models that the framework builds by name, for frameworks that build no others.
     models: tuple[Registered, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.version} ({self.commit})"
 
     def near(self, name: str) -> str:
-        """`did you mean ...?` for an unknown option; a framework has many, so only a close one is a guess."""
+        """`did you mean ...?` for an unknown option. A framework has many options, so only a close one is suggested."""
         return did_you_mean(nearest(name, self.options, cutoff=0.75))
 
 
 def is_before(options: OptionList | None, target: str, release: str) -> bool:
-    """Whether these are the options of a release of `target` that is older than `release`; not so where None are known.
-    """
+    """Whether these options belong to a release of `target` older than `release`; False for None."""
     return options is not None and options.target == target and _order(options.version) < _order(release)
 
 
 def versions(target: str) -> list[str]:
-    """Releases of which a list is stored, oldest first."""
+    """Releases with a stored list, oldest first."""
     names = (path.stem.removeprefix(f"{target}-") for path in _FOLDER.glob(f"{target}-[0-9]*.txt"))
     return sorted(names, key=_order)
 
 
 def option_list(target: str, version: str | None = None) -> tuple[OptionList, str]:
-    """The list of `version` (None: the newest release), and a warning where it is that of a neighbouring release.
+    """The list of `version` (None: the newest release), and a warning where a neighbouring release stands in.
 
-    Raises InputError for a text that is no release, RuntimeError for a target without any list."""
+    Raises InputError for an invalid release, RuntimeError for a target without a list."""
     known = versions(target)
     if not known:
         raise RuntimeError(f"planner/targets/upstream/ has no list of {target}: tools/record_upstream.py makes it")
@@ -126,7 +125,7 @@ def option_list(target: str, version: str | None = None) -> tuple[OptionList, st
 
 
 def _order(version: str) -> tuple[int, ...]:
-    """0.20.0.dev comes after 0.19.0; what has no number comes first."""
+    """Sort key of a release: 0.20.0.dev comes after 0.19.0; a text without a number comes first."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3]) or (0,)
 
 

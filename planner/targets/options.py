@@ -1,7 +1,7 @@
-"""The options of a target as a table that is read in both directions: to emit a plan, and to import a config.
+"""The options of a target as a table that works in both directions: to emit a plan and to import a config.
 
-An `Entry` is one decision of a plan and the options that say it. `write` gives the settings of a Setup, `read` the
-facts that settings state; a round trip is the identity (a test holds every entry to it).
+An `Entry` is one decision of a plan and the options that express it. `write` returns the settings of a Setup, `read`
+the facts in settings. A round trip is the identity; a test checks every entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Read = Callable[[Settings, Facts], Facts]
 
 
 class NoCounterpartError(InputError):
-    """A value that the framework accepts and no plan can hold."""
+    """Raised for a value that the framework accepts but no plan can hold."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Table:
         return frozenset(option for entry in self.entries for option in entry.options)
 
     def write(self, setup: Setup) -> Settings:
-        """The settings that express `setup`. Raises RuntimeError where an entry writes what it does not own."""
+        """The settings that express `setup`. Raises RuntimeError where an entry writes an option of another entry."""
         out: Settings = {}
         for entry in self.entries:
             written = entry.write(setup)
@@ -62,7 +62,7 @@ class Table:
         return out
 
     def read(self, settings: Mapping[str, Any], known: Mapping[str, Any] | None = None) -> Facts:
-        """The facts that `settings` state; what they leave open has the target's own default.
+        """The facts in `settings`. A missing option has the target's default.
 
         known: facts of entries that the table lacks.
         """
@@ -73,7 +73,7 @@ class Table:
 
 
 def number(field: str, option: str, get: Callable[[Setup], int | float | None], default: Any = None) -> Entry:
-    """A number under one option; left out where it is `default`, which is also what its absence means."""
+    """A number under one option. It is left out at `default`, and its absence means `default`."""
 
     def write(setup: Setup) -> Settings:
         value = get(setup)
@@ -87,7 +87,7 @@ def number(field: str, option: str, get: Callable[[Setup], int | float | None], 
 
 
 def switch(field: str, option: str, get: Callable[[Setup], bool], *, when: bool = True) -> Entry:
-    """A flag that is there if the field is `when`."""
+    """A flag that is present if the field equals `when`."""
     return Entry(
         (field,),
         (option,),
@@ -104,9 +104,9 @@ def word(
     default: str | None = None,
     also: Mapping[Any, str] | None = None,
 ) -> Entry:
-    """A name under one option, `spelled` as the target does; left out where it is `default`.
+    """A name under one option, in the target's spelling (`spelled`). It is left out at `default`.
 
-    also: spellings that are only read. Reading raises InputError for a value that no plan can hold.
+    also: spellings that are read but not written. Reading raises InputError for a value that no plan can hold.
     """
     meaning = {value: name for name, value in spelled.items()} | dict(also or {})
 
@@ -128,7 +128,7 @@ def word(
 
 
 def always(*options: tuple[str, Any]) -> Entry:
-    """Options that every plan of the target needs; they say nothing about it."""
+    """Options that every plan of the target needs, whatever its layout."""
     return Entry((), tuple(name for name, _ in options), lambda setup: dict(options), lambda settings, facts: {})
 
 

@@ -1,4 +1,4 @@
-"""Layers that are no transformer's, for the frameworks that build or split none."""
+"""Rules for frameworks that do not build or split layers other than those of a transformer."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from ..space.rules import Columns, Rule
 
 
 def other_layers(model: ModelSpec, builder: str) -> list[str]:
-    """A sentence if the model has layers other than attention with a feed-forward block, which `builder` lacks."""
+    """Problems of layers other than attention with a feed-forward block, which `builder` lacks."""
     names = list(dict.fromkeys(name_of(kind) for kind in model.kinds if not kind.is_transformer))
     text = f"model.kinds: {builder} builds layers of attention and a feed-forward block, not {', '.join(names)}"
     return [text] if names else []
 
 
 def masked_squares(model: ModelSpec) -> list[str]:
-    """A sentence if the layers of transformers hold what no plan counts: the class of DeepSeek-V4 has no other kernel
-    than one that keeps the scores of all tokens by all tokens and entries (5.24, modeling_deepseek_v4.py)."""
-    text = "model.kinds: transformers keeps whole squares of scores of compressed attention, which plans do not count"
+    """Problems of layers of transformers whose memory plans do not count.
+
+    The only attention kernel of DeepSeek-V4 keeps the scores of all tokens by all tokens and entries (5.24,
+    modeling_deepseek_v4.py).
+    """
+    text = "model.kinds: transformers stores full score matrices of compressed attention, which plans do not count"
     return [text] if any(isinstance(mixer, CompressedAttention) for mixer in model.mixers) else []
 
 
 def whole_sequences(target: str, framework: str) -> Rule:
-    """The rule of a framework that runs the layers of transformers: the mask of tokens that an index chooses is one of
-    whole sequences."""
+    """The rule of a framework that runs the layers of transformers: the mask of an index covers whole sequences."""
 
     def allows(columns: Columns, problem: Problem) -> Mask:
         chosen = any(attention.index is not None for attention in problem.model.attentions)
         return np.asarray((columns["cp"] == 1) | (not chosen))
 
-    text = f"{framework} passes on no mask of the tokens that an index chooses: cp {{cp}}"
+    text = f"{framework} does not pass the index mask to ranks of context parallelism: cp {{cp}}"
     return Rule(f"{target}: chosen tokens", ("cp",), allows, text)
 
 
 def whole_mixers(target: str, framework: str) -> Rule:
-    """The rule of a framework that runs the layers of transformers, whose mixers other than attention are not split."""
+    """The rule of a framework that runs the layers of transformers: it splits no mixer other than attention."""
 
     def allows(columns: Columns, problem: Problem) -> Mask:
         whole = (columns["tp"] == 1) & (columns["cp"] == 1)

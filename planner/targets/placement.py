@@ -1,4 +1,4 @@
-"""The placement of a plan as launchers take it: an order of the nodes, and of the GPUs inside each."""
+"""Converts the placement of a plan for launchers: an order of the nodes, and of the GPUs in each node."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from .setup import Setup
 
 
 def place(setup: Setup) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...] | None]:
-    """(hosts in the order of the framework's nodes, for each the order of its GPUs; None: the usual one).
+    """Returns (hosts in the order of the framework's nodes, the GPU order of each; None: the usual order).
 
-    A plan's `logical_of_rank[r]` is the framework's rank on GPU r % n of host r // n. Raises UnsupportedError, naming
-    the field, where ranks that the framework numbers as one node sit on several hosts; InputError for a rank map that
-    lacks hosts or ranks.
+    A plan's `logical_of_rank[r]` is the framework's rank on GPU r % n of host r // n. Raises UnsupportedError with the
+    field where the ranks of one framework node are on several hosts. Raises InputError for a rank map that lacks hosts
+    or ranks.
     """
     hosts, logical = setup.candidate.placement.hosts, setup.candidate.placement.logical_of_rank
     size = setup.gpus_per_node
@@ -29,7 +29,7 @@ def place(setup: Setup) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...] | 
             raise UnsupportedError(
                 f"placement.logical_of_rank: ranks {node * size} to {(node + 1) * size - 1} are on "
                 f"{len({host for host, _ in seats})} hosts; a launcher keeps the ranks of a node together",
-                hint="`--to meshwright` takes any placement; or plan without it",
+                hint="`--to meshwright` accepts any placement; or plan without it",
             )
         order.append(seats[0][0])
         devices.append(tuple(device for _, device in seats))

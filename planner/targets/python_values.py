@@ -1,4 +1,4 @@
-"""Plain values of expressions in Python, without running it."""
+"""Evaluates plain Python expressions without running the module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Prefix of a name that an option takes (dtypes, functions), as a module spells it -> as a setting.
+# Prefix of a name in a module (dtypes, functions) -> its prefix in a setting.
 _NAMED = {"torch.": "torch.", "F.": "torch.nn.functional."}
 
 _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -16,14 +16,14 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 def name_of(node: ast.expr) -> str:
-    """`a.b.c` of a name or attribute."""
+    """The dotted text `a.b.c` of a name or attribute."""
     if isinstance(node, ast.Attribute):
         return f"{name_of(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """A literal, with whole-number arithmetic, f-strings and loops over a range. Raises ValueError for all else."""
+    """The value of a literal, integer arithmetic, an f-string or a loop over a range. Raises ValueError for others."""
     match node:
         case ast.Constant():
             return node.value
@@ -58,7 +58,7 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _combined(node: ast.BinOp, first: Any, second: Any) -> Any:
-    """Whole numbers, lists one after the other, a list several times."""
+    """Evaluates integer arithmetic, list concatenation and list repetition."""
     if isinstance(first, list) and isinstance(node.op, ast.Add) and isinstance(second, list):
         return first + second
     if isinstance(first, list) and isinstance(node.op, ast.Mult) and isinstance(second, int) and second < 10_000:

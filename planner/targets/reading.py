@@ -1,4 +1,4 @@
-"""What a reader of other people's configs knows beside the table of a target: older names, harmless options, gaps."""
+"""The knowledge of an import beyond the table of a target: older names, harmless options, gaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .argv import Arguments
 from .option_lists import Option
 from .options import Facts, NoCounterpartError, Table
 
-# Parts of names of options that say nothing about layout, model or batch, whatever the framework.
+# Parts of option names that never concern layout, model or batch, in any framework.
 _SAYS_NOTHING = re.compile(
     r"(^|[-_.])(data|dataset|path|dir|file|folder|log|logging|wandb|tensorboard|save|load|ckpt|checkpoint|checkpoints|"
     r"seed|lr|decay|warmup|eval|test|valid|validation|iters?|iteration|iterations|interval|split|tokenizer|vocab|merge|"
@@ -21,13 +21,13 @@ _SAYS_NOTHING = re.compile(
     r"initialization|sampling|shuffle|mmap|impl|append|mask|eod|bos|eos|pad|fim|rate|random|trust|token|template)([-_.]|$)"
 )  # fmt: skip
 
-# First words that say so whatever follows.
+# First words of such options.
 _ASIDE = re.compile(
     r"^(--)?(no-)?(log|save|load|tensorboard|wandb|profile|eval|print|report|exit|debug|dump|monitor|ckpt|lr|min-lr|adam|"
     r"train-(iters|samples|tokens|data|weighted)|valid|test|data-(?!parallel)|tokenizer|vocab|merge|seed|clip|init|timing|"
     r"checkpoint-(?!activ))"
 )
-# Parts of names of options that may well change one of them.
+# Parts of option names that may change one of them.
 _MAY_CHANGE = re.compile(
     r"parallel|expert|moe|layer(?!norm)|hidden|head|recompute|pipeline|stage|batch|offload|shard|zero|fp8|fp4|precision|"
     r"attention|rope|rotary|ffn|mlp|embedding|window|mtp|lora|seq-?_?len|topk|capacity|(^|[-_.])(tp|pp|cp|ep|dp)([-_.]|$)"
@@ -36,27 +36,27 @@ _MAY_CHANGE = re.compile(
 
 @dataclass(frozen=True)
 class Reading:
-    """What an import of a format knows beside the table."""
+    """The knowledge of a format's import beyond the table."""
 
-    # Name of other releases and forks -> how its value is typed.
+    # Option name in other releases and forks -> the type of its value.
     older: Mapping[str, Option] = field(default_factory=dict)
-    # Puts the settings of older names under those of the release; adds notes and gaps.
+    # Renames the settings of older names to those of the release; adds notes and gaps.
     modernise: Callable[[Arguments], None] = lambda arguments: None
-    # Option that no fact is read from, by a regular expression -> what it changes.
+    # Regular expression of options without an entry -> their effect.
     changes: Mapping[str, str] = field(default_factory=dict)
     # Options that exclude one another.
     exclusive: tuple[tuple[str, ...], ...] = ()
-    # Unknown options that say nothing, beside those of the common list.
+    # Harmless unknown options, in addition to the common list.
     harmless: str = r"(?!)"
-    # Sentence about a program that trains another kind of model; "" for one that is read.
+    # Program -> a sentence if it trains an unsupported kind of model, "" otherwise.
     other_program: Callable[[str], str] = lambda program: ""
 
     def change_of(self, option: str) -> str:
-        """What an option changes that no fact is read from, "" for one that changes nothing."""
+        """The effect of an option without an entry; "" for none."""
         return next((text for pattern, text in self.changes.items() if re.fullmatch(pattern, option)), "")
 
     def says_nothing(self, option: str) -> bool:
-        """Whether an option that is unknown to the release can be left aside."""
+        """Whether an unknown option can be ignored."""
         if self.change_of(option):
             return False
         if _ASIDE.match(option) or re.search(self.harmless, option):
@@ -65,9 +65,9 @@ class Reading:
 
 
 def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
-    """Sorts what was read: refuses what contradicts itself, names the gaps, drops what says nothing.
+    """Sorts the options: rejects contradictions, names the gaps, drops harmless options.
 
-    A gap is an option that may change layout, model or batch and is not understood. With one there is no comparison.
+    A gap is an option that is not understood and may change layout, model or batch. With a gap there is no comparison.
     """
     matters = table.options | frozenset(reading.older)
     arguments.problems = [problem for problem in arguments.problems if not problem.field or problem.field in matters]
@@ -90,9 +90,9 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
 
 
 def read_facts(arguments: Arguments, table: Table) -> Facts:
-    """The facts that the settings state. What no plan can hold becomes a gap, and so does every error beside gaps.
+    """The facts in the settings. A value that no plan can hold becomes a gap, and so does every error beside a gap.
 
-    Raises InputError for values that contradict one another in a config that is otherwise understood.
+    Raises InputError for contradictory values in a config without gaps.
     """
     facts: Facts = {}
     errors: list[tuple[InputError, tuple[str, ...]]] = []
@@ -103,7 +103,7 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
             arguments.gaps.append(_of_error(arguments, error, entry.options))
         except InputError as error:
             errors.append((error, entry.options))
-        except KeyError:  # a fact that an entry before this one could not read
+        except KeyError:  # an earlier entry could not read this fact
             if not errors and not arguments.gaps:
                 raise
     if errors and not arguments.gaps:
@@ -132,7 +132,7 @@ def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem
     return out
 
 
-# Keys by which a file is known, its framework, and the format that reads it; of two that fit the first.
+# Keys that identify a file, its framework, and the format that reads it. The first match wins.
 _LOOKS_LIKE = (
     (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
     (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory", "llama-factory"),
@@ -149,8 +149,10 @@ _LOOKS_LIKE = (
 
 
 def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: str, format_name: str) -> None:
-    """Raises InputError for files of another framework: they have its keys and none of this one, or most are unknown
-    here."""
+    """Raises InputError for files of another framework.
+
+    Such files have its keys and none of this one, or most of their keys are unknown here.
+    """
     text = "\n".join(files.values())
     matches = [name for pattern, _, name in _LOOKS_LIKE if re.search(pattern, text)]
     if matches[:1] == [format_name]:
@@ -168,6 +170,6 @@ def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: st
 
 
 def fields_of(gaps: list[FieldProblem], table: Table) -> set[str]:
-    """The fields of a plan that the gaps leave open."""
+    """The fields of a plan that the gaps leave unknown."""
     options = {gap.field for gap in gaps}
     return {name for entry in table.entries if options.intersection(entry.options) for name in entry.fields}

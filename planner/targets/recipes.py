@@ -1,7 +1,7 @@
-"""Recipes in Python, followed without running them: a function that makes a config, changes it and returns it.
+"""Follows Python recipes without running them: functions that make a config, change it and return it.
 
-Assignments are taken in turn (`config.train.x = 5`), functions of the files that are at hand are followed, and so is
-a condition whose value is plain. What cannot be followed is a doubt about the options that it may set, or about all.
+The reader takes assignments in order (`config.train.x = 5`). It follows functions of the given files and conditions
+with plain values. A statement that it cannot follow is a doubt about the options that it may set, or about all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ASKING = ("isinstance", "hasattr", "getattr", "len", "print", "str", "type", "r
 
 @dataclass(frozen=True)
 class Given:
-    """The expression that an option is given, with the names that are plain values in it, and its file."""
+    """The expression assigned to an option, with the plain names in it and its file."""
 
     node: ast.expr
     names: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Doubt:
-    """What cannot be followed: (file, line), the option that it may set ("": any), and why."""
+    """A statement that cannot be followed: (file, line), the option that it may set ("": any), and the reason."""
 
     path: str
     line: int
@@ -39,27 +39,27 @@ class Doubt:
 
 @dataclass
 class Recipe:
-    """A config in the making."""
+    """A config under construction."""
 
-    # Dotted option -> the last expression that it is given; "" is the config itself, as far as it was made elsewhere.
+    # Dotted option -> its last assigned expression. "" is the config itself where another file made it.
     given: dict[str, Given] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
 
     def put(self, option: str, given: Given) -> None:
-        """Sets an option; the former content of a block of that name is dropped."""
+        """Sets an option. A block of that name loses its former content."""
         self.given = {name: value for name, value in self.given.items() if not name.startswith(f"{option}.")}
         self.given[option] = given
 
 
 @dataclass(frozen=True)
 class _Scope:
-    """Where a function runs: its file, its plain names, the configs that its names hold, and other expressions."""
+    """The scope of a function: its file, its plain names, its configs, and other expressions."""
 
     path: str
     names: dict[str, Any] = field(default_factory=dict)
     configs: dict[str, Recipe] = field(default_factory=dict)
     others: dict[str, Given] = field(default_factory=dict)
-    # Names that are changed: what another file returns for them is a config.
+    # Names that the function changes. A value that another file returns for them is a config.
     held: frozenset[str] = frozenset()
     depth: int = 0
 
@@ -80,7 +80,7 @@ class Follower:
                     self.functions.setdefault(name, self.functions[other])
 
     def makers(self, path: str) -> list[str]:
-        """The functions of a file that make a config, in turn."""
+        """The functions of a file that make a config, in order."""
         return [name for name, (where, node) in self.functions.items() if where == path and self._makes(node)]
 
     def has(self, path: str, name: str) -> bool:
@@ -101,11 +101,11 @@ class Follower:
         return self._call(path, node, ast.Call(ast.Name(name), [], []), _Scope(path)) or Recipe()
 
     def _call(self, path: str, node: ast.FunctionDef, call: ast.Call, scope: _Scope) -> Recipe | None:
-        """The config that a function of the files returns; one that it is given is changed."""
+        """The config that a function of the files returns. A config argument is changed in place."""
         return self._body(node.body, self._inside(path, node, call, scope))
 
     def _inside(self, path: str, node: ast.FunctionDef, call: ast.Call, scope: _Scope) -> _Scope:
-        """The names of a function that is called, with its arguments."""
+        """The scope of a called function, with its arguments."""
         inner = _Scope(path, dict(self.constants[path]), held=_changed(node), depth=scope.depth + 1)
         arguments = node.args.posonlyargs + node.args.args
         defaults = dict(zip([arg.arg for arg in arguments][::-1], node.args.defaults[::-1], strict=False))
@@ -154,7 +154,7 @@ class Follower:
                 scope.others[target.id] = self._given(value, scope)
             return
         root, _, option = name_of(target).partition(".")
-        if root in scope.configs and option and name_of(target) not in _attributes(value):  # else it keeps its value
+        if root in scope.configs and option and name_of(target) not in _attributes(value):  # without it the value stays
             self._put(scope.configs[root], option, value, scope)
 
     def _put(self, recipe: Recipe, option: str, value: ast.expr, scope: _Scope) -> None:
@@ -169,7 +169,7 @@ class Follower:
         recipe.doubts += [replace(doubt, option=f"{option}.{doubt.option}") for doubt in made.doubts]
 
     def _given(self, value: ast.expr, scope: _Scope) -> Given:
-        """An expression; a call of a function of the files that returns one expression is that."""
+        """An expression. A call of a function that only returns an expression becomes that expression."""
         if isinstance(value, ast.Name) and value.id in scope.others:
             return scope.others[value.id]
         root, _, option = name_of(value).partition(".")
@@ -189,7 +189,7 @@ class Follower:
         return given
 
     def _config(self, value: ast.expr, scope: _Scope) -> Recipe | None:
-        """The config that an expression makes or names, None for another value."""
+        """The config that an expression makes or names; None for another value."""
         if isinstance(value, ast.Name):
             return scope.configs.get(value.id)
         if not isinstance(value, ast.Call):
@@ -206,7 +206,7 @@ class Follower:
         return None
 
     def _with(self, made: Recipe, keywords: list[ast.keyword], scope: _Scope) -> Recipe:
-        """A copy with the options that keywords give."""
+        """A copy with the options of the keywords."""
         out = Recipe(dict(made.given), list(made.doubts))
         for keyword in keywords:
             if keyword.arg:
@@ -214,7 +214,7 @@ class Follower:
         return out
 
     def _effect(self, call: ast.Call, scope: _Scope) -> None:
-        """A call for its effect on a config."""
+        """Follows a call that changes a config."""
         roots = (name_of(argument).partition(".")[0] for argument in [
             *call.args, *(keyword.value for keyword in call.keywords)])  # fmt: skip
         touched = [root for root in roots if root in scope.configs]
@@ -238,7 +238,7 @@ class Follower:
         return None
 
     def _unsure(self, statement: ast.stmt, scope: _Scope, why: str) -> None:
-        """The options that a statement may set are doubts."""
+        """Marks the options that a statement may set as doubts."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 self._effect(node, scope)
@@ -251,7 +251,7 @@ class Follower:
 
 
 def _renamed(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Name in this module -> name in its own, of each function that is imported under another name."""
+    """Name in this module -> original name, for each function imported under another name."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             yield from ((alias.asname, alias.name) for alias in node.names if alias.asname)
@@ -263,7 +263,7 @@ def _attributes(node: ast.expr) -> set[str]:
 
 
 def _changed(function: ast.FunctionDef) -> frozenset[str]:
-    """The names of which a function sets an attribute."""
+    """The names whose attributes a function sets."""
     targets = (target for node in ast.walk(function) if isinstance(node, ast.Assign) for target in node.targets)
     return frozenset(name_of(target).partition(".")[0] for target in targets if isinstance(target, ast.Attribute))
 
@@ -280,7 +280,7 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(node: ast.expr, names: Mapping[str, Any]) -> tuple[Any] | None:
-    """The value of an expression that is plain, in a tuple."""
+    """A tuple with the value of a plain expression; empty for another."""
     try:
         return (value_of(node, names),)
     except ValueError:

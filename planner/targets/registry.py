@@ -23,27 +23,27 @@ TARGETS: dict[str, Target] = {
 
 
 def with_techniques(techniques: Sequence[str]) -> list[str]:
-    """The targets that train by all these techniques, perhaps not with all knobs."""
+    """The targets that have all these techniques, though perhaps not all knobs."""
     return [known.name for known in TARGETS.values()
             if known.trainer is not None and set(techniques) <= set(known.trainer.techniques)]  # fmt: skip
 
 
 def able_to_train(problem: Problem) -> list[str]:
-    """The targets that can train a model in this way, in their newest releases."""
+    """The targets whose newest releases can train a problem."""
     return [known.name for known in TARGETS.values() if known.trainer is not None and not known.cannot_train(problem)]
 
 
 def who_trains(problem: Problem) -> str:
-    """A hint at the targets that can train a model in this way."""
+    """A hint that names the targets that can train a problem."""
     able = able_to_train(problem)
     if not able:
-        return "no target has all of it: `--target any` plans it all the same"
+        return "no target has all of it; `--target any` still plans it"
     names = " and ".join(filter(None, (", ".join(able[:-1]), able[-1])))
     return f"{names} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
 
 
 def target_of(files: Mapping[str, str]) -> str:
-    """The target of an emitted folder (name -> text). Raises InputError if it is none's, or of several."""
+    """The target of an emitted folder (name -> text). Raises InputError if no target or several match."""
     main_files = {name: candidate.config.main_file for name, candidate in TARGETS.items() if candidate.config}
     owners = [name for name, main_file in main_files.items() if main_file in files]
     if len(owners) == 1:
@@ -55,7 +55,7 @@ def target_of(files: Mapping[str, str]) -> str:
 
 
 def own_target(name: str) -> str:
-    """The target whose files a plan for target `name` is for: itself, of a plan for any software our own runtime."""
+    """The target that writes the files of a plan for target `name`: itself, or our runtime for `any`."""
     return name if target(name).trainer is not None else meshwright.TARGET.name
 
 

@@ -1,7 +1,7 @@
-"""Options out of the files that people start a training with: a shell script, or a plain list of options.
+"""Reads options from files that start a training: a shell script, or a plain list of options.
 
-A script is followed, not run (shell/script.py). The reader takes the one command that is given options of a layout. Two
-such commands are refused, unless their options are equal.
+A script is followed, not run (shell/script.py). The reader takes the one command with options of a layout. It rejects
+two such commands unless their options are equal.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .shell.followed import Command, Followed
 from .shell.script import follow
 from .shell.values import MISSING, UNKNOWN, UNSET, marks, shown, without
 
-# Variables that say how many ranks there are, where the command does not.
+# Variables that set the number of ranks where the command does not.
 _COUNTS = {
     "NNODES": "num_nodes", "NUM_NODES": "num_nodes", "SLURM_NNODES": "num_nodes", "GPUS_PER_NODE": "gpus_per_node",
     "NPROC_PER_NODE": "gpus_per_node", "NUM_GPUS_PER_NODE": "gpus_per_node", "WORLD_SIZE": "world",
 }  # fmt: skip
-# Options of launchers -> how many ranks there are: torchrun, deepspeed, srun, mpirun.
+# Options of launchers that set the number of ranks: torchrun, deepspeed, srun, mpirun.
 _LAUNCHERS = {
     "--nnodes": "num_nodes", "--num-nodes": "num_nodes", "--nodes": "num_nodes", "-N": "num_nodes",
     "--nproc-per-node": "gpus_per_node", "--num-gpus": "gpus_per_node", "--ntasks-per-node": "gpus_per_node",
@@ -46,8 +46,8 @@ def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[
                  wanted: frozenset[str] = frozenset()) -> Arguments:  # fmt: skip
     """The options in `files` (path -> text), which may source one another.
 
-    given: positional parameters in turn, `3=...` for the third, `NAME=value` for a variable.
-    wanted: options of a layout, by which the command is known; empty: all options.
+    given: positional parameters in order, `3=...` for the third, `NAME=value` for a variable.
+    wanted: options of a layout that identify the command; empty: all options.
     """
     known = wanted or frozenset(options.options)
     beside = {posixpath.basename(path): text for path, text in files.items()}
@@ -73,7 +73,7 @@ def _is_list(text: str) -> bool:
 
 
 def _plain_words(text: str) -> list[tuple[str, int]]:
-    """(word, line) of a file of options, in which nothing is expanded."""
+    """(word, line) in a file of options, without any expansion."""
     out = []
     for number, line in enumerate(text.splitlines(), 1):
         bare = re.sub(r"(?:^|\s)#.*$", "", line).rstrip().rstrip("\\")
@@ -104,7 +104,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     elif not jobs:
         for reading in readings[1:]:
             arguments.add(reading, path)
-        for command in followed.commands:  # one whose options are in another file
+        for command in followed.commands:  # a command with its options in another file
             _launched(command.words, arguments)
     _describe(arguments, followed, path)
     return arguments
@@ -119,7 +119,7 @@ def _names(command: Command) -> list[str]:
 
 
 def _fragments(followed: Followed) -> list[Command]:
-    """The values of variables that hold options, of a file that starts nothing itself."""
+    """The values of variables that hold options, in a file that starts no command."""
     out = []
     for name, value in followed.variables.values.items():
         words = value if isinstance(value, list) else value.split()
@@ -129,7 +129,7 @@ def _fragments(followed: Followed) -> list[Command]:
 
 
 def _read_job(path: str, job: Command, followed: Followed, options: OptionList) -> Arguments:
-    """The options that a command gives to its program, and the ranks that its launcher starts."""
+    """The options that a command passes to its program, and the ranks that its launcher starts."""
     arguments = Arguments()
     lines = job.lines or (job.line,) * len(job.words)
     start = next((index for index, word in enumerate(job.words) if re.search(r"\.py['\"]?$", shown(word))), -1)
@@ -143,7 +143,7 @@ def _read_job(path: str, job: Command, followed: Followed, options: OptionList) 
 
 
 def _loose(word: str, line: int, followed: Followed, options: OptionList, arguments: Arguments, path: str) -> None:
-    """A word that may hold options: empty where nothing sets it, else as its choices have it."""
+    """A word that may hold options: empty where it is not set, or else its choices."""
     name = shown(word)
     unknown = marks(word, UNKNOWN)
     if without(word, UNSET + MISSING + UNKNOWN).strip("-"):  # a value of some other option
@@ -172,7 +172,7 @@ def _launched(words: Sequence[str], arguments: Arguments) -> None:
 
 
 def _slurm(text: str) -> dict[str, str]:
-    """The variables that Slurm sets out of the directives of a script."""
+    """The variables that Slurm sets from the directives of a script."""
     out: dict[str, str] = {}
     for name, value in _DIRECTIVE.findall(text):
         number = value.rpartition(":")[2]
@@ -184,7 +184,7 @@ def _slurm(text: str) -> dict[str, str]:
 
 
 def _describe(arguments: Arguments, followed: Followed, path: str) -> None:
-    """What the script says beside its options: ranks, variables, files that it writes or misses."""
+    """Stores ranks, variables, and the files that the script writes or misses."""
     values = {name: shown(value) for name, value in followed.variables.values.items() if isinstance(value, str)}
     arguments.environment |= values
     counts = {_COUNTS[name]: int(value) for name, value in values.items() if name in _COUNTS and value.isdigit()}
@@ -195,6 +195,6 @@ def _describe(arguments: Arguments, followed: Followed, path: str) -> None:
     elif "world" not in arguments.ranks:
         arguments.ranks = {name: count for name, count in counts.items() if name != "world"} | arguments.ranks
     arguments.texts |= {posixpath.basename(shown(name)): text for name, text in followed.files.items()}
-    arguments.notes += [f"`{name}` (line {line}) is sourced and not here: give it as a further FILE"
+    arguments.notes += [f"`{name}` (line {line}) is sourced and missing: give it as a further FILE"
                         for name, line in followed.not_there.items()
                         if not re.search(r"bashrc|profile|activate|conda|module|\.env$", name)]  # fmt: skip

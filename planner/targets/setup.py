@@ -1,4 +1,4 @@
-"""Setup: one layout of a plan, with the model, batch, cluster and software that it was made for."""
+"""Setup: one layout of a plan with its model, batch, cluster and software."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Setup:
     model: ModelSpec
     workload: Workload
     stack: StackSpec
-    # Of the software, beside those that are fields of the layout.
+    # Switches of the software that are not fields of the layout.
     switches: Mapping[str, str]
     # The nodes in words: `8 x 8 h100-sxm-80gb`.
     nodes: str
-    # CUDA compute capability of the GPU (9.0 for sm_90), None for a GPU without one and for a mixture.
+    # CUDA compute capability of the GPU (9.0 for sm_90); None for a GPU without one and for mixed GPUs.
     capability: float | None
     num_nodes: int
     gpus_per_node: int
-    # GPUs that the fastest link joins: those of a node, or of as many nodes of a rack as the plan has in each.
+    # GPUs joined by the fastest link: one node, or the nodes of the plan in one rack.
     domain: int
 
     @property
@@ -51,7 +51,7 @@ class Setup:
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """The layouts of its layers: one, or each distinct one where layers have their own strategies."""
+        """The distinct layouts of its layers: one, or several where layers have their own strategies."""
         layerwise = self.candidate.layerwise
         return (self.layout,) if layerwise is None else layerwise.layouts
 
@@ -69,7 +69,7 @@ class Setup:
 
     @property
     def offload(self) -> tuple[str, ...]:
-        """The tensors that live in host memory, of opt (optimizer states) and act (activations)."""
+        """The tensors in host memory: any of opt (optimizer states) and act (activations)."""
         return () if not self.layout.offload else tuple(OFFLOADS[self.layout.offload].split("+"))
 
     @property
@@ -88,26 +88,28 @@ class Setup:
 
     @property
     def gpu(self) -> str:
-        """The GPU by its name, "" where the nodes have several kinds."""
+        """The name of the GPU; "" where the nodes have several kinds."""
         return "" if "+" in self.nodes else self.nodes.split()[-1]
 
     @property
     def nodes_per_rack(self) -> int:
-        """Nodes that the fastest link joins, 1 where it ends with the node."""
+        """Number of nodes joined by the fastest link; 1 where that link stays inside a node."""
         return max(self.domain // self.gpus_per_node, 1)
 
     @property
     def interleaving_group(self) -> int | None:
-        """Micro-batches of a chunk that run at a time; None where the pipeline is not interleaved."""
+        """Consecutive micro-batches of a chunk; None where the pipeline is not interleaved."""
         if self.schedule != "interleaved":
             return None
         return int(interleaving_group(self.layout.pp, self.num_micro_batches))
 
     @classmethod
     def of(cls, plan: Plan, choice: int, name: str = "plan", *, layerwise: bool = False) -> Setup:
-        """Candidate `choice` of a plan. Raises InputError for a choice that is not there and for a damaged plan,
-        UnsupportedError for nodes with different numbers of GPUs, and for layers with strategies of their own, unless
-        these are welcome. `name`: the file, for messages."""
+        """Candidate `choice` of a plan. name: the file, for messages.
+
+        Raises InputError for a missing choice and for a damaged plan. Raises UnsupportedError for nodes with different
+        numbers of GPUs, and for layers with their own strategies unless the caller allows them.
+        """
         from ..._version import __version__
 
         if not 1 <= choice <= len(plan.candidates):
@@ -127,7 +129,7 @@ class Setup:
 
 
 def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float | None, int, int]:
-    """The nodes in words, compute capability, number of nodes, GPUs per node; of the groups that are in use."""
+    """The nodes in words, compute capability, number of nodes and GPUs per node, for the groups in use."""
     groups = plan.resolved["cluster"]["groups"]
     gpus = [(str(group["gpu"]["name"]), int(group["num_nodes"]) * int(group["gpus_per_node"])) for group in groups]
     if candidate.spread is not None:
@@ -150,6 +152,6 @@ def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float
 
 
 def domain_of(plan: Plan, num_gpus: int, gpus_per_node: int) -> int:
-    """The size of the innermost level of the network, of as many GPUs as are in use."""
+    """The number of used GPUs in the innermost level of the network."""
     levels = plan.resolved["cluster"].get("levels", ())
     return min(int(levels[0]["size"]), num_gpus) if levels else gpus_per_node

@@ -1,4 +1,4 @@
-"""Switches of a target: the entries that write and read their options, and the rules for those that it lacks."""
+"""Switches of a target: entries that write and read their options, and rules for switches that it lacks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from .option_lists import OptionList
 from .options import Entry, Facts, NoCounterpartError, Settings
 from .setup import Setup
 
-# Prefix of facts and of entries' fields that are switches of the software.
+# Prefix of switches of the software in facts and in fields of entries.
 SWITCH = "switches."
 # Fields of the layout that few targets have (`Target.axes`) -> their value in the others.
 PLAIN_AXES: Mapping[str, int | str] = {"offload_layers": 0, "offload_modules": "none"}
 
 
 def field_of(switch: Switch) -> str:
-    """The field of a plan that holds a switch: of its layout, or among its switches."""
+    """The field of a plan that holds a switch, in its layout or in its switches."""
     return switch.name if switch.axis else f"{SWITCH}{switch.name}"
 
 
 def entries_of(target: str, release: OptionList | None = None, *, axes: Collection[str] = ()) -> tuple[Entry, ...]:
-    """One entry per switch that the target has, as a release spells it (None: the newest); and one without options for
-    each field of a layout that it lacks. axes: those of PLAIN_AXES that it has."""
+    """One entry per switch of the target, in the spelling of a release (None: the newest).
+
+    Each field of PLAIN_AXES that the target lacks gets an entry without options. axes: the fields that it has.
+    """
     has = [switch for switch in SWITCHES.values() if switch.axis or switch.of_target(target)]
     return (*(_entry(switch, target, release) for switch in has),
             *(_plain(name, value) for name, value in PLAIN_AXES.items() if name not in axes))  # fmt: skip
@@ -36,7 +38,7 @@ def _plain(name: str, value: int | str) -> Entry:
 
 
 def rules_of(target: str, *, axes: Collection[str] = ()) -> tuple[Rule, ...]:
-    """The values that the target can be set to, of each switch that is a field of the layout; axes: as above."""
+    """Rules on the settable values of each switch that is a field of the layout. axes: see `entries_of`."""
     out = [only(target, name, (value,), f"{target} has no {name}")
            for name, value in PLAIN_AXES.items() if name not in axes]  # fmt: skip
     for switch in SWITCHES.values():
@@ -71,25 +73,25 @@ def _entry(switch: Switch, target: str, release: OptionList | None) -> Entry:
 
 
 def _of_release(spellings: tuple[Options, ...], release: OptionList | None) -> Options:
-    """The first spelling that a release knows; the newest where it knows none, which `emit` then refuses by name."""
+    """The first spelling that a release knows; without one the newest, which `emit` then rejects by name."""
     known = (part for part in spellings if release is None or set(part) <= set(release.options))
     return next(known, spellings[0])
 
 
 def _telling(switch: Switch, options: Options) -> dict[str, Any]:
-    """The options that tell the value of a switch, lists in any order. A flag that is false is as good as absent."""
+    """The options that identify the value of a switch, lists in any order. A false flag counts as absent."""
     return {name: frozenset(value) if isinstance(value, list) else value for name, value in options.items()
             if value not in (None, False, []) and name not in switch.companions}  # fmt: skip
 
 
 def turned(setup: Setup, target: str) -> dict[str, str]:
-    """The switches of a plan for `target` that are not at the target's own default: name -> value."""
+    """The switches of a plan for `target` that differ from the target's default: name -> value."""
     values = {name: _value_in(switch, setup) for name, switch in SWITCHES.items() if target in switch.options}
     return {name: value for name, value in values.items()
             if value and _telling(SWITCHES[name], SWITCHES[name].options[target][value][0])}  # fmt: skip
 
 
 def _value_in(switch: Switch, setup: Setup) -> str | None:
-    """The value of a switch in a plan, None where it does nothing there."""
+    """The value of a switch in a plan; None where it has no effect there."""
     matters = switch.concerns(setup.problem) and switch.applies(setup.layout)
     return switch.value_of(setup.switches, setup.layout) if matters else None

@@ -1,6 +1,6 @@
-"""The training script that is written beside the options of a framework that trains a model of the user.
+"""Writes a training script for frameworks that train a model of the user.
 
-It trains a model of transformers by its config.json, on rows of tokens: enough to start, and a place to begin.
+The script trains a model of transformers from its config.json on rows of tokens. It is a minimal starting point.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from .launchers.base import comment
 from .setup import Setup
 
 TRAIN_FILE = "train.py"
-# Variable of launch.sh that names the script of the user -> its value where nobody sets it.
+# Variable of launch.sh that names the user's script -> its default value.
 DEFAULTS = {"TRAIN_SCRIPT": f"$here/{TRAIN_FILE}"}
 
 _COMMON = '''\
@@ -64,7 +64,7 @@ def load_model(path, from_scratch):
 
 
 def train_script(setup: Setup, header: tuple[str, ...], imports: str, main: str) -> str:
-    """train.py. imports, main: what is particular to a framework."""
+    """The text of train.py. imports, main: the parts of one framework."""
     common = _COMMON.format(
         header=comment(header), imports=imports, seq_len=setup.workload.seq_len,
         parameters=int(total_parameters(setup.model)),

@@ -301,7 +301,7 @@ def test_a_sourced_file_is_given_beside(tmp_path: Path) -> None:
 python pretrain_gpt.py $MODEL_ARGS --micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --bf16
 """
     alone = layout_of_paths([written(tmp_path, text)], model="llama-3-70b")
-    assert any("`model.sh` (line 1) is sourced and not here" in each for each in alone.assumed)
+    assert any("`model.sh` (line 1) is sourced and missing" in each for each in alone.assumed)
     found = layout_of_paths([written(tmp_path, text), tmp_path / "model.sh"])
     assert found.request.model["hidden"] == 8192  # type: ignore[index]
 

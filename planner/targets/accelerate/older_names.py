@@ -1,4 +1,4 @@
-"""What accelerate files of other people say beside what a plan writes: its DeepSpeed plugin, FSDP1, options of TPUs.
+"""Reads options of accelerate files that no plan writes: its DeepSpeed plugin, FSDP1, options of TPUs.
 
 Sources: accelerate 1.15.0, commands/launch.py, utils/dataclasses.py (DeepSpeedPlugin, FullyShardedDataParallelPlugin).
 """
@@ -16,7 +16,7 @@ from ..option_lists import Option
 PLUGIN = "deepspeed_config."
 _STAGE = f"{PLUGIN}zero_stage"
 _FILE = f"{PLUGIN}deepspeed_config_file"
-# Stage of DeepSpeedPlugin where nothing says it.
+# Default stage of DeepSpeedPlugin.
 _DEFAULT_STAGE = 2
 _KINDS = {
     "zero_stage": "int", "gradient_accumulation_steps": "int", "offload_optimizer_device": "str",
@@ -39,7 +39,7 @@ HARMLESS = (
 
 
 def modernise(arguments: Arguments) -> None:
-    """Reads what the plugin's own JSON says, and names what no plan holds."""
+    """Reads the plugin's JSON, and names options that no plan holds."""
     given = arguments.settings
     kind = str(given.get("distributed_type", "")).upper()
     if kind == "DEEPSPEED":
@@ -66,7 +66,7 @@ def _gap(arguments: Arguments, name: str, text: str) -> None:
 
 
 def _plugin(arguments: Arguments) -> None:
-    """The ZeRO stage, of the YAML or of the JSON that it names."""
+    """The ZeRO stage, from the YAML or from the JSON that it names."""
     given = arguments.settings
     named = given.pop(_FILE, None)
     blocks = _json(arguments.texts)
@@ -94,7 +94,7 @@ def _json(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _from_json(arguments: Arguments, blocks: Mapping[str, Any]) -> None:
-    """The options of DeepSpeed's JSON that the plugin has too."""
+    """The options of DeepSpeed's JSON that the plugin also has."""
     zero = blocks.get("zero_optimization", {})
     read = {
         _STAGE: zero.get("stage", 0),

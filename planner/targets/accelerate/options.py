@@ -1,4 +1,4 @@
-"""Plan <-> options of accelerate's YAML and of TrainingArguments, both ways; and the rules that no option breaks."""
+"""Plan <-> options of accelerate's YAML and of TrainingArguments, and the rules on combinations of options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _shards_read(settings: Settings, facts: Facts) -> Facts:
     if settings.get("distributed_type") != "FSDP":
         return {"zero": 0}
     reshard = settings.get(f"{_F}reshard_after_forward", True)
-    if settings.get(f"{_F}version", 1) == 1:  # FSDP1 says it by name
+    if settings.get(f"{_F}version", 1) == 1:  # FSDP1 has a named strategy
         strategy = str(settings.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
         if strategy not in _STRATEGIES:
             known = ", ".join(_STRATEGIES)

@@ -1,10 +1,10 @@
-"""accelerate's own reading of many configs, on a machine without a GPU. Run by the Python that has it:
+"""Reads many configs with accelerate itself, on a machine without a GPU. Run it by the Python that has accelerate:
 
     python parser.py < cases.jsonl > verdicts.jsonl
 
-A case is {yaml, arguments, world}. Its verdict is null, or what is said: load_config_from_file rejects unknown keys at
-the top level only, so nested keys are looked up in the launch parser, sizes go through ParallelismConfig and its mesh,
-and the arguments through TrainingArguments.
+A case is {yaml, arguments, world}. Its verdict is null or an error message. load_config_from_file rejects unknown keys
+at the top level only, so this script looks nested keys up in the launch parser. It passes sizes to ParallelismConfig
+and its mesh, and the arguments to TrainingArguments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ sizes = {f"parallelism_config_{name}_size": f"{name}_size" for name in ("dp_repl
 
 
 def check_ranks(text: str, world: int) -> str | None:
-    """What accelerate says of its YAML file in a world of ranks."""
+    """The verdict of accelerate on its YAML file, for a number of ranks."""
     path = folder / "accelerate.yaml"
     path.write_text(text, encoding="utf-8")
     config = load_config_from_file(str(path))

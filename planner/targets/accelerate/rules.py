@@ -1,4 +1,4 @@
-"""The layouts that accelerate runs: FSDP2 with parallelism_config, for its own scripts and for what is built on it.
+"""The layouts that accelerate runs: FSDP2 with parallelism_config, for its own scripts and for tools built on it.
 
 accelerate 16cb6eb8 (2026-07-24), src/accelerate/parallelism_config.py and commands/launch.py.
 """
@@ -21,7 +21,7 @@ def _whole_activations(columns: Columns, problem: Problem) -> Mask:
 
 
 def _sharded(columns: Columns, problem: Problem) -> Mask:
-    # FSDP2 on a mesh with tp alone crashes (accelerate 3798), and cp ranks always shard parameters.
+    # FSDP2 crashes on a mesh with tp alone (accelerate 3798), and cp ranks always shard parameters.
     return np.asarray((columns["zero"] > 0) | ((columns["tp"] == 1) & (columns["cp"] == 1)))
 
 

@@ -32,10 +32,10 @@ _ARGUMENTS_FILE = "training_arguments.json"
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
-    """accelerate.yaml, and what the YAML cannot say as TrainingArguments."""
+    """Writes accelerate.yaml, and TrainingArguments for options that the YAML lacks."""
     settings = TABLE.write(setup)
     arguments = {key.removeprefix(ARGUMENTS): value for key, value in settings.items() if key.startswith(ARGUMENTS)}
-    own = setup.layout.tp > 1  # a model is split as it is loaded, by calls that differ between releases of transformers
+    own = setup.layout.tp > 1  # loading splits the model, by calls that differ between releases of transformers
     note = (f"{_ARGUMENTS_FILE} holds the rest of the plan: HfArgumentParser.parse_json_file, or your own loop.",
             f"Sequences of {setup.workload.seq_len} tokens.")  # fmt: skip
     return Job(
@@ -67,7 +67,7 @@ def yaml_of(settings: Settings) -> str:
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """A sentence for each part of the model and its training that accelerate cannot express."""
+    """One sentence per part of the model and its training that accelerate cannot express."""
     reasons = {
         f"workload.optimizer: TrainingArguments has no {workload.optimizer}": workload.optimizer not in OPTIMIZERS,
         "workload.lora: adapters belong to your script (peft)": workload.lora is not None,

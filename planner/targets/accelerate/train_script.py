@@ -1,4 +1,4 @@
-"""train.py for accelerate: transformers.Trainer, which reads accelerate.yaml by the variables of its launcher."""
+"""train.py for accelerate: transformers.Trainer, which gets accelerate.yaml through variables of the launcher."""
 
 IMPORTS = """\
 import json
@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser, Tra
 MAIN = '''\
 @dataclass
 class Script:
-    """What TrainingArguments has no field for."""
+    """Arguments in addition to TrainingArguments."""
 
     model: str = field(metadata={"help": "Folder with config.json, or name on the hub."})
     tokens: str | None = field(default=None, metadata={"help": "File of tokens; without it rows that count up."})

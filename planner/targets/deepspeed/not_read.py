@@ -1,4 +1,4 @@
-"""Options of DeepSpeed's JSON that change a training and that no field of a plan holds."""
+"""Options of DeepSpeed's JSON that change a training but have no field in a plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HARMLESS = (
 
 
 def modernise(arguments: Arguments) -> None:
-    """Names what is kept elsewhere than a plan has it."""
+    """Names weights and states that the file keeps in another place than a plan does."""
     given = arguments.settings
     on_drives = given.get("zero_optimization.offload_optimizer.device") == "nvme"  # the technique zero-infinity
     planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", *["nvme"] * on_drives)}

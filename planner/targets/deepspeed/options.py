@@ -1,4 +1,4 @@
-"""Plan <-> options of DeepSpeed's JSON and constants of ds_plan.py, both ways; and the rules that no option breaks."""
+"""Plan <-> options of DeepSpeed's JSON and constants of ds_plan.py, and the rules on combinations of options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _overlap_write(setup: Setup) -> Settings:
 
 
 def _overlap_read(settings: Settings, facts: Facts) -> Facts:
-    """Stage 3 overlaps unless told not to (runtime/zero/config.py); without ZeRO nothing is said of it."""
+    """Overlap of communication: on by default in stage 3 (runtime/zero/config.py), without an option outside ZeRO."""
     on = settings.get(_OVERLAP, facts["zero"] == 3)
     return {f"{SWITCH}overlap_grad_reduce": "on" if on else "off"} if facts["zero"] else {}
 

@@ -1,9 +1,9 @@
-"""DeepSpeed's own reading of many configs, on a machine without a GPU. Run by the Python that has it:
+"""Reads many configs with DeepSpeed itself, on a machine without a GPU. Run it by the Python that has DeepSpeed:
 
     python parser.py < cases.jsonl > verdicts.jsonl
 
-A case is {config, world, dp, mpu}. Its verdict is null, or what DeepSpeedConfig says as deepspeed.initialize makes it:
-in a world of `world` ranks, of which an `mpu` (that of a pipeline) or the mesh of Ulysses counts `dp`.
+A case is {config, world, dp, mpu}. Its verdict is null or the error of DeepSpeedConfig as deepspeed.initialize builds
+it. The job has `world` ranks, of which an `mpu` (of a pipeline) or the mesh of Ulysses counts `dp`.
 """
 
 from __future__ import annotations

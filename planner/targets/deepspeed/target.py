@@ -1,4 +1,4 @@
-"""DeepSpeed: ds_config.json, and a small Python file for what JSON cannot say."""
+"""DeepSpeed: ds_config.json, and a small Python file for settings that the JSON lacks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _pipeline(columns: Columns, problem: Problem) -> Mask:
 
 
 def _shards(columns: Columns, problem: Problem) -> Mask:
-    # MiCS and hpZ shard over part of the ranks; both refuse much else, and no plan uses them yet.
+    # MiCS and hpZ shard over part of the ranks. Both exclude many other options, and no plan uses them yet.
     return np.asarray((columns["zero"] == 0) | (columns["shard"] == columns["dp"]))
 
 
@@ -67,7 +67,7 @@ def _ulysses_alone(columns: Columns, problem: Problem) -> Mask:
 _MODULE = '''\
 """{header}
 
-What ds_config.json cannot say. Your script imports it: `import ds_plan`.
+Settings that ds_config.json lacks. Your script imports them: `import ds_plan`.
 """
 
 PIPELINE_STAGES = {pp}
@@ -107,7 +107,7 @@ def nested(settings: Settings) -> dict[str, Any]:
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
-    """ds_config.json, ds_plan.py for what it cannot say, and the command that gives it to your script."""
+    """Writes ds_config.json, ds_plan.py for settings that it lacks, and the command that passes it to your script."""
     document = nested({key: value for key, value in TABLE.write(setup).items() if not key.startswith(f"{PYTHON}.")})
     pipeline = _PIPELINE.format(layers=setup.chunk_sizes[0]) if setup.layout.pp > 1 else ""
     module = _MODULE.format(header="\n".join(header), pp=setup.layout.pp, tp=setup.layout.tp, dp=setup.layout.dp,
@@ -139,7 +139,7 @@ def _notes(setup: Setup) -> tuple[str, ...]:
 
 
 def _even_stages(columns: Columns, problem: Problem) -> Mask:
-    """Its partition by type gives every stage the same number of layers."""
+    """Mask of layouts with equally many layers per stage, as its partition by type requires."""
     return np.asarray(problem.model.num_layers % columns["pp"] == 0)
 
 
@@ -150,7 +150,7 @@ def _ranks_of_one_replica(columns: Columns, problem: Problem) -> Mask:
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """A sentence for each part of the model and its training that DeepSpeed cannot express."""
+    """One sentence per part of the model and its training that DeepSpeed cannot express."""
     reasons = {
         "workload.optimizer: plans are not written with its Muon": workload.optimizer == "muon",
         f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer not in (*OPTIMIZERS, "muon"),
@@ -169,7 +169,7 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
 
 def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
                    wanted: frozenset[str]) -> Arguments:  # fmt: skip
-    """Each file by itself; a template with the words that are given."""
+    """Reads each file separately, and a template with the given words."""
     arguments = Arguments()
     for path, text in files.items():
         filled, open_words = templates.filled(text, given)

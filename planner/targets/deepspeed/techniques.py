@@ -19,7 +19,7 @@ OPTIONS = (QUANTIZED_WEIGHTS, SECONDARY, QUANTIZED_GRADIENTS, f"{OPTIMIZER}.nvme
            f"{WEIGHTS}.nvme_path", f"{WEIGHTS}.pin_memory")  # fmt: skip
 PARAMS = "optimizer.params"
 OPTIMIZER_OPTIONS = ("optimizer.type", PARAMS)
-# Learning rate, a parameter that is the user's: `auto` stands in its place, as transformers fills it in.
+# Learning rate, which the user sets. The file has `auto`, which transformers fills in.
 RATE = "lr"
 FACT = "workload.techniques"
 NVME_PATH = "/local_nvme"  # JSON reads no variable: the folder is named in `notes`
@@ -57,7 +57,7 @@ def states_read(settings: Settings) -> Facts:
 
 
 def optimizer_write(setup: Setup, names: Mapping[str, str]) -> Settings:
-    """The optimizer; of 1-bit Adam also the step from which on the variance is frozen."""
+    """The optimizer. 1-bit Adam also has the step that freezes the variance."""
     knobs = of(setup).get("1-bit-adam")
     if knobs is None:
         return {"optimizer.type": names[setup.workload.optimizer], PARAMS: {RATE: "auto"}}
@@ -68,7 +68,7 @@ def optimizer_write(setup: Setup, names: Mapping[str, str]) -> Settings:
 
 
 def without_rate(arguments: Arguments) -> Arguments:
-    """The settings without the learning rate, of which a plan says nothing."""
+    """The settings without the learning rate, which a plan does not hold."""
     params = arguments.settings.get(PARAMS)
     if isinstance(params, Mapping):
         arguments.settings[PARAMS] = {name: value for name, value in params.items() if name != RATE}
@@ -112,7 +112,7 @@ def _one_bit_adam(problem: Problem, knobs: Knobs) -> str | None:
     return None
 
 
-# Technique -> why DeepSpeed cannot train by it with these knobs in any layout, None where it can.
+# Technique -> why DeepSpeed cannot train by it with these knobs in any layout, or None.
 CAN: Mapping[str, Callable[[Problem, Knobs], str | None]] = {
     "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam,
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""DeepSpeed's JSON as a template, whose words in capitals a launch script replaces: `"stage": ZERO_STAGE`.
+"""Reads DeepSpeed's JSON as a template with words for a launch script to replace: `"stage": ZERO_STAGE`.
 
-Source: deepspeedai/Megatron-DeepSpeed 4efb479d, examples_deepspeed: scripts that fill their templates by sed.
+Source: deepspeedai/Megatron-DeepSpeed 4efb479d, examples_deepspeed: scripts that fill templates with sed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _WORD = re.compile(r'(?m)^(\s*"[^"]*"\s*:\s*)([A-Z][A-Z0-9_]{2,})(?=\s*,?\s*[}\]
 
 
 def filled(text: str, given: Sequence[str]) -> tuple[str, dict[int, str]]:
-    """The text with the words that `given` (NAME=VALUE) states, and line -> word of the others, which are left open."""
+    """The text with the words in `given` (NAME=VALUE) replaced, and line -> word of the others."""
     values = dict(word.partition("=")[::2] for word in given)
     open_words: dict[int, str] = {}
 
@@ -28,7 +28,7 @@ def filled(text: str, given: Sequence[str]) -> tuple[str, dict[int, str]]:
 
 
 def doubt(arguments: Arguments, open_words: Mapping[int, str], path: str) -> None:
-    """Each option whose word is left open is not clear."""
+    """Stores a doubt for each option whose word has no value."""
     for name, line in list(arguments.lines.items()):
         if line in open_words:
             word = open_words[line]

@@ -1,7 +1,7 @@
 """train.py for DeepSpeed: deepspeed.initialize on a model of transformers.
 
-HfDeepSpeedConfig makes transformers form the weights in pieces under ZeRO-3 (integrations/deepspeed.py). The loader of
-the engine gives ranks that share a model the same rows (`deepspeed_io`).
+HfDeepSpeedConfig makes transformers shard the weights at construction under ZeRO-3 (integrations/deepspeed.py). The
+loader of the engine passes the same rows to all ranks of a model replica (`deepspeed_io`).
 """
 
 IMPORTS = """\
@@ -33,7 +33,7 @@ def main():
     config = json.loads(Path(args.deepspeed_config).read_text())
     config["optimizer"]["params"]["lr"] = args.lr
     deepspeed.init_distributed()
-    in_pieces = HfDeepSpeedConfig(config)  # transformers looks for it as long as it lives
+    in_pieces = HfDeepSpeedConfig(config)  # transformers uses it while this reference exists
     model = load_model(args.model, args.from_scratch)
     if ds_plan.RECOMPUTE:
         model.gradient_checkpointing_enable()

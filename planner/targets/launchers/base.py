@@ -1,8 +1,7 @@
 """Jobs, launchers, and the script that starts one node of a job.
 
-Every trainer comes down to `launch.sh`, which starts the ranks of one node. NODE_RANK, MASTER_ADDR and MASTER_PORT give
-the number of the node and the place where nodes meet. A launcher only has to run that script once on every node with
-these three set.
+Every trainer has a `launch.sh` that starts the ranks of one node. NODE_RANK, MASTER_ADDR and MASTER_PORT hold the
+number of the node and the rendezvous address. A launcher runs that script once on every node with these three set.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class Job:
     gpus_per_node: int
     # Shell words that start the ranks of this node. They end before the user's own arguments.
     command: str
-    # Name -> text of the files that the command reads, beside launch.sh.
+    # Name -> text of the files that the command reads, in addition to launch.sh.
     files: Mapping[str, str]
     # Variables that are set for the command. None: the variable must not be set.
     environment: Mapping[str, str | None] = field(default_factory=dict)
     # Variables that only the user knows -> their meaning.
     needs: Mapping[str, str] = field(default_factory=dict)
-    # Variables that a user may set -> what they are otherwise, as a shell reads it between double quotes.
+    # Variables that a user may set -> their default, as shell text inside double quotes.
     defaults: Mapping[str, str] = field(default_factory=dict)
     # Whether Python must find the files as modules.
     python_path: bool = False
@@ -42,13 +41,13 @@ class Job:
     notes: tuple[str, ...] = ()
     # The nodes in the order of the framework, () for any order.
     hosts: tuple[str, ...] = ()
-    # Neighbouring nodes that must share a rack, 1 where any may.
+    # Number of consecutive nodes that must share a rack; 1 for no constraint.
     nodes_per_rack: int = 1
-    # The GPU by its name in the catalogue, "" for several.
+    # The catalogue name of the GPU; "" for several kinds.
     gpu: str = ""
-    # For each node the order of its GPUs, None for the usual one.
+    # The GPU order of each node; None for the usual order.
     devices: tuple[tuple[int, ...], ...] | None = None
-    # Arguments that a user may add.
+    # Example of arguments that a user may add.
     example: str = ""
 
 
@@ -70,8 +69,10 @@ def comment(lines: tuple[str, ...], mark: str = "#") -> str:
 
 
 def torchrun(job_nodes: int, gpus_per_node: int) -> str:
-    """The part of a command that starts the ranks of this node with torchrun, at fixed ranks (a c10d rendezvous would
-    number the nodes as they arrive)."""
+    """The torchrun command that starts the ranks of this node.
+
+    Node ranks are fixed, because a c10d rendezvous would number the nodes in the order of arrival.
+    """
     return (
         f"torchrun --nnodes {job_nodes} --nproc-per-node {gpus_per_node} \\\n"
         '  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\\n'
@@ -80,15 +81,15 @@ def torchrun(job_nodes: int, gpus_per_node: int) -> str:
 
 # docs.nvidia.com/deeplearning/nccl, environment variables.
 _FABRIC = """\
-# Between nodes NCCL chooses interfaces and adapters itself. Where a node has others than those of the fabric (storage,
-# management), name the right ones: the interface by which ranks find one another, and the prefix of the RDMA adapters.
+# NCCL chooses network interfaces and RDMA adapters itself. If a node has others too (storage, management), set the
+# interface for the rendezvous of the ranks and the prefix of the RDMA adapters of the fabric.
 # export NCCL_SOCKET_IFNAME=eth0  # edit
 # export NCCL_IB_HCA=mlx5  # edit
 """
 
 
 def node_script(job: Job) -> str:
-    """launch.sh: all ranks of one node."""
+    """The text of launch.sh, which starts all ranks of one node."""
     example = f" {job.example}" if job.example else ""
     needs = "".join(f"{name}=... " for name in job.needs)
     if job.num_nodes > 1:
@@ -117,7 +118,7 @@ def _environment(job: Job) -> list[str]:
 
 
 def _devices(job: Job) -> str:
-    """The order of the GPUs, where it is not the usual one."""
+    """Shell lines that set the order of the GPUs; empty for the usual order."""
     if job.devices is None:
         return ""
     orders = [",".join(map(str, order)) for order in job.devices]

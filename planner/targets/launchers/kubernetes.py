@@ -138,8 +138,10 @@ def _environment(job: Job, indent: int) -> str:
 
 
 def _rdma(job: Job, indent: int) -> str:
-    """A place for the adapters of the fabric, which each cluster names for itself; without them NCCL falls back to TCP
-    (docs.nvidia.com/aicr, fabric-attached-training)."""
+    """A marked place for the RDMA adapters, whose resource name depends on the cluster.
+
+    Without them NCCL falls back to TCP (docs.nvidia.com/aicr, fabric-attached-training).
+    """
     pad = " " * indent
     text = f"{pad}# edit: the network adapters as your device plugin names them, or NCCL uses TCP between nodes\n"
     return f"{text}{pad}# rdma/hca_shared_devices: {job.gpus_per_node}\n" if job.num_nodes > 1 else ""

@@ -1,7 +1,7 @@
 """Ray Train: one worker per node, which starts the ranks of its node.
 
-docs.ray.io: TorchTrainer, ScalingConfig (placement_strategy), TorchConfig. The workers meet over gloo; that is how each
-learns the address of the first.
+Source: docs.ray.io, TorchTrainer, ScalingConfig (placement_strategy), TorchConfig. The workers form a gloo group, which
+gives each of them the address of the first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILES = {files}
 
 
 def node(config):
-    """The ranks of one node: launch.sh, with what it asks for."""
+    """Starts the ranks of one node: launch.sh with its files and variables."""
     folder = Path(tempfile.mkdtemp())
     for name, text in config["files"].items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -44,7 +44,7 @@ def files(job: Job) -> dict[str, str]:
 
 
 def _where(job: Job) -> str:
-    """The hosts by name; else, on racks, segments of nodes that share one: a plan counts on the link inside."""
+    """Directives for the hosts by name, or else for segments of nodes in one rack, whose link a plan relies on."""
     if job.hosts:
         return f"#SBATCH --nodelist={','.join(job.hosts)}\n"
     racks = job.nodes_per_rack > 1 and job.num_nodes % job.nodes_per_rack == 0

@@ -1,4 +1,4 @@
-"""By hand, or by whatever already runs commands on your nodes: launch.sh on each."""
+"""launch.sh on each node, started by hand or by an existing tool that runs commands on nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .base import Job, Launcher
 
 
 def files(job: Job) -> dict[str, str]:
-    """The hosts in the order of NODE_RANK, where the plan has an order."""
+    """Lists the hosts in the order of NODE_RANK, if the plan has an order."""
     return {"hosts": "".join(f"{host}\n" for host in job.hosts)} if job.hosts and job.num_nodes > 1 else {}
 
 

@@ -1,4 +1,4 @@
-"""Models and ways of training that pretrain_gpt.py cannot build, because no argument gives them."""
+"""Models and kinds of training that pretrain_gpt.py has no argument for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .mtp import cannot_predict
 from .muon import cannot_orthogonalise
 from .rope import cannot_rotate
 
-# Family -> its parts that no argument gives, or whose place in the model no plan holds.
+# Family -> its parts without an argument, or with a position in the model that no plan holds.
 _OTHER_FAMILIES = {
     "falcon": "attention and feed-forward in parallel", "gemma": "GeGLU and scaled embeddings",
     "gpt_neox": "attention and feed-forward in parallel", "gptj": "attention and feed-forward in parallel",
@@ -26,7 +26,7 @@ _OTHER_FAMILIES = {
 
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """A sentence for each part of the model and its training that has no argument."""
+    """One sentence per part of the model and its training without an argument."""
     hybrid = is_hybrid(model)
     if other := (cannot_mix if hybrid else cannot_replace)(model, options):
         return other
@@ -68,7 +68,7 @@ def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | Non
 
 
 def _unwritten(model: ModelSpec) -> dict[str, bool]:
-    """Parts that no argument written here gives, of whatever family."""
+    """Parts that the written arguments lack, in any family."""
     scores = any(attention.score_scale or attention.score_softcap for attention in model.attentions)
     factors = {model.embedding_scale, model.residual_scale, model.logit_scale}
     return {
@@ -76,9 +76,9 @@ def _unwritten(model: ModelSpec) -> dict[str, bool]:
         "model.kinds.parallel_blocks: blocks run in turn": any(kind.parallel_blocks for kind in model.kinds),
         "model.logit_scale: embeddings, residuals, scores and logits have no factors":
             factors != {1.0} or scores or model.logit_softcap is not None,
-        "model.kinds.output_gate: a gate of what attention puts out has a number per element":
+        "model.kinds.output_gate: an output gate of attention has one value per element":
             any(attention.gates_heads for attention in model.attentions),
-        "model.kinds.output_gate: latent attention has no gate of what it puts out":
+        "model.kinds.output_gate: latent attention has no output gate":
             any(attention.output_gate and attention.is_mla for attention in model.attentions),
         "model.kinds.values_from_keys: keys and values have projections of their own, and values no norm":
             any(attention.values_from_keys or attention.value_norm for attention in model.attentions),
@@ -106,5 +106,5 @@ def _biases(routed: list[MixtureOfExperts]) -> set[bool]:
 
 
 def _plain(attention: Attention) -> tuple[Any, ...]:
-    """An attention without its window."""
+    """A copy of an attention without its window."""
     return tuple(getattr(attention, name) for name in Attention.__dataclass_fields__ if name != "window")

@@ -1,4 +1,4 @@
-"""Rules that no single argument breaks. Megatron-LM checks them late, in validate_args and TransformerConfig."""
+"""Rules on combinations of arguments. Megatron-LM checks them late, in validate_args and TransformerConfig."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _NEEDS = (
     ("--recompute-num-layers", "--recompute-method"), ("--expert-model-parallel-size", "--num-experts"),
 )  # fmt: skip
 
-# Only training/arguments.py asks for it, and the core does not: Megatron-Bridge trains by one without the other.
+# Only training/arguments.py requires it. The core does not: Megatron-Bridge trains with one and not the other.
 _OF_THE_PARSER = (("--overlap-param-gather", "--overlap-grad-reduce"),)
-# training/arguments.py:1025 has it beside the distributed optimizer.
+# training/arguments.py:1025 requires the distributed optimizer for it.
 _GATHERS_BY_ITSELF = ("--overlap-param-gather", LAYER_WISE)
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Rules of validate_args and TransformerConfig that no single option breaks."""
+    """Rules of validate_args and TransformerConfig on combinations of options."""
     of_the_parser = [(name, f"needs {other}") for name, other in _OF_THE_PARSER
                      if name in settings and other not in settings]  # fmt: skip
     return of_the_parser + conflicts_of_the_core(settings, environment)
 
 
 def conflicts_of_the_core(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Those that hold whoever configures the core."""
+    """The rules of the core, which hold for every front end."""
     out = [
         (given[-1], f"cannot be given together with {given[0]}")
         for group in EXCLUSIVE
@@ -88,7 +88,7 @@ def conflicts_of_the_core(settings: Settings, environment: Mapping[str, str]) ->
 
 
 def _ignored_layers(settings: Settings) -> list[tuple[str, str]]:
-    """validate_args takes the number of layers from the pattern, and only warns of another one."""
+    """A problem where --num-layers differs from the pattern. validate_args uses the pattern and only warns."""
     if PATTERN not in settings or "--num-layers" not in settings:
         return []
     held = len(layers_of(str(settings[PATTERN])).replace("|", ""))

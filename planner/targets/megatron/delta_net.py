@@ -15,7 +15,7 @@ from ..setup import Setup
 from .layer_patterns import pattern_text, read_pattern
 
 VARIANT, FREQUENCY = "--experimental-attention-variant", "--linear-attention-freq"
-# The second is its name from 0.20 on, which takes the first, too.
+# The second is the name from 0.20 on. That release also accepts the first.
 _NAMES = ("gated_delta_net", "gdn")
 # The sizes of a mixer: field -> its argument, and the default of TransformerConfig.
 _SIZES = {
@@ -26,7 +26,7 @@ _SIZES = {
 
 
 def replaces_attention(kind: Layer) -> bool:
-    """Whether a layer is a transformer's but for its attention."""
+    """Whether a layer equals a transformer layer except for its attention."""
     return isinstance(kind.mixer, GatedDeltaNet) and kind.attention is None and kind.feed_forward is not None
 
 
@@ -35,7 +35,7 @@ def has_delta_nets(model: ModelSpec) -> bool:
 
 
 def cannot_replace(model: ModelSpec, options: OptionList | None) -> list[str]:
-    """A sentence for each reason why the layers of gated DeltaNet of a model have no argument."""
+    """One sentence per reason why the gated DeltaNet layers of a model cannot be written as arguments."""
     if not has_delta_nets(model):
         return []
     last = model.kinds[model.pattern[-1]]
@@ -50,7 +50,7 @@ def cannot_replace(model: ModelSpec, options: OptionList | None) -> list[str]:
 
 
 def cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
-    """(fields, sentence) of what the core learned after its first releases with gated DeltaNet."""
+    """(fields, sentence) per feature that the core lacks in its first releases with gated DeltaNet."""
     layout, text = setup.layout, "gated DeltaNet {} before Megatron-LM {}"
     reasons = {
         (("cp",), text.format(f"is not split over cp {layout.cp}", "0.18")):
@@ -72,14 +72,14 @@ def _write(setup: Setup) -> Settings:
 
 
 def _frequency(linear: list[int]) -> str:
-    """N where every N-th layer is attention, else the pattern."""
+    """N where every N-th layer is attention, or else the pattern."""
     every = linear.index(0) + 1
     regular = [int((index + 1) % every > 0) for index in range(len(linear))]
     return str(every) if linear == regular else pattern_text(linear)
 
 
 def _read_frequency(value: object, layers: int) -> list[int]:
-    """The 0/1 of every layer, 1 where it is linear. Raises InputError for no frequency."""
+    """The 0/1 of every layer, 1 where it is linear. Raises InputError for an invalid frequency."""
     if not str(value).isdigit():
         return read_pattern(FREQUENCY, value, layers)
     if not int(str(value)):

@@ -1,4 +1,4 @@
-"""Variables of the environment that Megatron Core and TransformerEngine read, and that a layout needs."""
+"""Environment variables of Megatron Core and TransformerEngine that a layout needs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from .options import max_connections
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _FUSER = "--use-transformer-engine-op-fuser"
-# Without it TEGroupedMLP refuses gated experts under the option (core/transformer/moe/experts.py, d98e8a64,
-# _is_fused_impl_supported): an AssertionError as the model is built.
+# TEGroupedMLP needs it for gated experts under the option (core/transformer/moe/experts.py, d98e8a64,
+# _is_fused_impl_supported). Without it the construction of the model fails with an AssertionError.
 FUSED_EXPERTS = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
 
-# Without it a graph holds what another stream read until its capture ends (torch, notes on CUDA): nodes of
-# --overlap-moe-expert-parallel-comm and copies to the host mark all that they free (core/pipeline_parallel/utils.py and
-# fine_grained_activation_offload.py, record_stream), and so do the collectives of Megatron-FSDP. As Megatron-Bridge
-# 067f987d has it beside graphs of the iteration.
+# Without it a graph keeps tensors that another stream read until the capture ends (torch, notes on CUDA). Such tensors
+# are freed with record_stream by --overlap-moe-expert-parallel-comm, by copies to the host
+# (core/pipeline_parallel/utils.py and fine_grained_activation_offload.py) and by the collectives of Megatron-FSDP.
+# Megatron-Bridge 067f987d sets it with graphs of the iteration.
 _REUSED = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,graph_capture_record_stream_reuse:True",
            "NCCL_GRAPH_REGISTER": "0"}  # fmt: skip
 
-# HybridEP takes as many neighbours in its group for joined by NVLink; its older releases do not find out by themselves
-# (deepseek-ai/DeepEP, hybrid_ep_buffer.py). As every recipe of Megatron-Bridge with HybridEP has them (perf_recipes).
+# The number of consecutive ranks in a group that HybridEP assumes to be joined by NVLink. Its older releases do not
+# detect it (deepseek-ai/DeepEP, hybrid_ep_buffer.py). Every recipe of Megatron-Bridge with HybridEP sets these
+# variables (perf_recipes).
 _JOINED = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 _BACKEND = "--moe-flex-dispatcher-backend"
 
 
 def environment(setup: Setup, target: str) -> dict[str, str | None]:
-    """Variable -> value, None for one that may be unset."""
+    """Variable -> value, None for a variable that may be unset."""
     out: dict[str, str | None] = {_CONNECTIONS: max_connections(setup)}
     if setup.layout.offload_modules:
         out[offload.VARIABLE] = "1"
@@ -50,14 +51,14 @@ def environment(setup: Setup, target: str) -> dict[str, str | None]:
 
 
 def conflicts_of_fused_experts(settings: Settings, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variable without which experts cannot be fused."""
+    """A problem where the variable that fused experts need is not set."""
     if not settings.get(_FUSER) or "--num-experts" not in settings or variables.get(FUSED_EXPERTS) == "1":
         return []
     return [(FUSED_EXPERTS, f"is {variables.get(FUSED_EXPERTS) or 'not set'}; {_FUSER} with gated experts needs 1")]
 
 
 def conflicts_of_hybridep(settings: Settings, variables: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Groups of experts that are no whole number of NVLink domains: HybridEP asserts it."""
+    """A problem where an expert group is not a whole number of NVLink domains, which HybridEP asserts."""
     joined, ep = variables.get(_JOINED), settings.get("--expert-model-parallel-size", 1)
     if joined is None or settings.get(_BACKEND) != "hybridep":
         return []

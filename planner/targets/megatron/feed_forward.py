@@ -8,14 +8,15 @@ from ....cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
-# Activation -> its arguments, of gated blocks and of others. Megatron has one GELU, which it computes by tanh where it
-# fuses it with biases (fusions/fused_bias_gelu.py), else exactly: both are written as that one, and read as `gelu`.
-# That of gpt-oss: (up + 1) times gate sigmoid(1.702 gate), both clamped to 7 (core/fusions/fused_bias_geglu.py).
+# Activation -> its arguments, for gated and other blocks. Megatron has one GELU argument. It computes GELU by tanh
+# where it fuses biases (fusions/fused_bias_gelu.py), and exactly elsewhere. Both variants are written with this
+# argument and read as `gelu`. gpt-oss uses (up + 1) times gate sigmoid(1.702 gate), both clamped to 7
+# (core/fusions/fused_bias_geglu.py).
 _CLAMPED: Settings = {"--quick-geglu": True, "--activation-func-clamp-value": 7.0, "--glu-linear-offset": 1.0}
 GATED_ACTIVATIONS: Mapping[str, Settings] = {"silu": {"--swiglu": True}, "clamped swiglu": _CLAMPED}
 PLAIN_ACTIVATIONS: Mapping[str, Settings] = {"gelu": {}, "gelu_tanh": {}, "relu2": {"--squared-relu": True}}
 
-# Experts of squared ReLU multiply by their weights in its kernel.
+# The kernel of squared ReLU also multiplies by the weights of the experts.
 _FUSED_EXPERTS = "--use-fused-weighted-squared-relu"
 
 
@@ -27,7 +28,7 @@ def blocks(model: ModelSpec) -> tuple[list[FeedForward], list[MixtureOfExperts]]
 
 
 def biased(model: ModelSpec) -> bool:
-    """Whether linear layers have biases: of attention's output, of blocks, and of experts and their router."""
+    """Whether linear layers have biases: attention output, blocks, experts and their router."""
     return model.attentions[0].output_bias or any(block.bias for block in blocks(model)[0])
 
 
@@ -38,7 +39,7 @@ def _write(setup: Setup) -> Settings:
     out: Settings = {"--ffn-hidden-size": inner, **arguments}
     if "--squared-relu" in arguments and routed:  # without it experts are not fused (experts.py)
         out[_FUSED_EXPERTS] = True
-    # Megatron fuses biases with GELU by itself, and refuses to with another function.
+    # Megatron fuses biases with GELU by default, and rejects the fusion for another function.
     return out | ({"--no-bias-gelu-fusion": True} if "--squared-relu" in arguments and biased(model) else {})
 
 
@@ -55,7 +56,7 @@ def _read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _clamped(activation: str, settings: Settings) -> str:
-    """The activation with what clamps it. Raises InputError for a clamp that no plan has."""
+    """The activation with its clamp. Raises InputError for a clamp that no plan has."""
     given = {name: settings.get(name) for name in ("--activation-func-clamp-value", "--glu-linear-offset")}
     if not any(given.values()):
         return activation

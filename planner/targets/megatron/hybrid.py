@@ -29,10 +29,10 @@ _FLAG = "--is-hybrid-model"  # initial weights of layers of one block
 # Symbol -> its word in the explicit form.
 _WORDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "experts"}
 _SPEC = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
-# The sizes of a mixer that have an argument: field -> argument.
+# Sizes of a mixer with an argument: field -> argument.
 _SIZES = {"heads": "--mamba-num-heads", "head_dim": "--mamba-head-dim", "groups": "--mamba-num-groups",
           "state": "--mamba-state-dim"}  # fmt: skip
-# The defaults of MambaMixer for those that have none.
+# Sizes of a mixer without an argument: their defaults in MambaMixer.
 FIXED = {"conv_kernel": 4, "chunk": 128, "conv_bias": True, "in_bias": False, "out_bias": False, "gated_norm": True}
 
 
@@ -55,7 +55,7 @@ def layers_of(text: str) -> str:
 
 
 def _symbols_of(text: str) -> tuple[str, list[str]]:
-    """The symbols of the layers, and those of each prediction module. Raises InputError for one that no plan has."""
+    """The symbols of the layers and of each prediction module. Raises InputError for a symbol that no plan has."""
     layers, *modules = text.split("/")
     letters = layers.replace("|", "")
     if unknown := sorted(set("".join([letters, *modules])) - set(_WORDS)):
@@ -68,7 +68,7 @@ def _symbols_of(text: str) -> tuple[str, list[str]]:
 
 
 def cannot_mix(model: ModelSpec, options: OptionList | None) -> list[str]:
-    """A sentence for each reason why the layers of a hybrid model have no symbol or no argument."""
+    """One sentence per reason why the layers of a hybrid model have no symbol or no argument."""
     other = [name_of(kind) for kind in model.kinds if _letter(kind) is None]
     mixers = {mixer for mixer in model.mixers if isinstance(mixer, Mamba2)}
     differ = [f"{name} {getattr(mixer, name)}, not {value}" for mixer in mixers for name, value in FIXED.items()
@@ -118,7 +118,7 @@ def _read(settings: Settings, facts: Facts) -> Facts:
 
 
 def stages_read(text: str, pp: int) -> Facts:
-    """Chunks of a pattern. Without a separator stages share evenly."""
+    """Chunks of a pattern. A pattern without separators is split evenly."""
     sizes = [len(segment) for segment in layers_of(text).split("|")]
     if len(sizes) == 1 and sizes[0] % pp == 0:
         sizes = [sizes[0] // pp] * pp
@@ -129,30 +129,30 @@ def stages_read(text: str, pp: int) -> Facts:
 
 
 def _in_fp8(columns: Columns, problem: Problem) -> Mask:
-    # MambaMixer and GatedDeltaNet assert it of their first projection, as TransformerEngine needs of all.
+    # MambaMixer and GatedDeltaNet assert it for their first projection. TransformerEngine needs it for all.
     mixers = [mixer for mixer in problem.model.mixers if isinstance(mixer, Mamba2 | GatedDeltaNet)]
     odd = any(mixer.projected % 16 for mixer in mixers)
     return np.asarray((columns["precision"] != PRECISIONS.index("fp8")) | (not odd))
 
 
 def _beside_another(columns: Columns, problem: Problem) -> Mask:
-    # core/models/hybrid/hybrid_model.py has no build_schedule_plan, which combined_1f1b.py calls.
+    # core/models/hybrid/hybrid_model.py lacks build_schedule_plan, which combined_1f1b.py calls.
     return np.asarray((columns["ep_overlap"] == 0) | (not is_hybrid(problem.model)))
 
 
 def _layers_on_host(columns: Columns, problem: Problem) -> Mask:
-    # core/models/hybrid/hybrid_block.py enters no get_cpu_offload_context, as TransformerBlock does.
+    # core/models/hybrid/hybrid_block.py does not enter get_cpu_offload_context as TransformerBlock does.
     return np.asarray((columns["offload_layers"] == 0) | (not is_hybrid(problem.model)))
 
 
 def _attention_only(columns: Columns, problem: Problem) -> Mask:
-    # core/ssm/mamba_mixer.py recomputes nothing, core/ssm/gated_delta_net no more than a norm (gdn_norm_out).
+    # core/ssm/mamba_mixer.py recomputes nothing; core/ssm/gated_delta_net recomputes only a norm (gdn_norm_out).
     again = columns["recompute_modules"] & 1 << MODULES.index("attn") > 0
     return np.asarray(~again | (not problem.model.mixers))
 
 
 def hybrid_rules(target: str) -> tuple[Rule, ...]:
-    """Rules of Mamba-2 and gated DeltaNet in the core beside those of any framework that splits heads."""
+    """Rules of the core for Mamba-2 and gated DeltaNet, in addition to those of all frameworks that split heads."""
     return (
         Rule(f"{target}: mixers in fp8", ("precision",), _in_fp8,
              "the first projection of a mixer has no multiple of 16 columns, which fp8 needs"),

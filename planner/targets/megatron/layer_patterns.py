@@ -1,4 +1,4 @@
-"""Patterns of layers, as --moe-layer-freq and --window-attn-skip-freq take them: `([0]*3+[1]*58)`."""
+"""Patterns of layers in the form of --moe-layer-freq and --window-attn-skip-freq: `([0]*3+[1]*58)`."""
 
 from __future__ import annotations
 

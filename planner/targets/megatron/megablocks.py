@@ -1,8 +1,8 @@
-"""Options of the fork of Megatron-LM that MegaBlocks trains with, put under the names of today's pretrain_gpt.py.
+"""Renames options of MegaBlocks' fork of Megatron-LM to those of today's pretrain_gpt.py.
 
 Sources: databricks/megablocks 78eea65 (2025-06-26), layers/arguments.py (defaults), layers/mpu.py and
-layers/moe.py (experts over an expert-parallel group); the fork stanford-futuredata/Megatron-LM makes that group of all
-data-parallel ranks.
+layers/moe.py (experts over an expert-parallel group). In the fork stanford-futuredata/Megatron-LM all data-parallel
+ranks form that group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIONS: Mapping[str, Option] = {name: Option(name, kind) for name, kind in _KIN
 
 
 def modernise(arguments: Arguments) -> None:
-    """Experts of every layer; without a capacity none drops a token."""
+    """Options of experts in every layer. Without a capacity no token is dropped."""
     given = arguments.settings
     if "--moe-num-experts" not in given:
         return

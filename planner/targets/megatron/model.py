@@ -119,8 +119,8 @@ def _moe_write(setup: Setup) -> Settings:
 def _router(block: MixtureOfExperts) -> Settings:
     """Options of the choice and the weights of experts.
 
-    By default Megatron takes the softmax of the chosen scores, which sums to 1. It divides sigmoid scores by their sum
-    where there are several (its topk_routing_with_score_function).
+    Megatron's default is a softmax over the chosen scores, which sum to 1. It divides sigmoid scores by their sum where
+    there are several (topk_routing_with_score_function).
     """
     out: Settings = {}
     if block.groups > 1:
@@ -141,7 +141,7 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
     layers = facts.get("model.layers", 0)
     routed = read_pattern("--moe-layer-freq", settings.get("--moe-layer-freq", 1), layers)
     if "model.pattern" in facts:
-        routed = []  # the pattern of all layers says which have experts
+        routed = []  # the pattern of all layers marks those with experts
     moe = {
         "experts": experts, "topk": (chosen := settings.get("--moe-router-topk", 2)),
         "expert_ffn": settings.get("--moe-ffn-hidden-size", facts.get("model.ffn_hidden")),
@@ -162,7 +162,7 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _router_adds(settings: Settings) -> bool:
-    """Whether the router's scores are those of a linear layer with a bias (core/transformer/moe/router.py)."""
+    """Whether the router is a linear layer with a bias (core/transformer/moe/router.py)."""
     softmax = settings.get("--moe-router-score-function", "softmax") == "softmax"
     return softmax and not settings.get("--disable-bias-linear")
 
@@ -179,14 +179,14 @@ def _capacity_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _aux_loss_write(setup: Setup) -> Settings:
-    """Megatron's own defaults are aux_loss and 0."""
+    """The balancing loss of a plan as arguments. Megatron's defaults are aux_loss and 0."""
     model = setup.model
     kind = {"--moe-router-load-balancing-type": "seq_aux_loss"} if model.moe_aux_loss_per_sequence else {}
     return kind | ({"--moe-aux-loss-coeff": model.moe_aux_loss_coeff} if model.moe_aux_loss_coeff else {})
 
 
 def _aux_loss_read(settings: Settings, facts: Facts) -> Facts:
-    """Of several losses the one that a plan can hold."""
+    """The first loss in a list that a plan can hold."""
     values = (settings.get("--moe-router-load-balancing-type", "aux_loss"), settings.get("--moe-aux-loss-coeff", 0.0))
     kinds, coefficients = (value if isinstance(value, list) else [value] for value in values)
     held = [(kind, float(coefficient)) for kind, coefficient in zip(kinds, coefficients, strict=False)
@@ -204,7 +204,7 @@ def _window_write(setup: Setup) -> Settings:
     size = sizes.pop()
     windowed = [int(attention.window == size) for attention in setup.model.attentions]
     pattern = [windowed[kind] for kind in setup.model.pattern]
-    out: Settings = {"--window-size": f"{size - 1},0"}  # tokens before the query, which sees itself too
+    out: Settings = {"--window-size": f"{size - 1},0"}  # tokens before the query, which also sees itself
     return out if all(pattern) else out | {"--window-attn-skip-freq": pattern_text(pattern)}
 
 

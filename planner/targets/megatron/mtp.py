@@ -29,7 +29,7 @@ def _write(setup: Setup) -> Settings:
 
 
 def _read(settings: Settings, facts: Facts) -> Facts:
-    """A pattern of a hybrid has them, too."""
+    """Reads the number of modules. A hybrid's pattern also holds them."""
     modules = int(settings.get(MODULES) or facts.get("model.mtp_layers") or 0)
     shared: Facts = {"model.mtp_shared": True} if settings.get(_SHARED) and modules > 1 else {}
     return {"model.mtp_layers": modules} | shared

@@ -1,4 +1,4 @@
-"""Muon of Megatron Core: what its releases, its layer-wise optimizer and its arguments leave out.
+"""Muon of Megatron Core: limits of its releases, of its layer-wise optimizer and of its arguments.
 
 Sources: Megatron-LM core_v0.16.1 to d98e8a64, training/arguments.py (`emerging optimizer check`), core/optimizer/
 __init__.py (_get_megatron_emerging_optimizer), optimizer_config.py and layer_wise_optimizer.py.
@@ -17,8 +17,8 @@ from ..options import Settings
 from ..setup import Setup
 
 LAYER_WISE = "dist_muon"
-# From core_v0.18.0 on, gradients are scattered unless this says otherwise, and --use-distributed-optimizer goes with
-# --optimizer muon.
+# From core_v0.18.0 on gradients are scattered unless this option disables it, and --use-distributed-optimizer is
+# allowed with --optimizer muon.
 NO_LAYOUT = "--no-use-layer-wise-param-layout"
 
 
@@ -47,7 +47,7 @@ def muon_rules(target: str) -> tuple[Rule, ...]:
 
 
 def conflicts_of_muon(settings: Settings) -> list[tuple[str, str]]:
-    """Arguments that a training with Muon asserts to be absent."""
+    """Problems of arguments that exclude Muon."""
     if settings.get("--optimizer") not in ("muon", LAYER_WISE):
         return []
     absent = {
@@ -66,15 +66,18 @@ def conflicts_of_muon(settings: Settings) -> list[tuple[str, str]]:
 
 
 def by_flag(arguments: Settings) -> Settings:
-    """Arguments with the older name of the layer-wise optimizer as those of core_v0.18.0 and later."""
+    """Renames the older argument of the layer-wise optimizer to that of core_v0.18.0 and later."""
     if arguments.get("--optimizer") != LAYER_WISE:
         return arguments
     return {**arguments, "--optimizer": "muon", "--use-distributed-optimizer": True}
 
 
 def with_layer_wise_name(arguments: Settings, setup: Setup) -> Settings:
-    """The same in the spelling of Megatron-Bridge, which tells a layer-wise optimizer by its name and wants all other
-    distributed optimizers off (training/optim.py, recipes/kimi/h100/kimi_k2.py)."""
+    """The same in the spelling of Megatron-Bridge.
+
+    Bridge identifies a layer-wise optimizer by its name and requires all other distributed optimizers off
+    (training/optim.py, recipes/kimi/h100/kimi_k2.py).
+    """
     if setup.workload.optimizer != "muon":
         return arguments
     rest = {name: value for name, value in arguments.items() if name != "--use-distributed-optimizer"}

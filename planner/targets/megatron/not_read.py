@@ -1,4 +1,4 @@
-"""Options of pretrain_gpt.py and of its forks that change a training and that no field of a plan holds."""
+"""Options of pretrain_gpt.py and of its forks that change a training but have no field in a plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-# Regular expression of options -> what they change.
+# Regular expression of options -> their effect.
 CHANGES: Mapping[str, str] = {
     r"--use-tp-pp-dp-mapping": "puts pipeline stages beside one another instead of replicas: other links carry them",
     r"--(encoder|decoder)-num-layers": "the model has an encoder",
@@ -37,7 +37,7 @@ CHANGES: Mapping[str, str] = {
     r"--(enable-zero-bubble|zero-bubble-v-schedule|enable-zb-runtime|cpu-offload|interleave-group-size)":
         "another schedule",
 }  # fmt: skip
-# Regular expression of options that no fact is read from -> what they change in price or memory.
+# Regular expression of options without an entry -> their effect on price or memory.
 PRICES: Mapping[str, str] = {
     r"--transformer-impl": "another implementation of the layers",
     r"--use-legacy-models|--deterministic-mode|--batch-invariant-mode": "other kernels",
@@ -65,7 +65,7 @@ PRICES: Mapping[str, str] = {
     r"--mtp-(standalone|detach-heads)|--symmetric-ar-type|--no-rope-freq|--mrope-section|--rotary-interleaved":
         "another model",
 }  # fmt: skip
-# Parts of unknown options that say nothing: kernels that compute the same, checks, names.
+# Parts of harmless unknown options: kernels with the same result, checks, names.
 HARMLESS = (
     r"flash-attn|use-contiguous|DDP-impl|mcore-models|hidden-dropout|fusion|softmax|query-key-layer-scaling|"
     r"no-bias|gradient-accumulation|finetune|^--no-load|universal-checkpoint|abort-on|codecarbon|rampup|"
@@ -85,11 +85,11 @@ _NO_TRAINING = r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|prep
 
 
 def other_program(program: str) -> str:
-    """Why a program trains no decoder that a plan can describe; "" for one that does."""
+    """Why a program trains another model than a decoder that a plan can describe; "" for a supported program."""
     name = posixpath.basename(program)
     folder = "multimodal" in program or program.endswith("tasks/main.py")
     if re.search(_NO_TRAINING, name):
         return f"{program} does not train"
     if not name or not (folder or _OTHER_MODELS.search(name)):
         return ""
-    return f"{program} trains no plain decoder: its model, and so its price, is another"
+    return f"{program} does not train a plain decoder, so the comparison would price another model"

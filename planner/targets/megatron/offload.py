@@ -1,7 +1,7 @@
-"""Saved activations on the host: which layouts Megatron Core takes, which a search compares, and their options.
+"""Activation offload: the layouts that Megatron Core accepts, those that a search compares, and their options.
 
-Whole layers by --cpu-offloading-num-layers; what modules save by --offload-modules (fine-grained activation
-offloading). Rules: core/transformer/transformer_config.py of d98e8a64.
+--cpu-offloading-num-layers offloads whole layers; --offload-modules offloads the saved tensors of modules (fine-grained
+activation offloading). Source of the rules: core/transformer/transformer_config.py of d98e8a64.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ _LAYERS, _MODULES = "--cpu-offloading-num-layers", "--offload-modules"
 _FINE_GRAINED = "--fine-grained-activation-offloading"
 FIELDS = ("offload_layers", "offload_modules")
 _IN_FLIGHT = "--fine-grained-offloading-max-inflight-offloads"
-# TransformerEngine's older way of offloading, without which training/arguments.py refuses modules (TE from 2.10 on).
+# The variable for TransformerEngine's older offloading. training/arguments.py rejects modules without it (TE >= 2.10).
 VARIABLE = "NVTE_CPU_OFFLOAD_V1"
 _CORE, _PROJECTION = mask_of_modules("core_attn"), mask_of_modules("attn_proj")
 _EXPERTS = 1 << RECOMPUTED.index("moe")
 
 
 def axes(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """What a search compares: every number of layers; of modules only none and the core of attention with what it
-    gives. All other sets of modules are taken by `--fix` (docs/concepts/switches.md gives the reason)."""
+    """The offloads that a search compares: every number of layers, no modules, and core_attn with attn_proj.
+
+    `--fix` accepts all other sets of modules (docs/concepts/switches.md gives the reason).
+    """
     modules = (0, _CORE | _PROJECTION)
     return {"offload_layers": tuple(range(problem.model.num_layers)), "offload_modules": modules}
 
@@ -58,13 +60,16 @@ def _layer_graphs(columns: Columns, problem: Problem) -> Mask:
 
 
 def _layer_overlap(columns: Columns, problem: Problem) -> Mask:
-    """core/transformer/transformer_block.py has the contexts that send layers away in its forward pass, which the
-    schedule of --overlap-moe-expert-parallel-comm leaves out (core/models/common/model_chunk_schedule_plan.py)."""
+    """Mask of layouts that do not offload layers under --overlap-moe-expert-parallel-comm.
+
+    The forward pass of core/transformer/transformer_block.py enters the offload contexts. The schedule of that option
+    skips them (core/models/common/model_chunk_schedule_plan.py).
+    """
     return np.asarray((columns["offload_layers"] == 0) | (columns["ep_overlap"] == 0))
 
 
 def _stash(columns: Columns, problem: Problem) -> Mask:
-    """Beside a graph of the iteration, experts that drop no token stash what they save in pages (--moe-paged-stash)."""
+    """Mask of layouts without offload where dropless experts stash saved tensors in pages (--moe-paged-stash)."""
     drops = not problem.model.is_moe or problem.model.capacity_factor is not None
     whole = columns["cuda_graphs"] == GRAPH_CODE["full_iteration"]
     stays = (columns["offload_modules"] & OF_EXPERTS == 0) & (columns["offload_layers"] == 0)
@@ -96,7 +101,7 @@ def _write(setup: Setup) -> Settings:
     if not layout.offload_modules:
         return {}
     out: Settings = {_FINE_GRAINED: True, _MODULES: OFFLOAD_MODULES[layout.offload_modules].split("+")}
-    # A graph of the iteration holds the waits for copies: for that of the layer before.
+    # A graph of the iteration contains the waits for copies of the previous layer.
     return {**out, _IN_FLIGHT: 1} if layout.cuda_graphs == GRAPH_CODE["full_iteration"] else out
 
 

@@ -1,4 +1,4 @@
-"""Options of older Megatron-LM and of Megatron-DeepSpeed, put under the names of today's pretrain_gpt.py.
+"""Renames options of older Megatron-LM and of Megatron-DeepSpeed to those of today's pretrain_gpt.py.
 
 Sources: Megatron-LM v2.5 to core_v0.8.0 and deepspeedai/Megatron-DeepSpeed 3.0, megatron/arguments.py and
 megatron/training/arguments.py; bigscience-workshop/Megatron-DeepSpeed for its own.
@@ -37,7 +37,7 @@ OLDER: Mapping[str, Option] = {
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
     "--num-experts": Option("--num-experts", "int", many=True),
     **megablocks.OPTIONS,
-    # Forks know more of these than a release; each value is read by its entry.
+    # Forks accept more values than a release. The entry of an option checks each value.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),
     "--recompute-modules": Option("--recompute-modules", "str", many=True),
@@ -65,7 +65,7 @@ _SHARDED: Mapping[int, Settings] = {
 
 
 def modernise(arguments: Arguments) -> None:
-    """Rewrites the settings; what has no counterpart becomes a gap."""
+    """Rewrites the settings. An option without a counterpart becomes a gap."""
     given = arguments.settings
     for old, new in _RENAMED.items():
         if old in given:
@@ -75,7 +75,7 @@ def modernise(arguments: Arguments) -> None:
 
 
 def _put(arguments: Arguments, old: str, new: Settings) -> None:
-    """Replaces an option; the new ones stand on its line. A value that is given under a new name stays."""
+    """Replaces an option by new ones on its line. A value given under a new name stays."""
     line, file = arguments.lines.get(old, 0), arguments.files.get(old, "")
     arguments.settings.pop(old, None)
     for name, value in new.items():
@@ -90,7 +90,7 @@ def _gap(arguments: Arguments, name: str, text: str) -> None:
 
 
 def _recompute(arguments: Arguments) -> None:
-    """--checkpoint-activations recomputes all layers one by one; the method may say blocks."""
+    """Renames --checkpoint-activations, which recomputes every layer, or blocks by the method."""
     given = arguments.settings
     method = given.get("--activations-checkpoint-method")
     if method is not None or given.get("--checkpoint-activations"):
@@ -107,7 +107,7 @@ def _recompute(arguments: Arguments) -> None:
 
 
 def _names(arguments: Arguments) -> None:
-    """Values that forks spell otherwise."""
+    """Renames values that forks spell differently."""
     given = arguments.settings
     if given.get("--attention-backend") == "auto":  # its default
         given.pop("--attention-backend")
@@ -158,7 +158,7 @@ def _attention(arguments: Arguments) -> None:
 
 
 def _experts(arguments: Arguments) -> None:
-    """Megatron-DeepSpeed counts experts in a list, 1 for a dense block, and puts them into every other layer."""
+    """Experts of Megatron-DeepSpeed: a list of counts, 1 for a dense block, in every other layer."""
     given = arguments.settings
     counts = given.get("--num-experts")
     if isinstance(counts, list):
@@ -190,7 +190,7 @@ def _experts(arguments: Arguments) -> None:
 
 
 def _stages(arguments: Arguments) -> None:
-    """Megatron-DeepSpeed's own pipeline: whether there is one, and how its layers are divided."""
+    """Megatron-DeepSpeed's own pipeline: whether it is used, and the partition of its layers."""
     given = arguments.settings
     if given.pop("--no-pipeline-parallel", None):
         given["--pipeline-model-parallel-size"] = 1
@@ -212,7 +212,7 @@ def _sequence(arguments: Arguments) -> None:
 
 
 def _zero(arguments: Arguments) -> None:
-    """The ZeRO stage: of the JSON that goes with --deepspeed_config where it is there, else of --zero-stage."""
+    """The ZeRO stage, from the JSON of --deepspeed_config if it is given, or else from --zero-stage."""
     given = arguments.settings
     deepspeed, stage = given.pop("--deepspeed", None), given.pop("--zero-stage", None)
     config = str(given.pop("--deepspeed_config", ""))
@@ -235,7 +235,7 @@ def _zero(arguments: Arguments) -> None:
 
 
 def _config(texts: Mapping[str, str], name: str) -> dict[str, Any]:
-    """The JSON of DeepSpeed; {} where it is not there or still a template."""
+    """The JSON of DeepSpeed; {} where it is missing or still a template."""
     own = re.split(r"[/\\]", name)[-1]
     for known, text in texts.items():
         if known == own or (known.endswith(".json") and '"zero_optimization"' in text):

@@ -28,8 +28,11 @@ STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def max_connections(setup: Setup) -> str | None:
-    """CUDA_DEVICE_MAX_CONNECTIONS, None where it may be unset: 1 is asserted with tp or cp before Blackwell and refused
-    by Megatron-FSDP; messages of experts beside compute need more (training/arguments.py names 32)."""
+    """CUDA_DEVICE_MAX_CONNECTIONS; None where it may be unset.
+
+    Megatron asserts 1 with tp or cp before Blackwell, and Megatron-FSDP rejects 1. Expert messages that overlap with
+    compute need more (training/arguments.py names 32).
+    """
     if setup.layout.ep_overlap:
         return "32"
     split = setup.layout.tp > 1 or setup.layout.cp > 1
@@ -92,7 +95,7 @@ def _shards_read(settings: Settings, facts: Facts) -> Facts:
 
 def _recompute_write(setup: Setup) -> Settings:
     if setup.recompute == "selective":
-        chosen = setup.recompute_modules  # Megatron's `moe` runs the shared experts, too (moe_layer.py, custom_forward)
+        chosen = setup.recompute_modules  # Megatron's `moe` also runs the shared experts (moe_layer.py, custom_forward)
         names = [MODULES[name] for name in chosen if name != "shared" or "moe" not in chosen]
         return {"--recompute-granularity": "selective", "--recompute-modules": names}
     if setup.recompute == "none":
@@ -221,7 +224,7 @@ LAYOUT = (
 
 
 def table(release: OptionList | None) -> Table:
-    """The table of a release, None for the newest."""
+    """The table of a release (None: the newest)."""
     return Table((*MODEL, *LAYOUT, *entries_of("megatron", release, axes=offload.FIELDS)))
 
 

@@ -1,10 +1,9 @@
-"""Megatron's own argument parser over many command lines, on a machine without a GPU. Run by the Python that has it:
+"""Runs Megatron's argument parser on many command lines, without a GPU. Run it by the Python that has Megatron:
 
     python parser.py CHECKOUT < cases.jsonl > verdicts.jsonl
 
-A case is {argv, world, environment, capability}; its verdict is null, or what Megatron says against it.
-What a GPU machine has and this one lacks is told to it, not changed: the compute capability, and that TransformerEngine
-2.12 is there (some options ask for its version).
+A case is {argv, world, environment, capability}. Its verdict is null or Megatron's error message. The script supplies
+two facts of a GPU machine: the compute capability, and the version 2.12 of TransformerEngine, which some options check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Positions <-> arguments of pretrain_gpt.py, both ways; and which rotary ones Megatron cannot build.
+"""Positions <-> arguments of pretrain_gpt.py, and the rotary positions that Megatron cannot build.
 
 Read in Megatron-LM 0.16.1 to d98e8a64: models/common/embeddings (rotary and yarn_rotary_pos_embedding.py),
 transformer/multi_latent_attention.py, training/argument_utils.py and gpt_builders.py.
@@ -20,8 +20,8 @@ OPTIONS = (
     "--yarn-beta-fast", "--yarn-beta-slow", "--yarn-correction-range-round-to-int",
     "--no-yarn-correction-range-round-to-int",
 )  # fmt: skip
-_ROTARY_BASE = 10_000  # where no argument says another
-# Constants of RotaryEmbedding._apply_scaling beside the factor, and those of MLATransformerConfig without an argument.
+_ROTARY_BASE = 10_000  # default
+# Constants of RotaryEmbedding._apply_scaling except the factor, and those of MLATransformerConfig without an argument.
 _LLAMA = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _LATENT = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 
@@ -32,12 +32,12 @@ def _is(scaling: RopeScaling, values: dict[str, float]) -> bool:
 
 
 def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, bool]:
-    """Sentence -> whether it applies, for rotary positions that no argument gives or that do not reach the model."""
+    """Sentence -> whether it applies, for rotary positions without an argument or lost before the model."""
     scaling = model.trained_scaling
     if scaling is None:
         return {}
     bridge = options is not None and options.target == "megatron-bridge"
-    # GPT models of pretrain_gpt.py got both in 0.19: gpt_builders.py did not hand on the first.
+    # GPT models of pretrain_gpt.py get both since 0.19. Before, gpt_builders.py did not pass the first.
     linear = bridge or options is None or "--yarn-original-max-position-embeddings" in options.options
     kind, factor = scaling.kind, scaling.factor
     latent = model.attentions[0].is_mla
@@ -118,7 +118,7 @@ def read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _scaling_read(settings: Settings, *, yarn: bool) -> Facts:
-    """In the names of the explicit form."""
+    """Reads YaRN into the names of the explicit form."""
     latent = bool(settings.get("--multi-latent-attention"))
     factor = settings.get("--rotary-scaling-factor", 1.0)
     if latent or yarn:

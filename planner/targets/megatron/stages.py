@@ -1,4 +1,4 @@
-"""Stages of a plan <-> arguments of pretrain_gpt.py: even, with other ends, or layer by layer.
+"""Stages of a plan <-> arguments of pretrain_gpt.py: even, with custom ends, or layer by layer.
 
 Source: Megatron-LM core_v0.16.1 to d98e8a64, core/transformer/pipeline_parallel_layer_layout.py, transformer_config.py.
 """
@@ -48,7 +48,7 @@ def pipeline_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def group_write(setup: Setup) -> Settings:
-    """Megatron takes groups of pp by itself, and refuses them where pp does not divide the micro-batches."""
+    """Groups of micro-batches. Megatron's default is pp, which it rejects if pp does not divide the micro-batches."""
     group = setup.interleaving_group
     return {} if group in (None, setup.layout.pp) else {GROUP_SIZE: group}
 
@@ -79,7 +79,7 @@ def _custom_stages(text: str, pp: int, layers: int, mtp_layers: int) -> Facts:
 
 
 def _even_stages(settings: Settings, pp: int, vpp: int, layers: int) -> list[int]:
-    """Layers of each chunk when stages share evenly, but for what the first and last are given or account for."""
+    """Layers of each chunk of even stages, except for the layers assigned to the first and last."""
     slots_first = int(bool(settings.get("--account-for-embedding-in-pipeline-split")))
     slots_last = int(bool(settings.get("--account-for-loss-in-pipeline-split")))
     first, last = (settings.get(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))

@@ -1,4 +1,4 @@
-"""Which switches of Megatron Core go with which layouts: core/transformer/transformer_config.py of d98e8a64."""
+"""Rules on switches of Megatron Core and layouts. Source: core/transformer/transformer_config.py of d98e8a64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..option_lists import OptionList, is_before
 from ..setup import Setup
 
 _FULL = RECOMPUTE_MODES.index("full")
-# Module -> [code] whether graphs hold it, by itself or with all else.
+# Module -> [code] whether graphs hold it, alone or with other modules.
 _GRAPH_HOLDS = {module: np.array([name in WHOLE or module in modules_of(name) for name in CUDA_GRAPHS])
                 for module in ("attn", "mlp", "moe")}  # fmt: skip
 _EXPERTS = 1 << MODULES.index("moe")
@@ -55,20 +55,20 @@ def _delayed_scaling(columns: Columns, problem: Problem) -> Mask:
 
 
 def _graphs_of_experts(columns: Columns, problem: Problem) -> Mask:
-    """The counts of a model that drops no token are read back in the middle of a step."""
+    """Whether the host reads the token counts of dropless experts in the middle of a step."""
     dropless = problem.model.is_moe and problem.model.capacity_factor is None
     fixed_shapes = np.array([name != "layer" and "moe" not in modules_of(name) for name in CUDA_GRAPHS])
     return np.asarray(~np.array(dropless) | fixed_shapes[columns["cuda_graphs"]])
 
 
 def _stashes(columns: Columns, problem: Problem) -> Mask:
-    """Where experts that drop no token are in a graph of the iteration (--moe-paged-stash)."""
+    """Mask of layouts with dropless experts in a graph of the iteration (--moe-paged-stash)."""
     dropless = problem.model.is_moe and problem.model.capacity_factor is None
     return np.asarray((columns["cuda_graphs"] == GRAPH_CODE["full_iteration"]) & dropless)
 
 
 def _graphs_fused_experts(columns: Columns, problem: Problem) -> Mask:
-    """core/transformer/moe/experts.py, _is_fused_impl_supported, which TEGroupedMLP asserts."""
+    """Fused experts as TEGroupedMLP asserts them (core/transformer/moe/experts.py, _is_fused_impl_supported)."""
     return np.asarray(~_stashes(columns, problem) | (columns["etp"] == 1))
 
 
@@ -80,8 +80,10 @@ def _graphs_recipe(columns: Columns, problem: Problem) -> Mask:
 
 
 def _graphs_activations(columns: Columns, problem: Problem) -> Mask:
-    """Only the kernel that fuses the products of experts with their activation makes that again (TransformerEngine
-    e7c550c5, pytorch/ops/basic/swiglu.py, fuser_forward)."""
+    """Recomputed activations of experts, which only the fused kernel supports.
+
+    Source: TransformerEngine e7c550c5, pytorch/ops/basic/swiglu.py, fuser_forward.
+    """
     fp8, fp4 = (columns["precision"] == PRECISIONS.index(name) for name in ("fp8", "fp4"))
     again = columns["recompute_modules"] & 1 << MODULES.index("act") > 0
     return np.asarray(~_stashes(columns, problem) | ~again | fp4 | fp8 & np.array(problem.stack.fuses_expert_blocks))
@@ -98,7 +100,7 @@ def _graphs_router(columns: Columns, problem: Problem) -> Mask:
 
 
 def _graphs_dropout(columns: Columns, problem: Problem) -> Mask:
-    """A graph replays no random numbers anew, so a part with dropout that it holds is not recomputed."""
+    """Parts with dropout are not recomputed in a graph, because a graph does not restore the random state."""
     again, codes = columns["recompute_modules"], columns["cuda_graphs"]
     held_again = [_GRAPH_HOLDS[graph][codes] & (again & 1 << MODULES.index(module) > 0)
                   for graph, module in (("attn", "attn"), ("mlp", "mlp"), ("moe", "moe"))]  # fmt: skip
@@ -106,7 +108,7 @@ def _graphs_dropout(columns: Columns, problem: Problem) -> Mask:
 
 
 def _graphs_fsdp(columns: Columns, problem: Problem) -> Mask:
-    """Graphs of layers would hold gathered weights where they were captured."""
+    """Graphs of layers exclude Megatron-FSDP: they would fix the addresses of gathered weights."""
     none, iteration = GRAPH_CODE["none"], GRAPH_CODE["full_iteration"]
     return np.asarray((columns["zero"] < 2) | np.isin(columns["cuda_graphs"], (none, iteration)))
 

@@ -47,13 +47,13 @@ def _sharding(columns: Columns, problem: Problem) -> Mask:
 
 
 def _modules(columns: Columns, problem: Problem) -> Mask:
-    # --recompute-modules moe_act replaces act only in expert layers; all others exist.
+    # --recompute-modules moe_act replaces act in expert layers only. All other modules exist.
     act = 1 << MODULES.index("act")
     return np.asarray((columns["recompute_modules"] & act == 0) | problem.model.is_moe)
 
 
 def _expert_blocks(columns: Columns, problem: Problem) -> Mask:
-    # core_v0.16.1, moe_layer.py: what --recompute-modules moe checkpoints runs the shared experts, too.
+    # core_v0.16.1, moe_layer.py: the checkpointed function of --recompute-modules moe also runs the shared experts.
     moe, shared = (columns["recompute_modules"] >> MODULES.index(name) & 1 for name in ("moe", "shared"))
     there = present_modules(problem.model) >> MODULES.index("shared") & 1
     return np.asarray((moe == 0) | (shared == 1) | (there == 0))
@@ -64,7 +64,7 @@ def _per_chunk(columns: Columns, problem: Problem) -> Mask:
 
 
 def _groups(columns: Columns, problem: Problem) -> Mask:
-    # core/pipeline_parallel/schedules.py: chunks take turns in groups of pp micro-batches or more.
+    # core/pipeline_parallel/schedules.py: chunks alternate in groups of pp micro-batches or more.
     number = micro_batches(columns, problem)
     return np.asarray((columns["schedule"] != SCHEDULES.index("interleaved")) | (number >= columns["pp"]))
 
@@ -83,7 +83,7 @@ def _windowed_context(columns: Columns, problem: Problem) -> Mask:
 
 
 def _context_with_sinks(columns: Columns, problem: Problem) -> Mask:
-    # The same function: a softmax that is not plain only with a2a.
+    # The same function: a softmax other than the plain one only with a2a.
     sinks = any(attention.sink_parameters for attention in problem.model.attentions)
     ulysses = columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses")
     return np.asarray((columns["cp"] == 1) | ulysses | (not sinks))
@@ -97,8 +97,8 @@ def _biased_experts(columns: Columns, problem: Problem) -> Mask:
 
 _OWN = "--data-path ... --tokenizer-type ... --lr ... --train-iters ..."
 _ADD = (
-    "Not from the plan, to be added to launch.sh: data, tokenizer, learning rate, iterations, checkpoints, and what of",
-    "the model costs no time (initialisation).",
+    "Not from the plan, to be added to launch.sh: data, tokenizer, learning rate, iterations, checkpoints, and",
+    "initialisation of the model.",
 )
 
 
@@ -112,7 +112,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
-    """megatron.args, and the command that gives it to pretrain_gpt.py."""
+    """Writes megatron.args, and the command that passes it to pretrain_gpt.py."""
     text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(table(options).write(setup)))
     script = "pretrain_hybrid.py" if is_hybrid(setup.model) else "pretrain_gpt.py"
     return Job(
@@ -131,7 +131,7 @@ def _small_moments(columns: Columns, problem: Problem) -> Mask:
 
 
 def rules(target: str) -> tuple[Rule, ...]:
-    """Rules of Megatron Core, which hold whoever configures it."""
+    """Rules of Megatron Core, which hold for every front end."""
     return (
         only(target, "schedule", ("1f1b", "interleaved"), "Megatron has no {schedule_name} schedule"),
         Rule(f"{target}: interleaving", ("pp", "dp", "micro_batch", "schedule"), _groups,
@@ -164,7 +164,7 @@ def rules(target: str) -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
-# What a user adds to launch.sh, without which the parser has nothing to check.
+# Arguments that a user adds to launch.sh. The parser needs them.
 _USER_ARGUMENTS = ("--tokenizer-type", "NullTokenizer", "--mock-data", "--lr", "1e-4", "--train-iters", "10")
 
 

@@ -1,7 +1,7 @@
 """Arguments of pretrain_gpt.py <-> fields of Megatron-Bridge's ConfigContainer, and where their defaults differ.
 
-Names: Megatron-Bridge 51885cf1, training/config.py, models/gpt_provider.py, training/comm_overlap.py; what its own
-scripts/translate_mlm_to_bridge.py pairs is paired alike.
+Source of the names: Megatron-Bridge 51885cf1, training/config.py, models/gpt_provider.py, training/comm_overlap.py. The
+pairs agree with its scripts/translate_mlm_to_bridge.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Twin:
     fields: tuple[str, ...]
     # Value of the argument -> value of each field.
     to_field: Callable[[Any], Any] = lambda value: value
-    # Value of the first field that is given -> value of the argument, None if the argument is left out.
+    # Value of the first given field -> value of the argument, None if the argument is left out.
     to_argument: Callable[[Any], Any] = lambda value: value
 
 
@@ -109,7 +109,7 @@ _TWINS = (
     _flag("--use-rope-scaling", "model.rope_scaling"),
     _same("--rope-scaling-factor", "model.rope_scaling_factor"),
     _same("--rotary-seq-len-interpolation-factor", "model.seq_len_interpolation_factor"),
-    # Of latent attention, and of any other (`to_fields`).
+    # For latent attention, and for any other (`to_fields`).
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}", f"model.yarn_{name}")
       for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim")),
     *(_same(f"--yarn-{name.replace('_', '-')}", f"model.yarn_{name}")
@@ -186,16 +186,16 @@ BY_ARGUMENT = {twin.argument: twin for twin in _TWINS}
 # YaRN has its fields in MLATransformerConfig, and others for plain attention in GPTModelProvider.
 _LATENT = tuple(f"model.{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
 _YARN = tuple(f"model.yarn_{name}" for name in ("rotary_scaling_factor", "mscale", "mscale_all_dim"))
-# Arguments that no field says: implied by others, or what Bridge does by itself.
+# Arguments without a field: other fields imply them, or they are Bridge's defaults.
 IMPLIED = ("--group-query-attention", "--max-position-embeddings", "--no-bias-gelu-fusion", "--attention-backend",
            NO_LAYOUT, "--spec")  # fmt: skip
-# Fields that go along with an argument.
+# Fields that an argument also sets.
 BESIDE = {"--swiglu": "model.activation_func", "--multi-latent-attention": "model",
           PATTERN: "model", "--cpu-offloading-num-layers": "model.cpu_offloading"}  # fmt: skip
 
 
 def to_fields(arguments: Mapping[str, Any]) -> Settings:
-    """Fields of Bridge that say what `arguments` of pretrain_gpt.py do."""
+    """Fields of Bridge equivalent to `arguments` of pretrain_gpt.py."""
     out: Settings = {}
     others = _LATENT if arguments.get("--position-embedding-type") == "yarn" else _YARN
     for argument, value in arguments.items():
@@ -207,7 +207,7 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
         out["model.activation_func"] = "silu"
     if arguments.get("--quick-geglu"):
         out["model.gated_linear_unit"] = True
-    if "--cpu-offloading-num-layers" in arguments:  # pretrain_gpt.py turns it on by itself
+    if "--cpu-offloading-num-layers" in arguments:  # pretrain_gpt.py turns it on
         out["model.cpu_offloading"] = True
     if arguments.get("--multi-latent-attention"):
         out |= {"model": MODELS[True], "model.q_lora_rank": arguments.get("--q-lora-rank")}  # its default is 512
@@ -220,25 +220,25 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
 
 
 def to_arguments(settings: Mapping[str, Any]) -> Settings:
-    """Arguments of pretrain_gpt.py that say what `settings` of Bridge do, its own defaults among them."""
+    """Arguments of pretrain_gpt.py equivalent to `settings` of Bridge, including its defaults."""
     out = hybrid.defaults(settings)
     for twin in _TWINS:
         values = [settings[field] for field in twin.fields if settings.get(field) is not None]
-        # A switch that is in two dataclasses is on if it is on in one: `validate` brings them together.
+        # A switch in two dataclasses is on if one of them has it on, because `validate` merges them.
         value = next((given for given in values if given not in (False,)), values[0] if values else None)
         if value is not None and (translated := twin.to_argument(value)) is not None:
             out[twin.argument] = translated
     out |= hybrid.with_modules(settings)
     if not settings.get("model.cpu_offloading"):
         out.pop("--cpu-offloading-num-layers", None)
-    if out.get("--swiglu") and "--quick-geglu" in out:  # the field is that of any gate
+    if out.get("--swiglu") and "--quick-geglu" in out:  # the field applies to any gate
         del out["--swiglu"]
     if "--num-query-groups" in out:
         out["--group-query-attention"] = True
     if out.get("--optimizer") == LAYER_WISE:
         out[NO_LAYOUT] = True
     if "--pipeline-model-parallel-layout" in out:
-        out.pop("--num-virtual-stages-per-pipeline-rank", None)  # which only repeats it: `conflicts` compares them
+        out.pop("--num-virtual-stages-per-pipeline-rank", None)  # redundant; `conflicts` compares them
     if "model.cross_entropy_loss_fusion" not in settings:
         out["--cross-entropy-loss-fusion"] = True  # GPTModelProvider's default
     if settings.get("model.expert_model_parallel_size", 1) > 1:
@@ -253,12 +253,12 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     return out | _precision(settings.get("mixed_precision")) | _overlaps(settings)
 
 
-# Part of the name of a recipe (training/mixed_precision.py) -> how scales are found; without one of them delayed.
+# Part of a recipe's name (training/mixed_precision.py) -> its kind of scaling; delayed without such a part.
 _RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
 
 
 def _precision(recipe: Any) -> Settings:
-    """A named recipe, as `bf16_with_mxfp8_mixed`. All but those of blocks gather quantised weights."""
+    """A named recipe, such as `bf16_with_mxfp8_mixed`. All recipes except blockwise ones gather quantised weights."""
     name = str(recipe).replace("-", "_")
     if not name.endswith("_mixed"):
         return {}
@@ -274,7 +274,7 @@ def _precision(recipe: Any) -> Settings:
 
 
 def _overlaps(settings: Mapping[str, Any]) -> Settings:
-    """CommOverlapConfig rules where it is given; with the distributed optimizer it overlaps unless told not to."""
+    """Overlap settings: CommOverlapConfig wins if given. The distributed optimizer overlaps by default."""
     if "comm_overlap" not in settings and not any(name.startswith("comm_overlap.") for name in settings):
         return {}
     sharded = settings.get("ddp.use_distributed_optimizer") or settings.get("optimizer.use_distributed_optimizer")
@@ -286,7 +286,7 @@ def _overlaps(settings: Mapping[str, Any]) -> Settings:
 
 
 def renamed(text: str) -> str:
-    """A sentence about arguments of pretrain_gpt.py as one about fields."""
+    """Rewrites a sentence about arguments of pretrain_gpt.py to one about fields."""
     in_fields = re.sub(r"--[a-z][\w-]*", lambda word: field_of(word[0]), text)
     return re.sub(r"\bMegatron('s)?(?!-)", "the core\\1", in_fields) if in_fields != text else text
 

@@ -1,6 +1,7 @@
 """Models of Mamba-2 and other layers of one block in Megatron-Bridge: HybridModelProvider.
 
-Its pattern and sizes are those of pretrain_hybrid.py (megatron/hybrid.py). Here is what Bridge has beside them.
+Its pattern and sizes are those of pretrain_hybrid.py (megatron/hybrid.py). This module holds the parts that only Bridge
+has.
 Read in Megatron-Bridge 51885cf1, models/hybrid/hybrid_provider.py.
 """
 
@@ -27,7 +28,7 @@ _PATTERN, _CHUNK, _MODULE = (f"model.{name}" for name in (
     "hybrid_layer_pattern", "mamba_chunk_size", "mtp_hybrid_override_pattern"))  # fmt: skip
 # Fields that no other class has.
 _OWN = (_PATTERN, _CHUNK, "model.hybrid_stack_spec")
-# Argument -> its value by default in this class, and the field that says another.
+# Argument -> its default in this class, and the field that overrides it.
 _DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "--spec": (True, "model.hybrid_stack_spec"),
     "--normalization": ("RMSNorm", "model.normalization"),
@@ -40,14 +41,14 @@ _DEFAULTS: Mapping[str, tuple[Any, str]] = {
 
 
 def defaults(settings: Mapping[str, Any]) -> Settings:
-    """Arguments of pretrain_hybrid.py that the class gives by default, where no field says otherwise."""
+    """Arguments of pretrain_hybrid.py for the defaults of the class that no field overrides."""
     if settings.get("model") != PROVIDER:
         return {}
     return {name: value for name, (value, field) in _DEFAULTS.items() if field not in settings or name == "--spec"}
 
 
 def with_modules(settings: Mapping[str, Any]) -> Settings:
-    """The pattern with its prediction modules, as the class joins them where their layers have a field of their own."""
+    """The pattern with its prediction modules, joined as in the class where their layers have a separate field."""
     pattern, module = settings.get(_PATTERN), settings.get(_MODULE)
     if pattern is None or not module:
         return {}
@@ -59,7 +60,7 @@ def _chunks(model: ModelSpec) -> list[int]:
 
 
 def _chunk_write(setup: Setup) -> Settings:
-    """pretrain_hybrid.py has no argument for the tokens that a mixer takes at a time."""
+    """The chunk size of a mixer, which pretrain_hybrid.py has no argument for."""
     chunks = _chunks(setup.model)
     return {_CHUNK: chunks[0]} if chunks else {}
 
@@ -72,7 +73,7 @@ def _chunk_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def with_usual_chunks(model: ModelSpec) -> ModelSpec:
-    """The model with chunks that pretrain_hybrid.py has: here they may have any size, one for all mixers."""
+    """The model with the chunk size of pretrain_hybrid.py. Bridge accepts any size, equal for all mixers."""
     kinds = (replace(kind, mixer=replace(kind.mixer, chunk=FIXED["chunk"])) if isinstance(kind.mixer, Mamba2) else kind
              for kind in model.kinds)  # fmt: skip
     return replace(model, kinds=tuple(kinds)) if len(set(_chunks(model))) == 1 else model
@@ -85,7 +86,7 @@ ENTRIES = (
 
 
 def conflicts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the class finds out when it is finished or built, and its fields in another class."""
+    """Errors that the class raises when it is finalized or built, and its fields in another class."""
     if (name := settings.get("model")) != PROVIDER:
         return [(field, f"is a field of {PROVIDER}, not of {name}") for field in _OWN if name and field in settings]
     if (pattern := settings.get(_PATTERN)) is None:

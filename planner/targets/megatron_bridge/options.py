@@ -1,7 +1,7 @@
 """Plan <-> fields of Megatron-Bridge's ConfigContainer, both ways.
 
-Bridge configures the same core as pretrain_gpt.py, so that a decision of a plan is written and read by the table of
-Megatron (megatron/options.py), in the names that fields.py gives its arguments.
+Bridge configures the same core as pretrain_gpt.py. The table of Megatron (megatron/options.py) therefore writes and
+reads each decision of a plan; fields.py translates its arguments to fields.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _translated(entry: Entry) -> Entry:
 
 
 def _counted(arguments: Settings, setup: Setup) -> Settings:
-    """Bridge counts virtual stages where Megatron counts their layers; it wants the number beside a layout too."""
+    """The number of virtual stages, where Megatron has layers per virtual stage. Bridge needs it with a layout, too."""
     of_layers = "--num-layers-per-virtual-pipeline-stage"
     if of_layers in arguments or (setup.layout.vpp > 1 and "--pipeline-model-parallel-layout" in arguments):
         others = {name: value for name, value in arguments.items() if name != of_layers}
@@ -64,13 +64,13 @@ def _counted(arguments: Settings, setup: Setup) -> Settings:
 
 
 def _messages_write(setup: Setup) -> Settings:
-    """Interleaved stages send while they compute, as pretrain_gpt.py does by itself."""
+    """Overlap of pipeline messages in interleaved stages, which is the default of pretrain_gpt.py."""
     if setup.layout.vpp == 1:
         return {}
     return {"model.overlap_p2p_comm": True, "model.batch_p2p_comm": False}
 
 
-# The default spec of GPTModelProvider makes all layers alike, with plain attention; this one asks the config for each.
+# The default spec of GPTModelProvider builds uniform layers with plain attention. This one reads the config per layer.
 BLOCK_SPEC = "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)"
 # The same for layers with gated DeltaNet in the place of attention.
 VARIANT_SPEC = "get_transformer_block_with_experimental_attention_variant_spec"
@@ -79,7 +79,7 @@ _SPEC = "model.transformer_layer_spec"
 
 def _spec_write(setup: Setup) -> Settings:
     kinds = setup.model.kinds
-    if is_hybrid(setup.model):  # whose class builds layers by their symbols
+    if is_hybrid(setup.model):  # its class builds layers from their symbols
         return {}
     if has_delta_nets(setup.model):
         return {_SPEC: VARIANT_SPEC}
@@ -87,7 +87,7 @@ def _spec_write(setup: Setup) -> Settings:
     return {_SPEC: BLOCK_SPEC} if mixed else {}
 
 
-# What pretrain_gpt.py cannot say of YaRN in latent attention: field -> what the explicit form calls it.
+# Fields of YaRN in latent attention without an argument of pretrain_gpt.py -> their name in the explicit form.
 _LATENT_YARN = {f"model.{name}": name for name in ("beta_fast", "beta_slow", "original_max_position_embeddings")}
 
 
@@ -105,8 +105,8 @@ def _latent_yarn_read(settings: Settings, facts: Facts) -> Facts:
     return {"model.rope_scaling": {**scaling, **given}} if scaling and given else {}
 
 
-# Where a graph holds the iteration, Megatron-FSDP keeps its gradients in place and gathers no weights before it; in
-# pretrain_gpt.py the graph alone turns both on (Megatron-LM d98e8a64, megatron/training/training.py,
+# With a graph of the iteration Megatron-FSDP keeps its gradients in place and gathers no weights before the iteration.
+# In pretrain_gpt.py the graph alone turns both on (Megatron-LM d98e8a64, megatron/training/training.py,
 # get_megatron_ddp_config).
 _GRAPHED = {"ddp.megatron_fsdp_cuda_graph_mode": True, "ddp.fsdp_all_gather_in_start_param_sync": False}
 
@@ -129,7 +129,7 @@ TABLE = Table((
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Rules that no single field breaks: those of the core, and what Bridge finds out late."""
+    """Rules on combinations of fields: those of the core, and those that Bridge checks late."""
     known = {name for name in settings if "." in name}
     out = [
         (name if name.isupper() else _given(name, known), renamed(text))
@@ -169,7 +169,7 @@ def _given(argument: str, known: set[str]) -> str:
 
 
 def _virtual(settings: Settings) -> list[tuple[str, str]]:
-    """Virtual stages: Bridge asserts that they divide a stage's layers when it builds the model, on every rank."""
+    """Problems of virtual stages. Bridge asserts on every rank that they divide the layers of a stage."""
     name = "model.virtual_pipeline_model_parallel_size"
     count, pp = settings.get(name), settings.get("model.pipeline_model_parallel_size", 1)
     layers = settings.get("model.num_layers", 0)

@@ -1,13 +1,13 @@
-"""Megatron-Bridge's own reading of many recipes, on a machine without a GPU. Run by the Python that has its needs:
+"""Reads many recipes with Megatron-Bridge itself, without a GPU. Run it by the Python with its requirements:
 
     python parser.py BRIDGE/src:MEGATRON < cases.jsonl > verdicts.jsonl
 
-A case is {module, world, environment, capability, device}: text of a module with a function `plan`. Its verdict is
-null, or what Bridge says against it: the dataclasses refuse unknown fields, and `runtime_config_update` does what
-`pretrain` does before anything is built (precision, overlaps, `validate` with the TransformerConfig of the core). That
-virtual stages divide the layers is asserted by Bridge when it builds a chunk; it is asserted here with its condition.
-Stand-ins replace the parts of a GPU machine that this one lacks: the properties of the device, and packages that run
-kernels (TransformerEngine, ModelOpt, resiliency, ...), of which importing asks names only.
+A case is {module, world, environment, capability, device}; `module` is the text of a module with a function `plan`. Its
+verdict is null or the error message of Bridge. The dataclasses reject unknown fields. `runtime_config_update` repeats
+the steps of `pretrain` before the model is built (precision, overlaps, `validate` with the TransformerConfig of the
+core). Bridge asserts that virtual stages divide the layers when it builds a chunk; this script asserts the same
+condition. Stand-ins replace the parts of a GPU machine that this one lacks: the properties of the device, and packages
+with kernels (TransformerEngine, ModelOpt, resiliency, ...), of which imports use names only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Names(type):
 
 
 class _Anything(metaclass=_Names):
-    """Stands for whatever is asked of an absent package."""
+    """Stands in for any attribute of an absent package."""
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...
 
@@ -49,14 +49,14 @@ class _Anything(metaclass=_Names):
 
 
 class _FusedAdam(_Anything):
-    """TransformerEngine's: the core looks for these arguments before it takes moments in bf16."""
+    """The optimizer of TransformerEngine. The core checks for these arguments before it uses moments in bf16."""
 
     def __init__(self, *, master_weight_dtype: object = None, exp_avg_dtype: object = None,
                  exp_avg_sq_dtype: object = None, use_decoupled_grad: bool = False) -> None: ...  # fmt: skip
 
 
 class _Package(types.ModuleType):
-    __version__ = "2.12.0"  # of TransformerEngine: some options ask for it
+    __version__ = "2.12.0"  # of TransformerEngine; some options check it
 
     def __getattr__(self, name: str) -> typing.Any:
         if name == "FusedAdam":
@@ -67,7 +67,7 @@ class _Package(types.ModuleType):
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the packages of ABSENT that are not installed: asked last."""
+    """Finds packages of ABSENT that are not installed. It is the last finder."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
         if any(name == package or name.startswith(f"{package}.") for package in ABSENT):
@@ -102,7 +102,7 @@ def load(source: str) -> typing.Any:
 
 
 def whole_chunks(model: typing.Any) -> str | None:
-    """`provide` of the model, before it builds: layers of a stage must divide by its virtual stages."""
+    """The check of `provide` before the model is built: virtual stages divide the layers of a stage."""
     virtual = model.virtual_pipeline_model_parallel_size
     if virtual and hasattr(model, "hybrid_layer_pattern"):
         return "HybridModelProvider builds no virtual stages"

@@ -1,4 +1,4 @@
-"""Recipes of Megatron-Bridge as other people write them: where they start from, and what no plan holds.
+"""Other people's recipes of Megatron-Bridge: their base configs, and options that no plan holds.
 
 Source: Megatron-Bridge 067f987d (2026-08-22), recipes/common.py (_pretrain_common, _sft_common),
 recipes/utils/optimizer_utils.py, models/gpt_provider.py.
@@ -44,13 +44,15 @@ _EXPERTS = "model.num_moe_experts"
 
 
 def modernise(arguments: Arguments) -> None:
-    """Drops what does nothing, and takes of a model of the Hub what stages and experts depend on. A recipe that changes
-    the sizes of that model has a gap."""
+    """Drops options without effect, and reads from a model of the Hub the sizes that stages and experts depend on.
+
+    A recipe that changes the sizes of that model has a gap.
+    """
     given = arguments.settings
     if given.get("model.cuda_graph_impl") == "none":
         for name in ("impl", "scope", "warmup_steps"):
             given.pop(f"model.cuda_graph_{name}", None)
-    if given.get("model.moe_token_dispatcher_type") != "flex":  # to whom the backend belongs
+    if given.get("model.moe_token_dispatcher_type") != "flex":  # the backend belongs to flex
         given.pop("model.moe_flex_dispatcher_backend", None)
     if (hub := given.get(HUB_MODEL)) is None:
         return

@@ -1,4 +1,4 @@
-"""Megatron-Bridge: a Python module with a recipe, which it trains when it is run."""
+"""Megatron-Bridge: a Python module with a recipe. Running the module trains it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ CHECKOUT = "MEGATRON_BRIDGE_PATH"
 _MODULE = """\
 \"\"\"{header}
 
-Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
-rate, iterations, checkpoints, and what of the model costs no time (initialisation).
+Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data by default), tokenizer,
+learning rate, iterations, checkpoints, and initialisation of the model.
 \"\"\"
 
 import sys
@@ -76,7 +76,7 @@ def plan() -> ConfigContainer:
 if __name__ == "__main__":
     pretrain(config=process_config_with_overrides(plan(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
 """
-# What builds layers -> its import.
+# Layer spec -> its import.
 _SPECS = {
     BLOCK_SPEC: "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec\n",
     VARIANT_SPEC: "from megatron.core.models.gpt.experimental_attention_variant_module_specs import (\n"
@@ -91,7 +91,7 @@ _CLASSES = {
 }  # fmt: skip
 
 
-# Sections that are left out where nothing is set in them.
+# Sections that are left out if they are empty.
 _ON_DEMAND = ("rerun_state_machine", "rng")
 
 
@@ -102,7 +102,7 @@ def _is_needed(section: str, settings: Settings, setup: Setup) -> bool:
 
 
 def _others(setup: Setup) -> Settings:
-    """Fields that every recipe needs and that are in no plan: a run on mock data, until the user gives other data."""
+    """Fields that every recipe needs and no plan holds: a run on mock data until the user names other data."""
     return {
         "train.train_iters": 1000, "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.1,
         "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, "dataset.random_seed": 1234,
@@ -149,7 +149,7 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
-    """bridge_plan.py with a function `plan`, and the command that trains it."""
+    """Writes bridge_plan.py with a function `plan`, and the command that trains it."""
     return Job(
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
@@ -161,7 +161,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """A sentence for each part of the model and its training that has no field."""
+    """One sentence per part of the model and its training without a field."""
     reasons = cannot_build(hybrid.with_usual_chunks(model), workload, options)
     out = [text.replace("pretrain_gpt.py", "its pretrain").replace("pretrain_hybrid.py", hybrid.PROVIDER)
            for text in reasons]  # fmt: skip
@@ -179,7 +179,7 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
 
 def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
                    wanted: frozenset[str]) -> Arguments:  # fmt: skip
-    """A recipe with the modules that it calls, and YAML beside it."""
+    """Reads a recipe with the modules that it calls, and its YAML."""
     modules = {path: text for path, text in files.items() if path.endswith(".py")}
     arguments = Arguments()
     if modules:

@@ -1,4 +1,4 @@
-"""The limits of this runtime, in one place for planning, `emit` and `launch` (runtime/job.py)."""
+"""The limits of this runtime, shared by planning, `emit` and `launch` (runtime/job.py)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..switch_options import rules_of
 _TARGET_NAME = "meshwright"
 
 
-# The families whose logits and gradients tests hold equal to those of transformers. `own` is the explicit form of a
-# model, which says all of its parts itself.
+# The families that tests compare with transformers, by logits and gradients. `own` is the explicit form of a model,
+# which states all its parts.
 COMPARED = frozenset({
     "arcee", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon", "gemma", "gemma2",
     "gemma3", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe",
@@ -44,43 +44,43 @@ def _sequence_parallel(columns: Columns, problem: Problem) -> Mask:
 
 
 def _flash(columns: Columns, problem: Problem) -> Mask:
-    """Keys that come part by part go through the flash kernel itself: no other one of torch stands in for it."""
+    """Mask of layouts that torch's flash kernel supports. Only this kernel accepts keys in parts."""
     fits = all(attention.suits_flash for attention in problem.model.attentions)
     elsewhere = (columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses"))
     return np.asarray(elsewhere | (fits & (columns["precision"] == PRECISIONS.index("bf16"))))
 
 
 def _whole_sequences(columns: Columns, problem: Problem) -> Mask:
-    """Ring and all-gather attention add up what parts of the keys give, without windows, softcaps and sinks."""
+    """Mask for ring and all-gather attention, which sum over parts of the keys: no windows, softcaps or sinks."""
     length = problem.workload.seq_len
     plain = not any(_changes_scores(attention, length) for attention in problem.model.attentions)
     return np.asarray((columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("ulysses")) | plain)
 
 
 def _here(columns: Columns, problem: Problem) -> Mask:
-    """The wgrad stash of a split backward pass is on the GPU."""
+    """Mask of layouts without activation offload in a split backward pass, whose wgrad stash stays on the GPU."""
     sent = np.isin(columns["offload"], [i for i, name in enumerate(OFFLOADS) if "act" in name.split("+")])
     return np.asarray(~sent | ~SPLITS_BACKWARD[columns["schedule"]])
 
 
 def _whole(columns: Columns, problem: Problem) -> Mask:
-    """A split backward pass needs weights and gradients that stay: FSDP2 keeps them while a pipeline runs."""
+    """Mask of layouts without sharded weights or gradients in a split backward pass, which needs them resident."""
     return np.asarray((columns["zero"] <= 1) | ~SPLITS_BACKWARD[columns["schedule"]] | problem.stack.is_fsdp2)
 
 
 def _own_heads(columns: Columns, problem: Problem) -> Mask:
-    """No two ranks hold the same key/value head: its gradients would have to be added up."""
+    """Mask of layouts without replicated key/value heads, whose gradients would need a sum over ranks."""
     whole = [attention.kv_heads % columns["tp"] == 0 for attention in problem.model.attentions]
     return np.asarray(np.all(whole, axis=0)) if whole else np.ones(len(columns["tp"]), dtype=bool)
 
 
 def _swaps_heads(columns: Columns, problem: Problem) -> Mask:
-    """Ranks that share a mixer do not pass on its states."""
+    """Mask of layouts in which ranks do not exchange the states of a mixer."""
     return np.asarray((columns["cp"] == 1) | (not problem.model.mixers) | (problem.stack.mixer_context == "heads"))
 
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """A sentence for each part of the model and its training that the runtime lacks."""
+    """One sentence per part of the model and its training that the runtime lacks."""
     reasons = {**_training(model, workload), **_network(model)}
     of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind))
     out = [*(text for text, applies in reasons.items() if applies), *of_layers]
@@ -128,7 +128,7 @@ def _network(model: ModelSpec) -> dict[str, bool]:
 
 
 def _lacks(kind: Layer) -> list[str]:
-    """A sentence for each part of a layer that the runtime has no code for."""
+    """One sentence per part of a layer that the runtime lacks."""
     block = kind.feed_forward
     most = int(kind.mixes) + int(block is not None)  # norms, one for each block
     numbers = (1, most) if kind.parallel_blocks else (most, 2 * most)
@@ -167,7 +167,7 @@ def _lacks_attention(attention: Attention) -> list[str]:
 
 
 def _changes_scores(attention: Attention, seq_len: int | None) -> bool:
-    """Whether the scores are not those of plain causal attention. seq_len None: where a window cuts some sequences."""
+    """Whether the scores differ from plain causal attention. seq_len None: any window counts."""
     cut = attention.window is not None and (seq_len is None or attention.window < seq_len)
     return cut or attention.score_softcap is not None or attention.sink_parameters > 0
 
@@ -226,7 +226,7 @@ RULES = (
 def refusal(layout: Layout, problem: Problem) -> str | None:
     """Why the runtime cannot execute a layout (the first reason), or None.
 
-    A plan may have been edited: legality, which holds for all targets, is asked for last.
+    Legality, which holds for all targets, is checked last, because a plan may have been edited.
     """
     if untrained := cannot_train(problem.model, problem.workload):
         return untrained

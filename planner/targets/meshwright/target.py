@@ -11,7 +11,7 @@ WORKER = "meshwright.runtime.worker"
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
-    """The worker reads everything from the plan."""
+    """Writes the command of the worker, which reads the plan."""
     return Job(
         name=f"{setup.model.name}-meshwright", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={}, example="--steps 100 --data tokens/",

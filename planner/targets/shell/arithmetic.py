@@ -1,4 +1,4 @@
-"""Arithmetic of the shell: expressions of whole numbers."""
+"""Arithmetic of the shell: integer expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPERATIONS: dict[type, Callable[[int, int], int]] = {
 
 
 def calculated(text: str) -> int | None:
-    """The value of an expression of whole numbers; None where it is none."""
+    """The value of an integer expression; None for any other text."""
     spelled = re.sub(r"(?<!/)/(?!/)", "//", text.strip() or "0").replace("&&", " and ").replace("||", " or ")
     spelled = re.sub(r"!(?!=)", " not ", spelled)
     try:

@@ -1,4 +1,4 @@
-"""Conditions of a shell script: true, false, or None where only a run could tell."""
+"""Conditions of a shell script: true, false, or None if only a run decides."""
 
 from __future__ import annotations
 
@@ -100,20 +100,20 @@ def both(first: bool | None, second: bool | None) -> bool | None:
 
 
 def either(first: bool | None, second: bool | None) -> bool | None:
-    """Whether one of them holds."""
+    """Whether one of the conditions holds."""
     if first or second:
         return True
     return None if first is None or second is None else False
 
 
 def reasons(words: list[str]) -> list[str]:
-    """The unknown names and calls of a condition, as the script spells them."""
+    """The unknown names and calls in a condition, in the spelling of the script."""
     found = [text for word in words for text in marks(word, MISSING + UNKNOWN)]
     return found or [shown(" ".join(words))]
 
 
 def is_test(node: Node) -> bool:
-    """Whether a command is a condition that needs no run to be decided."""
+    """Whether a command is a condition that can be evaluated without a run."""
     if isinstance(node, Negated):
         return is_test(node.command)
     if isinstance(node, Chain):

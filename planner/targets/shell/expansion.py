@@ -1,4 +1,4 @@
-"""Words of a shell script expanded: variables, arithmetic and quotes. What nobody can know before it runs is marked."""
+"""Expands words of a shell script: variables, arithmetic and quotes. Values known only at run time become marks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BRACED = re.compile(r"(?s)(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(.*)$")
 
 
 class Expander:
-    """Expands words with the variables of the moment."""
+    """Expands words with the current variables."""
 
     def __init__(self, variables: Variables, substitute: Substitute) -> None:
         self.variables = variables
@@ -23,7 +23,7 @@ class Expander:
     def fields(self, raw: str) -> list[str]:
         """The words that a word becomes: unquoted values are split at spaces, `"${array[@]}"` at its elements."""
         out: list[str] = []
-        current: list[str] = []  # pieces of the word that is being made; empty: none is
+        current: list[str] = []  # pieces of the current word
         for text, quoted in self._pieces(raw):
             if isinstance(text, list):
                 joined = [item for value in text for item in ([value] if quoted else value.split())]
@@ -50,7 +50,7 @@ class Expander:
         return current
 
     def text(self, raw: str) -> str:
-        """The one word that a word becomes in an assignment: nothing is split."""
+        """The expansion of a word in an assignment, without word splitting."""
         return _joined(self._pieces(raw))
 
     def document(self, raw: str) -> str:
@@ -88,7 +88,7 @@ class Expander:
 
     @staticmethod
     def _escaped(raw: str, position: int, out: list[tuple[Value, bool]], *, quoted: bool) -> int:
-        """A character behind a backslash; within quotes most keep it."""
+        """A character behind a backslash. Inside quotes most characters keep the backslash."""
         following = raw[position + 1]
         if following != "\n":
             keeps = quoted and following not in '$`"\\'
@@ -96,7 +96,7 @@ class Expander:
         return position + 2
 
     def _expansion(self, raw: str, position: int) -> tuple[Value, int] | None:
-        """(value, the position behind it) of what a `$` or backtick begins; None: a plain character."""
+        """(value, position behind it) of an expansion that starts with `$` or a backtick; None: a plain character."""
         if raw[position] == "`":
             end = _index(raw, "`", position + 1)
             return self._substitute(raw[position + 1 : end]), end + 1
@@ -178,7 +178,7 @@ class Expander:
         return re.sub(r"[A-Za-z_]\w*", lambda found: str(self._scalar(found[0])), text)
 
     def arithmetic(self, text: str) -> str:
-        """`$(( ))` over whole numbers, or a mark that names what is not known."""
+        """The value of `$(( ))`, or a mark with the unknown names."""
         filled = self.document(text)
         for _ in range(20):  # a variable may hold the name of another
             names = re.findall(r"[A-Za-z_]\w*", without(filled, UNSET + MISSING + UNKNOWN))
@@ -238,7 +238,7 @@ def _matching(text: str, position: int) -> int:
 
 
 def _closing_quote(text: str, position: int) -> int:
-    """The position of the quote that closes the one at `position`; substitutions may hold quotes of their own."""
+    """The position of the quote that closes the one at `position`. Substitutions may contain quotes."""
     position += 1
     while position < len(text) and text[position] != '"':
         if text[position] == "\\":

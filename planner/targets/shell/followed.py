@@ -1,4 +1,4 @@
-"""What following a script gives."""
+"""The result of following a script."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Command:
     """A command that a script would start."""
 
     words: tuple[str, ...]
-    # From 1, in the file that is read; the line of each word where it stands there.
+    # Line of the command in the file, from 1, and the line of each word.
     line: int
     lines: tuple[int, ...] = ()
 
 
 @dataclass
 class Followed:
-    """What following a script gave."""
+    """The commands, variables and files found by following a script."""
 
     commands: list[Command] = field(default_factory=list)
     variables: Variables = field(default_factory=Variables)
@@ -27,7 +27,7 @@ class Followed:
     lines: dict[str, int] = field(default_factory=dict)
     # File -> text of a here-document.
     files: dict[str, str] = field(default_factory=dict)
-    # Text of a mark -> the values that it may have.
+    # Text of a mark -> its possible values.
     choices: dict[str, set[str]] = field(default_factory=dict)
-    # Names of files that are sourced and not there.
+    # Names of sourced files that are missing.
     not_there: dict[str, int] = field(default_factory=dict)

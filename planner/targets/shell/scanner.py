@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _BREAKS = " \t\n;&|()<>"
-# A mark that people leave in scripts to be replaced; as shell it would be a redirection.
+# A placeholder in scripts for the user to replace. The shell would read it as a redirection.
 _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n|&;]*[\w)]>")
 _REDIRECTION = re.compile(r"\d*(?:&>>|&>|<<<|<<-|<<|>>|>&|<&|>\||<>|>|<)")
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word as it stands in the text, with its quotes."""
+    """A word of the text, with its quotes."""
 
     raw: str
     # From 1.
@@ -25,18 +25,18 @@ class Word:
 class _Redirection:
     operator: str
     target: Word
-    # Of a here-document: its lines, read when the line of its command ends.
+    # The lines of a here-document, read at the end of its command's line.
     text: str = ""
 
 
 class Scanner:
-    """A position in a text, and what can be read from there."""
+    """A position in a text, with methods that read from it."""
 
     def __init__(self, text: str, first_line: int = 1) -> None:
         self.text = text.replace("\r\n", "\n")
         self.position = 0
         self._first_line = first_line
-        # Redirections of the command that is being read.
+        # Redirections of the current command.
         self.redirections: list[_Redirection] = []
         self._documents: list[_Redirection] = []
 
@@ -51,7 +51,7 @@ class Scanner:
         return self.text.startswith(word, self.position)
 
     def skip_spaces(self) -> None:
-        """Spaces, continued lines and comments."""
+        """Skips spaces, continued lines and comments."""
         while not self.at_end():
             if self.text[self.position] in " \t":
                 self.position += 1
@@ -63,7 +63,7 @@ class Scanner:
                 return
 
     def skip_blank(self) -> None:
-        """The same with ends of lines and empty commands."""
+        """Skips the same, and ends of lines and empty commands."""
         while True:
             self.skip_spaces()
             if self.starts("\n"):
@@ -94,7 +94,7 @@ class Scanner:
         self._documents.clear()
 
     def take(self, *operators: str, unless: tuple[str, ...] = ()) -> str | None:
-        """The operator that comes next, if it is one of these."""
+        """Reads the next operator if it is one of these."""
         self.skip_spaces()
         if any(self.starts(word) for word in unless):
             return None
@@ -105,7 +105,7 @@ class Scanner:
         return None
 
     def take_separator(self) -> None:
-        """The end of a command, if it comes next."""
+        """Reads the end of a command if it is next."""
         self.skip_spaces()
         if self.starts("\n"):
             self._newline()
@@ -113,7 +113,7 @@ class Scanner:
             self.position += 1
 
     def peek_word(self) -> str:
-        """The word that comes next, "" for none; `)` and `;;` count as words."""
+        """The next word without reading it, "" for none. `)` and `;;` count as words."""
         self.skip_spaces()
         if self.starts(")") or self.starts(";;"):
             return self.text[self.position : self.position + (1 if self.starts(")") else 2)]
@@ -123,18 +123,18 @@ class Scanner:
         return raw
 
     def word(self) -> Word:
-        """The word that comes next; an empty one at the end of a command."""
+        """Reads the next word; an empty word at the end of a command."""
         self.skip_spaces()
         line = self.line
         return Word(self._raw(), line)
 
     def words(self) -> Iterator[Word]:
-        """All words up to the end of the command."""
+        """Reads all words up to the end of the command."""
         while (word := self.word()).raw:
             yield word
 
     def next_argument(self) -> Word | None:
-        """The next word of a command; redirections before it are kept in `redirections`."""
+        """Reads the next word of a command. Redirections before it go to `redirections`."""
         while True:
             self.skip_spaces()
             found = _REDIRECTION.match(self.text, self.position)
@@ -148,14 +148,14 @@ class Scanner:
                 self._documents.append(redirection)
 
     def skip_redirections(self) -> None:
-        """Those behind a compound command."""
+        """Reads the redirections behind a compound command."""
         while self.next_argument() is not None:
             pass
 
     def written(self) -> tuple[Word, str, bool] | None:
         """(file, text, whether it is expanded) of the here-document that the last command writes to a file.
 
-        The text is read with the end of the line, which must come next.
+        The text is read with the end of the line, which must be next.
         """
         document = next((item for item in self.redirections if item.operator in ("<<", "<<-")), None)
         if document is None:
@@ -168,12 +168,12 @@ class Scanner:
         return file, document.text, document.target.raw[:1] not in ("'", '"', "\\")
 
     def is_function(self, word: str) -> bool:
-        """Whether the word that comes next is the name of a function that is defined."""
+        """Whether the next word is the name in a function definition."""
         named = re.fullmatch(r"[\w.:-]+", word) is not None
         return named and re.match(re.escape(word) + r"[ \t]*\([ \t]*\)", self.text[self.position :]) is not None
 
     def enclosed(self, opening: str, closing: str) -> str:
-        """The text between two marks that come next, which may be nested."""
+        """Reads the text between two brackets, which may be nested."""
         start = self.position + len(opening)
         depth, position = 0, start
         while position < len(self.text):
@@ -186,7 +186,7 @@ class Scanner:
         return self.text[start:]
 
     def conditional(self) -> Iterator[str]:
-        """The words of `[[ ... ]]`, where operators are words."""
+        """Reads the words of `[[ ... ]]`, where operators are words."""
         while not self.at_end():
             self.skip_spaces()
             if self.starts("\n"):
@@ -202,7 +202,7 @@ class Scanner:
                 return
 
     def array(self) -> Iterator[Word]:
-        """The elements of `( ... )`, over several lines."""
+        """Reads the elements of `( ... )`, over several lines."""
         self.position += 1
         while not self.at_end():
             self.skip_blank()
@@ -216,7 +216,7 @@ class Scanner:
                 self.position += 1
 
     def _raw(self) -> str:
-        """The text of a word: up to a break outside quotes and substitutions."""
+        """Reads the text of a word, up to a break outside quotes and substitutions."""
         start = self.position
         while not self.at_end():
             character = self.text[self.position]
@@ -229,7 +229,7 @@ class Scanner:
         return self.text[start : self.position]
 
     def _part(self, character: str) -> None:
-        """One character of a word, or the quotes or substitution that begin there."""
+        """Reads one character of a word, or a whole quotation or substitution."""
         if character == "\\":
             self.position += 2
         elif character == "'":

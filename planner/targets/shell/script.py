@@ -1,8 +1,8 @@
-"""Follows a shell script without running it: which commands it would start, with which words.
+"""Follows a shell script without running it, to find the commands that it would start and their words.
 
-A condition that only a run can tell (a file, a positional parameter that is not given) takes both ways: variables that
-come out alike keep their value, the others are marked with what they depend on. `exit` is not followed: a script that
-ends early is no launch.
+A condition that only a run can decide (a file, a missing positional parameter) takes both branches. A variable with
+equal values keeps its value; any other gets a mark with its dependencies. `exit` is not followed, because a script that
+ends early launches nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop
 from .values import MISSING, UNKNOWN, UNSET, Value, Variables, mark, marks, shown, without
 from .ways import agreed
 
-# Commands and rounds of loops that are followed, so that no script runs for ever.
+# Limit of followed commands and loop rounds, against endless scripts.
 _MOST_COMMANDS, _MOST_ROUNDS, _MOST_DEPTH = 20_000, 200, 40
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _SILENT = ("echo", "printf", "exit", "return", "break", "continue", "trap", "cd", "pushd", "popd", "mkdir", "rm", "cp",
@@ -29,7 +29,7 @@ _SILENT = ("echo", "printf", "exit", "return", "break", "continue", "trap", "cd"
            "wget")  # fmt: skip
 
 
-# Filters that only squeeze spaces.
+# Filters that only remove spaces.
 _SQUEEZE = r"xargs|tr (-s )?'\\n' ' '|tr -s ' '|sed (-e )?'s/ +\*?/ /g'"
 
 
@@ -37,7 +37,7 @@ def follow(
     text: str, environment: Mapping[str, str] | None = None, arguments: Sequence[str] | None = None,
     numbered: Mapping[int, str] | None = None, beside: Mapping[str, str] | None = None,
 ) -> Followed:  # fmt: skip
-    """The commands of a script that is given these variables and positional parameters.
+    """The commands of a script with these variables and positional parameters.
 
     beside: name -> text of files that it may source.
     """
@@ -54,7 +54,7 @@ class _Runner:
         self._functions: dict[str, Function] = {}
         self._steps = 0
         self._depth = 0
-        # The line in the file that is read while text out of a variable, a function or a sourced file is followed.
+        # The line in the main file while text from a variable, a function or a sourced file is followed.
         self._outer_line = 0
 
     @property
@@ -62,7 +62,7 @@ class _Runner:
         return Expander(self.out.variables, self._output)
 
     def block(self, nodes: list[Node]) -> bool | None:
-        """Follows commands; the status of the last one."""
+        """Follows commands and returns the status of the last one."""
         status: bool | None = True
         for node in nodes:
             self._steps += 1
@@ -123,7 +123,7 @@ class _Runner:
             self._either_way(possible, depends)
 
     def _either_way(self, bodies: list[list[Node]], depends: list[str]) -> None:
-        """Follows each body from the same variables, then keeps what all of them agree on."""
+        """Follows each body from the same variables, then keeps the values on which all agree."""
         bodies = [body for body in bodies if not ends(body)] or [[]]
         before, results = self.out.variables, []
         for body in bodies:
@@ -202,7 +202,7 @@ class _Runner:
         return None if name in ("getopts",) else True
 
     def _inner(self, words: list[str], line: int) -> bool:
-        """Follows the text that a command hands to a shell: `bash -c "..."`, `srun sh -c "..."`, `ssh host "..."`."""
+        """Follows text that a command passes to a shell: `bash -c "..."`, `srun sh -c "..."`, `ssh host "..."`."""
         for index, word in enumerate(words):
             following = words[index + 1] if index + 1 < len(words) else ""
             runs_text = posixpath.basename(word) in _SHELLS and following in ("-c", "-lc", "-xc", "-ec")
@@ -218,7 +218,7 @@ class _Runner:
         return True
 
     def _text(self, text: str, line: int) -> None:
-        """Follows text as a script; its lines are that of the command that holds it."""
+        """Follows text as a script. All its lines count as the line of the command that contains it."""
         if self._depth >= _MOST_DEPTH:
             return
         self._depth += 1
@@ -270,7 +270,7 @@ class _Runner:
         self.out.lines[name] = self._outer_line or assignment.line
 
     def _output(self, text: str) -> str:
-        """The output of a command substitution where it is plain: `expr`, `echo`, `echo ... | bc`; else a mark."""
+        """The output of a plain command substitution (`expr`, `echo`, `echo ... | bc`), or a mark."""
         first, *rest = text.split("|")
         try:
             words = shlex.split(first, posix=False)

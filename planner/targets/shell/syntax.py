@@ -2,7 +2,7 @@
 
 Source: the grammar of POSIX (XCU 2.10) with bash's arrays, `[[ ]]`, `(( ))`, functions and here-documents. Of the
 parsers on PyPI, bashlex is under the GPL, and tree-sitter-bash gives a tree whose words would still be expanded here.
-Text that is no shell is skipped up to the end of its line, so that the rest of a script is still read.
+Invalid text is skipped up to the end of its line, so that the rest of a script is still read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RESERVED = {"then", "do", "done", "fi", "else", "elif", "esac", "}", ")", ";;"}
 
 
 class NotShellError(ValueError):
-    """A part of the text that is no shell."""
+    """Raised for text that is not valid shell."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class _Parser:
                 return out
             before = self.scan.position
             try:
-                if self.scan.peek_word() in _RESERVED:  # a closing word without its opening one
+                if self.scan.peek_word() in _RESERVED:  # a closing word without an opening word
                     raise NotShellError("nothing to close")
                 out.append(self.chain())
             except NotShellError:
@@ -124,7 +124,7 @@ class _Parser:
                 self.scan.skip_line()
 
     def block(self, ends: tuple[str, ...]) -> list[Node]:
-        """Commands up to one of `ends`, which is left."""
+        """Reads commands up to one of `ends`, which is not read."""
         out: list[Node] = []
         while True:
             self.scan.skip_blank()

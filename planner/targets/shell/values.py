@@ -1,6 +1,6 @@
-"""Values of a shell script, and marks for those that nobody can know before it runs.
+"""Values of a shell script, and marks for values that are known only at run time.
 
-A mark stands in a text for a value that is not known. It has no space, so that words are split as they would be.
+A mark stands in a text for an unknown value. It contains no space, so that word splitting is unchanged.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-# A variable that nothing sets, a positional parameter that is not given, and anything else: `$(date)`.
+# An unset variable, a missing positional parameter, and anything else: `$(date)`.
 UNSET, MISSING, UNKNOWN, _END = "\ue000", "\ue001", "\ue002", "\ue003"
 MARK = re.compile(f"[{UNSET}{MISSING}{UNKNOWN}]([^{_END}]*){_END}")
-# The text of a mark is moved to a private plane, where no character means anything to a shell.
+# The text of a mark is moved to a private plane, whose characters have no meaning in a shell.
 _PLANE = 0xF0000
 Value = str | list[str]
 # Variables that every shell sets.
@@ -28,22 +28,22 @@ def _readable(text: str) -> str:
 
 
 def marks(text: str, kinds: str = UNSET + MISSING + UNKNOWN) -> list[str]:
-    """The texts behind the marks of some kinds."""
+    """The texts of the marks of some kinds."""
     return [_readable(found[1]) for found in MARK.finditer(text) if found[0][0] in kinds]
 
 
 def shown(text: str) -> str:
-    """The text with each mark as it stood in the script."""
+    """The text with each mark in its spelling in the script."""
     return MARK.sub(lambda found: _readable(found[1]), text)
 
 
 def without(text: str, kinds: str) -> str:
-    """The text with the marks of some kinds left out, as the shell leaves out an unset variable."""
+    """The text without the marks of some kinds, as the shell drops an unset variable."""
     return MARK.sub(lambda found: "" if found[0][0] in kinds else found[0], text)
 
 
 def is_mark(text: str) -> bool:
-    """Whether the text is one mark and nothing else."""
+    """Whether the text is exactly one mark."""
     return MARK.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What the branches of a script agree on, where only a run could tell which of them is taken."""
+"""Merges the branches of a script if only a run decides between them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .values import UNKNOWN, UNSET, Value, Variables, mark
 
 
 def agreed(results: Sequence[Variables], reason: str, choices: dict[str, set[str]]) -> Variables:
-    """The variables behind the branches: those that differ keep what they share, and a mark that names the reason.
+    """The variables after the branches. A differing variable keeps its common part and a mark that names the reason.
 
-    choices: text of a mark -> the values that it may have; filled.
+    choices: text of a mark -> its possible values; filled by this function.
     """
     out = results[0]
     for name in {name for result in results for name in result.values}:
@@ -23,7 +23,7 @@ def agreed(results: Sequence[Variables], reason: str, choices: dict[str, set[str
 
 
 def _shared(values: Sequence[Value], text: str) -> tuple[Value, list[str]]:
-    """(the beginning that all values share with a mark behind it, what follows it in each)."""
+    """Returns (the common beginning with a mark behind it, the rest of each value)."""
     if all(isinstance(value, list) for value in values):
         count = _same([list(value) for value in values])
         return [*values[0][:count], mark(UNKNOWN, text)], [" ".join(value[count:]) for value in values]
@@ -34,7 +34,7 @@ def _shared(values: Sequence[Value], text: str) -> tuple[Value, list[str]]:
 
 
 def _same(values: Sequence[Sequence[str]]) -> int:
-    """How many elements all values begin with."""
+    """The number of common first elements of all values."""
     count = 0
     for items in zip(*values, strict=False):
         if len(set(items)) > 1:

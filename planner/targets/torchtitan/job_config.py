@@ -1,4 +1,4 @@
-"""JobConfig: the TOML of torchtitan up to release 0.2.2, read in the names of the Python config that replaced it.
+"""JobConfig, the TOML of torchtitan up to release 0.2.2, translated to the Python config that replaced it.
 
 Sources: torchtitan v0.1.0 to v0.2.2, torchtitan/config_manager.py and torchtitan/config/job_config.py.
 """
@@ -16,7 +16,7 @@ from ..argv import Arguments
 from ..documents import read_blocks
 from ..option_lists import OptionList
 
-# Sections without an option that a layout depends on. The parts of `model`, `float8` and `quantize` that do are below.
+# Sections without options that affect a layout. The affecting parts of `model`, `float8` and `quantize` are below.
 _OTHER_SECTIONS = (
     "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "comm", "model", "memory_estimation",
     "fault_tolerance", "validation", "quantize", "float8", "debug", "compile", "activation_checkpoint", "mx",
@@ -61,7 +61,7 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
 
 
 def _move(arguments: Arguments, data: Mapping[str, Any], options: OptionList, path: str) -> None:
-    """Unknown options of sections that they have left since, under their names of today."""
+    """Moves unknown options to their present section and name."""
     for name, line in list(arguments.unknown.items()):
         section, _, rest = name.partition(".")
         moved = f"parallelism.{rest}" if section in _FORMER_SECTIONS and "parallel" in rest else name

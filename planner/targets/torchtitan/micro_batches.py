@@ -1,4 +1,4 @@
-"""The numbers of micro-batches that the schedules of torch take: they refuse others when training starts.
+"""The numbers of micro-batches that torch's schedules accept. They reject others when training starts.
 
 Source: torch 2.13, torch/distributed/pipelining/schedules.py, the constructors of the classes that torchtitan names.
 """
@@ -28,7 +28,7 @@ _FIELDS = ("pp", "dp", "micro_batch", "schedule")
 
 
 def rules(target: str) -> tuple[Rule, ...]:
-    """What torch asks beside the rules of all targets."""
+    """Rules of torch in addition to those of all targets."""
     return (
         Rule(f"{target}: 1f1b micro-batches", _FIELDS, _one_f_one_b,
              "Schedule1F1B needs at least pp {pp} micro-batches, and there are {m:g}"),

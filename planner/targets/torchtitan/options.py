@@ -1,4 +1,4 @@
-"""Plan <-> fields of torchtitan's Trainer.Config, both ways, in the two dialects of its batch.
+"""Plan <-> fields of torchtitan's Trainer.Config, in its two forms of the batch.
 
 Names: torchtitan 0.3.0 (local_batch_size, seq_len) and b5bcd76c (tokens per microbatch), config/configs.py, trainer.py,
 distributed/pipeline_parallel.py.
@@ -43,7 +43,7 @@ def _shards_read(settings: Settings, facts: Facts) -> Facts:
     policy = settings.get("parallelism.fsdp_reshard_after_forward", "default")
     if shard == 1 and facts["cp"] == 1 and policy == "default":
         return {"zero": 0, "dp": replicas, "replicas": 1}
-    # `default` reshards but in a pipeline (distributed/fsdp.py).
+    # `default` reshards except in a pipeline (distributed/fsdp.py).
     zero = {"never": 2, "always": 3}.get(policy, 2 if facts["pp"] > 1 else 3)
     return {"zero": zero, "replicas": replicas} | ({"dp": replicas * shard} if shard > 0 else {})
 
@@ -84,7 +84,7 @@ def _pipeline_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _stages(parts: list[list[str]], pp: int, layers: int | None) -> Facts:
-    """Layers of each part; every module once, in order. Raises InputError otherwise."""
+    """Layers of each part. Raises InputError unless every module appears once, in order."""
     where = "parallelism.module_fqns_per_model_part"
     flat = [name for part in parts for name in part]
     numbers = [int(name.rsplit(".", 1)[1]) for name in flat if name.startswith("layers.")]
@@ -104,7 +104,7 @@ def _stages(parts: list[list[str]], pp: int, layers: int | None) -> Facts:
 
 
 def _sequences_write(setup: Setup) -> Settings:
-    """0.3.0: the local batch of a pipeline is split into micro-batches, otherwise it is one."""
+    """The batch of 0.3.0. A pipeline splits the local batch into micro-batches; without one it is a micro-batch."""
     layout, batch = setup.layout, setup.workload.global_batch
     out: Settings = {"training.seq_len": setup.workload.seq_len, "training.global_batch_size": batch}
     if layout.pp == 1:
@@ -124,7 +124,7 @@ def _sequences_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _tokens_write(setup: Setup) -> Settings:
-    """After 0.3.0: everything in tokens, and the number of micro-batches of a pipeline."""
+    """The batch after 0.3.0: sizes in tokens, and the number of micro-batches of a pipeline."""
     layout, length = setup.layout, setup.workload.seq_len
     out: Settings = {
         "training.num_tokens_per_microbatch_per_dp_rank": layout.micro_batch * length,
@@ -166,12 +166,12 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _graphs_write(setup: Setup) -> Settings:
-    # CUDA graphs are on by default and refuse pipelines and experts that wait for the host.
+    # CUDA graphs are on by default. They reject pipelines, and experts that wait for the host.
     return {"training.disable_cuda_graphs": True} if setup.layout.pp > 1 or setup.layout.ep > 1 else {}
 
 
 def _model_entry(options: OptionList) -> Entry:
-    """`model_spec` stands for the model that Python builds: one that the release registers."""
+    """`model_spec` stands for the model that Python builds, which the release registers."""
 
     def write(setup: Setup) -> Settings:
         model = registered(setup.model, options)
@@ -186,7 +186,7 @@ def _model_entry(options: OptionList) -> Entry:
 
 
 def _batch_entry(options: OptionList) -> Entry:
-    """The batch, which releases after 0.3.0 take in tokens."""
+    """The entry of the batch. Releases after 0.3.0 count it in tokens."""
     fields = ("micro_batch", "workload.global_batch", "workload.seq_len")
     if "training.num_tokens_per_train_step" in options.options:
         return Entry(fields, (
@@ -230,6 +230,6 @@ _MEMORY_AND_PRECISION = (
 
 
 def table(options: OptionList) -> Table:
-    """The table of a release. The batch is read after the pipeline degree, which its meaning depends on."""
+    """The table of a release. The batch is read after the pipeline degree, because its meaning depends on it."""
     return Table((_model_entry(options), *_PARALLELISM, _batch_entry(options), *_MEMORY_AND_PRECISION,
                   *entries_of("torchtitan", options)))  # fmt: skip

@@ -1,10 +1,10 @@
-"""torchtitan's own reading of many config modules, on a machine without a GPU. Run by the Python that has it:
+"""Reads many config modules with torchtitan itself, without a GPU. Run it by the Python that has torchtitan:
 
     python parser.py [CHECKOUT] < cases.jsonl > verdicts.jsonl
 
 A case is {module, world}: text of a config module with a function `plan`. Its verdict is null, or what torchtitan says:
 its command line reads the module, ParallelDims checks the degrees, and every module named for a stage must be in the
-model, built on the meta device. A compute capability of 9.0 is told to it: fp8 is refused before a GPU is seen.
+model, built on the meta device. The script reports a compute capability of 9.0, because fp8 is checked without a GPU.
 """
 
 from __future__ import annotations

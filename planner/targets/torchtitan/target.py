@@ -36,7 +36,7 @@ MAIN_FILE = "torchtitan_plan.py"
 
 
 def _reshard(columns: Columns, problem: Problem) -> Mask:
-    # A pipeline stage neither reshards nor scatters before its last micro-batch: stage 3 would be stage 2.
+    # A pipeline stage does not reshard or scatter before its last micro-batch, so that ZeRO-3 would equal ZeRO-2.
     return np.asarray((columns["zero"] != 3) | (columns["pp"] == 1))
 
 
@@ -95,7 +95,7 @@ _FLOAT8 = "from torchtitan.components.quantization import {names}\n"
 
 
 def _part(modules: list[str]) -> str:
-    """The modules of a stage; its run of layers as a range."""
+    """The modules of a stage as Python, with its layers as a range."""
     numbers = [int(name.rpartition(".")[2]) for name in modules if name.startswith("layers.")]
     layers = [f'*(f"layers.{{i}}" for i in range({numbers[0]}, {numbers[-1] + 1}))'] if numbers else []
     ends = [json.dumps(name) for name in modules if not name.startswith("layers.")]
@@ -116,7 +116,7 @@ def _block(name: str, kind: str, settings: Settings) -> str:
 
 
 def _rotated(model: ModelSpec) -> str:
-    """The function that sets RoPE.Config of each layer (models/common/rope.py)."""
+    """The text of the function that sets RoPE.Config of each layer (models/common/rope.py)."""
     scaling, latent = model.trained_scaling, model.attentions[0].is_mla
     values: Settings = {"theta": model.rope_theta, "scaling": "none"}
     if scaling is not None and scaling.kind == "llama3":
@@ -161,7 +161,7 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
-    """torchtitan_plan.py with a function `plan`, and the command that trains it."""
+    """Writes torchtitan_plan.py with a function `plan`, and the command that trains it."""
     if options is None:
         raise RuntimeError("torchtitan has an option list")
     return Job(
@@ -175,7 +175,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Rules of Trainer.Config and ParallelDims that no single field breaks."""
+    """Rules of Trainer.Config and ParallelDims on combinations of fields."""
     out = []
     section, graphs = "parallelism.", "training.disable_cuda_graphs"
     pp, ep = (settings.get(f"{section}{name}_parallel_degree", 1) for name in ("pipeline", "expert"))
@@ -196,7 +196,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
 
 
 def _cannot_rotate(model: ModelSpec, flavor: str) -> dict[str, bool]:
-    """Sentence -> whether it applies: ComplexRoPE scales as Llama 3 and by YaRN, CosSinRoPE (qwen3) by YaRN."""
+    """Sentence -> whether it applies. ComplexRoPE scales like Llama 3 and by YaRN, CosSinRoPE (qwen3) by YaRN."""
     scaling = model.trained_scaling
     kind, amplitude = (scaling.kind, scaling.amplitude) if scaling is not None else ("", 1.0)
     return {
@@ -210,7 +210,7 @@ def _cannot_rotate(model: ModelSpec, flavor: str) -> dict[str, bool]:
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """A sentence for each part of the model and its training that torchtitan cannot express."""
+    """One sentence per part of the model and its training that torchtitan cannot express."""
     if options is None:
         return []
     if other := other_layers(model, "torchtitan"):
@@ -239,7 +239,7 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
 
 def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
                    wanted: frozenset[str]) -> Arguments:  # fmt: skip
-    """A config module with the modules that it calls; TOML and YAML one by one."""
+    """Reads a config module with the modules that it calls; reads TOML and YAML separately."""
     modules = {path: text for path, text in files.items() if path.endswith(".py")}
     arguments = Arguments()
     if modules:

@@ -20,7 +20,7 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def _recompute_write(setup: Setup) -> Settings:
-    """SFTConfig recomputes unless told not to."""
+    """Recomputation, which SFTConfig enables by default."""
     full, sharded = setup.recompute == "full", bool(setup.layout.zero)
     return {_CHECKPOINTING[1]: full and not sharded} | ({_CHECKPOINTING[0]: True} if full and sharded else {})
 
@@ -31,7 +31,7 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _packing_write(setup: Setup) -> Settings:
-    """`wrapped` fills every sequence; `bfd` keeps documents apart, which needs a kernel for lengths that vary."""
+    """Packing. `wrapped` fills every sequence; `bfd` separates documents, which needs a kernel for variable lengths."""
     work = setup.workload
     if not work.packed:
         return {_PACKING[0]: False}
@@ -45,7 +45,7 @@ def _packing_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _lora_write(setup: Setup) -> Settings:
-    """The optimizer keeps fp32 weights of what it trains; frozen weights are in the dtype of the base."""
+    """Data types. The optimizer keeps fp32 copies of trained weights; frozen weights have the dtype of the base."""
     lora = setup.workload.lora
     if lora is None:
         return {f"{ARGUMENTS}dtype": "float32"}

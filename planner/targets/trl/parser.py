@@ -1,4 +1,4 @@
-"""TRL's own reading of many recipes, on a machine without a GPU. Run by the Python that has it:
+"""Reads many recipes with TRL itself, on a machine without a GPU. Run it by the Python that has TRL:
 
     python parser.py < cases.jsonl > verdicts.jsonl
 

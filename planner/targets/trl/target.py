@@ -1,4 +1,4 @@
-"""TRL: supervised fine-tuning by transformers' Trainer on accelerate, with the adapters of peft."""
+"""TRL: supervised fine-tuning with transformers' Trainer on accelerate, with adapters of peft."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RANKS_FILE = "ranks.yaml"
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
-    """sft.yaml for TRL's own script, and accelerate's YAML."""
+    """Writes sft.yaml for TRL's own script, and accelerate's YAML."""
     settings = TABLE.write(setup)
     recipe = {key.removeprefix(ARGUMENTS): value for key, value in settings.items() if key.startswith(ARGUMENTS)}
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in sorted(recipe.items()))
@@ -49,7 +49,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
-    """A sentence for each part of the model and its training that TRL's script cannot express."""
+    """One sentence per part of the model and its training that TRL's script cannot express."""
     reasons = {
         f"workload.optimizer: TrainingArguments has no {workload.optimizer}": workload.optimizer not in OPTIMIZERS,
         "workload.expert_capacity_factor: it has no capacity of experts": model.capacity_factor is not None,
@@ -60,7 +60,7 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
 
 
 def cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
-    """FSDP shards floats only; weights of 4 bits are stored as such (bitsandbytes 0.50, FSDP-QLoRA)."""
+    """Rules on quantised weights. FSDP shards floats only; 4-bit weights are stored as floats (bitsandbytes 0.50)."""
     lora, out = setup.workload.lora, list[tuple[tuple[str, ...], str]]()
     if lora is not None and lora.base_dtype == "int8" and setup.layout.zero:
         out.append((("zero",), "FSDP2 shards no weights of 8 bits (load_in_8bit): nf4, or no sharding"))

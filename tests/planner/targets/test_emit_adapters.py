@@ -67,8 +67,8 @@ def test_accelerate_points_to_who_has_adapters() -> None:
 
 
 @pytest.mark.parametrize(("model", "text"), [
-    ("phi-3-mini-4k", "it is not known which modules of phi3 a plan's adapters are"),
-    ("deepseek-v2-lite", "keys and values come out of one module"),
+    ("phi-3-mini-4k", "the modules of phi3 that hold these adapters are unknown"),
+    ("deepseek-v2-lite", "makes keys and values, so both get an adapter"),
 ])  # fmt: skip
 def test_adapters_without_a_module_of_their_own_are_refused(model: str, text: str) -> None:
     with pytest.raises(UnsupportedError, match=text):

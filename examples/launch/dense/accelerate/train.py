@@ -55,7 +55,7 @@ def load_model(path, from_scratch):
 
 @dataclass
 class Script:
-    """What TrainingArguments has no field for."""
+    """Arguments in addition to TrainingArguments."""
 
     model: str = field(metadata={"help": "Folder with config.json, or name on the hub."})
     tokens: str | None = field(default=None, metadata={"help": "File of tokens; without it rows that count up."})

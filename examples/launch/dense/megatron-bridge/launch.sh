@@ -9,8 +9,8 @@ NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MA
 unset CUDA_DEVICE_MAX_CONNECTIONS
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,graph_capture_record_stream_reuse:True
 export NCCL_GRAPH_REGISTER=0
-# Between nodes NCCL chooses interfaces and adapters itself. Where a node has others than those of the fabric (storage,
-# management), name the right ones: the interface by which ranks find one another, and the prefix of the RDMA adapters.
+# NCCL chooses network interfaces and RDMA adapters itself. If a node has others too (storage, management), set the
+# interface for the rendezvous of the ranks and the prefix of the RDMA adapters of the fabric.
 # export NCCL_SOCKET_IFNAME=eth0  # edit
 # export NCCL_IB_HCA=mlx5  # edit
 exec torchrun --nnodes 2 --nproc-per-node 8 \

@@ -1,7 +1,7 @@
 """pp2-dp8-ep8-mbs1-z0-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.95 s per step predicted
 Plan c890858725b7, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
 
-What ds_config.json cannot say. Your script imports it: `import ds_plan`.
+Settings that ds_config.json lacks. Your script imports them: `import ds_plan`.
 """
 
 PIPELINE_STAGES = 2

@@ -20,7 +20,7 @@ FILES = ["ds_config.json", "ds_plan.py", "launch.sh"]
 
 
 def node(config):
-    """The ranks of one node: launch.sh, with what it asks for."""
+    """Starts the ranks of one node: launch.sh with its files and variables."""
     folder = Path(tempfile.mkdtemp())
     for name, text in config["files"].items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -1,8 +1,8 @@
 """dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.68 s per step predicted
 Plan 9a0279094b20, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
-Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data as it is), tokenizer, learning
-rate, iterations, checkpoints, and what of the model costs no time (initialisation).
+Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data by default), tokenizer,
+learning rate, iterations, checkpoints, and initialisation of the model.
 """
 
 import sys
