@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .._version import __version__
@@ -132,6 +133,9 @@ def _answer(argv: Sequence[str]) -> int:
         # Files are written by `write_file`, which knows their names: what is left is stdout.
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno in _FULL):
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # Path.exists and its like raise it
+            terminal.error("invalid_input", f"{Path(error.filename).name[:40]}...: {error.strerror}", "", {})
+            return 2
         return _our_bug(terminal, argv)
 
 

@@ -63,7 +63,7 @@ def command(
         raise InputError("`profile all` writes files", hint="`--json` goes with `profile kernels` and the others")
     if link_ranks.under_torchrun():
         raise InputError("`profile all` measures one node", hint="torchrun starts `-m meshwright profile links`")
-    files = {what: output.with_suffix(f".{what}.yaml") for what in ("kernels", "memory", "storage")}
+    files = {what: output.parent / f"{output.stem}.{what}.yaml" for what in ("kernels", "memory", "storage")}
     for path in (output, *files.values()):
         check_writable(path, force=force or resume)
     flags: options.RequestFlags = {

@@ -30,6 +30,13 @@ def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
             f"tp {tp} x cp {cp} x pp {pp} x dp {stated} = {tp * cp * pp * stated}, but there are {num_gpus} GPUs",
             hint=f"dp {dp} would fit",
         )
+    # DeepSpeed without an mpu counts every rank of AutoTP as data parallel.
+    if (counted := facts.get("dp_by_batch")) is not None and counted not in (dp, num_gpus):
+        raise InputError(
+            f"the batch sizes are those of dp {counted} (global batch / micro-batch / accumulation steps), but tp {tp} "
+            f"x cp {cp} x pp {pp} leave dp {dp} of {num_gpus} GPUs",
+            hint=f"{counted * tp * cp * pp} GPUs would fit, or other batch sizes",
+        )
     replicas = num_nodes if facts.get("replicas") == NODES else int(facts.get("replicas", 1))
     if dp % replicas:
         raise InputError(f"{replicas} replicas of the sharded states do not divide dp {dp}", hint="a divisor of dp")

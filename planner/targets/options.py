@@ -72,6 +72,13 @@ class Table:
         return facts
 
 
+def positive(settings: Settings, *options: str) -> None:
+    """Raises InputError where one of `options` is given and is less than 1."""
+    for name in options:
+        if settings.get(name, 1) < 1:
+            raise InputError(f"{name} `{settings[name]}` is not 1 or more", hint="leave it out, or give a number")
+
+
 def number(field: str, option: str, get: Callable[[Setup], int | float | None], default: Any = None) -> Entry:
     """A number under one option. It is left out at `default`, and its absence means `default`."""
 

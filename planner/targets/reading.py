@@ -107,7 +107,7 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
             if not errors and not arguments.gaps:
                 raise
     if errors and not arguments.gaps:
-        raise errors[0][0]
+        raise InputError.of([_of_error(arguments, error, options) for error, options in errors])
     arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
     return facts
 
@@ -116,7 +116,8 @@ def _of_error(arguments: Arguments, error: InputError, options: tuple[str, ...])
     given = [name for name in options if name in arguments.settings] or list(options)
     name = next((name for name in sorted(given, key=len, reverse=True) if name in error.message), given[0])
     text = error.message.removeprefix(name).lstrip(" :")
-    return FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name)
+    return FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name,
+                        hint=error.hint)  # fmt: skip
 
 
 def _problem(arguments: Arguments, name: str, text: str, line: int = 0) -> FieldProblem:

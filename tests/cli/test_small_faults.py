@@ -146,6 +146,19 @@ def test_paths_that_no_file_can_have(
     assert (tmp_path / "loop").is_symlink() == (made is _loop)
 
 
+def test_an_empty_name_of_an_output_is_refused() -> None:
+    result = run_here("profile", "all", "--dry-run", "-o", "")
+    assert result.code == 2
+    assert ". is a folder" in result.err
+
+
+@pytest.mark.parametrize("words", [("check",), ("validate",), ("calibrate",), ("show", "models")])
+def test_a_path_longer_than_the_system_takes_is_refused(words: tuple[str, ...]) -> None:
+    result = run_here(*words, "a" * 300)
+    assert (result.code, result.out) == (2, "")
+    assert f"error: {'a' * 40}...: File name too long" in result.err
+
+
 def test_a_symbolic_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     write_files({tmp_path / "link": "text"}, force=False)

@@ -111,7 +111,8 @@ def _stopped(rng: random.Random, drawn: Input, folder: Path) -> list[tuple[str, 
     if process.returncode == _STOPPED[which]:
         early = "KeyboardInterrupt" in texts[1] and "meshwright/__main__.py" not in texts[1]
         return [] if early else list(_with_code(process.returncode, texts[1], (_STOPPED[which],)))
-    return list(_with_code(process.returncode, texts[1], (*CODES, 143)))
+    # SIGINT after the last statement ends the interpreter itself, which then dies by the signal.
+    return list(_with_code(process.returncode, texts[1], (*CODES, 143, -signal.SIGINT)))
 
 
 def _with_code(code: int, err: str, allowed: tuple[int, ...]) -> list[tuple[str, str]]:

@@ -449,3 +449,19 @@ def test_a_template_of_deepspeed_is_filled(tmp_path: Path) -> None:
     ]
     found = import_config("deepspeed", [path], given, script_arguments=["GBSIZE=64", "MBSIZE=2", "ZERO_STAGE=3"])
     assert (str(found.layout), found.request.workload.global_batch) == ("dp8-mbs2-z3-rnone", 64)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ('"train_micro_batch_size_per_gpu": 0', "line 1, train_micro_batch_size_per_gpu: `0` is not 1 or more"),
+        ('"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 3', "no multiple of .* 1 x .* 3 = 3"),
+        ('"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2', "those of dp 4 .* leave dp 2 of 2"),
+    ],
+)
+def test_batch_sizes_that_deepspeed_refuses_are_refused(tmp_path: Path, batch: str, message: str) -> None:
+    """`_batch_assertion` of DeepSpeedConfig: batch = micro-batch x accumulation steps x data-parallel ranks."""
+    path = tmp_path / "ds.json"
+    path.write_text(f'{{"train_batch_size": 8, {batch}}}')
+    with pytest.raises(InputError, match=message):
+        import_config("deepspeed", [path], {"model": "gpt2", "gpu": "h100-sxm-80gb", "gpus": 2})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..options import Entry, Facts, Settings, Table, number
+from ....errors import InputError
+from ..options import Entry, Facts, Settings, Table, number, positive
 from ..setup import Setup
 from ..switch_options import SWITCH, entries_of
 from . import techniques
@@ -78,15 +79,24 @@ def _batch_write(setup: Setup) -> Settings:
 
 
 def _batch_read(settings: Settings, facts: Facts) -> Facts:
-    batch, micro, steps = (settings.get(name) for name in ("train_batch_size", "train_micro_batch_size_per_gpu",
-                                                           "gradient_accumulation_steps"))  # fmt: skip
+    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    positive(settings, *names)
+    batch, micro, steps = (settings.get(name) for name in names)
     out: Facts = {} if batch is None else {"workload.global_batch": batch}
     if micro is None:
         return out
     out |= {"micro_batch": micro}
-    if batch is not None and steps and batch % (micro * steps) == 0:
-        out |= {"dp_by_batch": batch // (micro * steps)}
-    return out if batch is not None else out | {"batch_per_rank": micro * (steps or 1)}
+    if batch is None:
+        return out | {"batch_per_rank": micro * (steps or 1)}
+    if not steps:
+        return out
+    if batch % (micro * steps):
+        raise InputError(
+            f"train_batch_size {batch} is no multiple of train_micro_batch_size_per_gpu {micro} x "
+            f"gradient_accumulation_steps {steps} = {micro * steps}",
+            hint="leave out one of the three: DeepSpeed works it out",
+        )
+    return out | {"dp_by_batch": batch // (micro * steps)}
 
 
 def _precision_write(setup: Setup) -> Settings:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ....errors import InputError
 from ...space.stage_string import GRAMMAR, misplaced, read_stages, write_stages
-from ..options import Facts, Settings
+from ..options import Facts, Settings, positive
 from ..setup import Setup
 from .hybrid import PATTERN, is_hybrid, stages_read
 
@@ -30,7 +30,7 @@ def pipeline_read(settings: Settings, facts: Facts) -> Facts:
         return stages_read(str(settings[PATTERN]), pp)
     if pp == 1:
         return {"vpp": 1}
-    _positive(settings, "--pipeline-model-parallel-size", "--num-layers-per-virtual-pipeline-stage",
+    positive(settings, "--pipeline-model-parallel-size", "--num-layers-per-virtual-pipeline-stage",
               "--num-virtual-stages-per-pipeline-rank")  # fmt: skip
     if (text := settings.get("--pipeline-model-parallel-layout")) is not None:
         return _custom_stages(str(text), pp, layers, facts.get("model.mtp_layers", 0))
@@ -54,14 +54,8 @@ def group_write(setup: Setup) -> Settings:
 
 
 def group_read(settings: Settings, facts: Facts) -> Facts:
-    _positive(settings, GROUP_SIZE)
+    positive(settings, GROUP_SIZE)
     return {"interleaving_group": settings.get(GROUP_SIZE, facts["pp"])} if facts["vpp"] > 1 else {}
-
-
-def _positive(settings: Settings, *options: str) -> None:
-    for name in options:
-        if settings.get(name, 1) < 1:
-            raise InputError(f"{name} `{settings[name]}` is not 1 or more", hint="leave it out, or give a number")
 
 
 def _custom_stages(text: str, pp: int, layers: int, mtp_layers: int) -> Facts:
