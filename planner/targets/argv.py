@@ -39,6 +39,8 @@ class Arguments:
     problems: list[FieldProblem] = field(default_factory=list)
     # Values that the release does not know, and values that only a run or its user can give.
     unclear: list[FieldProblem] = field(default_factory=list)
+    # Block that something outside the files makes -> its problem, where an option that they do not set matters.
+    blocks: dict[str, FieldProblem] = field(default_factory=dict)
     # Options that are not understood and may change the layout, the model or the batch. An import fills this list.
     gaps: list[FieldProblem] = field(default_factory=list)
     # One sentence per assumed fact.
@@ -83,6 +85,7 @@ class Arguments:
         self.environment |= other.environment
         self.problems += other.problems
         self.unclear += other.unclear
+        self.blocks |= other.blocks
         self.gaps += other.gaps
         self.notes += other.notes
         self.program = self.program or other.program

@@ -101,7 +101,7 @@ def _check(checked: Checked, folder: _Folder) -> Checked:
         given = folder.config.read_folder(folder.files, folder.options)
     except InputError as error:
         return replace(checked, problems=[*checked.problems, FieldProblem(error.message, hint=error.hint)])
-    problems = [*checked.problems, *given.problems, *given.unclear]
+    problems = [*checked.problems, *given.problems, *given.unclear, *given.blocks.values()]
     problems += [*_unknown(folder, given), *_conflicts(folder, given)]
     return _check_meaning(replace(checked, problems=problems), folder, given)
 

@@ -11,7 +11,9 @@ from .argv import Arguments
 from .option_lists import OptionList
 from .options import Settings
 from .python_values import name_of, value_of
-from .recipes import Follower, Given, Recipe
+from .recipes.follower import Follower
+from .recipes.state import Recipe
+from .recipes.values import Doubt, Given
 
 # The function that sets rotary positions, and the setting that holds its text.
 ROTATED = "rotated"
@@ -20,6 +22,8 @@ HUB_MODEL = "model.hf_model_id"
 _HUB_CALLS = ("from_hf_pretrained", "from_hf_config")
 # Blocks whose presence alone is a setting.
 _WHOLE = ("peft",)
+# Kinds of options that hold one value, not a block.
+_ONE_VALUE = ("int", "float", "str", "bool", "flag")
 _RECOMPUTATION = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory budget", "None": "none"}
 
 
@@ -47,23 +51,24 @@ def read_config_module(
     of the framework -> the options of the container that it returns.
     """
     modules = {where: _module(where, other) for where, other in {path: text, **(beside or {})}.items()}
-    follower = Follower(modules, container)
+    single = (name for name, option in options.options.items() if option.kind in _ONE_VALUE)
+    follower = Follower(modules, container, frozenset(name.rpartition(".")[2] for name in single),
+                        understood=(ROTATED,))  # fmt: skip
     makers = follower.makers(path)
     arguments = Arguments()
     chosen = function if function is not None else makers[-1] if len(makers) == 1 else None
     if chosen is None or not follower.has(path, chosen):
         arguments.problems.append(_which(path, function, makers, container))
         return arguments
-    recipe = follower.follow(chosen)
+    recipe = follower.follow(path, chosen)
     _start(arguments, recipe, bases or {}, path)
     for option, given in recipe.given.items():
         for name in [name for name in arguments.settings if name.startswith(f"{option}.")]:  # a block anew
             del arguments.settings[name]
-        for name, part in _block(option, given, options).items():
+        for name, part in _block(arguments, option, given, options, bases or {}).items():
             _add(arguments, name, part, options, _family(modules[given.path], given.path) if option else "")
     for doubt in dict.fromkeys(recipe.doubts):
-        problem = FieldProblem(doubt.text, doubt.option, doubt.path, doubt.line)
-        (arguments.unclear if doubt.option else arguments.gaps).append(problem)
+        _doubt(arguments, doubt, options)
     functions = [node for node in modules[path].body if isinstance(node, ast.FunctionDef)]
     rotated = next((node for node in functions if node.name == ROTATED), None)
     if rotated is not None:
@@ -102,6 +107,28 @@ def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings], 
     arguments.gaps.append(FieldProblem(text, file=base.path, line=base.node.lineno, hint="give that file too"))
 
 
+def _doubt(arguments: Arguments, doubt: Doubt, options: OptionList) -> None:
+    """What cannot be followed; an option that the release does not have is one of those."""
+    whole = (part for part in _outwards(doubt.option) if part in options.options and not _has_options(part, options))
+    name = next(whole, doubt.option)
+    if name and name not in options.options and not _has_options(name, options):
+        arguments.unknown.setdefault(name, doubt.line)
+        arguments.files[name] = doubt.path
+    else:
+        (arguments.unclear if name else arguments.gaps).append(FieldProblem(doubt.text, name, doubt.path, doubt.line))
+
+
+def _outwards(name: str) -> list[str]:
+    """An option, then the blocks that hold it, from the inside."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+def _has_options(name: str, options: OptionList) -> bool:
+    """Whether an option is a block of others."""
+    return any(option.startswith(f"{name}.") for option in options.options)
+
+
 def _family(tree: ast.Module, path: str) -> str:
     """The model family of torchtitan, from the import of model_registry or from the folder."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
@@ -110,20 +137,32 @@ def _family(tree: ast.Module, path: str) -> str:
     return families.get("model_registry") or PurePath(path).parent.name
 
 
-def _block(name: str, given: Given, options: OptionList) -> dict[str, Given]:
-    """Stores an option, or the options of a block written as a call. The class counts where the release lists it."""
-    node = given.node
-    if not isinstance(node, ast.Call) or not any(option.startswith(f"{name}.") for option in options.options):
+def _block(arguments: Arguments, name: str, given: Given, options: OptionList,
+           bases: Mapping[str, Settings]) -> dict[str, Given]:  # fmt: skip
+    """An option, or those of a block that is written as a call; its class is one too where the release lists it.
+
+    A block of which only a run knows the rest is a doubt about the options that nothing sets.
+    """
+    arguments.blocks.pop(name, None)
+    node = given.node.value if isinstance(given.node, ast.Subscript) else given.node  # one of several that are returned
+    if not _has_options(name, options) or _hub_model(node) is not None or given.plain() is not None:
         return {name: given}
-    parts = {f"{name}.{keyword.arg}": Given(keyword.value, given.names, given.path) for keyword in node.keywords
-             if keyword.arg}  # fmt: skip
-    if _hub_model(node) is not None:
-        return {name: given}
-    if name_of(node.func).endswith("get_mixed_precision_config") and node.args:  # it takes the name of a precision
-        return {name: Given(node.args[0], given.names, given.path)}
-    if name in options.options and options.options[name].kind == "class":
-        kind = ast.Constant(name_of(node.func).rpartition(".")[2])
-        parts[name] = Given(ast.copy_location(kind, node), {}, given.path)
+    call = node if isinstance(node, ast.Call) else ast.copy_location(ast.Call(node, [node], []), node)
+    if name_of(call.func).endswith("get_mixed_precision_config") and call.args:  # which takes the name of one
+        return {name: Given(call.args[0], given.names, given.path)}
+    maker = name_of(call.func).rpartition(".")[2]
+    parts = {option: Given(ast.copy_location(ast.Constant(value), node), {}, given.path)
+             for option, value in bases.get(maker, {}).items() if option.startswith(f"{name}.")}  # fmt: skip
+    parts |= {f"{name}.{keyword.arg}": Given(keyword.value, given.names, given.path) for keyword in call.keywords
+              if keyword.arg and (maker not in bases or f"{name}.{keyword.arg}" in options.options)}  # fmt: skip
+    of_class = name in options.options and options.options[name].kind == "class"
+    wrong = options.options[name].wrong(maker) if of_class else None if maker.endswith("Config") else ""
+    known = maker in bases or wrong is None
+    if (of_class and maker not in bases and known) or name == "mixed_precision":
+        parts[name] = Given(ast.copy_location(ast.Constant(maker), node), {}, given.path)
+    if (not known and name not in parts) or call.args or any(keyword.arg is None for keyword in call.keywords):
+        text = wrong if wrong and node is call else f"is `{ast.unparse(node)[:60]}`, which only a run can tell"
+        arguments.blocks[name] = FieldProblem(text, name, given.path, node.lineno)
     return parts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...errors import FieldProblem, InputError
@@ -72,8 +72,9 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
     matters = table.options | frozenset(reading.older)
     arguments.problems = [problem for problem in arguments.problems if not problem.field or problem.field in matters]
     arguments.problems += _contradictions(arguments, reading)
-    gaps = [doubt for doubt in arguments.unclear
-            if not doubt.field or doubt.field in matters or reading.change_of(doubt.field)]  # fmt: skip
+    gaps = [doubt for doubt in arguments.unclear if reading.change_of(doubt.field) or _concerns(doubt.field, matters)]
+    gaps += [problem for name, problem in arguments.blocks.items()
+             if any(option.startswith(f"{name}.") for option in matters.difference(arguments.settings))]  # fmt: skip
     gaps += [_problem(arguments, name, text) for name, value in arguments.settings.items()
              if value is not False and (text := reading.change_of(name))]  # fmt: skip
     for name, line in arguments.unknown.items():
@@ -110,6 +111,11 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
         raise InputError.of([_of_error(arguments, error, options) for error, options in errors])
     arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
     return facts
+
+
+def _concerns(name: str, options: Iterable[str]) -> bool:
+    """Whether an option or block is one of `options` or holds one; "" is all."""
+    return not name or any(option == name or option.startswith(f"{name}.") for option in options)
 
 
 def _of_error(arguments: Arguments, error: InputError, options: tuple[str, ...]) -> FieldProblem:
@@ -172,5 +178,5 @@ def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: st
 
 def fields_of(gaps: list[FieldProblem], table: Table) -> set[str]:
     """The fields of a plan that the gaps leave unknown."""
-    options = {gap.field for gap in gaps}
-    return {name for entry in table.entries if options.intersection(entry.options) for name in entry.fields}
+    return {name for entry in table.entries if any(gap.field and _concerns(gap.field, entry.options) for gap in gaps)
+            for name in entry.fields}  # fmt: skip

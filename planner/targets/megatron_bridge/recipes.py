@@ -1,7 +1,7 @@
 """Other people's recipes of Megatron-Bridge: their base configs, and options that no plan holds.
 
 Source: Megatron-Bridge 067f987d (2026-08-22), recipes/common.py (_pretrain_common, _sft_common),
-recipes/utils/optimizer_utils.py, models/gpt_provider.py.
+recipes/utils/optimizer_utils.py, recipes/utils/dataset_utils.py, models/gpt_provider.py.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ from ..config_modules import HUB_MODEL
 from ..model_names import known_model
 from ..options import Settings
 
-_OF_ALL: Settings = {"optimizer.optimizer": "adam", "optimizer.use_distributed_optimizer": True,
-                     "mixed_precision": "bf16_mixed"}  # fmt: skip
-# Function of the framework -> the options of the config that it returns.
+_ADAM: Settings = {"optimizer.optimizer": "adam", "optimizer.use_distributed_optimizer": True}
+_OF_ALL: Settings = {**_ADAM, "mixed_precision": "bf16_mixed"}
+# Function of the framework -> the options of the config or block that it returns, beside those that it is given.
 BASES: Mapping[str, Settings] = {
     "_pretrain_common": _OF_ALL | {
         "train.global_batch_size": 32, "train.micro_batch_size": 2, "dataset.seq_length": 4096,
         "ddp.use_distributed_optimizer": True, "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
         "ddp.grad_reduce_in_fp32": True,
     },
+    "distributed_fused_adam_with_cosine_annealing": _ADAM,
+    "distributed_fused_adam_with_cosine_annealing_samples": _ADAM,
+    "distributed_muon_with_cosine_annealing": {"optimizer.optimizer": "dist_muon"},
+    "default_squad_config": {},
+    "default_openmathinstruct2_config": {},
+    "default_openmathinstruct2_thinking_config": {},
     "_sft_common": _OF_ALL | {"train.global_batch_size": 128, "train.micro_batch_size": 1, "dataset.seq_length": 2048},
 }  # fmt: skip
 CHANGES: Mapping[str, str] = {

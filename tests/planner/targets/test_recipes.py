@@ -83,7 +83,7 @@ DOUBTS = [
     ("if args.wide:\n        cfg.model.context_parallel_size = 2", "model.context_parallel_size", 17, "holds, which"),
     ("for n in sizes():\n        cfg.train.micro_batch_size = n", "train.micro_batch_size", 17, "a run can follow"),
     ("tune(cfg)", "", 16, "tune changes it and is in another file"),
-    ("tune(cfg.model)", "", 16, "tune changes it and is in another file"),
+    ("tune(cfg.model)", "model", 16, "tune changes it and is in another file"),
     ("cfg.model.num_layers = 4", "model.num_layers", 16, "another size than that of meta-llama/Meta-Llama-3-8B"),
     ("cfg.peft = LoRA(dim=8)", "peft", 16, "adapters"),
     ("cfg.mixed_precision = own_precision()", "mixed_precision", 16, "is what own_precision returns"),
