@@ -1,7 +1,7 @@
-"""torchrun, but it ends when the launcher does: `python -m meshwright.runtime.agent` takes torchrun's arguments.
+"""torchrun that ends with its launcher: `python -m meshwright.runtime.agent` takes torchrun's arguments.
 
-It takes no SIGTERM. A scheduler sends that to all processes at once: torchrun would stop ranks that are still saving
-after 30 seconds, and count the run as failed. The ranks start with SIGTERM held back, too, until they can take it.
+It blocks SIGTERM. A scheduler sends SIGTERM to all processes at once, and torchrun would stop ranks that are still
+saving after 30 seconds and count the run as failed. The ranks also start with SIGTERM blocked until they can handle it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import os
 import signal
 import sys
 
-PARENT = "MESHWRIGHT_PARENT"  # process id of who started this one
-# torch's variable for its allocator, and what it was called before 2.9. Segments that grow leave no holes between
-# tensors as large as logits: without them a run of 133 GiB on an H200 of 140 ran out of memory.
+PARENT = "MESHWRIGHT_PARENT"  # process id of the parent
+# torch's variable for its allocator, and its name before 2.9. Expandable segments avoid fragmentation between tensors
+# as large as logits. Without them a run of 133 GiB on an H200 of 140 GiB ran out of memory.
 ALLOCATOR, OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """On Linux: SIGKILL when the parent is gone, however that happened, and an end at once if it is gone by now: to
-    import torch takes seconds. What this process starts has it as its parent. parent: process id of who forked this
-    one; without it the environment may say who started it."""
+    """Kills this process with its parent (Linux only).
+
+    The process ends at once if the parent is already gone, because the import of torch takes seconds. Its children get
+    this process as their parent. parent: process id of the forking process; None: the process id in the environment.
+    """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -32,7 +34,7 @@ def die_with_parent(parent: int | None = None) -> None:
 
 
 def grow_segments() -> None:
-    """Lets the allocators of the ranks grow their segments, unless the environment configures them."""
+    """Enables expandable segments in the allocators of the ranks, unless the environment configures the allocator."""
     if ALLOCATOR not in os.environ:
         os.environ.setdefault(OLD_ALLOCATOR, "expandable_segments:True")
 
@@ -40,7 +42,7 @@ def grow_segments() -> None:
 if __name__ == "__main__":
     die_with_parent()
     grow_segments()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # what it starts inherits that
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # child processes inherit the mask
     from torch.distributed.run import main
 
     main()

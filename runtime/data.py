@@ -1,6 +1,6 @@
-"""Tokens of a global batch, the same whatever the layout: synthetic, a text file by bytes, or token shards.
+"""Tokens of a global batch, equal under any layout: synthetic, the bytes of a text file, or token shards.
 
-Every rank reads the whole batch and keeps its sequences, so that no layout can change what is trained on.
+Every rank reads the whole batch and keeps its sequences, so that the layout does not change the training data.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ class Source(Protocol):
     """Where batches come from."""
 
     def batch(self, step: int) -> Tensor:
-        """Tokens of step 0, 1, ...: [global batch, seq + ahead], int64; targets are the inputs one further, and those
-        of multi-token prediction further still."""
+        """Tokens of step 0, 1, ...: [global batch, seq + ahead], int64.
+
+        Targets are the inputs shifted by one token. Multi-token prediction shifts them further.
+        """
 
 
 class Synthetic:
-    """Random tokens by seed and step, skewed so that there is something to learn: small numbers come more often."""
+    """Random tokens by seed and step. Small numbers are more frequent, so that there is something to learn."""
 
     def __init__(self, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int) -> None:
         self.vocab, self.shape, self.seed = vocab, (global_batch, seq_len + ahead), seed
@@ -35,7 +37,7 @@ class Synthetic:
 
 
 class Stored:
-    """A long row of tokens: batch after batch, from the start again when it ends."""
+    """A long row of tokens, read batch after batch and again from the start."""
 
     def __init__(
         self, tokens: np.ndarray[tuple[int], np.dtype[np.integer]], vocab: int, seq_len: int, batch: int, ahead: int
@@ -61,8 +63,10 @@ class Stored:
 
 
 def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1) -> Source:
-    """`synthetic`; a folder or file of shards (.bin: uint16, or uint32 for more than 65,536 tokens; .npy); any other
-    file as bytes. ahead: how far the last target is from its input. Raises InputError for what is missing or too short.
+    """Opens `synthetic`, a folder or file of shards, or any other file as bytes.
+
+    Shards are .npy, or .bin with uint16 (uint32 for vocabularies above 65,536). ahead: distance of the last target from
+    its input. Raises InputError for missing or too short data.
     """
     if name == "synthetic":
         return Synthetic(vocab, seq_len, global_batch, seed, ahead)
@@ -80,7 +84,7 @@ def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: in
 
 
 def _shard(path: Path, vocab: int) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
-    """Raises InputError for a file that does not hold tokens."""
+    """Opens one shard. Raises InputError for a file without tokens."""
     width = np.uint16 if vocab <= 1 << 16 else np.uint32
     hint = "save tokens with numpy.save, one row of integers"
     if path.suffix == ".bin":

@@ -1,4 +1,4 @@
-"""What went wrong in a run: which rank, where, and what the others were waiting for."""
+"""Describes the failure of a run: the failed rank, its action, and the collectives in which the others waited."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from ..errors import InputError, MeshwrightError
 
 State = Mapping[str, Any]
-REFUSED = ("invalid_input", "unsupported", "unknown_name")  # codes of what the user has to change
-TERMINATED = "terminated"  # code of ranks that ended on SIGTERM, well but before their last step
+REFUSED = ("invalid_input", "unsupported", "unknown_name")  # codes of errors that the user must correct
+TERMINATED = "terminated"  # code of ranks that ended cleanly on SIGTERM before their last step
 
 
 class RunFailed(MeshwrightError):
-    """A run that did not end: a rank died, hung, or raised."""
+    """Raised for a failed run: a rank died, hung, or raised."""
 
     code = "run_failed"
     exit_code = 1
 
 
 class RunTerminated(MeshwrightError):
-    """A run that ended on SIGTERM, after a whole step and a save."""
+    """Raised for a run that ended on SIGTERM, after a complete step and a save."""
 
     code = TERMINATED
     exit_code = 128 + signal.SIGTERM
@@ -31,8 +31,10 @@ class RunTerminated(MeshwrightError):
 def diagnose(
     states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int, num_nodes: int = 1
 ) -> MeshwrightError:
-    """The error of a run that failed, out of the last states of this node's `num_ranks` ranks and torchrun's last
-    lines. num_nodes: of the run."""
+    """The error of a failed run, from the last states of this node's `num_ranks` ranks and torchrun's last lines.
+
+    num_nodes: number of nodes of the run.
+    """
     refused = [state for state in states.values() if state["code"] in REFUSED]
     if refused:
         message, _, hint = str(refused[0]["failed"]).rpartition("\n")  # as the worker writes it: the hint is one line
@@ -63,7 +65,7 @@ def diagnose(
 
 
 def _killed(tail: Sequence[str]) -> dict[int, str]:
-    """Ranks that a signal ended, out of torchrun's summary; those that torchrun stopped itself are not meant."""
+    """Ranks killed by a signal, from torchrun's summary, without those that torchrun stopped."""
     text = "\n".join(tail)
     signals = {}
     for rank, code in re.findall(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)", text):
@@ -80,9 +82,9 @@ def _died(rank: int, name: str, states: Mapping[int, State]) -> str:
 
 
 def _hung(states: Mapping[int, State], num_nodes: int) -> str:
-    """Ranks that did not give up were not waiting in vain: one of them did not come."""
+    """Names the ranks that did not answer: those that report no failed collective."""
     silent = [state for rank, state in sorted(states.items()) if not state["failed"]]
-    # Those that still wait are victims, too, of one that is not in a collective.
+    # Ranks that still wait are also victims of a rank outside a collective.
     suspects = [state for state in silent if " over " not in str(state["doing"])] or silent
     if not suspects:
         return "a rank of another node ended or did not answer" if num_nodes > 1 else "a collective did not end"

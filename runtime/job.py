@@ -1,7 +1,6 @@
-"""What one run is: model, layout, stages and settings, read from a plan. No torch here.
+"""One training run: model, layout, stages and settings, read from a plan. No torch here.
 
-A job is made from the plan in the launcher and again, equal, in every worker: nothing but the plan and the flags
-travels between them.
+The launcher and every worker build equal jobs from the plan. Only the plan and the flags pass between them.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from .model.adapters import Adapters
 from .parallel.strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
 Dtype = Literal["bf16", "fp32", "fp64"]
-# Families with factors, norms or blocks for which plans had no fields before format 1.3.
+# Families with factors, norms or blocks that have no field in plans before format 1.3.
 _WHOLE_SINCE_1_3 = frozenset({"falcon", "gemma", "gemma2", "gemma3", "gpt_neox", "gpt_oss", "gptj", "granite", "olmo2"})
-_WAITING = "what waits for the gradients of weights stays on the GPU"
+_WAITING = "the tensors for the delayed weight gradients stay on the GPU"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +45,27 @@ class Job:
     """One training run: model, layout and stages of a plan, and the settings of `launch`."""
 
     plan_id: str  # first 12 digits of the digest of the plan's request
-    choice: int  # which candidate of the plan, from 1
-    model: ModelSpec  # what is trained
-    layout: Layout  # where parts have strategies of their own, that of most layers
+    choice: int  # number of the plan's candidate, from 1
+    model: ModelSpec  # the trained model
+    layout: Layout  # of most layers, where parts have their own strategies
     chunks: tuple[Chunk, ...]  # runs of layers, in the order of the model
-    stack: StackSpec  # as which the plan was priced
+    stack: StackSpec  # the software stack that priced the plan
     seq_len: int  # tokens of a sequence
-    global_batch: int  # sequences of a step, of all ranks
+    global_batch: int  # sequences per step, over all ranks
     optimizer: str  # adamw or sgd
     dtype: Dtype  # of weights and activations
     predicted_step_s: float | None  # seconds; None where the plan priced something else
     logical_of_rank: tuple[int, ...] | None = None  # by the rank of torchrun; None: the same
-    strategies: Strategies | None = None  # None: all have the layout; else chunks do not say what is recomputed
-    custom_order: Schedule | None = None  # what stages do when; None: the layout's schedule
-    lora: Lora | None = None  # where only adapters train
-    lora_alpha: float | None = None  # over the rank it scales adapters; None: by 1
-    steps: int = 10  # of the whole run, those before a checkpoint too
+    strategies: Strategies | None = None  # None: all parts have the layout; else chunks do not state recomputation
+    custom_order: Schedule | None = None  # order of the passes; None: the layout's schedule
+    lora: Lora | None = None  # adapters; None: all weights train
+    lora_alpha: float | None = None  # adapters are scaled by alpha over rank; None: by 1
+    steps: int = 10  # of the whole run, including those before a checkpoint
     seed: int = 0  # of weights and of synthetic data
     learning_rate: float = 3e-4  # constant
-    clip: float | None = 1.0  # largest norm of the gradient; None: any
-    data: str = "synthetic"  # as `data.open_source` takes it
-    balances_experts: bool = False  # tokens go to the experts in turn, about as evenly as a trained router sends them
+    clip: float | None = 1.0  # largest norm of the gradient; None: no clipping
+    data: str = "synthetic"  # an argument of `data.open_source`
+    balances_experts: bool = False  # round-robin tokens, about as even as a trained router
 
     @property
     def world_size(self) -> int:
@@ -83,16 +82,16 @@ class Job:
 
     @property
     def layout_id(self) -> str:
-        """As in a plan: strategies of their own end in their digest."""
+        """The layout id of the plan. A layer-wise layout ends in the digest of its strategies."""
         return str(self.layout) if self.strategies is None else f"{self.layout}-x{self.strategies.digest}"
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """What parts of the model do: one layout, or each of their own once."""
+        """The distinct layouts of the parts of the model."""
         return (self.layout,) if self.strategies is None else self.strategies.distinct
 
     def strategy(self, part: str) -> Layout:
-        """What a part of the model does, by its name."""
+        """The layout of a part of the model, by its name."""
         return self.layout if self.strategies is None else self.strategies.of(part)
 
     def parts_of(self, chunk: Chunk) -> list[str]:
@@ -101,14 +100,17 @@ class Job:
         return [EMBEDDING] * chunk.embedding + [layer_name(i) for i in layers] + [HEAD] * chunk.head
 
     def sharding(self, layout: Layout) -> int:
-        """The ZeRO stage of a layout that is executed: the stack of a plan may keep states whole while a pipeline runs,
-        and then stages 2 and 3 hold and move what stage 1 does (StackSpec.sharded_states)."""
+        """The executed ZeRO stage of a layout.
+
+        The stack of a plan may keep states whole while a pipeline runs. Stages 2 and 3 then hold and move the same as
+        stage 1 (StackSpec.sharded_states).
+        """
         whole = layout.pp > 1 and self.stack.is_fsdp2
         return min(layout.zero, 1) if whole else layout.zero
 
     @property
     def adapters(self) -> Adapters | None:
-        """What trains beside frozen weights; None where they train themselves."""
+        """The adapters of frozen weights; None where the weights train."""
         return None if self.lora is None else Adapters.of(self.lora, self.lora_alpha)
 
     @property
@@ -130,11 +132,11 @@ class Job:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether gradients of weights come apart from those of the inputs."""
+        """Whether weight gradients are computed separately from input gradients."""
         return bool((self.order.kind == W).any())
 
     def check_states(self) -> None:
-        """Raises UnsupportedError for a split backward pass on weights or activations that are not always there."""
+        """Raises UnsupportedError for a split backward pass with sharded weights or offloaded activations."""
         if self.splits_backward and self.offloads_activations:
             raise UnsupportedError(f"{self.order.name} splits the backward pass: {_WAITING}, not in host memory",
                                    hint="plan again with `--fix offload=none`, or another `--order`")  # fmt: skip
@@ -148,12 +150,12 @@ class Job:
 
     @property
     def offloads_activations(self) -> bool:
-        """Whether what layers save for their backward passes goes to host memory."""
+        """Whether the activations of layers are offloaded to host memory."""
         return "act" in OFFLOADS[self.layout.offload].split("+")
 
     @property
     def offloads_states(self) -> bool:
-        """Whether the optimizer and its states live in host memory."""
+        """Whether the optimizer and its states are in host memory."""
         return self.layout.offload in OPTIMIZER_ON_HOST
 
 
@@ -163,7 +165,7 @@ def dropped_modules(layout: Layout) -> tuple[str, ...]:
 
 
 def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
-    """The job of candidate `choice`. Raises InputError naming each damaged field, UnsupportedError for what cannot run.
+    """The job of candidate `choice`. Raises InputError with each damaged field, UnsupportedError if it cannot run.
 
     `name`: the file, for messages.
     """
@@ -194,7 +196,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
 
 
 def _check_age(plan: Plan, model: ModelSpec, name: str) -> None:
-    """Raises UnsupportedError for a model that plans of an older format hold in part: it would be another one."""
+    """Raises UnsupportedError for a model that plans of an older format hold only in part."""
     minor = int(plan.format_version.partition(".")[2] or 0)
     if minor < 3 and model.family in _WHOLE_SINCE_1_3:
         raise UnsupportedError(
@@ -210,7 +212,7 @@ def _chunks(candidate: Candidate) -> tuple[Chunk, ...]:
 
 
 def _check(candidate: Candidate, layout: Layout, model: ModelSpec, workload: Workload, plan: Plan, name: str) -> None:
-    """What a hand-edited plan gets wrong: GPUs, batch, stages and placement must fit together."""
+    """Problems of a hand-edited plan: GPUs, batch, stages and placement must fit together."""
     where, problems = f"candidates.{candidate.choice - 1}", []
 
     def wrong(field: str, text: str) -> None:
@@ -218,7 +220,7 @@ def _check(candidate: Candidate, layout: Layout, model: ModelSpec, workload: Wor
 
     groups = plan.resolved.get("cluster", {}).get("groups", ())
     gpus = sum(int(group["num_nodes"]) * int(group["gpus_per_node"]) for group in groups)
-    if candidate.spread is not None:  # on some groups of the cluster, perhaps
+    if candidate.spread is not None:  # perhaps on some groups of the cluster only
         gpus = candidate.spread.num_gpus
     if gpus and gpus != layout.num_gpus:
         wrong(f"{where}.layout", f"uses {layout.num_gpus} GPUs, the cluster has {gpus}")
@@ -267,7 +269,7 @@ def _refusal(
     uniform = [c for c in plan.candidates if c.layerwise is None]
     runnable = [c for c in uniform if unsupported(c.to_layout(), model, workload, stack) is None]
     if cannot_train(model, workload) is not None:
-        hint = "plan for a framework that trains it; `--target any` plans it all the same"
+        hint = "plan for a framework that trains it; `--target any` also plans it"
     elif runnable:
         best = min(runnable, key=lambda c: c.step_s)
         what = f"{best.layout_id}, {best.step_s:.3g} s"

@@ -1,4 +1,4 @@
-"""Starts torchrun, follows its ranks, and leaves none behind. No torch here: it is looked for, not imported."""
+"""Starts torchrun, follows its ranks, and leaves none behind. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .status import read_all
 
 EVENT_PREFIX = "@meshwright "
 PORT_ATTEMPTS, PORT_WAIT_S = 3, 1.0
-GRACE_S = 4.0  # after the first failure, for the other ranks to say where they were
+GRACE_S = 4.0  # seconds after the first failure for the other ranks to report their state
 _TAIL = 400
 
 OnEvent = Callable[[Event], None]
@@ -46,12 +46,14 @@ def check_torch(what: str = "`launch`") -> None:
 
 def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine, on_wait: OnLine) -> None:
     """Runs all ranks of this node to their end. on_wait: gets a line from time to time while other nodes are missing.
-    Raises InputError (bad data, no port, nodes that differ), RunFailed, RunTerminated (SIGTERM, here or on another
-    node), KeyboardInterrupt; whatever happens, no process is left."""
+
+    Raises InputError (bad data, no port, nodes that differ), RunFailed, RunTerminated (SIGTERM here or on another node)
+    and KeyboardInterrupt. No process is left in any case.
+    """
     check_torch()
     for attempt in range(PORT_ATTEMPTS):
         port = _port(nodes)
-        # Once: where torchrun finds the port taken, those of the other nodes are on their way to it already.
+        # Meet once: if torchrun finds the port taken, the other nodes are already connecting to it.
         if nodes.nnodes > 1 and attempt == 0:
             rendezvous.meet(nodes.node_rank, nodes.nnodes, (nodes.master_addr, port), settings.must_be_equal(),
                             settings.collective_timeout_s, on_wait)
@@ -75,7 +77,7 @@ def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine, on
 
 
 def _port(nodes: Nodes) -> int:
-    """The port to meet at; on node 0 it must be free."""
+    """The rendezvous port, which must be free on node 0."""
     if nodes.node_rank != 0 and nodes.master_port is not None:
         return nodes.master_port
     if nodes.master_port is None:
@@ -95,13 +97,13 @@ def _port(nodes: Nodes) -> int:
 
 
 def _port_in_use(port: int) -> InputError:
-    hint = "choose another `--master-port`; without it, on one node, any free one is taken"
+    hint = "choose another `--master-port`, or leave it out on one node to take any free port"
     return InputError(f"port {port} is in use; tried {PORT_ATTEMPTS} times", hint=hint)
 
 
 @contextmanager
 def _passing_on_sigterm(ranks: _Run) -> Iterator[None]:
-    """While this lasts, SIGTERM to the launcher goes to its ranks, which end after the step; a second one ends all."""
+    """Context in which SIGTERM passes to the ranks, which end after their step. A second SIGTERM ends all at once."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if ranks.terminating:
@@ -125,8 +127,8 @@ class _Run:
         self, words: list[str], folder: Path, on_event: OnEvent, on_line: OnLine, *, restarts: bool
     ) -> None:
         self.folder, self.on_event, self.on_line, self.restarts = folder, on_event, on_line, restarts
-        self.terminating = False  # whether the ranks are to end after the step
-        self._signalled: set[int] = set()  # process ids of ranks that know
+        self.terminating = False  # whether the ranks should end after the step
+        self._signalled: set[int] = set()  # process ids of signalled ranks
         self.tail: deque[str] = deque(maxlen=_TAIL)
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
         self.process = subprocess.Popen(
@@ -157,7 +159,7 @@ class _Run:
                     self.on_line(line.rstrip("\n"))
 
     def follow(self) -> int:
-        """Until torchrun ends; a failed rank ends all after a moment. Ctrl-C ends all at once."""
+        """Waits until torchrun ends. A failed rank ends all ranks after a grace period; Ctrl-C ends all at once."""
         failed_at: float | None = None
         try:
             while self.process.poll() is None:
@@ -166,7 +168,7 @@ class _Run:
                     self._pass_on_sigterm()
                 if failed_at is None and any(self._is_final(state) for state in read_all(self.folder).values()):
                     failed_at = time.monotonic()
-                # Ranks that torchrun starts again would overwrite what the first ones said.
+                # Restarted ranks would overwrite the states of the first ones.
                 if failed_at is not None and time.monotonic() > failed_at + (0.0 if self.restarts else GRACE_S):
                     break
                 time.sleep(0.05)
@@ -178,7 +180,7 @@ class _Run:
         return self.process.returncode or (1 if failed_at is not None else 0)
 
     def _pass_on_sigterm(self) -> None:
-        """To every rank of this node, once."""
+        """Sends SIGTERM once to every rank of this node."""
         for state in read_all(self.folder).values():
             pid = int(state["pid"])
             if pid not in self._signalled:
@@ -186,7 +188,7 @@ class _Run:
                 _signal_rank(pid, signal.SIGTERM)
 
     def _is_final(self, state: Mapping[str, Any]) -> bool:
-        """Whether the run is over for this rank: torchrun may start failed ranks again, but bad input stays bad."""
+        """Whether the run is over for this rank. torchrun may restart failed ranks, but not after invalid input."""
         return bool(state["failed"]) and (not self.restarts or state["code"] in (*REFUSED, RunFailed.code))
 
     def _deliver(self) -> None:
@@ -194,7 +196,7 @@ class _Run:
             self.on_event(self._events.popleft())
 
     def stop(self) -> None:
-        """Ends torchrun and kills ranks that are still there, stopped ones too."""
+        """Ends torchrun and kills all remaining ranks, also stopped ones."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         for state in read_all(self.folder).values():
@@ -209,14 +211,14 @@ class _Run:
 
 
 def _signal_rank(pid: int, number: signal.Signals) -> None:
-    """Sends a signal, if the process is one of our workers: its number may have been given to another by now."""
-    with suppress(OSError):  # it ended by itself
+    """Sends a signal if the process is one of our workers. Another process may have its id by now."""
+    with suppress(OSError):  # the process has ended
         if b"meshwright.runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, number)
 
 
 def reference_steps(settings: Settings) -> list[tuple[float, float]]:
-    """(loss, gradient norm) of every step of the single-process reference, run as a process of its own."""
+    """(loss, gradient norm) of every step of the single-process reference, which runs in a separate process."""
     check_torch()
     words = [sys.executable, "-m", "meshwright.runtime.reference", *settings.words()]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}

@@ -1,4 +1,4 @@
-"""How the ranks of a run are spread over nodes, and the torchrun command of a node. No torch here."""
+"""The nodes and ranks of a run, and the torchrun command of a node. No torch here."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ..planner.document.plan import Plan
 from .job import Job
 from .settings import Settings
 
-LAST_PORT = 65535  # TCP has 16 bits for it
+LAST_PORT = 65535  # 16 bits in TCP
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """How the ranks are spread: torchrun runs once per node."""
+    """The distribution of ranks. torchrun runs once per node."""
 
     nnodes: int = 1  # nodes
     nproc_per_node: int = 1  # ranks of a node
     node_rank: int = 0  # this node, from 0
     master_addr: str = "127.0.0.1"  # host of node 0
     master_port: int | None = None  # on node 0; None: any free one, on one node
-    max_restarts: int = 0  # how often torchrun starts all ranks again when one has failed
+    max_restarts: int = 0  # restarts of all ranks by torchrun after a failure
 
 
 def nodes_for(
     plan: Plan, job: Job, *, scaled: bool, nnodes: int | None, nproc_per_node: int | None, node_rank: int,
     master_addr: str | None, master_port: int | None, max_restarts: int = 0, dry: bool = False,
 ) -> Nodes:  # fmt: skip
-    """Nodes and ranks per node: those of the plan's cluster unless given. Raises InputError if they do not fit it."""
+    """Nodes and ranks per node, by default those of the plan's cluster. Raises InputError if they do not fit."""
     _check_counts(nnodes, nproc_per_node, master_port)
     groups = plan.resolved.get("cluster", {}).get("groups", [])
     planned = 1 if scaled else sum(int(group["num_nodes"]) for group in groups) or 1
@@ -73,12 +73,12 @@ def command(settings: Settings, nodes: Nodes) -> list[str]:
 
 
 def shell_line(settings: Settings, nodes: Nodes) -> str:
-    """The command as one types it."""
+    """The command as shell text."""
     return shlex.join(command(settings, nodes))
 
 
 def _check_counts(nnodes: int | None, nproc_per_node: int | None, master_port: int | None) -> None:
-    """Raises InputError for numbers that no machine has."""
+    """Raises InputError for impossible numbers of nodes, ranks and ports."""
     for name, value, hint in (("--nnodes", nnodes, "leave it out for the nodes of the plan"),
                               ("--nproc-per-node", nproc_per_node, "leave it out for the GPUs of the plan's nodes")):
         if value is not None and value < 1:

@@ -1,10 +1,10 @@
-"""The run that every layout must equal: one process, the whole model, no wrapper around it, torch's own optimizer.
+"""The reference for every layout: one process, the whole model without wrappers, torch's own optimizer.
 
-It shares the blocks of `model` with the parallel run (tests compare those with Hugging Face's models) and nothing else.
-What transformers has nothing to compare with is written here again: optimizer, clipping, capacity of experts, adapters,
-balancing loss.
-An expert's capacity counts the tokens of a rank's micro-batch: so that the same ones are dropped, experts see here one
-rank's part of the sequences after the other.
+It shares only the blocks of `model` with the parallel run; tests compare those with transformers' models. Parts without
+a counterpart in transformers are implemented here again: optimizer, clipping, capacity of experts, adapters, balancing
+loss.
+The capacity of an expert applies to the tokens of a rank's micro-batch. Experts therefore process one rank's part of
+the sequences at a time, so that the same tokens are dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .trainer import DTYPES, Step
 
 
 def whole_model(job: Job) -> DecoderChunk:
-    """The model on one CPU process."""
+    """The model in one CPU process."""
     alone = Group("world", [0], 0, None, Status())
     context = Context(alone, ExpertGroup(alone, alone), DTYPES[job.dtype], torch.device("cpu"),
                       Numerics.of(job.model), adapters=_adapters(job))  # fmt: skip
@@ -57,7 +57,7 @@ def whole_model(job: Job) -> DecoderChunk:
 
 
 def _adapt(block: Block, scale: float) -> None:
-    """A block whose products are W x + bias + scale B (A x), without B (A x) where they have no adapter."""
+    """A block with products W x + bias + scale B (A x), without B (A x) for products without an adapter."""
 
     def product(x: Tensor, name: str) -> Tensor:
         out = F.linear(x, block.tensor(name), block.maybe(f"{name}_bias"))
@@ -70,7 +70,7 @@ def _adapt(block: Block, scale: float) -> None:
 
 
 def _limit(block: Experts) -> None:
-    """Experts that take every token, but with weight 0 those that are too many for their capacity."""
+    """Experts that process every token, with weight 0 for tokens over their capacity."""
     spec, routed = block.spec, block._routed
     block.spec = replace(spec, capacity_factor=None)
 
@@ -83,11 +83,11 @@ def _limit(block: Experts) -> None:
 
 @dataclass
 class _BalancingLoss:
-    """The loss of the loads of one block of experts, added to the loss of the model."""
+    """The balancing loss of one block of experts, added to the loss of the model."""
 
-    block: Experts  # whose tokens are seen
-    model: ModelSpec  # with the coefficient
-    rows: int  # sequences whose loads are counted together
+    block: Experts  # the observed block
+    model: ModelSpec  # holds the coefficient
+    rows: int  # sequences per count of loads
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # inputs and chosen experts of a micro-batch
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class _BalancingLoss:
         self.block._routed = seeing  # type: ignore[method-assign]
 
     def of_micro_batch(self, num_sequences: int) -> Tensor:
-        """Times its tokens: the sum over all micro-batches is over the tokens of the step."""
+        """The loss times its tokens, so that the sum over all micro-batches covers the tokens of the step."""
         inputs, chosen = (torch.cat([part.unflatten(0, (num_sequences, -1)) for part in parts], 1)
                           for parts in zip(*self.seen, strict=True))  # fmt: skip
         self.seen.clear()
@@ -116,7 +116,7 @@ class _BalancingLoss:
 
 
 def _balancing_losses(model: DecoderChunk, job: Job) -> list[_BalancingLoss]:
-    """Of all blocks of experts."""
+    """The balancing losses of all blocks of experts."""
     if not job.model.moe_aux_loss_coeff:
         return []
     losses = []
@@ -127,7 +127,7 @@ def _balancing_losses(model: DecoderChunk, job: Job) -> list[_BalancingLoss]:
 
 
 def _taken(weights: Tensor, chosen: Tensor, experts: int, capacity: int) -> Tensor:
-    """[n, k] whether an expert takes a token that chose it: those with the largest weights, equal ones by position."""
+    """[n, k] whether an expert keeps a token: those with the largest weights, ties by position."""
     taken = torch.zeros_like(chosen, dtype=torch.bool)
     for expert in range(experts):
         rows, columns = (chosen == expert).nonzero(as_tuple=True)
@@ -137,7 +137,7 @@ def _taken(weights: Tensor, chosen: Tensor, experts: int, capacity: int) -> Tens
 
 
 def _places(job: Job) -> list[Tensor]:
-    """Where the tokens of each rank that shares a micro-batch stand in a sequence: cut over cp, then over tp."""
+    """Positions in a sequence for each rank that shares a micro-batch: split over cp, then over tp."""
     layout, ranks = job.layout, range(job.layout.cp)
     shares = [torch.arange(job.seq_len)]
     if layout.cp > 1:
@@ -148,14 +148,16 @@ def _places(job: Job) -> list[Tensor]:
 
 
 def _part_by_part(function: Callable[[Tensor], Tensor], places: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
-    """`function` of the tokens of each place by themselves: [b, s, h] -> [b, s, h]."""
+    """Applies `function` to the tokens of each rank separately: [b, s, h] -> [b, s, h]."""
     home = torch.cat(list(places)).argsort()
     return lambda x: torch.cat([function(x[:, positions]) for positions in places], 1)[:, home]
 
 
 def train(job: Job) -> list[Step]:
-    """Losses and gradient norms of all steps, on one core and without a process group. Of weights in bf16 the optimizer
-    has copies in fp32, and their gradients are summed in fp32."""
+    """Losses and gradient norms of all steps, on one core and without a process group.
+
+    For bf16 weights the optimizer has fp32 copies, and gradients are summed in fp32.
+    """
     model = whole_model(job)
     balancing = _balancing_losses(model, job)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -186,15 +188,14 @@ def train(job: Job) -> list[Step]:
 
 
 def _rows(job: Job) -> int:
-    """Sequences that go through the model together: a rank's micro-batch. Where layers cut their sequences otherwise,
-    those of all ranks."""
+    """Sequences per pass through the model: a rank's micro-batch, or that of all ranks for layer-wise strategies."""
     return job.layout.micro_batch if job.strategies is None else job.global_batch // job.num_micro_batches
 
 
 def _update(
     optimizer: torch.optim.Optimizer, masters: Sequence[Tensor], gradients: Sequence[Tensor], clip: float | None
 ) -> float:
-    """A step of the optimizer. Returns the norm of all gradients, before they are clipped."""
+    """Runs a step of the optimizer. Returns the norm of all gradients before clipping."""
     norm = float(torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt())
     for master, gradient in zip(masters, gradients, strict=True):
         master.grad = gradient.mul_(clip / norm) if clip is not None and norm > clip else gradient
@@ -203,7 +204,7 @@ def _update(
 
 
 def _optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """As docs/reference/runtime.md has it, one parameter after the other."""
+    """The optimizer of docs/reference/runtime.md, one parameter at a time."""
     if job.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=0.9, foreach=False)
     return torch.optim.AdamW(parameters, lr=job.learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1,
@@ -211,7 +212,7 @@ def _optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
 
 
 def _adapters(job: Job) -> Adapters | None:
-    """Those of the job, which add (alpha / r) B A x; alpha is r where it is not given."""
+    """The adapters of the job, which add (alpha / r) B A x. The default of alpha is r."""
     if job.lora is None:
         return None
     rank = job.lora.rank

@@ -1,9 +1,9 @@
-"""The launchers of all nodes meet before they start torchrun, so that a missing node is named. No torch here.
+"""Rendezvous of the launchers of all nodes before torchrun, so that a missing node is named. No torch here.
 
-torchrun waits for other nodes without a word and does not say which one it waits for. Here node 0 listens on the port
-that torchrun takes over afterwards. Every other node connects, sends one line of JSON (its rank, its host, what it
-runs), and waits for one line back: `{"go": true}`, or the error. Nodes that would train with other settings are
-refused: each rank takes its settings from its own launcher, and replicas that differ would drift apart unseen.
+torchrun waits for other nodes silently and does not name the missing ones. Here node 0 listens on the port that
+torchrun uses afterwards. Every other node connects, sends one line of JSON (its rank, host and settings), and waits for
+one line back: `{"go": true}` or the error. Nodes with other settings are rejected: each rank gets its settings from its
+own launcher, and replicas with different settings would diverge unnoticed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from ..errors import InputError
 from .failures import RunFailed
 
-_REMIND_S = 10.0  # between two lines that say who is missing
+_REMIND_S = 10.0  # between two lines that name missing nodes
 _RETRY_S = 0.25  # between two attempts to reach node 0
-_LONGEST_LINE = 1 << 16  # bytes: whoever sends more is not one of us
+_LONGEST_LINE = 1 << 16  # bytes; a longer line is not from our launcher
 _READ_S = 5.0  # a node sends its line at once; a port scanner sends nothing
-_LATE_S = 2.0  # how long after an error node 0 still answers: nodes that one command starts come within it
+_LATE_S = 2.0  # node 0 still answers for this long after an error; nodes started by one command come within it
 
 _HINT_MISSING = "start `meshwright launch` on every node, or give more time with `--timeout`"
 _HINT_DIFFERENT = "start the same command on every node, each with its own `--node-rank`"
@@ -33,7 +33,7 @@ OnWait = Callable[[str], None]
 
 @dataclass
 class _Clock:
-    """The time that is left, and when to speak next."""
+    """The remaining time, and the time of the next message."""
 
     timeout_s: float
     on_wait: OnWait
@@ -45,7 +45,7 @@ class _Clock:
         return self.started + self.timeout_s - time.monotonic()
 
     def remind(self, text: str) -> None:
-        """Passes on `text` where the last line is `_REMIND_S` old."""
+        """Reports `text` if the last line is `_REMIND_S` old."""
         now = time.monotonic()
         if now - self.spoken >= _REMIND_S:
             self.spoken = now
@@ -55,11 +55,11 @@ class _Clock:
 def meet(
     node_rank: int, num_nodes: int, address: tuple[str, int], run: Mapping[str, Any], timeout_s: float, on_wait: OnWait
 ) -> None:
-    """Returns when the launchers of all `num_nodes` nodes are there and run the same.
+    """Returns when the launchers of all `num_nodes` nodes are present with equal settings.
 
-    address: host and port of node 0; run: settings that must be equal on all nodes, by the flags that set them;
-    on_wait: gets a line every 10 s that says who is missing. Raises InputError where two nodes run something else or
-    have the same rank, RunFailed where a node is missing after `timeout_s` seconds.
+    address: host and port of node 0. run: flag -> setting that must be equal on all nodes. on_wait: gets a line every
+    10 s that names the missing nodes. Raises InputError where two nodes have different settings or the same rank, and
+    RunFailed where a node is missing after `timeout_s` seconds.
     """
     clock = _Clock(timeout_s, on_wait)
     hello = {"node_rank": node_rank, "host": socket.gethostname(), "num_nodes": num_nodes, "run": dict(run)}
@@ -99,7 +99,7 @@ def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
         for _, connection in present.values():
             _send(connection, {"go": True})
         for _, connection in present.values():
-            # The others close first: on the side that does, the port would stay busy for a minute.
+            # The others close first, because the port stays busy for a minute on the side that closes first.
             connection.settimeout(_READ_S)
             with suppress(OSError):
                 connection.recv(1)
@@ -116,7 +116,7 @@ def _listening(port: int) -> socket.socket:
 
 
 def _hello(connection: socket.socket) -> dict[str, Any] | None:
-    """What a node sends of itself; None for whoever is not one of us."""
+    """The message of a node; None for a connection that is not from our launcher."""
     connection.settimeout(_READ_S)
     try:
         hello = json.loads(_line(connection))
@@ -159,7 +159,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _answered(error: RunFailed | InputError, connections: Sequence[socket.socket]) -> RunFailed | InputError:
-    """The error, after the other nodes were sent it: they end at once and with the same words."""
+    """Returns the error after sending it to the other nodes, which end at once with the same message."""
     for connection in connections:
         _send(connection, {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)})
     return error
@@ -168,7 +168,7 @@ def _answered(error: RunFailed | InputError, connections: Sequence[socket.socket
 def _answer_late_nodes(
     error: RunFailed | InputError, server: socket.socket, num_nodes: int, stack: ExitStack
 ) -> None:
-    """Answers up to `num_nodes` nodes that come after the error; a node left out would try until its timeout."""
+    """Answers up to `num_nodes` nodes after the error. An unanswered node would retry until its timeout."""
     end = time.monotonic() + _LATE_S
     while num_nodes > 0 and (left_s := end - time.monotonic()) > 0:
         server.settimeout(left_s)
@@ -184,7 +184,7 @@ def _still_there(present: Mapping[int, tuple[str, socket.socket]]) -> dict[int, 
 
 
 def _has_gone(connection: socket.socket) -> bool:
-    """Whether a node that came has closed its connection: its launcher was stopped, and may come again."""
+    """Whether a connected node has closed its connection. Its launcher was stopped and may come again."""
     connection.setblocking(False)
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
@@ -195,7 +195,7 @@ def _has_gone(connection: socket.socket) -> bool:
 
 
 def _send(connection: socket.socket, document: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # a node that has gone shows in torchrun
+    with suppress(OSError):  # torchrun reports a node that left
         connection.sendall(json.dumps(document).encode() + b"\n")
 
 
@@ -226,7 +226,7 @@ def _join(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
 
 
 def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> str | None:
-    """None when all nodes are there; else why node 0 was not reached. Raises what node 0 found wrong."""
+    """None when all nodes are present; otherwise why node 0 was not reached. Raises the error of node 0."""
     try:
         with socket.create_connection(address, timeout=max(min(clock.left_s, _REMIND_S), 0.1)) as connection:
             connection.sendall(json.dumps(hello).encode() + b"\n")
@@ -238,7 +238,7 @@ def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) 
 
 
 def _reply(connection: socket.socket, address: tuple[str, int], clock: _Clock) -> str | None:
-    """Waits until node 0 has everybody. Node 0 keeps the time; the extra seconds here are for its answer."""
+    """Waits until all nodes have reached node 0. Node 0 keeps the time; the extra seconds here are for its answer."""
     data = b""
     while not data.endswith(b"\n"):
         connection.settimeout(1.0)

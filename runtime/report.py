@@ -1,8 +1,7 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
 Events: `start` (environment), `step`, `end` (peak memory), `resumed`, `checkpoint`, `not_saved`, `terminated` (on
-SIGTERM). A run that was stopped
-reports its steps until then, one that went back to a checkpoint those that count.
+SIGTERM). A stopped run reports its steps until then. A run that went back to a checkpoint reports the steps that count.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from .._version import __version__
 from .job import Job
 
 FORMAT_VERSION = "1.1"
-# Per rank: tensors, what the GPU's allocator reserved for them, and what is in use on the GPU; on a CPU what the
-# process held for them, and in all, where the system says.
+# Per rank: bytes of tensors, bytes reserved by the GPU's allocator, and bytes in use on the GPU. On a CPU: bytes that
+# the process held for tensors and in all, if the system reports them.
 PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "device_memory_bytes")
 Event = dict[str, Any]
 
@@ -25,13 +24,13 @@ Event = dict[str, Any]
 class Recorder:
     """Collects the events of one run."""
 
-    job: Job  # what runs
-    notes: list[str]  # what was shrunk, a line each
-    events: list[Event] = field(default_factory=list)  # in order; of a run that went back, those that count
-    stopped: str | None = None  # why it ended early; None: it did not
+    job: Job  # the run
+    notes: list[str]  # one line per shrunk part
+    events: list[Event] = field(default_factory=list)  # in order, without repeated steps
+    stopped: str | None = None  # why the run ended early; None: it did not
 
     def add(self, event: Event) -> None:
-        if event["event"] == "resumed":  # what follows is done again
+        if event["event"] == "resumed":  # the following steps are repeated
             self.events = [earlier for earlier in self.events if earlier.get("step", 0) <= event["step"]]
         self.events.append(event)
 
@@ -44,7 +43,7 @@ class Recorder:
         return self.of("step")
 
     def peaks(self, name: str = PEAKS[0]) -> list[int]:
-        """Bytes per rank of one of PEAKS; empty if the run did not end or its device cannot say."""
+        """Bytes per rank of one of PEAKS; empty if the run did not end or its device reports none."""
         ends = self.of("end")
         return [int(value) for value in ends[-1].get(name, ())] if ends else []
 
@@ -66,7 +65,7 @@ class Recorder:
 
 
 def event_line(event: Event, job: Job) -> str:
-    """What to say about an event, empty for one that nobody waits for."""
+    """The line for an event; empty for an event without a message."""
     if event["event"] == "step":
         return _step_line(event, job)
     if event["event"] == "checkpoint":
@@ -80,7 +79,7 @@ def event_line(event: Event, job: Job) -> str:
 
 
 def not_saved_line(event: Event) -> str:
-    """About a save that failed."""
+    """The line for a failed save."""
     return f"the checkpoint of step {event['step']} was not saved: {event['reason']}"
 
 

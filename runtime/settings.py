@@ -18,43 +18,43 @@ from .parallel.schedules import custom_order
 from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
 
-# The check uses SGD: AdamW does not change when all gradients are scaled, and would hide it. The rate changes the loss
-# by more than 1 % per step, so that a wrong update shows in the next loss.
+# The check uses SGD, because AdamW is invariant to scaled gradients and would hide such an error. The rate changes the
+# loss by more than 1 % per step, so that a wrong update shows in the next loss.
 PARITY_RATE = 1.0
-# With the plan's AdamW, a weight moves by about the rate in a step, whatever its gradient: here by half the deviation
-# of initial weights (0.02). The loss of small models then changes by 1 % and more per step; 3e-4 changes it by 0.1 %.
+# AdamW moves a weight by about the rate per step for any gradient: here by half the deviation of initial weights
+# (0.02). The loss of small models then changes by 1 % or more per step; 3e-4 changes it by 0.1 %.
 AS_TRAINED_RATE = 0.01
 DEFAULT_TIMEOUT_S, REHEARSAL_TIMEOUT_S = 600.0, 60.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `launch` and the worker understand."""
+    """The settings of `launch` and the worker."""
 
-    plan: str  # its file
-    choice: int = 1  # which layout of it, from 1
+    plan: str  # file of the plan
+    choice: int = 1  # number of its layout, from 1
     steps: int = 10  # of the whole run
-    data: str = "synthetic"  # as `data.open_source` takes it
+    data: str = "synthetic"  # an argument of `data.open_source`
     seed: int = 0  # of weights and synthetic data
     learning_rate: float = 3e-4  # constant
-    clip: float = 1.0  # largest norm of the gradient; 0: gradients are not clipped
+    clip: float = 1.0  # largest norm of the gradient; 0: no clipping
     lora_alpha: float | None = None  # None: the rank
     device: str = "auto"  # auto, cpu or cuda
-    timeout_s: float | None = None  # seconds that a collective may take; None: by kind of run
+    timeout_s: float | None = None  # longest wait in a collective, seconds; None: by kind of run
     scale_down: bool = False  # rehearse a small model on few ranks
-    keep_axes: str = ""  # ranks that a rehearsal keeps of an axis, where 2 are too few: "cp=4,tp=3"
-    check_parity: bool = False  # train in float64, to compare with one process
-    as_trained: bool = False  # with the plan's optimizer and clipping, where parity is checked
-    planned_dtype: bool = False  # and in the plan's dtype, not in float64
-    report: str | None = None  # file; None: none is written
-    checkpoint: str | None = None  # folder; None: nothing is saved
+    keep_axes: str = ""  # ranks per axis that a rehearsal keeps, where 2 are too few: "cp=4,tp=3"
+    check_parity: bool = False  # train in float64 and compare with one process
+    as_trained: bool = False  # check parity with the plan's optimizer and clipping
+    planned_dtype: bool = False  # check parity in the plan's dtype, not in float64
+    report: str | None = None  # file; None: no report
+    checkpoint: str | None = None  # folder; None: no checkpoints
     checkpoint_every: int = 100  # steps between saves; the last step is always saved
-    checkpoint_async: bool = False  # save behind training
-    keep: int = 2  # checkpoints that stay, the newest
-    resume: bool = False  # go on from the newest checkpoint
-    balance_experts: bool = False  # tokens go to the experts in turn
-    order: str | None = None  # of the stages, a name or a CSV file; None: the layout's
-    run_dir: str | None = None  # where ranks write what they do; None: nowhere
+    checkpoint_async: bool = False  # save in the background
+    keep: int = 2  # number of checkpoints to keep, the newest
+    resume: bool = False  # resume from the newest checkpoint
+    balance_experts: bool = False  # assign tokens to experts round-robin
+    order: str | None = None  # order of passes, a name or a CSV file; None: the layout's schedule
+    run_dir: str | None = None  # folder for the status files of the ranks; None: none are written
     events: bool = False  # rank 0 prints events, not lines
 
     @property
@@ -73,7 +73,7 @@ class Settings:
         return cls(**vars(parser.parse_args(argv)))
 
     def words(self) -> list[str]:
-        """The command line that `parse` reads back; what is at its default is left out."""
+        """The command line that `parse` reads back, without options at their defaults."""
         out = [self.plan]
         for name in _VALUES:
             value = getattr(self, name)
@@ -82,10 +82,10 @@ class Settings:
         return out + [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(self, name)]
 
     def must_be_equal(self) -> dict[str, str]:
-        """By flag, what the launchers of all nodes must have been given alike.
+        """Flag -> setting that must be equal on all nodes.
 
-        Files may have another path on another node. Of plan and order the content counts; of data and checkpoints,
-        which are too large to read here, whether there are any.
+        Paths may differ between nodes. Plan and order are compared by content. Data and checkpoints are too large to
+        read, so only their presence is compared.
         """
         names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "keep_axes",
                  "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_every",
@@ -102,7 +102,7 @@ def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
-_FLAGS = {"learning_rate": "lr", "keep_axes": "keep"}  # fields that `launch` calls otherwise
+_FLAGS = {"learning_rate": "lr", "keep_axes": "keep"}  # fields with another name in `launch`
 _VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float,
            "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
@@ -117,7 +117,7 @@ def planned_job(settings: Settings) -> Job:
 
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:
-    """The job that the flags ask for, and what was shrunk."""
+    """The job of the flags, and notes on shrunk parts."""
     check_numbers(settings)
     job = planned_job(settings)
     notes: list[str] = []
@@ -142,7 +142,7 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
 
 
 def check_numbers(settings: Settings) -> None:
-    """Raises InputError for values of flags with which no run can train."""
+    """Raises InputError for invalid values of flags."""
     rules = (("--timeout", settings.timeout_s, "above 0", "leave it out for 600 s, 60 s in a rehearsal"),
              ("--lr", settings.learning_rate, "0 or more", "`--lr 3e-4`"),
              ("--clip", settings.clip, "0 or more", "`--clip 0` clips nothing"),
@@ -171,7 +171,7 @@ def for_parity(job: Job, *, as_trained: bool, planned_dtype: bool = False) -> Jo
 
 
 def kept_axes(text: str) -> dict[str, int]:
-    """Ranks by axis out of "cp=4,tp=3". Raises InputError for anything else."""
+    """Ranks per axis from "cp=4,tp=3". Raises InputError for any other form."""
     kept: dict[str, int] = {}
     for part in text.split(",") if text else ():
         axis, _, number = part.partition("=")
@@ -183,7 +183,7 @@ def kept_axes(text: str) -> dict[str, int]:
 
 
 def check_balancing(job: Job, settings: Settings) -> None:
-    """Raises InputError where experts cannot, or must not, get their tokens in turn."""
+    """Raises InputError where a run cannot, or must not, assign tokens to experts round-robin."""
     if not any(isinstance(block, MixtureOfExperts) for block in job.model.feed_forwards):
         raise InputError(f"--balance-experts: {job.model.name} has no experts", hint="leave it out")
     if settings.check_parity:

@@ -1,4 +1,4 @@
-"""What a rank is doing, written where the launcher can still read it after the rank died or hung.
+"""The status of a rank, which the launcher can read even after the rank died or hung.
 
 One small memory-mapped file per rank: a write costs about a microsecond and survives SIGKILL. No torch here.
 """
@@ -11,11 +11,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-_SIZE, _MOST = 16384, 1800  # bytes; characters of a reason, six bytes each at worst
+_SIZE, _MOST = 16384, 1800  # bytes; characters of a reason, at most six bytes each
 
 
 class Status:
-    """Writes the state of this rank; without a folder it only remembers it."""
+    """Writes the state of this rank; without a folder it keeps the state in memory."""
 
     def __init__(self, folder: Path | None = None, rank: int = 0) -> None:
         self.rank, self.step, self.doing, self.failed, self.code = rank, 0, "starting", "", ""
@@ -34,13 +34,13 @@ class Status:
             self.write()
 
     def fail(self, what: str, code: str = "communication") -> None:
-        """Say why this rank gives up; the first reason stands. `code`: communication, or that of an error."""
+        """Records why this rank fails. The first reason stays. `code`: communication, or the code of an error."""
         if not self.failed:
             self.failed, self.code = what, code
         self.write()
 
     def end(self, code: str) -> None:
-        """This rank ends well, but before its time, as `code` says."""
+        """Records that this rank ends cleanly but early, for the reason in `code`."""
         self.code = code
         self.set("ended")
 
@@ -54,7 +54,7 @@ class Status:
 
 
 def _shortened(text: str) -> str:
-    """Its end stays: the last line of an error is its hint."""
+    """Shortens a text but keeps its end, because the last line of an error is its hint."""
     return text if len(text) <= _MOST else f"{text[: _MOST - 300]} ...{text[-300:]}"
 
 

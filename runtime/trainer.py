@@ -34,11 +34,11 @@ class Step:
 
     loss: float  # mean per token, nats
     gradient_norm: float  # before clipping
-    stop: bool = False  # whether a rank was asked to end after this step
+    stop: bool = False  # whether a rank was signalled to end after this step
 
 
 class Trainer:
-    """Builds chunks, ZeRO units, optimizer and pipeline of this rank. Every rank must build it at the same time."""
+    """Builds chunks, ZeRO units, optimizer and pipeline of this rank. All ranks must construct it at the same time."""
 
     def __init__(
         self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None, fused: bool | None = None,
@@ -74,7 +74,7 @@ class Trainer:
                                  job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
 
     def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Weights]]:
-        """Units of every part of a chunk; what two stages hold is its own, so that their shards line up."""
+        """Units of every part of a chunk. Parameters on two stages form separate units, so that their shards match."""
         units_of: dict[nn.Module, list[Weights]] = {}
         for name, part in chunk.parts():
             kinds: dict[tuple[bool, str], Named] = {}
@@ -89,7 +89,7 @@ class Trainer:
             heads += tables
         for module in chunk.predictions:
             units_of[module] += heads
-        if chunk.table is not None:  # of another chunk, perhaps
+        if chunk.table is not None:  # perhaps in another chunk
             units_of.setdefault(chunk.table, tables)
         return units_of
 
@@ -100,7 +100,7 @@ class Trainer:
     def _unit(self, part: str, kind: str, named: Named) -> Unit:
         zero = self.job.sharding(self.job.strategy(part))
         if self.job.lora is not None:
-            zero = min(zero, 2)  # adapters are small: whole on every rank, as the planner has them
+            zero = min(zero, 2)  # adapters are small and stay whole on every rank, as in the planner
         unit = Unit(f"{part} {kind}", [parameter for _, parameter, _ in named], self._groups(part, kind), zero,
                     self.device, self._fill(named), states_on_host=self.job.offloads_states)  # fmt: skip
         self.contents.append((unit, named))
@@ -142,20 +142,20 @@ class Trainer:
         return Groups(shard, replicate, partial, tied, copies)
 
     def step(self, index: int, *, stop: bool = False) -> Step:
-        """Trains on the batch of step `index` (0, 1, ...). stop: this rank was asked to end; all ranks learn of it."""
+        """Trains on the batch of step `index` (0, 1, ...). stop: this rank was signalled to end; all ranks get this."""
         status = self.mesh["world"].status
         status.step = index
         loss = self.pipeline.run(self._micro_batches(index))
         norm = self.update()
-        # A rank that stopped by itself would leave the others in a collective: they must agree on the step. The wish
-        # travels with the loss, since one more message per step would cost time in every run.
+        # Ranks must agree on the last step, because a rank that stopped alone would leave the others in a collective.
+        # The signal travels with the loss, because one more message per step would cost time in every run.
         loss_and_stop = torch.stack([loss, torch.full_like(loss, float(stop))])
         # The tp ranks of a last stage all have the same loss, and only last stages have one.
         total, stops = self.mesh["world"].all_reduce(loss_and_stop).tolist()
         return Step(total / self.parts.mesh(HEAD)["tp"].size, norm, stops > 0)
 
     def update(self) -> float:
-        """After the last backward pass: gradients over all ranks, clipped, and new weights. Returns their norm."""
+        """Reduces and clips gradients after the last backward pass and updates weights. Returns the gradient norm."""
         status = self.mesh["world"].status
         status.set("reducing gradients")
         with torch.no_grad():
@@ -177,13 +177,13 @@ class Trainer:
             per_rank = self.job.global_batch // self.job.layout.dp
             mine = batch[self.mesh.coords.dp * per_rank : (self.mesh.coords.dp + 1) * per_rank]
             return self._share(mine, EMBEDDING)
-        # All ranks of a stage have the same micro-batch at a time, whatever share of it their strategies give them.
+        # All ranks of a stage have the same micro-batch at a time. Strategies only determine their share of it.
         whole = batch.view(self.job.num_micro_batches, -1, batch.shape[1])
         first, last = (self._share(self._rows(whole, part), part) for part in (EMBEDDING, HEAD))
         return lambda number: (first(number)[0], *last(number)[1:])
 
     def _rows(self, whole: Tensor, part: str) -> Tensor:
-        """Of [micro-batches, sequences, seq + 1], what this rank has of each under the strategy of a part."""
+        """This rank's share of [micro-batches, sequences, seq + 1] under the strategy of a part."""
         size, first = self.job.strategy(part).micro_batch, self.parts.mesh(part).coords.dp
         return whole[:, first * size : (first + 1) * size].flatten(0, 1)
 
@@ -194,7 +194,7 @@ class Trainer:
                              1 + self.job.model.mtp_layers)  # fmt: skip
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that lives on the device between steps."""
+        """All tensors on the device between steps."""
         for unit in (*self.units, *self.frozen):
             yield from (unit.flat, unit.weights)
         yield from (unit.gradient for unit in self.units)
@@ -207,8 +207,11 @@ class Trainer:
 
 @dataclass(frozen=True)
 class _MicroBatches:
-    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch, each one further, out of
-    tokens [sequences, seq + num_targets]; of a cp rank those at its positions."""
+    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch.
+
+    tokens: [sequences, seq + num_targets]. Each row of targets is shifted by one more token. A cp rank gets the tokens
+    at its positions.
+    """
 
     tokens: Tensor
     size: int
@@ -224,23 +227,27 @@ class _MicroBatches:
 
 
 def build_optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """AdamW (0.9, 0.95, weight decay 0.1 on everything) or SGD with momentum 0.9; element-wise both, so that any slice
-    of a parameter is updated as the whole is."""
+    """AdamW (0.9, 0.95, weight decay 0.1 on all weights) or SGD with momentum 0.9.
+
+    Both are element-wise, so that any slice of a parameter is updated like the whole.
+    """
     return optimizer_of(job.optimizer, parameters, job.learning_rate)
 
 
 def optimizer_of(name: str, parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-    """That of a job, by its name. One kernel on GPU and CPU: step by step, AdamW makes two more tensors of a weight's
-    size."""
+    """The optimizer of a job, by its name.
+
+    It is fused on GPU and CPU, because the unfused AdamW makes two more tensors of a weight's size.
+    """
     how: dict[str, Any] = {"lr": learning_rate, "foreach": False, "fused": True}
-    groups = [{"params": list(parameters)}]  # a stage without layers has no adapters, either
+    groups = [{"params": list(parameters)}]  # a stage without layers also has no adapters
     if name == "sgd":
         return torch.optim.SGD(groups, momentum=MOMENTUM, **how)
     return torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.1, **how)
 
 
 def clip_(gradients: Iterable[Tensor], norm: float, limit: float | None) -> None:
-    """Scales gradients whose common norm is over `limit` down to it."""
+    """Scales gradients down to the norm `limit` if their global norm exceeds it."""
     if limit is not None and norm > limit:
         for gradient in gradients:
             gradient.mul_(limit / norm)

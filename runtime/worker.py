@@ -1,9 +1,9 @@
 """One rank of a run, started by torchrun: `torchrun ... -m meshwright.runtime.worker plan.json --choice 1`.
 
-Rank 0 prints a line per step, or events for the launcher. A rank that fails says why in its status file and ends at
-once: torch's own clean-up would wait for ranks that are no longer there.
+Rank 0 prints a line per step, or events for the launcher. A failing rank writes the reason to its status file and ends
+at once, because torch's clean-up would wait for ranks that have ended.
 
-SIGTERM is what a scheduler sends before it takes the machine away. The ranks finish the step, save, and end well.
+A scheduler sends SIGTERM before it reclaims the machine. The ranks finish the step, save, and end cleanly.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .status import Status
 from .trainer import Trainer
 
 EVENT_PREFIX = "@meshwright "
-TRACKED_STEPS = 2  # the second has the optimizer's states; following every operation costs time
+TRACKED_STEPS = 2  # the second has the optimizer's states; tracking every operation costs time
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs this rank. Returns 0, or does not return: a failed rank exits at once."""
+    """Runs this rank. Returns 0; a failed rank exits at once."""
     settings = Settings.parse(argv)
     rank = int(os.environ.get("RANK", "0"))
     die_with_parent()
     terminated = threading.Event()
-    # Before the status file names this process: from then on the launcher may pass a signal on.
+    # Set before the status file names this process, because the launcher may then forward a signal.
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # held back since the start (agent.py)
     status = Status(Path(settings.run_dir) if settings.run_dir else None, rank)
@@ -85,17 +85,19 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     _tell({"event": "end", **peaks}, settings, recorder)
     if dist.get_rank() == 0 and settings.report:
         Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
-    mesh["world"].all_reduce(torch.zeros(1, device=device))  # nobody leaves before the last message has arrived
+    mesh["world"].all_reduce(torch.zeros(1, device=device))  # no rank leaves before the last message has arrived
     dist.destroy_process_group()
     if training.unsaved is not None:
-        raise RunFailed(not_saved_line(training.unsaved), hint="what was trained since the last checkpoint is lost")
+        raise RunFailed(not_saved_line(training.unsaved), hint="training since the last checkpoint is lost")
     if training.stopped:
         status.end(TERMINATED)
 
 
 def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.device, Mesh]:
-    """Meets the other ranks: what they run, what was shrunk for it, the device and the groups of this one. Raises
-    InputError where they are not as many as the layout has, CommunicationError."""
+    """Connects to the other ranks. Returns the job, notes on shrunk parts, the device and the groups of this rank.
+
+    Raises InputError where the number of ranks differs from that of the layout, and CommunicationError.
+    """
     job, notes = prepare(settings)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size != job.world_size:
@@ -107,7 +109,7 @@ def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.devi
 
 
 def _device(settings: Settings, job: Job) -> torch.device:
-    """The GPU of this rank, or the CPU where there is none; a check in float64 runs on the CPU."""
+    """The GPU of this rank, or the CPU without a GPU. A check in float64 runs on the CPU."""
     if settings.device == "cpu" or settings.check_parity or not torch.cuda.is_available():
         if settings.device == "cuda":
             raise InputError("torch sees no CUDA GPU here", hint="`--device cpu`, or run it on the cluster")
@@ -123,7 +125,7 @@ def _device(settings: Settings, job: Job) -> torch.device:
 
 
 def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -> None:
-    """Process group of all ranks; the plan's rank map renumbers ranks, so that every mesh stays in ascending order."""
+    """Creates the process group of all ranks. The plan's rank map renumbers ranks, so that every mesh is ascending."""
     status.set("connecting to the other ranks")
     rank = int(os.environ.get("RANK", "0"))
     logical = job.logical_of_rank[rank] if job.logical_of_rank else rank
@@ -132,7 +134,7 @@ def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -
     try:
         wait = timedelta(seconds=timeout_s)
         store, _, _ = next(rendezvous("env://", logical, job.world_size, timeout=wait))
-        # torchrun keeps its store over restarts: without a prefix, ranks would look for those that have died.
+        # torchrun keeps its store over restarts. Without a prefix ranks would wait for ranks that have died.
         fresh = PrefixStore(f"attempt-{_restarts()}", store)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=fresh, rank=logical,
                                 world_size=job.world_size, timeout=wait)  # fmt: skip
@@ -141,12 +143,12 @@ def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -
 
 
 def _restarts() -> int:
-    """How often torchrun has started the ranks again."""
+    """The number of restarts by torchrun."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[Saver | None, int]:
-    """Who saves, if anyone, and how many steps are done. torchrun's restarts go on by themselves."""
+    """The saver, if any, and the number of finished steps. Restarts by torchrun resume automatically."""
     if settings.checkpoint is None:
         return None, 0
     restarts, folder = _restarts(), Path(settings.checkpoint)
@@ -160,7 +162,7 @@ def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[S
     start = checkpoints.resume()
     if start.step >= trainer.job.steps and not restarts:
         raise InputError(f"{start.folder}: step {start.step} is done, nothing is left of --steps {trainer.job.steps}",
-                         hint=f"`--steps {2 * start.step}`: those before the checkpoint count, too")  # fmt: skip
+                         hint=f"`--steps {2 * start.step}`: steps before the checkpoint count, too")  # fmt: skip
     _tell({"event": "resumed", "step": start.step, "folder": str(start.folder or ""), "layout_id": start.layout_id,
            "skipped": list(start.skipped), "restarts": restarts}, settings, recorder)  # fmt: skip
     return saver, start.step
@@ -172,20 +174,22 @@ class _Training:
     def __init__(
         self, trainer: Trainer, settings: Settings, recorder: Recorder, saver: Saver | None, terminated: threading.Event
     ) -> None:
-        """terminated: set when this rank was asked to end."""
+        """terminated: set when this rank is signalled to end."""
         self.trainer, self.settings, self.recorder = trainer, settings, recorder
         self.saver, self.terminated = saver, terminated
-        self.stopped = False  # whether a rank was asked to end before the last step
+        self.stopped = False  # whether a rank was signalled to end before the last step
         self.unsaved: Event | None = None  # of the last save, where it failed
 
     def run(self, done: int, before: int) -> dict[str, list[int]]:
-        """All steps after the first `done`; peak bytes of every rank, by the names of PEAKS. before: bytes of the
-        process without tensors."""
+        """Runs all steps after the first `done`. Returns peak bytes of every rank, by the names of PEAKS.
+
+        before: bytes of the process without tensors.
+        """
         job, device = self.trainer.job, self.trainer.device
         tracked = PeakMemory(self.trainer.tensors()) if device.type == "cpu" else None
         forget_resident_peak()
         if tracked is None:
-            torch.cuda.empty_cache()  # what drawing the weights left behind is no part of a step
+            torch.cuda.empty_cache()  # memory left from drawing the weights is not part of a step
             torch.cuda.reset_peak_memory_stats(device)
         for index in range(done, job.steps):
             following = tracked.following() if tracked is not None and index < done + TRACKED_STEPS else nullcontext()
@@ -202,7 +206,7 @@ class _Training:
         return self._peaks(cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device))
 
     def _step(self, index: int, following: AbstractContextManager[object]) -> bool:
-        """Trains a step; whether a rank was asked to end."""
+        """Trains one step. Returns whether a rank was signalled to end."""
         started = time.perf_counter()
         with following:
             step = self.trainer.step(index, stop=self.terminated.is_set())
@@ -217,7 +221,7 @@ class _Training:
                 self._told(event)
 
     def _told(self, event: Event) -> None:
-        """Of a save that has ended."""
+        """Sends the event of a finished save."""
         self.unsaved = event if event["event"] == "not_saved" else None
         self._tell(event)
 
@@ -238,7 +242,7 @@ def _environment(device: torch.device, job: Job) -> Event:
 
 
 def _tell(event: Event, settings: Settings, recorder: Recorder) -> None:
-    """Rank 0 says it for all."""
+    """Rank 0 sends events for all ranks."""
     if dist.get_rank() != 0:
         return
     recorder.add(event)

@@ -1,8 +1,8 @@
-"""Saves and resumes a run, whatever the layout then and now: master weights and optimizer states by parameter.
+"""Saves and resumes a run under any layout: master weights and optimizer states by parameter.
 
-A save writes into a folder of another name, syncs it, and renames it last: a folder that is called a checkpoint is a
-whole one, whenever a rank died. All ranks see the same folder, on a shared file system where there are several nodes.
-Position in the data and random numbers need no state: both follow from the seed and the step.
+A save writes into a folder with a temporary name, syncs it, and renames it last. A folder with the name of a checkpoint
+is therefore complete, even if a rank dies. All ranks see the same folder; several nodes need a shared file system. The
+position in the data and the random numbers need no state: both follow from the seed and the step.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .slices import LoadPieces, Piece, SavePieces, boxes
 
 
 class StorageError(Exception):
-    """What a rank could not write or read, the same on all ranks; the checkpoints before are as they were."""
+    """Raised on all ranks when a rank cannot write or read. Earlier checkpoints are unchanged."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that was written."""
+    """A written checkpoint."""
 
     folder: Path  # its final name
     num_bytes: int  # of all its files, of all ranks
@@ -48,33 +48,33 @@ class Saved:
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a run goes on."""
+    """The state that a run resumes from."""
 
-    step: int  # how many are done
-    folder: Path | None  # of the checkpoint; None where there was none
-    layout_id: str  # under which it was saved
-    skipped: tuple[str, ...]  # newer checkpoints that are damaged, and how
+    step: int  # number of finished steps
+    folder: Path | None  # of the checkpoint; None without a checkpoint
+    layout_id: str  # layout of the saving run
+    skipped: tuple[str, ...]  # problems of newer, damaged checkpoints
 
 
 class Checkpoints:
-    """The checkpoints of one run in `folder`, of which the last `keep` stay."""
+    """The checkpoints of one run in `folder`. The last `keep` of them stay."""
 
     def __init__(
         self, trainer: Trainer, folder: Path, keep: int, group: dist.ProcessGroup | None = None,
         status: Status | None = None,
     ) -> None:  # fmt: skip
-        """group, status: of a thread that saves beside the training; without, those of the run."""
+        """group, status: of a thread that saves in the background; None: those of the run."""
         self.trainer, self.folder, self.keep, self.group = trainer, folder, keep, group
         self.rank, self.status = dist.get_rank(), status or trainer.mesh["world"].status
 
     def prepare(self, *, resume: bool) -> None:
-        """Makes the folder. Raises InputError if nothing can be written there, or if it holds another run's."""
+        """Makes the folder. Raises InputError if it is not writable, or if it holds checkpoints of another run."""
         if not resume and (existing := saved_in(self.folder)):
             raise InputError(f"{self.folder} already holds {existing[0].name}",
                              hint="`--resume` goes on from it; or save to another folder")  # fmt: skip
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # By rank: all try at once, and one could delete the probe of another.
+            # One probe per rank: all ranks try at once, and one could delete the probe of another.
             probe = self.folder / f"{PARTIAL}probe-{self.rank}"
             probe.write_bytes(b"x")
             probe.unlink()
@@ -86,24 +86,24 @@ class Checkpoints:
     # ---- saving
 
     def save(self, step: int) -> Saved:
-        """After step `step` (1, 2, ...). Raises StorageError on all ranks if any could not write."""
+        """Saves the state after step `step` (1, 2, ...). Raises StorageError on all ranks if one cannot write."""
         return self.store(step, list(pieces(self.trainer)))
 
     def store(self, step: int, contents: Sequence[Piece]) -> Saved:
-        """Writes what the run held after step `step`. Raises as `save`."""
+        """Writes the given state of step `step`. Raises the errors of `save`."""
         started = time.perf_counter()
         self.status.set(f"saving the checkpoint of step {step}")
         partial = self.folder / (PARTIAL + folder_name(step))
         try:
-            # Each `_together` is a barrier as well: nobody writes before the folder is there, digests are taken of
-            # files that are complete, and the folder gets its name after the last rank has written.
+            # Each `_together` is also a barrier: no rank writes before the folder exists, digests are computed on
+            # complete files, and the folder is renamed after the last rank has written.
             self._together(lambda: self._clear(partial))
             self._write(partial, contents)
             digests = self._together(lambda: self._digests(partial))
             files = {name: file for of_rank in digests for name, file in of_rank.items()}
             self._together(lambda: self._publish(partial, step, files))
         except StorageError:
-            # Raised on all ranks or on none, so that no rank is still writing into what is deleted.
+            # The error is raised on all ranks or on none, so that no rank still writes into the deleted folder.
             if self.rank == 0:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -111,7 +111,7 @@ class Checkpoints:
         return Saved(self.folder / folder_name(step), size, time.perf_counter() - started)
 
     def _clear(self, partial: Path) -> None:
-        """Removes the folders of saves that were cut off."""
+        """Removes the folders of interrupted saves."""
         if self.rank == 0:
             for partial_save in self.folder.glob(PARTIAL + "*"):
                 shutil.rmtree(partial_save, ignore_errors=True)
@@ -127,7 +127,7 @@ class Checkpoints:
             raise self._cut_off(error) from error
 
     def _digests(self, partial: Path) -> dict[str, File]:
-        """Of the files of this rank, which its file names start with; rank 0 has the index too."""
+        """The digests of the files of this rank, found by their prefix. Rank 0 also has the index."""
         mine = sorted(partial.glob(f"__{self.rank}_*"))
         return {path.name: File.of(path) for path in [*mine, *([partial / ".metadata"] if self.rank == 0 else [])]}
 
@@ -136,24 +136,24 @@ class Checkpoints:
             return
         job = self.trainer.job
         Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files).write(partial)
-        # The names in the folder reach the disk before its own name calls it complete.
+        # The file names reach the disk before the folder gets its final name.
         _sync(partial)
         final = self.folder / folder_name(step)
-        # A damaged one of the same step, that was passed over: rename replaces no folder that has files in it.
+        # Remove a damaged checkpoint of the same step that was skipped: rename cannot replace a folder with files.
         shutil.rmtree(final, ignore_errors=True)
-        # Atomic in one file system: whoever looks sees the whole checkpoint or none, whenever this process dies.
+        # Rename is atomic in one file system. A reader sees the whole checkpoint or none, even if this process dies.
         os.rename(partial, final)
-        _sync(self.folder)  # else a power cut could take back the new name after old checkpoints are deleted
-        # Last: until the new one is on disk, the old ones are what a run would resume from.
+        _sync(self.folder)  # a power cut could otherwise undo the rename after old checkpoints are deleted
+        # This step is the last one, because a run resumes from the old checkpoints until the new one is on disk.
         for old in saved_in(self.folder)[self.keep :]:
             shutil.rmtree(old, ignore_errors=True)
 
     # ---- resuming
 
     def resume(self) -> Resumed:
-        """Loads the newest checkpoint that is whole. Raises InputError if none is, or if it is of another run."""
+        """Loads the newest intact checkpoint. Raises InputError if none is intact, or if it belongs to another run."""
         self.status.set("looking for a checkpoint")
-        # As rank 0 sees it: on a network file system ranks may see different lists for a moment, and would then load
+        # Use the list of rank 0. On a network file system ranks may briefly see different lists, and would then load
         # different checkpoints.
         folders = self._together(lambda: saved_in(self.folder) if self.rank == 0 else [])[0]
         skipped: list[str] = []
@@ -171,12 +171,12 @@ class Checkpoints:
         return Resumed(0, None, "", ())
 
     def _damage(self, folder: Path) -> str | None:
-        """What is wrong with the files of a checkpoint; each rank reads some of them."""
+        """The problems of the files of a checkpoint. Each rank reads some of the files."""
 
         def problem() -> str | None:
             try:
                 manifest = Manifest.read(folder)
-                # Every file is read by one rank: a checkpoint of a large model is read once, not once per rank.
+                # One rank reads each file, so that a checkpoint is read once and not once per rank.
                 for name in sorted(manifest.files)[self.rank :: dist.get_world_size()]:
                     manifest.check_file(folder, name)
             except DamagedError as error:
@@ -189,7 +189,7 @@ class Checkpoints:
 
     def _load(self, folder: Path, step: int) -> None:
         self.status.set(f"loading the checkpoint of step {step}")
-        _make_states(self.trainer)  # torch's reader fills tensors that are there
+        _make_states(self.trainer)  # torch's reader fills existing tensors
         try:
             load({}, storage_reader=FileSystemReader(folder), planner=LoadPieces(list(pieces(self.trainer))))
         except CheckpointException as error:
@@ -197,20 +197,20 @@ class Checkpoints:
                              hint="move it away: the one before is taken then") from None  # fmt: skip
         except RuntimeError as error:
             raise self._cut_off(error) from error
-        # The number of steps is no tensor of a parameter's shape and is not saved; bias correction of AdamW needs it.
+        # The number of steps has no parameter's shape and is not saved. The bias correction of AdamW needs it.
         for state in self.trainer.optimizer.state.values():
             if "step" in state:
                 state["step"].fill_(step)
-        # Only master weights were loaded: the weights in the compute dtype follow from them, as after a step.
+        # Only master weights were loaded. The weights in the compute dtype are cast from them, as after a step.
         for unit in self.trainer.units:
             unit.updated()
 
     # ---- all ranks at once
 
     def _together(self, function: Callable[[], Any]) -> list[Any]:
-        """What `function` returns on every rank. Raises StorageError on all if it failed on one."""
-        # A failure is sent to all instead of raised at once: the others would wait in the next collective for a rank
-        # that does not come.
+        """The results of `function` on all ranks. Raises StorageError on all ranks if it fails on one."""
+        # A failure is sent to all ranks and not raised at once. Otherwise the others would wait in the next collective
+        # for the failed rank.
         result: tuple[str | None, Any]
         try:
             result = None, function()
@@ -262,8 +262,8 @@ def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -
 
 @torch.no_grad()
 def _make_states(trainer: Trainer) -> None:
-    """The optimizer's states, by a step that changes nothing: they come with the first step only."""
-    # Of gradients that are zero, at a rate of zero: weight decay is scaled by the rate, too, so that no weight changes.
+    """Creates the optimizer's states by a step without effect, because the first step creates them."""
+    # Gradients and learning rate are zero. The rate also scales the weight decay, so that no weight changes.
     groups = trainer.optimizer.param_groups
     rates = [group["lr"] for group in groups]
     for unit in trainer.units:

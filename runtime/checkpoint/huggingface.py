@@ -1,7 +1,7 @@
-"""Where each weight of this runtime's models is in those of Hugging Face, as transformers (5.24) has them in memory.
+"""Maps each weight of this runtime's models to the in-memory weights of transformers (5.24).
 
-Each of ours is a part of one of theirs, perhaps transposed or with rows in another order. So the same table also leads
-over gradients. Predictions of more than one token are in none of their models.
+Each of our weights is a part of one of theirs, perhaps transposed or with permuted rows. The same table therefore also
+maps gradients. Their models have no multi-token prediction.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from .sources import (
 
 @dataclass(frozen=True)
 class Naming:
-    """The names of a family's modules, layers aside without their prefix."""
+    """The module names of a family. Names inside a layer have no prefix."""
 
-    layers: str  # of the list of layers
-    tokens: str  # of the embedding
-    final_norm: str  # of the norm before the head
-    attention: Callable[[Attention], Sources]  # of one layer
-    feed_forward: Callable[[FeedForward | MixtureOfExperts], Sources]  # of one layer
-    norms: tuple[str, ...]  # of one layer, in the order of `_norm_names`
-    mixer: Callable[[Any], Sources] | None = None  # other than attention, of one layer
-    parallel_norms: tuple[str, ...] = ()  # in place of `norms` where both of two parallel blocks have one
-    positions: Source | None = None  # learned ones
+    layers: str  # the list of layers
+    tokens: str  # the embedding
+    final_norm: str  # the norm before the head
+    attention: Callable[[Attention], Sources]  # sources of one layer
+    feed_forward: Callable[[FeedForward | MixtureOfExperts], Sources]  # sources of one layer
+    norms: tuple[str, ...]  # norms of one layer, in the order of `_norm_names`
+    mixer: Callable[[Any], Sources] | None = None  # sources of one layer's mixer other than attention
+    parallel_norms: tuple[str, ...] = ()  # replaces `norms` where two parallel blocks have a norm each
+    positions: Source | None = None  # learned positions
     head: str = "lm_head"
-    turns_neighbours: bool = False  # positions turn neighbours of a head, not elements half a head apart
+    turns_neighbours: bool = False  # rotary pairs are adjacent elements of a head, not elements half a head apart
 
 
 def sources(model: ModelSpec) -> Sources:
-    """By the name of each of our weights the source in theirs. Raises KeyError for a family without a table."""
+    """Our weight name -> source in their weights. Raises KeyError for a family without a table."""
     naming = FAMILIES[model.family]
     out = {"embedding.tokens": Source(f"{naming.tokens}.weight")}
     if naming.positions is not None:
@@ -71,7 +71,7 @@ def sources(model: ModelSpec) -> Sources:
 
 
 def converted(model: ModelSpec, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our weights (or gradients), out of theirs by name."""
+    """Our weights (or gradients) taken from theirs, by name."""
     return {ours: source.take(state[source.name]) for ours, source in sources(model).items()}
 
 
@@ -93,7 +93,7 @@ def _layer(naming: Naming, model: ModelSpec, layer: Layer) -> Sources:
 
 
 def _norm_names(layer: Layer) -> tuple[str, ...]:
-    """Our norms of a layer, in the order in which they are applied."""
+    """Our norms of a layer, in order of application."""
     if layer.output_norms:
         return "attention_output_norm", "feed_forward_output_norm"
     if layer.num_norms == 4:
@@ -102,7 +102,7 @@ def _norm_names(layer: Layer) -> tuple[str, ...]:
 
 
 def _llama(**changes: object) -> Naming:
-    """Most families have Llama's names."""
+    """Llama's module names, which most families share."""
     usual = {"layers": "model.layers", "tokens": "model.embed_tokens", "final_norm": "model.norm",
              "attention": separate, "feed_forward": gated,
              "norms": ("input_layernorm", "post_attention_layernorm")}  # fmt: skip
@@ -166,7 +166,7 @@ FAMILIES: Mapping[str, Naming] = {
         layers="model.decoder.layers", tokens="model.decoder.embed_tokens", final_norm="model.decoder.final_layer_norm",
         attention=partial(separate, output="out_proj"), feed_forward=partial(plain, "fc1", "fc2"),
         norms=("self_attn_layer_norm", "final_layer_norm"),
-        # Position p is in row p + 2 there, the rows before are of no token.
+        # Position p is in their row p + 2. The first two rows belong to no token.
         positions=Source("model.decoder.embed_positions.weight", lambda rows: rows.roll(-2, 0)),
     ),
     "phi3": _llama(attention=joined, feed_forward=gate_above_input),

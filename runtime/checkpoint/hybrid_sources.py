@@ -1,4 +1,4 @@
-"""Where the weights of hybrids are in the models of Hugging Face: mixers, and the blocks beside them."""
+"""Maps the weights of hybrid models to those of transformers: mixers and feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sources import Source, Sources, plain, product, separate
 
 
 def mamba2(mixer: Mamba2, module: str = "mixer") -> Sources:
-    """Gate, x, B, C and steps one below the other."""
+    """Mamba-2: gate, x, B, C and steps stacked by rows."""
     shared = mixer.groups * mixer.state
     convolved = {"x": mixer.inner, "b": shared, "c": shared}
     out = _below(f"{module}.in_proj", {"gate": mixer.inner, **convolved, "step": mixer.heads}, bias=mixer.in_bias)
@@ -30,7 +30,7 @@ def mamba2(mixer: Mamba2, module: str = "mixer") -> Sources:
 
 
 def gated_delta_net(mixer: GatedDeltaNet, module: str = "linear_attn") -> Sources:
-    """By key head its query, its key, the values and the gates of its heads; and their two numbers."""
+    """Gated DeltaNet: per key head its query, key, values and gates, and per value head two scalars."""
     shared = mixer.value_heads // mixer.key_heads
     widths = {"q": mixer.key_head_dim, "k": mixer.key_head_dim, "v": shared * mixer.value_head_dim,
               "gate": shared * mixer.value_head_dim}  # fmt: skip
@@ -42,7 +42,7 @@ def gated_delta_net(mixer: GatedDeltaNet, module: str = "linear_attn") -> Source
 
 
 def _below(theirs: str, widths: Mapping[str, int], *, heads: int = 1, bias: bool = False) -> Sources:
-    """Products one below the other, of each head."""
+    """Projections stacked by rows within each head."""
     out = {}
     for (name, width), end in zip(widths.items(), accumulate(widths.values()), strict=True):
         take = partial(_rows_of_heads, heads, end - width, end)
@@ -57,7 +57,7 @@ def _rows_of_heads(heads: int, first: int, end: int, theirs: Tensor) -> Tensor:
 
 
 def _convolution(theirs: str, widths: Mapping[str, int], *, bias: bool) -> Sources:
-    """Theirs is [channels, 1, kernel]."""
+    """A convolution weight, which they store as [channels, 1, kernel]."""
     out = {}
     for name, source in _below(theirs, widths, bias=bias).items():
         ours = f"{name.removesuffix('_bias')}_conv{'_bias' * name.endswith('_bias')}"
@@ -70,7 +70,7 @@ def _squeezed(source: Source, theirs: Tensor) -> Tensor:
 
 
 def gated_queries(attention: Attention) -> Sources:
-    """Qwen3-Next: by head its query and the gate of its output."""
+    """Qwen3-Next: per head its query and its output gate."""
 
     def take(which: int, theirs: Tensor) -> Tensor:
         return theirs.view(attention.heads, 2, attention.head_dim, *theirs.shape[1:])[:, which].flatten(0, 1)
@@ -82,7 +82,7 @@ def gated_queries(attention: Attention) -> Sources:
 
 
 def blocks_of_nemotron(block: FeedForward | MixtureOfExperts) -> Sources:
-    """Nemotron-H: no gates, in experts neither."""
+    """Nemotron-H: no gates, also in experts."""
     if isinstance(block, FeedForward):
         return plain("mixer.up_proj", "mixer.down_proj", block)
     out = {"router": Source("mixer.gate.weight"), "up": Source("mixer.experts.up_proj"),

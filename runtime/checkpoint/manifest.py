@@ -1,7 +1,7 @@
-"""What a checkpoint folder says of itself: step, run, and a digest of every file. No torch here.
+"""The manifest of a checkpoint folder: step, run, and a digest of every file. No torch here.
 
-A folder `step-00000010` is complete, since it gets its name only after everything in it is on disk; `.partial` in front
-of a name means that a save has not ended. A file that has changed since then shows in its size or digest.
+A folder `step-00000010` is complete, because it gets its name after all its files are on disk. The prefix `.partial`
+marks an unfinished save. Size and digest reveal a file that changed later.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FORMAT_VERSION = "1.0"
 NAME = "manifest.json"
 PARTIAL = ".partial-"
 _BLOCK = 1 << 20
-# What a model is called and where that is from; no weight depends on it.
+# Name and source of a model, which do not affect weights.
 _WORDS = ("name", "family", "source", "assumed", "max_positions", "dropout")
 
 
 class DamagedError(Exception):
-    """A checkpoint that cannot be read, and why."""
+    """Raised for an unreadable checkpoint, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -51,27 +51,27 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself."""
+    """The manifest of a checkpoint."""
 
-    step: int  # how many were done
+    step: int  # number of finished steps
     model: str  # its name, for messages
-    layout_id: str  # under which it was saved
-    data: str  # on which it was saved
-    run: Mapping[str, Any]  # what must be equal to go on (`run_of`)
+    layout_id: str  # layout of the saving run
+    data: str  # data of the saving run
+    run: Mapping[str, Any]  # fields that must be equal on resume (`run_of`)
     files: Mapping[str, File]  # by name in the folder, all but the manifest
 
     def write(self, folder: Path) -> None:
-        """Into `folder`, and on disk when this returns."""
+        """Writes the manifest into `folder` and syncs it to disk."""
         document = {"format_version": FORMAT_VERSION, "kind": "checkpoint", "meshwright": __version__, **asdict(self)}
         with (folder / NAME).open("w", encoding="utf-8") as stream:
             stream.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
             stream.flush()
-            # The rename that follows must not reach the disk before what it promises.
+            # The later rename must not reach the disk before these files.
             os.fsync(stream.fileno())
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Raises DamagedError; InputError for a newer format, which an older one must not stand in for."""
+        """Reads a manifest. Raises DamagedError, and InputError for a newer format, which is not skipped."""
         try:
             document = json.loads((folder / NAME).read_text(encoding="utf-8"))
             version = str(document["format_version"])
@@ -86,7 +86,7 @@ class Manifest:
             raise DamagedError(f"{NAME}: {type(error).__name__}: {error}") from None
 
     def check_file(self, folder: Path, name: str) -> None:
-        """Raises DamagedError if the file is not the one that was saved."""
+        """Raises DamagedError if the file differs from the saved one."""
         expected = self.files[name]
         try:
             size = (folder / name).stat().st_size
@@ -103,17 +103,17 @@ def folder_name(step: int) -> str:
 
 
 def saved_in(folder: Path) -> list[Path]:
-    """The complete checkpoints in `folder`, newest first; none if there is no such folder."""
+    """The complete checkpoints in `folder`, newest first; none if the folder does not exist."""
     return sorted(folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
 
 def check_resumable(folder: Path) -> None:
-    """Raises InputError where a run that is to go on from a checkpoint in `folder` would find none of ours.
+    """Raises InputError if `folder` has files but no checkpoint of ours to resume from.
 
-    An empty folder passes: a job that is always started with `--resume` has nothing there the first time.
+    An empty folder passes, because a job that always starts with `--resume` has no checkpoint the first time.
     """
     if not folder.exists():
-        raise InputError(f"{folder}: no such folder", hint="without `--resume` a run starts anew and makes it")
+        raise InputError(f"{folder}: no such folder", hint="leave out `--resume` to start anew and make the folder")
     if not folder.is_dir():
         raise InputError(f"{folder} is a file, not the folder of a run's checkpoints",
                          hint="give the folder that holds `step-00000100` and the like")  # fmt: skip
@@ -128,7 +128,7 @@ def check_resumable(folder: Path) -> None:
 
 
 def run_of(job: Job) -> dict[str, Any]:
-    """What decides the weights after each step, whatever the layout, as JSON has it."""
+    """The settings that determine the weights after each step under any layout, as JSON."""
     model = {key: value for key, value in spec_to_dict(job.model).items() if key not in _WORDS}
     run: dict[str, Any] = {
         "model": model, "seq_len": job.seq_len, "global_batch": job.global_batch, "optimizer": job.optimizer,
@@ -141,7 +141,7 @@ def run_of(job: Job) -> dict[str, Any]:
 
 
 def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
-    """Raises InputError that names every difference between what was saved and what is to go on."""
+    """Raises InputError that names every difference between the saved run and the resuming run."""
     saved, now = dict(_leaves(manifest.run)), dict(_leaves(run_of(job)))
     fields = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
     if not fields:
@@ -152,7 +152,7 @@ def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     if any(name.startswith("model.") for name in fields):
         what, hint = f"another model ({manifest.model}, not {job.model.name})", "give the plan of that model"
     else:
-        what, hint = "another run", "its steps would not follow from those before; start anew in another folder"
+        what, hint = "another run", "its steps would not continue the saved ones; start anew in another folder"
     if fields == ["seed"]:
         hint = f"`--seed {saved['seed']}`"
     raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(differences), hint=hint)

@@ -1,7 +1,7 @@
-"""When a run saves: training waits until a checkpoint is on disk, or for a copy of the states only.
+"""Saves during training: training waits until a checkpoint is on disk, or only for a copy of the states.
 
-Behind training, a thread writes the copy, with messages of its own: collectives of two threads on one group would meet
-each other's. One save is under way at a time, since the next one needs the memory of the copy.
+In the background a thread writes the copy. It has its own process group, because collectives of two threads on one
+group would mix. At most one save runs at a time, because the next save reuses the memory of the copy.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from .slices import Piece
 
 
 class Saver:
-    """Saves a run's checkpoints; `behind`: while it trains on. What became of a save comes as an event, `checkpoint` or
-    `not_saved`: one that cannot be written costs no training."""
+    """Saves a run's checkpoints. `behind`: while training continues.
+
+    The result of a save is an event, `checkpoint` or `not_saved`. A failed save does not stop training.
+    """
 
     def __init__(self, trainer: Trainer, folder: Path, keep: int, *, behind: bool, timeout_s: float) -> None:
-        """All ranks make one at the same time."""
+        """All ranks must construct it at the same time."""
         self._checkpoints = Checkpoints(trainer, folder, keep)
         self._behind: _Behind | None = None
         if behind:
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-            status = Status(rank=dist.get_rank())  # that of the run says what training does
+            status = Status(rank=dist.get_rank())  # the run's status describes training
             self._behind = _Behind(Checkpoints(trainer, folder, keep, group, status))
 
     def save(self, step: int) -> list[Event]:
-        """After step `step` (1, 2, ...). Raises CommunicationError."""
+        """Saves after step `step` (1, 2, ...). Raises CommunicationError."""
         if self._behind is not None:
             return self._behind.save(step)
         return [_event(step, lambda: self._checkpoints.save(step))]
 
     def finished(self, *, wait: bool = False) -> list[Event]:
-        """What became of a save behind training, once, if it has ended; wait: until it has. Raises CommunicationError.
-        """
+        """The event of a finished background save, once. wait: wait for its end. Raises CommunicationError."""
         return self._behind.finished(wait=wait) if self._behind is not None else []
 
 
@@ -60,7 +61,7 @@ class _Behind:
 
     def save(self, step: int) -> list[Event]:
         started = time.perf_counter()
-        before = self.finished(wait=True)  # one save at a time: its thread reads the copy that is overwritten next
+        before = self.finished(wait=True)  # one save at a time: its thread reads the copy that the next lines overwrite
         copied = self._copy()
         waited_s = time.perf_counter() - started
         self._under_way = step, waited_s, self._thread.submit(self._checkpoints.store, step, copied)
@@ -73,7 +74,7 @@ class _Behind:
         return [{**_event(step, saved.result), "waited_s": waited_s}]
 
     def _copy(self) -> list[Piece]:
-        """The states in host memory that is used again for every save; pinned, where they come from a GPU."""
+        """The states in host memory, which every save reuses. The memory is pinned for states of a GPU."""
         copied = []
         for piece in pieces(self._checkpoints.trainer):
             tensor = piece.tensor
@@ -81,7 +82,7 @@ class _Behind:
                 self._copies[piece.index] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
             to = self._copies[piece.index].copy_(tensor, non_blocking=True)
             copied.append(replace(piece, tensor=to))
-        # The copies above return before they are done; the next step changes what they read.
+        # The copies above are asynchronous, and the next step changes their sources.
         if self._checkpoints.trainer.device.type == "cuda":
             torch.cuda.synchronize(self._checkpoints.trainer.device)
         return copied

@@ -1,7 +1,7 @@
-"""Where the flat buffers of a rank lie in the whole parameters, as torch.distributed.checkpoint wants them: boxes.
+"""Maps the flat buffers of a rank to boxes of whole parameters, as torch.distributed.checkpoint expects.
 
-A rank holds a run of elements of (its tensor-parallel part of) a parameter. As a run is no box, it is cut into the rest
-of a row, whole rows, and the start of a row. So what one layout saved, any other can read.
+A rank holds a run of elements of (its tensor-parallel part of) a parameter. A run is not a box, so it is cut into the
+rest of a row, whole rows, and the start of a row. Any layout can then read a checkpoint of any other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, sizes
 
 
 def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """Elements start..stop of a row-major tensor of `shape`, in order, each box a run of its own."""
+    """Boxes of the elements start..stop of a row-major tensor of `shape`, in order. Each box is one run."""
     if start >= stop:
         return
     if len(shape) == 1:
@@ -50,9 +50,9 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 class Piece:
     """A box of a whole tensor, and the memory of its elements on this rank."""
 
-    name: str  # of the whole tensor: `weights.NAME`, `exp_avg.NAME`, ...
-    shape: tuple[int, ...]  # of the whole tensor
-    offsets: tuple[int, ...]  # where the box starts, by dim
+    name: str  # the whole tensor: `weights.NAME`, `exp_avg.NAME`, ...
+    shape: tuple[int, ...]  # shape of the whole tensor
+    offsets: tuple[int, ...]  # start of the box per dim
     tensor: Tensor  # [sizes of the box], a view of the flat buffer
 
     @property
@@ -65,7 +65,7 @@ class Piece:
 
 
 class SavePieces(DefaultSavePlanner):
-    """Writes pieces; of those that several ranks hold, one writes it."""
+    """Writes pieces. One rank writes a piece that several ranks hold."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -84,7 +84,7 @@ class SavePieces(DefaultSavePlanner):
 
 
 class LoadPieces(DefaultLoadPlanner):
-    """Fills pieces from whatever boxes were saved. Raises ValueError for a tensor that is not there."""
+    """Fills pieces from the saved boxes. Raises ValueError for a missing tensor."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)

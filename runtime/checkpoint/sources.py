@@ -1,4 +1,4 @@
-"""Where the weights of one attention or feed-forward block are in a model of transformers, by their layout there."""
+"""Maps the weights of one attention or feed-forward block to a model of transformers, by its memory layout."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts
 
 @dataclass(frozen=True)
 class Source:
-    """A weight of theirs, and how ours is taken out of it."""
+    """A weight of theirs, and the function that takes ours from it."""
 
-    name: str  # in their state
+    name: str  # in their state dict
     take: Callable[[Tensor], Tensor] = lambda theirs: theirs
 
 
@@ -28,7 +28,7 @@ def norm(ours: str, theirs: str, bias: bool) -> Sources:
 
 
 def product(ours: str, theirs: str, bias: bool, take: Callable[[Tensor], Tensor] = lambda rows: rows) -> Sources:
-    """A weight [out, in] and its bias [out]. take: our rows out of theirs, of both."""
+    """A weight [out, in] and its bias [out]. take: selects our rows from theirs, for both."""
     parts = ((ours, "weight"), (f"{ours}_bias", "bias"))[: 1 + bias]
     return {name: Source(f"{theirs}.{part}", take) for name, part in parts}
 
@@ -38,7 +38,7 @@ def _rows(first: int, number: int) -> Callable[[Tensor], Tensor]:
 
 
 def halved(sources: Sources, attention: Attention, turned: int) -> Sources:
-    """`sources` with the elements of queries and keys that turn in halves."""
+    """`sources` with the rotary elements of queries and keys reordered to halves."""
 
     def moved(take: Callable[[Tensor], Tensor], heads: int, theirs: Tensor) -> Tensor:
         ours = take(theirs)
@@ -53,13 +53,13 @@ def halved(sources: Sources, attention: Attention, turned: int) -> Sources:
 
 
 def _in_halves(turned: int) -> Tensor:
-    """Order of the elements of a head that turn, from neighbours beside each other to halves."""
+    """Permutation of the rotary elements of a head, from adjacent pairs to halves."""
     return torch.arange(turned).view(-1, 2).t().flatten()
 
 
 # ---------------------------------------------------------------------------------------------------- attention
 def separate(attention: Attention, module: str = "self_attn", output: str = "o_proj") -> Sources:
-    """One product each for queries, keys and values."""
+    """Separate projections for queries, keys and values."""
     out: Sources = {}
     for name in "qkv":
         out |= product(name, f"{module}.{name}_proj", attention.qkv_bias)
@@ -72,7 +72,7 @@ def separate(attention: Attention, module: str = "self_attn", output: str = "o_p
 
 
 def joined(attention: Attention) -> Sources:
-    """Phi-3: queries, keys and values one below the other."""
+    """Phi-3: queries, keys and values stacked by rows."""
     q, k = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     out = product("o", "self_attn.o_proj", attention.output_bias)
     for name, first, number in (("q", 0, q), ("k", q, k), ("v", q + k, k)):
@@ -81,7 +81,7 @@ def joined(attention: Attention) -> Sources:
 
 
 def transposed(attention: Attention) -> Sources:
-    """GPT-2: one product [in, 3 x out]."""
+    """GPT-2: one projection [in, 3 x out]."""
     width = attention.heads * attention.head_dim
     out = product("o", "attn.c_proj", attention.output_bias, torch.t)
     for index, name in enumerate("qkv"):
@@ -94,7 +94,7 @@ def _columns(first: int, number: int, theirs: Tensor) -> Tensor:
 
 
 def by_group(attention: Attention, module: str) -> Sources:
-    """Falcon, GPT-NeoX: by group of heads its queries, its key and its value."""
+    """Falcon, GPT-NeoX: per group of heads its queries, key and value."""
     shared = attention.heads // attention.kv_heads
 
     def take(which: slice, theirs: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def by_group(attention: Attention, module: str) -> Sources:
 
 
 def latent(attention: Attention) -> Sources:
-    """DeepSeek: positions turn neighbours; a head has keys and values one below the other."""
+    """DeepSeek: rotary pairs are adjacent; each head has its keys and values stacked by rows."""
     heads, rope, rank = attention.heads, attention.rope_head_dim, attention.kv_lora_rank or 0
     nope = attention.head_dim - rope
 
@@ -140,7 +140,7 @@ def latent(attention: Attention) -> Sources:
 def gated(
     block: FeedForward | MixtureOfExperts, module: str = "mlp", shared: str = "shared_experts", router: str = "gate"
 ) -> Sources:
-    """Three products; of experts gate and input one below the other, [experts, 2 x inner, hidden]."""
+    """Three projections. Experts have gate and input stacked, [experts, 2 x inner, hidden]."""
     if isinstance(block, FeedForward):
         out: Sources = {}
         for name in ("gate", "up", "down"):
@@ -161,7 +161,7 @@ def gated(
 
 
 def gate_above_input(block: FeedForward | MixtureOfExperts) -> Sources:
-    """Phi-3: gate and input one below the other."""
+    """Phi-3: gate and input stacked by rows."""
     if not isinstance(block, FeedForward):
         raise TypeError("Phi-3 has no experts")
     return {"gate": Source("mlp.gate_up_proj.weight", _rows(0, block.inner)),
@@ -170,7 +170,7 @@ def gate_above_input(block: FeedForward | MixtureOfExperts) -> Sources:
 
 
 def alternating(block: FeedForward | MixtureOfExperts) -> Sources:
-    """gpt-oss: gate and input in turn, [experts, hidden, 2 x inner]."""
+    """gpt-oss: gate and input interleaved, [experts, hidden, 2 x inner]."""
     out = {"router": Source("mlp.router.weight"), "router_bias": Source("mlp.router.bias"),
            "down": Source("mlp.experts.down_proj", lambda x: x.transpose(1, 2)),
            "down_bias": Source("mlp.experts.down_proj_bias")}  # fmt: skip
@@ -181,7 +181,7 @@ def alternating(block: FeedForward | MixtureOfExperts) -> Sources:
 
 
 def _experts_rows(which: slice, theirs: Tensor) -> Tensor:
-    """Some outputs of all experts: [experts, in, out] -> [experts, out, in], or [experts, out]."""
+    """Selects outputs of all experts: [experts, in, out] -> [experts, out, in], or [experts, out]."""
     chosen = theirs[..., which]
     return chosen if chosen.dim() == 2 else chosen.transpose(1, 2)
 

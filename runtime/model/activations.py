@@ -1,4 +1,4 @@
-"""Activations of feed-forward blocks, with a gate or without."""
+"""Activations of feed-forward blocks, gated and ungated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT, _ALPHA = 7.0, 1.702
 
 
 def _squared_relu(x: Tensor) -> Tensor:
-    """Nemotron-4 (arXiv 2402.16819); Primer (arXiv 2109.08668)."""
+    """Squared ReLU of Nemotron-4 (arXiv 2402.16819) and Primer (arXiv 2109.08668)."""
     return F.relu(x).square()
 
 
@@ -36,8 +36,10 @@ def gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
 
 
 class _Clamped(torch.autograd.Function):
-    """gpt-oss: (up + 1) times gate sigmoid(1.702 gate), both clamped to 7 (GptOssExperts in transformers). Keeps three
-    tensors, as SwiGLU does."""
+    """gpt-oss: (up + 1) times gate sigmoid(1.702 gate), both clamped to 7 (GptOssExperts in transformers).
+
+    It keeps three tensors, like SwiGLU.
+    """
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
@@ -51,7 +53,7 @@ class _Clamped(torch.autograd.Function):
         gate, up, activated = ctx.saved_tensors
         limited = gate.clamp(max=_LIMIT)
         sigmoid = (_ALPHA * limited).sigmoid_()
-        # In place: step by step there would be seven tensors of this size.
+        # In place, because separate operations would make seven tensors of this size.
         slope = limited.mul_(1 - sigmoid).mul_(_ALPHA).add_(1).mul_(sigmoid)
         del sigmoid
         of_gate = slope.mul_(up.clamp(-_LIMIT, _LIMIT).add_(1)).mul_(grads[0])
@@ -59,7 +61,7 @@ class _Clamped(torch.autograd.Function):
 
 
 class _Gated(torch.autograd.Function):
-    """Keeps gate and up only; the activation of the gate is made again in the backward pass."""
+    """Keeps gate and up only. The backward pass recomputes the activation of the gate."""
 
     @staticmethod
     def forward(ctx: Any, name: str, gate: Tensor, up: Tensor) -> Tensor:
@@ -77,18 +79,18 @@ class _Gated(torch.autograd.Function):
 
 
 def lean_gated(name: str, gate: Tensor, up: Tensor) -> Tensor:
-    """`gated` for an activation that is recomputed."""
+    """`gated` for a recomputed activation."""
     out: Tensor = _Gated.apply(name, gate, up)  # type: ignore[no-untyped-call]
     return out
 
 
 def activated(recompute: Recompute, name: str, *inputs: Tensor) -> Tensor:
-    """The activation of one input, or that of the first times the second."""
+    """The activation of one input, or the activation of the first input times the second."""
     if name == "relu" and len(inputs) == 1:
-        # Its backward pass reads the result, which the next product keeps: made again, it would leave the input, too.
+        # Its backward pass reads the result, which the next product keeps. Recomputation would also keep the input.
         return ACTIVATIONS[name](inputs[0])
     if name == "relu2" and len(inputs) == 1:
-        # Made again from the input, it would leave that beside the result of its ReLU, which the backward pass reads.
+        # Recomputation from the input would keep the input and the ReLU's result, which the backward pass reads.
         return recompute.output("act", torch.square, F.relu(inputs[0]))
     if len(inputs) == 1:
         return recompute.output("act", ACTIVATIONS[name], *inputs)

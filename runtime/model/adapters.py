@@ -1,8 +1,8 @@
-"""LoRA (arXiv 2106.09685): the model's weights are frozen; beside some of its products W x are thin ones that train,
-(alpha / r) B (A x), with A [r, in] and B [out, r].
+"""LoRA (arXiv 2106.09685): frozen weights W, and trained adapters that add (alpha / r) B (A x) to some products W x.
 
-Over tp: of a product split by rows A is on every rank and B split as W is, of one split by columns it is the other way
-round. So A x and B (A x) lie as W x does, and what every rank holds has on each a part of its gradient.
+A is [r, in] and B is [out, r]. Under tp, W split by outputs has a replicated A and a B split like W; W split by inputs
+has a split A and a replicated B. A x and B (A x) are then distributed like W x, and each rank holds a partial gradient
+of the replicated factor.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ...cost_models.specs.workload import Lora
 
 @dataclass(frozen=True)
 class Adapters:
-    """What trains beside frozen weights."""
+    """The adapters that train beside frozen weights."""
 
     rank: int  # r, the width between A and B
     scale: float  # alpha / r
-    targets: frozenset[str]  # products that have one, of q k v o gate up down
+    targets: frozenset[str]  # products with an adapter, among q k v o gate up down
 
     @classmethod
     def of(cls, lora: Lora, alpha: float | None) -> Adapters:
-        """alpha None: the rank (section 4.1 of the paper), so that what they make is not scaled."""
+        """The adapters of a workload. alpha None: the rank (section 4.1 of the paper), which is a scale of 1."""
         return cls(lora.rank, (lora.rank if alpha is None else alpha) / lora.rank, frozenset(lora.targets))
 
     def without(self) -> Adapters:
-        """For a part of the model that is frozen and has none."""
+        """No adapters, for a frozen part of the model."""
         return Adapters(self.rank, self.scale, frozenset())
 
 

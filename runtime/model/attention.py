@@ -33,7 +33,7 @@ class SelfAttention(Block):
                 self.add("gate_bias", [spec.heads * spec.value_head_dim], 0, start=0.0)
         if spec.output_bias:
             self.add("o_bias", [hidden], start=0.0)
-        # One weight per element of a head (Qwen 3, Gemma 3), or of all heads (OLMo 2).
+        # One weight per element of a head (Qwen 3, Gemma 3) or of all heads (OLMo 2).
         self.of_heads = spec.norm_parameters == 2 * spec.head_dim
         self.q_norm = self._norm(widths["q"]) if spec.norm_parameters else None
         self.k_norm = self._norm(widths["k"]) if spec.norm_parameters else None
@@ -55,7 +55,7 @@ class SelfAttention(Block):
             q, k = self._normed(q, k)
         if positions is not None:
             q, k = rotate(q, *positions), rotate(k, *positions)
-        if self.spec.score_scale is not None:  # the core divides by the root
+        if self.spec.score_scale is not None:  # the core divides by the square root
             q = q * (self.spec.score_scale * self.spec.head_dim**0.5)
         out = self._core(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2).flatten(2)
         return self.row(out * torch.sigmoid(gate[0]) if gate else out, "o")
@@ -64,7 +64,7 @@ class SelfAttention(Block):
         return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[b, heads, s, d] each."""
+        """Queries, keys and values, [b, heads, s, d] each."""
         context, sinks, cp = self.context, self.maybe("sinks"), self.context.cp
         scores = Scores(self.spec.window, self.spec.score_softcap)
         length = q.shape[2] * (1 if cp is None else cp.group.size)

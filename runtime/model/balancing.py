@@ -1,14 +1,14 @@
-"""The loss that evens out how many tokens the experts of a layer get (Switch Transformers, arXiv 2101.03961, 2.2).
+"""The load-balancing loss of experts (Switch Transformers, arXiv 2101.03961, 2.2).
 
 Each layer of experts adds coefficient x sum over experts of load x mean score. The load of an expert is the number of
 tokens that chose it over the mean of all experts; it has no gradient. Load and score are those of a micro-batch
 (aux_loss of Megatron Core, moe_utils.py, switch_load_balancing_loss_func) or of each sequence (seq_aux_loss there;
 DeepSeek-V3, arXiv 2412.19437, 2.1.2). The loss of a step is the mean over its sequences.
 
-No activation carries the loss: its gradient depends on the scores of one layer, and joins them in the backward pass of
-that layer. transformers sums loads and scores over all layers before it multiplies them. Stages would have to exchange
-their loads for that, and a layer that leaves out an expert could hide behind another that prefers it. The two losses
-are the same where one layer has experts.
+No activation carries the loss. Its gradient depends on the scores of one layer and is added to them in the backward
+pass of that layer. transformers sums loads and scores over all layers before it multiplies them. Stages would have to
+exchange loads for that, and one layer's imbalance could cancel that of another. The two losses are equal for a single
+layer of experts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..parallel.comm import Group
 
 @dataclass(frozen=True)
 class Balancing:
-    """How much the loss counts, and over which tokens."""
+    """The coefficient of the loss, and the tokens that it covers."""
 
-    per_token: float  # coefficient over the tokens of a step, so that all reductions of gradients can be sums
-    per_sequence: bool  # loads are of single sequences; else of a micro-batch
+    per_token: float  # coefficient divided by the tokens of a step, so that all reductions of gradients are sums
+    per_sequence: bool  # loads are counted per sequence; else per micro-batch
 
     @classmethod
     def of(cls, model: ModelSpec, tokens_per_step: int) -> Balancing | None:
@@ -41,9 +41,11 @@ class Balancing:
     def loss(
         self, spec: MixtureOfExperts, scores: Tensor, chosen: Tensor, num_sequences: int, groups: Sequence[Group]
     ) -> Tensor:
-        """This rank's part of the loss of a layer, out of the scores [n, experts] of its tokens and their experts
-        [n, k]. num_sequences: that the tokens are of, sequence after sequence; groups: whose ranks have other tokens of
-        the same sequences."""
+        """This rank's part of the loss of a layer, from the scores [n, experts] of its tokens and their experts [n, k].
+
+        num_sequences: sequences of the tokens, which are ordered by sequence. groups: the groups whose ranks have other
+        tokens of the same sequences.
+        """
         parts = num_sequences if self.per_sequence else 1
         load = loads(chosen.view(parts, -1), spec.experts, scores.dtype, groups)
         shares = scores if spec.router_scores == "softmax" else scores / scores.sum(-1, keepdim=True)
@@ -51,7 +53,7 @@ class Balancing:
 
 
 def loads(chosen: Tensor, experts: int, dtype: torch.dtype, groups: Sequence[Group]) -> Tensor:
-    """Tokens of each expert over the mean, [parts, experts], out of choices [parts, any] of all ranks of the groups."""
+    """Load of each expert over the mean, [parts, experts], from choices [parts, any] on all ranks of the groups."""
     with torch.no_grad():
         counts = torch.zeros(len(chosen), experts, dtype=dtype, device=chosen.device)
         counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=dtype))
@@ -61,7 +63,7 @@ def loads(chosen: Tensor, experts: int, dtype: torch.dtype, groups: Sequence[Gro
 
 
 class _WithLoss(torch.autograd.Function):
-    """A tensor as it is; in the backward pass a loss gets the gradient 1."""
+    """Identity on a tensor. The backward pass gives a loss the gradient 1."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
@@ -73,6 +75,6 @@ class _WithLoss(torch.autograd.Function):
 
 
 def with_loss(x: Tensor, loss: Tensor) -> Tensor:
-    """`x`, whose backward pass is that of `loss` too (as MoEAuxLossAutoScaler of Megatron Core)."""
+    """`x`, whose backward pass also runs that of `loss` (like MoEAuxLossAutoScaler of Megatron Core)."""
     out: Tensor = _WithLoss.apply(x, loss)  # type: ignore[no-untyped-call]
     return out

@@ -1,4 +1,4 @@
-"""A part of a decoder, on plain tensors: its parameters, how tp ranks split them, and products with them.
+"""A part of a decoder on plain tensors: its parameters, their split over tp ranks, and products with them.
 
 Symbols: b sequences, s tokens of them on this rank's cp part, h hidden; `x` is [b, s/tp, h] between blocks.
 """
@@ -25,24 +25,24 @@ from .dispatch import ExpertGroup
 
 @dataclass(frozen=True)
 class ParamShard:
-    """How this rank's part of a parameter lies in the whole one."""
+    """The position of this rank's part in a whole parameter."""
 
-    shape: tuple[int, ...]  # of the whole parameter
-    firsts: tuple[tuple[int, int], ...] = ()  # (dim, index) where it starts, of each split dim; none: all is here
-    expert: bool = False  # a routed expert's weight, which each tp rank applies to its own tokens
+    shape: tuple[int, ...]  # shape of the whole parameter
+    firsts: tuple[tuple[int, int], ...] = ()  # (dim, first index) per split dim; empty: the whole parameter
+    expert: bool = False  # weight of a routed expert, which each tp rank applies to its own tokens
     start: float | None = None  # initial value of all elements; None: random
-    std: float | None = None  # of random initial values; None: that of the model's weights
+    std: float | None = None  # standard deviation of random initial values; None: the model's
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """What blocks compute beyond their shapes, as the model has it."""
+    """Numerical properties of the model's blocks beyond their shapes."""
 
     norm_epsilon: float = 1e-5  # added to the mean square or variance
     activation: str = "silu"  # its name in ACTIVATIONS
     unit_offset_norms: bool = False  # norms multiply by 1 + weight
-    residual_scale: float = 1.0  # factor of what a block adds to the residual stream
-    latent_scale: float = 1.0  # factor of the scores of latent attention
+    residual_scale: float = 1.0  # factor of a block's output before the residual addition
+    latent_scale: float = 1.0  # factor of the scores in latent attention
 
     @classmethod
     def of(cls, model: ModelSpec) -> Numerics:
@@ -52,31 +52,31 @@ class Numerics:
 
 @dataclass(frozen=True)
 class Context:
-    """What all blocks of a stage share."""
+    """The settings that all blocks of a stage share."""
 
     group: Group  # the tp ranks
-    experts: ExpertGroup  # the ranks that hold one copy of the routed experts
+    experts: ExpertGroup  # the ranks with one copy of the routed experts
     dtype: torch.dtype  # of weights and activations
-    device: torch.device  # of both
+    device: torch.device  # of weights and activations
     numerics: Numerics
-    recompute: Recompute = field(default_factory=Recompute)  # what layers drop and make again
-    fused: bool = False  # torch's own fused kernels, as a GPU has them
+    recompute: Recompute = field(default_factory=Recompute)  # the tensors that layers recompute
+    fused: bool = False  # use torch's fused GPU kernels
     cp: ContextParallel | None = None  # None: every rank has whole sequences
-    adapters: Adapters | None = None  # where only these train; None: weights do
-    in_turn: bool = False  # tokens go to the experts in turn, not to those that the router finds best
-    balancing: Balancing | None = None  # loss of the experts' loads; None: there is none
+    adapters: Adapters | None = None  # None: the weights train
+    in_turn: bool = False  # assign tokens to experts round-robin, not by the router
+    balancing: Balancing | None = None  # balancing loss of experts; None: no loss
 
     def positions(self, seq_len: int) -> Tensor:
-        """Where the tokens of this rank stand in a sequence of `seq_len`."""
+        """Positions of this rank's tokens in a sequence of `seq_len`."""
         return torch.arange(seq_len) if self.cp is None else self.cp.positions(seq_len)
 
     @property
     def sequence_groups(self) -> tuple[Group, ...]:
-        """Groups whose ranks have the other tokens of this one's sequences between blocks."""
+        """Groups whose ranks have the other tokens of this rank's sequences between blocks."""
         return (self.group,) if self.cp is None else (self.group, self.cp.group)
 
     def scatter_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [b, heads, s, d] as `core` takes them."""
+        """Queries, keys and values [b, heads, s, d] in the distribution of `core`."""
         return (q, k, v) if self.cp is None else self.cp.scatter_heads(q, k, v)
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
@@ -88,8 +88,10 @@ class Context:
         return self.core(*self.scatter_heads(q, k, v), attend)
 
     def part(self, size: int, group: Group | None = None) -> tuple[int, int]:
-        """(first, number) of this rank's rows of `size`, out of those of a group (None: its tp ranks); the first ranks
-        take one more where it does not divide."""
+        """(first, number) of this rank's rows among `size` rows split over a group (None: its tp ranks).
+
+        The first ranks take one row more where the split is uneven.
+        """
         group = group or self.group
         base, extra = divmod(size, group.size)
         rank = group.rank
@@ -97,7 +99,7 @@ class Context:
 
 
 class Block(nn.Module):
-    """A module that knows how each of its parameters is split. reads_again: its backward pass needs weights."""
+    """A module with the split of each of its parameters. reads_again: its backward pass needs weights."""
 
     reads_again = True
 
@@ -107,34 +109,38 @@ class Block(nn.Module):
         self.splits: dict[str, ParamShard] = {}
 
     def add(self, name: str, shape: Sequence[int], dim: int | None = None, **how: Any) -> None:
-        """A parameter of the whole `shape`; along `dim` this rank holds its part."""
+        """Adds a parameter of whole `shape`. This rank holds its part along `dim`."""
         self.add_split(name, shape, {} if dim is None else {dim: self.context.group}, **how)
 
     def add_split(
         self, name: str, shape: Sequence[int], over: Mapping[int, Group], *, trains: bool | None = None, **how: Any
     ) -> None:
-        """A parameter of the whole `shape`, of which the ranks of a group each hold a part along its dim. trains: None
-        where all of the model does, or nothing but adapters."""
+        """Adds a parameter of whole `shape`, split over the ranks of groups along their dims.
+
+        trains: None where all weights train, or only adapters.
+        """
         local, firsts = list(shape), []
         for dim, group in over.items():
             first, local[dim] = self.context.part(shape[dim], group)
             firsts.append((dim, first))
         value = torch.empty(local, dtype=self.context.dtype, device=self.context.device)
-        # Given back at once: a rank that shards its weights never holds all of them (sharding.Unit).
+        # The memory is freed at once, because a rank with sharded weights never holds all of them (sharding.Unit).
         value.untyped_storage().resize_(0)
         trains = self.context.adapters is None if trains is None else trains
         self.register_parameter(name, nn.Parameter(value, requires_grad=trains))
         self.splits[name] = ParamShard(tuple(shape), tuple(firsts), **how)
 
     def add_product(self, name: str, shape: Sequence[int], dim: int, target: str) -> None:
-        """A weight [out, in] with the adapter that it has as `target`, if it has one: A is split where the weight's
-        inputs are, B where its outputs are."""
+        """Adds a weight [out, in] and its adapter for `target`, if any.
+
+        A is split like the weight's inputs, B like its outputs.
+        """
         self.add(name, shape, dim)
         adapters = self.context.adapters
         if adapters is None or target not in adapters.targets:
             return
         (outputs, inputs), rank = shape, adapters.rank
-        # B starts at zero, so that nothing changes at first; A as wide as PyTorch's linear layers.
+        # B starts at zero, so that the adapter has no effect at first. A starts like PyTorch's linear layers.
         self.add(of_input(name), [rank, inputs], 1 if dim == 1 else None, trains=True, std=inputs**-0.5)
         self.add(of_output(name), [outputs, rank], 0 if dim == 0 else None, trains=True, start=0.0)
 
@@ -156,7 +162,7 @@ class Block(nn.Module):
         return tp.row(x, self.tensor(name), self.maybe(f"{name}_bias"), self.context.group, beside)
 
     def _widened(self, name: str, thin: Tensor, group: Group | None = None) -> Tensor:
-        """(alpha / r) B of A x [b, s, r]; the narrow one is scaled."""
+        """(alpha / r) B (A x) from A x [b, s, r]. The scale is applied to the narrow A x."""
         if self.context.adapters is None:
             raise RuntimeError(f"{name} has an adapter and the model has none")
         group = None if group is None or group.size == 1 else group
@@ -166,7 +172,7 @@ class Block(nn.Module):
         return self._parameters.get(name)
 
     def tensor(self, name: str) -> Tensor:
-        """A parameter that is there."""
+        """A parameter that must exist."""
         parameter = self._parameters[name]
         if parameter is None:
             raise KeyError(name)

@@ -1,7 +1,7 @@
-"""Causal attention with windows, softcaps and sinks, some queries at a time, in operations of torch.
+"""Causal attention with windows, softcaps and sinks, computed in blocks of queries with torch operations.
 
-As flash attention it keeps queries, keys, values, output and log-sum-exp, and makes the scores again in the backward
-pass. Keys before the window are not looked at. No kernel of torch has all three without being compiled.
+Like flash attention it keeps queries, keys, values, output and log-sum-exp, and recomputes the scores in the backward
+pass. It skips keys before the window. No torch kernel has all three features without compilation.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ELEMENTS = 1 << 21  # scores that exist at a time, of one tensor
+_ELEMENTS = 1 << 21  # scores of one tensor that exist at a time
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What is done to scores before their softmax."""
+    """Changes of scores before their softmax."""
 
-    window: int | None = None  # tokens that a query sees, itself included; None: all before it
+    window: int | None = None  # tokens that a query sees, including itself; None: all before it
     softcap: float | None = None  # c: scores become c tanh(score / c)
 
     def cuts(self, length: int) -> bool:
@@ -30,7 +30,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some queries and the keys that one of them or more sees."""
+    """A block of queries, and the keys that at least one of them sees."""
 
     rows: slice
     columns: slice
@@ -49,7 +49,7 @@ def _parts(q: Tensor, scores: Scores) -> Iterator[_Part]:
 
 
 def _scores(q: Tensor, k: Tensor, part: _Part, how: Scores) -> tuple[Tensor, Tensor | None]:
-    """Of queries [b, g, r, n, d] and keys [b, g, 1, m, d], in float32 or wider, and the tanh of a softcap."""
+    """Scores of queries [b, g, r, n, d] and keys [b, g, 1, m, d] in float32 or wider, and the tanh of a softcap."""
     raw = q @ k.transpose(-1, -2)
     values = raw.to(_wide(q)).mul_(q.shape[-1] ** -0.5)
     tanh = None
@@ -93,7 +93,7 @@ class _Blocked(torch.autograd.Function):
         q, k, v, out, sums, sinks = ctx.saved_tensors
         grouped, keys, values = _grouped(q, k, v)
         grad = grads[0].contiguous().view(out.shape)
-        share = (grad.to(sums.dtype) * out).sum(-1)  # what the softmax takes off each gradient of a score
+        share = (grad.to(sums.dtype) * out).sum(-1)  # the softmax subtracts this from each score gradient
         grad_q = torch.empty_like(grouped)
         grad_k, grad_v = (torch.zeros_like(x, dtype=sums.dtype) for x in (k, v))
         for part in _parts(q, ctx.how):
@@ -116,7 +116,10 @@ class _Blocked(torch.autograd.Function):
 
 
 def blocked(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, how: Scores) -> Tensor:
-    """Attention over what is before: q [b, heads, s, d], k and v [b, heads or fewer, s, d]. sinks [heads]: a score of
-    each head that takes a share of the softmax and gives nothing (arXiv 2309.17453, learned as in gpt-oss)."""
+    """Causal attention: q [b, heads, s, d], k and v [b, heads or fewer, s, d].
+
+    sinks [heads]: a score per head that takes a share of the softmax without a value (arXiv 2309.17453; learned, as in
+    gpt-oss).
+    """
     out: Tensor = _Blocked.apply(q, k, v, sinks, how)  # type: ignore[no-untyped-call]
     return out

@@ -1,9 +1,9 @@
-"""Linear recurrences in chunks, in operations of torch; short convolutions; and sequences in blocks.
+"""Chunked linear recurrences in torch operations, short convolutions, and sequences in blocks.
 
-A head keeps a state of key_dim x value_dim. It forgets by a decay and takes up a product of key and value per token; a
-query reads it. With the delta rule a token first takes from the state what its key gives (arXiv 2412.06464). Tokens of
-a chunk see one another through scores, and what is before the chunk through the state (arXiv 2405.21060, section 6).
-Scans are computed in fp32, or in fp64 if their inputs are.
+A head keeps a state of key_dim x value_dim. Per token the state decays and adds the outer product of key and value; a
+query reads it. With the delta rule a token first subtracts from the state the value of its key (arXiv 2412.06464).
+Tokens of one chunk interact through scores, and with earlier chunks through the state (arXiv 2405.21060, section 6).
+Scans are computed in fp32, or in fp64 for fp64 inputs.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from torch import Tensor
 
 from ..parallel.recompute import whole
 
-# Tokens whose scores and states are there at a time. A block keeps its inputs only.
+# Tokens whose scores and states exist at a time. A block keeps its inputs only.
 BLOCK = 1024
 
 
 def widened(x: Tensor) -> Tensor:
-    """In the dtype of scans."""
+    """Casts a tensor to the dtype of scans."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def by_head(x: Tensor, heads: int = -1, width: int = -1) -> Tensor:
-    """[..., heads x width] -> [..., heads, width]; one of the two may be left out."""
+    """[..., heads x width] -> [..., heads, width]. One of the two sizes may be left out."""
     return x.reshape(*x.shape[:-1], heads, width)
 
 
 def in_blocks(
     step: Callable[..., tuple[Tensor, ...]], state: Sequence[Tensor], inputs: Sequence[Tensor], chunk: int
 ) -> Tensor:
-    """`step` of one block of tokens after another: (inputs of a block [b, n, ...], state) -> output [b, n, ...], state
-    of the next one. Each keeps its inputs and its state only."""
+    """Applies `step` to consecutive blocks of tokens: (inputs of a block [b, n, ...], state) -> output, next state.
+
+    Each block keeps its inputs and its state only. Outputs are [b, n, ...].
+    """
     outs, tokens = [], max(BLOCK // chunk, 1) * chunk
     for block in zip(*(torch.split(x, tokens, dim=1) for x in inputs), strict=True):
         out, *state = whole(step, *block, *state)
@@ -43,8 +45,10 @@ def in_blocks(
 
 
 def convolved(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """SiLU of a causal convolution per channel: x [b, n, channels], weight [channels, kernel]; before: the last
-    kernel - 1 tokens before x. The output, and these tokens of x."""
+    """SiLU of a causal convolution per channel: x [b, n, channels], weight [channels, kernel].
+
+    before: the kernel - 1 tokens before x. Returns the output, and the last kernel - 1 tokens of x.
+    """
     joined = torch.cat([before, x], dim=1)
     length, kernel = x.shape[1], weight.shape[1]
     wide, taps = widened(joined), widened(weight)
@@ -57,12 +61,12 @@ def scan(
 ) -> tuple[Tensor, Tensor]:
     """Output [b, n, heads, value_dim] and the state after it.
 
-    queries, keys [b, n, key_heads, key_dim], each for as many neighbouring heads; values [b, n, heads, value_dim];
-    decay [b, n, heads], the logarithm; state [b, heads, key_dim, value_dim]. write: [b, n, heads] how much of a value
-    replaces what its key gives, None without the delta rule.
+    queries, keys: [b, n, key_heads, key_dim], each shared by consecutive heads. values: [b, n, heads, value_dim].
+    decay: [b, n, heads], logarithmic. state: [b, heads, key_dim, value_dim]. write: [b, n, heads], the fraction of a
+    value that replaces the old value of its key; None without the delta rule.
     """
     (batch, length, heads, _), size = values.shape, min(chunk, values.shape[1])
-    shared = heads // keys.shape[2]  # heads that have the same keys
+    shared = heads // keys.shape[2]  # heads with the same keys
     q, k, v = (_chunks(x, size) for x in (queries, keys, values))
     total = _chunks(decay[..., None], size).squeeze(-1).cumsum(-1)  # [chunks, b heads, Q]
     between = (total[..., :, None] - total[..., None, :]).masked_fill(_future(size, total), -torch.inf).exp()
@@ -84,7 +88,7 @@ def scan(
 
 
 def _passed_on(made: Tensor, forgets: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The state before each chunk and the last one, out of what the chunks add to it."""
+    """The state before each chunk and the final state, from the contributions of the chunks."""
     states = []
     for added, forget in zip(made.unbind(), forgets.unbind(), strict=True):
         states.append(state)
@@ -95,7 +99,7 @@ def _passed_on(made: Tensor, forgets: Tensor, state: Tensor) -> tuple[Tensor, Te
 def _corrected(
     values: Tensor, taken: Tensor, left: Tensor, forgets: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same with the delta rule, and the values less what the state before their chunk has for their keys."""
+    """The same with the delta rule, and the values minus those that the previous state has for their keys."""
     states, fresh = [], []
     for value, take, leave, forget in zip(*(x.unbind() for x in (values, taken, left, forgets)), strict=True):
         states.append(state)
@@ -105,7 +109,7 @@ def _corrected(
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
-    """[b, n, heads, d] -> [chunks, b heads, size, d]; a last chunk that is not full gets tokens that change nothing."""
+    """[b, n, heads, d] -> [chunks, b heads, size, d]. An incomplete last chunk is padded with tokens without effect."""
     missing = -x.shape[1] % size
     padded = F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
     chunks = padded.reshape(len(x), -1, size, *x.shape[2:])
@@ -113,7 +117,7 @@ def _chunks(x: Tensor, size: int) -> Tensor:
 
 
 def _of_heads(x: Tensor, shared: int) -> Tensor:
-    """What a key head has, for each of its heads."""
+    """Repeats a key head's values for each of its heads."""
     return x if shared == 1 else x.repeat_interleave(shared, dim=1)
 
 
@@ -122,7 +126,7 @@ def _future(size: int, like: Tensor) -> Tensor:
 
 
 def _inverse(overlap: Tensor) -> Tensor:
-    """Of 1 plus what is below the diagonal of [..., Q, Q]."""
+    """The inverse of 1 plus the strictly lower triangle of [..., Q, Q]."""
     unit = torch.eye(overlap.shape[-1], dtype=overlap.dtype, device=overlap.device).expand_as(overlap)
     inverse: Tensor = torch.linalg.solve_triangular(overlap, unit, upper=False, unitriangular=True)
     return inverse

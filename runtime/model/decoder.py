@@ -1,4 +1,4 @@
-"""Decoders of the GPT, Llama and DeepSeek families, in chunks as pipeline stages hold them.
+"""Decoders of the GPT, Llama and DeepSeek families, in chunks of pipeline stages.
 
 Shapes are those of the plan's ModelSpec: the element counts equal `cost_models.quantities.params`.
 """
@@ -31,8 +31,10 @@ Run = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]
 
 
 class DecoderLayer(Block):
-    """A block that mixes tokens (attention or another mixer) and a feed-forward block, or one of the two, beside the
-    residual stream; norms of their inputs, their outputs or both. Norms of `attention` are those of a mixer, too."""
+    """A decoder layer: a mixer of tokens (attention or another), a feed-forward block, or one of the two.
+
+    Norms apply to block inputs, block outputs or both. Norms named `attention` are also those of another mixer.
+    """
 
     def __init__(self, context: Context, spec: Layer, hidden: int) -> None:
         super().__init__(context)
@@ -59,7 +61,7 @@ class DecoderLayer(Block):
 
     @property
     def rotates(self) -> bool:
-        """Whether it has heads that turn, where the model has rotary positions."""
+        """Whether the layer uses rotary positions, if the model has them."""
         return self.attention is not None and self.attention.spec.rotary
 
     def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -96,12 +98,12 @@ class DecoderLayer(Block):
 
 
 def plainly(module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Runs a part of the model whose weights are always there."""
+    """Runs a part of the model whose weights are always resident."""
     return function(x)
 
 
 def _sent_away(layer: nn.Module, run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """`run`, the forward pass of a layer; what it saves is sent to the host where the layer's strategy says so."""
+    """`run`, the forward pass of a layer, with activation offload where the layer's strategy has it."""
     offload = layer.context.recompute.offload if isinstance(layer, Block) else None
     if offload is None:
         return run
@@ -114,8 +116,10 @@ def _sent_away(layer: nn.Module, run: Callable[[Tensor], Tensor]) -> Callable[[T
 
 
 def _start(x: Tensor) -> Tensor:
-    """What a frozen embedding has made, as the input of a layer like any other: its backward pass ends in a gradient of
-    its input. That one is for nobody."""
+    """Marks the output of a frozen embedding as requiring a gradient.
+
+    The first layer then has a backward pass like any other, which computes the gradient of its input. It is discarded.
+    """
     x.requires_grad_()
     x.register_post_accumulate_grad_hook(_dropped)  # type: ignore[no-untyped-call]
     return x
@@ -126,7 +130,7 @@ def _dropped(x: Tensor) -> None:
 
 
 class DecoderChunk(nn.Module):
-    """A run of layers of one pipeline stage, with the embedding or the head where the chunk has them.
+    """A run of layers of one pipeline stage, with the embedding or the head where the chunk contains them.
 
     `run` is called for each part with its module, so that sharded weights can be gathered around it.
     """
@@ -135,8 +139,10 @@ class DecoderChunk(nn.Module):
         self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, embedding: Embedding | None = None,
         context_of: Callable[[str], Context] | None = None,
     ) -> None:  # fmt: skip
-        """embedding: that of another chunk on the same device, which head and predictions may share. own: the context
-        of a part, where `context` is not that of all."""
+        """embedding: the embedding in another chunk on this device, which head and predictions may share.
+
+        own: the context of a part, where it differs from `context`.
+        """
         super().__init__()
         self.context, self.spec, self.run = context, spec, plainly
         of = context_of or (lambda part: context)
@@ -154,10 +160,10 @@ class DecoderChunk(nn.Module):
         self._predict(chunk, embedding)
 
     run: Run
-    moves: dict[str, Callable[[Tensor], Tensor]]  # by part: what brings activations into its cut
+    moves: dict[str, Callable[[Tensor], Tensor]]  # part -> function that reshards its input activations
 
     def _predict(self, chunk: Chunk, embedding: Embedding | None) -> None:
-        """Modules beside the head; where no embedding is on this device, with a copy of its table."""
+        """Prediction modules next to the head, with a copy of the token table if this device has no embedding."""
         context, spec = self.context, self.spec
         number = spec.mtp_layers if chunk.head else 0
         kind = spec.kinds[spec.pattern[-1]]
@@ -172,12 +178,14 @@ class DecoderChunk(nn.Module):
 
     @property
     def table(self) -> TokenTable | None:
-        """Where predictions find the embeddings of tokens, on this chunk or another one of the device."""
+        """The token table for predictions, in this chunk or another one of the device."""
         return self._table[0]
 
     def parts(self) -> Iterator[tuple[str, nn.Module]]:
-        """Name and module of embedding, layers, head and predictions: what is gathered and reduced as one. A copy of
-        the embedding has its name, as they are one weight."""
+        """Name and module of embedding, layers, head and predictions, which are gathered and reduced as units.
+
+        A copy of the embedding has the name of the embedding, because they are one weight.
+        """
         table = self.embedding or self.token_copy
         if table is not None:
             yield "embedding", table
@@ -188,7 +196,9 @@ class DecoderChunk(nn.Module):
 
     def forward(self, x: Tensor, *targets: Tensor) -> Tensor:
         """Tokens [b, s] or activations [b, s/tp, h] of this rank -> activations, or the sum of losses at the head.
-        targets: the tokens one further [b, s], and for each prediction those one further still."""
+
+        targets: the tokens shifted by one [b, s], and by one more for each prediction.
+        """
         if self.embedding is not None:
             x = self.run(self.embedding, self.embedding, x)
             x = x if x.requires_grad else _start(x)
@@ -209,7 +219,7 @@ class DecoderChunk(nn.Module):
     def _predicted(
         self, head: Head, module: nn.Module, x: Tensor, tokens: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """A prediction's output and loss, from the output before it and the next tokens."""
+        """Output and loss of a prediction module, from the previous output and the next tokens."""
         table = self.table
         if not isinstance(module, Prediction) or table is None:
             raise TypeError("a prediction needs its module and a table of tokens")
@@ -237,12 +247,12 @@ class DecoderChunk(nn.Module):
         return lambda x: layer(x, positions)
 
     def _whole(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """All of the layer recomputed in the backward pass."""
+        """Runs a layer that is fully recomputed in the backward pass."""
         plain = self._plain(layer)
         return lambda x: whole(plain, x)
 
     def _rotary(self, layer: nn.Module) -> tuple[Tensor, Tensor]:
-        """cos and sin [s, d/2] of this rank's tokens, made once per rotation and share of the tokens."""
+        """cos and sin [s, d/2] of this rank's tokens, computed once per rotation and share of the tokens."""
         if not isinstance(layer, DecoderLayer) or layer.attention is None:
             raise TypeError("not a decoder layer with attention")
         context, rotation = layer.context, Rotation.of(self.spec, layer.attention.spec)

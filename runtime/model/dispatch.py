@@ -1,10 +1,10 @@
-"""Tokens to the ranks that hold their experts, and back.
+"""Sends tokens to the ranks of their experts, and back.
 
-The ranks that share one copy of the experts' states form groups of ep x etp ranks, each of which hold one copy of the
-experts' weights: ep blocks of etp neighbours, each block experts / ep of them in rank order, each rank of a block a
-part of the inner width of every one. Tokens are sent over ep to their block, gathered there over etp, and the parts of
-the results summed on the rank that each token came by, from where they go back (Megatron Core, token_dispatcher.py:
-allgather and all-to-all of MoEAlltoAllTokenDispatcher).
+The ranks with one copy of the experts' states form groups of ep x etp ranks, and each group holds one copy of the
+experts' weights. A group has ep blocks of etp consecutive ranks. Each block has experts / ep experts in rank order, and
+each rank of a block a part of the inner width of each expert. Tokens are sent over ep to their block and gathered over
+etp. The partial results are summed on the rank where each token arrived and sent back (Megatron Core,
+token_dispatcher.py: allgather and all-to-all of MoEAlltoAllTokenDispatcher).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..parallel.comm import Group
 
 @dataclass(frozen=True)
 class ExpertGroup:
-    """The ranks that hold one copy of the routed experts together, as this one meets them."""
+    """The groups of this rank that together hold one copy of the routed experts."""
 
     ep: Group  # ranks with other experts
     etp: Group  # ranks with other parts of the same experts
-    imbalance: float = 1.0  # tokens that arrive here over the mean, where tensors have no values to count
+    imbalance: float = 1.0  # arriving tokens over the mean, for tensors without values
 
     @property
     def size(self) -> int:
@@ -35,7 +35,7 @@ class ExpertGroup:
 
 
 class _AllToAll(torch.autograd.Function):
-    """Rows to the ranks of a group; backward their gradients go the other way."""
+    """All-to-all of rows over a group. The backward pass sends gradients the opposite way."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group, received: Sequence[int], sent: Sequence[int]) -> Tensor:
@@ -48,7 +48,7 @@ class _AllToAll(torch.autograd.Function):
 
 
 class _Combine(torch.autograd.Function):
-    """Keeps the experts' outputs and their weights; torch's index_add would keep the products of the two as well."""
+    """Keeps the experts' outputs and their weights. torch's index_add would also keep the products of the two."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, weights: Tensor, source: Tensor, num_tokens: int) -> Tensor:
@@ -59,13 +59,13 @@ class _Combine(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         out, weights, source = ctx.saved_tensors
         grad = grads[0][source]
-        # Nothing else has kept the experts' outputs: the products that are summed need no tensor of their own.
+        # Nothing else keeps the experts' outputs, so the summed products reuse their memory.
         grad_weights = out.mul_(grad).sum(-1)
         return grad.mul_(weights[:, None]), grad_weights, None, None
 
 
 def combine(out: Tensor, weights: Tensor, source: Tensor, num_tokens: int) -> Tensor:
-    """Experts' outputs [n, h], times their weights [n], summed by token (source [n]) to [num_tokens, h]."""
+    """Sums experts' outputs [n, h] times weights [n] by token (source [n]) to [num_tokens, h]."""
     result: Tensor = _Combine.apply(out, weights, source, num_tokens)  # type: ignore[no-untyped-call]
     return result
 
@@ -76,7 +76,7 @@ def _exchange(x: Tensor, group: Group, received: Sequence[int], sent: Sequence[i
 
 
 class _GatherOverEtp(torch.autograd.Function):
-    """Rows that have arrived at each rank of an etp group -> those of all, in `order`; `inverse` of it leads back."""
+    """Gathers the rows of all ranks of an etp group, in `order`. `inverse` is the inverse permutation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class _GatherOverEtp(torch.autograd.Function):
 
 
 class _ReduceOverEtp(torch.autograd.Function):
-    """The way back of `_GatherOverEtp`: the sums of what the ranks of the group have made of the rows of this one."""
+    """Reverses `_GatherOverEtp`: sums the results that the ranks of the group have for the rows of this rank."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, etp: Group, shares: Sequence[int], order: Tensor, inverse: Tensor) -> Tensor:
@@ -114,8 +114,10 @@ def _summed(rows: Tensor, etp: Group, shares: Sequence[int]) -> Tensor:
 
 
 class Dispatch:
-    """Where the tokens of a micro-batch go. counts[e]: how many of this rank go to expert e, out of all experts;
-    `counts` of the dispatch: how many arrive for each expert of this rank, at all ranks of its etp group."""
+    """The routing of a micro-batch. counts[e]: tokens of this rank for expert e, among all experts.
+
+    `counts` of the dispatch: arriving tokens for each expert of this rank, at all ranks of its etp group.
+    """
 
     def __init__(self, group: ExpertGroup, counts: Sequence[int], tokens: Tensor, *, uniform: bool = False) -> None:
         """uniform: all ranks have the same counts. tokens: any on the device."""
@@ -137,7 +139,7 @@ class Dispatch:
         self._ways = group.etp, shares, order, order.argsort()
 
     def _table(self, counts: Sequence[int], tokens: Tensor) -> list[list[list[int]]]:
-        """[etp rank][ep rank][expert of this rank]: tokens that arrive there from there."""
+        """[etp rank][ep rank][expert of this rank]: tokens that arrive at the etp rank from the ep rank."""
         ep, etp = self.group.ep, self.group.etp
         mine = torch.tensor(counts, device=tokens.device)
         sizes = [self.local] * ep.size
@@ -147,19 +149,19 @@ class Dispatch:
         return table
 
     def _same(self, counts: Sequence[int]) -> list[list[list[int]]]:
-        """`_table` where every rank sends the same."""
+        """`_table` for equal counts on every rank."""
         first = self.group.ep.rank * self.local
         return [[list(counts[first : first + self.local])] * self.group.ep.size] * self.group.etp.size
 
     def there(self, tokens: Tensor) -> Tensor:
-        """Tokens [n, h] by expert, out of all -> those that arrive here, by expert of this rank."""
+        """Tokens [n, h] ordered by expert, over all experts -> arriving tokens, ordered by expert of this rank."""
         if self.group.ep.size > 1:
             tokens = _AllToAll.apply(tokens, self.group.ep, self.received, self.sent)  # type: ignore[no-untyped-call]
         result: Tensor = _GatherOverEtp.apply(tokens, *self._ways)  # type: ignore[no-untyped-call]
         return result
 
     def back(self, out: Tensor) -> Tensor:
-        """The way back of `there`; the parts of a result that the ranks of an etp group have are summed."""
+        """Reverses `there` and sums the partial results of the ranks of an etp group."""
         result: Tensor = _ReduceOverEtp.apply(out, *self._ways)  # type: ignore[no-untyped-call]
         if self.group.ep.size > 1:
             result = _AllToAll.apply(result, self.group.ep, self.sent, self.received)  # type: ignore[no-untyped-call]
@@ -167,7 +169,7 @@ class Dispatch:
 
 
 def _by_expert(table: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Rows that came rank by rank, expert by expert: their indices expert by expert, rank by rank."""
+    """Permutation of rows from (rank, expert) order to (expert, rank) order."""
     width = len(table[0])
     starts = [0, *accumulate(count for row in table for count in row)]
     return torch.cat([

@@ -1,4 +1,4 @@
-"""From tokens to hidden states: the table of tokens, learned positions, and a norm where the model has one."""
+"""The embedding: the table of tokens, learned positions, and an optional norm."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from .norms import Norm
 
 
 class TokenTable(Block):
-    """One row per token, split by rows over tp; by itself the copy that predictions use on a last stage that is not the
-    first one too."""
+    """One row per token, split by rows over tp. Predictions on a separate last stage use a copy of this table."""
 
-    reads_again = False  # a lookup's gradient asks for no row
+    reads_again = False  # the gradient of a lookup needs no row
 
     def __init__(self, context: Context, spec: ModelSpec) -> None:
         super().__init__(context)

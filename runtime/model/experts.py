@@ -1,4 +1,4 @@
-"""The block of routed and shared experts: which tokens go where is decided here, `dispatch` takes them there."""
+"""The block of routed and shared experts. It chooses the experts of each token; `dispatch` sends the tokens."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from .router import route, scored, within_capacity
 
 
 class Experts(Block):
-    """Routed experts; the ranks of an ep group hold a part of them each, those of an etp group a part of every one, and
-    every tp rank routes its own tokens.
+    """Routed experts. An ep rank holds some experts, an etp rank a part of each; a tp rank routes its own tokens.
 
-    Shared experts are one dense block that sees every token.
+    Shared experts are one dense block for all tokens.
     """
 
     def __init__(self, context: Context, spec: MixtureOfExperts, hidden: int) -> None:
@@ -42,7 +41,7 @@ class Experts(Block):
             self.add("shared_gate", [1, hidden])
 
     def _expert(self, name: str, shape: list[int], inner: int) -> None:
-        """`inner`: the dim of an expert's inner width."""
+        """Adds a weight of all experts. `inner`: the dim of an expert's inner width."""
         group = self.context.experts
         self.add_split(name, [self.spec.experts, *shape], {0: group.ep, inner: group.etp}, expert=True)
         if self.spec.expert_bias:
@@ -77,14 +76,14 @@ class Experts(Block):
         return self._through(tokens, weights.flatten()[order], order // self.spec.top_k, counts)
 
     def _capped(self, tokens: Tensor, weights: Tensor, source: Tensor) -> Tensor:
-        """The same with as many tokens for every expert: which ones, and their weights, expert by expert."""
+        """The same with a fixed capacity: the tokens and their weights, ordered by expert."""
         counts = [len(source) // self.spec.experts] * self.spec.experts
         return self._through(tokens, weights, source, counts, uniform=True)
 
     def _through(
         self, tokens: Tensor, weights: Tensor, source: Tensor, counts: Sequence[int], *, uniform: bool = False
     ) -> Tensor:
-        """Tokens `source` to their experts, `counts` of each, and back to where they stood."""
+        """Sends tokens `source` to their experts, `counts` per expert, and returns results in the original order."""
         if self.context.experts.size == 1:
             out = self._apply_experts(tokens[source], counts)
         else:
@@ -93,13 +92,13 @@ class Experts(Block):
         return combine(out, weights, source, len(tokens))
 
     def _apply_experts(self, tokens: Tensor, counts: Sequence[int]) -> Tensor:
-        """Tokens expert by expert of this rank, through their experts."""
+        """Applies this rank's experts to tokens ordered by expert."""
         inner = [grouped.linear(tokens, self.tensor(name), self.maybe(f"{name}_bias"), counts) for name in self.names]
         out = activated(self.context.recompute.inside("moe"), self.context.numerics.activation, *inner)
         return grouped.linear(out, self.tensor("down"), self._down_bias(), counts)
 
     def _counts(self, chosen: Tensor) -> list[int]:
-        """Tokens of each expert; of a tensor without values, as even as they come."""
+        """Tokens per expert; as even as possible for a tensor without values."""
         if isinstance(chosen, FakeTensor):
             base, extra = divmod(chosen.numel(), self.spec.experts)
             return [base + (expert < extra) for expert in range(self.spec.experts)]
@@ -107,7 +106,7 @@ class Experts(Block):
         return counts
 
     def _down_bias(self) -> Tensor | None:
-        """In the columns that this rank has a part of: the sum over etp has all of it, once."""
+        """The bias in this rank's columns and zeros elsewhere, so that the sum over etp contains it once."""
         bias = self.maybe("down_bias")
         if bias is None or self.context.experts.etp.size == 1:
             return bias

@@ -15,7 +15,7 @@ _EPSILON = 1e-6  # added to the squares of queries and keys (Qwen3NextGatedDelta
 
 
 class GatedDeltaNetMixer(MixerBlock):
-    """`write` says how much of a value replaces what the state has at its key, `step` how much the state forgets."""
+    """Gated DeltaNet. `write` is the fraction of a value that replaces the state's value, `step` controls the decay."""
 
     def __init__(self, context: Context, spec: GatedDeltaNet, hidden: int) -> None:
         super().__init__(context)
@@ -57,12 +57,12 @@ class GatedDeltaNetMixer(MixerBlock):
         return self._gated(out, gate), state, *after
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
-        """Each head normed, then gated."""
+        """Norm of each head, then the gate."""
         epsilon = self.context.numerics.norm_epsilon
         normal = out * torch.rsqrt(out.square().mean(-1, keepdim=True) + epsilon) * widened(self.tensor("norm"))
         return (normal.flatten(2) * F.silu(widened(gate))).to(gate.dtype)
 
 
 def _unit(x: Tensor) -> Tensor:
-    """Of length 1 along the last dim."""
+    """Scales vectors to length 1 along the last dim."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPSILON)

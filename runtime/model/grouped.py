@@ -1,7 +1,7 @@
-"""Products of rows that lie expert by expert with a weight of each: [n, in] x [experts, out, in] -> [n, out].
+"""Grouped products of rows ordered by expert with one weight per expert: [n, in] x [experts, out, in] -> [n, out].
 
-One function for all experts: the gradient of all their weights is made once, in place, and no expert's waits for the
-others'. A GPU with a kernel for it takes them in one; elsewhere one product follows the other.
+One function covers all experts, so that the gradient of all weights is computed once, in place. A GPU with a grouped
+kernel runs one kernel; other devices run one product per expert.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..parallel.split_backward import weighed
 
-_MULTIPLE = 8  # elements of bf16 in the 16 bytes at which the kernel wants rows to begin
+_MULTIPLE = 8  # bf16 elements in 16 bytes, the alignment of rows in the kernel
 
 
 class _Product(torch.autograd.Function):
@@ -36,7 +36,7 @@ class _Product(torch.autograd.Function):
 
 
 def _by_rows(x: Tensor, weight: Tensor, counts: Sequence[int]) -> Tensor:
-    """Rows of each expert times its part of `weight` [experts, taken, made]."""
+    """Rows of each expert times its part of `weight` [experts, in, out]."""
     if has_kernel(x, *weight.shape[1:]):
         return F.grouped_mm(x, weight, offs=_ends(x, counts))
     out = x.new_empty(len(x), weight.shape[2])
@@ -45,11 +45,11 @@ def _by_rows(x: Tensor, weight: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 def _of_weights(counts: Sequence[int], x: Tensor, grad: Tensor) -> list[Tensor]:
-    """Zero for experts without rows: their gradient is there too."""
+    """Gradient of the weights, with zeros for experts without rows."""
     if has_kernel(x, grad.shape[1], x.shape[1]):
         gradients = F.grouped_mm(grad.t(), x, offs=_ends(x, counts))
         absent = [expert for expert, number in enumerate(counts) if not number]
-        if absent:  # of which the kernel writes nothing
+        if absent:  # the kernel does not write their gradients
             gradients[absent] = 0.0
         return [gradients]
     gradients = x.new_empty(len(counts), grad.shape[1], x.shape[1])
@@ -67,13 +67,15 @@ def has_kernel(x: Tensor, *widths: int) -> bool:
 
 
 def _ends(x: Tensor, counts: Sequence[int]) -> Tensor:
-    """[experts] where the rows of each end."""
+    """[experts] end index of the rows of each expert."""
     return torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(x.device, non_blocking=True)
 
 
 def multiply(products: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]]) -> None:
-    """Left times right into the third, one expert after the other. It makes no tensor but views: a trace, which has no
-    values, leaves it out."""
+    """Multiplies left by right into the third argument, expert by expert.
+
+    It allocates no tensor, so a memory trace skips it.
+    """
     for left, right, into in products():
         torch.mm(left, right, out=into)
 

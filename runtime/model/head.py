@@ -1,4 +1,4 @@
-"""From hidden states to the loss: final norm, output projection, cross entropy."""
+"""The head: final norm, output projection, cross entropy."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Head(Block):
             self.add("projection_bias", [spec.vocab], 0, start=0.0)
 
     def logits(self, x: Tensor, norm: Norm | None = None) -> Tensor:
-        """[b, s/tp, h] -> [b, s, vocab / tp], without their softcap. norm: in place of the model's final one."""
+        """Logits without softcap: [b, s/tp, h] -> [b, s, vocab / tp]. norm: replaces the model's final norm."""
         norm = norm or self.norm
         x = x if norm is None else norm(x)
-        x = x if self.scale == 1.0 else x * self.scale  # of what is narrower than the logits
+        x = x if self.scale == 1.0 else x * self.scale  # scaled here, where the tensor is narrower than the logits
         tied = self._tied[0]
         weight = self.tensor("projection") if tied is None else tied.tensor("tokens")
         return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, deferrable=False)[0]
 
     def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
-        """Sum of the losses of all tokens, nats."""
+        """Sum of the losses of all tokens, in nats."""
         return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group, self.softcap)

@@ -1,5 +1,6 @@
-"""Initial weights. They depend on the seed and the parameter's name only, never on the layout: every rank draws the
-whole parameter and keeps its part.
+"""Initial weights. They depend on the seed and the parameter's name only, never on the layout.
+
+Every rank draws the whole parameter and keeps its part.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 from .block import ParamShard, named_splits
 from .decoder import DecoderChunk
 
-# ModelSpec has none: `initializer_range` of GPT-2's and Llama's configs in transformers 5.23.
+# ModelSpec has no such field. Source: `initializer_range` of the GPT-2 and Llama configs in transformers 5.23.
 INITIAL_STD = 0.02
 
 
@@ -24,20 +25,20 @@ class InitParam(Protocol):
 
 
 def materialise(chunk: DecoderChunk, seed: int) -> None:
-    """Gives the parameters memory of their own, with their initial weights."""
+    """Allocates the parameters and fills them with their initial weights."""
     for name, parameter, split in named_splits(chunk):
         parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
         init_param(parameter, name, split, seed, tied=chunk.spec.tied_embeddings)
 
 
 def same_weight(name: str, *, tied: bool) -> str:
-    """The name of a weight; tied embeddings have one, on whatever stages they are."""
+    """The name of a weight. Tied embeddings have one name on all stages."""
     return "embedding.tokens" if tied and name == "head.projection" else name
 
 
 @torch.no_grad()
 def init_param(parameter: Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:
-    """Initial weights. A head that is tied but on another stage draws what the embedding draws."""
+    """Draws initial weights. A tied head on another stage draws the weights of the embedding."""
     if split.start is not None:
         parameter.fill_(split.start)
         return

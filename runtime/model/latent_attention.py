@@ -1,8 +1,8 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, keys and values out of latents.
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): projections through latents.
 
-The down projections are on every tp rank, each of which makes the latents of its part of the sequence; the up
-projections are split by heads and gather latents, which are narrower than what they make. Positions turn a part of
-each query head, and one key part that all heads share. Core attention is that of any decoder.
+The down projections are replicated; each tp rank computes the latents of its part of the sequence. The up projections
+are split by heads and gather the latents, which are narrower than their outputs. Rotary positions apply to a part of
+each query head, and to one key part that all heads share. Core attention is that of other decoders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Positions = tuple[Tensor, Tensor] | None
 Heads = tuple[Tensor, Tensor, Tensor]
 
 
-_LATENT_EPSILON = 1e-6  # of the norms of latents, whatever the model's other norms have (DeepseekV3Attention)
+_LATENT_EPSILON = 1e-6  # of the norms of latents, independent of the model's other norms (DeepseekV3Attention)
 
 
 class LatentAttention(Block):
@@ -43,7 +43,7 @@ class LatentAttention(Block):
             self.add_product("q_up", [spec.heads * spec.head_dim, spec.q_lora_rank], 0, "q")
         self._down("kv", self.rank + self.rope, hidden)
         self.kv_norm = Norm(context, self.rank, bias=False, epsilon=_LATENT_EPSILON)
-        # Apart, so that no value keeps the keys alive that it was made beside.
+        # Separate tensors, so that a value does not keep the keys of the same projection alive.
         self.add_product("k_up", [spec.heads * self.nope, self.rank], 0, "k")
         self.add_product("v_up", [spec.heads * spec.value_head_dim, self.rank], 0, "v")
         self.add_product("o", [hidden, spec.heads * spec.value_head_dim], 1, "o")
@@ -65,7 +65,7 @@ class LatentAttention(Block):
         return self.row(out, "o")
 
     def _core(self, positions: Positions, *latents: Tensor) -> Tensor:
-        """Attention of what the latents unfold to; where `mla` is recomputed, they are all that is kept of it."""
+        """Attention over the up-projected latents. Where `mla` is recomputed, only the latents are kept."""
         context, make = self.context, partial(self._heads, positions)
         recompute = context.recompute
         if {"attn", "mla"} <= recompute.modules:
@@ -76,8 +76,10 @@ class LatentAttention(Block):
         return recompute.region("attn", context.attention, *make(*latents))
 
     def _heads(self, positions: Positions, query: Tensor, latent: Tensor, shared: Tensor) -> Heads:
-        """Latents [b, s/tp, rank] of queries, and of keys and values, and the shared part of the keys [b, s/tp, rope]
-        -> queries, keys [b, n, s, d] and values [b, n, s, value dim]."""
+        """Up projection of latents to queries, keys [b, n, s, d] and values [b, n, s, value dim].
+
+        Inputs: latents [b, s/tp, rank] of queries, those of keys and values, and the shared key part [b, s/tp, rope].
+        """
         group, up = self.context.group, "q" if self.q_norm is None else "q_up"
         (q,) = self.columns(query, up)
         k, v = self.columns(latent, "k_up", "v_up")

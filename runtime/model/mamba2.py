@@ -13,7 +13,7 @@ from .norms import rms_norm
 
 
 class Mamba2Mixer(MixerBlock):
-    """x is the value, b the key, c the query of linear attention; `step` says how much the state takes of a token."""
+    """Mamba-2. x is the value, b the key, c the query of linear attention; `step` scales a token's contribution."""
 
     def __init__(self, context: Context, spec: Mamba2, hidden: int) -> None:
         super().__init__(context)
@@ -37,7 +37,7 @@ class Mamba2Mixer(MixerBlock):
         return self.row(self._normed(out) if self.spec.gated_norm else out, "out")
 
     def _for_ranks(self, shared: Tensor) -> Tensor:
-        """B or C [b, s, groups x state], of which several cp ranks have the same group where there are fewer groups."""
+        """B or C [b, s, groups x state]. Several cp ranks share a group where there are fewer groups than ranks."""
         cp, groups = self.context.cp, self.spec.groups // self.context.group.size
         if cp is None or groups % cp.group.size == 0:
             return shared

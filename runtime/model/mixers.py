@@ -1,4 +1,4 @@
-"""Mixers other than attention, by the class of their sizes: a line each."""
+"""Mixers other than attention, by the class of their sizes: one line each."""
 
 from __future__ import annotations
 

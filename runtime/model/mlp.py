@@ -13,7 +13,7 @@ class Mlp(Block):
     """Dense feed-forward block, inner width split over tp; [b, s/tp, h] -> [b, s/tp, h]."""
 
     def __init__(self, context: Context, spec: FeedForward, hidden: int, module: str = "mlp") -> None:
-        """module: the recompute module that drops the whole block."""
+        """module: the recompute module that covers the whole block."""
         super().__init__(context)
         self.module = module
         self.names = ("gate", "up") if spec.gated else ("up",)

@@ -1,7 +1,7 @@
-"""Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2): modules that look further than one token.
+"""Multi-token prediction (DeepSeek-V3, arXiv 2412.19437, section 2.2): modules that predict later tokens.
 
-Module k joins what the model made of a token with the embedding of the k-th token after it, runs one more layer, and
-predicts the token after that one. Embedding and output projection are those of the model.
+Module k combines the hidden state of a token with the embedding of the k-th token after it, runs one more layer, and
+predicts the following token. Embedding and output projection are those of the model.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ...cost_models.specs.model import ModelSpec
 from .block import Block, Context
 from .norms import Norm
 
-# The share of these losses in what is minimised, all modules together: the larger of the two of section 4.2.
+# Weight of these losses in the total loss, over all modules: the larger of the two values in section 4.2.
 PREDICTION_WEIGHT = 0.3
 
 
 class Prediction(Block):
-    """One module, without embedding and projection; [b, s/tp, h] -> [b, s/tp, h]. norm: the one before the head."""
+    """One module without embedding and projection; [b, s/tp, h] -> [b, s/tp, h]. norm: the norm before the head."""
 
     def __init__(self, context: Context, spec: ModelSpec, layer: Block) -> None:
         super().__init__(context)
@@ -30,7 +30,7 @@ class Prediction(Block):
         self.norm = Norm(context, spec.hidden, spec.norm_bias)
 
     def joined(self, x: Tensor, following: Tensor) -> Tensor:
-        """What the layer takes, of what the layers before made of a token, and the embedding of one after it."""
+        """The input of the layer, from the hidden state of a token and the embedding of a later one."""
         both = torch.cat([self.hidden_norm(x), self.token_norm(following)], dim=-1)
-        # At once in a split backward pass: the planner lets no gradient of it wait.
+        # Not deferred in a split backward pass, as in the planner.
         return F.linear(both, self.tensor("projection"))

@@ -1,4 +1,4 @@
-"""RMSNorm and LayerNorm of [..., width], with no more kept for the backward pass than has to be."""
+"""RMSNorm and LayerNorm of [..., width] that keep only the necessary tensors for the backward pass."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 from ..parallel.comm import Group
 from .block import Block, Context
 
-# Before pytorch pull request 153666 (2.9) F.rms_norm is a row of operations that keeps an fp32 copy of its input.
+# Before pytorch pull request 153666 (2.9) F.rms_norm was a sequence of operations that kept an fp32 copy of its input.
 _FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
 
 
 class _RmsNorm(torch.autograd.Function):
-    """Keeps its input and one number per row; torch's on the CPU also keeps the normalised input.
+    """Keeps its input and one number per row. torch's CPU version also keeps the normalised input.
 
-    offset: what is added to the weight, in float32. group: ranks that hold parts of the rows, or None.
+    offset: added to the weight, in float32. group: ranks that hold parts of the rows, or None.
     """
 
     @staticmethod
@@ -31,7 +31,7 @@ class _RmsNorm(torch.autograd.Function):
         ctx.save_for_backward(x, weight, scale)
         ctx.offset, ctx.group, ctx.width = offset, group, width
         normal = wide * scale
-        # Rounded before a plain weight, as Llama's norm is, and behind an offset one, as Gemma's.
+        # Rounded before a plain weight, as in Llama, and after a weight with an offset, as in Gemma.
         return (normal * (weight.to(normal.dtype) + offset)).to(x.dtype) if offset else normal.to(x.dtype) * weight
 
     @staticmethod
@@ -48,14 +48,16 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Over the last dim; weight: for the last dims."""
+    """RMSNorm over the last dim. weight: shape of the last dims."""
     out: Tensor = _RmsNorm.apply(x, weight, epsilon, 0.0, None)  # type: ignore[no-untyped-call]
     return out
 
 
 class Norm(Block):
-    """RMSNorm, or LayerNorm where the model's norms have biases. split: tp ranks hold parts of its rows. epsilon: None
-    for that of the model's other norms."""
+    """RMSNorm, or LayerNorm where the model's norms have biases.
+
+    split: tp ranks hold parts of its rows. epsilon: None for the value of the model's other norms.
+    """
 
     def __init__(
         self, context: Context, width: int, bias: bool, *, split: bool = False, epsilon: float | None = None
@@ -73,7 +75,7 @@ class Norm(Block):
         if bias is not None:
             return F.layer_norm(x, (x.shape[-1],), weight + self.offset if self.offset else weight, bias, epsilon)
         plain = not self.offset and self.group is None
-        if plain and self.context.fused and _FUSED_RMS_NORM:  # one kernel, and it keeps no more
+        if plain and self.context.fused and _FUSED_RMS_NORM:  # one kernel that keeps the same tensors
             return F.rms_norm(x, (x.shape[-1],), weight, epsilon)
         out: Tensor = _RmsNorm.apply(x, weight, epsilon, self.offset, self.group)  # type: ignore[no-untyped-call]
         return out

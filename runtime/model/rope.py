@@ -1,4 +1,4 @@
-"""Rotary positions (arXiv 2104.09864): how fast each pair of a head turns, scaled as the model says, and the turn."""
+"""Rotary positions (arXiv 2104.09864): the scaled frequencies of a model, and the rotation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ...cost_models.specs.model import Attention, ModelSpec, RopeScaling
 
 
 def rotated_width(model: ModelSpec, attention: Attention) -> int:
-    """How many of a head's elements turn: the first ones, or with latents those that all heads share."""
+    """The number of rotary elements of a head: the first ones, or in latent attention those that all heads share."""
     return attention.rope_head_dim if attention.is_mla else int(attention.head_dim * model.partial_rotary_factor)
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """How the heads of a layer turn."""
+    """The rotary parameters of a layer."""
 
-    width: int  # elements of a head that turn
+    width: int  # rotary elements of a head
     theta: float  # base of the frequencies
     scaling: RopeScaling | None  # of the positions
 
@@ -37,7 +37,7 @@ class Rotation:
 
 
 def frequencies(rotation: Rotation) -> Tensor:
-    """Radians per token [width / 2], as transformers has them (5.23, modeling_rope_utils.py), in float64."""
+    """Radians per token [width / 2] in float64, as in transformers (5.23, modeling_rope_utils.py)."""
     width, theta, scaling = rotation.width, rotation.theta, rotation.scaling
     turns = theta ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     if scaling is None:
@@ -50,7 +50,7 @@ def frequencies(rotation: Rotation) -> Tensor:
 
 
 def _llama3(scaling: RopeScaling, turns: Tensor) -> Tensor:
-    """The share of each frequency that stays: all where it turns often within the first length, none where rarely."""
+    """The unscaled share of each frequency: 1 for many turns within the original length, 0 for few."""
     rounds = (scaling.original_max_positions or 0) * turns / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     return ((rounds - low) / (high - low)).clamp(0, 1) if high > low else (rounds >= low).to(turns)
@@ -72,8 +72,10 @@ def _yarn(scaling: RopeScaling, theta: float, width: int) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions, halves as in Hugging Face's Llama: x [b, s, heads, d]; cos, sin [s, w/2]. Of a head the first w
-    turn, the others stay."""
+    """Rotates x [b, s, heads, d] by cos, sin [s, w/2], in halves as in transformers' Llama.
+
+    The first w elements of a head rotate; the others are unchanged.
+    """
     width = 2 * cos.shape[-1]
     if width < x.shape[-1]:
         return torch.cat([rotate(x[..., :width], cos, sin), x[..., width:]], dim=-1)

@@ -1,4 +1,4 @@
-"""Which experts a token goes to and with what weights: softmax or sigmoid scores, all experts or the best groups."""
+"""The router: experts and weights of each token, from softmax or sigmoid scores over all experts or the best groups."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from ...cost_models.specs.model import MixtureOfExperts
 
 
 def scored(spec: MixtureOfExperts, logits: Tensor) -> Tensor:
-    """Scores [n, experts] out of logits, in float32, or float64 if the logits are.
+    """Scores [n, experts] of logits, in float32, or in float64 for float64 logits.
 
-    Softmax: Mixtral (arXiv 2401.04088, 2.1). Sigmoid: DeepSeek-V3 (arXiv 2412.19437, 2.1.2), without the bias that
-    evens out the load there: it starts at zero and stays there.
+    Softmax: Mixtral (arXiv 2401.04088, 2.1). Sigmoid: DeepSeek-V3 (arXiv 2412.19437, 2.1.2), without its load-balancing
+    bias, which stays at its initial value of zero.
     """
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     return logits.to(wide).sigmoid() if spec.router_scores == "sigmoid" else logits.softmax(-1, dtype=wide)
 
 
 def route(spec: MixtureOfExperts, scores: Tensor, *, in_turn: bool = False) -> tuple[Tensor, Tensor]:
-    """The `top_k` experts of each token and their weights, out of scores [n, experts]: [n, k] each, in the order of
-    falling scores.
+    """The `top_k` experts of each token and their weights, from scores [n, experts]: [n, k] each, by falling scores.
 
-    in_turn: token after token gets the next `top_k` experts, so that each expert gets as many; the weights are those of
-    these.
+    in_turn: each token gets the next `top_k` experts round-robin, so that all experts have equal loads. The weights are
+    the scores of these experts.
     """
     with torch.no_grad():
         chosen = _next(spec, scores) if in_turn else _eligible(spec, scores).topk(spec.top_k, dim=-1).indices
@@ -34,12 +33,14 @@ def route(spec: MixtureOfExperts, scores: Tensor, *, in_turn: bool = False) -> t
 
 
 def within_capacity(weights: Tensor, chosen: Tensor, experts: int, capacity: int) -> tuple[Tensor, Tensor]:
-    """The `capacity` tokens of each expert, out of the weights and choices of all [n, k]: of those that chose it the
-    ones with the largest weights; where fewer did, any others. Weights, 0 of the latter, and tokens, expert by expert
-    [experts * capacity] (Megatron Core, moe_utils.py, apply_router_token_dropping by probs, padded).
+    """The `capacity` tokens of each expert, from the weights and choices of all tokens [n, k].
 
-    Equal weights, in fp32, go by position: the same two tokens at the start of a sequence have the same, but for what
-    the order of a sum leaves.
+    An expert takes the tokens with the largest weights among those that chose it. Free places get other tokens with
+    weight 0. Returns weights and tokens ordered by expert [experts * capacity] (Megatron Core, moe_utils.py,
+    apply_router_token_dropping by probs, padded).
+
+    Weights are compared in fp32, and ties are broken by position. Two sequences with the same first tokens have equal
+    weights up to the rounding of sums.
     """
     table = weights.new_zeros(len(weights), experts).scatter(1, chosen, weights).t()
     with torch.no_grad():
@@ -48,14 +49,17 @@ def within_capacity(weights: Tensor, chosen: Tensor, experts: int, capacity: int
 
 
 def _next(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
-    """[n, k] the experts, again and again."""
+    """[n, k] experts, assigned round-robin."""
     places = torch.arange(len(scores) * spec.top_k, device=scores.device)
     return (places % spec.experts).view(-1, spec.top_k)
 
 
 def _eligible(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
-    """Scores, of experts in none of a token's best groups 0. A group is as good as its best expert (DeepSeek-V2, arXiv
-    2405.04434, 2.2.2), with sigmoid scores as its best two together (DeepseekV3TopkRouter in transformers)."""
+    """Scores, with 0 for experts outside a token's best groups.
+
+    The score of a group is that of its best expert (DeepSeek-V2, arXiv 2405.04434, 2.2.2), or for sigmoid scores the
+    sum of its best two (DeepseekV3TopkRouter in transformers).
+    """
     if spec.groups == 1:
         return scores
     grouped = scores.view(*scores.shape[:-1], spec.groups, -1)

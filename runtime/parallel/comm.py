@@ -1,6 +1,6 @@
-"""Collectives by axis: every one says what it is, who takes part, and fails by name.
+"""Collectives by axis. Each one records its name and its ranks, and its errors name both.
 
-A `Group` of one rank communicates nothing, so that callers need no case of their own.
+A `Group` of one rank communicates nothing, so that callers need no special case.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Work = dist.Work
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-# Between two looks at who holds a tensor: asleep, as the thread that is waited for may be on the same core. And until
-# it must be somebody else who does, and nothing waits any more.
+# Seconds between two checks of the references to a tensor, spent asleep because the other thread may share the core.
+# Seconds after which the remaining references must belong to other code, and the wait ends.
 _LOOK_S, _LET_GO_S = 1e-5, 1.0
 
 
 class CommunicationError(RuntimeError):
-    """A collective that did not end: names it, its axis and ranks, and what the back end said."""
+    """Raised for a failed collective, with its name, axis, ranks, and the message of the back end."""
 
 
 def backend_reason(error: RuntimeError) -> str:
-    """What a back end said, in one line: without the place in its source, and without advice that fits every error."""
+    """The message of a back end in one line, without its source location and without generic advice."""
     first = str(error).splitlines()[0]
     return re.sub(r"^\[\S+:\d+\] ", "", first).partition(" This is typically caused")[0]
 
 
 def _holders(tensor: torch.Tensor) -> int:
-    """References to a tensor and to its storage, also those that Python does not see."""
+    """The number of references to a tensor and its storage, including those outside Python."""
     of_tensor: int = tensor._use_count()  # type: ignore[attr-defined]
     return of_tensor + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
@@ -63,10 +63,10 @@ class Group:
 
     @contextmanager
     def _collective(self, what: str, *tensors: torch.Tensor) -> Iterator[None]:
-        """What the back end makes for itself is not this rank's, and it has let go of `tensors` at the end.
+        """Excludes the back end's own buffers from this rank's memory, and waits until it has released `tensors`.
 
-        gloo ends a wait before its own thread has dropped what it worked on, and would free it whenever that thread
-        next gets to run: a buffer that nobody needs any more would count at the peak of a rank or not by chance.
+        gloo ends a wait before its thread has dropped the tensors, and frees them when that thread runs next. An unused
+        buffer would then count at the peak of a rank or not by chance.
         """
         before = [(tensor, _holders(tensor)) for tensor in tensors if tensor.device.type == "cpu"]
         with self._named(what), host.memory():
@@ -76,14 +76,14 @@ class Group:
             time.sleep(_LOOK_S)
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
-        """`tensor` summed over the group, in place."""
+        """Sums `tensor` over the group, in place."""
         if self.size > 1:
             with self._collective("all_reduce", tensor):
                 dist.all_reduce(tensor, op=op, group=self.handle)
         return tensor
 
     def all_gather(self, out: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensors of all ranks one after the other, into `out`: size times as many elements."""
+        """Concatenates the tensors of all ranks into `out`, which has size times as many elements."""
         if self.size == 1:
             return out.copy_(tensor.view(out.shape))
         with self._collective("all_gather", out, tensor):
@@ -91,7 +91,7 @@ class Group:
         return out
 
     def reduce_scatter(self, out: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """This rank's part of the sum over the group, into `out`: 1/size of the elements."""
+        """Writes this rank's part of the sum over the group into `out`: 1/size of the elements."""
         if self.size == 1:
             return out.copy_(tensor.view(out.shape))
         with self._collective("reduce_scatter", out, tensor):
@@ -99,7 +99,7 @@ class Group:
         return out
 
     def all_gather_rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        """The rows of all ranks one after the other, `sizes[i]` of the i-th."""
+        """Concatenates the rows of all ranks, `sizes[i]` rows of rank i."""
         out = tensor.new_empty(sum(sizes), *tensor.shape[1:])
         if len(set(sizes)) == 1:
             return self.all_gather(out, tensor)
@@ -115,7 +115,7 @@ class Group:
         return out
 
     def reduce_scatter_rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        """This rank's rows of the sum over the group, `sizes[i]` for the i-th rank. `tensor` is used up."""
+        """This rank's rows of the sum over the group, `sizes[i]` rows for rank i. `tensor` is overwritten."""
         out = tensor.new_empty(sizes[self.rank], *tensor.shape[1:])
         if len(set(sizes)) == 1:
             return self.reduce_scatter(out, tensor)
@@ -132,7 +132,7 @@ class Group:
     def all_to_all(
         self, out: torch.Tensor, tensor: torch.Tensor, received: Sequence[int], sent: Sequence[int]
     ) -> torch.Tensor:
-        """Rows of `tensor` to every rank in turn (`sent[i]` to the i-th), and theirs into `out` in the same order."""
+        """Sends `sent[i]` rows of `tensor` to rank i, and receives rows of all ranks into `out` in rank order."""
         if self.size == 1:
             return out.copy_(tensor)
         with self._collective("all_to_all", out, tensor):
@@ -140,7 +140,7 @@ class Group:
         return out
 
     def pass_on(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Starts sending `tensor` to the next rank of the group. The result waits for that of the rank before."""
+        """Starts to send `tensor` to the next rank of the group. The result waits for that of the previous rank."""
         out = torch.empty_like(tensor)
         to, source = self.ranks[(self.rank + 1) % self.size], self.ranks[self.rank - 1]
         what = f"send to rank {to} and receive from rank {source}"
@@ -152,16 +152,16 @@ class Group:
             with self._named(what):
                 for work in works:
                     work.wait()
-            both.clear()  # until here the tensor must live
+            both.clear()  # the tensor must live until here
             return out
 
         return arrived
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> tuple[Work, torch.Tensor]:
-        """Starts sending to the global rank `to`. Returns the work and what must live until it is done.
+        """Starts to send to the global rank `to`. Returns the work, and the tensor that must live until it is done.
 
-        gloo never says that a message has left before somebody waits for it. It sends a copy in host memory, so that a
-        rank on CPUs holds no more on its device than one with NCCL.
+        gloo reports a sent message only to a wait. It sends a copy in host memory, so that a rank on CPUs holds no more
+        on its device than one with NCCL.
         """
         tensor = host.copy(tensor, tensor.dtype) if tensor.device.type == "cpu" else tensor.contiguous()
         with self._named(f"send to rank {to}"):
@@ -171,7 +171,7 @@ class Group:
         return work, tensor
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Work:
-        """Starts to fill `tensor` with what the global rank `source` sends."""
+        """Starts to fill `tensor` with the message of the global rank `source`."""
         with self._named(f"receive from rank {source}"):
             work = dist.irecv(tensor, source, group=self.handle, tag=tag)
         if work is None:
@@ -179,7 +179,7 @@ class Group:
         return work
 
     def wait(self, work: Work, what: str) -> None:
-        """Waits for something that was started, under its name."""
+        """Waits for started work, under its name."""
         with self._named(what):
             work.wait()
 

@@ -1,8 +1,8 @@
-"""Context parallelism: the tokens of a sequence are spread over ranks, and core attention brings them together.
+"""Context parallelism: ranks share the tokens of a sequence, and core attention exchanges them.
 
-Ring (arXiv 2310.01889) and all-gather (arXiv 2407.21783, 3.3.2) move keys and values. Causal attention gives later
-tokens more work, so a rank has two chunks out of 2 x cp, the r-th from the start and the r-th from the end (zigzag):
-then every pair of ranks has the same number of scores. Ulysses (arXiv 2309.14509) deals out heads of whole sequences.
+Ring (arXiv 2310.01889) and all-gather (arXiv 2407.21783, 3.3.2) move keys and values. In causal attention later tokens
+have more work, so rank r has two of 2 x cp chunks, the r-th from the start and the r-th from the end (zigzag). Every
+pair of ranks then has the same number of scores. Ulysses (arXiv 2309.14509) scatters heads of whole sequences.
 
 q is [b, heads, s/cp, d]; k and v are [b, heads or fewer, s/cp, d].
 """
@@ -23,20 +23,20 @@ from .comm import Group
 
 # Attention of q over k and v, [b, heads, s, d] each.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-# A rank of the group, and its keys and values (or what is made of them here) side by side: [b, heads, s/cp, d + d].
+# A rank of the group, and its keys and values (or their gradients) concatenated: [b, heads, s/cp, d + d].
 PartialSum = tuple[int, Tensor]
 
 
 @dataclass(frozen=True)
 class ContextParallel:
-    """How a group shares sequences."""
+    """The split of sequences over a group."""
 
     group: Group  # the cp ranks
-    algorithm: str  # of layouts.CP_ALGORITHMS
-    fused: bool = False  # with the kernels of a GPU
+    algorithm: str  # one of layouts.CP_ALGORITHMS
+    fused: bool = False  # use GPU kernels
 
     def positions(self, seq_len: int) -> Tensor:
-        """Where the tokens of this rank stand in their sequence: [s/cp], int64."""
+        """Positions of this rank's tokens in their sequence: [s/cp], int64."""
         rank, size = self.group.rank, self.group.size
         if self.algorithm == "ulysses":
             return torch.arange(rank * seq_len // size, (rank + 1) * seq_len // size)
@@ -44,7 +44,7 @@ class ContextParallel:
         return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
 
     def scatter_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What attention runs on: under ulysses fewer heads of whole sequences, [b, heads/cp, s, d]."""
+        """The inputs of attention: under ulysses fewer heads of whole sequences, [b, heads/cp, s, d]."""
         if self.algorithm != "ulysses":
             return q, k, v
         q, k, v = scatter_heads(1, 2, self.group, q, k, v)
@@ -65,13 +65,15 @@ class ContextParallel:
         return scatter_heads(1, 2, self.group, x)[0]
 
     def _chunk_order(self) -> Tensor:
-        """Chunks of a sequence, as the ranks have them one after another."""
+        """Chunks of a sequence in the order of the ranks."""
         size = self.group.size
         return torch.tensor([chunk for rank in range(size) for chunk in (rank, 2 * size - 1 - rank)])
 
     def core(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
-        """Causal attention of what `scatter_heads` returned, for this rank's queries: [b, heads, s/cp, d]. attend: None
-        for plain attention, the only one under ring and all-gather."""
+        """Causal attention on the result of `scatter_heads`, for this rank's queries: [b, heads, s/cp, d].
+
+        attend: None for plain attention, the only kind under ring and all-gather.
+        """
         if self.algorithm == "ulysses":
             return scatter_heads(2, 1, self.group, (attend or causal)(q, k, v))[0]
         if attend is not None:
@@ -88,20 +90,20 @@ def _in_order(x: Tensor, order: Tensor) -> Tensor:
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention over what is before: [b, heads, s, d] each; fewer key and value heads are shared."""
+    """Causal attention: [b, heads, s, d] each. Queries share fewer key and value heads."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
 class _Route(Protocol):
-    """How keys and values reach the other ranks, and their gradients come back."""
+    """The exchange of keys and values with the other ranks, and of their gradients."""
 
     group: Group
 
     def parts(self, local: Tensor) -> Iterator[PartialSum]:
-        """Keys and values of every rank, this one's first."""
+        """Keys and values of every rank, starting with this rank."""
 
     def back(self, gradients: Iterable[PartialSum]) -> Tensor:
-        """Of gradients for every rank, in the order of `parts`: the sum of all ranks' for this one."""
+        """Sums over all ranks the gradients for this rank. Input: gradients for every rank, in the order of `parts`."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class _Ring:
     group: Group
 
     def parts(self, local: Tensor) -> Iterator[PartialSum]:
-        """Each part goes on to the next rank while attention over it is computed."""
+        """Sends each part to the next rank while attention over it is computed."""
         size, rank, part = self.group.size, self.group.rank, local
         for step in range(size):
             coming = self.group.pass_on(part) if step + 1 < size else None
@@ -138,7 +140,7 @@ class _Ring:
             part = part if coming is None else coming()
 
     def back(self, gradients: Iterable[PartialSum]) -> Tensor:
-        """What was made for a part follows it round the ring, until it is at home."""
+        """Sends the gradients of a part around the ring until they reach its rank."""
         following = iter(gradients)
         _, home = next(following)
         coming = None
@@ -148,19 +150,19 @@ class _Ring:
 
 
 def _seen(rank: int, source: int, length: int) -> tuple[slice, slice]:
-    """Which queries of `rank` see which keys of another rank `source`, of the two chunks of each."""
+    """The queries of `rank` that see keys of another rank `source`, among the two chunks of each."""
     early, late, both = slice(0, length // 2), slice(length // 2, length), slice(0, length)
     return (both, early) if source < rank else (late, both)
 
 
 class _Balanced(torch.autograd.Function):
-    """Attention part by part; keeps what flash attention keeps: this rank's q, k, v, output and log-sum-exp."""
+    """Attention over one part of keys at a time. It keeps this rank's q, k, v, output and log-sum-exp."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel) -> Tensor:
         local, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
         parts = route.parts(local)
-        next(parts)  # sends it on its way before attention over it
+        next(parts)  # starts its transfer before attention over it
         total = flash.Total(*kernel.forward(q, k, v, True))
         for source, part in parts:
             rows, columns = _seen(rank, source, q.shape[2])
@@ -195,7 +197,7 @@ class _Balanced(torch.autograd.Function):
 
 
 class _ScatterHeads(torch.autograd.Function):
-    """Splits one dim of every tensor over the ranks and joins the parts of another; backward the other way round."""
+    """Splits one dim of every tensor over the ranks and joins the parts of another. The backward pass reverses it."""
 
     @staticmethod
     def forward(ctx: Any, split: int, joined: int, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -214,7 +216,7 @@ def scatter_heads(split: int, joined: int, group: Group, *tensors: Tensor) -> tu
 
 
 def _scatter_heads(tensors: Sequence[Tensor], split: int, joined: int, group: Group) -> tuple[Tensor, ...]:
-    """All tensors in one message per rank."""
+    """Exchanges all tensors in one message per rank."""
     parts = [x.chunk(group.size, dim=split) for x in tensors]
     ends = list(accumulate(chunks[0].numel() for chunks in parts))
     sent = tensors[0].new_empty(group.size, ends[-1])

@@ -1,6 +1,6 @@
-"""Host memory: what lives there takes none of the device, though on a CPU both are the same chips.
+"""Host memory. Its tensors take no device memory, although host and device are the same on a CPU.
 
-What is made inside `memory()` is the host's; PeakMemory passes it over.
+Tensors made inside `memory()` belong to the host; PeakMemory ignores them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MEANT: ContextVar[bool] = ContextVar("host memory", default=False)
 
 @contextmanager
 def memory(wanted: bool = True) -> Iterator[None]:
-    """Storages that are made inside are the host's, if `wanted`."""
+    """Context in which new storages belong to the host, if `wanted`."""
     token = _MEANT.set(wanted)
     try:
         yield
@@ -26,12 +26,12 @@ def memory(wanted: bool = True) -> Iterator[None]:
 
 
 def is_meant() -> bool:
-    """Whether a storage that is made now is the host's."""
+    """Whether a new storage belongs to the host."""
     return _MEANT.get()
 
 
 def copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """`tensor` in host memory, pinned where it comes from a GPU."""
+    """`tensor` in host memory, pinned if it comes from a GPU."""
     with memory():
         made = torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=tensor.is_cuda)
         return made.copy_(tensor)

@@ -1,6 +1,6 @@
-"""What each part of the model runs on: the groups of its strategy, and the way to it from the part before.
+"""The groups of each part's strategy, and the resharding from the previous part.
 
-Where all have one layout there is one mesh, and nothing lies between parts.
+If all parts have one layout, there is one mesh and no resharding.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from .strategies import EMBEDDING, parts_of
 
 
 class Parts:
-    """Meshes and contexts by the name of a part (`embedding`, `layers.3`, `head`), as `job.strategy` takes it. Every
-    rank must build it at the same time: all create all groups."""
+    """Meshes and contexts by the name of a part (`embedding`, `layers.3`, `head`; see `job.strategy`).
+
+    All ranks must construct it at the same time, because all ranks create all groups.
+    """
 
     def __init__(self, job: Job, mesh: Mesh, device: torch.device, dtype: torch.dtype, *, fused: bool) -> None:
         self.job = job
@@ -57,12 +59,12 @@ class Parts:
         return Cut(parts_of(layout), layout.micro_batch, self.job.seq_len // parts_of(layout))
 
     def shape_after(self, part: str) -> tuple[int, int, int]:
-        """Of the activations that a part leaves: [micro-batch, tokens, hidden]."""
+        """Shape of the activations after a part: [micro-batch, tokens, hidden]."""
         cut = self._cut(part)
         return cut.sequences, cut.length, self.job.model.hidden
 
     def shapes(self) -> list[tuple[int, int, int]]:
-        """Of what every chunk of the model leaves, and takes a gradient of."""
+        """Shapes of the output of every chunk of the model."""
         out, last = [], EMBEDDING
         for chunk in self.job.chunks:
             last = (self.job.parts_of(chunk) or [last])[-1]
@@ -70,7 +72,7 @@ class Parts:
         return out
 
     def reshardings(self, chunk: Chunk) -> dict[str, Resharding]:
-        """By part of a chunk: the way to it, where the part before it has its sequences cut otherwise."""
+        """Part of a chunk -> resharding before it, where the previous part splits sequences differently."""
         every = [part for other in self.job.chunks for part in self.job.parts_of(other)]
         mine, out = self.job.parts_of(chunk), {}
         for before, after in pairwise(every):

@@ -17,12 +17,12 @@ from .comm import Group
 
 @dataclass(frozen=True)
 class RankCoords:
-    """Where a rank stands: its index along each axis, from 0."""
+    """The index of a rank along each axis, from 0."""
 
-    stage: int  # of pp stages
-    dp: int  # of dp replicas and shards together
-    cp: int  # of cp parts of a sequence
-    tp: int  # of tp parts of a weight
+    stage: int  # among pp stages
+    dp: int  # among dp replicas and shards together
+    cp: int  # among cp parts of a sequence
+    tp: int  # among tp parts of a weight
 
     @classmethod
     def of(cls, rank: int, layout: Layout) -> RankCoords:
@@ -31,13 +31,13 @@ class RankCoords:
 
 
 def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
-    """All groups of every axis, each with ascending ranks: new_group sorts them, and a mesh would not notice.
+    """All groups of every axis, each with ascending ranks, because new_group sorts ranks silently.
 
-    shard: ranks that share one copy of the states (1 without ZeRO), cp ranks included: to the weights, their tokens are
-    more data; replicate: those that hold copies of it;
-    etp, ep: ep x etp ranks hold one copy of the routed experts together, out of those that share the states of one, tp
-    ranks included: etp neighbours a part of every expert that they have, ep of such experts of their own;
-    expert_shard, expert_replicate: as shard and replicate, for routed experts.
+    shard: ranks that share one copy of the states (1 without ZeRO), including cp ranks, whose tokens are more data to
+    the weights. replicate: ranks with copies of it.
+    etp, ep: ep x etp ranks together hold one copy of the routed experts, among those that share its states, including
+    tp ranks. etp consecutive ranks hold parts of the same experts; ep blocks hold different experts.
+    expert_shard, expert_replicate: like shard and replicate, for routed experts.
     """
     tp, cp, pp, etp, copy = layout.tp, layout.cp, layout.pp, layout.etp, layout.ep * layout.etp
     dp = layout.dp * cp
@@ -52,7 +52,7 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     wide = [[at(p, r * shard + s, t) for s in range(shard) for t in range(tp)] for p in stages for r in parts]
     all_data = [[at(p, d, t) for d in range(dp) for t in range(tp)] for p in stages]
     together = wide if layout.zero else all_data
-    # Ranks that hold the same part of the experts, and those that hold one copy of all experts together.
+    # Ranks with the same part of the experts, and ranks that together hold one copy of all experts.
     same = [ranks[first::copy] for ranks in together for first in range(copy)]
     expert_groups = [ranks[first : first + copy] for ranks in together for first in range(0, len(ranks), copy)]
     return {
@@ -65,28 +65,28 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
         "etp": [ranks[first : first + etp] for ranks in expert_groups for first in range(0, copy, etp)],
         "expert_shard": same if layout.zero else [[rank] for rank in range(layout.num_gpus)],
         "expert_replicate": across if layout.zero else same,
-        # With one stage a rank by itself, which has nobody to add up with.
+        # With one stage the group is a single rank, which sums with no other.
         "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
         "world": [list(range(layout.num_gpus))],
     }
 
 
 class ProcessGroupFactory:
-    """Makes process groups, of the same ranks only once. All ranks must ask for the same ones in the same order."""
+    """Makes process groups, one per set of ranks. All ranks must request the same groups in the same order."""
 
     def __init__(self, num_ranks: int, rank: int, status: Status, timeout_s: float) -> None:
         self.rank, self.status = rank, status
-        # A new group does not take the longest wait over from the world's.
+        # A new group does not inherit the timeout of the world group.
         self.wait = timedelta(seconds=timeout_s)
-        # By ranks, not by axis: every communicator takes time to start and memory, and several axes often have the same
-        # ranks. None is the world's, which torch takes by default.
+        # The key is the ranks, not the axis: every communicator takes start-up time and memory, and several axes often
+        # have the same ranks. None is the world group, torch's default.
         self._made: dict[tuple[int, ...], dist.ProcessGroup | None] = {tuple(range(num_ranks)): None}
 
     def group(self, axis: str, all_ranks: Sequence[Sequence[int]]) -> Group | None:
-        """This rank's group out of those along an axis; None where it is in none of them."""
+        """This rank's group among those along an axis; None if it is in none of them."""
         group = None
-        # Also the groups that this rank is not in: new_group is a collective of the whole world, so a rank that left
-        # one out would meet the others in the wrong one. A group of one rank never communicates and needs none.
+        # Groups without this rank are made, too. new_group is a collective of the whole world, and a rank that skipped
+        # one would meet the others in the wrong group. A group of one rank never communicates and needs none.
         for ranks in all_ranks:
             if len(ranks) > 1 and tuple(ranks) not in self._made:
                 self._made[tuple(ranks)] = dist.new_group(list(ranks), timeout=self.wait)
@@ -100,20 +100,20 @@ class Mesh:
     """The groups of one rank."""
 
     rank: int  # in the world, after the plan's rank map
-    coords: RankCoords  # the same by axis
-    groups: dict[str, Group]  # by axis, the names of `rank_lists`
-    edges: dict[tuple[str, int, int], Group]  # by direction of the pass, sending and receiving stage
+    coords: RankCoords  # its indices along the axes
+    groups: dict[str, Group]  # axis (a name of `rank_lists`) -> group
+    edges: dict[tuple[str, int, int], Group]  # (direction of the pass, sending stage, receiving stage) -> group
     factory: ProcessGroupFactory  # for the meshes of other layouts on the same ranks
 
     def __getitem__(self, axis: str) -> Group:
         return self.groups[axis]
 
     def of(self, layout: Layout) -> Mesh:
-        """The mesh of another layout with the same stages; every rank must call it."""
+        """The mesh of another layout with the same stages. All ranks must call it."""
         return replace(self, coords=RankCoords.of(self.rank, layout), groups=_groups(layout, self.factory))
 
     def block(self, size: int, pp: int) -> Group:
-        """`size` neighbouring ranks of a stage; every rank must call it."""
+        """The group of `size` consecutive ranks of a stage. All ranks must call it."""
         world = self.groups["world"].size
         block = self.factory.group("block", [range(first, first + size) for first in range(0, world, size)])
         if block is None or world // pp % size:
@@ -127,7 +127,7 @@ def _groups(layout: Layout, factory: ProcessGroupFactory) -> dict[str, Group]:
 
 
 def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> Mesh:
-    """Creates the process groups; every rank must call it, since all create all groups in one order.
+    """Creates the process groups. All ranks must call it, because all create all groups in one order.
 
     timeout_s: longest wait in a collective.
     """
@@ -141,19 +141,21 @@ def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> M
 def _edges(
     pipelines: list[list[int]], devices: Sequence[int], rank: int, whole: Group, status: Status, wait: timedelta
 ) -> Iterator[tuple[tuple[str, int, int], Group]]:
-    """(direction, sending stage, receiving stage) -> group, for stages that hold chunks next to each other. Gloo tells
-    messages apart by tags and needs one group only."""
-    # Sorted, so that all ranks create them in one order; the turn of a V stays on its stage and needs none.
+    """(direction, sending stage, receiving stage) -> group, for stages with adjacent chunks.
+
+    Gloo distinguishes messages by tags and needs one group only.
+    """
+    # Sorted, so that all ranks create them in one order. The turn of a V stays on its stage and needs no group.
     hops = sorted({hop for hop in pairwise(devices) if hop[0] != hop[1]})
-    # NCCL runs the messages of a group in one order: a stage that sends forward before it receives a gradient, and a
-    # neighbour that does it the other way round, would wait for each other on a common group.
+    # NCCL runs the messages of a group in order. A stage that sends forward before it receives a gradient, and a
+    # neighbour with the opposite order, would deadlock on a common group.
     separate = bool(hops) and dist.get_backend() == "nccl"
     for pipeline in pipelines:
         for direction in ("forward", "backward"):
             for first, second in hops:
                 source, to = (first, second) if direction == "forward" else (second, first)
                 pair = sorted((pipeline[source], pipeline[to]))
-                # Past the factory, which would give both directions of two stages the same group.
+                # Not from the factory, which would return the same group for both directions of two stages.
                 handle = dist.new_group(pair, timeout=wait) if separate else None
                 if rank in pair:
                     group = Group("pp", pair, rank, handle, status) if separate else whole

@@ -1,7 +1,8 @@
-"""Activations in host memory: what layers save for their backward passes is there from the end of the layer's forward
-pass until its backward pass begins. The GPU has that of one layer at a time.
+"""Activation offload: saved tensors of a layer are in host memory between its forward and its backward pass.
 
-Copies are not hidden behind compute (the stack `meshwright` prices them so). Weights and positions stay where they are.
+The GPU holds the saved tensors of one layer at a time.
+
+Copies do not overlap with compute (the stack `meshwright` prices them so). Weights and positions stay on the device.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from . import host
 
 
 class _Piece:
-    """One storage that a layer saved: here while the layer runs, else in host memory. It lives as long as what saved it
-    does."""
+    """One saved storage of a layer: on the device while the layer runs, otherwise in host memory.
+
+    It lives as long as the saved tensor.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         length = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -40,7 +43,7 @@ class _Piece:
 
 
 class _Layer:
-    """What one forward pass of a layer saved. It does not keep it."""
+    """The storages saved by one forward pass of a layer, without strong references."""
 
     def __init__(self) -> None:
         self.pieces: list[weakref.ref[_Piece]] = []
@@ -51,7 +54,7 @@ class _Layer:
 
 
 class _Packed:
-    """What the graph has in place of a saved tensor."""
+    """The placeholder of a saved tensor in the graph."""
 
     def __init__(self, layer: _Layer, piece: _Piece, tensor: Tensor) -> None:
         self.layer, self.piece = layer, piece
@@ -59,12 +62,12 @@ class _Packed:
 
     def tensor(self) -> Tensor:
         if self.piece.here is None:
-            self.layer.move(_Piece.fetch)  # all that the layer saved: its backward pass begins
+            self.layer.move(_Piece.fetch)  # all saved tensors of the layer, whose backward pass begins
         return torch.as_strided(self.piece.fetch(), *self.how)
 
 
 class Offload:
-    """Sends what layers save to the host."""
+    """Sends the saved tensors of layers to the host."""
 
     def __init__(self) -> None:
         self._staying: set[int] = set()
@@ -72,17 +75,17 @@ class Offload:
         self._pieces: dict[tuple[int, torch.dtype], _Piece] = {}
 
     def stays(self, tensors: Iterable[Tensor]) -> None:
-        """These storages are on the device anyway."""
+        """Excludes storages that stay on the device anyway."""
         self._staying.update(address(tensor) for tensor in tensors)
 
     @contextmanager
     def layer(self) -> Iterator[None]:
-        """Around the forward pass of one layer."""
+        """Context around the forward pass of one layer."""
         self._layer = layer = _Layer()
         with torch.autograd.graph.saved_tensors_hooks(self.pack, unpack):
             yield
         self._layer = None
-        # Until here each storage was kept, so that no other one could take its address.
+        # Each storage was kept until here, so that no other one could take its address.
         self._pieces.clear()
         layer.move(_Piece.send)
 
@@ -97,10 +100,10 @@ class Offload:
 
 
 def unpack(packed: Any) -> Any:
-    """The saved tensor, or what else was put in its place."""
+    """The saved tensor, or another object that was saved in its place."""
     return packed.tensor() if isinstance(packed, _Packed) else packed
 
 
 def address(tensor: Tensor) -> int:
-    """Of a tensor's storage, without memory too, which has no data_ptr."""
+    """Key of a tensor's storage, also for storages without memory, which have no data_ptr."""
     return int(tensor.untyped_storage()._cdata)

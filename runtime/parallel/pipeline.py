@@ -1,4 +1,4 @@
-"""Runs the passes of one step on one stage: micro-batches through chunks, activations and gradients between stages."""
+"""Runs the passes of one step on one stage, and sends activations and gradients between stages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .resharding import Resharding
 from .schedules import Action
 
 Batch = Callable[[int], tuple[Tensor, ...]]
-# Messages that a stage has asked for while it computes on another: a sender, and gloo under it, waits to be asked. In
-# 1F1B that is the next one of each direction. The memory model counts them (StackSpec.messages_ahead).
+# Receives posted while a stage computes on another message, because a sender (and gloo) waits for a posted receive. In
+# 1F1B they are the next one of each direction. The memory model counts them (StackSpec.messages_ahead).
 AHEAD = 2
 _NAMES = {"F": "forward pass", "B": "backward pass", "I": "backward pass of the inputs",
           "W": "backward pass of the weights"}  # fmt: skip
 
 
 class _Anchor(torch.autograd.Function):
-    """Holds on to the graph of an output, but not to the output: it has been sent and is not needed here."""
+    """Keeps the graph of an output but not the output, which has been sent and is not needed here."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, slot: list[Tensor]) -> Tensor:
@@ -41,7 +41,7 @@ class _Anchor(torch.autograd.Function):
 
 
 class _Arrival(torch.autograd.Function):
-    """The input of a chunk, which nothing here holds on to: only what saves it for its backward pass."""
+    """The input of a chunk. Only the graph keeps it, for its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, given: Tensor, gradient: list[Tensor]) -> Tensor:
@@ -56,8 +56,10 @@ class _Arrival(torch.autograd.Function):
 
 @dataclass
 class _Flight:
-    """A forward pass that waits for its backward pass. gradient: where that leaves the one of its input; None on the
-    first chunk."""
+    """A forward pass that waits for its backward pass.
+
+    gradient: the slot for the gradient of its input; None on the first chunk.
+    """
 
     gradient: list[Tensor] | None
     root: Tensor
@@ -65,7 +67,7 @@ class _Flight:
 
 
 class _Message(NamedTuple):
-    """What a pass of this stage needs of another: `chunk` of the model sends it."""
+    """A message that a pass of this stage needs. `chunk` of the model sends it."""
 
     direction: str
     chunk: int
@@ -73,7 +75,7 @@ class _Message(NamedTuple):
 
 
 class _Posted(NamedTuple):
-    """A message that was asked for, and the buffer that it fills."""
+    """A posted receive and its buffer."""
 
     message: _Message
     group: Group
@@ -82,9 +84,11 @@ class _Posted(NamedTuple):
 
 
 class Pipeline:
-    """One stage and its chunks. devices: the stage of every chunk of the model; `shapes`: of the activations that each
-    of these leaves, [micro batch, seq / (cp x tp), hidden]; arrivals: by chunk of this stage, what brings the
-    activations that arrive into the cut of its first layer."""
+    """One stage and its chunks.
+
+    devices: the stage of every chunk of the model. shapes: the output shape of every chunk, [micro batch,
+    seq / (cp x tp), hidden]. arrivals: chunk of this stage -> resharding of arriving activations for its first layer.
+    """
 
     def __init__(
         self, mesh: Mesh, chunks: Sequence[DecoderChunk], devices: Sequence[int], actions: Sequence[Action],
@@ -97,8 +101,8 @@ class Pipeline:
         self.numbers = [number for number, device in enumerate(devices) if device == mesh.coords.stage]
         self._flights: dict[tuple[int, int], _Flight] = {}
         self._late: dict[tuple[int, int], split_backward.Late] = {}
-        self._here: dict[_Message, Tensor] = {}  # between two chunks of this stage
-        self._sending: list[tuple[Work, Tensor]] = []  # each with what must live until it has left
+        self._here: dict[_Message, Tensor] = {}  # messages between two chunks of this stage
+        self._sending: list[tuple[Work, Tensor]] = []  # each with the tensor that must live until it is sent
         self._posted: deque[_Posted] = deque()
         self._to_post: Iterator[_Message] = iter(())
 
@@ -108,9 +112,9 @@ class Pipeline:
         return any(action.kind == "W" for action in self.actions)
 
     def run(self, batch: Batch) -> Tensor:
-        """All passes of a step. Returns this rank's part of the mean loss per token: 0 where the head is not."""
+        """Runs all passes of a step. Returns this rank's part of the mean loss per token: 0 without the head."""
         context = self.chunks[0].context
-        # In float64: losses of many micro-batches and ranks are added up, and a check compares them to 12 digits.
+        # In float64, because losses of many micro-batches and ranks are summed and a check compares them to 12 digits.
         total = torch.zeros((), dtype=torch.float64, device=context.device)
         self._to_post = self._messages()
         self._post_receives(AHEAD)
@@ -124,9 +128,9 @@ class Pipeline:
                     split_backward.make(self._taken(self._late, action))
                 else:
                     self._backward(action)
-        # Only here: a stage that waited after each send would stop until its neighbour asks for the message. No barrier
-        # is needed between steps, as messages keep the stages in order; but the next step has the same tags, so what
-        # was sent has to be gone.
+        # Wait only here: a stage that waited after each send would stop until its neighbour posts the receive. Messages
+        # keep the stages in order, so no barrier is needed between steps. All sends must be complete, because the next
+        # step uses the same tags.
         for work, _ in self._sending:
             self.mesh["pp"].wait(work, "send")
         self._sending.clear()
@@ -151,9 +155,9 @@ class Pipeline:
             anchor = torch.zeros((), requires_grad=True, device=chunk.context.device)
             tokens = _Arrival.apply(anchor, self._arrived(action), gradient)  # type: ignore[no-untyped-call]
         out = chunk(tokens, *targets)
-        del tokens  # only the graph keeps what arrived, if it does
+        del tokens  # only the graph keeps the arrived tensor, if it needs it
         if chunk.head is not None:
-            loss = out / self.tokens_per_step  # of the whole batch: all reductions of gradients can then be sums
+            loss = out / self.tokens_per_step  # tokens of the whole batch, so that all reductions of gradients are sums
             self._flights[action[1:]] = _Flight(gradient, loss)
             mean: Tensor = loss.detach().double()
             return mean
@@ -164,14 +168,14 @@ class Pipeline:
         return 0.0
 
     def _arrived(self, action: Action) -> Tensor:
-        """The input of a chunk: resharded before it is kept, so that nothing is kept twice."""
+        """The input of a chunk. It is resharded before it is kept, so that only one copy is kept."""
         given, resharding = self._receive(action), self.arrivals.get(action.chunk)
         return given if resharding is None else resharding.there(given)
 
     def _backward(self, action: Action) -> None:
         flight: _Flight = self._taken(self._flights, action)
-        # The gradient travels past autograd: the root of the graph is a scalar, whose backward pass takes it out of the
-        # slot. So nothing here holds on to it once it is used.
+        # The gradient bypasses autograd: the root of the graph is a scalar, whose backward pass takes the gradient from
+        # the slot. No reference to it remains after use.
         if self.chunks[action.chunk].head is None:
             flight.slot.append(self._receive(action))
         root, gradient = flight.root, flight.gradient
@@ -186,12 +190,12 @@ class Pipeline:
             self._send(grad_input, "backward", action)
 
     def _before(self, action: Action) -> _Message:
-        """What a pass takes from the chunk before or behind its own."""
+        """The tensor that a pass takes from the previous or next chunk."""
         direction, step = ("forward", -1) if action.kind == "F" else ("backward", 1)
         return _Message(direction, self.numbers[action.chunk] + step, action.micro_batch)
 
     def _messages(self) -> Iterator[_Message]:
-        """What this stage needs of others in a step, in the order of its passes."""
+        """The messages that this stage needs in a step, in the order of its passes."""
         for action in self.actions:
             chunk = self.chunks[action.chunk]
             if action.kind == "W" or (chunk.embedding if action.kind == "F" else chunk.head) is not None:
@@ -201,7 +205,7 @@ class Pipeline:
                 yield message
 
     def _tag(self, message: _Message) -> int:
-        """Tells the messages between two stages apart."""
+        """A tag that is unique among the messages between two stages."""
         return (message.chunk * self.num_micro_batches + message.micro_batch) * 2 + (message.direction == "backward")
 
     def _send(self, tensor: Tensor, direction: str, action: Action) -> None:
@@ -210,7 +214,7 @@ class Pipeline:
         if to == self.mesh.coords.stage:
             self._here[message] = tensor
             return
-        # What has arrived need not be kept.
+        # Arrived messages are removed.
         self._sending = [sending for sending in self._sending if not sending[0].is_completed()]
         edge = self.mesh.edges[direction, self.mesh.coords.stage, to]
         self._sending.append(edge.send(tensor, pp.ranks[to], self._tag(message)))
@@ -219,17 +223,17 @@ class Pipeline:
         message = self._before(action)
         if self.devices[message.chunk] == self.mesh.coords.stage:
             return self._here.pop(message)
-        self._post_receives(AHEAD + 1)  # the one that is needed now is posted already; AHEAD remain while this computes
+        self._post_receives(AHEAD + 1)  # the needed one is posted already; AHEAD remain during this pass
         posted = self._posted.popleft()
-        # Receives are posted in the order of the passes. A mismatch is an error of this file, and reading the wrong
-        # activations would train on without a word.
+        # Receives are posted in the order of the passes. A mismatch is a bug of this file; training on the wrong
+        # activations would go unnoticed.
         if posted.message != message:
             raise RuntimeError(f"this stage asked for {posted.message} where its next pass needs {message}")
         posted.group.wait(posted.work, f"receive from rank {self.mesh['pp'].ranks[self.devices[message.chunk]]}")
         return posted.into
 
     def _post_receives(self, number: int) -> None:
-        """Asks for the next messages, `number` of them."""
+        """Posts receives until `number` of them are open."""
         context, pp = self.chunks[0].context, self.mesh["pp"]
         for message in islice(self._to_post, number - len(self._posted)):
             source = self.devices[message.chunk]

@@ -1,8 +1,9 @@
 """Recomputation in the backward pass: whole layers, core attention, expert blocks, outputs of norms, activations and
 the up projections of latent attention.
 
-Whole regions run under torch's checkpoint. A norm or activation output is also the input that the next product saves;
-checkpointing the two together would redo the product. So its saved copies are replaced by the recipe to make it again.
+Whole regions run under torch's checkpoint. The output of a norm or activation is also the saved input of the next
+product, and a checkpoint of both would recompute the product. Its saved copies are therefore replaced by a recipe that
+recomputes it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ _Result = TypeVar("_Result", Tensor, tuple[Tensor, ...])
 
 
 class _Recipe:
-    """How to make tensors again; made once for all that saved them, freed with the last of them. inputs: as they were
-    packed, since they may be made by recipes too."""
+    """A recipe that recomputes tensors once for all their uses and frees them with the last use.
+
+    inputs: in packed form, because other recipes may recompute them.
+    """
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Any, ...]) -> None:
         self.function, self.inputs = function, inputs
@@ -43,8 +46,10 @@ class _Recipe:
 
 
 class Recompute:
-    """What a layer drops: `modules` out of layouts.MODULES (attn, norm, act, moe, ...), or everything (`entire`).
-    offload: where the rest goes to, if it does not stay."""
+    """The recomputed part of a layer: `modules` of layouts.MODULES (attn, norm, act, moe, ...), or all (`entire`).
+
+    offload: the offload of the saved tensors; None: they stay on the device.
+    """
 
     def __init__(
         self, modules: tuple[str, ...] = (), *, entire: bool = False, offload: Offload | None = None
@@ -53,25 +58,25 @@ class Recompute:
         self._recipes: dict[int, tuple[Tensor, _Recipe, int]] = {}
 
     def region(self, module: str, function: Function, *inputs: Tensor) -> Tensor:
-        """`function(*inputs)`; where `module` is dropped, only inputs and output are kept."""
+        """`function(*inputs)`. If `module` is recomputed, only inputs and output are kept."""
         if module not in self.modules:
             return function(*inputs)
         return whole(function, *inputs)
 
     def inside(self, module: str) -> Recompute:
-        """What the parts of a region drop: nothing more where `module` is dropped, as nothing is kept there anyway."""
+        """The recomputation inside a region: none if `module` is recomputed, because nothing is kept there."""
         return Recompute() if module in self.modules else self
 
     def output(self, module: str, function: Function, *inputs: Tensor) -> Tensor:
-        """`function(*inputs)`; where `module` is dropped, what saves the output saves how to make it instead."""
+        """`function(*inputs)`. If `module` is recomputed, users of the output save its recipe."""
         return self.outputs(module, lambda *tensors: (function(*tensors),), *inputs)[0]
 
     def outputs(self, module: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The same of several outputs, which are made again together."""
+        """The same for several outputs, which are recomputed together."""
         outputs = function(*inputs)
         if module in self.modules:
             recipe = _Recipe(function, tuple(map(self._pack, inputs)))
-            # Each tensor is kept until the layer ends, so that no other one can take its address.
+            # Each tensor is kept until the layer ends, so that no other tensor can take its address.
             self._recipes.update({address(out): (out, recipe, index) for index, out in enumerate(outputs)})
         return outputs
 
@@ -103,6 +108,6 @@ def _unpack(packed: Any) -> Tensor:
 
 
 def whole(function: Callable[..., _Result], *inputs: Tensor) -> _Result:
-    """`function(*inputs)`, one tensor or several, keeping the inputs only. Nothing in a layer draws random numbers."""
+    """`function(*inputs)`, one tensor or several, with only the inputs kept. Layers draw no random numbers."""
     result: _Result = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return result

@@ -1,8 +1,8 @@
-"""Between layers that cut their sequences differently: every rank sends what others have to hold from then on.
+"""Resharding between layers that split sequences differently.
 
-The ranks of a stage share the sequences of a micro-batch. Cut into a parts, rank i holds part i mod a of the i // a-th
-of G / a equal runs of sequences, whether tensor or context parallelism cut them. From a to b, blocks of lcm(a, b)
-neighbouring ranks exchange all that they hold in one all-to-all; backward the gradients go the other way.
+The G ranks of a stage share the sequences of a micro-batch. With a parts per sequence, rank i holds part i mod a of the
+(i // a)-th of G / a equal runs of sequences, under tensor and context parallelism alike. From a to b parts, blocks of
+lcm(a, b) consecutive ranks exchange their tensors in one all-to-all. The backward pass reverses it for gradients.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Box = tuple[slice, slice]  # sequences, tokens
 
 @dataclass(frozen=True)
 class Cut:
-    """What a rank holds under a strategy."""
+    """The share of a rank under a strategy."""
 
-    parts: int  # that each sequence is cut into
-    sequences: int  # that a rank has a part of: a micro-batch
+    parts: int  # parts of each sequence
+    sequences: int  # sequences of a rank: a micro-batch
     length: int  # tokens of a part
 
     def box(self, rank: int) -> Box:
@@ -36,23 +36,23 @@ class Cut:
 
 
 def _common(first: slice, second: slice, origin: slice) -> slice:
-    """What two ranges share, counted from the start of `origin`; may be empty."""
+    """The intersection of two ranges, relative to the start of `origin`; may be empty."""
     start = max(first.start, second.start)
     return slice(start - origin.start, max(min(first.stop, second.stop), start) - origin.start)
 
 
 def _pieces(mine: Box, others: Sequence[Box]) -> list[Box]:
-    """Of a tensor that holds `mine`: what belongs into each of `others`."""
+    """The parts of a tensor with box `mine` that belong to each of `others`."""
     return [(_common(mine[0], other[0], mine[0]), _common(mine[1], other[1], mine[1])) for other in others]
 
 
 def block_size(before: int, after: int) -> int:
-    """Neighbouring ranks that exchange among themselves, from `before` to `after` parts."""
+    """The number of consecutive ranks that exchange, from `before` to `after` parts."""
     return lcm(before, after)
 
 
 class Resharding:
-    """The way from one cut to another for the ranks of a block; `width`: of an activation."""
+    """The resharding from one split to another for the ranks of a block. `width`: of an activation."""
 
     def __init__(self, block: Group, before: Cut, after: Cut, width: int) -> None:
         self.block, self.width = block, width
@@ -61,11 +61,11 @@ class Resharding:
         self.pieces = [_pieces(old[block.rank], new), _pieces(new[block.rank], old)]
 
     def there(self, x: Tensor) -> Tensor:
-        """Activations as the layer before left them -> as the layer after takes them, [sequences, tokens, width]."""
+        """Activations in the previous layer's split -> in the next layer's split, [sequences, tokens, width]."""
         return self._moved(x, 0)
 
     def back(self, x: Tensor) -> Tensor:
-        """The way back, of gradients."""
+        """Reverses the resharding, for gradients."""
         return self._moved(x, 1)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a stage does when: its row of the schedule that the cost models simulate. No torch here."""
+"""The order of a stage's passes: its row of the schedule that the cost models simulate. No torch here."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ _KINDS: dict[int, Kind] = {F: "F", B: "B", I: "I", W: "W"}
 
 
 class Action(NamedTuple):
-    """A forward (`F`) or whole backward (`B`) pass, or the gradients of the inputs (`I`) or weights (`W`) alone, of a
-    chunk of this stage (0, 1, ... in the order of the model) for one micro-batch."""
+    """A pass of a chunk of this stage for one micro-batch.
 
-    kind: Kind  # which pass
-    chunk: int  # of this stage, from 0, in the order of the model
-    micro_batch: int  # of the step, from 0
+    Kinds: forward (`F`), whole backward (`B`), gradients of the inputs (`I`), gradients of the weights (`W`).
+    """
+
+    kind: Kind  # kind of pass
+    chunk: int  # in this stage, from 0, in the order of the model
+    micro_batch: int  # in the step, from 0
 
 
 def actions(schedule: Schedule, stage: int) -> list[Action]:
-    """The passes of `stage` in order. The two passes of an overlapped pair come one after the other."""
+    """The passes of `stage` in order. The two passes of an overlapped pair are consecutive."""
     row = slice(int(schedule.first[stage]), int(schedule.first[stage + 1]))
     mine = [chunk for chunk, device in enumerate(schedule.device.tolist()) if device == stage]
     local = {chunk: index for index, chunk in enumerate(mine)}
@@ -37,9 +39,9 @@ def actions(schedule: Schedule, stage: int) -> list[Action]:
 
 
 def custom_order(source: str, job: Job) -> Schedule:
-    """Another order for the stages of a job: one that the simulator knows by name, or a file in CSV.
+    """A custom order for the stages of a job: a name known to the simulator, or a CSV file.
 
-    Raises InputError where it holds other chunks, stages or micro-batches than the job, or cannot end.
+    Raises InputError if its chunks, stages or micro-batches differ from those of the job, or if it deadlocks.
     """
     layout, m, devices = job.layout, job.num_micro_batches, job.devices
     if source in ORDERS:
@@ -57,7 +59,7 @@ def custom_order(source: str, job: Job) -> Schedule:
     if problems:
         hint = "chunks in the order of the model; the stages of a V go there and back: plan with that layout"
         raise InputError.of([FieldProblem(f"{name} {text}", hint=hint) for text in problems])
-    simulate(order, Costs.even(order, 1.0, 1.0, 1.0))  # names the operation that would wait for ever
+    simulate(order, Costs.even(order, 1.0, 1.0, 1.0))  # raises an error that names the deadlocked operation
     return order
 
 

@@ -1,9 +1,9 @@
 """ZeRO 0-3 (arXiv 1910.02054) over flat buffers: one unit per part of the model and kind of parameter.
 
 All gradients are sums: the loss is divided by the tokens of the whole batch, so nothing is averaged. Per parameter a
-rank holds a weight in the compute dtype, a gradient in fp32, and for the optimizer an fp32 copy and its moments (in
-fp32 and fp64 training the weight is the copy). Stage 1 shards what the optimizer has, 2 also the gradient, which is
-then reduced after every micro-batch, 3 also the weight, which is gathered around its use.
+rank holds a weight in the compute dtype, a gradient in fp32, and for the optimizer an fp32 copy and its moments. In
+fp32 and fp64 training the weight is the copy. Stage 1 shards the optimizer states. Stage 2 also shards the gradient,
+which is then reduced after every micro-batch. Stage 3 also shards the weight, which is gathered around its use.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ _NORM_PIECE = 1 << 20  # elements
 
 @dataclass(frozen=True)
 class Groups:
-    """Who shares and who repeats a unit."""
+    """The groups that shard and replicate a unit."""
 
-    shard: Group  # ranks that hold a part of its states each
-    replicate: Group  # ranks that hold the same part, of other data
-    partial: Group | None  # tp ranks that each hold part of the gradient of the same weights
-    tied: Group | None  # the two stages that hold tied embeddings, or two copies of the token table
-    copies: int  # ranks in the world that hold the same gradient shard
+    shard: Group  # ranks with one part of its states each
+    replicate: Group  # ranks with the same part and other data
+    partial: Group | None  # tp ranks with partial gradients of the same weights
+    tied: Group | None  # the two stages with tied embeddings, or with two copies of the token table
+    copies: int  # ranks in the world with the same gradient shard
 
 
 class Weights:
-    """Parameters that are gathered as one flat buffer; by itself, frozen ones. They come without memory, and `fill`
-    draws their weights."""
+    """Parameters that are gathered as one flat buffer. This class itself holds frozen parameters.
+
+    Parameters arrive without memory; `fill` draws their weights.
+    """
 
     def __init__(
         self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int, device: torch.device,
@@ -43,21 +45,21 @@ class Weights:
     ) -> None:  # fmt: skip
         self.name, self.parameters, self.groups, self.zero = name, list(parameters), groups, zero
         self.sizes = [p.numel() for p in parameters]
-        # Padded, since all_gather and reduce_scatter take equal parts. The padding is zero and its gradient too, so
-        # that it counts in no norm.
+        # Padded, because all_gather and reduce_scatter need equal parts. The padding and its gradient are zero, so that
+        # no norm counts them.
         self.length = -(-sum(self.sizes) // groups.shard.size) * groups.shard.size
         self.part = self.length // groups.shard.size
         self.flat = torch.zeros(self.length, dtype=self.parameters[0].dtype, device=device)
         self._num_bytes = self.flat.untyped_storage().nbytes()
-        self._adopt()  # before weights are drawn: they come into the buffer, and are never there twice
+        self._adopt()  # before weights are drawn, so that they are drawn into the buffer and never exist twice
         fill()
         mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
-        self.weights = mine.clone() if zero == 3 else mine  # stage 3 frees the buffer, and its part has to outlive it
+        self.weights = mine.clone() if zero == 3 else mine  # stage 3 frees the buffer, which its part must outlive
         self.release()
 
     @property
     def is_token_table(self) -> bool:
-        """Whether the embedding, and perhaps a head or predictions, read this unit."""
+        """Whether the embedding reads this unit, perhaps with a head or predictions."""
         return self.name == "embedding tied"
 
     def _adopt(self) -> None:
@@ -67,10 +69,10 @@ class Weights:
             start += size
 
     def gather(self) -> None:
-        """Stage 3: the whole weights, in the storage that the graph refers to."""
-        # The storage is filled again, not replaced: what autograd saved are views of it. A unit that is there by now
-        # (tied embeddings may be) is not gathered twice; all ranks of the group run the same parts, so none is alone in
-        # the collective.
+        """Stage 3: gathers the whole weights into the storage that the graph refers to."""
+        # The storage is refilled and not replaced, because autograd saved views of it. A resident unit (perhaps tied
+        # embeddings) is not gathered twice. All ranks of the group run the same parts, so none is alone in the
+        # collective.
         storage = self.flat.untyped_storage()
         if self.zero == 3 and storage.nbytes() == 0:
             storage.resize_(self._num_bytes)
@@ -91,13 +93,13 @@ class Unit(Weights):
     ) -> None:  # fmt: skip
         super().__init__(name, parameters, groups, zero, device, fill)
         self.states_on_host, dtype = states_on_host, self.flat.dtype
-        # Gradients are summed and reduced in fp32: in bf16, with 8 bits of mantissa, a sum over many micro-batches and
-        # ranks could lose what each of them adds.
+        # Gradients are summed and reduced in fp32. In bf16, with 8 bits of mantissa, a sum over many micro-batches and
+        # ranks could lose small terms.
         self.wide = torch.float64 if dtype == torch.float64 else torch.float32
         self._separate_master = dtype != self.wide or states_on_host  # a copy of the weights for the optimizer
         make = host.copy if states_on_host else torch.Tensor.to
         self.master = nn.Parameter(make(self.weights, self.wide) if self._separate_master else self.weights)
-        self._reduced: Tensor | None = None  # on its way to the optimizer's states
+        self._reduced: Tensor | None = None  # reduced gradient for the optimizer's states
         self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=device)
         self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
         self._arrived = 0
@@ -107,7 +109,7 @@ class Unit(Weights):
     def _taker(self, index: int) -> Callable[[Tensor], None]:
         start = sum(self.sizes[:index])
         stop = start + self.sizes[index]
-        # The garbage collector does not see what a hook holds: with a strong reference no unit would ever be freed.
+        # The garbage collector does not see the references of a hook. With a strong reference no unit would be freed.
         weak_unit = weakref.ref(self)
 
         def take(parameter: Tensor) -> None:
@@ -116,7 +118,7 @@ class Unit(Weights):
                 return
             into = unit.gradient if unit.zero < 2 else unit._this_micro_batch()
             into[start:stop].view_as(parameter).add_(parameter.grad)
-            parameter.grad = None  # at once: the gradients of all parameters in bf16 would be 2 bytes each more
+            parameter.grad = None  # at once, because the gradients of all parameters in bf16 would take 2 bytes each
             unit._arrived += 1
             if unit._arrived == len(unit.parameters):
                 unit._all_arrived()
@@ -130,7 +132,7 @@ class Unit(Weights):
 
     def _all_arrived(self) -> None:
         self._arrived = 0
-        # The ranks of a shard group run the same graph, so their units are complete in one order: the scatters meet
+        # The ranks of a shard group run the same graph, so their units complete in one order and the scatters match
         # without a barrier.
         if self._whole is not None:
             whole, self._whole = self._whole, None
@@ -141,14 +143,14 @@ class Unit(Weights):
         return self.groups.shard.reduce_scatter(whole.new_empty(self.part), whole)
 
     def reduce(self) -> Tensor:
-        """After the last micro-batch: the sum over all ranks of this rank's part [part]."""
+        """Reduces this rank's part [part] over all ranks after the last micro-batch."""
         reduced = self.gradient
         if self.zero == 1 and self.groups.shard.size > 1:
-            # Into its place in the buffer: parts of all units beside their whole gradients would be 4/shard bytes more.
+            # Written in place: parts of all units in addition to whole gradients would take 4/shard bytes more.
             mine = self.gradient[self.groups.shard.rank * self.part : (self.groups.shard.rank + 1) * self.part]
             reduced = mine.copy_(self._scattered(self.gradient))
-        # Sums can be taken in any order. The scatter comes first, so that over these groups go 1/shard of the bytes.
-        # Two stages meet in `tied` only, and a stage has one such unit at most: it may be anywhere in their lists.
+        # Sums commute. The scatter is first, so that these groups reduce 1/shard of the bytes. Two stages meet in
+        # `tied` only, and a stage has at most one such unit, so its position in their lists does not matter.
         for group in (self.groups.replicate, self.groups.partial, self.groups.tied):
             if group is not None:
                 group.all_reduce(reduced)
@@ -157,26 +159,28 @@ class Unit(Weights):
 
     @torch.no_grad()
     def hand_over(self) -> None:
-        """What was reduced, and perhaps clipped since, to where the optimizer is: the master's .grad."""
+        """Moves the reduced (and perhaps clipped) gradient to the optimizer: the master's .grad."""
         reduced, self._reduced = self._reduced, None
         if reduced is not None:
             self.master.grad = host.copy(reduced, self.wide) if self.states_on_host else reduced
 
     @torch.no_grad()
     def updated(self) -> None:
-        """After the optimizer: weights from the master copy, on all ranks; gradients back to zero."""
+        """Copies master weights to the weights of all ranks after the optimizer's step, and zeroes gradients."""
         if self._separate_master:
             self.weights.copy_(self.master)
         if self.zero in (1, 2) and self.groups.shard.size > 1:
-            # A copy goes in, since the part is a view of the buffer that comes out.
+            # The input is a copy, because the part is a view of the output buffer.
             self.groups.shard.all_gather(self.flat, self.weights.clone())
         self.master.grad = None
         self.gradient.zero_()
 
 
 class _Input(torch.autograd.Function):
-    """The input of a part with gathered weights whose gradient does not come in its backward pass: that of the input is
-    the last thing that this makes, and nothing else tells that it has ended."""
+    """Identity on the input of a part with gathered weights whose weight gradient is not part of its backward pass.
+
+    The gradient of the input is the last result of that backward pass, and marks its end.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, units: list[Weights]) -> Tensor:
@@ -191,7 +195,7 @@ class _Input(torch.autograd.Function):
 
 
 class Gatherer:
-    """Runs each part of a model with its weights at hand, and has them back before its backward pass."""
+    """Runs each part of a model with gathered weights, and gathers them again before its backward pass."""
 
     def __init__(self, units_of: dict[nn.Module, list[Weights]]) -> None:
         self.units_of = units_of
@@ -200,16 +204,16 @@ class Gatherer:
         units = [unit for unit in self.units_of[module] if unit.zero == 3]
         for unit in units:
             unit.gather()
-        # Frozen ones have no gradient. That of tied embeddings is complete with the embedding's part of it, which needs
-        # no row: the head's weights need not wait for it.
+        # Frozen weights have no gradient. The gradient of tied embeddings completes with the embedding's part, which
+        # needs no row, so the head's weights do not wait for it.
         without = [unit for unit in units if not isinstance(unit, Unit) or unit.is_token_table]
         if without and x.requires_grad:
             x = _Input.apply(x, without)  # type: ignore[no-untyped-call]
         out = function(x)
         for unit in units:
             unit.release()
-        # The gradient of the output is the first that the backward pass of the part makes: the weights are back before
-        # anything needs them. A table that is only looked up needs no row for its gradient.
+        # The backward pass of the part starts with the gradient of the output, so the weights are gathered before they
+        # are needed. A table that is only looked up needs no row for its gradient.
         if units and out.requires_grad and getattr(module, "reads_again", True):
             out.register_hook(lambda grad: self._again(units))  # type: ignore[no-untyped-call]
         return out
@@ -221,9 +225,11 @@ class Gatherer:
 
 
 def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, device: torch.device) -> float:
-    """Norm of the gradient of the whole model: every element once, however many ranks hold it, and a stage may hold
-    none."""
-    # In float64, as the square of each part is; one sum over the world, so that all ranks clip by the same number.
+    """Norm of the gradient of the whole model. Every element counts once for any number of copies.
+
+    A stage may have no units.
+    """
+    # In float64, like the square of each part. One sum over the world makes all ranks clip by the same number.
     total = torch.zeros(1, dtype=torch.float64, device=device)
     for unit, part in zip(units, parts, strict=True):
         total += squared_norm(part) / unit.groups.copies
@@ -231,8 +237,11 @@ def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, 
 
 
 def squared_norm(part: Tensor) -> Tensor:
-    """In float64. A GPU sums in a tree, which fp32 is enough for; a CPU in long rows, where fp32 is off by 0.5 % for
-    2^26 elements. torch makes a copy in float64 to sum in it: of a piece at a time, since a unit can be gigabytes."""
+    """Sum of squares in float64.
+
+    A GPU sums in a tree, for which fp32 suffices. A CPU sums long rows, and fp32 is off by 0.5 % for 2^26 elements.
+    torch copies to float64 before the sum. A unit can have gigabytes, so pieces are summed one by one.
+    """
     if part.is_cuda:
         norms = torch.linalg.vector_norm(part).double()[None]
     else:

@@ -1,10 +1,10 @@
-"""The backward pass in two parts (arXiv 2401.10241): gradients of inputs first, those of weights later.
+"""Split backward pass (arXiv 2401.10241): input gradients first, weight gradients later.
 
-A product's backward pass is two products: the gradient of its input, which the stage before waits for, and that of its
-weights, for which nobody waits. Inside `put_off` the functions of this package make only the first; of the second
-they keep what it needs: the product's input and the gradient of its output. Everything else that a backward pass does
-(recomputation, norms, biases, embeddings) is done at once, and so is the product of the head: waiting, it would keep
-gradients of the size of the logits.
+The backward pass of a product has two products: the gradient of its input, which the previous stage needs, and that of
+its weights, which no stage waits for. Inside `put_off` the functions of this package compute only the first. For the
+second they keep the product's input and the gradient of its output. The rest of a backward pass (recomputation, norms,
+biases, embeddings) runs at once. The product of the head also runs at once, because deferring it would keep gradients
+of the size of the logits.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Products = Callable[..., Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Late:
-    """Gradients of weights that were put off."""
+    """Deferred gradients of weights."""
 
-    # Of parameters: what makes the gradients, of which ones, from what.
+    # For parameters: the function that computes the gradients, the parameters, the kept tensors.
     direct: list[tuple[Products, Sequence[Tensor], Sequence[Tensor]]] = field(default_factory=list)
-    # Of other tensors, as a saved weight is under recomputation: autograd brings these to their parameters.
+    # For other tensors, such as saved weights under recomputation. Autograd passes these gradients to parameters.
     roots: list[Tensor] = field(default_factory=list)
 
 
 class _State:
-    """One per process, as a rank is one; not per thread, since autograd runs a GPU's backward passes in its own."""
+    """The state of this process, which is one rank. It is not per thread: autograd runs a GPU's passes in its own."""
 
     splits = False
     late: Late | None = None
@@ -43,7 +43,7 @@ class _State:
 
 @contextmanager
 def splitting(splits: bool) -> Iterator[None]:
-    """Around the passes of a step: products made inside can put off their weights' gradients."""
+    """Context around the passes of a step. Its products can defer their weight gradients."""
     before, _State.splits = _State.splits, splits
     try:
         yield
@@ -53,7 +53,7 @@ def splitting(splits: bool) -> Iterator[None]:
 
 @contextmanager
 def put_off() -> Iterator[Late]:
-    """Around a backward pass: collects, instead of gradients of weights, what `make` makes them from."""
+    """Context around a backward pass. It collects inputs for `make` instead of weight gradients."""
     _State.late = late = Late()
     try:
         yield late
@@ -62,7 +62,7 @@ def put_off() -> Iterator[Late]:
 
 
 def make(late: Late) -> None:
-    """Gradients of weights that were put off, the last ones first; what they needed is let go one by one."""
+    """Computes deferred weight gradients, the last ones first, and frees their inputs one by one."""
     with torch.no_grad():
         while late.direct:
             products, weights, kept = late.direct.pop()
@@ -73,18 +73,18 @@ def make(late: Late) -> None:
 
 
 def _accumulate(weight: Tensor, gradient: Tensor) -> None:
-    """As the end of a backward pass does, without the tenth of a millisecond that autograd takes for each."""
+    """Accumulates gradients like the end of a backward pass, without autograd's 0.1 ms per gradient."""
     weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
     for hook in (weight._post_accumulate_grad_hooks or {}).values():
         hook(weight)
 
 
 def later(products: Products, weights: Sequence[Tensor], *kept: Tensor) -> bool:
-    """Puts off the gradients of `weights`, which are `products(*kept)`; False where they have to be made now."""
+    """Defers the gradients of `weights`, which are `products(*kept)`. False if they must be computed now."""
     if _State.late is None:
         return False
     inputs = [tensor.detach() for tensor in kept]
-    # Under recomputation a saved weight comes back as another tensor, whose .grad nobody looks at.
+    # Under recomputation a saved weight returns as another tensor, whose .grad is not used.
     if all(isinstance(weight, torch.nn.Parameter) for weight in weights):
         _State.late.direct.append((products, weights, inputs))
         return True
@@ -107,7 +107,7 @@ class _Later(torch.autograd.Function):
 
 
 class _Kept(torch.autograd.Function):
-    """Keeps the input of a product. It does so before the product runs: a recomputed layer ends before its last one."""
+    """Keeps the input of a product before the product runs, because a recomputed layer ends before its last product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -120,11 +120,11 @@ class _Kept(torch.autograd.Function):
 
 
 class _Weighed(torch.autograd.Function):
-    """The output of a product; backward the gradient of its weight, now or later."""
+    """The output of a product. The backward pass computes or defers the gradient of its weight."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, kept: Any, weight: Tensor, products: Products, group: Group | None) -> Tensor:
-        # Not `save_for_backward`, after which a recomputed layer would end: the weight is no activation.
+        # Not `save_for_backward`, which would end a recomputed layer. The weight is not an activation.
         ctx.kept, ctx.weight, ctx.products, ctx.group = kept, weight, products, group
         return out.view_as(out)
 
@@ -150,8 +150,10 @@ def _gathered_product(group: Group, x: Tensor, part: Tensor) -> list[Tensor]:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, group: Group | None = None) -> Tensor:
-    """torch's `linear`, whose weight's gradient can be put off. group: ranks that all have the gradient of the output,
-    [b, s, out]; each keeps its part of s, and they gather it again."""
+    """torch's `linear` with a deferrable weight gradient.
+
+    group: ranks that all have the gradient of the output [b, s, out]. Each keeps its part of s and gathers it again.
+    """
     return weighed(partial(F.linear, bias=bias), x, weight, _product, group)
 
 
@@ -159,8 +161,10 @@ def weighed(
     product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weight: Tensor, products: Products,
     group: Group | None = None,
 ) -> Tensor:  # fmt: skip
-    """product(x, weight), of which `products` (of x and the gradient of the output) makes the gradient of the weight,
-    now or later. group: as `linear`."""
+    """product(x, weight) with a deferrable weight gradient, computed by `products` from x and the output gradient.
+
+    group: see `linear`.
+    """
     if not (_State.splits and x.requires_grad and weight.requires_grad):
         return product(x, weight)
     kept: Tensor = _Kept.apply(x)  # type: ignore[no-untyped-call]

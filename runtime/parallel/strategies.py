@@ -1,7 +1,7 @@
-"""A strategy of its own for every part of a model: the embedding, each layer, the head. No torch here.
+"""Layer-wise strategies: one for the embedding, each layer, and the head. No torch here.
 
-A strategy is the layout that has it everywhere. All of a plan have one number of stages, of GPUs and of micro-batches:
-they share the sequences of a micro-batch among the ranks of a stage in different ways (resharding.py).
+A strategy is the layout that uses it for all parts. All strategies of a plan have equal numbers of stages, GPUs and
+micro-batches. They split the sequences of a micro-batch over the ranks of a stage in different ways (resharding.py).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _UNIFORM = {"pp": "number of stages", "vpp": "number of chunks", "num_gpus": "nu
 
 
 def layer_name(index: int) -> str:
-    """The part that layer `index` is."""
+    """The name of the part for layer `index`."""
     return f"layers.{index}"
 
 
 def parts_of(layout: Layout) -> int:
-    """Parts that a strategy cuts its sequences into."""
+    """The number of parts per sequence under a strategy."""
     return layout.tp * layout.cp
 
 
 @dataclass(frozen=True)
 class Strategies:
-    """What embedding, layers and head do, in the order of the model."""
+    """The strategies of embedding, layers and head, in the order of the model."""
 
     embedding: Layout  # of the embedding
     layers: tuple[Layout, ...]  # one for each layer
@@ -45,7 +45,7 @@ class Strategies:
         return ends[part] if part in ends else self.layers[int(part.partition(".")[2])]
 
     def of_chunk(self, chunk: Chunk) -> tuple[Layout, ...]:
-        """Those of the layers of a chunk."""
+        """The strategies of the layers of a chunk."""
         return self.layers[chunk.layers[0] : chunk.layers[-1] + 1] if chunk.layers else ()
 
     @property
@@ -59,13 +59,13 @@ class Strategies:
 
     @property
     def cuts(self) -> tuple[tuple[int, int], ...]:
-        """Parts before and after, of neighbours that cut their sequences differently; every pair once."""
+        """(parts before, parts after) of adjacent strategies with different splits, each pair once."""
         pairs = (pair for pair in pairwise(map(parts_of, self.in_order)) if pair[0] != pair[1])
         return tuple(dict.fromkeys(pairs))
 
     @property
     def runs(self) -> tuple[LayerRun, ...]:
-        """Neighbours of one strategy together."""
+        """Groups adjacent layers with the same strategy."""
         out, start = [], 0
         for strategy, group in groupby(self.layers):
             size = len(list(group))
@@ -86,9 +86,9 @@ class Strategies:
 def strategies_of(
     candidate: Candidate, like: Layout, model: ModelSpec, seq_len: int, name: str
 ) -> Strategies | None:
-    """The strategies of a candidate; None where all parts of the model have its layout. like: that of most layers.
+    """The strategies of a candidate; None if all parts of the model have its layout. like: the layout of most layers.
 
-    Raises InputError naming each field of the file `name` that is damaged.
+    Raises InputError with each damaged field of the file `name`.
     """
     if candidate.layerwise is None:
         return None
@@ -130,7 +130,7 @@ def _read(plan: LayerPlan, where: str, name: str) -> dict[str, Layout]:
 
 
 def _problems(strategy: Layout, like: Layout, seq_len: int) -> Iterator[str]:
-    """What is wrong with a strategy, beside that of most layers."""
+    """Problems of a strategy, compared with that of most layers."""
     for field, what in _UNIFORM.items():
         if getattr(strategy, field) != getattr(like, field):
             yield f"{strategy} has another {what} than {like}"

@@ -1,7 +1,7 @@
 """Tensor parallelism with sequence parallelism (arXiv 2205.05198), as autograd functions on plain tensors.
 
-Between its regions an activation is [batch, seq / tp, hidden]. A column-parallel product gathers the sequence and
-keeps only its own part of it for the backward pass, where it gathers again; a row-parallel one sums and scatters it.
+Between its regions an activation is [batch, seq / tp, hidden]. A column-parallel product gathers the sequence, keeps
+only its own part for the backward pass, and gathers again there. A row-parallel product reduce-scatters its output.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class _Column(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         weights, biases = tensors[:num_weights], tensors[num_weights:]
         ctx.group, ctx.deferrable = group, deferrable
-        # Of needs_input_grad: x, then behind three that are no tensors the weights, then the biases.
+        # Order of needs_input_grad: x, three arguments that are not tensors, the weights, the biases.
         needs = ctx.needs_input_grad
         ctx.trains, ctx.trains_bias = needs[4 : 4 + num_weights], needs[4 + num_weights :]
-        # Frozen weights leave only the gradient of the input, which asks for no input.
+        # Frozen weights leave only the gradient of the input, which does not need the input.
         ctx.save_for_backward(x if any(ctx.trains) else None, *weights)
         whole = gather_sequence(x, group)
         return tuple(F.linear(whole, w, b) for w, b in zip(weights, biases, strict=True) if w is not None)
@@ -72,7 +72,7 @@ def column(
 ) -> list[Tensor]:
     """Products of one input with several weights [out / tp, in]: x [b, s/tp, in] -> [b, s, out / tp] each.
 
-    deferrable: their gradients are among those that `split_backward` puts off."""
+    deferrable: `split_backward` may defer their gradients."""
     if group.size == 1:
         product = linear if deferrable else F.linear
         return [product(x, w, b) for w, b in zip(weights, biases, strict=True)]
@@ -105,7 +105,7 @@ class _GatherSum(torch.autograd.Function):
 
 
 def from_sequence_parts(x: Tensor, group: Group) -> Tensor:
-    """[b, s/tp, w] of each rank -> [b, s, w] on all, of which each uses a part of its own; differentiable."""
+    """[b, s/tp, w] of each rank -> [b, s, w] on all. Each rank uses a different part of it. Differentiable."""
     if group.size == 1:
         return x
     result: Tensor = _GatherSum.apply(x, group)  # type: ignore[no-untyped-call]
@@ -113,8 +113,10 @@ def from_sequence_parts(x: Tensor, group: Group) -> Tensor:
 
 
 def row(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, beside: Tensor | None = None) -> Tensor:
-    """x [b, s, in / tp] times weight [out, in / tp], summed over tp -> [b, s/tp, out]. The bias is added once. beside:
-    [b, s, out] of this rank that is summed with it."""
+    """x [b, s, in / tp] times weight [out, in / tp], summed over tp -> [b, s/tp, out]. The bias is added once.
+
+    beside: a partial sum [b, s, out] of this rank that is included in the sum.
+    """
     alone = group.size == 1
     out = linear(x, weight, bias if alone else None, group=None if alone else group)
     out = out if beside is None else out + beside
@@ -131,7 +133,7 @@ def to_sequence_parts(x: Tensor, group: Group) -> Tensor:
 
 
 def embed(tokens: Tensor, weight: Tensor, first_row: int, group: Group) -> Tensor:
-    """Rows of a table split over tp: tokens [b, s], weight [rows, h] from row `first_row` on -> [b, s/tp, h]."""
+    """Looks tokens [b, s] up in a table split over tp: weight [rows, h] from row `first_row` on -> [b, s/tp, h]."""
     if group.size == 1:
         return F.embedding(tokens, weight)
     local = tokens - first_row
@@ -140,7 +142,7 @@ def embed(tokens: Tensor, weight: Tensor, first_row: int, group: Group) -> Tenso
     return to_sequence_parts(rows.masked_fill(elsewhere[..., None], 0.0), group)
 
 
-_CAPPED_ROWS = 128  # tokens whose logits are capped at a time in the backward pass
+_CAPPED_ROWS = 128  # tokens per block of capped logits in the backward pass
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -148,7 +150,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None
     ) -> Tensor:
-        # A copy of its own, changed in place: logits and their softmax are all that there ever is.
+        # A copy that is changed in place, so that only the logits and their softmax exist.
         values = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
         if softcap is not None:
             values.div_(softcap).tanh_().mul_(softcap)
@@ -161,7 +163,7 @@ class _CrossEntropy(torch.autograd.Function):
         softmax = shifted.exp_()
         sums = group.all_reduce(torch.stack((softmax.sum(-1), picked)))
         softmax.div_(sums[0][..., None])
-        # With them a capped logit is the logarithm of its probability plus the log-sum-exp of its row.
+        # A capped logit is the logarithm of its probability plus the log-sum-exp of its row.
         total = None if softcap is None else highest + sums[0].log()
         ctx.save_for_backward(softmax, local, elsewhere, total)
         ctx.dtype, ctx.softcap = logits.dtype, softcap
@@ -171,7 +173,7 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         softmax, local, elsewhere, total = ctx.saved_tensors
         here = (~elsewhere).to(softmax.dtype)
-        # The tensor is this function's own and used once: changed in place, the logits cost no third copy.
+        # This function owns the tensor and uses it once. Changing it in place avoids a third copy of the logits.
         for row in range(len(softmax)) if total is not None else ():
             _uncapped(softmax[row], local[row], here[row], total[row], ctx.softcap)
         if total is None:
@@ -180,7 +182,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _uncapped(softmax: Tensor, local: Tensor, here: Tensor, total: Tensor, softcap: float) -> None:
-    """Turns probabilities [s, vocab] into gradients of the logits before their softcap, some tokens at a time."""
+    """Converts probabilities [s, vocab] to gradients of the logits before their softcap, in blocks of tokens."""
     for first in range(0, len(softmax), _CAPPED_ROWS):
         rows = slice(first, first + _CAPPED_ROWS)
         part = softmax[rows]
@@ -191,7 +193,9 @@ def _uncapped(softmax: Tensor, local: Tensor, here: Tensor, total: Tensor, softc
 def cross_entropy(
     logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None = None
 ) -> Tensor:
-    """Sum of the losses in nats; logits [b, s, vocab / tp] from token `first` on, targets [b, s]. softcap c: of logits
-    as c tanh(logit / c)."""
+    """Sum of the losses in nats; logits [b, s, vocab / tp] from vocabulary entry `first` on, targets [b, s].
+
+    softcap c: logits become c tanh(logit / c).
+    """
     result: Tensor = _CrossEntropy.apply(logits, targets, first, group, softcap)  # type: ignore[no-untyped-call]
     return result

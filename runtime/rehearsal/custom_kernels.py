@@ -1,5 +1,6 @@
-"""The operations of this runtime that `profile kernels` times in place of torch's fused ones, where it trains a device
-alone: its factories replace those of `profiles/profilers/runners.py`.
+"""Operations of this runtime that `profile kernels` times in place of torch's fused ones, on a single device.
+
+Its factories replace those of `profiles/profilers/runners.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ActionFactory = Callable[[Kernel, torch.dtype, torch.device], Action]
 
 
 def _either(kernel: Kernel, forward: Callable[[], Tensor], *inputs: Tensor) -> Action:
-    """The forward pass, or the backward pass alone from a graph that is kept."""
+    """Runs the forward pass, or the backward pass alone on a kept graph."""
     if kernel.direction == "forward":
         return forward
     out = forward()
@@ -85,7 +86,7 @@ def _loss(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
 
 
 def _update(optimizer: str) -> ActionFactory:
-    """Norm of the gradient, the optimizer's step, the weights in the compute dtype, and gradients back to zero."""
+    """Gradient norm, optimizer step, cast of the weights to the compute dtype, and zeroed gradients."""
 
     def make(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
         master = torch.nn.Parameter(torch.randn(kernel["parameters"], device=device))
@@ -108,11 +109,11 @@ def _update(optimizer: str) -> ActionFactory:
     return make
 
 
-# Kinds whose backward pass uses up what the forward pass kept: each is timed behind its own forward pass.
+# Kinds whose backward pass consumes the kept tensors. Each is timed after its own forward pass.
 WITH_FORWARD = ("loss",)
 
 
 def action_factories(activation: str, optimizer: str) -> Mapping[str, ActionFactory]:
-    """By kind of kernel: what the runtime runs that torch's fused kernels are not."""
+    """Kind of kernel -> the runtime's operation where it differs from torch's fused kernel."""
     return {"norm": _norm, "rotary": _rotary, "activation": _activation(activation), "loss": _loss,
             "update": _update(optimizer)}  # fmt: skip

@@ -1,13 +1,13 @@
-"""What a rank would hold, without a GPU: its real modules, schedule and optimizer run on tensors without data.
+"""Traces the memory of a rank without a GPU: its real modules, schedule and optimizer run on tensors without data.
 
-One process plays one rank of the real world size: torch's fake process group answers every collective at once, and
-FakeTensorMode makes tensors that have a shape and a storage size but no memory. Every storage is followed; what is
-alive at the peak is told apart by kind, in the words of `device_memory.BUFFERS`.
+One process acts as one rank of the real world size. torch's fake process group completes every collective at once, and
+FakeTensorMode makes tensors with a shape and a storage size but without memory. Every storage is tracked, and the live
+ones at the peak are counted by kind, with the names of `device_memory.BUFFERS`.
 
-Fake tensors say that they are on the CPU (autograd of a build without CUDA refuses others). The kernels that keep
-something else on a GPU are replaced: attention by the flash kernel's own operator, which keeps query, key, value,
-output and log-sum-exp; RMSNorm by one that keeps its input and a number per row. Not seen: the CUDA context, NCCL's
-buffers, workspaces inside kernels and fragmentation, which the planner counts apart.
+Fake tensors are on the CPU, because autograd of a build without CUDA rejects other devices. Kernels that keep other
+tensors on a GPU are replaced: attention by the flash kernel's operator, which keeps query, key, value, output and
+log-sum-exp, and RMSNorm by one that keeps its input and a number per row. The trace does not see the CUDA context,
+NCCL's buffers, workspaces inside kernels and fragmentation, which the planner counts separately.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ from .replay import replayed_scans
 from .traced import Trace
 
 Watch = Callable[[str], object]
-# A number that is read from a tensor: there is none. 2 is over every clipping norm, so that gradients are clipped.
+# Stands in for a number read from a tensor without data. 2 exceeds every clipping norm, so that gradients are clipped.
 ANY_NUMBER = 2.0
 
 
 def trace(job: Job, stage: int, *, gpu: bool = True, watch: Watch = lambda doing: None) -> Trace:
-    """The second step of the first rank of `stage`. gpu: with the kernels of a GPU, else those of a CPU. watch: told
-    what the rank does, part by part of the model."""
+    """Traces the second step of the first rank of `stage`.
+
+    gpu: use the kernels of a GPU, else those of a CPU. watch: called with each part of the model that the rank runs.
+    """
     rank = stage * (job.world_size // job.layout.pp)
     dist.init_process_group("fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
@@ -55,8 +57,11 @@ def trace(job: Job, stage: int, *, gpu: bool = True, watch: Watch = lambda doing
 
 
 def _shortened(job: Job, stage: int) -> Job:
-    """Fewer micro-batches, but all that the stage ever holds at once, a backward pass between two forward ones, and the
-    messages that are asked for meanwhile."""
+    """Fewer micro-batches with the same peak.
+
+    The stage still reaches its largest number of resident micro-batches, a backward pass between two forward passes,
+    and the receives posted meanwhile.
+    """
     layout, number = job.layout, job.num_micro_batches
     if layout.pp > 1 and (job.schedule == "gpipe" or job.custom_order is not None):
         return job
@@ -68,7 +73,7 @@ def _shortened(job: Job, stage: int) -> Job:
 
 
 def _interleaved_alike(pp: int, number: int) -> int:
-    """The fewest micro-batches in two full groups and a last one, both as long as those of `number`."""
+    """The fewest micro-batches with two full groups and a last group, of the same lengths as for `number`."""
     group = int(interleaving_group(pp, number))
     alike = range(2 * group + number % group, number, group)
     return next((fewer for fewer in alike if int(interleaving_group(pp, fewer)) == group), number)
@@ -81,7 +86,7 @@ def _trace(job: Job, rank: int, gpu: bool, watch: Watch) -> Trace:
         trainer = Trainer(job, mesh, torch.device("cpu"), _NoData(job), fused=gpu)
         tracer = _Tracer(job, trainer, status, watch)
         with tracer.following(), replayed_scans(tracer):
-            # The states of the optimizer are there from the second step on.
+            # The states of the optimizer exist from the second step on.
             trainer.update()
             tracer.begin()
             trainer.step(0)
@@ -90,7 +95,7 @@ def _trace(job: Job, rank: int, gpu: bool, watch: Watch) -> Trace:
 
 
 class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
-    """Follows a trainer and tells what is what."""
+    """Tracks a trainer and labels its tensors by kind."""
 
     def __init__(self, job: Job, trainer: Trainer, status: Status, watch: Watch) -> None:
         super().__init__()
@@ -111,12 +116,12 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
         self.kind = "optimizer"
 
     def enter(self, part: str) -> None:
-        """A part of the model runs."""
+        """Marks that a part of the model runs."""
         self.part = part
         self._watch(f"{self.status.doing}: {part}")
 
     def begin(self) -> None:
-        """Forward and backward passes follow."""
+        """Marks the start of forward and backward passes."""
         self.peak, self.kind = 0, "activations"
 
     def _owning(self, kind: str, make: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -147,14 +152,14 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
 
 
 class _Parts:
-    """Tells the tracer which part of the model runs."""
+    """Reports to the tracer which part of the model runs."""
 
     def __init__(self, tracer: _Tracer, chunk: DecoderChunk) -> None:
         self.tracer, self.run = tracer, chunk.run
         self.names = {part: name for name, part in chunk.parts()}
 
     def __call__(self, module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        name, tracer = self.names.get(module, "embedding"), self.tracer  # of another chunk: the table of tokens
+        name, tracer = self.names.get(module, "embedding"), self.tracer  # another chunk's token table has no name here
         tracer.enter(name)
         out = self.run(module, function, x)
         if out.requires_grad:
@@ -163,7 +168,7 @@ class _Parts:
 
 
 class _NoData:
-    """Tokens of this rank without values. Ranks whose parts share micro-batches differently look at all of them."""
+    """Tokens of this rank without values; all tokens of the stage for layer-wise strategies."""
 
     def __init__(self, job: Job) -> None:
         ranks = job.layout.dp if job.strategies is None else 1
@@ -175,7 +180,7 @@ class _NoData:
 
 @contextmanager
 def _no_products() -> Iterator[None]:
-    """Without the products of experts one by one, which make no tensors and are thousands."""
+    """Skips the products of single experts, which are thousands and allocate no tensors."""
     before = grouped.multiply
     grouped.multiply = lambda products: None
     try:
@@ -186,8 +191,10 @@ def _no_products() -> Iterator[None]:
 
 @contextmanager
 def _gpu_kernels() -> Iterator[None]:
-    """Attention and RMSNorm keep what the GPU's kernels keep. By name, not by a TorchFunctionMode: that is off while
-    a backward pass recomputes."""
+    """Makes attention and RMSNorm keep the same tensors as the GPU's kernels.
+
+    They are replaced by name, because a TorchFunctionMode is off during recomputation in a backward pass.
+    """
     before = F.scaled_dot_product_attention, F.rms_norm
     F.scaled_dot_product_attention, F.rms_norm = _flash_attention, _rms_norm  # type: ignore[assignment]
     try:
@@ -197,7 +204,7 @@ def _gpu_kernels() -> Iterator[None]:
 
 
 def _flash_attention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Any:
-    if q.shape[-1] != v.shape[-1]:  # latent attention: the memory-efficient kernel, which keeps the same
+    if q.shape[-1] != v.shape[-1]:  # latent attention: the memory-efficient kernel, which keeps the same tensors
         return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)[0]
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
 
@@ -207,7 +214,7 @@ def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor, eps: float) -> An
 
 
 class _FusedNorm(torch.autograd.Function):
-    """What aten::_fused_rms_norm of CUDA makes and keeps."""
+    """The outputs and kept tensors of aten::_fused_rms_norm on CUDA."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:

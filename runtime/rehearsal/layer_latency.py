@@ -1,5 +1,6 @@
-"""Fixed seconds per layer of this runtime (calls, autograd, Python), which `profile kernels` times, and both passes of
-a whole model, which it compares with the sum of the parts.
+"""Fixed seconds per layer of this runtime (calls, autograd, Python), timed by `profile kernels`.
+
+It also times both passes of a whole model, for comparison with the sum of the parts.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from ..trainer import DTYPES
 from .single_rank import build_chunk, free_memory
 
 Action = Callable[[], object]
-# Seconds of a call of each, time and again: [round][action]. In a round they run one after the other.
+# Seconds per call: [round][action]. The actions of a round run one after another.
 InTurns = Callable[[Sequence[Action]], Sequence[Sequence[float]]]
-_LAYERS = 4  # of the model whose layers are timed
+_LAYERS = 4  # layers of the timed model
 _HEAD_DIM, _TOKENS, _INNER = 8, 16, 16  # of a layer with hardly any data
 
 
 class Latency(NamedTuple):
-    """Seconds that a part of a model takes whatever its data: forward and backward."""
+    """Fixed seconds of a part of a model, independent of the size of its data."""
 
     forward: float  # seconds of the forward pass
     backward: float  # seconds of the backward pass
 
 
 class _Mirror(Group):
-    """Two ranks, of which the other answers with what it gets."""
+    """A group of two ranks. The other rank returns what this rank sends."""
 
     def __init__(self) -> None:
         super().__init__("cp", [0, 1], 0, None, Status())
@@ -49,7 +50,7 @@ class _Mirror(Group):
 
 
 def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
-    """The names in the result of `latencies`."""
+    """The keys of the result of `latencies`."""
     layers = ("moe layer" if kind.is_moe else "layer" for kind in model.kinds)
     ulysses = ("ulysses",) if _has_even_heads(model) else ()
     return (*dict.fromkeys(layers), "embedding", "head", "split", "weights", *ulysses,
@@ -62,9 +63,9 @@ def _has_even_heads(model: ModelSpec) -> bool:
 
 
 def _dropped(model: ModelSpec) -> tuple[str, ...]:
-    """What can be recomputed of a layer of the last kind, which has all that there is: everything, or its modules."""
+    """Recomputation modes of a layer of the last kind, which has all modules: the whole layer, or one module."""
     kind = model.kinds[-1]
-    attention, block = kind.transformer_blocks  # the modules that are not named here are in every layer
+    attention, block = kind.transformer_blocks  # every layer has the other modules
     shared = isinstance(block, MixtureOfExperts) and block.shared_inner > 0
     present = {"moe": kind.is_moe, "mla": attention.is_mla, "mlp": not kind.is_moe, "shared": shared}
     return ("layer", *(module for module in MODULES if present.get(module, True)))
@@ -89,7 +90,7 @@ class _LayerTimer:
                        median(both - there for there, both in rounds) / layers)  # fmt: skip
 
     def beside(self, plain: DecoderChunk, other: DecoderChunk, *, splits: bool = False) -> Sequence[Sequence[float]]:
-        """Rounds of the passes of both chunks; `other` is freed."""
+        """Rounds of the passes of both chunks. `other` is freed."""
         passes = [*_passes(plain, self.dtype, self.device), *_passes(other, self.dtype, self.device, splits=splits)]
         rounds = self.in_turns(passes)
         free_memory(other)
@@ -97,11 +98,14 @@ class _LayerTimer:
 
 
 def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTurns) -> dict[str, Latency]:
-    """By `parts_with_latency`: every kind of layer, the embedding and the head; and what a layer of the last kind takes
-    more where its backward pass is split (`split`), its heads are dealt out to two ranks that answer at once
-    (`ulysses`), or something is recomputed (`recompute ...`; of all of it, more than another forward pass). That is
-    told by differences, which times of another moment would hide, and which may be negative by chance. So is what of a
-    split backward pass is left for later (`weights`, both numbers the same)."""
+    """Fixed seconds by the keys of `parts_with_latency`: every kind of layer, the embedding and the head.
+
+    Further keys are the extra seconds of a layer of the last kind: with a split backward pass (`split`), with heads
+    scattered over two ranks that answer at once (`ulysses`), and with recomputation (`recompute ...`; for a whole
+    layer, beyond another forward pass). `weights` is the deferred part of a split backward pass (two equal numbers).
+    These values are differences inside a round, because drift between moments would hide them. They may be negative by
+    chance.
+    """
     timer, result, last = _LayerTimer(model, dtype, device, in_turns), dict[str, Latency](), model.kinds[-1]
     for kind in model.kinds:
         result["moe layer" if kind.is_moe else "layer"] = timer.alone(timer.layers(kind), _LAYERS)
@@ -121,8 +125,10 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
 
 
 def _more(rounds: Sequence[Sequence[float]], *, again: bool = False) -> Latency:
-    """What other layers take more than plain ones, of rounds of a forward pass and of both passes of each. again: the
-    forward pass that a whole recomputed layer runs again is left out."""
+    """Extra seconds of other layers over plain ones, from rounds of a forward pass and of both passes of each.
+
+    again: subtract the second forward pass of a fully recomputed layer.
+    """
     more = [(there - usual, (both - there) - (usual_both - usual) - usual * again)
             for usual, usual_both, there, both, *_ in rounds]  # fmt: skip
     forward, backward = (median(column) / _LAYERS for column in zip(*more, strict=True))
@@ -130,7 +136,7 @@ def _more(rounds: Sequence[Sequence[float]], *, again: bool = False) -> Latency:
 
 
 def whole_model(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, device: torch.device) -> Action:
-    """Both passes of a micro-batch through all of the model, with weights and sums of gradients as a rank has them."""
+    """Times both passes of a micro-batch through the whole model, with the weights and gradient sums of a rank."""
     part = Chunk(stage=0, chunk=0, layers=(0, model.num_layers - 1), embedding=True, head=True, gpu="",
                  recompute_layers=0)  # fmt: skip
     chunk = build_chunk(replace(model, mtp_layers=0), part, seq_len, dtype, device)
@@ -142,8 +148,10 @@ def _chunk(
     model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "", dropped: str = "", *,
     deals: bool = False,
 ) -> DecoderChunk:  # fmt: skip
-    """_LAYERS small layers, or an end of a small model. dropped: what is recomputed, as `_dropped` has it; deals:
-    whether its heads are dealt out to two ranks, of sequences twice as long."""
+    """_LAYERS small layers, or an end of a small model.
+
+    dropped: a mode of `_dropped`. deals: whether its heads are scattered over two ranks, with sequences twice as long.
+    """
     large, block = kind.transformer_blocks
     attention = replace(large, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM,
                         norm_parameters=large.norm_parameters * _HEAD_DIM // large.head_dim)
@@ -162,7 +170,7 @@ def _chunk(
 
 
 def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bool = False) -> tuple[Action, ...]:
-    """The forward pass, and both; where the backward pass is split, also both without the gradients of weights."""
+    """The forward pass, and both passes; with a split backward pass also both without weight gradients."""
     if chunk.embedding is not None:
         x = torch.zeros(1, _TOKENS, dtype=torch.long, device=device)
     else:
@@ -175,7 +183,7 @@ def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bo
 
     def inputs() -> split_backward.Late:
         out = forward()
-        with split_backward.put_off() as late:  # puts off nothing but where it is told to split
+        with split_backward.put_off() as late:  # defers only in chunks with a split backward pass
             out.backward(torch.ones_like(out))  # type: ignore[no-untyped-call]
         x.grad = None
         return late

@@ -1,5 +1,8 @@
-"""Peak memory of a rank. On the CPU by following every storage that an operation makes: exact and repeatable, where
-the resident size of the process, which stands beside it, depends on malloc. On a GPU the allocator counts."""
+"""Peak memory of a rank.
+
+On the CPU every storage of an operation is tracked, which is exact and repeatable. The resident size of the process,
+which is also reported, depends on malloc. On a GPU the allocator counts.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ _Resize = Callable[[torch.UntypedStorage, int], Any]
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of live storages since it was entered, and the most there were, in all and by kind.
+    """Bytes of live storages since entry and their peak, in total and by kind.
 
-    resident: tensors from before. `kind` is that of what operations make from now on; `label` gives tensors another.
+    resident: earlier tensors. `kind` is the kind of new tensors; `label` gives tensors another kind.
     """
 
     def __init__(self, resident: Iterable[Tensor] = ()) -> None:
@@ -38,7 +41,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._follow(tensor)
 
     def label(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """These tensors are of this kind, whatever made them."""
+        """Sets the kind of tensors."""
         for tensor in tensors:
             self._follow(tensor)
             record = self._live[tensor.untyped_storage()]
@@ -62,7 +65,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._change(*record)
 
     def kind_of(self, tensor: Tensor) -> str:
-        """Kind of a tensor that an operation has just made."""
+        """Kind of a new tensor of an operation."""
         return self.kind
 
     def _gone(self, record: list[Any]) -> None:
@@ -71,7 +74,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Does not count what operations make inside."""
+        """Context in which new tensors are not counted."""
         self._is_paused = True
         try:
             yield
@@ -89,7 +92,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Counts what happens inside; ZeRO-3 resizes storages, which no operation shows."""
+        """Context that counts storages, including ZeRO-3's resizes, which no operation shows."""
         before: _Resize = torch.UntypedStorage.resize_
 
         def resize(storage: torch.UntypedStorage, num_bytes: int) -> Any:
@@ -109,27 +112,32 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def resident_bytes(name: str = "VmRSS") -> int:
-    """What this process holds of the machine's memory, or the most it held (VmHWM); 0 where the system does not say."""
+    """Resident bytes of this process (VmRSS) or their peak (VmHWM); 0 where the system does not report them."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.is_file() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name)), 0)
 
 
 def forget_resident_peak() -> None:
-    """The most that this process held counts from now on."""
+    """Resets the peak of resident bytes."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def cpu_peaks(tensors: int, before: int) -> tuple[int, ...]:
-    """As gpu_peaks of a process that held `before` bytes when it had no tensors: those of tensors at their peak, what
-    the process then held for them, and all that it held. Of tensors alone where the system does not say."""
+    """The counterpart of gpu_peaks for a process that held `before` bytes without tensors.
+
+    Returns peak bytes of tensors, bytes that the process held for them, and all its bytes; only the first where the
+    system does not report the others.
+    """
     most = resident_bytes("VmHWM")
     return (tensors, most - before, most) if most else (tensors,)
 
 
 def gpu_peaks(device: torch.device) -> tuple[int, int, int]:
-    """Bytes at their peak on a GPU: given out by the allocator, reserved by it, and in use as the driver shows it
-    (with context, kernels, NCCL's buffers and whatever else runs there)."""
+    """Peak bytes on a GPU: allocated, reserved by the allocator, and in use as the driver reports.
+
+    The last number includes the context, kernels, NCCL's buffers and other processes.
+    """
     free, total = torch.cuda.mem_get_info(device)
     return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device), total - free

@@ -1,6 +1,6 @@
-"""Whether a run trained the same model as the single-process reference, and used the memory that was planned.
+"""Compares a run with the single-process reference, and its memory with the planned memory.
 
-No torch here: both runs are other processes.
+No torch here, because both runs are other processes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from ..job import Job
 from .scale_axes import AXES
 
-# Orders of summation differ by some 1e-16 of a gradient. AdamW divides a gradient by its own size + 1e-8: where it is
-# next to nothing, the weight moves by up to 1e8 times as much as the rounding. Of 54 layouts that train 4 steps as
-# planned, losses differ by up to 3e-15 and norms by up to 6e-13 (experts, Gemma; else 1e-15): SGD's tolerances hold.
+# Orders of summation differ by about 1e-16 of a gradient. AdamW divides a gradient by its own size + 1e-8, so a tiny
+# gradient moves the weight by up to 1e8 times the rounding. Over 54 layouts that train 4 steps as planned, losses
+# differ by up to 3e-15 and norms by up to 6e-13 (experts, Gemma; else 1e-15). SGD's tolerances hold.
 LOSS_TOLERANCE, NORM_TOLERANCE = 1e-12, 1e-10
-# In the plan's dtype, ranks that make the products of one process differ from it by the order of sums over ranks alone.
-# These are in fp32, 6e-8 each; few change a weight in bf16. A sum of gradients in bf16 changes norms by 3e-5 and more.
+# In the plan's dtype, ranks with the products of one process differ from it only by the order of sums over ranks. These
+# sums are in fp32 (6e-8 each), and few change a bf16 weight. A bf16 sum of gradients changes norms by 3e-5 and more.
 PLANNED_DTYPE_TOLERANCE = 1e-6
 MEMORY_TOLERANCE = 0.10
 LEAST_CHANGE = 0.01
@@ -33,7 +33,7 @@ class Tolerances:
 
     @classmethod
     def of(cls, *, planned_dtype: bool) -> Tolerances:
-        """planned_dtype: of a check that computes in the plan's dtype."""
+        """The tolerances of a check. planned_dtype: the check computes in the plan's dtype."""
         return cls(PLANNED_DTYPE_TOLERANCE, PLANNED_DTYPE_TOLERANCE) if planned_dtype else cls()
 
 
@@ -46,7 +46,7 @@ class StepComparison:
     reference_loss: float  # of one process
     gradient_norm: float  # of the run, before clipping
     reference_norm: float  # of one process
-    tolerances: Tolerances  # of both numbers
+    tolerances: Tolerances  # for both numbers
 
     @property
     def loss_difference(self) -> float:
@@ -58,7 +58,7 @@ class StepComparison:
 
     @property
     def agrees(self) -> bool:
-        # Written so that a NaN does not agree.
+        # The comparisons are false for NaN.
         return self.loss_difference <= self.tolerances.loss and self.norm_difference <= self.tolerances.norm
 
 
@@ -79,7 +79,7 @@ class Parity:
 
     @property
     def least_change(self) -> float:
-        """The smallest relative change of the loss from one step to the next: how much a wrong update would show."""
+        """The smallest relative change of the loss between steps, which is the sensitivity to a wrong update."""
         losses = [step.reference_loss for step in self.steps]
         return min((_relative(b, a) for a, b in pairwise(losses)), default=0.0)
 
@@ -95,8 +95,10 @@ class Parity:
 
 
 def not_exercised(planned: Job, rehearsed: Job, verdict: Parity, *, as_trained: bool) -> list[str]:
-    """Parts of the planned training that the check did not run, a few words each. as_trained: it had the plan's
-    optimizer and clipping."""
+    """Parts of the planned training that the check did not run, a few words each.
+
+    as_trained: the check used the plan's optimizer and clipping.
+    """
     same = planned.dtype == rehearsed.dtype
     missing = [] if same else [f"{planned.dtype} (the check: {rehearsed.dtype})"]
     if not as_trained:
@@ -119,17 +121,19 @@ def _relative(value: float, reference: float) -> float:
 def compare(
     steps: Sequence[tuple[float, float]], reference: Sequence[tuple[float, float]], *, planned_dtype: bool = False
 ) -> Parity:
-    """(loss, gradient norm) of each step of the run and of the reference. planned_dtype: both computed in the plan's
-    dtype, not in float64."""
+    """Compares (loss, gradient norm) of each step of the run and of the reference.
+
+    planned_dtype: both computed in the plan's dtype, not in float64.
+    """
     tolerances = Tolerances.of(planned_dtype=planned_dtype)
     pairs = enumerate(zip(steps, reference, strict=True), 1)
     return Parity(tuple(StepComparison(i, a[0], b[0], a[1], b[1], tolerances) for i, (a, b) in pairs), tolerances)
 
 
 def makes_products_of_one_process(job: Job) -> bool:
-    """Whether ranks make the very products that one process makes, so that sums over ranks alone come in another order.
+    """Whether ranks compute the same products as one process, so that only sums over ranks have another order.
 
-    tp, cp, ep and etp cut products or their inputs. Tied embeddings on one stage add up their two gradients in bf16.
+    tp, cp, ep and etp split products or their inputs. Tied embeddings on one stage sum their two gradients in bf16.
     """
     layout = job.layout
     apart = job.model.tied_embeddings and layout.pp > 1
@@ -138,11 +142,11 @@ def makes_products_of_one_process(job: Job) -> bool:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes of a stage: the fullest of its ranks, and what the planner's formulas say."""
+    """Bytes of a stage: on the fullest of its ranks, and by the planner's formulas."""
 
     stage: int  # from 0
     measured_bytes: int  # of its fullest rank
-    predicted_bytes: float  # of the planner, all buffers
+    predicted_bytes: float  # by the planner, all buffers
 
     @property
     def difference(self) -> float:
@@ -155,7 +159,7 @@ class StageMemory:
 
 
 def compare_memory(peak_bytes: Sequence[int], predicted: Sequence[float]) -> list[StageMemory]:
-    """One row per stage; ranks of a stage follow one another."""
+    """One row per stage. The ranks of a stage are consecutive."""
     if not peak_bytes:
         return []
     per_stage = len(peak_bytes) // len(predicted)

@@ -1,4 +1,4 @@
-"""The planner's memory for a job, priced by the cost models alone: no file of facts, no search, no torch."""
+"""The planner's memory of a job, from the cost models alone: no catalogue, no search, no torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ...cost_models.specs.workload import Workload
 from ..job import Job
 from ..parallel.strategies import Strategies
 
-# The cost models know no float64: everything that they price in fp32 is twice as large.
+# The cost models have no float64. All their fp32 buffers are twice as large.
 _SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
 
 
 def predicted_bytes(job: Job) -> list[dict[str, float]]:
-    """Per stage: bytes of every buffer on one rank, and their sum `allocated`."""
+    """Bytes of every buffer on one rank, and their sum `allocated`, per stage."""
     if job.strategies is not None:
         return [_scaled(job, buffers) for buffers in _layerwise_bytes(job.strategies, job, _problem(job))]
     memory = DeviceMemory(ledger_of(job))
@@ -33,7 +33,7 @@ def predicted_bytes(job: Job) -> list[dict[str, float]]:
 
 
 def ledger_of(job: Job) -> ledger.Ledger:
-    """The quantities of the job, whose layers all have one strategy."""
+    """The quantities of a job with one strategy for all layers."""
     problem, columns = _problem(job), Layouts.of([job.layout])
     keys, index = index_keys(columns)
     return build_ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
@@ -45,7 +45,7 @@ def _scaled(job: Job, unscaled: Mapping[str, float]) -> dict[str, float]:
 
 
 def _layerwise_bytes(strategies: Strategies, job: Job, problem: Problem) -> list[dict[str, float]]:
-    """Per stage, of layers with strategies of their own."""
+    """Bytes per stage for layer-wise strategies."""
     columns, partition = Layouts.of(strategies.distinct), _partition(job)
     keys, index = index_keys(columns)
     whole = build_ledger.build(problem, _tables(problem, keys), columns, index, partition)
@@ -55,7 +55,7 @@ def _layerwise_bytes(strategies: Strategies, job: Job, problem: Problem) -> list
 
 
 def _partition(job: Job) -> Partition:
-    """The stages of the job as they are; profile j of the ledger is then stage j."""
+    """The stages of the job in order, so that profile j of the ledger is stage j."""
     sizes = tuple(chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0 for chunk in job.chunks)
     full = RECOMPUTE_MODES[job.layout.recompute] == "full"
     return Partition(sizes, tuple(chunk.recompute_layers for chunk in job.chunks) if full else None)
@@ -67,7 +67,7 @@ def _problem(job: Job) -> Problem:
         optimizer="sgd" if job.optimizer == "sgd" else "adamw", lora=job.lora,
         trains_layers=None if job.lora is None else 0,
     )  # fmt: skip
-    # Imbalance is between the ranks of an expert group: one rank has all experts and gets every token.
+    # Imbalance is between the ranks of an expert group. A group of one rank has all experts and gets every token.
     stack = replace(job.stack, moe_imbalance=1.0) if job.layout.ep == 1 else job.stack
     return Problem(job.model, workload, stack, job.world_size, job.world_size)
 

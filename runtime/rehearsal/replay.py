@@ -1,10 +1,10 @@
-"""Scans of mixers, traced once for each shape and replayed in all other layers and micro-batches.
+"""Scans of mixers, traced once per shape and replayed in all other layers and micro-batches.
 
-A scan is thousands of operations in steps of torch, each of which takes a fifth of a millisecond without data, and it
-runs three times per layer and micro-batch: forward, made again as a whole, and made again by blocks. But it keeps its
-inputs only, and its gradients leave it together. So two numbers hold all that memory sees of it: the most bytes that
-live beside its inputs and its output on the way forward, and beside those and its gradients on the way back. The first
-scan of a shape is run for them. Its replay makes output and gradients of their sizes, and one tensor of those bytes.
+A scan has thousands of torch operations, each of which takes 0.2 ms without data. It runs three times per layer and
+micro-batch: forward, recomputed as a whole, and recomputed by blocks. It keeps its inputs only, and its gradients leave
+it together. Two numbers therefore describe its memory: the peak of its temporary bytes in the forward pass, and in the
+backward pass. The first scan of a shape runs to measure them. A replay makes output and gradients of the right sizes,
+and one tensor of the temporary bytes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .memory import PeakMemory
 
 @dataclass(frozen=True)
 class _Measured:
-    """A scan that was run."""
+    """The measurements of a scan."""
 
-    shape: torch.Size  # of its output
+    shape: torch.Size  # of the output
     dtype: torch.dtype
-    forward_bytes: int  # the most beside its inputs and its output
-    backward_bytes: int = 0  # the most beside its inputs and the gradient of its output
-    weights: tuple[str, ...] = ()  # parameters that it gives gradients
+    forward_bytes: int  # peak in addition to its inputs and its output
+    backward_bytes: int = 0  # peak in addition to its inputs and the gradient of its output
+    weights: tuple[str, ...] = ()  # parameters that get gradients from it
 
 
 @contextmanager
 def replayed_scans(tracer: PeakMemory) -> Iterator[None]:
-    """Scans inside are replayed, and `tracer` does not see the runs that measure them."""
+    """Context in which scans are replayed. `tracer` does not see the measuring runs."""
     measured: dict[Hashable, _Measured] = {}
 
     def scanned(function: Any, *inputs: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def replayed_scans(tracer: PeakMemory) -> Iterator[None]:
 
 
 def _key(function: Any, inputs: Sequence[Tensor]) -> Hashable:
-    """What a scan of a mixer depends on."""
+    """The key of a scan: everything that its memory depends on."""
     mixer: nn.Module = function.__self__
     tensors = [*mixer.parameters(), *inputs]
     return (function.__func__, mixer.spec, torch.is_grad_enabled(),
@@ -64,13 +64,13 @@ def _key(function: Any, inputs: Sequence[Tensor]) -> Hashable:
 
 
 def _measure(function: Any, inputs: Sequence[Tensor]) -> _Measured:
-    """Runs a scan of inputs like these, whose gradients come back, but are added to nothing.
+    """Runs a scan on inputs like these. Its gradients are returned and not accumulated.
 
-    The inputs live until its end. Where a whole layer is made again, nothing but the scan holds them: then its last
-    block lets them go, and the replay holds up to their bytes too long.
+    The inputs live until its end. In a fully recomputed layer only the scan holds them and its last block frees them,
+    so the replay holds up to their bytes too long.
     """
     copies = [torch.empty_like(x).requires_grad_(x.requires_grad) for x in inputs]
-    # Hooks around this scan, as those of a layer that is made again, have to do with its replay only.
+    # Hooks around this scan, such as those of a recomputed layer, apply to its replay only.
     mixer: nn.Module = function.__self__
     with PeakMemory([*copies, *mixer.parameters()]) as memory, torch.autograd.graph.saved_tensors_hooks(_same, _same):
         before = memory.current
@@ -95,7 +95,7 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 class _Root(torch.autograd.Function):
-    """A number whose backward pass makes the gradient of `out`, which nothing else holds."""
+    """A scalar whose backward pass makes the gradient of `out` without another reference to it."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def _replay(scan: _Measured, weights: Sequence[Tensor], inputs: Sequence[Tensor]
 
 
 class _Replay(torch.autograd.Function):
-    """Keeps its inputs, so that what runs it again does so before its backward pass."""
+    """Keeps its inputs, so that a recomputation runs before its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, scan: _Measured, num_weights: int, *tensors: Tensor) -> Tensor:
@@ -134,5 +134,5 @@ class _Replay(torch.autograd.Function):
 
 
 def _hold(num_bytes: int) -> None:
-    """One tensor of so many bytes, let go at once."""
+    """Allocates one tensor of so many bytes and frees it at once."""
     torch.empty(max(num_bytes, 0), dtype=torch.uint8)

@@ -1,10 +1,10 @@
 """`--scale-down`: the same layout on a small model, so that a plan for a cluster can be rehearsed on two cores.
 
-Kept: every axis above 1 (at 2, or at what the user asks for; at 4 one that ep and etp share), vpp, schedule, which
-chunks are longer, heads per key/value head, tying, kinds of layers, recompute, that the plan renumbers ranks. Shrunk:
-GPUs, width, depth, vocabulary, tokens, micro-batches (to pp + 2).
+Kept: every axis above 1 (at 2, or at the user's number; at 4 for an axis that ep and etp share), vpp, schedule, longer
+chunks, heads per key/value head, tied embeddings, kinds of layers, recomputation, renumbered ranks. Shrunk: GPUs,
+width, depth, vocabulary, tokens, micro-batches (to pp + 2).
 
-Two ranks of an axis show most faults, and not those of a second hop of a ring or of a stage in the middle.
+Two ranks per axis reveal most faults, except those of a ring's second hop or of a middle stage.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MOST_LORA_RANK = 8
 
 
 def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, list[str]]:
-    """The rehearsal of a job and what was shrunk, a line each.
+    """The rehearsal of a job, and one line per shrunk part.
 
-    keep: ranks of an axis (of AXES) that stay, where 2 are too few. Raises InputError where the layout or the model has
-    less, UnsupportedError for layers with strategies of their own.
+    keep: axis (of AXES) -> ranks to keep, where 2 are too few. Raises InputError if the layout or the model has fewer,
+    UnsupportedError for layer-wise strategies.
     """
     keep = keep or {}
     if job.lora is not None:
@@ -49,9 +49,9 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
     layout = shrunk_layout(job.layout, keep)
     sizes, recomputed = _chunks(job, layout)
     parts = int(sequence_parts(asdict(layout))[1])
-    seq_len = min(-(-SEQ_LEN * layout.cp // parts) * parts, job.seq_len)  # as many tokens on a rank
+    seq_len = min(-(-SEQ_LEN * layout.cp // parts) * parts, job.seq_len)  # equal tokens per rank
     model = _model(job, sum(sizes), seq_len, _num_head_shards(layout), layout)
-    # Interleaved stages take micro-batches in rounds of pp.
+    # Interleaved stages process micro-batches in rounds of pp.
     micro_batches = 2 * layout.pp if layout.vpp > 1 and layout.pp > 2 else layout.pp + 2
     batch = layout.dp * layout.micro_batch * micro_batches
     small = replace(
@@ -82,10 +82,9 @@ def _with_strategies(job: Job, strategies: Strategies) -> tuple[Job, list[str]]:
 
 
 def _rank_map(job: Job, small: Layout) -> tuple[int, ...] | None:
-    """The plan's rank map on the ranks that stay, which keep their order.
+    """The plan's rank map on the kept ranks, in their order.
 
-    Those stay on each axis on which two neighbours stand that the map turns round, so that the rehearsal of a plan that
-    renumbers ranks renumbers too.
+    On each axis two adjacent ranks that the map swaps are kept, so that the rehearsal also renumbers ranks.
     """
     if job.logical_of_rank is None:
         return None
@@ -108,11 +107,11 @@ def _shape(layout: Layout) -> tuple[int, ...]:
 
 
 def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
-    """Layers of each chunk and how many of them are fully recomputed.
+    """Layers of each chunk, and the number of fully recomputed ones.
 
-    One layer per chunk (more where there are few chunks, or where a part of a chunk is recomputed), one more in the
-    chunks that are longer in the plan, none in those that are empty. Where there are fewer chunks than in the plan,
-    they are picked from all of it, the first and the last among them.
+    A chunk has one layer, or more where there are few chunks or where a part of a chunk is recomputed. Chunks that are
+    longer in the plan have one more; empty ones have none. Fewer chunks than in the plan are selected evenly, including
+    the first and the last.
     """
     number = len(devices_of(layout))
     last = len(job.chunks) - 1
@@ -148,14 +147,16 @@ def _build_chunks(layout: Layout, sizes: list[int], recomputed: list[int]) -> tu
 
 
 def _num_head_shards(layout: Layout) -> int:
-    """Key/value heads that the layout needs at the least: ulysses deals out whole ones."""
+    """The minimum number of key/value heads for the layout, because ulysses scatters whole heads."""
     ulysses = layout.cp > 1 and CP_ALGORITHMS[layout.cp_algorithm] == "ulysses"
     return layout.tp * (layout.cp if ulysses else 1)
 
 
 def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, layout: Layout) -> ModelSpec:
-    """num_layers, seq_len, layout: of the small model; least_heads: parts that key/value heads are scattered to. A
-    window that cuts sequences takes the same share of the short ones."""
+    """The small model. num_layers, seq_len, layout: of the rehearsal; least_heads: minimum of key/value heads.
+
+    A window shorter than sequences covers the same fraction of the short ones.
+    """
     model = job.model
 
     def small(spec: Attention) -> Attention:
@@ -178,7 +179,7 @@ def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, layout: La
 
 
 def _hidden(model: ModelSpec, small: Callable[[Attention], Attention]) -> int:
-    """That of all heads, as far as it was so before. Heads out of latents are much wider: too narrow a model."""
+    """The hidden width, equal to that of all heads as in the plan. Heads of latent attention are wider than that."""
     if not model.attentions:
         return WIDTH
     first = model.attentions[0]
@@ -212,8 +213,10 @@ def _attention(spec: Attention, least_heads: int, hidden: int) -> Attention:
 
 
 def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attention:
-    """Values as wide as keys: the CPU's flash kernel takes no others, and the GPU's keeps no more than it does. Latents
-    as wide beside the hidden states as they were."""
+    """Latent attention with values as wide as keys, and latents in the planned ratio to the hidden width.
+
+    The CPU's flash kernel supports only equal widths, and keeps the same tensors as the GPU's kernel.
+    """
     shrink = heads * head_dim / hidden
     rope = eighths(head_dim * spec.rope_head_dim / spec.head_dim)
     kv_rank = eighths((spec.kv_lora_rank or 0) * shrink)
@@ -245,7 +248,7 @@ def _feed_forward(
 
 
 def _pattern(model: ModelSpec, num_layers: int) -> tuple[int, ...]:
-    """Layers picked evenly; every kind stays as long as there are layers for it."""
+    """Selects layers evenly. Every kind of layer is kept while there are layers for it."""
     last = model.num_layers - 1
     picked = [model.pattern[round(i * last / max(num_layers - 1, 1))] for i in range(num_layers)]
     for kind in sorted(set(model.pattern) - set(picked)):

@@ -1,4 +1,4 @@
-"""How many ranks of each axis a rehearsal has: two, or as many as the user keeps, one to leave the axis out."""
+"""The ranks per axis of a rehearsal: two, or the number that the user keeps (one leaves the axis out)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import replace
 from ...cost_models.layouts import Layout, default_schedule
 from ...errors import InputError
 
-AXES = ("tp", "cp", "pp", "dp", "ep", "etp")  # of which a rehearsal may keep more than 2 ranks
+AXES = ("tp", "cp", "pp", "dp", "ep", "etp")  # axes with more than 2 ranks on request
 MOST_MICRO_BATCH = 2
-_FOLDED = ("shard", "cp", "tp")  # axes that experts are folded over
+_FOLDED = ("shard", "cp", "tp")  # axes over which experts are folded
 
 
 def shrunk_layout(layout: Layout, keep: Mapping[str, int]) -> Layout:
-    """The layout with 2 ranks on each axis that has more, or with those of `keep`, by axis (of AXES).
+    """The layout with at most 2 ranks per axis, or with the ranks in `keep` (axis of AXES -> ranks).
 
-    Raises InputError where the layout has no such ranks to keep.
+    Raises InputError if the layout has fewer ranks than `keep`.
     """
     _check_kept(layout, keep)
     axes = ("tp", "cp", "pp", "ep", "etp")
     small = {name: min(getattr(layout, name), keep.get(name, 2)) for name in axes}
     whole = layout.shard == layout.dp  # all dp ranks share one copy of the sharded states
     small["shard"] = min(layout.shard, keep.get("dp", 2) if whole else 2)
-    # Experts need ep x etp ranks that share one copy of them: the first axis that has as many makes room.
+    # Experts need ep x etp ranks that share one copy of them. The first axis with enough ranks is enlarged.
     if math.prod(small[name] for name in _FOLDED) % (small["ep"] * small["etp"]):
         fixed = {*keep, "shard"} if whole and "dp" in keep else keep
         roomy = next((name for name in _FOLDED if name not in fixed and getattr(layout, name) > 2), None)
@@ -41,7 +41,7 @@ def shrunk_layout(layout: Layout, keep: Mapping[str, int]) -> Layout:
 
 
 def _without_single_ranks(small: Mapping[str, int]) -> dict[str, int]:
-    """Fields that say nothing where an axis has one rank, at their defaults."""
+    """Defaults for fields without meaning on an axis of one rank."""
     fields: dict[str, int] = {}
     if small["tp"] == 1:
         fields["sequence_parallel"] = 0
@@ -53,7 +53,7 @@ def _without_single_ranks(small: Mapping[str, int]) -> dict[str, int]:
 
 
 def _check_kept(layout: Layout, keep: Mapping[str, int]) -> None:
-    """Raises InputError for ranks that are not there to be kept."""
+    """Raises InputError for ranks that the layout does not have."""
     for axis, ranks in keep.items():
         if axis not in AXES:
             raise InputError(f"--keep {axis}={ranks}: `{axis}` is no axis", hint=f"axes: {', '.join(AXES)}")
@@ -64,7 +64,7 @@ def _check_kept(layout: Layout, keep: Mapping[str, int]) -> None:
 
 
 def _replicas(layout: Layout, shard: int, kept_dp: int | None) -> int:
-    """Copies of the sharded states, each on `shard` ranks. Raises InputError where no number of them makes kept_dp."""
+    """Copies of the sharded states, each on `shard` ranks. Raises InputError if none matches kept_dp."""
     most = layout.dp // layout.shard
     if kept_dp is None:
         return min(most, 2)

@@ -1,8 +1,8 @@
-"""`--scale-down` of a plan whose layers have strategies of their own.
+"""`--scale-down` of a plan with layer-wise strategies.
 
-Kept: how many different parts sequences are cut into, and whether as many as a stage has GPUs (unless that takes more
-than 8 ranks); every pair of neighbours' strategies that a stage has. Shrunk: degrees to powers of two, layers to one
-for each such pair.
+Kept: the number of different splits of sequences, whether a split covers all GPUs of a stage (unless that needs more
+than 8 ranks), and every pair of adjacent strategies in a stage. Shrunk: degrees to powers of two, layers to one per
+such pair.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_RANKS = 8
 
 
 def degrees(strategies: Strategies, pp: int) -> tuple[dict[int, int], int]:
-    """Parts of a sequence -> of the rehearsal on `pp` stages, and its GPUs of a stage."""
+    """Parts of a sequence -> parts in the rehearsal on `pp` stages, and the rehearsal's GPUs per stage."""
     gpus = strategies.embedding.num_gpus // strategies.embedding.pp
     above = sorted({parts_of(strategy) for strategy in strategies.in_order} - {1})
     small = {1: 1, **{parts: 2 ** (index + 1) for index, parts in enumerate(above)}}
@@ -38,12 +38,12 @@ def shrunk(strategies: Strategies, layout: Layout, pp: int, most_micro_batch: in
 
 
 def kept_layers(layers: Sequence[Layout]) -> list[Layout]:
-    """Of the layers of a stage, the first after each kind of neighbour."""
+    """The layers of a stage to keep: the first of each pair of adjacent strategies."""
     pairs = zip((None, *layers), layers, strict=False)
     return [strategy for _, strategy in dict.fromkeys(pairs)]
 
 
 def rehearsed(strategies: Strategies, stages: Sequence[Sequence[Layout]], small: Mapping[Layout, Layout]) -> Strategies:
-    """The strategies of the rehearsal; stages: the layers that stay."""
+    """The strategies of the rehearsal. stages: the kept layers."""
     layers = tuple(small[strategy] for kept in stages for strategy in kept)
     return Strategies(small[strategies.embedding], layers, small[strategies.head])

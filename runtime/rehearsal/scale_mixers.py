@@ -1,4 +1,4 @@
-"""`--scale-down` of mixers other than attention: fewer, narrower heads that the ranks can still share."""
+"""`--scale-down` of mixers other than attention: fewer and narrower heads that the ranks can still split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...cost_models.layer_kinds.mamba2 import Mamba2
 from ...cost_models.specs.model import Mixer
 from ...errors import UnsupportedError
 
-_CHUNKS = 4  # of a sequence, so that states are passed on
+_CHUNKS = 4  # chunks of a sequence, so that states pass between chunks
 
 
 def small_mixer(mixer: Mixer, shrink: float, tp: int, cp: int, seq_len: int) -> Mixer:
@@ -22,7 +22,7 @@ def small_mixer(mixer: Mixer, shrink: float, tp: int, cp: int, seq_len: int) -> 
 
 
 def _mamba2(mixer: Mamba2, shrink: float, tp: int, cp: int, seq_len: int) -> Mamba2:
-    """With a group for each rank where the model has as many, else one that the cp ranks share."""
+    """A Mamba-2 mixer with one group per rank if the model has enough, else one group that the cp ranks share."""
     groups = tp * cp if mixer.groups % (tp * cp) == 0 else tp
     heads = tp * cp * (2 if mixer.heads > mixer.groups else 1)
     return replace(

@@ -1,4 +1,4 @@
-"""A rank that is alone, to time what it runs: its group, its context, and chunks with weights of their own."""
+"""A single rank for timing: its group, its context, and chunks with allocated weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build_chunk(
     spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device, recompute: Recompute | None = None,
     cp: ContextParallel | None = None,
 ) -> DecoderChunk:  # fmt: skip
-    """A chunk with weights, and sums of gradients as a rank has them."""
+    """A chunk with the weights and gradient sums of a rank."""
     plain = single_context(DTYPES[dtype], device, Numerics.of(spec))
     context = replace(plain, recompute=recompute or plain.recompute, cp=cp)
     chunk = DecoderChunk(context, spec, part, seq_len)
@@ -51,7 +51,7 @@ def _unit(part: torch.nn.Module, device: torch.device) -> Unit:
 
 
 def free_memory(chunk: DecoderChunk) -> None:
-    """The memory of weights and gradients, of many experts half a gigabyte: hooks of autograd keep them reachable."""
+    """Frees weights and gradients (half a gigabyte for many experts), which hooks of autograd keep reachable."""
     gatherer = chunk.run
     parts = gatherer.units_of.values() if isinstance(gatherer, Gatherer) else ()
     units = [unit for part in parts for unit in part]

@@ -1,4 +1,4 @@
-"""What a dry run found beside what the planner counts, buffer by buffer. No torch here."""
+"""Compares a dry run with the planner's count, buffer by buffer. No torch here."""
 
 from __future__ import annotations
 
@@ -70,8 +70,10 @@ class Comparison:
 
 
 def distinct_stages(job: Job) -> list[int]:
-    """The first of each set of stages with the same layers: of equal stages, it holds the most micro-batches. Where the
-    backward pass is split also the last, in which most of them wait for their W."""
+    """The first of each set of stages with equal layers, which holds the most micro-batches.
+
+    With a split backward pass also the last, in which most micro-batches wait for their W.
+    """
     equal_stages: dict[tuple[Any, ...], list[int]] = {}
     for stage in range(job.layout.pp):
         chunks = [chunk for chunk in job.chunks if chunk.stage == stage]

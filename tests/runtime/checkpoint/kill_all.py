@@ -202,7 +202,7 @@ def test_a_disk_that_becomes_read_only(plan: Path, saved: Path, tmp_path: Path) 
         run.end()
         disk.remount("rw")
         judge("a disk that becomes read-only; then SIGTERM", [run], disk.folder, exit_code=1, most_lost=1_000_000,
-              says="what was trained since the last checkpoint is lost", inside=disk.inside,
+              says="training since the last checkpoint is lost", inside=disk.inside,
               seen=disk.seen_from_outside)  # fmt: skip
 
 
