@@ -64,6 +64,8 @@ class Job:
     seed: int = 0  # of weights and of synthetic data
     learning_rate: float = 3e-4  # constant
     clip: float | None = 1.0  # largest norm of the gradient; None: no clipping
+    init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
+    init_digest: str | None = None  # digest of these weights
     data: str = "synthetic"  # an argument of `data.open_source`
     balances_experts: bool = False  # round-robin tokens, about as even as a trained router
 

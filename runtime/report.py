@@ -1,7 +1,8 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
-Events: `start` (environment), `step`, `end` (peak memory), `resumed`, `checkpoint`, `not_saved`, `terminated` (on
-SIGTERM). A stopped run reports its steps until then. A run that went back to a checkpoint reports the steps that count.
+Events: `start` (environment), `initialised` (from a folder), `step`, `end` (peak memory), `resumed`, `checkpoint`,
+`not_saved`, `terminated` (on SIGTERM). A stopped run reports its steps until then. A run that went back to a
+checkpoint reports the steps that count.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Recorder:
             "format_version": FORMAT_VERSION, "kind": "run", "plan": job.plan_id, "choice": job.choice,
             "layout_id": job.layout_id, "model": job.model.name, "scaled_down": self.notes, "dtype": job.dtype,
             "optimizer": job.optimizer, "learning_rate": job.learning_rate, "seed": job.seed, "data": job.data,
+            "init_from": job.init_from,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
             "resumed": self.of("resumed"), "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"),
             "steps": self.steps, **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
@@ -68,6 +70,8 @@ def event_line(event: Event, job: Job) -> str:
     """The line for an event; empty for an event without a message."""
     if event["event"] == "step":
         return _step_line(event, job)
+    if event["event"] == "initialised":
+        return _initialised_line(event, job)
     if event["event"] == "checkpoint":
         line = f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
         return line + (f", training waited {event['waited_s']:.2g} s" if "waited_s" in event else "")
@@ -76,6 +80,14 @@ def event_line(event: Event, job: Job) -> str:
     if event["event"] == "terminated":
         return f"SIGTERM: stopped after step {event['step']} of {job.steps}"
     return _resumed_line(event) if event["event"] == "resumed" else ""
+
+
+def _initialised_line(event: Event, job: Job) -> str:
+    """The line for weights read from a folder."""
+    line = f"weights from {event['folder']}: {event['num_tensors']} tensors, {' and '.join(event['dtypes'])}"
+    if event["rounded"]:
+        line += f", rounded to {job.dtype}"
+    return line + ("; predictions of more than one token are drawn by the seed" if job.model.mtp_layers else "")
 
 
 def not_saved_line(event: Event) -> str:

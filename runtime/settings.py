@@ -34,6 +34,7 @@ class Settings:
     plan: str  # file of the plan
     choice: int = 1  # number of its layout, from 1
     steps: int = 10  # of the whole run
+    init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
     data: str = "synthetic"  # an argument of `data.open_source`
     seed: int = 0  # of weights and synthetic data
     learning_rate: float = 3e-4  # constant
@@ -94,6 +95,7 @@ class Settings:
         values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
         values["data"] = self.data if self.data == "synthetic" else "files"
         values["checkpoint"] = str(self.checkpoint and "a folder")
+        values["init_from"] = str(self.init_from and "a folder")
         flags = {f"--{_FLAGS.get(name, name).replace('_', '-')}": value for name, value in values.items()}
         return {"the plan's SHA-256": _digest(self.plan), **flags}
 
@@ -103,8 +105,8 @@ def _digest(path: str) -> str:
 
 
 _FLAGS = {"learning_rate": "lr", "keep_axes": "keep"}  # fields with another name in `launch`
-_VALUES = {"choice": int, "steps": int, "data": str, "seed": int, "learning_rate": float, "clip": float,
-           "lora_alpha": float, "device": str,
+_VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "seed": int, "learning_rate": float,
+           "clip": float, "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_async",
@@ -123,6 +125,9 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     notes: list[str] = []
     if settings.resume and settings.checkpoint is not None:
         check_resumable(Path(settings.checkpoint))
+    if settings.init_from is not None and settings.scale_down:
+        raise InputError(f"--init-from {settings.init_from}: a rehearsal trains a small model, of other shapes",
+                         hint="leave out `--scale-down`, or `--init-from`")  # fmt: skip
     if settings.scale_down:
         job, notes = scale_down(job, kept_axes(settings.keep_axes))
     if settings.order is not None:
@@ -134,8 +139,8 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     if settings.balance_experts:
         check_balancing(job, settings)
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
-                  clip=settings.clip or None, data=settings.data, lora_alpha=settings.lora_alpha,
-                  balances_experts=settings.balance_experts)  # fmt: skip
+                  clip=settings.clip or None, init_from=settings.init_from, data=settings.data,
+                  lora_alpha=settings.lora_alpha, balances_experts=settings.balance_experts)  # fmt: skip
     if not settings.check_parity:
         return job, notes
     return for_parity(job, as_trained=settings.as_trained, planned_dtype=settings.planned_dtype), notes

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from torch.distributed.rendezvous import rendezvous
 from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
 from .checkpoint.checkpoint import Checkpoints
+from .checkpoint.pretrained import Pretrained
 from .checkpoint.saver import Saver
 from .failures import TERMINATED, RunFailed
 from .job import Job
@@ -76,8 +78,15 @@ def _give_up(status: Status, what: str, code: str) -> None:
 def _run(settings: Settings, status: Status, terminated: threading.Event) -> None:
     job, notes, device, mesh = meet(settings, status)
     recorder, before = Recorder(job, notes), resident_bytes()
-    trainer = Trainer(job, mesh, device)
+    if job.init_from is None:
+        trainer = Trainer(job, mesh, device)
+    else:
+        status.set(f"reading the weights in {job.init_from}")
+        pretrained = Pretrained(Path(job.init_from), job.model)
+        trainer = Trainer(replace(job, init_digest=pretrained.digest), mesh, device, init_param=pretrained.init_param)
     _tell(_environment(device, job), settings, recorder)
+    if job.init_from is not None:
+        _tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = _resume(trainer, settings, recorder)
     training = _Training(trainer, settings, recorder, saver, terminated)
     peaks = training.run(done, before)

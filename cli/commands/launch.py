@@ -11,8 +11,10 @@ import typer
 from .. import launch_flags, options
 from ..console import FORMAT_VERSION, Terminal, to_json
 from ..files import check_writable, write_file
+from ..pretrained import check_pretrained
 
 if TYPE_CHECKING:
+    from ...planner.document.plan import Plan
     from ...runtime.job import Job
     from ...runtime.nodes import Nodes
     from ...runtime.report import Event, Recorder
@@ -29,6 +31,9 @@ def command(
     choice: options.Choice = 1,
     steps: Annotated[
         int | None, _number("--steps", metavar="N", text="Steps to train [10; 4 with --check-parity].")
+    ] = None,
+    init_from: Annotated[
+        Path | None, _number("--init-from", metavar="DIR", text="Start from the weights of a Hugging Face folder.")
     ] = None,
     data: Annotated[
         str, _number("--data", metavar="synthetic|FILE|DIR", text="Text file by bytes, or token shards [synthetic].")
@@ -111,14 +116,13 @@ def command(
     Examples:
       meshwright launch plan.json --scale-down --check-parity
       meshwright launch plan.json --steps 100 --data tokens/ --report run.json
+      meshwright launch plan.json --init-from Llama-3.1-8B/ --checkpoint ckpt/
       meshwright launch plan.json --checkpoint ckpt/ --resume --max-restarts 3
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
     """
-    from ...planner.document.reading import load_plan
-    from ...planner.targets.emit import check_trained
     from ...runtime.nodes import nodes_for, shell_line
     from ...runtime.report import Recorder
-    from ...runtime.settings import Settings, prepare
+    from ...runtime.settings import Settings
 
     terminal: Terminal = context.obj
     if report is not None:
@@ -131,15 +135,14 @@ def command(
     saving = launch_flags.saving_settings(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last,
                                           resume=resume, max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
-        plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), seed=seed,
+        plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data),
+        init_from=str(init_from.resolve()) if init_from is not None else None, seed=seed,
         learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
         scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, as_trained=as_trained,
         planned_dtype=planned_dtype, balance_experts=balance_experts,
         order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
-    loaded = load_plan(plan)
-    check_trained(loaded, "meshwright")
-    job, notes = prepare(settings)
+    loaded, job, notes = _prepared(settings)
     nodes = nodes_for(loaded, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
                       node_rank=node_rank, master_addr=master_addr, master_port=master_port,
                       max_restarts=max_restarts, dry=dry_run)  # fmt: skip
@@ -153,6 +156,20 @@ def command(
     _train(terminal, recorder, settings, nodes, report, force=force)
     if node_rank == 0:  # the others have no report of the whole run
         _finish(terminal, recorder, settings, reference, report, force=force)
+
+
+def _prepared(settings: Settings) -> tuple[Plan, Job, list[str]]:
+    """The plan, the job of the flags, and what was shrunk. Raises InputError for what does not fit them."""
+    from ...planner.document.reading import load_plan
+    from ...planner.targets.emit import check_trained
+    from ...runtime.settings import prepare
+
+    plan = load_plan(settings.plan)
+    check_trained(plan, "meshwright")
+    job, notes = prepare(settings)
+    if settings.init_from is not None:
+        check_pretrained(Path(settings.init_from), job.model)
+    return plan, job, notes
 
 
 def _reference(terminal: Terminal, settings: Settings) -> list[tuple[float, float]]:

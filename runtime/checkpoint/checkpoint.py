@@ -135,7 +135,7 @@ class Checkpoints:
         if self.rank != 0:
             return
         job = self.trainer.job
-        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files).write(partial)
+        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files, job.init_from).write(partial)
         # The file names reach the disk before the folder gets its final name.
         _sync(partial)
         final = self.folder / folder_name(step)

@@ -1,14 +1,16 @@
-"""Maps each weight of this runtime's models to the in-memory weights of transformers (5.24).
+"""Maps each weight of this runtime's models to the files of Hugging Face, as transformers (5.24) reads and writes them.
 
-Each of our weights is a part of one of theirs, perhaps transposed or with permuted rows. The same table therefore also
-maps gradients. Their models have no multi-token prediction.
+Some weights have other names in memory (get_model_conversion_mapping of transformers). Each of our weights is a part of
+one of theirs, perhaps transposed or with permuted rows, or one tensor per expert. The same table therefore maps in both
+directions, and also maps gradients. Their models have no multi-token prediction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count, takewhile
 from typing import Any
 
 import torch
@@ -18,10 +20,13 @@ from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfE
 from ..model.rope import rotated_width
 from .hybrid_sources import blocks_of_nemotron, gated_delta_net, gated_queries, mamba2
 from .sources import (
+    CHOICE_BIAS,
+    MIXTRAL_PRODUCTS,
     Source,
     Sources,
     alternating,
     by_group,
+    columns_first,
     gate_above_input,
     gated,
     halved,
@@ -30,6 +35,7 @@ from .sources import (
     norm,
     plain,
     separate,
+    stacked,
     transposed,
 )
 
@@ -52,7 +58,22 @@ class Naming:
 
 
 def sources(model: ModelSpec) -> Sources:
-    """Our weight name -> source in their weights. Raises KeyError for a family without a table."""
+    """Our weight name -> source in their files. Raises KeyError for a family without a table."""
+    return {ours: source for ours, source in _all(model).items() if not ours.endswith(f".{CHOICE_BIAS}")}
+
+
+def choice_biases(model: ModelSpec) -> dict[str, int]:
+    """Their name -> length of the biases of expert choice. The runtime has none: it chooses as if all were 0."""
+    return {source.name: experts for ours, source in _all(model).items() if ours.endswith(f".{CHOICE_BIAS}")
+            for experts in [_experts_of(model, ours)]}  # fmt: skip
+
+
+def _experts_of(model: ModelSpec, ours: str) -> int:
+    block = model.kinds[model.pattern[int(ours.split(".")[1])]].feed_forward
+    return block.experts if isinstance(block, MixtureOfExperts) else 0
+
+
+def _all(model: ModelSpec) -> Sources:
     naming = FAMILIES[model.family]
     out = {"embedding.tokens": Source(f"{naming.tokens}.weight")}
     if naming.positions is not None:
@@ -60,7 +81,7 @@ def sources(model: ModelSpec) -> Sources:
     for index, kind in enumerate(model.pattern):
         within = _layer(naming, model, model.kinds[kind])
         prefix = f"{naming.layers}.{index}"
-        out |= {f"layers.{index}.{ours}": Source(f"{prefix}.{at.name}", at.take) for ours, at in within.items()}
+        out |= {f"layers.{index}.{ours}": replace(at, name=f"{prefix}.{at.name}") for ours, at in within.items()}
     if model.final_norm:
         out |= norm("head.norm", naming.final_norm, model.norm_bias)
     if not model.tied_embeddings:
@@ -72,7 +93,14 @@ def sources(model: ModelSpec) -> Sources:
 
 def converted(model: ModelSpec, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights (or gradients) taken from theirs, by name."""
-    return {ours: source.take(state[source.name]) for ours, source in sources(model).items()}
+    return {ours: _taken(source, state) for ours, source in sources(model).items()}
+
+
+def _taken(source: Source, state: Mapping[str, Tensor]) -> Tensor:
+    if not source.per_expert:
+        return source.take(state[source.name])
+    names = takewhile(state.__contains__, map(source.of_expert, count()))
+    return torch.stack([source.take(state[name]) for name in names])
 
 
 def _layer(naming: Naming, model: ModelSpec, layer: Layer) -> Sources:
@@ -110,6 +138,7 @@ def _llama(**changes: object) -> Naming:
 
 
 _FOUR_NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_mixtral = partial(gated, module="block_sparse_moe", products=MIXTRAL_PRODUCTS)
 _TWO_PRODUCTS = partial(plain, "mlp.up_proj", "mlp.down_proj")
 _OUTPUT_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 FAMILIES: Mapping[str, Naming] = {
@@ -118,7 +147,9 @@ FAMILIES: Mapping[str, Naming] = {
     "deepseek_v3": _llama(attention=latent),
     "dots1": _llama(),
     "ernie4_5": _llama(turns_neighbours=True),
-    "ernie4_5_moe": _llama(turns_neighbours=True),
+    "ernie4_5_moe": _llama(
+        turns_neighbours=True, feed_forward=partial(gated, choice="moe_statics.e_score_correction_bias")
+    ),
     "exaone4": _llama(norms=_OUTPUT_NORMS),
     "falcon": _llama(
         layers="transformer.h", tokens="transformer.word_embeddings", final_norm="transformer.ln_f",
@@ -136,27 +167,28 @@ FAMILIES: Mapping[str, Naming] = {
     "glm4_moe_lite": _llama(attention=latent),
     "gpt2": Naming(
         layers="transformer.h", tokens="transformer.wte", final_norm="transformer.ln_f", attention=transposed,
-        feed_forward=partial(plain, "mlp.c_fc", "mlp.c_proj", take=torch.t), norms=("ln_1", "ln_2"),
+        feed_forward=partial(columns_first, "mlp.c_fc", "mlp.c_proj"), norms=("ln_1", "ln_2"),
         positions=Source("transformer.wpe.weight"),
     ),
     "gpt_neox": _llama(
         layers="gpt_neox.layers", tokens="gpt_neox.embed_in", final_norm="gpt_neox.final_layer_norm",
         attention=partial(by_group, module="attention"),
-        feed_forward=partial(plain, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+        feed_forward=partial(plain, "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"), head="embed_out",
     ),
     "gpt_oss": _llama(feed_forward=alternating),
     "granite": _llama(),
-    "granitemoe": _llama(feed_forward=partial(gated, module="block_sparse_moe", router="router")),
-    "hy_v3": _llama(),
+    "granitemoe": _llama(feed_forward=stacked),
+    "hy_v3": _llama(feed_forward=partial(gated, shared="shared_mlp", router="router.gate", choice="expert_bias")),
     "internlm3": _llama(),
     "llama": _llama(),
-    "minimax_m2": _llama(),
+    "minimax_m2": _llama(feed_forward=partial(_mixtral, choice="e_score_correction_bias")),
     "ministral3": _llama(),
     "mistral": _llama(),
-    "mixtral": _llama(),
+    "mixtral": _llama(feed_forward=_mixtral),
     "nemotron": _llama(feed_forward=_TWO_PRODUCTS),
     "nemotron_h": _llama(
-        tokens="model.embeddings", final_norm="model.norm_f", attention=partial(separate, module="mixer"),
+        layers="backbone.layers", tokens="backbone.embeddings", final_norm="backbone.norm_f",
+        attention=partial(separate, module="mixer"),
         feed_forward=blocks_of_nemotron, norms=("norm",), mixer=mamba2,
     ),
     "olmo2": _llama(norms=_OUTPUT_NORMS),

@@ -1,4 +1,4 @@
-"""Maps the weights of hybrid models to those of transformers: mixers and feed-forward blocks."""
+"""Maps the weights of hybrid models to the files of Hugging Face: mixers and feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ...cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ...cost_models.layer_kinds.mamba2 import Mamba2
 from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts
-from .sources import Source, Sources, plain, product, separate
+from .sources import Shape, Source, Sources, beside_experts, plain, product, separate, tall
 
 
 def mamba2(mixer: Mamba2, module: str = "mixer") -> Sources:
@@ -43,12 +43,10 @@ def gated_delta_net(mixer: GatedDeltaNet, module: str = "linear_attn") -> Source
 
 def _below(theirs: str, widths: Mapping[str, int], *, heads: int = 1, bias: bool = False) -> Sources:
     """Projections stacked by rows within each head."""
-    out = {}
+    out: Sources = {}
+    whole = tall(heads * sum(widths.values()))
     for (name, width), end in zip(widths.items(), accumulate(widths.values()), strict=True):
-        take = partial(_rows_of_heads, heads, end - width, end)
-        out[name] = Source(f"{theirs}.weight", take)
-        if bias:
-            out[f"{name}_bias"] = Source(f"{theirs}.bias", take)
+        out |= product(name, theirs, bias, partial(_rows_of_heads, heads, end - width, end), whole)
     return out
 
 
@@ -61,12 +59,18 @@ def _convolution(theirs: str, widths: Mapping[str, int], *, bias: bool) -> Sourc
     out = {}
     for name, source in _below(theirs, widths, bias=bias).items():
         ours = f"{name.removesuffix('_bias')}_conv{'_bias' * name.endswith('_bias')}"
-        out[ours] = source if name.endswith("_bias") else Source(source.name, partial(_squeezed, source))
+        out[ours] = source if name.endswith("_bias") else Source(
+            source.name, partial(_squeezed, source), partial(_with_channel, source))
     return out
 
 
 def _squeezed(source: Source, theirs: Tensor) -> Tensor:
     return source.take(theirs.squeeze(1))
+
+
+def _with_channel(source: Source, ours: Shape) -> Shape:
+    channels, kernel = source.whole(ours)
+    return channels, 1, kernel
 
 
 def gated_queries(attention: Attention) -> Sources:
@@ -77,7 +81,8 @@ def gated_queries(attention: Attention) -> Sources:
 
     out = separate(attention)
     for which, name in enumerate(("q", "gate")):
-        out |= product(name, "self_attn.q_proj", attention.qkv_bias, partial(take, which))
+        out |= product(name, "self_attn.q_proj", attention.qkv_bias, partial(take, which),
+                       tall(2 * attention.heads * attention.head_dim))  # fmt: skip
     return out
 
 
@@ -85,6 +90,5 @@ def blocks_of_nemotron(block: FeedForward | MixtureOfExperts) -> Sources:
     """Nemotron-H: no gates, also in experts."""
     if isinstance(block, FeedForward):
         return plain("mixer.up_proj", "mixer.down_proj", block)
-    out = {"router": Source("mixer.gate.weight"), "up": Source("mixer.experts.up_proj"),
-           "down": Source("mixer.experts.down_proj")}  # fmt: skip
-    return out | {f"shared.{name}": Source(f"mixer.shared_experts.{name}_proj.weight") for name in ("up", "down")}
+    out = {name: Source(f"mixer.experts.*.{name}_proj.weight") for name in ("up", "down")}
+    return out | beside_experts(block, "mixer", "shared_experts", "gate", "gate.e_score_correction_bias", gate=False)

@@ -16,10 +16,11 @@ from typing import Any
 
 from ..._version import __version__
 from ...cost_models.specs.documents import spec_to_dict
+from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
 from ..job import Job
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 NAME = "manifest.json"
 PARTIAL = ".partial-"
 _BLOCK = 1 << 20
@@ -59,6 +60,7 @@ class Manifest:
     data: str  # data of the saving run
     run: Mapping[str, Any]  # fields that must be equal on resume (`run_of`)
     files: Mapping[str, File]  # by name in the folder, all but the manifest
+    init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
 
     def write(self, folder: Path) -> None:
         """Writes the manifest into `folder` and syncs it to disk."""
@@ -81,7 +83,8 @@ class Manifest:
             sizes = document["files"].items()
             files = {name: File(int(entry["num_bytes"]), str(entry["sha256"])) for name, entry in sizes}
             model, layout_id, data = (str(document[name]) for name in ("model", "layout_id", "data"))
-            return cls(int(document["step"]), model, layout_id, data, dict(document["run"]), files)
+            return cls(int(document["step"]), model, layout_id, data, dict(document["run"]), files,
+                       document.get("init_from"))  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{NAME}: {type(error).__name__}: {error}") from None
 
@@ -107,6 +110,21 @@ def saved_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-" + "[0-9]" * 8), reverse=True)
 
 
+def newest(folder: Path) -> tuple[Path, Manifest]:
+    """The newest complete checkpoint in the folder of a run, or `folder` itself if it is a checkpoint.
+
+    Raises InputError if there is none or if its manifest is damaged.
+    """
+    if not (folder / NAME).is_file():
+        if not saved_in(folder):
+            raise InputError(f"{folder} has no checkpoint", hint="`launch --checkpoint DIR` saves them there")
+        folder = saved_in(folder)[0]
+    try:
+        return folder, Manifest.read(folder)
+    except DamagedError as error:
+        raise InputError(f"{folder} is damaged: {error}", hint="name the checkpoint before it") from None
+
+
 def check_resumable(folder: Path) -> None:
     """Raises InputError if `folder` has files but no checkpoint of ours to resume from.
 
@@ -129,33 +147,47 @@ def check_resumable(folder: Path) -> None:
 
 def run_of(job: Job) -> dict[str, Any]:
     """The settings that determine the weights after each step under any layout, as JSON."""
-    model = {key: value for key, value in spec_to_dict(job.model).items() if key not in _WORDS}
     run: dict[str, Any] = {
-        "model": model, "seq_len": job.seq_len, "global_batch": job.global_batch, "optimizer": job.optimizer,
-        "dtype": job.dtype, "seed": job.seed,
+        "model": model_fields(job.model), "seq_len": job.seq_len, "global_batch": job.global_batch,
+        "optimizer": job.optimizer, "dtype": job.dtype, "seed": job.seed,
     }  # fmt: skip
     if job.adapters is not None:
         run["lora"] = {**vars(job.adapters), "targets": sorted(job.adapters.targets)}
+        if job.init_digest is not None:  # frozen weights are in no checkpoint
+            run["init_digest"] = job.init_digest
     plain: dict[str, Any] = json.loads(json.dumps(run))
     return plain
 
 
 def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     """Raises InputError that names every difference between the saved run and the resuming run."""
-    saved, now = dict(_leaves(manifest.run)), dict(_leaves(run_of(job)))
-    fields = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
-    if not fields:
+    found = differences(manifest.run, run_of(job))
+    if not found:
         return
-    differences = [
-        f"{name}: {saved.get(name, 'none')} in the checkpoint, {now.get(name, 'none')} now" for name in fields
-    ]
+    fields = list(found)
+    lines = [f"{name}: {saved} in the checkpoint, {now} now" for name, (saved, now) in found.items()]
     if any(name.startswith("model.") for name in fields):
         what, hint = f"another model ({manifest.model}, not {job.model.name})", "give the plan of that model"
     else:
         what, hint = "another run", "its steps would not continue the saved ones; start anew in another folder"
     if fields == ["seed"]:
-        hint = f"`--seed {saved['seed']}`"
-    raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(differences), hint=hint)
+        hint = f"`--seed {found['seed'][0]}`"
+    if fields == ["init_digest"]:
+        hint = f"`--init-from {manifest.init_from or 'FOLDER'}`, the weights that the adapters were trained beside"
+    raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(lines), hint=hint)
+
+
+def model_fields(model: ModelSpec) -> dict[str, Any]:
+    """The fields of a model that its weights depend on."""
+    plain: dict[str, Any] = json.loads(json.dumps(spec_to_dict(model)))
+    return {key: value for key, value in plain.items() if key not in _WORDS}
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted name -> both values of every field in which two documents differ; `none` for a missing field."""
+    ones, others = dict(_leaves(one)), dict(_leaves(other))
+    return {name: (ones.get(name, "none"), others.get(name, "none"))
+            for name in {**ones, **others} if ones.get(name) != others.get(name)}  # fmt: skip
 
 
 def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

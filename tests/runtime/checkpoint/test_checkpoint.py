@@ -203,7 +203,7 @@ def test_a_newer_format_is_refused(two_saved: Path, tmp_path: Path) -> None:
     folder = copied(two_saved, tmp_path / "ckpt")
     path = folder / "step-00000002" / manifest.NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": "2.0"}))
-    assert "checkpoint format 2.0, this version reads 1.0" in refusal(job("dp2-mbs1-z1-rnone", **HOW), folder)
+    assert "checkpoint format 2.0, this version reads 1.1" in refusal(job("dp2-mbs1-z1-rnone", **HOW), folder)
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,15 @@ def theirs_of(data: Mapping[str, Any]) -> Any:
     return model
 
 
+def filed(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by the names of the model's parameters, as transformers would write them into files."""
+    loading = pytest.importorskip("transformers.core_model_loading")
+    written: dict[str, Tensor] = loading.revert_weight_conversion(model, dict(tensors))
+    return written
+
+
 def ours_of(spec: ModelSpec, state: Mapping[str, Tensor], whole: ModelSpec | None = None) -> DecoderChunk:
-    """Our model with their weights. whole: the model that `spec` has a fault of."""
+    """Our model with their weights, by their names in files. whole: the model that `spec` has a fault of."""
     model = whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32", seq_len=LENGTH))
     parameters = dict(model.named_parameters())
     weights = converted(whole or spec, state)

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..jobs import deepseek, gpt_oss, job, mixed, moe, shared_experts
 from ..planted_faults import capped
 from ..rehearsal.test_parity import parity_of
-from .families import ours_of, spec_of, theirs_of
+from .families import filed, ours_of, spec_of, theirs_of
 from .test_families import CASES, block_of, gradient
 
 COEFFICIENT = 0.7
@@ -53,12 +53,12 @@ def test_the_loss_is_that_of_transformers(family: str, layers: int) -> None:
         pytest.skip("its only layer would be dense")
     data = {**CASES[family].data(), "router_aux_loss_coef": COEFFICIENT, "num_hidden_layers": layers}
     theirs, spec = theirs_of(data), spec_of(data)
-    ours = ours_of(spec, dict(theirs.named_parameters()))
+    ours = ours_of(spec, filed(theirs, dict(theirs.named_parameters())))
     tokens = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(1))
     targets = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(2))
     loss = torch.nn.functional.cross_entropy(theirs(tokens).logits.flatten(0, 1), targets.flatten())
     (loss + their_loss(theirs, tokens, data)).backward()  # type: ignore[no-untyped-call]
-    wanted = converted(spec, {name: gradient(weight) for name, weight in theirs.named_parameters()})
+    wanted = converted(spec, filed(theirs, {name: gradient(weight) for name, weight in theirs.named_parameters()}))
     plain = gradients(ours, tokens, targets)
     weigh(ours, spec, targets.numel())
     found = gradients(ours, tokens, targets)

@@ -1,0 +1,102 @@
+"""`meshwright launch export`: writes a checkpoint as a folder that transformers reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...errors import FieldProblem, InputError
+from ..console import FORMAT_VERSION, Terminal
+from ..pretrained import model_differences
+
+if TYPE_CHECKING:
+    from ...cost_models.specs.model import ModelSpec
+    from ...runtime.checkpoint.manifest import Manifest
+
+Checkpoint = Annotated[
+    Path, typer.Argument(metavar="CKPT", help="The `--checkpoint` of a run, or one checkpoint in it.",
+                         show_default=False)
+]  # fmt: skip
+ToHf = Annotated[
+    Path, typer.Option("--to-hf", metavar="DIR", help="Write config.json and safetensors here.", show_default=False)
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE|DIR", help="config.json of the model [that of --init-from].",
+                              show_default=False)
+]  # fmt: skip
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", metavar="bf16|fp32", help="Precision of the weights [that of the run].",
+                             show_default=False)
+]  # fmt: skip
+FileSize = Annotated[
+    str, typer.Option("--file-size", metavar="SIZE", help="Largest file of weights [5 GB].", show_default=False)
+]
+
+
+def command(
+    context: typer.Context,
+    checkpoint: Checkpoint,
+    to_hf: ToHf,
+    config: Config = None,
+    dtype: Dtype = None,
+    file_size: FileSize = "5 GB",
+) -> None:
+    """Write a checkpoint as a Hugging Face folder: safetensors, index, config.json.
+
+    \b
+    Examples:
+      meshwright launch export ckpt/ --to-hf out/
+      meshwright launch export ckpt/step-00000100 --to-hf out/ --config hf/
+    """
+    from ...cost_models import units
+    from ...profiles.model.load import load_model
+    from ...runtime.checkpoint.manifest import newest
+    from ...runtime.launcher import check_torch
+
+    terminal: Terminal = context.obj
+    check_torch("`launch export`")
+    if dtype not in (None, "bf16", "fp32"):
+        raise InputError(f"--dtype `{dtype}` is none of bf16, fp32", hint="`--dtype bf16`")
+    largest = int(units.parse(file_size, "B"))
+    folder, manifest = newest(checkpoint)
+    path = _config(manifest, config, folder)
+    model, _ = load_model(path)
+    _check_model(model, manifest, path, folder)
+    from ...runtime.checkpoint.export import export
+
+    with terminal.progress("exporting", bar=False):
+        done = export(folder, to_hf, model, path, dtype=dtype, file_bytes=largest, on_file=terminal.verbose)
+    if terminal.settings.json:
+        terminal.write_json({
+            "format_version": FORMAT_VERSION, "kind": "export", "folder": str(done.folder), "step": done.step,
+            "dtype": done.dtype, "num_tensors": done.num_tensors, "num_bytes": done.num_bytes,
+            "files": list(done.files),
+        })  # fmt: skip
+        return
+    terminal.show([f"{done.folder}: step {done.step}, {done.num_tensors} tensors in {done.dtype}, "
+                   f"{done.num_bytes / 2**20:,.1f} MiB, {len(done.files)} x safetensors"])  # fmt: skip
+    if model.mtp_layers:
+        terminal.warn("predictions of more than one token are left out: no model of transformers has them")
+
+
+def _config(manifest: Manifest, given: Path | None, checkpoint: Path) -> Path:
+    """The config.json of the model."""
+    if given is None and manifest.init_from is None:
+        raise InputError(f"{checkpoint}: the run drew its weights, so no folder has their config.json",
+                         hint="`--config FILE`, the config.json that the plan was made for")  # fmt: skip
+    path = given or Path(str(manifest.init_from))
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(f"{path}: no such file", hint="`--config FILE`, the config.json of the model")
+    return path
+
+
+def _check_model(model: ModelSpec, manifest: Manifest, config: Path, checkpoint: Path) -> None:
+    """Raises InputError with all differences if the config describes another model than the checkpoint's."""
+    problems = [FieldProblem(f"{theirs} in the config, {ours} in {checkpoint.name}", file=str(config), field=name,
+                             hint="`--config FILE`, the config.json of the model that was trained")
+                for name, theirs, ours in model_differences(model, manifest.run["model"])]  # fmt: skip
+    if problems:
+        raise InputError.of(problems)
