@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UPSTREAM ?= .upstream
+OF_THEIR_OWN := $(patsubst tests/upstream/requirements-%.txt,%,$(wildcard tests/upstream/requirements-*.txt))
 PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
@@ -37,16 +38,24 @@ test: $(VENV)/.test-installed  ## all tests but the slow ones (13 min)
 test-slow: $(VENV)/.test-installed  ## the slow ones: the shipped fit made anew, frameworks fetched to read what is emitted (12 min)
 	$(PYTEST) -m slow
 
-# The frameworks, in an environment of their own (git-ignored; 2.7 GB). Megatron's argument parser and Bridge's recipes are
-# in no wheel: give checkouts by MEGATRON_PATH and MEGATRON_BRIDGE_PATH (with its submodule), or their rows say `not run`.
+# The frameworks, in an environment of their own (git-ignored; 2.7 GB), and one for each that needs other releases of what
+# they share (1 to 2 GB each). Megatron's argument parser and Bridge's recipes are in no wheel: give checkouts by
+# MEGATRON_PATH and MEGATRON_BRIDGE_PATH (with its submodule), or their rows say `not run`.
 $(UPSTREAM)/.installed: tests/upstream/requirements.txt
-	$(PYTHON) -m venv $(UPSTREAM)
-	$(UPSTREAM)/bin/python -m pip --disable-pip-version-check install -q 'torch==2.13.*'
-	$(UPSTREAM)/bin/python -m pip --disable-pip-version-check install -q -r tests/upstream/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q 'torch==2.13.*'
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	@touch $@
 
-test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed  ## emitted files against the frameworks themselves
-	MESHWRIGHT_UPSTREAM_PYTHON=$(UPSTREAM)/bin/python OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/upstream
+$(UPSTREAM)/of/%/.installed: tests/upstream/requirements-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q 'torch==2.13.*'
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r $<
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q --no-deps $$(sed -n 's/^# alone: //p' $<)
+	@touch $@
+
+test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed $(OF_THEIR_OWN:%=$(UPSTREAM)/of/%/.installed)  ## emitted files against the frameworks themselves
+	MESHWRIGHT_UPSTREAM=$(UPSTREAM) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/upstream
 
 test-executors: $(VENV)/.test-installed  ## searches on a local Dask and a local Ray cluster (Ray: 80 MB to fetch)
 	$(PIP) install -q -e '.[cluster]'

@@ -46,12 +46,12 @@ def cannot_name(model: ModelSpec, lora: Lora | None) -> list[str]:
     return [] if known else [f"workload.lora: the modules of {model.family} that hold these adapters are unknown"]
 
 
+def targets_of(module: str) -> list[str]:
+    """The projections that the adapter of a module stands for, [] for a module that no plan has."""
+    return sorted({target for table in (_MODULES, _LATENT) for target, name in table.items() if name == module})
+
+
 def facts(rank: int, names: Iterable[str], base_dtype: str) -> Facts:
     """The facts of adapters on modules `names`."""
-    meaning: dict[str, list[str]] = {}
-    for table in (_MODULES, _LATENT):
-        for target, module in table.items():
-            if target not in (those := meaning.setdefault(module, [])):
-                those.append(target)
-    targets = sorted({target for name in names for target in meaning.get(name, [name])})
+    targets = sorted({target for name in names for target in targets_of(name) or [name]})
     return {LORA: {"rank": rank, "targets": targets, "base_dtype": base_dtype}}

@@ -10,6 +10,7 @@ from . import any_target
 from .accelerate import target as accelerate
 from .base import Target
 from .deepspeed import target as deepspeed
+from .llama_factory import target as llama_factory
 from .megatron import target as megatron
 from .megatron_bridge import target as megatron_bridge
 from .meshwright import target as meshwright
@@ -18,8 +19,9 @@ from .trl import target as trl
 
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
-    for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, trl, any_target)
-}
+    for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, trl, llama_factory,
+                   any_target)
+}  # fmt: skip
 
 
 def with_techniques(techniques: Sequence[str]) -> list[str]:

@@ -1,9 +1,8 @@
 """Every target's files, read by the framework itself. `make test-upstream` installs the frameworks and runs this.
 
-MESHWRIGHT_UPSTREAM_PYTHON names the Python that has them (tests/upstream/requirements.txt), MEGATRON_PATH a checkout of
+MESHWRIGHT_UPSTREAM names the folder of their environments (tests/upstream/pythons.py), MEGATRON_PATH a checkout of
 Megatron-LM (pip has only its core, without the argument parser), MEGATRON_BRIDGE_PATH one of Megatron-Bridge with its
-submodule. What is absent is skipped here and `not run` in the
-table, never passed.
+submodule. What is absent is skipped here and `not run` in the table, never passed.
 """
 
 from __future__ import annotations
@@ -28,28 +27,20 @@ from meshwright.planner.targets.setup import Setup
 from ..planner.targets.emit_corruptions import CATALOGUE, corrupted
 from ..planner.targets.emit_plans import config_of, random_plans
 from .coordinates import planned
+from .pythons import FOLDER, has, python_of
 from .table import row
 
-if not os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON"):
+if not FOLDER:
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
 pytestmark = pytest.mark.upstream
-PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "")
 NUM_PLANS = 200
 HERE = Path(__file__).parent
-
-
-@cache
-def has(module: str) -> bool:
-    if not PYTHON:
-        return False
-    done = subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, check=False)
-    return done.returncode == 0
 
 
 def source(target: str) -> str | None:
     """The checkout to take a framework from, \"\" for the installed one, None if it is absent."""
     parser = config_of(target).parser
-    return parser.source(os.environ) if all(map(has, parser.modules)) else None
+    return parser.source(os.environ) if all(has(target, module) for module in parser.modules) else None
 
 
 @cache
@@ -76,7 +67,7 @@ def test_the_framework_accepts_every_plan(target: str) -> None:
         pytest.skip(f"{target} is not there")
     parser = config_of(target).parser
     cases = [parser.case(files, Setup.of(plan, 1)) for plan, files in found]
-    said = parser.verdicts(cases, PYTHON, source(target) or "")
+    said = parser.verdicts(cases, python_of(target), source(target) or "")
     row(target, "own parser accepts", f"{said.count(None)} of {len(cases)}")
     assert [each for each in said if each is not None] == []
     assert len(cases) == NUM_PLANS
@@ -123,10 +114,10 @@ def meshes(target: str) -> list[dict[str, int]]:
 @pytest.mark.parametrize("target", [name for name in CATALOGUE if not TARGETS[name].built_on])
 def test_ranks_have_the_coordinates_of_the_plan(target: str) -> None:
     path = source(target) if target == "megatron-bridge" else ""
-    if path is None or not has({"megatron": "megatron.core", "megatron-bridge": "torch"}.get(target, target)):
+    if path is None or not has(target, {"megatron": "megatron.core", "megatron-bridge": "torch"}.get(target, target)):
         row(target, "rank coordinates equal", "not run")
         pytest.skip(f"{target} is not there")
-    words = [PYTHON, str(HERE / "coordinates.py"), target, *([path] if path else [])]
+    words = [python_of(target), str(HERE / "coordinates.py"), target, *([path] if path else [])]
     text = "".join(json.dumps(each) + "\n" for each in meshes(target))
     done = subprocess.run(words, input=text, text=True, capture_output=True, check=False)
     found: list[list[dict[str, Any]]] = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,6 +1,6 @@
 """A tiny model trains from emitted files: two ranks over gloo on the CPU, three steps, and the loss falls.
 
-MESHWRIGHT_UPSTREAM_PYTHON names the Python that has the frameworks. Those that need a GPU are `not run`.
+Frameworks that are absent or need a GPU are `not run`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from meshwright.planner import api
 from meshwright.planner.targets.emit import emit
 
+from .pythons import FOLDER, has, python_of
 from .table import row
 
-PYTHON = os.environ.get("MESHWRIGHT_UPSTREAM_PYTHON", "") and os.path.abspath(os.environ["MESHWRIGHT_UPSTREAM_PYTHON"])
-if not PYTHON:
+if not FOLDER:
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
 pytestmark = pytest.mark.upstream
 STAND_IN = Path(__file__).parent / "gpu_stand_in"
@@ -38,18 +38,27 @@ PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", pad_token="</s
 torch.manual_seed(0)
 AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("model")).save_pretrained("model")
 pathlib.Path("texts").mkdir()
+pathlib.Path("texts/dataset_info.json").write_text(
+    json.dumps({"texts": {"file_name": "train.jsonl", "columns": {"prompt": "text"}}}))
 pathlib.Path("texts/train.jsonl").write_text((json.dumps({"text": text}) + chr(10)) * 200)
 """
 STAND_IN_VARIABLES = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": str(STAND_IN), "HF_HUB_OFFLINE": "1"}
-# Target -> (layout, arguments of launch.sh, variables that put two CPU ranks in the place of GPUs).
+SCRIPT = "--model model --from-scratch --steps 3 --lr 3e-3"
+# Target, perhaps with words after it -> (layout, arguments of launch.sh, variables that put CPU ranks in the place of
+# GPUs).
 CASES = {
-    "accelerate": ("dp2-mbs2-z3-rfull", "--from_scratch --max_steps 3 --learning_rate 3e-3",
+    "accelerate": ("dp2-mbs2-z3-rfull", "--model model --from_scratch --max_steps 3 --learning_rate 3e-3",
                    STAND_IN_VARIABLES),
-    "trl": ("dp2-mbs2-z3-rfull", "--dataset_name texts --max_steps 3 --logging_steps 1 --learning_rate 1e-2 "
-            "--output_dir out --report_to none", STAND_IN_VARIABLES),
-    "deepspeed": ("dp2-mbs2-z3-rfull", "--from-scratch --steps 3 --lr 3e-3", {"DS_ACCELERATOR": "cpu"}),
-    "deepspeed-tp": ("tp2-nosp-dp1-mbs2-z1-rnone", "--from-scratch --steps 3 --lr 3e-3", {"DS_ACCELERATOR": "cpu"}),
+    "trl": ("dp2-mbs2-z3-rfull", "--model_name_or_path model --dataset_name texts --max_steps 3 --logging_steps 1 "
+            "--learning_rate 1e-2 --output_dir out --report_to none", STAND_IN_VARIABLES),
+    "llama-factory": ("dp2-mbs2-z3-rfull", "model_name_or_path=model stage=pt dataset=texts dataset_dir=texts "
+                      "template=default max_steps=3 logging_steps=1 learning_rate=1e-2 output_dir=out report_to=none",
+                      STAND_IN_VARIABLES),
+    "deepspeed": ("dp2-mbs2-z3-rfull", SCRIPT, {"DS_ACCELERATOR": "cpu"}),
+    "deepspeed with tp": ("tp2-nosp-dp1-mbs2-z1-rnone", SCRIPT, {"DS_ACCELERATOR": "cpu"}),
 }  # fmt: skip
+# Targets that train adapters of a model with weights, on texts.
+TUNERS = {"trl": "trl", "llama-factory": "llamafactory"}
 
 
 def losses(text: str) -> list[float]:
@@ -59,23 +68,25 @@ def losses(text: str) -> list[float]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_tiny_model_trains(name: str, tmp_path: Path) -> None:
-    target = name.partition("-")[0]
+    target = name.partition(" ")[0]
     layout, given, environment = CASES[name]
+    if not has(target, TUNERS.get(target, target)):
+        row(target, f"trains {layout} on 2 CPU ranks", "not run")
+        pytest.skip(f"{target} is not there")
     model, folder = tmp_path / "model", tmp_path / "run"
     model.mkdir()
     folder.mkdir()
     (model / "config.json").write_text(CONFIG, encoding="utf-8")
     plan = api.evaluate(None, layout, model=str(model / "config.json"), cluster="2xh100-sxm-80gb", seq_len=64,
-                        global_batch=16, target=target, lora="8:q,v" if target == "trl" else None)  # fmt: skip
+                        global_batch=16, target=target, lora="8:q,v" if target in TUNERS else None)  # fmt: skip
     for file, text in emit(plan, target).files.items():
         (folder / file).write_text(text, encoding="utf-8")
-    path = f"{Path(PYTHON).absolute().parent}{os.pathsep}{os.environ['PATH']}"
-    if target == "trl":
-        subprocess.run([PYTHON, "-c", FOLDERS], cwd=tmp_path, check=True, capture_output=True)
-    option = "--model_name_or_path" if target == "trl" else "--model"
+    path = f"{Path(python_of(target)).parent}{os.pathsep}{os.environ['PATH']}"
+    if target in TUNERS:
+        subprocess.run([python_of(target), "-c", FOLDERS], cwd=tmp_path, check=True, capture_output=True)
     # The first run of DeepSpeed compiles its optimizer: minutes.
     done = subprocess.run(
-        ["sh", str(folder / "launch.sh"), option, str(model), *shlex.split(given)], cwd=tmp_path, text=True,
+        ["sh", str(folder / "launch.sh"), *shlex.split(given)], cwd=tmp_path, text=True,
         capture_output=True, check=False, timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29571", **environment, "PATH": path},
     )  # fmt: skip

@@ -100,6 +100,14 @@ def _whole(field: str, value: Any) -> Entry:
     return Entry((field,), (), lambda setup: {}, lambda given, facts: {field: value})
 
 
+SHARDS = Entry(
+    ("zero", "shard", "dp"),
+    ("distributed_type", *(_F + name for name in ("version", "reshard_after_forward", "auto_wrap_policy",
+     "state_dict_type", "sharding_strategy")), f"{_P}dp_replicate_size", f"{_P}dp_shard_size",
+     *(PLUGIN + name for name in ("zero_stage", "offload_optimizer_device", "deepspeed_config_file",
+                                  "offload_param_device"))),
+    _shards_write, _shards_read,
+)  # fmt: skip
 TABLE = Table((
     always(("compute_environment", "LOCAL_MACHINE"), ("main_training_function", "main"), ("rdzv_backend", "static")),
     number("num_gpus", "num_processes", lambda s: s.layout.num_gpus),
@@ -113,12 +121,7 @@ TABLE = Table((
     Entry(("cp", "cp_algorithm"),
           tuple(_P + name for name in ("cp_size", "cp_backend", "cp_comm_strategy", "sp_size")),
           _context_write, _context_read),
-    Entry(("zero", "shard", "dp"),
-          ("distributed_type", *(_F + name for name in ("version", "reshard_after_forward", "auto_wrap_policy",
-           "state_dict_type", "sharding_strategy")), f"{_P}dp_replicate_size", f"{_P}dp_shard_size",
-           *(PLUGIN + name for name in ("zero_stage", "offload_optimizer_device", "deepspeed_config_file",
-                                        "offload_param_device"))),
-          _shards_write, _shards_read),
+    SHARDS,
     Entry(("recompute", "recompute_modules", "recompute_layers"),
           (f"{_F}activation_checkpointing", f"{ARGUMENTS}gradient_checkpointing"), _recompute_write, _recompute_read),
     Entry(("micro_batch", "workload.global_batch"),

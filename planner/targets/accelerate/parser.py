@@ -14,6 +14,7 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def check(case: dict[str, Any]) -> str | None:
     return None
 
 
-def verdict(case: dict[str, Any]) -> str | None:
+def verdict(case: dict[str, Any], check: Callable[[dict[str, Any]], str | None]) -> str | None:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return check(case)
@@ -71,6 +72,11 @@ def verdict(case: dict[str, Any]) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-if __name__ == "__main__":
+def answer(check: Callable[[dict[str, Any]], str | None]) -> None:
+    """Prints the verdict on each case of the input."""
     for line in sys.stdin:
-        print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)
+        print(json.dumps(verdict(json.loads(line), check)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    answer(check)

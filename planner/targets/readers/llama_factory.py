@@ -95,5 +95,5 @@ READER = Reader(
         modernise=family.modernise,
     ),
     beside=family.beside,
-    compared=family.compared,
+    compared=lambda facts: family.compared(facts, "llama-factory"),
 )  # fmt: skip

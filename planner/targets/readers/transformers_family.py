@@ -12,6 +12,7 @@ from typing import Any
 
 from ....errors import FieldProblem
 from ..accelerate.target import CONFIG as ACCELERATE
+from ..adapters import targets_of
 from ..argv import Arguments
 from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..facts import NODES
@@ -37,8 +38,7 @@ FSDP_HARMLESS = (
     r"^fsdp_config\.|^fsdp_(transformer_layer|final|min_num|state_dict)|liger|^hub|^push|^ddp_|^report|^run_"
 )
 _STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
-_ADAPTED = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "gate_proj": "gate", "up_proj": "up",
-            "down_proj": "down", "query_key_value": "q"}  # fmt: skip
+_OLDER_MODULES = {"query_key_value": ["q"]}
 _OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
     "adamw_8bit": "adamw-8bit", "adamw_bnb_8bit": "adamw-8bit", "adamw_torch_8bit": "adamw-8bit", "sgd": "sgd",
@@ -232,10 +232,11 @@ def adapters(rank: int, option: str, targets: Any, base: str) -> Facts:
     given = [re.sub(r"^(self_attn|mlp)\.", "", str(name)) for name in listed]
     lora: dict[str, Any] = {"rank": rank, "base_dtype": base}
     if not {"all", "all-linear", "all_linear"}.intersection(given):
-        strange = [name for name in given if name not in _ADAPTED]
+        meaning = {name: targets_of(name) or _OLDER_MODULES.get(name, []) for name in given}
+        strange = [name for name, known in meaning.items() if not known]
         if strange:
             raise NoCounterpartError(f"{option}: no plan has adapters of {', '.join(map(str, strange))}")
-        lora["targets"] = list(dict.fromkeys(_ADAPTED[name] for name in given))
+        lora["targets"] = list(dict.fromkeys(target for known in meaning.values() for target in known))
     return {"workload.lora": lora}
 
 
@@ -247,9 +248,12 @@ def base_dtype(four: Any, eight: Any) -> str:
 PLAIN = states(pp=1, vpp=1, schedule="1f1b", ep=1, etp=1, sequence_parallel=False)
 
 
-def compared(facts: Facts) -> Compared:
-    """Layouts of TRL where adapters are trained, of DeepSpeed where it alone has the sharding, else of accelerate."""
-    if "workload.train_layers" in facts:  # which no target of this family trains
+def compared(facts: Facts, own: str = "") -> Compared:
+    """Layouts of `own`, the target that writes such recipes, where it can have them; of DeepSpeed where it alone has
+    the sharding, of TRL where adapters are trained, else of accelerate."""
+    if own and facts["tp"] * facts["cp"] == 1 and facts.get("zero") != 1 and facts["offload"] == "none":
+        return Compared(own)
+    if "workload.train_layers" in facts:  # which the others do not train
         alone = {"pp": 1, "ep": 1, "tp": facts["tp"], "cp": facts["cp"]}
         return Compared("any", {"fix": alone, "stack": "torch-fsdp"})
     if facts.get("zero") == 1 or facts["offload"] != "none":

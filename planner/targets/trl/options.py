@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from .. import adapters
 from ..accelerate.options import ARGUMENTS
-from ..accelerate.options import TABLE as ACCELERATE
-from ..options import Entry, Facts, Settings, Table, number
+from ..accelerate.recipes import CHECKPOINTING, of_recipe, table
+from ..options import Entry, Facts, Settings, number
 from ..setup import Setup
 
-_CHECKPOINTING = ("fsdp_config.fsdp_activation_checkpointing", f"{ARGUMENTS}gradient_checkpointing")
-_HALVES = (f"{ARGUMENTS}bf16", f"{ARGUMENTS}fp16")
-_PACKING = (f"{ARGUMENTS}packing", f"{ARGUMENTS}packing_strategy", f"{ARGUMENTS}attn_implementation")
-_LORA = tuple(f"{ARGUMENTS}{name}" for name in ("use_peft", "lora_r", "lora_dropout", "lora_target_modules", "dtype",
-              "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_quant_storage"))  # fmt: skip
+_CHECKPOINTING = (CHECKPOINTING, *of_recipe("gradient_checkpointing"))
+_HALVES = of_recipe("bf16", "fp16")
+_PACKING = of_recipe("packing", "packing_strategy", "attn_implementation")
+_LORA = of_recipe("use_peft", "lora_r", "lora_dropout", "lora_target_modules", "dtype", "load_in_4bit", "load_in_8bit",
+                  "bnb_4bit_quant_type", "bnb_4bit_quant_storage")  # fmt: skip
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -67,9 +67,7 @@ def _lora_read(settings: Settings, facts: Facts) -> Facts:
     return adapters.facts(given.get("lora_r", 16), given.get("lora_target_modules") or (), base)
 
 
-_REPLACED = {*_CHECKPOINTING, *_HALVES}
-TABLE = Table((
-    *(entry for entry in ACCELERATE.entries if not _REPLACED.intersection(entry.options)),
+TABLE = table((
     Entry(("precision",), _HALVES, lambda s: {name: name.endswith(s.precision) for name in _HALVES},
           lambda given, facts: {}),
     Entry(("recompute", "recompute_modules", "recompute_layers"), _CHECKPOINTING, _recompute_write, _recompute_read),

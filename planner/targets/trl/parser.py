@@ -8,27 +8,22 @@ reads it, the recipe by the TrlParser of TRL's script, then the configs of peft 
 
 from __future__ import annotations
 
-import contextlib
-import json
 import runpy
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-answers, sys.stdout = sys.stdout, sys.stderr
 del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
+_ACCELERATE = runpy.run_path(str(Path(__file__).parents[1] / "accelerate" / "parser.py"))
 from trl import ModelConfig, ScriptArguments, SFTConfig, TrlParser, get_peft_config  # noqa: E402
 from trl.scripts.utils import DatasetMixtureConfig  # noqa: E402
 from trl.trainer.utils import get_quantization_config  # noqa: E402
-
-_ACCELERATE = runpy.run_path(str(Path(__file__).parents[1] / "accelerate" / "parser.py"))
-folder = Path(tempfile.mkdtemp())
 
 
 def check(case: dict[str, Any]) -> str | None:
     if (objection := _ACCELERATE["check_ranks"](case["ranks"], case["world"])) is not None:
         return str(objection)
+    folder: Path = _ACCELERATE["folder"]
     path = folder / "sft.yaml"
     path.write_text(case["recipe"], encoding="utf-8")
     parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
@@ -39,15 +34,4 @@ def check(case: dict[str, Any]) -> str | None:
     return None
 
 
-def verdict(case: dict[str, Any]) -> str | None:
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return check(case)
-    except SystemExit as error:
-        return f"exit {error.code}"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-
-for line in sys.stdin:
-    print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)
+_ACCELERATE["answer"](check)

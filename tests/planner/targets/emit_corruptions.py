@@ -146,23 +146,40 @@ ACCELERATE: dict[str, tuple[Corruption, ...]] = {
     ),
 }  # fmt: skip
 
-_R, _S = "ranks.yaml", "sft.yaml"
-TRL: dict[str, tuple[Corruption, ...]] = {
-    "unknown key": (lambda files, rng: {**files, _S: files[_S] + "made_up: 3\n"},
-                    _edit(_R, r"^fsdp_config:\n", "fsdp_config:\n  fsdp_made_up: 1\n")),
-    "misspelt key": (_edit(_R, "fsdp_version", "fsdp_verison"), _edit(_S, "lora_r:", "lora_rank:"),
-                     _edit(_S, "per_device_train_batch_size", "per_device_batch_size")),
-    "wrong type": (_edit(_R, r"(num_processes:) \d+", r"\1 many"), _edit(_S, r"(max_length:) \d+", r'\1 "long"'),
-                   _edit(_S, r"(lora_r:) \d+", r"\1 2.5")),
-    "out of range": (_edit(_R, r"(dp_shard_size:) \d+", r"\1 0"), _edit(_S, r"(batch_size:) \d+", r"\g<1> 0")),
-    "product of degrees": (_edit(_R, r"(num_processes: )(\d+)", _times(3)),
-                           _edit(_R, r"(dp_shard_size: )(\d+)", _times(2))),
-    "indivisible": (_edit(_S, r"(accumulation_steps: )(\d+)", _plus(1)), _edit(_S, r"(batch_size: )(\d+)", _plus(1))),
-    "adapters": (_edit(_S, r"(lora_r: )(\d+)", _plus(1)), _edit(_S, r"^use_peft: true\n", ""),
-                 _edit(_S, r'"q_proj", ', ""), _edit(_S, r"^load_in_4bit: true\n", "")),
-    "lengths": (_edit(_S, r"(max_length: )(\d+)", _plus(1)), _edit(_S, r"^packing: true", "packing: false"),
-                _edit(_S, r"^gradient_checkpointing: false", "gradient_checkpointing: true")),
-}  # fmt: skip
+_R = "ranks.yaml"
+
+
+def _recipe(main: str, length: str, rank: str, of_adapters: tuple[str, ...], recomputes: str) -> dict[
+        str, tuple[Corruption, ...]]:  # fmt: skip
+    """What goes wrong beside accelerate's file in a recipe of the Trainer. length, rank: its options of those names;
+    of_adapters: lines that a recipe with adapters cannot lose; recomputes: a line that has another value otherwise."""
+    option, value = recomputes.split(": ")
+    other = "false" if value == "true" else "true"
+    return {
+        "unknown key": (lambda files, rng: {**files, main: files[main] + "made_up: 3\n"},
+                        _edit(_R, r"^fsdp_config:\n", "fsdp_config:\n  fsdp_made_up: 1\n")),
+        "misspelt key": (_edit(_R, "fsdp_version", "fsdp_verison"), _edit(main, f"{rank}:", f"{rank}s:"),
+                         _edit(main, "per_device_train_batch_size", "per_device_batch_size")),
+        "wrong type": (_edit(_R, r"(num_processes:) \d+", r"\1 many"),
+                       _edit(main, rf"({length}:) \d+", r'\1 "long"'), _edit(main, rf"({rank}:) \d+", r"\1 2.5")),
+        "out of range": (_edit(_R, r"(dp_shard_size:) \d+", r"\1 0"), _edit(main, r"(batch_size:) \d+", r"\g<1> 0")),
+        "product of degrees": (_edit(_R, r"(num_processes: )(\d+)", _times(3)),
+                               _edit(_R, r"(dp_shard_size: )(\d+)", _times(2))),
+        "indivisible": (_edit(main, r"(accumulation_steps: )(\d+)", _plus(1)),
+                        _edit(main, r"(batch_size: )(\d+)", _plus(1))),
+        "adapters": (_edit(main, rf"({rank}: )(\d+)", _plus(1)), *(_edit(main, line, "") for line in of_adapters)),
+        "lengths": (_edit(main, rf"({length}: )(\d+)", _plus(1)), _edit(main, r"^packing: true", "packing: false"),
+                    _edit(main, f"^{option}: {value}", f"{option}: {other}")),
+    }  # fmt: skip
+
+
+TRL = _recipe("sft.yaml", "max_length", "lora_r", (r"^use_peft: true\n", r'"q_proj", ', r"^load_in_4bit: true\n"),
+              "gradient_checkpointing: false")  # fmt: skip
+LLAMA_FACTORY = _recipe(
+    "llama_factory.yaml", "cutoff_len", "lora_rank",
+    (r'^finetuning_type: "lora"\n', r"q_proj,", r"^quantization_bit: 4\n", r"^double_quantization: true\n"),
+    "disable_gradient_checkpointing: true",
+)  # fmt: skip
 
 _P = "torchtitan_plan.py"
 TORCHTITAN: dict[str, tuple[Corruption, ...]] = {
@@ -239,7 +256,7 @@ BRIDGE: dict[str, tuple[Corruption, ...]] = {
     ),
 }  # fmt: skip
 CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN,
-             "megatron-bridge": BRIDGE, "trl": TRL}  # fmt: skip
+             "megatron-bridge": BRIDGE, "trl": TRL, "llama-factory": LLAMA_FACTORY}  # fmt: skip
 
 
 def corrupted(target: str, folders: list[Files], count: int, seed: int = 0) -> list[tuple[str, Files]]:

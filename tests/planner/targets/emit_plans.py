@@ -25,7 +25,7 @@ MODELS = (
 )  # fmt: skip
 _HYBRIDS = (("nemotron-h-56b", 8192, 192), ("nemotron-3-nano-30b-a3b", 8192, 384), ("qwen3-next-80b-a3b", 4096, 512))
 # Targets with adapters, and the adapters to draw from.
-_WITH_ADAPTERS = ("trl",)
+_WITH_ADAPTERS = ("trl", "llama-factory")
 _ADAPTERS = (None, "16:q,v", "8:q,k,v,o", "64:q,k,v:nf4")
 # torchtitan builds only what it has registered.
 OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480)),

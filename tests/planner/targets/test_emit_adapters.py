@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from meshwright.cost_models.quantities.params import lora_parameters, lora_targets
 from meshwright.cost_models.specs.workload import Lora
 from meshwright.planner import api
+from meshwright.planner.importing import import_config
 from meshwright.planner.targets import adapters
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
@@ -81,3 +83,31 @@ def test_eight_bits_are_not_sharded() -> None:
         emit(plan, "trl")
     whole = api.evaluate(None, "dp8-mbs1-z0-rnone", lora="16:q,v:int8", **ASKED)
     assert "load_in_8bit: true\n" in emit(whole, "trl").files["sft.yaml"]
+
+
+@pytest.mark.parametrize(("more", "lines"), [
+    ({"lora": "32:q,v:nf4"}, ('finetuning_type: "lora"', "lora_rank: 32", 'lora_target: "q_proj,v_proj"',
+                              "quantization_bit: 4", "double_quantization: true")),
+    ({"train_layers": 4}, ('finetuning_type: "freeze"', "freeze_trainable_layers: 4")),
+    ({}, ('finetuning_type: "full"', "cutoff_len: 4096", "disable_gradient_checkpointing: true")),
+])  # fmt: skip
+def test_llama_factory_trains_adapters_or_layers_and_reads_them_back(
+    more: dict[str, Any], lines: tuple[str, ...], tmp_path: Path
+) -> None:
+    plan = api.evaluate(None, "dp8-mbs1-z3-rnone", **{**ASKED, "target": "llama-factory"}, **more)
+    files = emit(plan, "llama-factory").files
+    for line in lines:
+        assert f"{line}\n" in files["llama_factory.yaml"]
+    assert check_files(files).problems == []
+    paths = [tmp_path / name for name in ("llama_factory.yaml", "ranks.yaml")]
+    for path in paths:
+        path.write_text(files[path.name], encoding="utf-8")
+    again = import_config("llama-factory", paths, {"model": ASKED["model"], "cluster": ASKED["cluster"]}).price()
+    assert again.request == plan.request
+    assert again.best == plan.best
+
+
+def test_replicas_of_shards_are_refused_where_they_crash() -> None:
+    plan = api.evaluate(None, "dp8-sh4-mbs1-z3-rnone", **{**ASKED, "target": "trl"})
+    with pytest.raises(LayoutRefusedError, match="fail on replicas of shards: shard 4 of dp 8"):
+        emit(plan, "llama-factory")

@@ -44,6 +44,9 @@ ONLY_DEFAULT = {
                    "recompute_layers", "recompute_modules", "schedule", "sequence_parallel", "vpp"},
 }  # fmt: skip
 ONLY_DEFAULT["trl"] = {*ONLY_DEFAULT["accelerate"], "tp"}
+ONLY_DEFAULT["llama-factory"] = {*ONLY_DEFAULT["trl"], "cp", "cp_algorithm", "shard"}
+# Targets that load a model whole.
+WHOLE = ("trl", "llama-factory")
 DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
 
 
@@ -115,7 +118,7 @@ def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> 
 def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str, tmp_path: Path) -> None:
     cut = "tp8-pp4-dp2-mbs1-z1-rfull"
     layout = {"megatron": cut, "megatron-bridge": cut, "deepspeed": cut.replace("tp8", "tp8-nosp"),
-              "trl": "dp64-mbs1-z3-rfull"}  # fmt: skip
+              **dict.fromkeys(WHOLE, "dp64-mbs1-z3-rfull")}  # fmt: skip
     plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z3-rfull"))
     again = Plan.model_validate(json.loads(plan.to_json()))
     for launcher in LAUNCHERS:
@@ -133,8 +136,8 @@ def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str,
 
 @pytest.mark.parametrize("target", WRITTEN)
 def test_headers_say_plan_tool_and_release(target: str) -> None:
-    plan = plan_of({"megatron": "tp8-dp8-mbs1-z2-rfull", "trl": "dp64-mbs1-z2-rfull"}.get(
-        target, "tp8-nosp-dp8-mbs1-z2-rfull"))  # fmt: skip
+    layout = {"megatron": "tp8-dp8-mbs1-z2-rfull", **dict.fromkeys(WHOLE, "dp64-mbs1-z2-rfull")}
+    plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z2-rfull"))
     text = emit(plan, target).files["launch.sh"]
     assert f"Plan {plan.request_sha256[:12]}, layout 1. Written by meshwright " in text
     options = option_list(target)[0]

@@ -10,6 +10,7 @@ import pytest
 from meshwright.planner.importing import FORMATS, Imported, import_config
 from meshwright.planner.targets.model_names import known_model
 from meshwright.planner.targets.readers.registry import READERS
+from meshwright.planner.targets.registry import TARGETS
 
 from meshwright.errors import InputError, MeshwrightError
 
@@ -186,7 +187,7 @@ def test_adapters(tmp_path: Path, kind: str, text: str, rank: int, targets: tupl
     lora = found.request.workload.train.lora
     assert lora is not None
     assert (lora.rank, lora.targets, lora.base_dtype) == (rank, targets, base)
-    assert found.request.target == "trl"
+    assert found.request.target == (kind if kind in TARGETS else "trl")
     assert found.price().best.step_s > 0
 
 
@@ -202,7 +203,7 @@ def test_weights_in_bf16_are_priced_in_fp32_and_said_so(tmp_path: Path) -> None:
 def test_the_last_layers_of_freeze(tmp_path: Path) -> None:
     text = FACTORY.replace("type: full", "type: freeze") + "freeze_trainable_layers: 3\n"
     found = imported(tmp_path, "llama-factory", text)
-    assert (found.request.workload.train.last_layers, found.request.target) == (3, "any")
+    assert (found.request.workload.train.last_layers, found.request.target) == (3, "llama-factory")
 
 
 GAPS = [
