@@ -19,6 +19,7 @@ CHANGES: Mapping[str, str] = {
     r"progressive_layer_drop.*": "layers that are left out",
     r"elasticity.*": "a batch that follows the ranks",
 }
+PRECISION_OPEN = "the precision is `auto`, that of the trainer: give --precision where it is not bf16"
 HARMLESS = (
     r"^[_#]|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
     r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
@@ -42,5 +43,5 @@ def modernise(arguments: Arguments) -> None:
                 file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name))  # fmt: skip
     if "fp16.enabled" not in given and "bf16.enabled" not in given and {"fp16.enabled", "bf16.enabled"} & set(
             arguments.lines):  # fmt: skip
-        arguments.notes.append("the precision is `auto`, that of the trainer: give --precision where it is not bf16")
+        arguments.notes.append(PRECISION_OPEN)
         given["bf16.enabled"] = True

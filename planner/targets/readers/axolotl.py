@@ -51,7 +51,8 @@ READER = Reader(
         "gradient_accumulation_steps": "int", "gradient_checkpointing": "any", "bf16": "any", "fp16": "any",
         "fp8": "any", "bfloat16": "any", "float16": "any", "optimizer": "str", "adapter": "str", "lora_r": "int",
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
-        "sample_packing": "bool", "batch_flattening": "any", **dict.fromkeys(_DEGREES, "int"),
+        "sample_packing": "bool", "batch_flattening": "any",
+        "attn_implementation": "any", "eager_attention": "any", **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(
         family.PLAIN,
@@ -63,11 +64,13 @@ READER = Reader(
         family.precision(default="bf16"),
         family.recompute(),
         family.optimizer("optimizer"),
+        family.kernels("attn_implementation", "eager_attention"),
         reads(("workload.lora",), _LORA, _lora),
         family.weights(lambda settings: settings.get("bf16", "auto") is not False and "bf16"),
     ),
     reading=Reading(
         changes={
+            **family.CHANGES,
             r"rl|trl(\..*)?|vllm(\..*)?|nemo_gym_.*|reward_model|process_reward_model|ebft(\..*)?": 
                 "preferences or rewards: passes beside those of a training step",
             r"qat(\..*)?": "weights that are quantised while they learn",
@@ -76,26 +79,38 @@ READER = Reader(
             r"selective_checkpointing(\..*)?": "recomputation by operator",
             r"activation_offloading|layer_offloading": "activations or weights on the host",
             r"unfrozen_parameters|peft_layers.*|peft_layer_replication|lora_modules_to_save|lora_target_parameters|"
-            r"relora.*|peft_use_dora|lisa_.*": "parts of the model that learn",
+            r"peft_trainable_token_indices|lora_(rank|alpha)_pattern|relora.*|peft_use_dora|lisa_.*":
+                "parts of the model that learn",
             r"quantize_moe_experts|llama4_linearized_experts|dsv4_.*|model_quantization_config.*|gptq":
                 "weights in another form",
             r"tiled_mlp.*": "blocks in tiles",
+            r"device_map|gpu_memory_limit|max_memory": "layers put on devices by their memory",
+            r"torch_compile|use_onebitllms|unsloth_.*": "another program for the layers",
+            r"num_labels": "another head than that of the vocabulary",
+            r"use_vllm": "a server that generates",
             r"base_model_config|overrides_of_model_config(\..*)?|overrides_of_model_kwargs(\..*)?|rope_scaling.*":
                 "another model than base_model",
             r"expert_parallel_size|.*pipeline_parallel.*": "a degree that is not read",
             r"(image_size|image_resize_algorithm|processor_type)": "a model of images",
         },
         harmless=(
-            family.FSDP_HARMLESS + r"|^(lora_(?!r$|target|modules)|peft_|qlora|bnb_|plugins|cut_cross|sample_packing_|"
-            r"eval_|pad_to|group_by|train_on|strict|datasets|test_datasets|val_|num_|max_steps|evals_|saves_|logging|"
-            r"warmup|cosine|weight|learning|lr_|gc_steps|flash_|sdp_|xformers|flex|eager|attn_|sage|torch_compile|"
-            r"tf32|is_|model_type|tokenizer|chat_template|special_tokens|tokens|added|default_system|remove_unused|"
-            r"resize|mean_resizing|reinit|shuffle|streaming|pretraining|skip_|dataloader|ddp_|local_rank|world|device|"
-            r"early|load_best|use_|unsloth|neftune|experimental_skip|eta_min|min_sample|accelerator_config|"
-            r"revision_of|fused_attn|orpo|simpo|trust|hf_|gradient_checkpointing_kwargs|loss_|max_grad|"
-            r"multipack|curriculum|mlflow|comet|trackio|swanlab|low_cpu|auto_resume|resume|save_|do_|greater|"
-            r"heads_k_stride|ring_attn|experts_implementation|fix_|eot|excess|noisy|axolotl|fp32_norm|fp8_|"
-            r"optim_|adam|rl_beta|generate|include_|dynamic|torchao|merge|ptq|quantization|freeze_mm)"
+            family.FSDP_HARMLESS
+            + r"|^(lora_(alpha|dropout|fan_in_fan_out|model_dir|on_cpu|\w+_kernel)|peft_(use_rslora|"
+            r"autocast_adapter_dtype|ensure_weight_tying|init_lora_weights)|qlora_sharded_model_loading|bnb_config_kwargs|"
+            r"orpo_alpha|simpo_gamma|rl_beta|fp8_enable_fsdp_float8_all_gather|plugins|cut_cross_entropy|"
+            r"sample_packing_\w+|pad_to\w*|group_by_length|strict|datasets|test_datasets|"
+            r"val_set_size|num_dataset_shards_to_save|max_steps|gc_steps|flash_(attention|optimum)|"
+            r"flash_attn_(cross_entropy|d512|fuse_mlp|rms_norm)|(sdp|xformers|flex|sage)_attention|"
+            r"flex_attn_compile_kwargs|fused_attn_kernel|tf32|is_\w+_derived_model|"
+            r"is_preprocess|model_type|default_system_message|remove_unused_columns|resize_token_embeddings_to_32x|"
+            r"(mean_resizing|reinit)_(embeddings|weights)|streaming\w*|pretraining_sample_concatenation|"
+            r"dataloader_(drop_last|prefetch_factor)|local_rank|world_size|device|early_stopping_patience|"
+            r"use_(pose|kernels|ray|mlflow|comet|trackio|eaft|wandb|tensorboard)|neftune_noise_alpha|noisy_embedding_alpha|"
+            r"experimental_skip_move_to_device|min_sample_len|accelerator_config|revision_of_model|"
+            r"gradient_checkpointing_kwargs|max_grad_norm|multipack_real_batches|curriculum_sampling|mlflow_tracking_uri|"
+            r"comet_\w+|trackio_space_id|swanlab_\w+|low_cpu_mem_usage|greater_is_better|heads_k_stride|ring_attn_func|"
+            r"experts_implementation|excess_length_strategy|fp32_norm(s|_classes)|optim_args|adam\w*|generate_max_len|"
+            r"include_tkps|train_on_(inputs|eot|last_step_only)|quantization|freeze_mm_modules)(\.|$)"
         ),
         modernise=family.modernise,
     ),

@@ -29,9 +29,10 @@ _KINDS = {
     "gradient_accumulation_steps": "int", "bf16": "any", "fp16": "any", "fp8": "any", "bfloat16": "any",
     "float16": "any", "optim": "str", "use_peft": "bool", "lora_r": "int", "lora_target_modules": "any",
     "load_in_4bit": "bool", "load_in_8bit": "bool", "packing": "bool", "padding_free": "bool", "dtype": "str",
-    "torch_dtype": "str",
+    "torch_dtype": "str", "attn_implementation": "any",
 }  # fmt: skip
 _CHANGES = {
+    **family.CHANGES,
     r"auto_find_batch_size": "a batch that follows the memory",
     r"beta|loss_type|rpo_alpha|max_prompt_length|max_completion_length|num_generations|temperature|reward_.*|"
     r"use_vllm|vllm_.*|"
@@ -41,16 +42,18 @@ _CHANGES = {
     r"torch_compile": "another program for the layers",
     r"use_dora|use_rslora|lora_modules_to_save|lora_task_type": "another kind of adapters",
     r"use_mxfp4|quantization_config(\..*)?": "weights in another form",
+    r"model_init_kwargs(\..*)?|config_(name|overrides)": "another model than model_name_or_path",
     r"activation_offloading": "saved activations on the host",
     r"teacher_.*": "a teacher beside the model that learns",
 }
 _HARMLESS = (
-    family.FSDP_HARMLESS + r"|^(attn_implementation|dataset|pad_to|use_liger|"
-    r"gradient_checkpointing_kwargs|per_device_eval|do_(train|eval|predict)|eval|average_tokens|remove_unused|"
-    r"overwrite|lora_(alpha|dropout|bias)|bnb_|use_bnb|tf32|full_determinism|include_|label|neftune|benchmarks|"
-    r"callbacks|system|assistant_only|completion_only|num_train|max_steps|max_grad|weight|dataloader|ignore_data|"
-    r"disable_tqdm|greater|length_column|group_by|skip|accelerator_config|ray|auto_|strategy|config|model_revision|"
-    r"code_|wandb|chat|trl|jit|use_cache|deepspeed_|trust|output|low_cpu)"
+    family.FSDP_HARMLESS + r"|^(dataset\w*|pad_to\w*|gradient_checkpointing_kwargs|per_device_eval_batch_size|"
+    r"do_(train|eval|predict)|average_tokens_across_devices|remove_unused_columns|overwrite_output_dir|"
+    r"lora_(alpha|dropout|bias)|bnb_\w+|use_bnb_nested_quant|tf32|full_determinism|include_\w+|"
+    r"label_(names|smoothing_factor)|neftune_noise_alpha|benchmarks|callbacks|system_prompt|assistant_only_loss|"
+    r"completion_only_loss|num_train_epochs|max_steps|max_grad_norm|dataloader_\w+|ignore_data_skip|disable_tqdm|"
+    r"greater_is_better|length_column_name|group_by_length|skip_memory_metrics|accelerator_config|ray_scope|"
+    r"(model|code)_revision|wandb_\w+|use_cache|low_cpu_mem_usage|config)(\.|$)"
 )
 READER = Reader(
     name="hf-trainer",
@@ -67,6 +70,7 @@ READER = Reader(
         family.precision(),
         family.recompute(),
         family.optimizer(),
+        family.kernels("attn_implementation"),
         reads(("workload.lora",), _LORA, _lora),
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),

@@ -50,7 +50,7 @@ READER = Reader(
         "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
         "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
         "bfloat16": "any", "float16": "any", "optim": "str", "packing": "bool",
-        "neat_packing": "bool",
+        "neat_packing": "bool", "flash_attn": "any",
     },
     entries=(
         family.PLAIN,
@@ -62,11 +62,13 @@ READER = Reader(
         family.precision(pure="pure_bf16"),
         family.recompute(unless="disable_gradient_checkpointing"),
         family.optimizer(),
+        family.kernels("flash_attn"),
         reads(("workload.lora", "workload.train_layers"), _LORA, _trained),
         family.weights(lambda settings: settings.get("pure_bf16")),
     ),
     reading=Reading(
         changes={
+            **family.CHANGES,
             r"mixture_of_depths": "layers that skip tokens",
             r"use_kt|kt_.*": "experts on the host",
             r"use_(mca|megatron_bridge|hyper_parallel)|megatron_bridge_args.*|hyper_parallel_.*":
@@ -80,17 +82,19 @@ READER = Reader(
             r"auto_find_batch_size": "a batch that follows the memory",
             r"quantization_method": "weights in another form",
             r"pref_.*|ref_model.*|reward_model.*|ppo_.*|simpo.*": "preferences or rewards",
-            r"torch_compile": "another program for the layers",
+            r"torch_compile|use_unsloth": "another program for the layers",
         },
         harmless=(
-            family.FSDP_HARMLESS + r"|^(template|dataset|max_samples|preprocessing|overwrite|val_size|plot|do_|save|"
-            r"learning|num_train|max_steps|lr_|warmup|weight|logging|eval|per_device_eval|flash_attn|enable_|"
-            r"use_(fast|v1|reentrant|cache|kv|swanlab|ray|unsloth$|rslora|dft|eaft)|trust|report|resume|loraplus|"
-            r"lora_(alpha|dropout)|streaming|buffer|mix|interleave|tokenized|tool|default_system|mask|"
-            r"train_on|split|quantization_(type|device)|double|upcast|infer|export|print|seed|optim_|max_grad|fp8_|"
-            r"ddp_|dataloader|include|predict|compute|early|low_cpu|offload_folder|swanlab|ray_|create_new|"
-            r"adapter_|cache|resize|add_|tf32|vllm|sglang|image_do|audio|moe_aux|label|remove_unused|group_by|"
-            r"shuffle|disable_shuffling|ignore|data|media|model_revision|trackio|profil|gradient_checkpointing_kwargs)"
+            family.FSDP_HARMLESS
+            + r"|^(template|dataset\w*|max_samples|preprocessing_\w+|overwrite_\w+|val_size|plot_loss|"
+            r"do_\w+|num_train_epochs|max_steps|per_device_eval_batch_size|enable_thinking|model_revision|"
+            r"use_(v1_kernels|reentrant_gc|swanlab|rslora|fast_tokenizer|kv_cache)|loraplus_lr_\w+|"
+            r"lora_(alpha|dropout)|streaming|buffer_size|mix_strategy|interleave_probs|tool_format|default_system|"
+            r"train_on_prompt|quantization_(type|device_map)|double_quantization|upcast_(layernorm|lmhead_output)|"
+            r"fp8_enable_fsdp_float8_all_gather|infer_dtype|export_\w+|max_grad_norm|fp8_backend|dataloader_\w+|include_\w+|predict_with_generate|"
+            r"compute_(accuracy|dtype)|early_stopping_steps|low_cpu_mem_usage|offload_folder|swanlab_\w+|ray_\w+|"
+            r"create_new_adapter|tf32|(vllm|sglang)_\w+|image_do_pan_and_scan|moe_aux_loss_coef|label_\w+|"
+            r"remove_unused_columns|group_by_length|disable_shuffling|gradient_checkpointing_kwargs)(\.|$)"
         ),
         modernise=family.modernise,
     ),

@@ -6,13 +6,18 @@ RematPolicy), utils/max_utils.py: one axis per product may be -1, the rest of th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
+from typing import Any
 
+from ....profiles.io.document import Document
+from ..argv import Arguments
 from ..facts import NODES
 from ..import_format import Compared
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from .reader import Reader, reads, states, value
+from .reader import Reader, noted, reads, states, value
 
 _PLAIN = ("data", "fsdp", "tensor", "tensor_sequence", "context", "expert", "pipeline")
 _OTHER = ("diloco", "fsdp_transpose", "sequence", "context_usp_ulysses", "context_autoregressive", "autoregressive")
@@ -32,10 +37,18 @@ _DEFAULTS = {
 _LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _EXPERTS = ("num_experts", "num_experts_per_tok", "base_moe_mlp_dim", "shared_experts", "first_num_dense_layers",
             "n_routing_groups", "topk_routing_group", "routed_score_func", "routed_bias", "routed_scaling_factor",
-            "norm_topk_prob")  # fmt: skip
+            "sparse_matmul")  # fmt: skip
+# Options that say nothing with these values: those of base.yml, and kernels that keep no scores.
+_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "weight_dtype": ("float32",), "grad_dtype": ("float32",), "mu_dtype": ("", "float32"),
+    "attention": ("autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax"), "dropout_rate": (0.0,),
+    "global_parameter_scale": (1,), "num_vocab_tiling": (1,), "vocab_size_per_layer_input": (0,),
+    "attn_logits_soft_cap": (0.0,), "final_logits_soft_cap": (0.0,),
+}  # fmt: skip
+_ATTENTIONS = ("global", "mla")
 _MODEL = (*_DEFAULTS, *_LATENT, *_EXPERTS, "model_name", "decoder_block", "attention_type", "logits_via_embedding",
-          "use_qk_norm", "attention_bias", "base_config", "mtp_num_layers", "sliding_window_size",
-          "mlp_activations")  # fmt: skip
+          "use_qk_norm", "attention_bias", "base_config", "mtp_num_layers", "rope_type",
+          "override_model_config", "mlp_activations")  # fmt: skip
 
 
 def _degrees(settings: Settings, facts: Facts) -> Facts:
@@ -113,11 +126,24 @@ def _model(settings: Settings, facts: Facts) -> Facts:
     """The model by its name, or by its sizes."""
     if (base := str(settings.get("base_config") or "base.yml").rpartition("/")[2]) != "base.yml":
         raise NoCounterpartError(f"base_config: the rest is in {base}: give that file instead, and --arg OPTION=VALUE")
+    if (kind := settings.get("attention_type") or "global") not in _ATTENTIONS:
+        raise NoCounterpartError(f"attention_type `{kind}` has windows or chunks that are not read")
     name = settings.get("model_name") or "default"
+    sizes = [size for size in (*_DEFAULTS, *_LATENT, *_EXPERTS) if size in settings]
     if name != "default":
+        if settings.get("override_model_config") and sizes:
+            raise NoCounterpartError(f"override_model_config: {sizes[0]} is another than that of {name}")
         return {"model_name": name}
-    if "base_emb_dim" not in settings:
+    if not sizes:
         return {}
+    stated = {f"model.{field}": size for field, size in _by_sizes(settings, facts).items()}
+    if (rope := settings.get("rope_type") or "default") != "default":
+        stated |= noted(facts, f"rope_type {rope}: its scaling is not read, positions are taken as those of rope_theta")
+    return stated
+
+
+def _by_sizes(settings: Settings, facts: Facts) -> Facts:
+    """Fields of the model."""
     if (block := settings.get("decoder_block") or "llama2") not in _BLOCKS:
         raise NoCounterpartError(f"decoder_block `{block}` is not read by its sizes: give model_name",
                                  hint=f"known: {', '.join(_BLOCKS)}")  # fmt: skip
@@ -144,16 +170,19 @@ def _model(settings: Settings, facts: Facts) -> Facts:
         out["moe"] = _experts(settings, experts, out)
     if modules := settings.get("mtp_num_layers"):
         out["mtp_layers"] = modules
-    return {f"model.{field}": size for field, size in out.items()}
+    return out
 
 
 def _experts(settings: Settings, experts: int, sizes: Facts) -> Facts:
+    if settings.get("sparse_matmul") is False and (settings.get("capacity_factor") or -1) <= 0:
+        raise NoCounterpartError("sparse_matmul is off: every expert computes every token")
     inner = settings.get("base_moe_mlp_dim") or -1
     dense = settings.get("first_num_dense_layers") or 0
     out: Facts = {
         "experts": experts, "topk": settings.get("num_experts_per_tok") or 1,
         "expert_ffn": inner if inner > 0 else sizes["ffn_hidden"], "shared": settings.get("shared_experts") or 0,
-        "router_scores": settings.get("routed_score_func") or "softmax",
+        "router_scores": (scores := settings.get("routed_score_func") or "softmax"),
+        "router_normalised": settings.get("decoder_block") != "deepseek" or scores == "sigmoid",
         "choice_bias": bool(settings.get("routed_bias")), "router_scale": settings.get("routed_scaling_factor") or 1.0,
     }  # fmt: skip
     if dense:
@@ -163,12 +192,18 @@ def _experts(settings: Settings, experts: int, sizes: Facts) -> Facts:
     return out
 
 
+def _prepared(document: Document, arguments: Arguments) -> Document:
+    """The document without the options that say nothing with the value that they have."""
+    data = {name: given for name, given in document.data.items() if given not in _NOTHING.get(name, ())}
+    return replace(document, data=data)
+
+
 _FLOATS = ("normalization_layer_epsilon", "rope_max_timescale", "routed_scaling_factor", "per_device_batch_size",
            "capacity_factor")  # fmt: skip
-_FLAGS = ("logits_via_embedding", "use_qk_norm", "attention_bias", "routed_bias", "norm_topk_prob",
-          "optimizer_memory_host_offload")  # fmt: skip
-_WORDS = ("model_name", "decoder_block", "attention_type", "routed_score_func", "remat_policy", "dtype", "quantization",
-          "opt_type", "context_parallel_strategy", "base_config")  # fmt: skip
+_FLAGS = ("logits_via_embedding", "use_qk_norm", "attention_bias", "routed_bias", "sparse_matmul",
+          "override_model_config", "optimizer_memory_host_offload")  # fmt: skip
+_WORDS = ("model_name", "decoder_block", "attention_type", "rope_type", "routed_score_func", "remat_policy", "dtype",
+          "quantization", "opt_type", "context_parallel_strategy", "base_config")  # fmt: skip
 _LISTS = ("mlp_activations", "logical_axis_rules")
 _KINDS = {**dict.fromkeys(_FLOATS, "float"), **dict.fromkeys(_FLAGS, "bool"), **dict.fromkeys(_WORDS, "str"),
           **dict.fromkeys(_LISTS, "list")}  # fmt: skip
@@ -209,20 +244,38 @@ READER = Reader(
             r"weight_sparsity_.*|attention_sink|share_kv_projections|num_kv_shared_layers|moba":
                 "another kind of layers",
             r"enable_rampup_batch_size": "a batch that changes",
-            r"shard_optimizer_over_data|custom_mesh.*|mesh_axes|data_sharding": "shards by other rules",
+            r"shard_optimizer_over_data|custom_mesh.*|mesh_axes|data_sharding|override_logical_axis_rules|"
+            r"use_2d_fsdp_sharding|use_ring_of_experts": "shards by other rules",
+            r"weight_dtype|grad_dtype|mu_dtype|activations_in_float32": "weights, gradients, moments or activations of "
+                                                                       "another type",
+            r"enable_diloco|enable_streaming_diloco": "replicas that differ between synchronisations",
+            r"global_parameter_scale|vocab_size_per_layer_input|use_double_wide_mlp|use_post_(attn|ffw)_norm|"
+            r"use_untrainable_positional_embedding|use_mrope|attn_logits_soft_cap|final_logits_soft_cap":
+                "a model that is not read",
+            r"attention": "another attention kernel",
+            r"dropout_rate": "dropout",
+            r"num_vocab_tiling": "logits in tiles",
         },
+        # Options of base.yml that concern checkpoints, data, tiles of kernels, inference, logs, or a policy of
+        # recomputation that is refused; those that another option switches on; norm_topk_prob (layers/moe.py: the
+        # softmax is over the chosen experts already).
         harmless=(
-            r"^(override_|shard_mode|remove_size|enable_|use_(?!indexer|dpo|"
-            r"batch_split|multi|vision|audio)|fused_|normalize_|logits_|float32|cast_|dense_init|megablox|sparse_matmul|"
-            r"load_balance|rope_|mscale|beta_|original_max|max_position|local_rope|adam_|gradient_clip|opt|mu_dtype|"
-            r"weight_dtype|grad_dtype|scan_|param_scan|attention$|hardware|steps|run_|hf_|grain|tfds|packing|train_|"
-            r"base_output|learning|warmup|cosine|skip_|profil|upload|jax|compile|dcn|ici|decoder_layer|context$|mlpw|"
-            r"moe_mlpw|.*_proj|mla_|reuse|max_num|add_|stack|goodput|collect|vertex|monitor|num_slices|dropout|image_pl|"
-            r"allow_split|sharding_tol|checkpoint|async|save|load|force|per_device_eval|tile|w[io]_tile|num_vocab|"
-            r"global_parameter_scale|attn_logits|final_logits|topk_routing|decode|prefill|inference|ar_cache|kv_quant|"
-            r"quant|replicate|matmul|activations_in|constant|te_|act_quant|bwd_|z_loss|dtype_|sa_|max_segments|"
-            r"mlp_activations_limit|dataset_type|record|causal|chunk|rl)"
+            r"^((enable_(checkpoint|continuous|orbax|auto|multi|goodput|pathways|llm|single|prefix|nnx|dropout|tensor|"
+            r"wandb|padding|mhc_lite)|hf_|grain_|w[io]_tile_|sa_|kv_quant|quantize_kv|replicate_quant|(act|bwd)_quant|"
+            r"quantization_local|inference_|prefill_|compile_|skip_|base_output|dcn_bandwidth|mla_(naive|qk_head)|"
+            r"beta_(fast|slow)|scan_|gradient_clip|float32_|logits_dot|cast_logits|fused_(qkv|mlp)|"
+            r"use_(qwix|manual_quant|custom_sort|ragged|gather_mosaic|tokamax|gmm|sliced_mla|truncation|sft$|"
+            r"sequential_layers|splash|max_logit|chunked_prefill|qk_norm_in_gdn|jax_splash|mhc_pallas)|"
+            r"optimize_mesh|train_image|image_placeholder)|(force_unroll|reuse_example_batch|constant_bound_config|"
+            r"matmul_precision|te_comm_gemm_overlap|mlp_activations_limit|normalize_embedding_logits|megablox|"
+            r"norm_topk_prob|causal_block_size|sliding_window_size|chunk_attn_window_size|decoder_layer_input|context|(moe_)?mlpw[io](_[01])?|"
+            r"(query|key|value|kv|qkv|out|query_wa|kv_wa)_proj|mla_(q|kv)|param_scan_axis|hardware|shard_mode|"
+            r"sharding_tolerance|num_slices|packing|max_segments_per_seq|steps|local_rope_(max_timescale|proportion)|"
+            r"(original_)?max_position_embeddings|rope_(linear_scaling_factor|use_scale|min_timescale|factor|interleave|"
+            r"truncate|attention_scaling|pairwise)|mscale|remove_size_one_mesh_axis_from_type|dtype_mm|"
+            r"max_num_images_per_example|force_q_layout)$)"
         ),
     ),
+    prepared=_prepared,
     compared=lambda facts: Compared("any", {"fix": {"pp": 1, "etp": 1, "offload": facts["offload"]}}),
 )  # fmt: skip

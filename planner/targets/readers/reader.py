@@ -38,6 +38,11 @@ def value(fact: str, option: str, default: Any = None, also: tuple[str, ...] = (
     return reads((fact,), (option, *also), read)
 
 
+def noted(facts: Facts, note: str) -> Facts:
+    """A sentence beside those of the entries before."""
+    return {"notes": [*facts.get("notes", []), note]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """A framework that is read and not written."""

@@ -14,13 +14,14 @@ from ....errors import FieldProblem
 from ..accelerate.target import CONFIG as ACCELERATE
 from ..adapters import targets_of
 from ..argv import Arguments
+from ..deepspeed.not_read import PRECISION_OPEN
 from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..facts import NODES
 from ..import_format import Compared
 from ..option_lists import option_list
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..reading import read_facts
-from .reader import reads, states, value
+from .reader import noted, reads, states, value
 
 # The option of `accelerate launch` that names its file; the file is given beside the recipe.
 CONFIG_FILE = "--config_file"
@@ -35,10 +36,16 @@ FSDP = tuple(f"fsdp_config.{prefix}{name}" for name in _BLOCK for prefix in ("",
 SHARDING_KINDS = {CONFIG_FILE: "any", "deepspeed": "any", "fsdp": "any", **dict.fromkeys(FSDP, "any")}
 # What says nothing beside them.
 FSDP_HARMLESS = (
-    r"^fsdp_config\.|^fsdp_(transformer_layer|final|min_num|state_dict)|liger|^hub|^push|^ddp_|^report|^run_"
+    r"^(fsdp_config\.)?(fsdp_)?(min_num_params|transformer_layer_cls_to_wrap|backward_prefetch(_policy)?|forward_prefetch|"
+    r"limit_all_gathers|use_orig_params|sync_module_states|cpu_ram_efficient_loading|final_state_dict_type|"
+    r"cpu_offload_pin_memory|state_dict_type)$|^ddp_(timeout|bucket_cap_mb|broadcast_buffers|find_unused_parameters)$|"
+    r"^(hub|push|report|run)_|^liger_|^(use|enable)_liger"
 )
+CHANGES = {r"fsdp_config\.(xla.*|mixed_precision_policy)": "another FSDP than that of PyTorch, or other data types"}
+# Kernels that keep less of logits and blocks, and messages in fp8: of no plan.
+_FUSED = re.compile(r"^((use_|enable_)?liger\w*|(cut|chunked)_cross_entropy|fp8_enable_fsdp_float8_all_gather)$")
+_EAGER = {"attn_implementation": "eager", "eager_attention": True, "flash_attn": "disabled"}
 _STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
-_OLDER_MODULES = {"query_key_value": ["q"]}
 _OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
     "adamw_8bit": "adamw-8bit", "adamw_bnb_8bit": "adamw-8bit", "adamw_torch_8bit": "adamw-8bit", "sgd": "sgd",
@@ -60,7 +67,7 @@ def beside(path: str, text: str) -> Arguments | None:
     inner = config.import_files({path: text}, options, ())
     facts = read_facts(inner, config.table(options))
     out = Arguments(problems=inner.problems, gaps=inner.gaps, ranks=inner.ranks,
-                    notes=[note for note in inner.notes if "auto" not in note])  # fmt: skip
+                    notes=[note for note in inner.notes if note != PRECISION_OPEN])  # fmt: skip
     stated = {name: value for name, value in inner.settings.items() if value is not None}
     out.settings[option], out.lines[option] = {"facts": facts, "settings": stated, "lines": inner.lines}, 1
     return out
@@ -74,12 +81,27 @@ def modernise(arguments: Arguments) -> None:
         arguments.gaps.append(FieldProblem(text, file=path, line=arguments.lines["deepspeed"], field="deepspeed"))
     if all(arguments.settings.get(name) is True for name in ("bf16", "fp16")):
         _contradiction(arguments, "fp16", f"fp16 and bf16 (line {arguments.lines['bf16']}) are both on")
+    fused = [name for name, given in arguments.settings.items() if given is True and _FUSED.search(name)]
+    if fused:
+        arguments.notes.append(f"{', '.join(fused)}: priced as without")
     for name in ("deepspeed", CONFIG_FILE):
         if isinstance(file := arguments.settings.get(name), Mapping) and "facts" in file:
             _same_numbers(arguments, file, arguments.files[name])
     for name in (*_SAME.values(), "lora_r", "lora_rank", "micro_batch_size"):
         if isinstance(number := arguments.settings.get(name), int) and number < 1:
             _contradiction(arguments, name, f"`{number}` is not 1 or more", hint="")
+
+
+def kernels(*options: str) -> Entry:
+    """Refuses an attention that keeps its scores. options: those that name one."""
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        for name in options:
+            if settings.get(name) == _EAGER[name]:
+                raise NoCounterpartError(f"{name}: this attention keeps all scores, and no plan does")
+        return {}
+
+    return reads((), options, read)
 
 
 def _same_numbers(arguments: Arguments, file: Mapping[str, Any], path: str) -> None:
@@ -120,11 +142,6 @@ def _sharding(settings: Settings, facts: Facts) -> Facts:
                                         "(give their file as a further FILE)")  # fmt: skip
         return plain
     return plain | _fsdp(strategy, block)
-
-
-def noted(facts: Facts, note: str) -> Facts:
-    """A sentence beside those of the entries before."""
-    return {"notes": [*facts.get("notes", []), note]}
 
 
 def _fsdp(strategy: Any, block: Mapping[str, Any]) -> Facts:
@@ -232,7 +249,7 @@ def adapters(rank: int, option: str, targets: Any, base: str) -> Facts:
     given = [re.sub(r"^(self_attn|mlp)\.", "", str(name)) for name in listed]
     lora: dict[str, Any] = {"rank": rank, "base_dtype": base}
     if not {"all", "all-linear", "all_linear"}.intersection(given):
-        meaning = {name: targets_of(name) or _OLDER_MODULES.get(name, []) for name in given}
+        meaning = {name: targets_of(name) for name in given}
         strange = [name for name, known in meaning.items() if not known]
         if strange:
             raise NoCounterpartError(f"{option}: no plan has adapters of {', '.join(map(str, strange))}")

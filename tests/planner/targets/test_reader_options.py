@@ -1,0 +1,102 @@
+"""Options that change layout, model, batch, price or memory are gaps of the readers; others are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .test_readers import AXOLOTL, FACTORY, MAXTEXT, RECIPE, imported
+
+OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "maxtext": MAXTEXT}
+# Format -> lines that each leave a gap.
+CHANGES = {
+    "hf-trainer": (
+        "attn_implementation: eager", "torch_compile: true", "config_name: mine/small", "config_overrides: n_layer=2",
+        "model_init_kwargs: {num_hidden_layers: 2}", "use_dora: true", "fsdp_config: {xla_fsdp_grad_ckpt: true}",
+        "local_rank: 3",
+    ),
+    "axolotl": (
+        "peft_use_dora: true", "use_dora: true", "ddp_static_graph: true", "num_labels: 2", "use_vllm: true",
+        "use_onebitllms: true", "device_map: auto", "max_memory: {0: 20GiB}", "eager_attention: true",
+        "lora_rank_pattern: {q_proj: 4}", "peft_trainable_token_indices: [1]", "torch_compile: true",
+        "fsdp_config: {mixed_precision_policy: fp16}",
+    ),
+    "llama-factory": ("flash_attn: disabled", "use_unsloth: true", "use_galore: true", "device_map: auto"),
+    "maxtext": (
+        "attention_type: local_sliding", "attention_type: chunk", "weight_dtype: bfloat16", "mu_dtype: bfloat16",
+        "attention: dot_product", "use_ring_of_experts: true", "use_2d_fsdp_sharding: true", "enable_diloco: true",
+        "global_parameter_scale: 2", "use_post_attn_norm: true", "dropout_rate: 0.1", "attn_logits_soft_cap: 50.0",
+        "override_logical_axis_rules: true", "use_mrope: true", "override_model_config: true\nbase_emb_dim: 64",
+        "activations_in_float32: true",
+    ),
+}  # fmt: skip
+# Lines beside which nothing is open.
+ASIDE = {
+    "hf-trainer": ("dataset_config: all", "dataloader_num_workers: 4", "label_names: [labels]", "run_name: x",
+                   "fsdp: full_shard\nfsdp_config: {use_orig_params: true}", "attn_implementation: flash_attention_2"),
+    "axolotl": ("num_epochs: 3", "use_wandb: true", "ddp_timeout: 600", "lora_mlp_kernel: true",
+                "flash_attention: true", "val_set_size: 0.1", "dataset_processes: 8", "is_llama_derived_model: true"),
+    "llama-factory": ("flash_attn: fa2", "use_fast_tokenizer: true", "ddp_timeout: 600", "dataset_dir: data"),
+    "maxtext": ("weight_dtype: float32", "attention: flash", "rope_min_timescale: 1", "sliding_window_size: 0",
+                "attention_type: global", "dcn_bandwidth_limit: 1", "enable_checkpointing: false",
+                "norm_topk_prob: true", "sa_block_q: 512"),
+}  # fmt: skip
+
+
+def lines(table: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    return [(kind, line) for kind, rows in table.items() for line in rows]
+
+
+@pytest.mark.parametrize(("kind", "line"), lines(CHANGES))
+def test_an_option_that_changes_something_is_a_gap(tmp_path: Path, kind: str, line: str) -> None:
+    gaps = imported(tmp_path, kind, f"{OWN[kind]}{line}\n").gaps
+    assert len(gaps) == 1
+    assert gaps[0].field.startswith(line.partition(":")[0]) or "override_model_config" in line
+
+
+@pytest.mark.parametrize(("kind", "line"), lines(ASIDE))
+def test_an_option_that_changes_nothing_is_none(tmp_path: Path, kind: str, line: str) -> None:
+    assert not imported(tmp_path, kind, f"{OWN[kind]}{line}\n").gaps
+
+
+def test_fused_kernels_are_noted(tmp_path: Path) -> None:
+    for kind, line in (("axolotl", "cut_cross_entropy: true"), ("hf-trainer", "use_liger_kernel: true")):
+        notes = imported(tmp_path, kind, f"{OWN[kind]}{line}\n").assumed
+        assert f"{line.partition(':')[0]}: priced as without" in notes
+
+
+SIZES = """\
+base_emb_dim: 512
+base_num_query_heads: 8
+base_num_kv_heads: 8
+base_mlp_dim: 1024
+base_num_decoder_layers: 4
+max_target_length: 2048
+per_device_batch_size: 2
+"""
+
+
+def test_positions_and_experts_of_maxtext(tmp_path: Path) -> None:
+    few = imported(tmp_path, "maxtext", SIZES.replace("base_emb_dim: 512\n", "")).request.model
+    assert isinstance(few, dict)
+    assert few["hidden"] == 2048  # of base.yml
+    notes = imported(tmp_path, "maxtext", f"{SIZES}rope_type: yarn\n").assumed
+    assert any("rope_type yarn" in note for note in notes)
+    experts = f"{SIZES}num_experts: 4\nnum_experts_per_tok: 2\n"
+    (gap,) = imported(tmp_path, "maxtext", f"{experts}sparse_matmul: false\n").gaps
+    assert "every expert computes every token" in gap.message
+    for text, normalised in ((experts, True), (f"{experts}decoder_block: deepseek\n", False)):
+        model = imported(tmp_path, "maxtext", text).request.model
+        assert isinstance(model, dict)
+        assert model["moe"]["router_normalised"] is normalised
+
+
+def test_adapters_of_a_latent_attention_have_their_modules(tmp_path: Path) -> None:
+    lora = "adapter: lora\nlora_r: 8\nlora_target_modules: [q_b_proj, kv_b_proj]\n"
+    text = AXOLOTL.replace("NousResearch/Meta-Llama-3-8B", "deepseek-ai/DeepSeek-V3") + lora
+    found = imported(tmp_path, "axolotl", text)
+    assert found.request.workload.train.lora is not None
+    assert sorted(found.request.workload.train.lora.targets) == ["k", "q", "v"]
+    (gap,) = imported(tmp_path, "axolotl", AXOLOTL + lora.replace("q_b_proj", "query_key_value")).gaps
+    assert "query_key_value" in gap.message
