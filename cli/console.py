@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
+from ..planner.drivers.heartbeat import Heartbeat
 from .files import reason
-from .progress import Heartbeat, Progress
+from .progress import Progress
 from .settings import Settings
 
 if TYPE_CHECKING:

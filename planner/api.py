@@ -58,8 +58,8 @@ def plan(
     Raises InputError, UnsupportedError (exit 2: wrong, or nobody trains it), NoFeasibleLayoutError (1: nothing fits).
     """
     check_time_limit(time_limit_s)
-    with opened(jobs, executor) as pool:
-        watch = Watch(progress or interactive_progress(), time_limit_s, pool)
+    with opened(jobs, executor) as pool, interactive_progress(progress, "searching") as reported:
+        watch = Watch(reported, time_limit_s, pool)
         checked = _request(request, request_fields)
         if layers == "own":
             return _plan_layers(checked, watch, techniques=bool(allow_techniques))

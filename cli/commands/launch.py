@@ -30,47 +30,38 @@ def command(
     plan: options.PlanFile,
     choice: options.Choice = 1,
     steps: Annotated[
-        int | None, _number("--steps", metavar="N", text="Steps to train [10; 4 with --check-parity].")
+        int | None, _number("--steps", metavar="N", text="Training steps [10; 4 with --check-parity].")
     ] = None,
     init_from: Annotated[
         Path | None, _number("--init-from", metavar="DIR", text="Start from the weights of a Hugging Face folder.")
     ] = None,
     data: Annotated[
-        str, _number("--data", metavar="synthetic|FILE|DIR", text="Text file by bytes, or token shards [synthetic].")
+        str, _number("--data", metavar="synthetic|FILE|DIR", text="Text file or token shards to train on [synthetic].")
     ] = "synthetic",
     seed: Annotated[int, _number("--seed", metavar="N", text="Random seed for weights and synthetic tokens [0].")] = 0,
     learning_rate: Annotated[float, _number("--lr", metavar="RATE", text="Learning rate [3e-4].")] = 3e-4,
     clip: Annotated[float, _number("--clip", metavar="NORM", text="Gradient-norm limit; 0: no clipping [1].")] = 1.0,
     lora_alpha: Annotated[
         float | None,
-        _number("--lora-alpha", metavar="ALPHA", text="LoRA alpha; adapter outputs are scaled by alpha/rank [rank]."),
-    ] = None,
-    nnodes: Annotated[int | None, _number("--nnodes", metavar="N", text="Nodes [those of the plan].")] = None,
-    nproc_per_node: Annotated[
-        int | None, _number("--nproc-per-node", metavar="N", text="Ranks on a node [GPUs of the plan's nodes].")
-    ] = None,
-    node_rank: Annotated[int, _number("--node-rank", metavar="R", text="Number of this node [0].")] = 0,
-    master_addr: Annotated[
-        str | None, _number("--master-addr", metavar="HOST", text="Address of node 0 [this machine, on one node].")
-    ] = None,
-    master_port: Annotated[
-        int | None, _number("--master-port", metavar="N", text="Port on node 0 [29500; on one node any].")
+        _number("--lora-alpha", metavar="ALPHA", text="LoRA alpha; adapters are scaled by alpha/rank [rank]."),
     ] = None,
     balance_experts: Annotated[
         bool,
         typer.Option(
-            "--balance-experts", help="Send tokens to experts in turn, to time untrained weights.", show_default=False
+            "--balance-experts",
+            help="Assign tokens to experts round-robin, to time untrained weights.",
+            show_default=False,
         ),
     ] = False,
     order: Annotated[
-        str | None, _number("--order", metavar="NAME|FILE", text="Run the stages in this order, by name or as CSV.")
+        str | None, _number("--order", metavar="NAME|FILE", text="Order of the passes: a name or a CSV file.")
     ] = None,
     device: Annotated[str, _number("--device", metavar="auto|cuda|cpu", text="Device to run on [auto].")] = "auto",
     timeout: Annotated[
-        float | None, _number("--timeout", metavar="SECONDS", text="Longest wait in a collective [600].")
+        float | None, _number("--timeout", metavar="SECONDS", text="Longest collective wait [600; --scale-down: 60].")
     ] = None,
     scale_down: Annotated[
-        bool, typer.Option("--scale-down", help="Run the layout on a small model, on this machine.", show_default=False)
+        bool, typer.Option("--scale-down", help="Rehearse with a small model on this machine.", show_default=False)
     ] = False,
     check_parity: Annotated[
         bool, typer.Option("--check-parity", help="Compare with a single-process run.", show_default=False)
@@ -84,33 +75,44 @@ def command(
         typer.Option("--planned-dtype", help="Check as trained, in the plan's dtype [float64].", show_default=False),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the torchrun command only.", show_default=False)
+        bool, typer.Option("--dry-run", help="Print the torchrun command and exit.", show_default=False)
     ] = False,
     report: Annotated[
-        Path | None, _number("--report", metavar="FILE", text="Write the report of the run here, as JSON.")
+        Path | None, _number("--report", metavar="FILE", text="Write a report of the run to this JSON file.")
     ] = None,
     checkpoint: Annotated[
-        Path | None, _number("--checkpoint", metavar="DIR", text="Save checkpoints here, and one after the last step.")
+        Path | None, _number("--checkpoint", metavar="DIR", text="Folder for checkpoints; the last step is saved.")
     ] = None,
     checkpoint_every: Annotated[
         int | None, _number("--checkpoint-every", metavar="N", text="Steps between checkpoints [100].")
     ] = None,
     checkpoint_async: Annotated[
-        bool, typer.Option("--checkpoint-async", help="Train on while a checkpoint is written.", show_default=False)
+        bool, typer.Option("--checkpoint-async", help="Write checkpoints in the background.", show_default=False)
     ] = False,
     keep: Annotated[
         list[str] | None,
-        _number("--keep", metavar="N|AXIS=N", text="Last checkpoints to keep [2]; ranks of an axis to rehearse [2].")
+        _number("--keep", metavar="N|AXIS=N", text="Checkpoints to keep [2], or ranks per axis to rehearse [2]."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last good checkpoint in DIR.", show_default=False)
+        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in DIR.", show_default=False)
     ] = False,
+    nnodes: Annotated[int | None, _number("--nnodes", metavar="N", text="Number of nodes [from the plan].")] = None,
+    nproc_per_node: Annotated[
+        int | None, _number("--nproc-per-node", metavar="N", text="Ranks per node [GPUs per node, from the plan].")
+    ] = None,
+    node_rank: Annotated[int, _number("--node-rank", metavar="R", text="Index of this node, from 0 [0].")] = 0,
+    master_addr: Annotated[
+        str | None, _number("--master-addr", metavar="HOST", text="Address of node 0 [one node: this machine].")
+    ] = None,
+    master_port: Annotated[
+        int | None, _number("--master-port", metavar="N", text="Port of node 0 [29500; one node: any free port].")
+    ] = None,
     max_restarts: Annotated[
-        int, _number("--max-restarts", metavar="N", text="Automatic restarts after a failed rank [0].")
+        int, _number("--max-restarts", metavar="N", text="Restarts after the failure of a rank [0].")
     ] = 0,
     force: options.Force = False,
 ) -> None:
-    """Train a plan with torchrun; rehearse and check it with --scale-down.
+    """Train a plan with torchrun; --scale-down rehearses it with a small model.
 
     \b
     Examples:

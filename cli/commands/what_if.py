@@ -35,23 +35,29 @@ def command(
     ] = None,
     vary: Annotated[
         list[str] | None,
-        typer.Option("--vary", metavar="PATH=A..B", help="Vary over a range or list (a,b,c); two make a map.",
-                     show_default=False),
+        typer.Option(
+            "--vary",
+            metavar="PATH=A..B",
+            help="Vary over a range or a list (a,b,c); two give a map.",
+            show_default=False,
+        ),
     ] = None,
     study: Annotated[
-        str | None, typer.Option("--study", metavar="NAME", help="Run one of the studies above.", show_default=False)
+        str | None, typer.Option("--study", metavar="NAME", help="Run a study of the list above.", show_default=False)
     ] = None,
     assume: Annotated[
         list[str] | None,
         typer.Option("--assume", metavar="NAME=VALUE", help="Change an assumption of a study.", show_default=False),
     ] = None,
     replan: Annotated[
-        bool, typer.Option("--replan", help="Search the best layout too, beside the one held.", show_default=False)
+        bool, typer.Option("--replan", help="Also search the best layout for the changed numbers.", show_default=False)
     ] = False,
     choice: options.Choice = 1,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw it: .html (interactive) or .png.", show_default=False),
+        typer.Option(
+            "--plot", metavar="FILE", help="Draw the result: .html (interactive) or .png.", show_default=False
+        ),
     ] = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Write the points as CSV.", show_default=False)
@@ -60,22 +66,24 @@ def command(
     executor: options.Executor = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="FILE", help="Keep searched points here; go on from it.", show_default=False),
+        typer.Option(
+            "--resume", metavar="FILE", help="Save searched points here, and resume from them.", show_default=False
+        ),
     ] = None,
     force: options.Force = False,
 ) -> None:
-    """Price a layout of a plan under other numbers: hardware, prices, batch, length.
+    """Price a layout of a plan with changed hardware, prices, batch or sequence length.
 
-    A value is a quantity with its unit, or x2: twice what it is. A range is spaced by a constant factor;
-    `a..b:linear:9` by a constant step, with 9 points.
+    Write a value with its unit (4.8TB/s) or as a factor (x2). The points of a range a..b have equal
+    ratios; a..b:linear:9 has 9 points at equal distances.
 
     \b
     Studies:
-      sensitivity     what binds, what would help next, where more stops paying
-      strong-scaling  the same step on more GPUs, the best layout on each
-      weak-scaling    a batch that grows with the GPUs
+      sensitivity     ranks hardware numbers by their effect on the step time
+      strong-scaling  the same batch on more GPUs, with the best layout on each
+      weak-scaling    a batch in proportion to the GPUs
       generations     A100, H100, B200 or --vary gpu=..., the best layout on each
-      reliability     failures, checkpoints and goodput
+      reliability     failures, checkpoint interval and goodput
 
     \b
     Examples:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from ..document.plan import Plan
 from ..search.executors import Executor
 from ..space.tree import Count
+from .heartbeat import Heartbeat, Status
 
 Progress = Callable[[float, float, str], None]
-SILENCE_S = 10.0  # seconds between two lines of progress in a notebook
 
 
-def interactive_progress() -> Progress | None:
-    """Lines on stderr, one after every SILENCE_S of a search, for calls from a notebook or an interactive shell; None
-    elsewhere: a script writes nothing unless it passes its own `progress`."""
-    if not (hasattr(sys, "ps1") or "ipykernel" in sys.modules):
-        return None
-    started_s = spoke_s = time.monotonic()
+@contextmanager
+def interactive_progress(progress: Progress | None, doing: str) -> Iterator[Progress | None]:
+    """`progress`, or in notebooks and interactive shells status lines on stderr after every 10 s.
 
-    def write(done: float, total: float, note: str) -> None:
-        nonlocal spoke_s
-        now_s = time.monotonic()
-        if now_s - spoke_s >= SILENCE_S:
-            spoke_s = now_s
-            line = f"meshwright: {done:,.0f} of {total:,.0f} layouts, {note}".rstrip(", ")
-            print(f"{line}, {now_s - started_s:,.0f} s so far", file=sys.stderr, flush=True)
-
-    return write
+    A script writes nothing unless it passes its own `progress`.
+    """
+    if progress is not None or not (hasattr(sys, "ps1") or "ipykernel" in sys.modules):
+        yield progress
+        return
+    status = Status(doing)
+    with Heartbeat(lambda text: print(f"meshwright: {text}", file=sys.stderr, flush=True), status).beating():
+        yield status
 
 
 class Watch:

@@ -9,6 +9,7 @@ from ...errors import InputError, UnknownNameError
 from ..document.candidate import Candidate
 from ..document.plan import Plan
 from ..document.reading import load_plan
+from ..drivers.watch import interactive_progress
 from ..evaluation.staged import Staged
 from ..request.load import request_from_dict
 from ..request.resolve import Resolved, resolve
@@ -39,15 +40,15 @@ def what_if(
     progress: Progress | None = None,
     should_stop: Stop | None = None,
 ) -> Result:
-    """Price a layout of `plan` (an object or a file) where numbers differ.
+    """Price a layout of `plan` (an object or a file) with changed numbers.
 
     set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`).
-    vary: `path=a..b` or `path=a,b,c`, one or two.
-    study: a name in `studies.registry`; without: a comparison, or a sweep where something varies.
-    replan: search the best layout too. choice: number of the layout in the plan. assume: the study's assumptions.
-    jobs, executor: processes, or a cluster (`dask://host:port`, `ray://host:port`), that search the points of a sweep.
-    resume: a file that keeps the points that are done.
-    Raises InputError (exit 2) and NoFeasibleLayoutError (exit 1) as `plan` does.
+    vary: `path=a..b` or `path=a,b,c`, one or two. study: a name in `studies.registry`; None: a comparison or a sweep.
+    replan: also search the best layout. choice: number of the layout in the plan. assume: the study's assumptions.
+    jobs, executor: processes, or a cluster (`dask://host:port`, `ray://host:port`), that search points of a sweep.
+    resume: a file that keeps finished points. should_stop: ends the searches when it returns True.
+    progress: called with (finished points, all points, a note). Without it notebooks and interactive shells get a
+    line on stderr every 10 s. Raises InputError (exit 2) and NoFeasibleLayoutError (exit 1) as `plan` does.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     sets = [f"{path}={value}" for path, value in set.items()] if isinstance(set, Mapping) else list(set)
@@ -57,12 +58,13 @@ def what_if(
     if resume is not None and (name not in _OF_POINTS or (name == "sweep" and not replan)):
         raise InputError("--resume keeps searches, and this searches no points", hint="add `--replan` to a `--vary`")
     candidate, layout, base = _held_layout(plan, choice)
-    question = Question(
-        base, layout, parse_sets(sets), tuple(map(parse_vary, ranges)), replan=replan, assume=dict(assume or {}),
-        jobs=jobs, executor=executor, resume=None if resume is None else Path(resume), progress=progress,
-        should_stop=should_stop,
-    )  # fmt: skip
-    return _noted(STUDIES[name](question), candidate, question)
+    with interactive_progress(progress, "studying") as reported:
+        question = Question(
+            base, layout, parse_sets(sets), tuple(map(parse_vary, ranges)), replan=replan, assume=dict(assume or {}),
+            jobs=jobs, executor=executor, resume=None if resume is None else Path(resume), progress=reported,
+            should_stop=should_stop,
+        )  # fmt: skip
+        return _noted(STUDIES[name](question), candidate, question)
 
 
 def _study_name(study: str | None, sets: Sequence[str], ranges: Sequence[str]) -> str:

@@ -150,7 +150,7 @@ def _silent_command(monkeypatch: pytest.MonkeyPatch, settings: Settings, speak_s
     """What a command that works 0.7 s says where silence is 0.2 s long; it speaks itself after speak_s."""
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr("meshwright.cli.progress.SILENCE_S", 0.2)
+    monkeypatch.setattr("meshwright.planner.drivers.heartbeat.SILENCE_S", 0.2)
     terminal = Terminal(settings)
     with terminal.heartbeat("plan"), terminal.progress("searching") as progress:
         progress(3, 80, "best 1.2")
@@ -183,7 +183,7 @@ def test_a_command_without_a_bar_is_not_silent_on_a_terminal(monkeypatch: pytest
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr("meshwright.cli.progress.SILENCE_S", 0.2)
+    monkeypatch.setattr("meshwright.planner.drivers.heartbeat.SILENCE_S", 0.2)
     terminal = Terminal(Settings())
     with terminal.heartbeat("launch", on_terminal=True), terminal.progress("training", bar=False) as progress:
         progress(1, 10, "steps")
