@@ -1,10 +1,9 @@
-"""Nodes of the search tree: their children, the choices below them that bound all others, and how many layouts grow
-from them.
+"""Nodes of the search tree: their children, relaxed choices for bounds, and counts of descendant layouts.
 
 A node is a row of columns: the fields that are chosen, `_key` (its shard key in the tables) and `_signature` (its row
 in the layout counts). Level 0 adds the schedule to a mesh, 1 recomputation, 2 ZeRO stage and offload, 3 the size of the
-shard group. The order has a reason: what divides work and bytes most comes first, so that the bound of a node high in
-the tree is already near the price of the layouts below it. The last levels are many and differ little.
+shard group. Levels that divide work and bytes most come first, so that the bound of a node high in the tree is already
+close to the price of its descendants. The last levels have many options with small differences.
 """
 
 from __future__ import annotations
@@ -25,20 +24,25 @@ _RULES_OF_LEVEL = ("schedule", "recompute", "joint", "state")  # keys of LayoutC
 
 @dataclass(frozen=True)
 class Branching:
-    """How nodes branch. counts: of the meshes that the tree grows from."""
+    """The branching of nodes. counts: the counts of the root meshes."""
 
     counts: LayoutCounts
 
     def children(self, nodes: Columns, level: int, keep: Keep | None = None) -> Iterator[Columns]:
-        """The legal children of `nodes` at `level`, in one part or several, each formed only when it is needed. keep:
-        tells of nodes and states which pairs to form."""
+        """The legal children of `nodes` at `level`, in parts that are formed on demand.
+
+        keep: (nodes, states) -> mask of the pairs to form.
+        """
         rules = self.counts.level_rules[_RULES_OF_LEVEL[level]]
         for part in self._crossed(nodes, level, keep):
             yield select(part, allowed(rules, part, self.counts.space.problem)) if rules else part
 
     def _crossed(self, nodes: Columns, level: int, keep: Keep | None) -> Iterator[Columns]:
-        """Every option of `level` for every node, before rules. Options depend on a mesh through pp only, and those of
-        the states on whether there is anybody to shard over. Nodes that agree in it are crossed at once."""
+        """Every option of `level` for every node, before rules.
+
+        Options depend on a mesh through pp only, and states on whether there are ranks to shard over. Nodes with equal
+        options are crossed together.
+        """
         if not len(nodes["tp"]):
             return
         if level == LEAVES:
@@ -58,13 +62,13 @@ class Branching:
             yield select(nodes, nodes["pp"] == pp), options
 
     def _states(self, nodes: Columns) -> Iterator[tuple[Columns, Columns]]:
-        """(nodes, their states): those with nobody to shard over first."""
+        """(nodes, their states), starting with nodes without ranks to shard over."""
         space, alone = self.counts.space, nodes["dp"] * nodes["cp"] == 1
         yield select(nodes, alone), space.states(1)
         yield select(nodes, ~alone), space.states(2)
 
     def shards(self, nodes: Columns) -> Columns:
-        """Every size of the shard group for each node: rows repeat by their number of options."""
+        """Every size of the shard group for each node. Rows repeat by their number of options."""
         depends = [nodes[name] for name in ("dp", "cp", "zero")]
         first, index = group_rows(depends)
         space = self.counts.space
@@ -73,11 +77,11 @@ class Branching:
         return grow(nodes, "shard", options, index)
 
     def relaxed(self, nodes: Columns, level: int) -> Columns:
-        """`nodes` with the choices below `level` at values that no other choice beats in any term of a bound.
+        """`nodes` with the choices below `level` set to the best value for each term of a bound.
 
-        Such a layout need not be legal: each field is the best for itself, so the bound stays below every layout.
-        No recomputation is the fastest, and bytes are not compared where it is free. The largest shard group, the
-        highest ZeRO stage and all offloads that pass with the schedule (`loosest_states`) hold the fewest bytes.
+        Such a layout may be illegal. Each field is optimal by itself, so the bound stays below every descendant. No
+        recomputation is the fastest, and bytes are not compared while it is open. The largest shard group, the highest
+        ZeRO stage and all offloads that pass with the schedule (`loosest_states`) hold the fewest bytes.
         """
         free: Columns = {"shard": nodes["dp"]}
         if level < 1:
@@ -92,7 +96,7 @@ class Branching:
         return {**nodes, **free}
 
     def num_below(self, nodes: Columns, level: int) -> Ints:
-        """[node] legal layouts that grow from each node of `level`, without forming them: a node that is cut counts."""
+        """[node] number of legal layouts below each node of `level`, without forming them, to count cut nodes."""
         counts, signature = self.counts, nodes["_signature"]
         if level == 2:
             return np.asarray(counts.num_shards.at(signature, nodes["zero"]))

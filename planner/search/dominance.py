@@ -1,4 +1,4 @@
-"""Sets of recomputed modules that no search needs to look at."""
+"""Dominated sets of recomputed modules, which searches skip."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SELECTIVE = RECOMPUTE_MODES.index("selective")
 
 
 def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int]]:
-    """(mode, modules) that another set beats or equals: the other recomputes no more and saves no byte more.
+    """(mode, modules) of dominated sets: another set recomputes no more operations and keeps no more bytes.
 
-    Sets are compared on the quantities of every layer kind: the operations that they recompute, and the saved tensors
-    that they drop. So nothing is priced here, and what is dropped is dropped for every mesh at once.
-    Where time ties the id decides (docs/architecture.md, 8), so the other set must also come first by id: dropping
-    the dominated one then never changes an answer.
+    Sets are compared by quantities of every layer kind: recomputed operations and dropped tensors. No price is needed,
+    and the result holds for every mesh.
+    Ties in time are broken by id (docs/architecture.md, 8), so the other set must also precede by id. Dropping the
+    dominated set then never changes an answer.
     """
     tables = build(space.problem, Layouts.of([Layout()]))
     layers = list(zip(tables.operations, kernel_seconds(tables, rates).layers, strict=True))[: space.problem.num_kinds]
@@ -48,15 +48,15 @@ def dominated_recomputes(space: Space, rates: Rates) -> frozenset[tuple[int, int
 
 
 def _always_allowed(space: Space, mask: int) -> bool:
-    """Whether no rule can exclude this set of modules where it lets another set pass: only then may it dominate.
+    """Whether every rule that allows any set also allows this set. Only such a set may dominate.
 
-    A rule that reads switches, too, is asked for all of their values; one that reads a degree is not known to allow it.
+    A rule that also reads switches is checked for all their values. A rule that reads a degree counts as excluding.
     """
     option = {"recompute": (_SELECTIVE,), "recompute_modules": (mask,), "recompute_layers": (0,),
               "offload_layers": (0,)}  # fmt: skip
     for rule in space.rules:
         if "recompute_modules" not in rule.fields:
-            continue  # sees the mode at most, which is the same for all sets
+            continue  # it reads at most the mode, which is equal for all sets
         values = [option.get(name) or field_codes(name) for name in rule.fields]
         if not all(values):
             return False

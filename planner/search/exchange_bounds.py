@@ -1,9 +1,8 @@
-"""Seconds that data parallelism shows at least in the layouts below a node of the search.
+"""Lower bounds on the exposed seconds of data parallelism below a node of the search.
 
-A layout either sends the gradients of all its micro-batches together, once per step (ZeRO 0 and 1), or those of every
-micro-batch (ZeRO 2 and 3). The least of each term is that of no layout: nothing for a micro-batch, and nothing for the
-step. The lesser of both kinds is a higher bound. What is sent depends on no recomputation and no offload, so it is
-worked out once for all nodes that share the rest.
+A layout sends gradients once per step (ZeRO 0 and 1) or once per micro-batch (ZeRO 2 and 3). Minimising each term
+separately would give zero for both. The minimum over the two kinds is a tighter bound. The messages do not depend on
+recomputation and offload, so they are computed once for all nodes that share the other fields.
 """
 
 from __future__ import annotations
@@ -30,21 +29,23 @@ from ..space.tree import Columns, allowed, select
 from .branching import Branching
 from .top_k import TIE
 
-# What is sent once per step, and the optimizer, depend on these and on whether the schedule is a V: on no switch.
+# Messages per step and the optimizer depend on these fields and on whether the schedule is a V, not on switches.
 _READ = ("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch", "pp", "vpp", "dp", "offload")
-_WORTH, _LEFT_OUT = 0.1, 8  # share of nodes cut that is worth the work; batches between two that are asked for without
-_LATE = 0.3  # weight of the last batch in what was cut of late
-_STAYS = 1 - TIE  # bytes are summed in another order here than where a layout is priced
-_SCATTERED = 2  # the least ZeRO stage that sends gradients of every micro-batch; stage 3 sends no less
+_WORTH, _LEFT_OUT = 0.1, 8  # share of cut nodes that justifies the work; skipped batches between two trials
+_LATE = 0.3  # weight of the last batch in the moving average of cut nodes
+_STAYS = 1 - TIE  # bytes are summed in another order here than in the price of a layout
+_SCATTERED = 2  # the lowest ZeRO stage with gradient messages per micro-batch; stage 3 sends no less
 
 
 @dataclass(eq=False)
 class CutShares:
-    """The share of the nodes asked for that raised bounds have cut of late, by level. Where it is small, few batches
-    are asked for: the first may be unlike the later ones."""
+    """Moving average, by level, of the share of nodes that raised bounds cut.
+
+    Where it is small, few batches are tried; later batches may differ from the first.
+    """
 
     of_level: dict[int, float] = field(default_factory=dict)
-    left_out: dict[int, int] = field(default_factory=dict)  # batches since the last one that was asked for
+    left_out: dict[int, int] = field(default_factory=dict)  # batches since the last trial
 
     def asks(self, level: int) -> bool:
         """Whether bounds of the next batch are raised."""
@@ -55,14 +56,14 @@ class CutShares:
         return False
 
     def learn(self, level: int, cut: float) -> None:
-        """Take the share of a batch that was cut."""
+        """Add the cut share of a batch."""
         known = self.of_level.get(level, cut)
         self.of_level[level] = known + _LATE * (cut - known)
 
 
 @dataclass(frozen=True)
 class ExchangeBounds:
-    """Bounds of nodes. memory_bytes: of a GPU. limit_s: only bounds within it are raised; infinite: none."""
+    """Bounds of nodes. memory_bytes: per GPU. limit_s: only bounds up to it are raised; infinite: none."""
 
     branching: Branching
     rates: Rates
@@ -75,15 +76,17 @@ class ExchangeBounds:
         return self.branching.counts.space.problem
 
     def raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
-        """[n] bounds of nodes of `level` without what is sent once per step (`lower_bounds.bound` of the relaxed
-        batch), raised by it."""
+        """[n] bounds of nodes of `level`, raised by the messages per step.
+
+        bounds: without these messages (`lower_bounds.bound` of the relaxed batch).
+        """
         near = np.flatnonzero(seconds <= self.limit_s) if np.isfinite(self.limit_s) else np.empty(0, np.int64)
         if not len(near) or not self.cut_shares.asks(level):
             return seconds
         nodes = _Nodes(self, batch.tables, select(dict(batch.layouts), near), batch.key[near], level)
         out = seconds.copy()
         raised = nodes.raised(seconds[near])
-        # Where nothing fits, the cuts by memory say so.
+        # If no layout fits, the memory cuts handle it.
         out[near] = np.where(np.isfinite(raised), raised, seconds[near])
         self.cut_shares.learn(level, float((out[near] > self.limit_s).mean()))
         return out
@@ -91,25 +94,27 @@ class ExchangeBounds:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Groups of nodes by every size of the shard group that is legal and over which the states fit."""
+    """Groups of nodes, with every legal size of the shard group for which the states fit."""
 
     group: Ints  # [n] of the nodes
     number: Ints  # [group] sizes
-    size: Ints  # [k] sizes of all groups, one group after the other
-    sent: list[tuple[float, Array, Array]]  # share of steps, [k] seconds of reducing, of gathering
+    size: Ints  # [k] sizes of all groups, concatenated
+    sent: list[tuple[float, Array, Array]]  # share of steps, [k] seconds of reductions, [k] of gathers
     update_s: Array  # [k] seconds of the optimizer
 
     @property
     def least(self) -> Ints:
-        """[n] the least size; 0 without one."""
+        """[n] the smallest size; 0 without one."""
         out, some = np.zeros(len(self.number), np.int64), self.number > 0
         if some.any():
             out[some] = np.minimum.reduceat(self.size, (np.cumsum(self.number) - self.number)[some])
         return out[self.group]
 
     def least_s(self, stack: StackSpec, group: Ints, hidden_s: Array) -> Array:
-        """[r] of rows of these groups, what shows at least of what is sent once per step behind hidden_s [2, r], with
-        the optimizer; infinite without a size."""
+        """[r] exposed seconds of the messages per step and the optimizer, at least, for rows of these groups.
+
+        hidden_s [2, r]: seconds of compute that hide messages. Infinite without a size.
+        """
         start, number = np.cumsum(self.number) - self.number, self.number[group]
         row, before = np.repeat(np.arange(len(group)), number), np.cumsum(number) - number
         at = np.arange(len(row)) + np.repeat(start[group] - before, number)
@@ -133,8 +138,7 @@ class _Nodes:
     level: int
 
     def raised(self, seconds: Array) -> Array:
-        """[n] `seconds`, raised by what is sent once per step, and by shard groups that must be large; infinite where
-        nothing fits."""
+        """[n] `seconds`, raised by messages per step and by large minimum shard groups; infinite where nothing fits."""
         x, stage = self.columns, self.columns["zero"]
         may_scatter = np.flatnonzero(stage >= _SCATTERED)
         if self.level == 2:
@@ -146,7 +150,7 @@ class _Nodes:
         once_s = [self._once_s(self._sizes(one)) for one in (np.zeros_like(stage), all_shard)]
         out = seconds + np.minimum(*once_s)
         scattered_s = seconds[may_scatter]
-        # One within the limit is looked at anyway, so its bound as a layout that scatters need not be known.
+        # A node within the limit is expanded anyway, so its bound for scattering layouts is not needed.
         slow = out[may_scatter] > self.bounds.limit_s
         if slow.any():
             scattered_s[slow] = self._of(may_scatter[slow])._scattered_s()
@@ -157,14 +161,14 @@ class _Nodes:
         return replace(self, columns=select(self.columns, rows), key=self.key[rows])
 
     def _scattered_s(self) -> Array:
-        """[n] seconds that no layout below with ZeRO 2 or 3 beats."""
+        """[n] lower bound on the seconds of descendant layouts with ZeRO 2 or 3."""
         stage = np.full_like(self.key, _SCATTERED)
         sizes = self._sizes(stage, scattered=True)
         sending = replace(self, columns={**self.columns, "zero": stage, "offload": np.zeros_like(stage)})
         return sending._bound(sizes.least, scattered=True) + sending._once_s(sizes)
 
     def _bound(self, least_shard: Ints, *, scattered: bool = False) -> Array:
-        """[n] the bound without what is sent once per step, by shard groups of these sizes at least."""
+        """[n] the bound without messages per step, for shard groups of at least these sizes."""
         ledger, known = self._ledger(self.columns, self.key), self.level == 2
         return lower_bounds.bound(ledger, self.bounds.rates, states_known=known, scattered=scattered, memory=False,
                                   least_shard=least_shard)[0]  # fmt: skip
@@ -174,15 +178,14 @@ class _Nodes:
 
     @cached_property
     def _hidden_s(self) -> Array:
-        """[2, n] seconds of compute, forward and backward, that such traffic hides behind at most. Where recomputation
-        is not known there is no limit."""
+        """[2, n] forward and backward compute seconds that hide such traffic; unlimited if recomputation is open."""
         if not self.level:
             return np.full((2, len(self.key)), np.inf)
         ledger = self._ledger(self.columns, self.key)
         return np.asarray(data_parallel.window(ledger) * np.array(compute_s(ledger, self.bounds.rates)).max(axis=1))
 
     def _once_s(self, sizes: _Sizes) -> Array:
-        """[n] seconds at least of what is sent once per step, and of the optimizer beyond those in the bound."""
+        """[n] minimum seconds of the messages per step, and of the optimizer beyond those in the bound."""
         problem, stack, group = self.bounds.problem, self.bounds.rates.stack, sizes.group
         if self.level:
             least_s = sizes.least_s(stack, group, self._hidden_s)
@@ -193,13 +196,16 @@ class _Nodes:
         return np.asarray((1 + straggler_share_of(problem.stack, problem.num_gpus)) * (least_s - counted_s))
 
     def _alike(self, stage: Ints) -> tuple[Ints, Ints]:
-        """Groups of nodes that send the same once per step under a ZeRO stage: as `group_rows`."""
+        """Groups of nodes with equal messages per step under a ZeRO stage; see `group_rows`."""
         x = self.columns
         return group_rows((FOLDED[x["schedule"]].astype(np.int64), stage, *(x[name] for name in _READ)))
 
     def _sizes(self, stage: Ints, *, scattered: bool = False) -> _Sizes:
-        """The sizes under these ZeRO stages. scattered: or under the stage of the node in place of 2, which gathers no
-        weights once per step, holds less, and may be legal with other sizes."""
+        """The sizes under these ZeRO stages.
+
+        scattered: the stage of the node replaces 2. It gathers no weights per step, holds fewer bytes, and may be legal
+        with other sizes.
+        """
         first, group = self._alike(stage)
         branching, problem = self.bounds.branching, self.bounds.problem
         rows = {**select(self.columns, first), "_key": self.key[first], "_row": np.arange(len(first))}
@@ -218,5 +224,5 @@ class _Nodes:
         return _Sizes(group, number, every["shard"], sent, self._update_s(ledger))
 
     def _update_s(self, ledger: Ledger) -> Array:
-        """[n] seconds of the optimizer, as the bound counts them."""
+        """[n] seconds of the optimizer in the bound."""
         return least_optimizer_s(ledger, self.bounds.rates, self.level == 2)

@@ -1,7 +1,7 @@
-"""Where independent searches run: here, in processes of this machine, or on a Dask or Ray cluster.
+"""Executors of independent searches: this process, processes of this machine, or a Dask or Ray cluster.
 
-A task is plain data that a module-level function of this package answers. What comes back never depends on where a task
-ran or in which order: callers hand over tasks that do not depend on one another, and sort the answers by their index.
+A task is plain data for a module-level function of this package. Answers do not depend on the place or the order of
+execution: callers pass independent tasks and sort the answers by their index.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ...profiles.io import registry
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
-_ANSWERS_S = 60.0  # within which a scheduler that listens must answer
+_ANSWERS_S = 60.0  # timeout for the answer of a scheduler
 
 
 class Executor(Protocol):
-    """`run` yields (index of the task, its answer) as they come."""
+    """`run` yields (index of the task, its answer) in the order of completion."""
 
     def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]: ...
 
 
 class Here:
-    """One task after the other, in this process."""
+    """Runs tasks one by one in this process."""
 
     def run(self, function: Callable[[Task], Answer], tasks: Sequence[Task]) -> Iterator[tuple[int, Answer]]:
         yield from ((index, function(task)) for index, task in enumerate(tasks))
@@ -90,7 +90,7 @@ class Ray:
 
 
 def _answered(get: Callable[[], Answer], lost: tuple[type[BaseException], ...], where: str, index: int) -> Answer:
-    """The answer of task `index`. Raises WorkerLostError for the errors `lost`, by which a cluster says so."""
+    """The answer of task `index`. Raises WorkerLostError for the cluster's errors `lost`."""
     try:
         return get()
     except lost as error:
@@ -99,7 +99,7 @@ def _answered(get: Callable[[], Answer], lost: tuple[type[BaseException], ...], 
 
 
 def opened(jobs: int = 1, address: str | None = None) -> AbstractContextManager[Executor]:
-    """The executor that was asked for: `jobs` processes, or the cluster at `address` (`dask://host:port`, `ray://...`).
+    """The requested executor: `jobs` processes, or the cluster at `address` (`dask://host:port`, `ray://...`).
 
     Raises InputError for less than one job, both at once, an address that no executor has, a cluster that does not
     answer or has another version of this package; MissingExtraError without the `cluster` extra.
@@ -161,7 +161,7 @@ def _ray(where: str) -> Iterator[Executor]:
     try:
         with warnings.catch_warnings(action="ignore"):
             ray.init(f"ray://{where}", log_to_driver=False, logging_level="ERROR")
-    except ConnectionAbortedError as error:  # it answered, and its process for this client did not start
+    except ConnectionAbortedError as error:  # the server answered, but its process for this client did not start
         reason = str(error).strip().splitlines()
         raise InputError(f"the Ray cluster at {where} could not start its server for this client: {reason[-1]}",
                          hint="try again; a head node that runs with GRPC_ENABLE_FORK_SUPPORT=0 starts them all "
@@ -178,7 +178,7 @@ CLUSTERS: dict[str, Callable[[str], AbstractContextManager[Executor]]] = {"dask"
 
 
 def _knock(what: str, where: str) -> None:
-    """Refuses an address where nobody listens: the clients would wait half a minute, and log."""
+    """Rejects an address without a listener, because the clients would wait half a minute and log."""
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit():
         raise InputError(f"--executor {where}: no host and port", hint="write `dask://host:8786` or `ray://host:10001`")
@@ -195,10 +195,10 @@ def _absent(what: str, where: str, error: Exception) -> InputError:
 
 
 def _checked(executor: Executor, where: str) -> Executor:
-    """The executor, if its workers run this version: others may price differently."""
+    """The executor, if its workers run this version. Other versions may price differently."""
     try:
         ((_, version),) = executor.run(_version_there, [None])
-    except Exception as error:  # each cluster has its own for a module that is missing
+    except Exception as error:  # each cluster has its own error for a missing module
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(f"the workers at {where} cannot run meshwright: {reason[-1]}",
                          hint=f"install meshwright {__version__} where they run") from None  # fmt: skip
@@ -213,8 +213,10 @@ def _version_there(_: None) -> str:
 
 
 def _start_worker(search_path: str) -> None:
-    """One thread per process: the cores are taken by the others. search_path: where the parent looks for entries of the
-    catalogues, which a spawned process does not know."""
+    """Sets one thread per process, because the other processes use the remaining cores.
+
+    search_path: the parent's search path for catalogue entries, which a spawned process does not inherit.
+    """
     registry.search_in(search_path)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")

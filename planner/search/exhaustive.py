@@ -1,12 +1,12 @@
 """Exact search: best-first branch and bound over the tree of choices.
 
-A node fixes the choices of the levels above (`branching.py`). Its bound is the step time and the bytes that nothing
-below can beat (`lower_bounds.bound`; for a mesh alone `mesh_bounds.py`). A node is cut for one of two reasons: no
-layout below it fits, or none is better than the k-th best layout known. Nodes are expanded in the order of their
-bounds, so that good layouts come early, the k-th best falls quickly, and the first bound above it cuts all behind it.
+A node fixes the choices of the levels above (`branching.py`). Its bounds are below the step time and the bytes of all
+its descendants (`lower_bounds.bound`; for a mesh alone `mesh_bounds.py`). A node is cut if no descendant fits, or if
+none is better than the k-th best known layout. Nodes are expanded in the order of their bounds. Good layouts therefore
+come early, the k-th best value falls quickly, and the first bound above it cuts all later nodes.
 
-Nodes are rows of arrays and are expanded in batches: one numpy operation on thousands of nodes costs little more than
-on one. Every layout is counted once: ruled out, dominated, out of memory by bound, bounded away, or priced.
+Nodes are rows of arrays and are expanded in batches, because one numpy operation on thousands of nodes costs little
+more than on one. Every layout is counted once: ruled out, dominated, out of memory by bound, bounded away, or priced.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from .tables_ahead import TablesAhead
 from .top_k import TopK
 from .warm_start import WARM_START_FROM, plain_part
 
-ROWS = 1 << 15  # rows per batch: the working arrays of one stay in the cache
-# Meshes, and nodes of each level, that are expanded at once: few at first, so that a good layout is found early and
-# cuts the rest; then ever more, since the order matters less and numpy's calls shall cost less than their work.
+ROWS = 1 << 15  # rows per batch, so that the working arrays stay in the cache
+# Meshes, and nodes per level, that are expanded at once. Few at first, so that a good layout is found early and cuts
+# the rest. Later more, because the order matters less and numpy's call overhead should stay small.
 _FIRST_MESHES, _MOST_MESHES = 256, 8192
 _FIRST_ROWS = (512, 1024, 2048)
 _MOST_ROWS = (2048, 8192, 16384)
-_LATE = 0.2  # weight of the last batch in what a bound has cut of late
+_LATE = 0.2  # weight of the last batch in the moving average of cut rows
 
 
 class Search:
     """One search.
 
-    memory_bytes, host_bytes: what a GPU has, and its share of host memory. top: how many layouts to list. objective:
-    `step` minimises seconds, `memory` bytes. should_stop: cuts the search. incumbent: only what beats this value is
-    searched for. family, window: see TopK. start: that of another search of the same meshes. tally: whether
-    `count` tells what each rule excludes; with `start` and without `tally` it holds only what passes them all.
+    memory_bytes, host_bytes: memory of a GPU, and its share of host memory. top: number of layouts to list. objective:
+    `step` minimises seconds, `memory` bytes. should_stop: stops the search. incumbent: only better values are
+    searched. family, window: see TopK. start: of another search of the same meshes. tally: whether `count` has the
+    exclusions of each rule; with `start` and without `tally` it counts only layouts that pass all rules.
     """
 
-    warm_starts = True  # whether large spaces are searched in their plain part first (warm_start.py)
+    warm_starts = True  # whether a large space is searched in its plain part first (warm_start.py)
     first_meshes, first_rows = _FIRST_MESHES, _FIRST_ROWS  # see there
-    any_split = False  # of the layers over stages: then the mean stage bounds what they hold
+    any_split = False  # stages may have any layers; the mean stage then bounds their bytes
 
     def __init__(
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
@@ -75,12 +75,12 @@ class Search:
         self.top = TopK(top, family, window)
         self.count = Count()
         self.start, self.tally = start, tally
-        # [level, which] of the rows that were asked, the share that seconds and that bytes have cut of late.
+        # [level, which] moving average of the share of rows cut by seconds and by bytes.
         self.cut_share = np.zeros((LEAVES, 2))
         self.exchange_cuts = CutShares()
         self.has_expanded = False  # a batch of meshes
         self.stopped: str | None = None
-        self.open_bound = np.inf  # least bound of the nodes that a stopped search left
+        self.open_bound = np.inf  # smallest bound of the nodes that a stopped search left
         self.warm_rows: list[tuple[float, str, Layout]] = []  # result of the warm start
 
     @property
@@ -89,11 +89,11 @@ class Search:
 
     @property
     def _limit(self) -> ShouldStop | None:
-        """`should_stop`, once there is a layout to show, or the first batch of meshes has none."""
+        """`should_stop`, once a layout is known or the first batch of meshes has none."""
         return self.should_stop if self.top.rows or self.warm_rows or self.has_expanded else None
 
     def run(self) -> SearchOutcome:
-        """Search the whole space; Ctrl-C keeps the best so far and says so."""
+        """Search the whole space. Ctrl-C keeps the best so far and sets `stopped`."""
         try:
             if self.start is not None:
                 self.branching = Branching(self.start.counts)
@@ -128,14 +128,14 @@ class Search:
         self._descend(self.start.roots)
 
     def _warm_start(self) -> None:
-        """Take `incumbent` from the plain part of the space, whose layouts the search of the whole counts again."""
+        """Set `incumbent` from the plain part of the space. The search of the whole counts its layouts again."""
         plain = Search(
             plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
             top=self.top.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
             family=self.top.family, tally=False, window=self.top.window,
         )  # fmt: skip
         plain.warm_starts = False
-        self.open_bound = 0.0  # if it stops here, nothing is proven of the whole space
+        self.open_bound = 0.0  # if it stops here, nothing is proven about the whole space
         outcome = plain.run()
         self.warm_rows, self.incumbent = outcome.top.rows, plain.threshold
         if outcome.stopped == "interrupted":
@@ -153,7 +153,7 @@ class Search:
         while start < len(order):
             batch = order[start : start + size]
             self.open_bound = float(ordered[start])
-            if ordered[start] > self.threshold:  # and so are all behind it
+            if ordered[start] > self.threshold:  # and so are all later bounds
                 self.count.bounded += int(roots.weight[order[start:]].sum())
                 break
             alive = self._worth(roots.seconds[batch], roots.needed[batch], roots.meshes, batch)
@@ -169,22 +169,22 @@ class Search:
         self.open_bound = np.inf
 
     def _known_end(self, ordered: Array) -> int:
-        """How many meshes with these bounds the search expands at most; none is known before the list is full."""
+        """The largest number of meshes with these bounds that the search expands; unknown before the list is full."""
         limit = self.threshold
         return int(np.searchsorted(ordered, limit, side="right")) if np.isfinite(limit) else 0
 
     def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
-        """[row] whether something below these `rows` of `columns`, with these bounds, may enter the list."""
+        """[row] whether a descendant of these `rows` of `columns`, with these bounds, may enter the list."""
         value = needed if self.objective == "memory" else seconds
         return np.asarray(value <= np.minimum(self.top.thresholds(columns, rows), self.incumbent))
 
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
-        """[mesh] seconds and bytes that no layout on the mesh beats."""
+        """[mesh] lower bounds on seconds and bytes of layouts on the mesh."""
         limit_s = np.inf if self.objective == "memory" else self.incumbent
         return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes, self._limit, limit_s)
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
-        """Cross `nodes` with the options of `level`, price or bound the children, go on with those worth it."""
+        """Cross `nodes` with the options of `level`, price or bound the children, and expand promising ones."""
         if level == 1:
             nodes = {**nodes, "_node": np.arange(len(nodes["tp"]))}
         keep = self._cuts(tables).states_fit if level == 2 and not self.any_split else None
@@ -195,12 +195,14 @@ class Search:
                 self._price(tables, children)
             else:
                 self._bound(tables, children, level)
-        self.count.out_of_memory += absent  # what is not among the children does not fit
+        self.count.out_of_memory += absent  # layouts without a child do not fit
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        """[row] seconds and bytes that nothing below the rows beats. Bytes depend on recomputation most, so they are
-        compared from level 1 on. What has cut more of the level's rows so far is asked first: of what it cuts the other
-        is not known, and stands at what cuts nothing (no bytes) or comes last (infinite seconds)."""
+        """[row] lower bounds on seconds and bytes of descendants.
+
+        Bytes depend mostly on recomputation, so they are compared from level 1 on. The bound that has cut more rows of
+        the level is computed first. For rows that it cuts the other is left out: bytes are then 0, seconds infinite.
+        """
         relaxed = self.branching.relaxed(rows, level)
         batch = self._ledger(tables, relaxed, rows["_key"])
         if level == 0:
@@ -258,12 +260,12 @@ class Search:
         while start < len(order):
             stop_if_late(self._limit)
             batch_rows = order[start : start + size]
-            if value[batch_rows[0]] > self.threshold:  # and so are all behind it
+            if value[batch_rows[0]] > self.threshold:  # and so are all later rows
                 self.count.bounded += int(weight[order[start:]].sum())
                 return
             alive = batch_rows[self._worth(seconds[batch_rows], needed[batch_rows], children, batch_rows)]
             self.count.bounded += int(weight[batch_rows].sum() - weight[alive].sum())
-            if level == 0 and len(alive):  # bytes were no part of the bound here: ask for the few that remain
+            if level == 0 and len(alive):  # the bound had no bytes here: compute them for the few that remain
                 fits = self._cuts(tables).may_fit(select(children, alive))
                 self.count.out_of_memory += int(weight[alive[~fits]].sum())
                 alive = alive[fits]
@@ -278,7 +280,7 @@ class Search:
             batch = self._ledger(tables, part, part["_key"])
             terms, slowest = step.step_terms(batch, self.rates)
             fast = np.flatnonzero(np.asarray(sum(terms.values())) <= self.threshold)
-            if self.objective != "memory" and len(fast) < len(slowest):  # bytes of what is too slow need not be known
+            if self.objective != "memory" and len(fast) < len(slowest):  # bytes of too slow layouts are not needed
                 self.count.bounded += len(slowest) - len(fast)
                 if not len(fast):
                     continue
@@ -291,7 +293,7 @@ class Search:
             self._offer(estimate, fits, batch.layouts)
 
     def _offer(self, estimate: step.Estimate, fits: Mask, layouts: Layouts) -> None:
-        """Put what fits on the list, if it is good enough."""
+        """Offer the layouts that fit to the list."""
         value = estimate.device_bytes if self.objective == "memory" else estimate.step_s
         self.top.offer(np.where(fits, value, np.inf), layouts)
 

@@ -1,7 +1,7 @@
-"""The fastest of the layouts with the fewest parallel axes, among those that a limit of seconds and bytes allows.
+"""The fastest layout with the fewest parallel axes, within a limit of seconds and bytes.
 
-Which axes a layout has is known of its mesh. So meshes are searched by their number of axes, and the search ends with
-the first number that has a layout: what needs more is never looked at.
+The mesh of a layout determines its axes. Meshes are searched by their number of axes, and the search ends with the
+first number that has a layout.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from ...cost_models.layouts import Layout, Layouts
 from .exhaustive import Search
 from .roots import Roots
 
-AXES = ("tp", "cp", "pp", "ep", "etp")  # that are counted
+AXES = ("tp", "cp", "pp", "ep", "etp")  # counted axes
 
 
 def num_axes(layout: Layout) -> int:
-    """How many of AXES are above 1."""
+    """The number of AXES above 1."""
     return sum(getattr(layout, axis) > 1 for axis in AXES)
 
 
 def axes_of(layouts: Layouts) -> Ints:
-    """[n] the same of each layout."""
+    """[n] the same for each layout."""
     return np.asarray(np.sum([layouts[axis] > 1 for axis in AXES], axis=0))
 
 
 class FewestAxes(Search):
-    """A search whose `incumbent` is the limit of seconds, and whose list holds one layout. fewer_than: only layouts
-    with fewer axes than so many are searched for; None: all."""
+    """A search for one layout, with the limit of seconds as `incumbent`.
 
-    # The limit is known from the first node on: no part of the space need be searched before others.
+    fewer_than: search only layouts with fewer axes; None: all.
+    """
+
+    # The limit is known from the start, so no warm start is needed.
     warm_starts = False
     first_meshes, first_rows = 256, (1024, 4096, 16384)
 

@@ -1,4 +1,4 @@
-"""Cuts of nodes that cannot fit. Nodes that share states or activations are bounded together, before each is alone."""
+"""Cuts nodes that cannot fit. Nodes that share states or activations are bounded together before single nodes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..space.tree import Columns, cross, select
 from .branching import Branching
 from .top_k import TIE
 
-_STAY = 1 - TIE  # bytes are summed in other orders here than where a node is bounded by itself
+_STAY = 1 - TIE  # bytes are summed in another order here than in the bound of a single node
 
 
 @dataclass(frozen=True)
 class MemoryCuts:
-    """Cuts of a search by memory. any_split: of the layers over stages, see Search."""
+    """Cuts of a search by memory. any_split: see Search."""
 
     branching: Branching
     tables: Tables
@@ -36,25 +36,24 @@ class MemoryCuts:
         return build_ledger.build(problem, self.tables, Layouts(columns), key, mean=mean)
 
     def may_fit(self, nodes: Columns) -> Mask:
-        """[node of level 0] whether it fits under some recomputation, with states divided and offloaded as far as any
-        choice below does."""
+        """[node of level 0] whether it may fit, with some recomputation and with the smallest states below it."""
         ledger = self._ledger(self.branching.relaxed(nodes, 0), nodes["_key"], mean=self.any_split)
         if self.any_split:  # only states are linear in the layers, as in lower_bounds.bound
             return np.asarray(reserved_memory.least_bytes(ledger, self.rates) <= self.memory_bytes)
         memory = DeviceMemory(ledger, any_recompute=True)
         needed = reserved_memory.fullest_stage(memory, self.rates, gathered=False)[0]
         if any(self.branching.counts.space.switches.get("offload_layers", ())):
-            # Layers may leave the GPU, which is no recomputation: then only states are known to stay.
+            # Offloaded layers leave the GPU without recomputation, so only states certainly stay.
             states = reserved_memory.least_bytes(ledger, self.rates)
             needed = np.where(nodes["pp"] == 1, states, needed)
         return np.asarray(needed * _STAY <= self.memory_bytes)
 
     def some_recomputed_too_big(self, children: Columns) -> Mask:
-        """[child] whether it recomputes some layers in full, and would not fit even if it recomputed all of them.
+        """[child] whether it recomputes some layers in full and would not fit even with all of them recomputed.
 
-        Activations never take more bytes where more layers are recomputed, unless modules are offloaded: a recomputed
-        layer keeps its input. So one layout per node (`_node`: children that share all but the recomputation) answers
-        for every number of recomputed layers, of which there are many.
+        More recomputed layers never take more activation bytes unless modules are offloaded, because a recomputed layer
+        keeps its input. One layout per node (`_node`: children that differ only in recomputation) therefore decides for
+        all numbers of recomputed layers.
         """
         some = np.logical_and(children["recompute_layers"] > 0, children["offload_modules"] == 0)
         rows = np.flatnonzero(some)
@@ -69,11 +68,10 @@ class MemoryCuts:
         return np.asarray(some & out[children["_node"]])
 
     def states_fit(self, nodes: Columns, options: Columns) -> Mask:
-        """[node of level 1, state] whether its states and its activations fit together, without buffers of gathered
-        states.
+        """[node of level 1, state] whether its states and activations fit together, without gather buffers.
 
-        States depend on no recomputation, and activations on no ZeRO stage and on no place of the optimizer. So both
-        are worked out once for all pairs that share them (`_node`: that of level 0), and only added up for each.
+        States do not depend on recomputation, and activations do not depend on the ZeRO stage or on optimizer offload.
+        Both are computed once for all pairs that share them (`_node`: of level 0) and added per pair.
         """
         first, node = group_rows((nodes["_node"],))
         with_states = self._memory(cross(select(nodes, first), options))

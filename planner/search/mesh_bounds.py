@@ -1,7 +1,7 @@
 """Bounds of a mesh alone, before its schedule is chosen.
 
-They cost a few products per shard key, and a search has thousands of keys for millions of meshes. So every mesh is
-bounded at once, and the search starts with those that may be fastest.
+A bound costs a few products per shard key, and a search has thousands of keys for millions of meshes. Every mesh is
+therefore bounded at the start, and the search begins with the most promising ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..space.counting import LayoutCounts
 from ..space.tree import Columns, select
 from .limits import ShouldStop, stop_if_late
 
-KEYS = 1 << 14  # shard keys per table: few calls for millions of keys, in tens of megabytes
+KEYS = 1 << 14  # shard keys per table: few calls for millions of keys, within tens of megabytes
 
 
 @dataclass(frozen=True)
 class MeshBounds:
-    """Bounds of the meshes that `counts` counts. any_split: below every division of the layers over the stages too."""
+    """Bounds of the meshes of `counts`. any_split: the bounds also hold for any division of layers over stages."""
 
     counts: LayoutCounts
     rates: Rates
@@ -43,16 +43,16 @@ class MeshBounds:
     def bounds(
         self, meshes: Columns, should_stop: ShouldStop | None = None, limit_s: float = np.inf
     ) -> tuple[Array, Array]:  # fmt: skip
-        """[mesh] seconds and bytes that no layout on the mesh beats. Raises TimeLimitError if `should_stop` says so.
+        """[mesh] lower bounds on seconds and bytes of layouts on the mesh. Raises TimeLimitError if `should_stop()`.
 
         Seconds: see `seconds`. Bytes: the states of the mean device, sharded over all ranks, and the buffers that no
-        choice below removes. The fullest device holds at least as much as the mean one. limit_s: of a mesh that takes
-        longer, less may be said than is known: first all are bounded without what depends on switches, of which there
-        are few keys, and only those within the limit by their own key.
+        choice below removes. The fullest device holds at least as much as the mean one. limit_s: meshes above it may
+        get a weaker bound. All meshes are first bounded without fields of switches, which needs few keys, and those
+        within the limit then by their own key.
         """
         if not np.isfinite(limit_s):
             return self._by_key(meshes, np.arange(len(meshes["tp"])), self.rates, should_stop)
-        # Tokens that travel beside another micro-batch take no longer. Graphs take away launches, and add copies.
+        # Overlapped expert messages never add time. Graphs remove launches and add copies.
         without = {"ep_overlap": np.ones_like(meshes["tp"]), "cuda_graphs": np.zeros_like(meshes["tp"])}
         idle_host = replace(self.rates, stack=replace(self.rates.stack, host_s_per_kernel=0.0), latency_s={})
         seconds, needed = self._by_key({**meshes, **without}, np.arange(len(meshes["tp"])), idle_host, should_stop)
@@ -63,8 +63,8 @@ class MeshBounds:
     def _by_key(
         self, meshes: Columns, rows: Ints, rates: Rates, should_stop: ShouldStop | None
     ) -> tuple[Array, Array]:  # fmt: skip
-        """The bounds of meshes that are these `rows` of all."""
-        # What goes to the host takes none of these seconds and bytes.
+        """The bounds of the meshes in `rows`."""
+        # Offload does not reduce these seconds and bytes.
         keys, index = index_keys({**meshes, "offload_modules": np.zeros_like(meshes["offload_modules"])})
         totals = build_ledger.build_totals(self._problem)
         work_s, filling_s, states, fixed_bytes = (np.empty(len(keys["tp"])) for _ in range(4))
@@ -90,8 +90,9 @@ class MeshBounds:
         return totals @ seconds, filling @ seconds
 
     def seconds(self, meshes: Columns, work_s: Array, filling_s: Array, rows: Ints | slice = slice(None)) -> Array:
-        """[mesh] seconds that no layout on the mesh beats; work_s, filling_s: [mesh] those of `work`; rows: of all
-        meshes, those that these are.
+        """[mesh] lower bound on the seconds of layouts on the mesh.
+
+        work_s, filling_s: [mesh] results of `work`. rows: indices of these meshes.
 
         The slowest device computes at least as long as the mean one, for each of m micro-batches. A pipeline is filled
         once more by the part of a micro-batch on the other devices, in chunks no shorter than those of the deepest
@@ -101,7 +102,7 @@ class MeshBounds:
         """
         pp = meshes["pp"].astype(np.float64)
         m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
-        schedules = self.counts.num_schedules  # few of its rows are distinct
+        schedules = self.counts.num_schedules  # it has few distinct rows
         row = schedules.row[self.counts.signature[rows]]
         any_size = self.any_split or self._problem.stages is not None
         without_bubble = np.asarray(schedules.table[:, SPLITS_BACKWARD].any(axis=1))[row] | any_size
@@ -114,7 +115,7 @@ class MeshBounds:
 
     @cached_property
     def _least_state_bytes(self) -> float:
-        """Bytes per parameter that no sharding or offload takes off the GPUs together."""
-        # A parameter that does not train keeps only its weight; sharding divides by at most tp x cp x dp.
+        """Bytes per parameter that stay on the GPUs together under any sharding and offload."""
+        # A frozen parameter keeps only its weight. Sharding divides by at most tp x cp x dp.
         states = self._problem.state_bytes
         return min(states.weight, states.frozen_weight) if keep_weights(self._problem.workload.techniques) else 0.0

@@ -14,7 +14,7 @@ class SearchOutcome:
     """The result of a search, and its proof."""
 
     top: TopK  # the best layouts
-    count: Count  # what became of all layouts of the space
-    lower_bound: float  # below every layout that was not priced; seconds, or bytes where those are minimised
-    stopped: str | None = None  # what cut the search: `interrupted` or `time limit`
+    count: Count  # counts of all layouts of the space
+    lower_bound: float  # below every layout that was not priced; seconds, or bytes if they are minimised
+    stopped: str | None = None  # cause of a stopped search: `interrupted` or `time limit`
     start: Start | None = None  # the meshes, for other searches of them; None where none is legal

@@ -1,8 +1,8 @@
-"""The exact frontier of step time and memory: every layout that no other beats in both.
+"""The exact frontier of step time and memory: all layouts that no other dominates.
 
-The tree and its bounds are those of `exhaustive`; a node is bounded away when a layout found so far is at least as fast
-as the node's least time and as small as its least memory. What is left at the end is the frontier of the whole space.
-Values count at 9 significant digits (docs/architecture.md, 8), and of layouts equal in both the first by id stands.
+The tree and its bounds are those of `exhaustive`. A node is bounded away when a known layout is at least as fast as the
+node's time bound and as small as its memory bound. The remaining layouts are the frontier of the whole space. Values
+have 9 significant digits (docs/architecture.md, 8). Of layouts equal in both, the first by id is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BELOW = 1 - 1e-12  # a bound and the price it bounds round differently in their
 
 
 def nine_digits(values: Array) -> Array:
-    """`values` (positive) at 9 significant digits; never falls where they rise."""
+    """`values` (positive) rounded to 9 significant digits; the rounding is monotonic."""
     with np.errstate(divide="ignore"):
         exponent = np.floor(np.log10(values))
     scale = 10.0 ** (_DIGITS - 1 - np.where(np.isfinite(exponent), exponent, 0.0))
@@ -33,8 +33,10 @@ def nine_digits(values: Array) -> Array:
 
 @dataclass
 class Frontier:
-    """Layouts of which none beats another: seconds rise, bytes fall. `rivals`: (seconds, bytes) of layouts outside of
-    this space that beat what is no better than they are; they are no points."""
+    """Layouts that do not dominate one another: seconds rise, bytes fall.
+
+    rivals: (seconds, bytes) of layouts outside this space. They dominate members but are not members.
+    """
 
     seconds: Array = field(default_factory=lambda: np.empty(0))
     num_bytes: Array = field(default_factory=lambda: np.empty(0))
@@ -42,7 +44,7 @@ class Frontier:
 
     @classmethod
     def against(cls, rivals: Sequence[tuple[float, float]]) -> Frontier:
-        """An empty frontier that knows of layouts elsewhere, none of which beats another."""
+        """An empty frontier with rivals, which do not dominate one another."""
         ordered = np.array(sorted(rivals), dtype=float).reshape(-1, 2)
         return cls(ordered[:, 0], ordered[:, 1], [None] * len(ordered))
 
@@ -53,7 +55,7 @@ class Frontier:
         return [(seconds, num_bytes, *row) for seconds, num_bytes, row in every if row is not None]
 
     def beaten(self, seconds: Array, num_bytes: Array) -> Mask:
-        """Whether a member is as good in both and better in one."""
+        """[row] whether a member dominates the row."""
         if not len(self.seconds):
             return np.zeros(len(seconds), dtype=bool)
         at = np.searchsorted(self.seconds, seconds, side="right") - 1
@@ -62,7 +64,7 @@ class Frontier:
         return np.asarray((at >= 0) & (self.num_bytes[near] <= num_bytes) & ~equal)
 
     def offer(self, seconds: Array, num_bytes: Array, layouts: Layouts) -> None:
-        """Take what no member beats, and drop the members that it beats."""
+        """Add rows that no member dominates, and drop dominated members."""
         seconds, num_bytes = nine_digits(seconds), nine_digits(num_bytes)
         rows = np.flatnonzero(np.isfinite(seconds))
         rows = rows[~self.beaten(seconds[rows], num_bytes[rows])]
@@ -71,18 +73,18 @@ class Frontier:
             return
         new = [layouts.layout(row) for row in rows.tolist()]
         every: list[tuple[str, Layout] | None] = [*self.rows, *((str(layout), layout) for layout in new)]
-        names = ["" if row is None else row[0] for row in every]  # a rival stands before its equals
+        names = ["" if row is None else row[0] for row in every]  # a rival precedes its equals
         both = np.concatenate([self.seconds, seconds[rows]]), np.concatenate([self.num_bytes, num_bytes[rows]])
         order = np.array(sorted(range(len(every)), key=lambda i: (both[0][i], both[1][i], names[i])), dtype=np.int64)
         least = np.minimum.accumulate(both[1][order])
         unbeaten = order[np.concatenate([[True], both[1][order][1:] < least[:-1]])]
         rows_kept = [every[i] for i in unbeaten.tolist()]
-        # In one call: Ctrl-C between two assignments would leave them apart.
+        # One call, because Ctrl-C between two assignments would leave them inconsistent.
         vars(self).update(seconds=both[0][unbeaten], num_bytes=both[1][unbeaten], rows=rows_kept)
 
 
 def _unbeaten(seconds: Array, num_bytes: Array) -> Ints:
-    """Rows that no other of them beats; those equal in both stay."""
+    """Rows that no other row dominates; rows equal in both stay."""
     order = np.lexsort((num_bytes, seconds))
     s, b = seconds[order], num_bytes[order]
     index = np.arange(len(order))
@@ -111,7 +113,7 @@ class FrontierSearch(Search):
         self.frontier = Frontier.against(rivals)
 
     def trace(self) -> Traced:
-        """The frontier, exact unless `stopped` says what cut the search."""
+        """The frontier, exact unless `stopped` is set."""
         outcome = self.run()
         return Traced(self.frontier, outcome.count, outcome.stopped)
 

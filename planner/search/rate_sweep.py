@@ -1,10 +1,9 @@
-"""One space searched under many rates, as a study of the hardware does: what does not depend on rates is found once.
+"""Searches of one space under many rates, for studies of hardware. Results independent of rates are computed once.
 
-The tree and its bounds are those of `exhaustive`. Which nodes are legal and what they need of memory follows from
-quantities, so a node is formed once, at the first search that comes to it, and kept if something below it may fit. A
-search asks the seconds of the kept nodes alone, level by level, under its own rates. Its limit is what the layouts that
-were best elsewhere take here: rates that are near have answers that are near. What it finds is what a search from
-nothing finds.
+The tree and its bounds are those of `exhaustive`. Legality and memory of nodes follow from quantities. A node is
+therefore formed once, at the first search that reaches it, and kept if a descendant may fit. A search computes only the
+seconds of the kept nodes, level by level, under its own rates. Its limit is the price of layouts that were best
+elsewhere, because similar rates have similar answers. The result equals that of a separate search.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .mesh_bounds import MeshBounds
 from .pricing import price_layouts
 from .top_k import TIE, TopK
 
-_FIRST = 4096  # nodes that are expanded before all others, so that the limit falls early
+_FIRST = 4096  # nodes expanded first, so that the limit falls early
 
 
 @dataclass
@@ -42,12 +41,12 @@ class _Level:
 
     fields: Columns  # [node] the fields that this level chooses
     parent: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node] row in the level above
-    needed: Array = field(default_factory=lambda: np.empty(0))  # [node] bytes that nothing below beats
-    first: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node above] first child; -1: none yet
-    number: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node above] children; -1: none yet
+    needed: Array = field(default_factory=lambda: np.empty(0))  # [node] lower bound on the bytes of descendants
+    first: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node above] first child; -1: not formed
+    number: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # [node above] children; -1: not formed
 
     def known(self, parents: Ints) -> NDArray[np.bool_]:
-        """[parent] whether what grows from it is formed; `parents` may be newer than this level."""
+        """[parent] whether its children are formed. `parents` may be newer than this level."""
         if len(self.first) <= (most := int(parents.max(initial=-1))):
             more = np.full(most + 1 - len(self.first), -1)
             self.first, self.number = np.concatenate([self.first, more]), np.concatenate([self.number, 0 * more])
@@ -63,20 +62,23 @@ class _Level:
         self.fields = {name: np.concatenate([column, columns[name][order]]) for name, column in self.fields.items()}
 
     def under(self, parents: Ints) -> Ints:
-        """The nodes that grow from `parents`, all of which are formed."""
+        """The children of `parents`, all of which are formed."""
         number = self.number[parents]
         within = np.arange(int(number.sum())) - np.repeat(np.cumsum(number) - number, number)
         return np.asarray(np.repeat(self.first[parents], number) + within)
 
 
 class RateSweep(Search):
-    """Searches of `space` for the fastest layout. `memory_bytes`: the most that any of them has; `rates`: any of
-    theirs, since they agree in all that memory depends on (Rates.overheads)."""
+    """Searches of `space` for the fastest layout.
+
+    memory_bytes: the largest of all searches. rates: of any search; all agree in the rates that memory depends on
+    (Rates.overheads).
+    """
 
     def __init__(self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float) -> None:
         super().__init__(space, rates, memory_bytes=memory_bytes, host_bytes=host_bytes)
         self.most_bytes, self.winners = memory_bytes, list[Layout]()
-        self.hopeless = 0.0  # bytes that were too few
+        self.hopeless = 0.0  # the largest memory that was too small
         meshes = space.meshes(self.count)
         if not len(meshes["tp"]):
             return
@@ -93,8 +95,10 @@ class RateSweep(Search):
         self, rates: Rates, *, memory_bytes: float, incumbent: float = np.inf,
         should_stop: Callable[[], bool] | None = None,
     ) -> Layout:  # fmt: skip
-        """The layout that `Search` with the same limits finds. Raises NoFeasibleLayoutError if there is none, and
-        KeyboardInterrupt if `should_stop` says so."""
+        """The layout that `Search` with the same limits finds.
+
+        Raises NoFeasibleLayoutError without one, and KeyboardInterrupt if `should_stop()`.
+        """
         if self.count.total == sum(self.count.ruled_out.values()):
             raise NoFeasibleLayoutError("no layout is legal")
         if memory_bytes <= self.hopeless:
@@ -158,7 +162,7 @@ class RateSweep(Search):
             self._follow(level + 1, nodes, seconds)
 
     def _under(self, level: int, parents: Ints) -> Ints:
-        """The nodes of `level` below `parents` that may fit, without those of which nothing below fits."""
+        """The nodes of `level` below `parents` that may fit."""
         nodes_here = self.levels[level]
         new = parents[~nodes_here.known(parents)]
         if len(new):
@@ -189,7 +193,7 @@ class RateSweep(Search):
         return select(columns, fits), needed[fits]
 
     def _needed(self, level: int, columns: Columns) -> Array:
-        """[row] bytes that nothing below beats; infinite where the host has too little."""
+        """[row] lower bound on the bytes of descendants; infinite where host memory is too small."""
         if level == 0 or not len(columns["tp"]):
             return np.zeros(len(columns["tp"]))
         relaxed = columns if level == LEAVES else self.branching.relaxed(columns, level)
@@ -202,7 +206,7 @@ class RateSweep(Search):
         return np.where(on_host <= self.host_bytes, needed, np.inf)
 
     def _seconds(self, level: int, columns: Columns) -> tuple[Layouts, Array]:
-        """[row] seconds of a layout, or what nothing below beats."""
+        """[row] seconds of a layout, or a lower bound for descendants."""
         layouts = Layouts(columns if level == LEAVES else self.branching.relaxed(columns, level))
         batch = build_ledger.build(self.problem, self.tables, layouts, columns["_key"])
         if level == LEAVES:

@@ -1,4 +1,4 @@
-"""Where a search starts: the legal meshes, their bounds, and how many layouts grow from each."""
+"""The start of a search: the legal meshes, their bounds, and the number of layouts on each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Roots:
 
     meshes: Columns
     signature: Ints  # [mesh] row in the layout counts
-    weight: Ints  # [mesh] layouts that grow from it
-    seconds: Array  # [mesh] that no layout on it beats
-    needed: Array  # [mesh] bytes that no layout on it beats
+    weight: Ints  # [mesh] number of layouts on it
+    seconds: Array  # [mesh] lower bound on seconds
+    needed: Array  # [mesh] lower bound on bytes
 
     def of(self, rows: Ints | Mask) -> Roots:
         """Those of `rows`."""
@@ -31,8 +31,8 @@ class Start:
     """The start of a search, which other searches of the same meshes may share."""
 
     counts: LayoutCounts
-    seconds: Array  # [mesh] as in Roots
-    needed: Array  # [mesh] as in Roots
+    seconds: Array  # [mesh] see Roots
+    needed: Array  # [mesh] see Roots
 
     @property
     def roots(self) -> Roots:
@@ -47,8 +47,10 @@ class Start:
         return Start(some, self.seconds[rows], self.needed[rows])
 
     def under(self, rules: tuple[Rule, ...]) -> Start:
-        """The same meshes, where fewer layouts grow from them: under more rules that read no field of a mesh and no set
-        of recomputed modules, so that neither bounds nor dominance depend on them."""
+        """The same meshes with fewer layouts, under more rules.
+
+        These rules read no field of a mesh and no set of recomputed modules, so bounds and dominance do not change.
+        """
         counts = self.counts
         space = replace(counts.space, rules=(*counts.space.rules, *rules))
         return replace(self, counts=replace(counts, space=space, known_signature=counts.signatures))

@@ -10,6 +10,6 @@ from .exhaustive import Search
 
 
 def search_of(resolved: Resolved, space: Space, **options: Any) -> Search:
-    """A search of `space`; `options` are those of `Search` and win over the memory limits of the request."""
+    """A search of `space`. `options` are those of `Search` and override the memory limits of the request."""
     limits = {"memory_bytes": resolved.budget_bytes, "host_bytes": resolved.host_bytes}
     return Search(space, resolved.rates, **{**limits, **options})

@@ -1,5 +1,7 @@
-"""Which shardings of a model a search over so many ranks may choose from, where no rate of their device is known yet:
-what `profile kernels` times before it can plan."""
+"""The shardings that a search over some number of ranks can choose from, before the rates of the device are known.
+
+`profile kernels` times these shardings.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,14 @@ from ..space.rules import legality
 from ..space.tree import Count, Space
 from ..targets.base import Target
 
-MOST_TOKENS = 4096  # of a micro-batch that is timed: larger ones take longer in proportion
+MOST_TOKENS = 4096  # tokens of a timed micro-batch; time is proportional beyond it
 
 
 def shardings(problem: Problem, target: Target) -> list[Layout]:
-    """The smallest and the largest micro-batch of every legal tensor and expert parallelism, as layouts without a
-    pipeline where there are such. Attention that is split over cp is not timed, and left out."""
+    """Layouts with the smallest and the largest micro-batch for every legal tensor and expert parallelism.
+
+    They have no pipeline if possible. Attention split over cp is not timed, so cp is 1.
+    """
     meshes = Space(problem, legality(problem) + target.rules).meshes(Count())
     fields = ("pp", "tp", "ep", "micro_batch", "dp", "cp", "etp", "sequence_parallel", "precision")
     rows = sorted(zip(*(meshes[name].tolist() for name in fields), strict=True))

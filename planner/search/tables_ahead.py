@@ -1,7 +1,7 @@
-"""Tables of the shard keys that a search meets next.
+"""Tables for the next shard keys of a search.
 
-Batches of meshes that follow one another in the order of their bounds share most of their shard keys. So the tables
-are worked out for the keys of many batches at once, as far as the search is known to go.
+Consecutive batches of meshes in the order of their bounds share most of their shard keys. Tables are therefore computed
+for the keys of many batches at once, as far as the search is known to go.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...cost_models.problem import Problem
 from ...cost_models.quantities.tables import Tables, build, index_keys
 from ..space.tree import Columns, select
 
-MESHES = 1 << 13  # that share tables at most: the working arrays of a table stay small
+MESHES = 1 << 13  # meshes per table at most, so that working arrays stay small
 
 
 class TablesAhead:
@@ -19,11 +19,10 @@ class TablesAhead:
 
     def __init__(self, problem: Problem, meshes: Columns, order: Ints) -> None:
         self.problem, self.meshes, self.order = problem, meshes, order
-        self._start = self._end = 0  # of those in the tables
+        self._start = self._end = 0  # range of the meshes in the tables
 
     def of(self, start: int, end: int, known_end: int) -> tuple[Tables, Ints]:
-        """The tables for the meshes order[start:end], and the key of each. known_end: where the search ends, by what
-        is known so far."""
+        """The tables for the meshes order[start:end], and the key of each. known_end: the known end of the search."""
         if start < self._start or end > self._end:
             self._start, self._end = start, max(end, min(start + MESHES, known_end))
             keys, self._keys = index_keys(select(self.meshes, self.order[start : self._end]))

@@ -23,20 +23,20 @@ from .run import search_of
 
 Aim = Literal["step", "memory", "frontier"]
 Progress = Callable[[float, float, str], None]
-ROUND = 16  # searches that start from the same limits: a count, so that no number of processes changes an answer
+ROUND = 16  # searches with the same starting limits; fixed, so that answers do not depend on the number of processes
 
 
 @dataclass(frozen=True)
 class Task:
-    """One search. It is plain data, so that any process can resolve and run it."""
+    """One search, as plain data that any process can resolve and run."""
 
     request: dict[str, Any]  # in its canonical form
     aim: Aim
-    limit: float = np.inf  # seconds (bytes, if `memory` is the aim) that must be beaten or met
+    limit: float = np.inf  # upper limit of seconds (of bytes, if `memory` is the aim)
     rivals: tuple[tuple[float, float], ...] = ()  # (seconds, bytes): see `pareto.Frontier`
-    target: str | None = None  # whose rules and software hold; None: those of the request
-    tally: bool = True  # whether the answer counts what each rule excludes
-    ends_s: float = np.inf  # when the time is up, in seconds of `time.time`, which processes share
+    target: str | None = None  # target of the rules and software; None: that of the request
+    tally: bool = True  # whether the answer has the exclusions of each rule
+    ends_s: float = np.inf  # end of the time limit, in seconds of `time.time`, which processes share
 
     @classmethod
     def of(cls, resolved: Resolved, aim: Aim, **more: Any) -> Task:
@@ -49,7 +49,7 @@ class Answer:
 
     rows: tuple[tuple[float, float, str], ...]  # (seconds, bytes, layout id): the single best, or the frontier
     count: Count  # of the search
-    stopped: str | None  # what cut it
+    stopped: str | None  # cause of a stopped search
 
     @property
     def legal(self) -> int:
@@ -58,7 +58,7 @@ class Answer:
 
 
 def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -> Answer:
-    """The search that `task` describes; Ctrl-C gives what was found."""
+    """Runs the search of `task`. Ctrl-C returns the results so far."""
     resolved = resolve(request_from_dict(task.request))
     if task.target is not None:
         resolved = resolved.for_target(task.target)
@@ -75,7 +75,7 @@ def answer(task: Task, progress: Callable[[Count, float], None] | None = None) -
 
 
 def trace(resolved: Resolved, **options: Any) -> Answer:
-    """The frontier of time and memory; options: those of `FrontierSearch`."""
+    """The frontier of time and memory. options: those of `FrontierSearch`."""
     traced = FrontierSearch(resolved.space, resolved.rates, memory_bytes=resolved.budget_bytes,
                             host_bytes=resolved.host_bytes, **options).trace()  # fmt: skip
     points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
@@ -86,12 +86,12 @@ Within = Callable[[Count, float], None]
 
 
 def reporting(executor: Executor, progress: Within) -> Callable[[Task], Answer]:
-    """`answer`, which tells how far it is where it runs in this process."""
+    """`answer`, with progress if it runs in this process."""
     return partial(answer, progress=progress) if isinstance(executor, Here) else answer
 
 
 def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> list[Answer]:
-    """The answers in the order of the tasks; once one was cut, `stopped` of all that were not reached is its cause."""
+    """The answers in the order of the tasks. After a stopped one, all later answers have its cause in `stopped`."""
     answers: dict[int, Answer] = {}
     cause = "interrupted"
     with suppress(KeyboardInterrupt):
@@ -104,7 +104,7 @@ def in_order(executor: Executor, tasks: Sequence[Task], progress: Within) -> lis
 
 
 def check_time_limit(seconds: float | None) -> None:
-    """Raises InputError for a limit that leaves no time."""
+    """Raises InputError for a time limit of zero or less."""
     if seconds is not None and not seconds > 0:
         raise InputError(f"a time limit of {seconds:g} s leaves no time", hint="write `--time-limit 30s`")
 
@@ -117,16 +117,16 @@ class Rounds:
     total: int  # searches
     progress: Progress | None = None
     time_limit_s: float | None = None
-    stopped: str | None = None  # what cut them, if anything did
-    done: int = 0  # searches
-    ends_s: float = field(init=False)  # as of a Task
+    stopped: str | None = None  # cause of a stop, if any
+    done: int = 0  # finished searches
+    ends_s: float = field(init=False)  # see Task
 
     def __post_init__(self) -> None:
         check_time_limit(self.time_limit_s)
         self.ends_s = np.inf if self.time_limit_s is None else time.time() + self.time_limit_s
 
     def run(self, variants: Sequence[Resolved], task: Callable[[Resolved], Task]) -> Iterator[tuple[Resolved, Answer]]:
-        """(request, answer) in the order of `variants`; `task` is called at the start of a round."""
+        """(request, answer) in the order of `variants`. `task` is called at the start of a round."""
         for start in range(0, len(variants), ROUND):
             part = variants[start : start + ROUND]
             for index, answer in sorted(self._round([task(resolved) for resolved in part]).items()):
@@ -152,6 +152,6 @@ class Rounds:
         return answers
 
     def _within(self, count: Count, best: float) -> None:
-        """The progress of a search as a part of all of them."""
+        """Reports the progress of a search as a part of all searches."""
         if self.progress is not None:
             self.progress(self.done + count.accounted / max(count.total, 1), float(self.total), "")

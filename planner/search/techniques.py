@@ -1,4 +1,4 @@
-"""Which of the allowed techniques to train by: the best layout under every set of them that goes together."""
+"""The choice of allowed techniques: the best layout under every compatible set of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Knobs = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class _Tried:
-    """A set of techniques: what the search found under it, or why there was none."""
+    """A set of techniques, with its search result or the reason why it has none."""
 
     names: tuple[str, ...]
     request: Request | None = None
@@ -33,7 +33,7 @@ class _Tried:
 
     @property
     def value(self) -> float:
-        """Seconds of the best layout, or bytes where those are minimised."""
+        """Seconds of the best layout, or bytes if they are minimised."""
         rows = self.outcome.top.rows if self.outcome else []
         return rows[0][0] if rows else float("inf")
 
@@ -44,10 +44,11 @@ def with_techniques(
     search: Callable[[Resolved], SearchOutcome],
     finish: Callable[[Request], Plan],
 ) -> Plan:
-    """The plan under the best set of the `allowed` techniques (names with knobs, or `all`), beside those that `request`
-    trains by already. search(resolved): its best layout; finish: its plan.
+    """The plan under the best set of the `allowed` techniques (names with knobs, or `all`).
 
-    Raises InputError for an unknown technique or knob, and what `finish` raises where no set has a layout.
+    Techniques of `request` are always used. search(resolved): its best layout. finish: its plan.
+
+    Raises InputError for an unknown technique or knob, and the errors of `finish` where no set has a layout.
     """
     tried = [_try(request, names, chosen, search) for names, chosen in _sets(_parsed(request, allowed))]
     best = min(tried, key=lambda result: (result.value, len(result.names)))
@@ -60,19 +61,19 @@ def with_techniques(
 
 
 def _parsed(request: Request, allowed: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Techniques with all their knobs; one that is asked for anyway is no choice."""
+    """Techniques with all their knobs. A requested technique cannot also be allowed."""
     texts = [text for name in allowed for text in (TECHNIQUES if name == ALL else [name])]
     knobs_of: dict[str, dict[str, float]] = {}
     for text in texts:
         knobs_of |= parse_techniques(text)
     if given := [name for name in knobs_of if name in request.workload.techniques and ALL not in allowed]:
         hint = "`--technique` uses it, `--allow-technique` leaves that to the search"
-        raise InputError(f"{given[0]} is both asked for and allowed", hint=hint)
+        raise InputError(f"{given[0]} is both requested and allowed", hint=hint)
     return {name: knobs for name, knobs in knobs_of.items() if name not in request.workload.techniques}
 
 
 def _sets(techniques: Knobs) -> Iterator[tuple[tuple[str, ...], dict[str, Mapping[str, float]]]]:
-    """None of them, each, and all larger sets in which no two exclude one another; of pairs also those that do."""
+    """The empty set, single techniques, all compatible larger sets, and also the pairs that exclude each other."""
     names = sorted(techniques)
     for size in range(len(names) + 1):
         for chosen in combinations(names, size):
@@ -81,7 +82,7 @@ def _sets(techniques: Knobs) -> Iterator[tuple[tuple[str, ...], dict[str, Mappin
 
 
 def _reasons_apart(names: Collection[str]) -> Iterator[str]:
-    """Why techniques of `names` exclude one another, in the order in which `applied` would refuse them."""
+    """Why techniques of `names` exclude one another, in the order of the checks in `applied`."""
     techniques = sorted((TECHNIQUES[name] for name in names), key=lambda technique: (technique.order, technique.name))
     for technique in techniques:
         yield from (reason for excluded, reason in technique.excludes.items() if excluded in names)
@@ -119,7 +120,7 @@ def _choice(tried: _Tried) -> TechniqueChoice:
 
 
 def _summed(last: Certificate, outcomes: Sequence[SearchOutcome]) -> Certificate:
-    """The certificate of the chosen set over all of them: each set was searched, so its counts are theirs together."""
+    """The certificate over all sets. Each set was searched, so the counts are sums."""
     count = Count()
     for outcome in outcomes:
         count.add(outcome.count)

@@ -10,11 +10,11 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.layouts import Layout, Layouts
 from ..space.tree import Columns
 
-# Nine digits of a value count (docs/architecture.md, 8): layouts that agree in them are equal, and ordered by id. They
-# are within this share of one another.
+# Values have nine significant digits (docs/architecture.md, 8). Layouts that agree in them are ordered by id. Their
+# values differ by less than this share.
 TIE = 1e-8
 MOST_KEPT = 512  # layouts within a window
-# What agrees in all of these are near twins: a list holds the best layout of each family.
+# Layouts that agree in all these fields form a family. A list holds the best layout of each family.
 FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
 
 
@@ -22,14 +22,14 @@ FAMILY = ("tp", "cp", "pp", "schedule", "ep", "etp")
 class TopK:
     """The best layouts so far."""
 
-    limit: int  # how many
-    family: tuple[str, ...] = ()  # of layouts that agree in all these fields only the best is listed; (): all are
-    # All layouts within this share of the best one are kept beside the list, whatever their family; less if they are
-    # more than MOST_KEPT.
+    limit: int  # length of the list
+    family: tuple[str, ...] = ()  # fields of a family, of which only the best layout is listed; (): all are listed
+    # All layouts within this share of the best one are also kept, in any family. The share shrinks if they exceed
+    # MOST_KEPT.
     window: float = 0.0
     rows: list[tuple[float, str, Layout]] = field(default_factory=list)  # (seconds or bytes, id, layout), best first
     _kept: list[tuple[Array, Layouts]] = field(default_factory=list)  # (values, layouts) within the window when offered
-    _most: float = np.inf  # up to this value MOST_KEPT layouts are known
+    _most: float = np.inf  # MOST_KEPT layouts are known up to this value
 
     @property
     def threshold(self) -> float:
@@ -43,7 +43,7 @@ class TopK:
 
     @property
     def _window_end(self) -> float:
-        """The value up to which all layouts are kept; none are where there is no window."""
+        """The value up to which all layouts are kept; without a window none are kept."""
         return min(self.rows[0][0] * (1 + self.window), self._most) if self.window and self.rows else -np.inf
 
     @property
@@ -60,7 +60,7 @@ class TopK:
 
     @property
     def known_end(self) -> float:
-        """A layout of this value or less is among those kept, with all that tie with it."""
+        """Keep layouts up to this value, with all their ties."""
         self._tidy()
         return self._window_end * (1 - 2 * TIE)
 
@@ -72,7 +72,7 @@ class TopK:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Sort what is kept, and drop what has left the window."""
+        """Sort the kept layouts, and drop those outside the window."""
         if not self._kept:
             return
         values = np.concatenate([part for part, _ in self._kept])
@@ -84,7 +84,7 @@ class TopK:
         self._kept = [(values[order], Layouts.concatenate(part for _, part in self._kept).take(order))]
 
     def thresholds(self, columns: Columns, rows: Ints) -> Array:
-        """[row] as `threshold`; where the list has one of the row's family, only what beats that one can enter."""
+        """[row] `threshold`, or the value of the listed layout of the row's family, which a new one must beat."""
         out = np.full(len(rows), self.threshold)
         known = self.family if set(self.family) <= set(columns) else ()
         members = {name: columns[name][rows] for name in known}
@@ -94,7 +94,7 @@ class TopK:
         return np.asarray(np.maximum(out, self._window_end))
 
     def offer(self, values: Array, layouts: Layouts) -> None:
-        """Take what belongs in the list, or in the window."""
+        """Add layouts to the list and to the window."""
         self._list(values, layouts)
         self._keep(values, layouts)
 
@@ -115,7 +115,7 @@ class TopK:
         del self.rows[self.limit :]
 
     def _best_of_family(self, candidates: Ints, values: Array, layouts: Layouts) -> Ints:
-        """Those that tie with the best of their family."""
+        """The layouts that tie with the best of their family."""
         code = np.zeros(len(candidates), dtype=np.int64)
         for name in self.family:
             column = layouts[name][candidates]

@@ -1,5 +1,7 @@
-"""Warm start: the plain part of a large space is searched first. Its answer limits the search of the whole, which then
-looks only for layouts that are at least as good, and prunes by that limit from its first node on."""
+"""Warm start: the plain part of a large space is searched first.
+
+Its best value limits the search of the whole space, which prunes by this limit from its first node on.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from ..space.rules import Columns as Fields
 from ..space.rules import Rule
 from ..space.tree import Space
 
-# Spaces of fewer layouts are searched in less time than a warm start takes.
+# Smaller spaces are searched in less time than a warm start takes.
 WARM_START_FROM = 10**9
 _MICRO_BATCH = 2
 
 
 def plain_part(space: Space) -> Space:
-    """The layouts of the usual kind, a hundredth of the space or less: sequence parallelism wherever tp is, one
-    algorithm of context parallelism, small micro-batches, experts in one piece, ZeRO 0 or 1, no number of recomputed
-    layers, no activations on the host."""
+    """The usual layouts, at most a hundredth of the space.
+
+    They have sequence parallelism wherever tp is, one algorithm of context parallelism, small micro-batches, unsplit
+    experts, ZeRO 0 or 1, no partial recomputation of layers, and no activation offload.
+    """
 
     def sequence_parallel(x: Fields, problem: Problem) -> Mask:
         return np.asarray((x["sequence_parallel"] == 1) | (x["tp"] == 1))

@@ -1,4 +1,4 @@
-"""Masks of the rules about saved activations: which modules are recomputed, and what is sent to the host."""
+"""Masks of the rules on saved activations: recomputed modules and offload."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def offload_modules(x: Columns, problem: Problem) -> Mask:
 
 
 def offloaded_once(x: Columns, problem: Problem) -> Mask:
-    # Megatron Core refuses both. Beside all activations (`offload: act`) either is nothing more, and no other layout.
+    # Megatron Core rejects both together. With all activations offloaded (`offload: act`) either has no effect.
     return np.asarray((x["offload_layers"] == 0) | (x["offload_modules"] == 0))

@@ -1,8 +1,8 @@
-"""How many layouts grow from a mesh after all rules, without forming them.
+"""Counts the legal layouts on a mesh without forming them.
 
-Meshes that the remaining rules cannot tell apart share a *signature*. Per signature: the schedules, recomputes and
-shard sizes that pass the rules of their own level, and which (schedule, recompute mode, ZeRO stage, offload)
-categories pass the rules that join levels. Rules that join levels may read only those categories, whether
+Meshes that the remaining rules do not distinguish share a *signature*. Per signature this module counts the schedules,
+recomputes and shard sizes that pass the rules of their own level, and the (schedule, recompute mode, ZeRO stage,
+offload) categories that pass the rules across levels. Rules across levels may read only these categories, whether
 recompute_layers and offload_layers are 0, and the mesh.
 """
 
@@ -32,7 +32,7 @@ _CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "offload_layers
 
 
 def recompute_category(columns: Columns) -> Ints:
-    """The recompute mode; full recompute of some layers, and some layers that are offloaded, are modes of their own."""
+    """The recompute mode. Full recompute of some layers, and offload of some layers, are separate modes."""
     recomputed = columns["recompute"] + (columns["recompute_layers"] > 0)
     return np.asarray(np.where(columns["offload_layers"] > 0, _MODES - 1, recomputed))
 
@@ -43,28 +43,28 @@ def _schedule(columns: Columns) -> Ints:
 
 @dataclass(frozen=True)
 class PerSignature:
-    """Values of every signature: few of them are distinct."""
+    """Values of every signature, of which few are distinct."""
 
     table: Counts  # [distinct, ...]
     row: Ints  # [signature] row of the table
 
     @classmethod
     def of(cls, rows: Counts, row: Ints) -> PerSignature:
-        """[k, ...] rows and [signature] the one that each has, of which equal ones become one."""
+        """Merges equal rows: [k, ...] rows, and [signature] the row of each."""
         table, place = np.unique(rows, axis=0, return_inverse=True)
         return cls(table, place.ravel()[row])
 
     def at(self, signature: Ints, *rest: Any) -> Counts:
-        """Counts of these signatures; rest: indices into the rest."""
+        """Counts of these signatures. rest: indices into the other axes."""
         return np.asarray(self.table[(self.row[signature], *rest)])
 
     def sums(self) -> Counts:
-        """[signature] over all that follows."""
+        """[signature] sum over all other axes."""
         return np.asarray(self.table.sum(axis=1)[self.row])
 
 
 def category_grid() -> Columns:
-    """Every category that joint rules tell apart, in the order of _CATEGORIES."""
+    """All categories of joint rules, in the order of _CATEGORIES."""
     grid = np.indices(_CATEGORIES).reshape(4, -1)
     options: Columns = dict(zip(("schedule", "recompute", "zero", "offload"), grid, strict=True))
     mode = options["recompute"]
@@ -79,15 +79,15 @@ class LayoutCounts:
 
     space: Space
     meshes: Columns
-    dominated: frozenset[tuple[int, int]] = frozenset()  # (mode, modules) of recompute options never worth forming
-    only_rules: dict[str, list[Rule]] | None = None  # by level, in place of the rules of the space
-    known_signature: tuple[Columns, Ints] | None = None  # of other counts on the same meshes
-    # Fields of the mesh -> the distinct signatures as far as these go: rules after rules ask for the same.
+    dominated: frozenset[tuple[int, int]] = frozenset()  # (mode, modules) of dominated recompute options
+    only_rules: dict[str, list[Rule]] | None = None  # by level; they replace the rules of the space
+    known_signature: tuple[Columns, Ints] | None = None  # from other counts of the same meshes
+    # Cache: fields of the mesh -> signatures that are distinct in them.
     known_groups: dict[frozenset[str], tuple[Columns, Ints]] = field(default_factory=dict)
 
     @cached_property
     def level_rules(self) -> dict[str, list[Rule]]:
-        """Rules by the level they belong to; `joint` reads categories of several levels."""
+        """Rules by level. `joint` rules read categories of several levels."""
         if self.only_rules is not None:
             return self.only_rules
         out: dict[str, list[Rule]] = {"schedule": [], "recompute": [], "state": [], "joint": []}
@@ -128,7 +128,7 @@ class LayoutCounts:
 
     @cached_property
     def num_recomputes(self) -> PerSignature:
-        """[mode] options that pass and are not dominated."""
+        """[mode] number of options that pass and are not dominated."""
 
         def kept(pp: int) -> Columns:
             options = self.space.recomputes(pp)
@@ -138,11 +138,11 @@ class LayoutCounts:
 
     @cached_property
     def _num_undominated(self) -> PerSignature:
-        """[mode] options that pass, dominated or not."""
+        """[mode] number of options that pass, including dominated ones."""
         return self._per_pp(self.space.recomputes, recompute_category, _MODES, self.level_rules["recompute"])
 
     def dominated_mask(self, options: Columns) -> Mask:
-        """Which recompute options are dominated."""
+        """Mask of dominated recompute options."""
         pairs = zip(options["recompute"].tolist(), options["recompute_modules"].tolist(), strict=True)
         return np.array([pair in self.dominated for pair in pairs])
 
@@ -166,7 +166,7 @@ class LayoutCounts:
         return PerSignature.of(out, of_signature)
 
     def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
-        """The distinct signatures as far as `rules` read the mesh (and `also`), and which one each signature is."""
+        """Signatures that differ in the mesh fields of `rules` (and in `also`), and the index of each signature."""
         read = frozenset(MESH_FIELDS) & set(also).union(*(rule.fields for rule in rules))
         if read not in self.known_groups:
             columns = {name: self.signatures[0][name] for name in sorted(read | {"tp"})}
@@ -175,7 +175,7 @@ class LayoutCounts:
 
     @cached_property
     def num_shards(self) -> PerSignature:
-        """[zero] sizes of the shard group that pass."""
+        """[zero] number of sizes of the shard group that pass."""
         rules = self.level_rules["state"]
         rows, of_signature = self._read_by(rules, "dp", "cp")
         out = np.zeros((len(rows["dp"]), 4), dtype=np.int64)
@@ -192,8 +192,7 @@ class LayoutCounts:
 
     @cached_property
     def _joint(self) -> tuple[NDArray[np.bool_], Ints]:
-        """[distinct, schedule, mode, zero, offload] passes the joint rules, and [signature] which distinct row of the
-        mesh fields that these rules read it is."""
+        """[distinct, schedule, mode, zero, offload] whether joint rules pass, and [signature] its distinct row."""
         rules = self.level_rules["joint"]
         rows, which = self._read_by(rules, "pp")
         passing = allowed(rules, cross(rows, category_grid()), self.space.problem)
@@ -216,8 +215,10 @@ class LayoutCounts:
 
     @cached_property
     def loosest_states(self) -> tuple[PerSignature, PerSignature]:
-        """[schedule, mode] the highest ZeRO stage, and all that may be offloaded (bits of OFFLOADS), in any state that
-        passes: no state that passes holds fewer bytes on the GPU."""
+        """[schedule, mode] the highest ZeRO stage, and the union of offloads (bits of OFFLOADS), over passing states.
+
+        No passing state holds fewer bytes on the GPU.
+        """
         passing, shards, pair = self._joint_and_shards
         sharded = shards[:, None, None, :] > 0
         stage = np.where(passing.any(axis=-1) & sharded, np.arange(4), 0).max(axis=-1)
@@ -227,21 +228,21 @@ class LayoutCounts:
 
     @cached_property
     def weight(self) -> Counts:
-        """[mesh] layouts that pass every rule and are not dominated."""
+        """[mesh] number of layouts that pass every rule and are not dominated."""
         return np.asarray(self._total(self.num_recomputes)[self.signature])
 
     def _total(self, recomputes: PerSignature) -> Counts:
-        """[signature] layouts that pass every rule, with these recomputations."""
+        """[signature] number of layouts that pass every rule, for these counts of recomputations."""
         schedules, states = self.num_schedules, self.num_states
         first, inverse = group_rows((schedules.row, recomputes.row, states.row))
         rows = (each.at(first) for each in (schedules, recomputes, states))
         return np.asarray(np.einsum("us,ur,usr->u", *rows)[inverse])
 
     def tally(self, count: Count) -> None:
-        """Add what the rules below the mesh exclude, and what is dominated, to `count`.
+        """Add to `count` the exclusions of the rules below the mesh, and the dominated layouts.
 
-        Rules are added one by one, in the order of the levels: each excludes the difference that it makes. So a layout
-        that breaks several rules is counted once, under the first.
+        Rules are applied one by one, in the order of the levels, and each excludes the difference. A layout that breaks
+        several rules is therefore counted once, under the first.
         """
         meshes_of = np.bincount(self.signature, minlength=len(self.signatures[0]["pp"]))
         bare = self._under({level: [] for level in _LEVELS}, dominated=frozenset())
@@ -276,12 +277,12 @@ class LayoutCounts:
         return counts
 
     def _under(self, rules: dict[str, list[Rule]], dominated: frozenset[tuple[int, int]]) -> LayoutCounts:
-        """The same meshes and signatures under other rules. Signatures stay: fewer rules tell no more meshes apart."""
+        """The same meshes and signatures under fewer rules, which distinguish less, so that signatures stay valid."""
         return LayoutCounts(self.space, self.meshes, dominated, rules, self.signatures, self.known_groups)
 
 
 def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
-    """The distinct rows of `fields` (each with the other columns of its first occurrence), and every row's."""
+    """The distinct rows of `fields` (with the other columns of the first occurrence), and the index of every row."""
     first, index = group_rows(columns[name] for name in sorted(fields))
     return select(columns, first), index
 

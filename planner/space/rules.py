@@ -1,7 +1,7 @@
-"""Which layouts are legal: rules as masks over columns, with a message that is made only for layouts that are shown.
+"""The rules of legality: masks over columns, with a message that is formatted only for displayed layouts.
 
-A rule says which fields it reads. The search applies it at the first level of its tree where all of them are bound
-(`space.LEVELS`), so one rule excludes millions of layouts at once and the counts still add up.
+A rule declares the fields that it reads. The search applies it at the first level of its tree where all of them are
+bound (`space.LEVELS`), so one rule excludes millions of layouts at once and the counts still sum up.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _batch(x: Columns, problem: Problem) -> Mask:
 
 
 def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
-    # The DualPipe project refuses fewer: the phases of its order need 2 pp micro-batches.
+    # The DualPipe project rejects fewer, because the phases of its order need 2 pp micro-batches.
     return np.asarray((x["schedule"] != CODE["dualpipe-v"]) | (micro_batches(x, problem) >= 2 * x["pp"]))
 
 
@@ -179,12 +179,12 @@ def _schedule_shape(x: Columns, problem: Problem) -> Mask:
 
 
 def _shard_shape(x: Columns, problem: Problem) -> Mask:
-    # With nobody to shard over, ZeRO is what people write out of habit, and changes nothing.
+    # Without ranks to shard over, a ZeRO stage is often given out of habit and has no effect.
     sharded = (x["dp"] % x["shard"] == 0) & ((x["shard"] * x["cp"] > 1) | (x["dp"] * x["cp"] == 1))
     return np.asarray(np.where(x["zero"] > 0, sharded, x["shard"] == x["dp"]))
 
 
-# What the space never forms, so that only a layout given by its id can break it.
+# Layouts that the space never forms. Only a layout given by its id can break these rules.
 WELL_FORMED: tuple[Rule, ...] = (
     Rule("schedule and chunks", ("pp", "schedule", "vpp"), _schedule_shape,
          "schedule {schedule_name} with pp {pp} and vpp {vpp}: interleaved has vpp > 1, V schedules 2, all others 1"),
@@ -193,7 +193,7 @@ WELL_FORMED: tuple[Rule, ...] = (
     Rule("modules", ("recompute_modules",), activations.modules_shape, "the model has no such module to recompute"),
     Rule("recomputed layers", ("pp", "recompute_layers"), activations.layers_shape,
          "{recompute_layers} recomputed layers are not fewer than those of a stage ({layers} layers, pp {pp})"),
-    # As Megatron Core checks it (core/transformer/transformer_config.py); no other framework has it.
+    # Checks of Megatron Core (core/transformer/transformer_config.py). No other framework has this offload.
     Rule("offloaded layers", ("pp", "recompute", "offload_layers"), activations.offloaded_shape,
          "{offload_layers} offloaded layers need pp 1, no recomputation and fewer than all {layers} layers"),
     Rule("dense experts", ("ep", "etp"), lambda x, p: np.asarray(p.model.is_moe | (x["ep"] * x["etp"] == 1)),
@@ -207,8 +207,10 @@ WELL_FORMED: tuple[Rule, ...] = (
 
 
 def fixed(field: str, value: int, text: str) -> Rule:
-    """The rule of `--fix field=value`. A ZeRO stage that is fixed out of habit, where there is nobody to share states
-    with, changes nothing: the space has z0 there."""
+    """The rule of `--fix field=value`.
+
+    A ZeRO stage fixed without ranks to shard over has no effect, because the space then has z0.
+    """
     if field == "zero":
         fields = ("dp", "cp", field)
         return Rule(f"--fix {text}", fields, lambda x, p: np.asarray((x[field] == value) | (x["dp"] * x["cp"] == 1)),
@@ -217,7 +219,7 @@ def fixed(field: str, value: int, text: str) -> Rule:
 
 
 def legality(problem: Problem) -> tuple[Rule, ...]:
-    """All rules of legality of a problem: RULES, and what its techniques and its optimizer need of a layout."""
+    """All rules of legality of a problem: RULES, and the requirements of its techniques and its optimizer."""
     needs = [(used.name, need) for used, _ in techniques.of(problem.workload.techniques) for need in used.needs]
     needs += [(problem.workload.optimizer, need) for need in optimizer_needs(problem)]
     return RULES + tuple(Rule(name, need.fields, need.allows, f"{name} needs {need.text}") for name, need in needs)
@@ -230,7 +232,7 @@ def violations(layout: Layout, problem: Problem) -> list[str]:
 
 
 def only(target: str, field: str, values: Sequence[object], message: str) -> Rule:
-    """The rule that `field` takes only one of `values`."""
+    """The rule that `field` is one of `values`."""
     codes = [encode(field, value) for value in values]
 
     def allows(columns: Columns, problem: Problem) -> Mask:

@@ -1,4 +1,4 @@
-"""Whether two targets run the same layouts: then what was searched for one holds for the other."""
+"""Whether two targets run the same layouts. A search for one then also holds for the other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from .tree import MESH_FIELDS, Columns, Count, Space, allowed, cross, select
 
 
 def same_layouts(one: Space, other: Space) -> bool:
-    """Whether the legal layouts of two spaces of one problem are the same: the same meshes, and below each the same
-    options. Rules are compared by what they allow, since each target has its own."""
+    """Whether two spaces of one problem have the same legal layouts: the same meshes, and the same options below them.
+
+    Rules are compared by the layouts that they allow, because each target has its own rules.
+    """
     if one.problem != other.problem or dict(one.switches) != dict(other.switches):
         return False
     meshes, others = one.meshes(Count()), other.meshes(Count())
@@ -32,7 +34,7 @@ def _agree(space: Space, meshes: Columns, level: str, mine: Sequence[Rule], thei
 
 
 def _options(space: Space, rows: Columns, level: str) -> Iterator[Columns]:
-    """`rows` with every option of `level`, those that share a list of options at once."""
+    """`rows` crossed with every option of `level`. Rows with the same list of options are crossed together."""
     if level == "joint":
         yield cross(rows, category_grid())
         return

@@ -1,4 +1,4 @@
-"""Masks of the rules about what ranks split of a model: heads, widths, experts, and the tokens of a sequence."""
+"""Masks of the rules on splits of a model over ranks: heads, widths, experts, and the tokens of a sequence."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def kv_heads(x: Columns, problem: Problem) -> Mask:
 
 
 def mixer_heads(x: Columns, problem: Problem) -> Mask:
-    """Tensor parallelism splits heads, and context parallelism the heads of a rank; several ranks of the latter may
-    have the same group (Megatron Core d98e8a64, ssm/mamba_context_parallel.py)."""
+    """Mask for heads of mixers: tp splits heads, and cp splits the heads of a tp rank.
+
+    Several cp ranks may have the same group (Megatron Core d98e8a64, ssm/mamba_context_parallel.py).
+    """
     ok = np.ones(len(x["tp"]), dtype=bool)
     for mixer in problem.model.mixers:
         for split, shared in kind_of(mixer).heads(mixer).values():
@@ -55,7 +57,7 @@ def has_keys(x: Columns, problem: Problem) -> Mask:
 
 
 def gathers_keys(x: Columns, problem: Problem) -> Mask:
-    """An index chooses among all tokens: each rank needs all keys at once (Megatron Core d98e8a64, dsa.py)."""
+    """Mask for an index, which chooses among all tokens and needs all keys (Megatron Core d98e8a64, dsa.py)."""
     chosen = any(attention.index is not None for attention in problem.model.attentions)
     return np.asarray((x["cp"] == 1) | (x["cp_algorithm"] == _ALLGATHER) | (not chosen))
 
@@ -70,7 +72,7 @@ def ffn(x: Columns, problem: Problem) -> Mask:
 
 
 def sequence(x: Columns, problem: Problem) -> Mask:
-    # A ring gives every rank two chunks, one from each end, so that causal attention is equal work for all.
+    # A ring assigns every rank two chunks, one from each end, so that causal attention is balanced.
     return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)
 
 
@@ -93,7 +95,7 @@ def experts(x: Columns, problem: Problem) -> Mask:
 
 
 def mixer_heads_text(problem: Problem) -> str:
-    """How many heads the mixers have, by name."""
+    """The numbers of heads of the mixers, by name."""
     heads: dict[str, int] = {}
     for mixer in problem.model.mixers:
         heads |= {name: number for name, (number, _) in kind_of(mixer).heads(mixer).items()}

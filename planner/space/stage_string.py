@@ -26,7 +26,7 @@ def write_stages(sizes: Sequence[int], mtp_layers: int) -> str:
 
 
 def read_stages(text: str) -> list[list[str]]:
-    """The parts (embedding, layer, mtp, loss) of each chunk. Raises InputError for a character that means none."""
+    """The parts (embedding, layer, mtp, loss) of each chunk. Raises InputError for an unknown character."""
     flat = text.replace(",", "").replace(" ", "")
     for pattern in _REPEATS:
         if sum(int(times) for _, times in re.findall(pattern, flat)) > _LONGEST:

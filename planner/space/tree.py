@@ -36,15 +36,15 @@ LEVELS = (MESH_FIELDS, SCHEDULE_FIELDS, RECOMPUTE_FIELDS, STATE_FIELDS, SHARD_FI
 
 @dataclass
 class Count:
-    """How many layouts the space holds and what became of them; the parts add up to `total`."""
+    """The number of layouts in the space and their outcomes, which sum to `total`."""
 
     total: int = 0
     ruled_out: dict[str, int] = field(default_factory=dict)  # by the rule that excluded them first
     dominated: int = 0  # another layout is never slower and never larger
     out_of_memory: int = 0  # by bound or by price
-    bounded: int = 0  # no better than the list, by their bound
-    priced: int = 0  # fit, and were priced
-    unvisited: int = 0  # left by a search that was stopped
+    bounded: int = 0  # not better than the list, by bound
+    priced: int = 0  # layouts that fit and were priced
+    unvisited: int = 0  # left by a stopped search
 
     def exclude(self, rule: str, count: int) -> None:
         if count:
@@ -58,7 +58,7 @@ class Count:
             self.exclude(rule, number)
 
     def to_space_count(self, by_axis: Mapping[str, int] | None = None, simulated: int = 0) -> SpaceCount:
-        """The counts as they stand in a plan. by_axis: sizes of the axes, of a single space."""
+        """The counts in the form of a plan. by_axis: sizes of the axes, for a single space."""
         counted = {**vars(self), "ruled_out": dict(sorted(self.ruled_out.items()))}
         return SpaceCount(by_axis=dict(by_axis or {}), simulated=simulated, **counted)
 
@@ -70,17 +70,17 @@ class Count:
 
 @dataclass(frozen=True)
 class Space:
-    """All layouts of `problem` under `rules` (legality, the target's abilities, what the user fixed)."""
+    """All layouts of `problem` under `rules` (legality, limits of the target, fixed fields)."""
 
     problem: Problem
-    rules: tuple[Rule, ...] = RULES  # of legality, of the target, and those that the user fixed
-    # Field that is a switch of the framework (planner/switches), or that few frameworks have (Target.axes) -> the codes
-    # that are compared; none: the first one.
+    rules: tuple[Rule, ...] = RULES  # of legality, of the target, and of fixed fields
+    # Field that is a switch of the framework (planner/switches), or that few frameworks have (Target.axes) -> the
+    # compared codes; without an entry the first code.
     switches: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def mesh_steps(self) -> tuple[tuple[str, tuple[int, ...], str], ...]:
-        """How a mesh grows: field, its options, and the degree that must exceed 1 for more than the first option."""
+        """Steps that extend a mesh: field, options, and the degree that must exceed 1 for more than one option."""
         blocks = [block for block in self.problem.model.feed_forwards if isinstance(block, MixtureOfExperts)]
         widths = divisors(blocks[0].expert_inner) if blocks else (1,)
         return (
@@ -95,8 +95,11 @@ class Space:
         )
 
     def meshes(self, count: Count) -> Columns:
-        """The legal meshes. Every factorisation of the GPUs is in `count`, with all that would grow from it; rules
-        are applied as soon as their fields are bound, and what they exclude is counted, never formed."""
+        """The legal meshes.
+
+        `count` covers every factorisation of the GPUs with all layouts on it. Rules are applied as soon as their fields
+        are bound. Excluded layouts are counted and never formed.
+        """
         num_gpus = self.problem.num_gpus
         degrees = [
             (tp, cp, pp, num_gpus // (tp * cp * pp))
@@ -124,8 +127,10 @@ class Space:
     def _apply(
         self, pending: list[Rule], columns: Columns, weight: Ints, count: Count, rows: Ints, more: Columns
     ) -> tuple[Ints, Columns]:
-        """Apply, count and cross off the rules of `pending` whose fields are all bound: to `rows` of `columns` and of
-        `weight`, with `more` columns beside them. Only what a rule reads is formed of rows that it may exclude."""
+        """Apply, count and remove the rules of `pending` whose fields are all bound.
+
+        They apply to `rows` of `columns` and `weight`, with `more` columns. Only fields that a rule reads are formed.
+        """
         for rule in [rule for rule in pending if set(rule.fields) <= {*columns, *more}]:
             pending.remove(rule)
             read = {name: more[name] if name in more else columns[name][rows] for name in rule.fields}
@@ -136,7 +141,7 @@ class Space:
         return rows, more
 
     def axis_sizes(self) -> dict[str, int]:
-        """How many values each axis takes, before any rule."""
+        """The number of values of each axis, before any rule."""
         degrees = len(divisors(self.problem.num_gpus))
         sizes = {"tp": degrees, "cp": degrees, "pp": degrees, "dp": degrees, "shard": degrees}
         sizes.update({name: len(options) for name, options, _ in self.mesh_steps})
@@ -146,7 +151,7 @@ class Space:
         return sizes
 
     def num_below(self, columns: Columns) -> Ints:
-        """Layouts that grow from each mesh: schedules x recomputes x (states and shards)."""
+        """The number of layouts on each mesh: schedules x recomputes x (states and shards)."""
         pps, at_pp = np.unique(columns["pp"], return_inverse=True)
         by_pp = np.array([len(self.schedules(p)["vpp"]) * len(self.recomputes(p)["recompute"]) for p in pps.tolist()])
         ranks, at_ranks = np.unique(columns["dp"] << 32 | columns["cp"], return_inverse=True)
@@ -158,7 +163,7 @@ class Space:
         return len(OFFLOADS) * sum(len(self.shards(dp, cp, zero)) for zero in zeros)
 
     def deepest(self, pp: int) -> int:
-        """Chunks per stage at most: an even split leaves each inner one a layer, given stages may leave any empty."""
+        """The largest number of chunks per stage. Even splits need a layer per inner chunk; given stages need none."""
         given = self.problem.stages
         return max((self.problem.most_chunks if given is None else len(given)) // pp, 1)
 
@@ -174,13 +179,15 @@ class Space:
 
     @cached_property
     def modules(self) -> tuple[int, ...]:
-        """Bits of the modules that the model has."""
+        """Bits of the model's modules."""
         present = present_modules(self.problem.model)
         return tuple(1 << bit for bit in range(len(MODULES)) if present >> bit & 1)
 
     def recomputes(self, pp: int) -> Columns:
-        """Nothing, every set of modules, everything, or everything for the first n layers of a stage is recomputed. Or
-        what the first n layers save is offloaded, which goes without pipelines and recomputation."""
+        """Recomputation of nothing, of a set of modules, of everything, or of the first n layers of a stage.
+
+        Or offload of the first n layers, which excludes pipelines and recomputation.
+        """
         masks = [0]
         for bit in self.modules:
             masks += [mask | bit for mask in masks]
@@ -193,7 +200,7 @@ class Space:
         return dict(zip(RECOMPUTE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
 
     def states(self, ranks: int) -> Columns:
-        """ZeRO stage (0 where there is nobody to shard over, `ranks` = dp x cp) and offload."""
+        """ZeRO stage (0 without ranks to shard over, `ranks` = dp x cp) and offload."""
         rows = [(z, o) for z in range(4 if ranks > 1 else 1) for o in range(len(OFFLOADS))]
         return dict(zip(STATE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
 
@@ -209,7 +216,7 @@ def grow(columns: Columns, name: str, choices: Sequence[tuple[int, ...]], which:
 
 
 def options_of_rows(choices: Sequence[tuple[int, ...]], which: Ints | Mask) -> tuple[Ints, Ints]:
-    """Each row as often as `choices[which]` has options, and the option."""
+    """Each row once per option of `choices[which]`, and the option."""
     which = np.asarray(which).astype(np.int64)
     lengths = np.array([len(options) for options in choices], dtype=np.int64)[which]
     flat = np.concatenate([np.array(options, dtype=np.int64) for options in choices])
@@ -238,7 +245,7 @@ def select(columns: Columns, rows: Ints | Mask | slice) -> dict[str, Ints]:
     if isinstance(rows, np.ndarray) and rows.dtype == bool:
         if rows.all():
             return dict(columns)
-        rows = np.flatnonzero(rows)  # a mask is searched once, not once for each column
+        rows = np.flatnonzero(rows)  # scan the mask once, not once per column
     return {name: column[rows] for name, column in columns.items()}
 
 

@@ -1,8 +1,8 @@
-"""Switch: one thing that a framework lets a user turn, beside the degrees of a layout.
+"""Switch: one setting of a framework in addition to the degrees of a layout.
 
-A switch has a few values. Most change fields of the software stack (`StackSpec`), the same for all layouts. A switch
-that trades memory for time is a field of the layout (`axis`), so that a search compares its values. A published run, an
-imported configuration and a plan are priced by the same changes.
+A switch has a few values. Most switches change fields of the software stack (`StackSpec`), equally for all layouts. A
+switch that trades memory for time is a field of the layout (`axis`), so that a search compares its values. A published
+run, an imported configuration and a plan are priced by the same changes.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ...cost_models.problem import Problem
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.stack import StackSpec
 
-# Switch -> value. A switch that is not named is as the framework has it by default.
+# Switch -> value. A missing switch has the framework's default.
 Settings = Mapping[str, str]
 # Field of StackSpec -> value.
 Changes = Mapping[str, Any]
-# Option of a framework -> value as the framework spells it: True for a flag.
+# Option of a framework -> value in the framework's spelling; True for a flag.
 Options = Mapping[str, Any]
 
 
 def spelled(value: Any) -> str:
-    """A value as switches spell it: `on` and `off` for truth values, which YAML and JSON make of them."""
+    """A value in the spelling of switches: `on` and `off` for the truth values of YAML and JSON."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """The inputs of the choice of a switch."""
+    """The inputs for choosing a switch."""
 
     problem: Problem
     cluster: ClusterSpec
@@ -46,54 +46,54 @@ class Situation:
 class Switch:
     """One line of the registry."""
 
-    # As `--fix`, plans and screens spell it.
+    # Its name in `--fix`, plans and screens.
     name: str
-    # What it does, in one line.
+    # Its effect, in one line.
     meaning: str
-    # The plain one first.
+    # Values, the plain one first.
     values: tuple[str, ...]
-    # Where its effect and its options are from.
+    # Source of its effect and its options.
     source: str
-    # (stack, value) -> what the value changes in the stack; nothing of an axis.
+    # (stack, value) -> changes of the stack; none for an axis.
     changes: Callable[[StackSpec, str], Changes] = lambda stack, value: {}
-    # Whether it is a field of the layout.
+    # Whether the switch is a field of the layout.
     axis: bool = False
-    # Whether it does anything in such a training, and what that is in words.
+    # Whether it has an effect on a problem, and a description of such problems.
     concerns: Callable[[Problem], bool] = lambda problem: True
     subject: str = "every training"
-    # Whether it does anything under such a layout.
+    # Whether it has an effect under a layout.
     applies: Callable[[Layout], bool] = lambda layout: True
-    # Value -> other switches, with the values that each may have beside it: a framework refuses all others.
+    # Value -> other switches and the values that are allowed with it. A framework rejects all others.
     needs: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    # Target -> needs that it alone has.
+    # Target -> its additional needs.
     needs_of: Mapping[str, Mapping[str, Mapping[str, tuple[str, ...]]]] = field(default_factory=dict)
-    # Target -> value -> the options that set it: those of the newest release first, then those of older ones. A value
-    # without options is the default of the target.
+    # Target -> value -> options that set it, those of the newest release first. A value without options is the default
+    # of the target.
     options: Mapping[str, Mapping[str, tuple[Options, ...]]] = field(default_factory=dict)
-    # Options that go along with others of these and do not tell the value.
+    # Options that accompany others and do not identify the value.
     companions: frozenset[str] = frozenset()
-    # What is chosen unless the request says so: the first of these, or all of them of an axis, which a search compares.
-    # Values that the target lacks or whose needs are not met are passed over. None: as the stack has it.
+    # Default choice: the first of these values, or all of them for an axis, which a search compares. Values that the
+    # target lacks or whose needs are not met are skipped. None: the value of the stack.
     choices: Callable[[Situation], tuple[str, ...]] = lambda situation: ()
 
     def of_target(self, target: str) -> tuple[str, ...]:
-        """The values that a target can be set to, none where it lacks the switch."""
+        """The values that a target supports; none if it lacks the switch."""
         return tuple(value for value in self.values if value in self.options.get(target, {}))
 
     def unmet(self, value: str, settings: Settings, target: str) -> Mapping[str, tuple[str, ...]]:
-        """The needs of a value under a target that settings contradict."""
+        """The needs of a value under a target that the settings violate."""
         needs = {**self.needs.get(value, {}), **self.needs_of.get(target, {}).get(value, {})}
         return {name: fit for name, fit in needs.items() if settings.get(name, fit[0]) not in fit}
 
     def shown_in(self, stack: StackSpec) -> tuple[str, ...]:
-        """The values at which a stack has the switch: those that change nothing in it. None where none changes any."""
+        """The values of the switch in a stack: those that change nothing in it. None if no value changes a stack."""
         changes = {value: self.changes(stack, value) for value in self.values}
         same = (value for value, fields in changes.items()
                 if all(getattr(stack, name) == given for name, given in fields.items()))  # fmt: skip
         return tuple(same) if any(changes.values()) else ()
 
     def value_of(self, settings: Settings, layout: Layout) -> str | None:
-        """The value under settings and a layout, None where neither has any."""
+        """The value under settings and a layout; None if neither has one."""
         return spelled(layout.as_dict()[self.name]) if self.axis else settings.get(self.name)
 
 
@@ -103,5 +103,5 @@ def of(target: str, values: Mapping[str, Options]) -> dict[str, Mapping[str, tup
 
 
 def on_off(changes: Changes) -> Callable[[StackSpec, str], Changes]:
-    """The changes of a switch with the values `off` and `on`, where `off` is as the stack has it."""
+    """The changes of a switch with the values `off` and `on`, where `off` leaves the stack as it is."""
     return lambda stack, value: changes if value == "on" else {}

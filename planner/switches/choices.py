@@ -1,4 +1,4 @@
-"""The switches of a request: what it fixes, what is chosen for it, and what a search compares."""
+"""The switches of a request: fixed values, default choices, and values that a search compares."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ...errors import FieldProblem, InputError
 from .base import Settings, Situation, Switch
 from .registry import SWITCHES
 
-ANY_TARGET = "any"  # software in general: it has every switch, and none of them is turned unless requested
+ANY_TARGET = "any"  # generic software: it has every switch, and only requested ones are set
 
 
 @dataclass(frozen=True)
 class Choice:
     """Switches for a request."""
 
-    # Of the software, for all layouts.
+    # Switches of the software, for all layouts.
     settings: Settings = field(default_factory=dict)
     # Field of the layout -> the codes that a search compares.
     axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
-    """The switches that a request for `target` fixes, and the choice of each other switch that the target has.
+    """The switches that a request for `target` fixes, and the choices of the target's other switches.
 
-    Raises InputError, all problems at once, for a switch that is fixed to what the target lacks or that does nothing.
+    Raises InputError with all problems, for a switch fixed to a value that the target lacks or that has no effect.
     """
     if problems := list(_wrong(fixed, target, situation)):
         raise InputError.of(problems)
@@ -41,8 +41,10 @@ def choose(target: str, situation: Situation, fixed: Settings) -> Choice:
 
 
 def as_they_are(target: str, situation: Situation, stated: Settings) -> Settings:
-    """`stated`, and each other switch of a target at the value that the stack of the problem has it at: settings that
-    leave nothing to choose. situation: its stack is as the stated switches have it."""
+    """`stated`, and each other switch of a target at its value in the stack: settings without open choices.
+
+    situation: its stack includes the stated switches.
+    """
     settings = dict(stated)
     for name, switch in SWITCHES.items():
         if name in settings or switch.axis or not switch.concerns(situation.problem):
@@ -55,7 +57,7 @@ def as_they_are(target: str, situation: Situation, stated: Settings) -> Settings
 
 
 def _choices(switch: Switch, target: str, situation: Situation, settings: Settings) -> tuple[str, ...]:
-    """settings: those that are fixed, and those of the switches before it."""
+    """The choice of a switch. settings: fixed switches and earlier choices."""
     if not switch.concerns(situation.problem):
         return ()
     has = switch.of_target(target)
@@ -63,7 +65,7 @@ def _choices(switch: Switch, target: str, situation: Situation, settings: Settin
 
 
 def goes(switch: Switch, value: str, settings: Settings, target: str) -> bool:
-    """Whether a value of a switch goes with settings: with what it needs, and with what they need."""
+    """Whether a value of a switch is compatible with settings: its needs, and theirs."""
     if switch.unmet(value, settings, target):
         return False
     return not any(switch.name in SWITCHES[other].unmet(given, {switch.name: value}, target)
@@ -71,8 +73,10 @@ def goes(switch: Switch, value: str, settings: Settings, target: str) -> bool:
 
 
 def lacks(target: str, fixed: Settings) -> list[str]:
-    """The switches that are fixed to a value that a target lacks, or refuses beside the others. The plain value of an
-    axis turns nothing on."""
+    """The switches that are fixed to a value that a target lacks or rejects with the others.
+
+    The plain value of an axis is always allowed.
+    """
     return [name for name, value in fixed.items()
             if value not in _values(SWITCHES[name], target) or SWITCHES[name].unmet(value, fixed, target)]  # fmt: skip
 

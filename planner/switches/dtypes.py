@@ -1,4 +1,4 @@
-"""Switches of numerics: what gradients are reduced in, and how tensors are quantised.
+"""Switches of numerics: the dtype of gradient reductions, and the quantisation of tensors.
 
 A search never compares them. The switches of NUMERICS change the trained model: they keep the framework's values
 unless requested. Gathers of quantised weights are on wherever they are legal.
@@ -12,9 +12,9 @@ from .base import Situation, Switch
 from .megatron import of_megatron
 
 _GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-# Bytes to quantise an element, both layouts. Delayed scaling needs no maximum, and is written by the norm or activation
-# before it: two fp8 layouts instead of one in bf16. MXFP8 and blocks: read (2), written twice (2). A maximum of the
-# whole tensor is read for first (2). TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao.
+# Bytes to quantise an element in both layouts. Delayed scaling needs no maximum, and the previous norm or activation
+# writes two fp8 layouts instead of one in bf16. MXFP8 and blocks: one read (2) and two writes (2). A maximum over the
+# whole tensor needs another read (2). TransformerEngine, pytorch/module/_common.py and tensor/*_tensor.py; torchao.
 CAST_DELAYED = 2.0
 _CAST_BLOCKS = 4.0
 CAST_CURRENT = 6.0
@@ -26,7 +26,7 @@ _MEGATRON_RECIPES = {"delayed": "delayed", "current": "tensorwise", "blockwise":
 
 
 def _recipe(situation: Situation) -> tuple[str, ...]:
-    """Blackwell quantises blocks of 32 in hardware; before it, whole tensors are scaled by their maximum."""
+    """Blackwell quantises blocks of 32 in hardware. Earlier GPUs scale whole tensors by their maximum."""
     return ("mxfp8" if situation.capability >= BLACKWELL else "current",)
 
 
@@ -56,12 +56,15 @@ FP8_RECIPE = Switch(
 
 
 def _gathers(layout: Layout) -> bool:
-    """Whether a distributed optimizer on the GPU updates weights. One on the host takes quantised weights under delayed
-    scaling only, which is left out (Megatron-LM d98e8a64, training/arguments.py:1095 and 1889)."""
+    """Whether a distributed optimizer on the GPU updates weights.
+
+    An optimizer on the host supports quantised weights under delayed scaling only, which is left out (Megatron-LM
+    d98e8a64, training/arguments.py:1095 and 1889).
+    """
     return layout.zero > 0 and layout.offload not in OPTIMIZER_ON_HOST
 
 
-# MXFP8 keeps a buffer of weights in bf16 beside them unless the buffer of gradients takes its place:
+# MXFP8 keeps an additional bf16 buffer of weights unless the buffer of gradients replaces it:
 # core/distributed/param_and_grad_buffer.py:1245.
 _GATHER, _BUFFER = {"--fp8-param-gather": True}, {"--reuse-grad-buf-for-mxfp8-param-ag": True}
 FP8_PARAM_GATHER = Switch(
@@ -75,7 +78,7 @@ FP8_PARAM_GATHER = Switch(
     subject="training in fp8",
     applies=_gathers,
     needs={"grad_buffer": {"fp8_recipe": ("mxfp8",)}},
-    # training/config.py:1487 of Megatron-Bridge 51885cf1; under FSDP it takes the buffer away by itself.
+    # training/config.py:1487 of Megatron-Bridge 51885cf1. Under FSDP it removes the buffer automatically.
     needs_of={"megatron-bridge": {"on": {"fp8_recipe": ("delayed", "current", "blockwise")}}},
     choices=lambda situation: ("grad_buffer", "on"),
 )
@@ -91,5 +94,5 @@ FP4_PARAM_GATHER = Switch(
     applies=_gathers,
     choices=lambda situation: ("on",),
 )
-# What is trained depends on these: gathers in 8 or 4 bits only leave out a rounding to bf16.
+# These switches change the trained model. Gathers in 8 or 4 bits only omit a rounding to bf16.
 NUMERICS = (GRAD_REDUCE_DTYPE, FP8_RECIPE)

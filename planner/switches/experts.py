@@ -1,4 +1,4 @@
-"""Switches of expert parallelism: how tokens reach their experts, and what runs beside that."""
+"""Switches of expert parallelism: the dispatch of tokens, and overlap with it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ def has_experts(problem: Problem) -> bool:
 
 
 def spreads_experts(layout: Layout) -> bool:
-    """Whether tokens travel to other ranks."""
+    """Whether tokens are sent to other ranks."""
     return layout.ep > 1
 
 
 def _dispatchers(situation: Situation) -> tuple[str, ...]:
-    """HybridEP on Blackwell and later, whose racks DeepEP refuses, and across an NVLink domain that is larger than a
-    node; else DeepEP first. Both run on NVIDIA GPUs from Ampere on (Megatron-Bridge,
-    training/flex_dispatcher_backend.py). With a capacity the plain all-to-all: DeepEP refuses to pad to it
-    (core/transformer/transformer_config.py)."""
+    """The preferred dispatchers.
+
+    HybridEP is first on Blackwell and later, whose racks DeepEP rejects, and in NVLink domains larger than a node.
+    DeepEP is first elsewhere. Both run on NVIDIA GPUs from Ampere on (Megatron-Bridge,
+    training/flex_dispatcher_backend.py). With a capacity only the plain all-to-all is used, because DeepEP does not pad
+    to it (core/transformer/transformer_config.py).
+    """
     if situation.problem.model.capacity_factor is not None or situation.capability < 8.0:
         return ("alltoall",)
     wide = situation.capability >= BLACKWELL or situation.cluster.levels[0].size > _NODE
@@ -55,7 +58,7 @@ EP_OVERLAP = Switch(
     meaning="tokens of one micro-batch travel to experts while another one computes",
     values=("off", "on"),
     axis=True,
-    # One forward pass more runs ahead, and what a backward pass frees the forward pass beside it takes: no memory.
+    # One more forward pass runs ahead and reuses the memory that the parallel backward pass frees: no extra memory.
     source="ep_overlap_beside of stacks/generic.yaml; Megatron-LM pipeline_parallel/schedules.py",
     concerns=has_experts,
     subject="mixtures of experts",
@@ -67,8 +70,11 @@ EP_OVERLAP = Switch(
 
 
 def _delays(situation: Situation) -> tuple[str, ...]:
-    """Off where attention has biases, beside whose graphs Megatron-Bridge refuses it (067f987d,
-    training/comm_overlap.py: "does not support attention bias for now")."""
+    """Off where attention has biases.
+
+    Megatron-Bridge rejects it with graphs of such attention (067f987d, training/comm_overlap.py: "does not support
+    attention bias for now").
+    """
     biased = any(attention.qkv_bias or attention.output_bias for attention in situation.problem.model.attentions)
     return ("off",) if biased else ("on",)
 
@@ -84,10 +90,10 @@ DELAY_WGRAD = Switch(
     options=of_megatron({"off": {}, "on": {"--delay-wgrad-compute": True}}),
     choices=_delays,
 )
-# A rank of experts has room for half as many tokens again as it gets on average; what it saves is stashed in pages, for
-# a fifth more than the average on the GPU, the rest on the host. As the recipes of Megatron-Bridge (perf_recipes/qwen,
-# _enable_hybridep_full_iteration_mxfp8) and the checks of Megatron Core (core/transformer/transformer_config.py:1868).
-# TransformerEngine fuses gates that alternate with values every 32 columns (ops/fused/grouped_mlp.py).
+# An expert rank has room for 1.5 times its average tokens. Saved tensors are stashed in pages: 1.2 times the average on
+# the GPU, the rest on the host. Source: recipes of Megatron-Bridge (perf_recipes/qwen,
+# _enable_hybridep_full_iteration_mxfp8) and checks of Megatron Core (core/transformer/transformer_config.py:1868).
+# TransformerEngine fuses gates that are interleaved with values every 32 columns (ops/fused/grouped_mlp.py).
 _STASH = {
     "--moe-paged-stash": True, "--moe-paged-stash-buffer-size-factor-cuda": STASH_FACTOR,
     "--moe-paged-stash-buffer-size-factor-cpu": 1.0, "--moe-expert-rank-capacity-factor": RANK_CAPACITY,
@@ -96,8 +102,10 @@ _STASH = {
 
 
 def _stash_choices(situation: Situation) -> tuple[str, ...]:
-    """Off where experts read the counts of tokens back (the function that `needs` names): on GPUs before Hopper, on
-    Blackwell for workstations, in fp32. Off with a capacity, which fixes the shapes by itself."""
+    """Off where experts read token counts back to the host (the function in `needs`).
+
+    These are GPUs before Hopper, Blackwell for workstations, and fp32. Also off with a capacity, which fixes shapes.
+    """
     dropless = situation.problem.model.capacity_factor is None
     able = 9.0 <= situation.capability <= 11.0 and situation.problem.workload.precision != "fp32"
     return ("on", "off") if dropless and able else ("off",)
@@ -111,7 +119,7 @@ MOE_PAGED_STASH = Switch(
     concerns=has_experts,
     subject="mixtures of experts",
     applies=lambda layout: layout.cuda_graphs == GRAPH_CODE["full_iteration"],
-    # Under other recipes experts read the counts of tokens back, which no graph can hold: TransformerEngine e7c550c5,
+    # Under other recipes experts read token counts back to the host, which excludes graphs: TransformerEngine e7c550c5,
     # pytorch/ops/basic/grouped_linear.py, _is_graph_safe_path_supported.
     needs={"on": {"moe_dispatcher": ("hybridep",), "fp8_recipe": ("mxfp8", "current")}},
     options=of_megatron({"off": {}, "on": _STASH}),

@@ -1,4 +1,4 @@
-"""The switch of CUDA graphs: which kernels are replayed instead of launched one by one."""
+"""The switch of CUDA graphs: the kernels that are replayed instead of launched one by one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .base import Options, Situation, Switch
 from .megatron import of_megatron
 
 _IMPL, _MODULES, _SCOPE = "--cuda-graph-impl", "--cuda-graph-modules", "--cuda-graph-scope"
-# Random numbers in a graph are TransformerEngine's; a graph of an iteration cannot wait for a check for NaN.
+# Random numbers in a graph come from TransformerEngine. A graph of an iteration cannot wait for a NaN check.
 _RNG, _UNCHECKED = "--te-rng-tracker", "--no-check-for-nan-in-loss-and-grad"
 
 
 def _options(value: str, implementation: str, names: str) -> Options:
-    """Graphs of layers, or of the modules that are named (user guide of Megatron-LM, cuda_graph)."""
+    """Graphs of layers or of named modules (user guide of Megatron-LM, cuda_graph)."""
     if value == "none":
         return {}
     if value == "full_iteration":
@@ -25,8 +25,11 @@ def _options(value: str, implementation: str, names: str) -> Options:
 
 
 def _choices(situation: Situation) -> tuple[str, ...]:
-    """All of a dense model; of a mixture of experts what has fixed shapes: all of it where HybridEP stashes in pages.
-    The preprocessing of tokens has none where the all-to-all drops some (core/transformer/transformer_config.py)."""
+    """The preferred graphs: all modules of a dense model, and the modules with fixed shapes of a mixture of experts.
+
+    All modules have fixed shapes where HybridEP stashes in pages. Token preprocessing has none where the all-to-all
+    drops tokens (core/transformer/transformer_config.py).
+    """
     model = situation.problem.model
     if not model.is_moe:
         return ("none", "full_iteration")
@@ -37,7 +40,7 @@ def _choices(situation: Situation) -> tuple[str, ...]:
     return ("none", f"{mixing}+moe_router+moe_preprocess".strip("+"), "full_iteration")
 
 
-# `--cuda-graph-scope` until 0.17; Megatron's own graphs (`local`) hold the same modules, and are only read.
+# `--cuda-graph-scope` until 0.17. Megatron's own graphs (`local`) hold the same modules and are read but not written.
 _SPELLINGS = tuple(
     {value: _options(value, implementation, names) for value in VALUES}
     for implementation in ("transformer_engine", "local") for names in (_MODULES, _SCOPE)

@@ -8,10 +8,10 @@ from ...cost_models.specs.stack import AttentionKernel, StackSpec
 from .base import Changes, Switch, of
 from .megatron import of_megatron
 
-# Kernels of a decoder layer, forward, once torch.compile has fused its element-wise chains: as many as with
-# TransformerEngine's own fusions (stacks/megatron-core.yaml; assumed).
+# Forward kernels of a decoder layer after torch.compile has fused its element-wise chains: as many as with
+# TransformerEngine's fusions (stacks/megatron-core.yaml; assumed).
 COMPILED_KERNELS = 14
-COMPILED_TRAFFIC = 1.0  # over perfectly fused: by definition, what torch.compile reads and writes once
+COMPILED_TRAFFIC = 1.0  # over perfect fusion; 1 by definition, because torch.compile reads and writes each tensor once
 # Bytes moved per logit and held at the loss. Moved: FIDELITY 3. Held: fused in place of the logits (2 and an fp32
 # softmax of 4), torch as stacks/torch-fsdp.yaml counts it; None: as the stack does it.
 _LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, None)}
@@ -28,7 +28,7 @@ def _loss(stack: StackSpec, value: str) -> Changes:
 
 
 def _compiled(stack: StackSpec, value: str) -> Changes:
-    """Element-wise chains become one kernel each."""
+    """The changes of compilation: element-wise chains become one kernel each."""
     if value == "off":
         return {}
     fused = dict.fromkeys(("fused_norms", "fused_positions", "fused_scaled_positions", "fused_activation"), True)

@@ -1,4 +1,4 @@
-"""Switches of overlap: which collectives run beside compute."""
+"""Switches of overlap: collectives that overlap with compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DP_SHARE = 0.8  # assumed, as dp_overlap of stacks/generic.yaml
 
 
 def _hides(share: str) -> Callable[[StackSpec, str], Changes]:
-    """The changes of a switch that hides collectives of data parallelism; share: the field of the stack."""
+    """The changes of a switch that hides collectives of data parallelism. share: the field of the stack."""
     return lambda stack, value: {share: max(getattr(stack, share), _DP_SHARE) if value == "on" else 0.0}
 
 
@@ -49,8 +49,8 @@ OVERLAP_PARAM_GATHER = Switch(
     source="dp_gather_overlap of stacks/generic.yaml",
     applies=lambda layout: layout.dp * layout.cp > 1 and layout.zero > 0,
     needs={"on": {"layer_wise_layout": ("on",)}},  # Megatron-Bridge, recipes/kimi_vl/h100/kimi_k25_vl.py:174
-    # Megatron-LM d98e8a64, training/arguments.py:1028. Nothing below that parser asks for it, and recipes of Bridge
-    # gather beside without reducing so (067f987d, perf_recipes/deepseek/h100/deepseek_v3.py:94).
+    # Megatron-LM d98e8a64, training/arguments.py:1028. Only that parser requires it. Recipes of Bridge overlap gathers
+    # without overlapping reductions (067f987d, perf_recipes/deepseek/h100/deepseek_v3.py:94).
     needs_of={"megatron": {"on": {"overlap_grad_reduce": ("on",)}}},
     options=of_megatron({"off": {}, "on": {"--overlap-param-gather": True}}),
     choices=lambda situation: ("on", "off"),

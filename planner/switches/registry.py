@@ -1,4 +1,4 @@
-"""All switches, and what settings of them change in a stack."""
+"""All switches, and the changes of a stack by their settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .kernels import ATTENTION, CROSS_ENTROPY, GRADIENT_ACCUMULATION_FUSION, NOR
 from .optimizers import LAYER_WISE_LAYOUT
 from .overlaps import OVERLAP_GRAD_REDUCE, OVERLAP_PARAM_GATHER, TP_COMM_OVERLAP
 
-# In the order of screens. Changes apply in this order, too: compilation knows whether norms are fused already.
+# In the order of screens and of the changes. Compilation depends on whether norms are already fused.
 SWITCHES: dict[str, Switch] = {
     switch.name: switch
     for switch in (
@@ -26,9 +26,9 @@ SWITCHES: dict[str, Switch] = {
 
 
 def with_switches(stack: StackSpec, settings: Settings) -> StackSpec:
-    """`stack` with its switches set; what `settings` does not name stays as the stack has it.
+    """`stack` with its switches set. Switches outside `settings` stay as they are.
 
-    Raises KeyError for a switch that there is not.
+    Raises KeyError for an unknown switch.
     """
     unknown = set(settings) - set(SWITCHES)
     if unknown:
