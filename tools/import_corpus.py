@@ -7,7 +7,7 @@
 The rule of the draw: of each kind, all files of the repositories in REPOSITORIES that match its patterns, in the order
 of sha256("owner/name path"), at most `each` of a repository, the first `count`; a script that forks have under the same
 name is drawn once; of a Python file with several functions that make a config one function, in the same order. Nobody
-chooses a file. No text is stored in this repository;
+chooses a file, but those of the last block, which are of further repositories. No text is stored in this repository;
 `CORPUS=folder pytest tests/planner/targets/test_import_corpus.py` reads them.
 """
 

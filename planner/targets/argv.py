@@ -107,6 +107,7 @@ def read_words(
             loose += [(word, line)] if marks(word) else []
             continue
         name, equals, attached = word.partition("=")
+        name = option_name(name, options)
         values = [attached] if equals else []
         option = options.options.get(name)
         while not equals and position < len(words) and _takes(option, name, len(values), words[position][0]):
@@ -131,6 +132,11 @@ def read_words(
         else:
             arguments.record(option, _typed(option, values), line, path)
     return loose
+
+
+def option_name(name: str, options: OptionList) -> str:
+    """An option as the release spells it; some forks have underscores for its hyphens."""
+    return name if name in options.options or launcher_name(name) not in options.options else launcher_name(name)
 
 
 def launcher_name(name: str) -> str:

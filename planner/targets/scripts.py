@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ...errors import FieldProblem
-from .argv import Arguments, launcher_name, read_words
+from .argv import Arguments, launcher_name, option_name, read_words
 from .option_lists import OptionList
 from .shell.followed import Command, Followed
 from .shell.script import follow
@@ -92,7 +92,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     environment = _slurm(text) | {found[1]: found[2] for found in named if not found[1].isdigit()}
     numbered = {int(found[1]): found[2] for found in named if found[1].isdigit()}
     followed = follow(text, environment, positional or None, numbered, beside)
-    jobs = [command for command in followed.commands if len(known.intersection(_names(command))) > 1]
+    jobs = [command for command in followed.commands if len(known.intersection(_names(command, options))) > 1]
     readings = [_read_job(path, job, followed, options) for job in jobs or _fragments(followed)]
     arguments = readings[0] if readings else Arguments()
     different = [index for index, reading in enumerate(readings) if _said(reading, known) != _said(arguments, known)]
@@ -114,8 +114,8 @@ def _said(reading: Arguments, known: frozenset[str]) -> dict[str, object]:
     return {name: value for name, value in reading.settings.items() if name in known}
 
 
-def _names(command: Command) -> list[str]:
-    return [word.partition("=")[0] for word in command.words if word.startswith("--")]
+def _names(command: Command, options: OptionList) -> list[str]:
+    return [option_name(word.partition("=")[0], options) for word in command.words if word.startswith("--")]
 
 
 def _fragments(followed: Followed) -> list[Command]:

@@ -66,17 +66,19 @@ PRICES: Mapping[str, str] = {
         "another model",
 }  # fmt: skip
 # Parts of harmless unknown options: kernels with the same result, checks, names.
+# Whole words of names of options that the release does not have.
 HARMLESS = (
-    r"flash-attn|use-contiguous|DDP-impl|mcore-models|hidden-dropout|fusion|softmax|query-key-layer-scaling|"
-    r"no-bias|gradient-accumulation|finetune|^--no-load|universal-checkpoint|abort-on|codecarbon|rampup|"
-    r"embedding-weights-in-fp32|create-moe-param-group|use-tutel|moe-min-capacity|onnx|causal-lm|llama-model|jit|"
-    r"synchronize|override|cpu_torch_adam|pipeline-timers|curriculum|train-tokens|data-efficiency|repo-path|skip-train|"
-    r"numeric-match|post-validation|empty-unused|packing|distributed|make-vocab|accumulate-allreduce|ring-exchange|"
-    r"answer|local_rank|contigious-checkpointing|te$|wandb|^--use-cpu|straggler|rotary-interleaved|scatter-gather|"
-    r"max-padding|keep-last|temperature|out-seq-length|top[-_][kp]$|input-len|repetition|reset-progress|use-mpi|logs$|"
-    r"fused|torch-compile|legacy-models|transformer-type|model-type|model-provider|pretrain-script|auto-model|sdpa|"
-    r"number-of|threads|gradient-clip|bias-update|reset-|scattered|deterministic|symmetric|nvtx|mcore|prefetch|"
-    r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig)|allow-unspec|regional|repeated|balance|group-query-in|with-|python|env|experiment|run-|note|partition-data"
+    r"^--(no-)?lr\b|-lr-|^--ademamix-|(^--|[-_])(flash-attn|use-contiguous|DDP-impl|mcore|mcore-models|hidden-dropout|"
+    r"\w*fusion|masked-softmax|softmax-in-fp32|query-key-layer-scaling|no-bias|gradient-accumulation-fusion|finetune|"
+    r"no-load|universal-checkpoint|abort-on|codecarbon|rampup|embedding-weights-in-fp32|create-moe-param-group|use-tutel|"
+    r"moe-min-capacity|onnx|causal-lm|llama-model|jit|synchronize|override|cpu_torch_adam|pipeline-timers|curriculum|"
+    r"train-tokens|data-efficiency|repo-path|skip-train|numeric-match|post-validation|empty-unused\w*|"
+    r"distributed-(backend|timeout|port|run)|make-vocab|accumulate-allreduce|ring-exchange|answer|local_rank|"
+    r"contigious-checkpointing|te|wandb|use-cpu|straggler|rotary-interleaved|scatter-gather|max-padding|keep-last|"
+    r"temperature|out-seq-length|top[-_][kp]|input-len|repetition|reset|use-mpi|logs|fused|legacy-models|pretrain-script|"
+    r"sdpa|number-of|threads|gradient-clip\w*|bias-update|scattered|deterministic|symmetric|nvtx|prefetch|"
+    r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
+    r"group-query-in|python|env|experiment|run|note|partition-data)($|[-_])"
 )
 _OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif|mamba")
 

@@ -15,7 +15,7 @@ from ....errors import FieldProblem
 from ..argv import Arguments
 from ..option_lists import Option
 from ..options import Settings
-from . import megablocks
+from . import megablocks, megatron_llm
 from .layer_patterns import pattern_text
 
 FLAGS = (
@@ -37,6 +37,7 @@ OLDER: Mapping[str, Option] = {
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
     "--num-experts": Option("--num-experts", "int", many=True),
     **megablocks.OPTIONS,
+    **megatron_llm.OPTIONS,
     # Forks accept more values than a release. The entry of an option checks each value.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),
@@ -254,5 +255,6 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
-    megablocks.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
+    megablocks.modernise, megatron_llm.modernise, _recompute, _names, _positions, _attention, _experts, _stages,
+    _sequence, _zero, _batch,
 )  # fmt: skip

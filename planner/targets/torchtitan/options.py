@@ -179,7 +179,11 @@ def _model_entry(options: OptionList) -> Entry:
 
     def read(settings: Settings, facts: Facts) -> Facts:
         known = {model.name: model for model in options.models}
-        model = known.get(str(settings.get("model_spec")))
+        named = settings.get("model_spec")
+        model = known.get(str(named))
+        if model is None and named:
+            note = f"model {named} is not registered by this release: the one of --model is taken"
+            return {"notes": [*facts.get("notes", []), note]}
         return {} if model is None else {"model.layers": model.layers, "registered": model.name}
 
     return Entry(("model",), ("model_spec",), write, read)

@@ -1,0 +1,55 @@
+"""Forks of Megatron-LM: names with underscores, options of Megatron-LLM, and unknown options by whole words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import Imported, import_config
+
+SIZES = "--num_layers 4 --hidden_size 512 --num_attention_heads 8 --seq_length 2048 --max_position_embeddings 2048"
+LLM = f"""torchrun --nproc_per_node 8 --nnodes 1 finetune.py --model_name llama2 {SIZES} \\
+  --tensor_model_parallel_size 2 --micro_batch_size 1 --global_batch_size=16 --bf16 \\
+  --use_rms_norm --glu_activation swiglu --no_tie_embed_logits \\
+  --position_embedding_type rotary --rope_theta 1e6 --num_attention_heads_kv 4 --hidden_dropout 0.0 \\
+  --attention_dropout 0.0 --layernorm_epsilon 1e-6
+"""
+
+
+def imported(folder: Path, text: str) -> Imported:
+    path = folder / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    return import_config("megatron-args", [path], {"gpu": "h100-sxm-80gb"})
+
+
+def test_a_script_of_megatron_llm(tmp_path: Path) -> None:
+    found = imported(tmp_path, LLM)
+    assert (str(found.layout), found.gaps) == ("tp2-nosp-dp4-mbs1-z0-rnone", ())
+    model = found.request.model
+    assert isinstance(model, dict)
+    expected = {"layers": 4, "kv_heads": 4, "gated_mlp": True, "tied_embeddings": False, "rope_theta": 1e6,
+                "norm_bias": False, "ffn_bias": False, "qkv_bias": False, "norm_epsilon": 1e-6}  # fmt: skip
+    assert {name: model[name] for name in expected} == expected
+    biased = imported(tmp_path, LLM.replace("--bf16", "--bf16 --use_bias")).request.model
+    assert isinstance(biased, dict)
+    assert biased["ffn_bias"]
+
+
+GAPS = [
+    (LLM.replace(SIZES, "--seq_length 2048 --use_checkpoint_args"), "--use-checkpoint-args"),
+    (LLM.replace("--bf16", "--bf16 --rope_scaling_factor 4.0"), "--rope-scaling-factor"),
+    (LLM.replace("--bf16", "--bf16 --parallel_attn"), "--parallel_attn"),
+    (LLM.replace("--bf16", "--bf16 --balancer diffusion"), "--balancer"),
+    (LLM.replace("--bf16", "--bf16 --with-extra-blocks"), "--with-extra-blocks"),
+    (LLM.replace("--bf16", "--bf16 --environments 4"), "--environments"),
+]
+
+
+@pytest.mark.parametrize(("text", "option"), GAPS, ids=[option for _, option in GAPS])
+def test_what_the_fork_leaves_open(tmp_path: Path, text: str, option: str) -> None:
+    assert [gap.field for gap in imported(tmp_path, text).gaps] == [option]
+
+
+def test_learning_rates_of_parts_change_no_price(tmp_path: Path) -> None:
+    text = LLM.replace("--bf16", "--bf16 --embedding-lr-multiplier 2.0 --ademamix-alpha 8")
+    assert not imported(tmp_path, text).gaps
