@@ -5,6 +5,7 @@ Every rank reads the whole batch and keeps its sequences, so that the layout doe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -13,10 +14,15 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .shards import Shards, open_shard, open_text
+from .shuffling import shuffled
 
 
 class Source(Protocol):
     """Where batches come from."""
+
+    def digests(self) -> Mapping[str, str]:
+        """Name -> digest of each file of tokens; empty for synthetic tokens."""
 
     def batch(self, step: int) -> Tensor:
         """Tokens of step 0, 1, ...: [global batch, seq + ahead], int64.
@@ -31,28 +37,35 @@ class Synthetic:
     def __init__(self, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int) -> None:
         self.vocab, self.shape, self.seed = vocab, (global_batch, seq_len + ahead), seed
 
+    def digests(self) -> Mapping[str, str]:
+        return {}
+
     def batch(self, step: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         return (torch.rand(self.shape, generator=generator, dtype=torch.float64).pow(3) * self.vocab).long()
 
 
 class Stored:
-    """A long row of tokens, read batch after batch and again from the start."""
+    """Sequences of a long row of tokens. The order of an epoch is that of the row, or a permutation by seed and epoch.
+    """
 
     def __init__(
-        self, tokens: np.ndarray[tuple[int], np.dtype[np.integer]], vocab: int, seq_len: int, batch: int, ahead: int
+        self, shards: Shards, vocab: int, seq_len: int, batch: int, ahead: int, shuffle_seed: int | None
     ) -> None:
-        self.tokens, self.vocab, self.seq_len, self.size, self.ahead = tokens, vocab, seq_len, batch, ahead
-        self.num_sequences = (len(tokens) - ahead) // seq_len
+        """shuffle_seed: None for the order of the row."""
+        self.shards, self.vocab, self.seq_len, self.size, self.ahead = shards, vocab, seq_len, batch, ahead
+        self.shuffle_seed = shuffle_seed
+        self.num_sequences = (len(shards) - ahead) // seq_len
         if self.num_sequences < 1:
-            raise InputError(f"{len(tokens)} tokens are less than one sequence of {seq_len} and its last target",
+            raise InputError(f"{len(shards)} tokens are less than one sequence of {seq_len} and its last target",
                              hint="give more data, or plan for shorter sequences")  # fmt: skip
 
+    def digests(self) -> Mapping[str, str]:
+        return self.shards.digests()
+
     def batch(self, step: int) -> Tensor:
-        rows = []
-        for index in range(step * self.size, (step + 1) * self.size):
-            first = index % self.num_sequences * self.seq_len
-            rows.append(np.asarray(self.tokens[first : first + self.seq_len + self.ahead], dtype=np.int64))
+        indices = range(step * self.size, (step + 1) * self.size)
+        rows = [self.shards.read(self._place(index) * self.seq_len, self.seq_len + self.ahead) for index in indices]
         tokens = torch.from_numpy(np.stack(rows))
         least, most = int(tokens.min()), int(tokens.max())
         if least < 0 or most >= self.vocab:
@@ -61,8 +74,17 @@ class Stored:
                              hint="use the model's own tokenizer")  # fmt: skip
         return tokens
 
+    def _place(self, index: int) -> int:
+        """The sequence of the data that is number `index` of the training."""
+        epoch, place = divmod(index, self.num_sequences)
+        if self.shuffle_seed is None:
+            return place
+        return shuffled(place, self.num_sequences, f"{self.shuffle_seed}/{epoch}".encode())
 
-def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1) -> Source:
+
+def open_source(
+    name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1, *, shuffle: bool = False
+) -> Source:
     """Opens `synthetic`, a folder or file of shards, or any other file as bytes.
 
     Shards are .npy, or .bin with uint16 (uint32 for vocabularies above 65,536). ahead: distance of the last target from
@@ -70,31 +92,20 @@ def open_source(name: str, vocab: int, seq_len: int, global_batch: int, seed: in
     """
     if name == "synthetic":
         return Synthetic(vocab, seq_len, global_batch, seed, ahead)
-    path = Path(name)
+    path, shuffle_seed = Path(name), seed if shuffle else None
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".bin", ".npy"))
         if not files:
             raise InputError(f"{path}: no token shards (.bin, .npy) in it", hint="`--data synthetic` needs no files")
-        return Stored(np.concatenate([_shard(file, vocab) for file in files]), vocab, seq_len, global_batch, ahead)
-    if not path.is_file():
+    elif path.is_file():
+        files = [path]
+    else:
         raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
-    if path.suffix in (".bin", ".npy"):
-        return Stored(_shard(path, vocab), vocab, seq_len, global_batch, ahead)
-    return Stored(np.fromfile(path, dtype=np.uint8), vocab, seq_len, global_batch, ahead)
+    is_text = path.is_file() and path.suffix not in (".bin", ".npy")
+    arrays = [open_text(path)] if is_text else [open_shard(file, vocab) for file in files]
+    return Stored(Shards(files, arrays), vocab, seq_len, global_batch, ahead, shuffle_seed)
 
 
-def _shard(path: Path, vocab: int) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
-    """Opens one shard. Raises InputError for a file without tokens."""
-    width = np.uint16 if vocab <= 1 << 16 else np.uint32
-    hint = "save tokens with numpy.save, one row of integers"
-    if path.suffix == ".bin":
-        hint = f"write tokens as {width.__name__}, with numpy's tofile: the model has {vocab:,} of them"
-    try:
-        if path.suffix == ".bin":
-            return np.memmap(path, dtype=width, mode="r")
-        tokens = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {error}", hint=hint) from None
-    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
-        raise InputError(f"{path}: not one row of integers", hint=hint)
-    return np.asarray(tokens)
+def counted_targets(tokens: Tensor, seq_len: int, end_token: int) -> int:
+    """Number of targets in [sequences, seq + 1] that continue the document of their input."""
+    return max(int((tokens[:, :seq_len] != end_token).sum()), 1)

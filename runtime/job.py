@@ -67,6 +67,8 @@ class Job:
     init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
     init_digest: str | None = None  # digest of these weights
     data: str = "synthetic"  # an argument of `data.open_source`
+    shuffle: bool = False  # sequences of stored data come in a random order by seed and epoch
+    end_token: int | None = None  # token at the end of each document; its target has no loss. None: all targets have
     balances_experts: bool = False  # round-robin tokens, about as even as a trained router
 
     @property

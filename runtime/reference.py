@@ -159,20 +159,28 @@ def train(job: Job) -> list[Step]:
     For bf16 weights the optimizer has fp32 copies, and gradients are summed in fp32.
     """
     model = whole_model(job)
+    if model.head is not None:
+        model.head.ignores = job.end_token is not None
     balancing = _balancing_losses(model, job)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     wide = torch.float64 if job.dtype == "fp64" else torch.float32
     masters = [parameter.detach().to(wide, copy=True) for parameter in parameters]
     optimizer = _optimizer(job, masters)
     further = 1 + job.model.mtp_layers
-    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further)
+    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further,
+                         shuffle=job.shuffle)  # fmt: skip
     steps = []
     for step in range(job.steps):
         tokens, total = source.batch(step), 0.0
+        number = job.tokens_per_step
+        if job.end_token is not None:
+            number = sum(token != job.end_token for row in tokens[:, : job.seq_len].tolist() for token in row)
         sums = [torch.zeros_like(master) for master in masters]
         for rows in torch.split(tokens, _rows(job)):
             shifted = [rows[:, first : first + job.seq_len] for first in range(1 + further)]
-            loss = model(*shifted) / job.tokens_per_step
+            if job.end_token is not None:
+                shifted[1] = torch.where(shifted[0] == job.end_token, -1, shifted[1])
+            loss = model(*shifted) / number
             uneven = sum(block.of_micro_batch(len(rows)) for block in balancing) / job.tokens_per_step
             (loss + uneven).backward()
             total += float(loss.detach())

@@ -36,6 +36,8 @@ class Settings:
     steps: int = 10  # of the whole run
     init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
     data: str = "synthetic"  # an argument of `data.open_source`
+    shuffle: bool = False  # read sequences in a random order
+    end_token: int | None = None  # token at the end of each document; None: documents are not told apart
     seed: int = 0  # of weights and synthetic data
     learning_rate: float = 3e-4  # constant
     clip: float = 1.0  # largest norm of the gradient; 0: no clipping
@@ -88,8 +90,8 @@ class Settings:
         Paths may differ between nodes. Plan and order are compared by content. Data and checkpoints are too large to
         read, so only their presence is compared.
         """
-        names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "scale_down", "keep_axes",
-                 "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_every",
+        names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "shuffle", "end_token", "scale_down",
+                 "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_every",
                  "checkpoint_async", "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
         values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
@@ -105,12 +107,12 @@ def _digest(path: str) -> str:
 
 
 _FLAGS = {"learning_rate": "lr", "keep_axes": "keep"}  # fields with another name in `launch`
-_VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "seed": int, "learning_rate": float,
-           "clip": float, "lora_alpha": float, "device": str,
+_VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_token": int, "seed": int,
+           "learning_rate": float, "clip": float, "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
-_SWITCHES = ("scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_async",
-             "resume", "events")  # fmt: skip
+_SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts",
+             "checkpoint_async", "resume", "events")  # fmt: skip
 
 
 def planned_job(settings: Settings) -> Job:
@@ -138,8 +140,10 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
                          hint="plan with `--lora RANK`, or leave it out")  # fmt: skip
     if settings.balance_experts:
         check_balancing(job, settings)
+    check_data(job, settings)
     job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, init_from=settings.init_from, data=settings.data,
+                  shuffle=settings.shuffle, end_token=settings.end_token,
                   lora_alpha=settings.lora_alpha, balances_experts=settings.balance_experts)  # fmt: skip
     if not settings.check_parity:
         return job, notes
@@ -157,6 +161,20 @@ def check_numbers(settings: Settings) -> None:
             raise InputError(f"{name} {value:g}: must be {bounds}", hint=hint)
         if value is not None and math.isinf(value):
             raise InputError(f"{name} {value:g}: must be finite", hint=hint)
+
+
+def check_data(job: Job, settings: Settings) -> None:
+    """Raises InputError for flags of the data that it or the model has no use for."""
+    end = settings.end_token
+    if settings.data == "synthetic" and (settings.shuffle or end is not None):
+        flag = "--shuffle" if settings.shuffle else "--end-token"
+        raise InputError(f"{flag}: synthetic tokens are random and have no documents", hint="add `--data DIR`")
+    if end is not None and not 0 <= end < job.model.vocab:
+        raise InputError(f"--end-token {end}: the model has the tokens 0 to {job.model.vocab - 1}",
+                         hint="give the end-of-document token of its tokenizer")  # fmt: skip
+    if end is not None and job.model.mtp_layers:
+        raise InputError(f"--end-token {end}: not with prediction of more than one token",
+                         hint="plan with `--set workload.mtp_layers=0`, or leave it out")  # fmt: skip
 
 
 def for_parity(job: Job, *, as_trained: bool, planned_dtype: bool = False) -> Job:

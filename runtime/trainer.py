@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import Source, open_source
+from .data import Source, counted_targets, open_source
 from .job import Job
 from .model.block import ParamShard, named_splits
 from .model.decoder import DecoderChunk
@@ -22,6 +22,7 @@ from .parallel.resharding import Resharding
 from .parallel.schedules import actions
 from .parallel.sharding import Gatherer, Groups, Unit, Weights, gradient_norm
 from .parallel.strategies import EMBEDDING, HEAD
+from .parallel.tensor_parallel import IGNORED
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 MOMENTUM = 0.9
@@ -48,7 +49,8 @@ class Trainer:
         self.job, self.mesh, self.device, self.init_param = job, mesh, device, init_param
         model = job.model
         ahead = 1 + model.mtp_layers
-        self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead)
+        self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead,
+                                            shuffle=job.shuffle)  # fmt: skip
         fused = device.type == "cuda" if fused is None else fused
         self.parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=fused)
         self.chunks: list[DecoderChunk] = []
@@ -62,6 +64,8 @@ class Trainer:
             if first in ways:
                 arrivals[len(self.chunks)] = ways.pop(first)
             chunk.moves.update(ways)
+            if chunk.head is not None:
+                chunk.head.ignores = job.end_token is not None
             self.chunks.append(chunk)
         self.contents: list[tuple[Unit, Named]] = []
         self.frozen: list[Weights] = []
@@ -172,7 +176,9 @@ class Trainer:
         return norm
 
     def _micro_batches(self, index: int) -> Batch:
-        batch = self.source.batch(index)
+        batch, end = self.source.batch(index), self.job.end_token
+        if end is not None:
+            self.pipeline.tokens_per_step = counted_targets(batch, self.job.seq_len, end)
         if self.job.strategies is None:
             per_rank = self.job.global_batch // self.job.layout.dp
             mine = batch[self.mesh.coords.dp * per_rank : (self.mesh.coords.dp + 1) * per_rank]
@@ -191,7 +197,7 @@ class Trainer:
         cp = self.parts.context(part).cp
         positions = None if cp is None else cp.positions(self.job.seq_len).to(self.device)
         return _MicroBatches(tokens.to(self.device), self.job.strategy(part).micro_batch, positions,
-                             1 + self.job.model.mtp_layers)  # fmt: skip
+                             1 + self.job.model.mtp_layers, self.job.end_token)  # fmt: skip
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors on the device between steps."""
@@ -217,8 +223,15 @@ class _MicroBatches:
     size: int
     positions: Tensor | None = None
     num_targets: int = 1
+    end_token: int | None = None
 
     def __call__(self, index: int) -> tuple[Tensor, ...]:
+        tokens, *targets = self._shifted(index)
+        if self.end_token is not None:
+            targets = [target.masked_fill(tokens == self.end_token, IGNORED) for target in targets]
+        return tokens, *targets
+
+    def _shifted(self, index: int) -> tuple[Tensor, ...]:
         rows = self.tokens[index * self.size : (index + 1) * self.size]
         shifts, length = range(1 + self.num_targets), rows.shape[1] - self.num_targets
         if self.positions is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import launch_flags, options
+from .. import launch_flags, options, training_flags
 from ..console import FORMAT_VERSION, Terminal, to_json
 from ..files import check_writable, write_file
 from ..pretrained import check_pretrained
@@ -38,6 +38,8 @@ def command(
     data: Annotated[
         str, _number("--data", metavar="synthetic|FILE|DIR", text="Text file or token shards to train on [synthetic].")
     ] = "synthetic",
+    shuffle: training_flags.Shuffle = False,
+    end_token: training_flags.EndToken = None,
     seed: Annotated[int, _number("--seed", metavar="N", text="Random seed for weights and synthetic tokens [0].")] = 0,
     learning_rate: Annotated[float, _number("--lr", metavar="RATE", text="Learning rate [3e-4].")] = 3e-4,
     clip: Annotated[float, _number("--clip", metavar="NORM", text="Gradient-norm limit; 0: no clipping [1].")] = 1.0,
@@ -138,7 +140,8 @@ def command(
                                           resume=resume, max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data),
-        init_from=str(init_from.resolve()) if init_from is not None else None, seed=seed,
+        init_from=str(init_from.resolve()) if init_from is not None else None, shuffle=shuffle, end_token=end_token,
+        seed=seed,
         learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
         scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, as_trained=as_trained,
         planned_dtype=planned_dtype, balance_experts=balance_experts,

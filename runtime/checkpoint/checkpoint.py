@@ -29,7 +29,7 @@ from ..parallel.comm import CommunicationError, backend_reason
 from ..parallel.sharding import Unit
 from ..status import Status
 from ..trainer import Named, Trainer
-from .manifest import NAME, PARTIAL, DamagedError, File, Manifest, check_run, folder_name, run_of, saved_in
+from .manifest import NAME, PARTIAL, DamagedError, File, Manifest, check_data, check_run, folder_name, run_of, saved_in
 from .slices import LoadPieces, Piece, SavePieces, boxes
 
 
@@ -135,7 +135,8 @@ class Checkpoints:
         if self.rank != 0:
             return
         job = self.trainer.job
-        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files, job.init_from).write(partial)
+        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files, self.trainer.source.digests(),
+                 job.init_from).write(partial)  # fmt: skip
         # The file names reach the disk before the folder gets its final name.
         _sync(partial)
         final = self.folder / folder_name(step)
@@ -162,6 +163,8 @@ class Checkpoints:
             if reason is None:
                 manifest = Manifest.read(folder)
                 check_run(manifest, self.trainer.job, folder)
+                digests = self._together(lambda: self.trainer.source.digests() if self.rank == 0 else {})[0]
+                check_data(manifest, self.trainer.job, digests, folder)
                 self._load(folder, manifest.step)
                 return Resumed(manifest.step, folder, manifest.layout_id, tuple(skipped))
             skipped.append(f"{folder.name} is damaged: {reason}")

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Manifest:
     data: str  # data of the saving run
     run: Mapping[str, Any]  # fields that must be equal on resume (`run_of`)
     files: Mapping[str, File]  # by name in the folder, all but the manifest
+    data_files: Mapping[str, str] = field(default_factory=dict)  # name -> digest of each file of tokens
     init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
 
     def write(self, folder: Path) -> None:
@@ -84,7 +85,7 @@ class Manifest:
             files = {name: File(int(entry["num_bytes"]), str(entry["sha256"])) for name, entry in sizes}
             model, layout_id, data = (str(document[name]) for name in ("model", "layout_id", "data"))
             return cls(int(document["step"]), model, layout_id, data, dict(document["run"]), files,
-                       document.get("init_from"))  # fmt: skip
+                       dict(document.get("data_files", {})), document.get("init_from"))  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{NAME}: {type(error).__name__}: {error}") from None
 
@@ -151,6 +152,10 @@ def run_of(job: Job) -> dict[str, Any]:
         "model": model_fields(job.model), "seq_len": job.seq_len, "global_batch": job.global_batch,
         "optimizer": job.optimizer, "dtype": job.dtype, "seed": job.seed,
     }  # fmt: skip
+    if job.shuffle:
+        run["shuffle"] = True
+    if job.end_token is not None:
+        run["end_token"] = job.end_token
     if job.adapters is not None:
         run["lora"] = {**vars(job.adapters), "targets": sorted(job.adapters.targets)}
         if job.init_digest is not None:  # frozen weights are in no checkpoint
@@ -175,6 +180,17 @@ def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     if fields == ["init_digest"]:
         hint = f"`--init-from {manifest.init_from or 'FOLDER'}`, the weights that the adapters were trained beside"
     raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(lines), hint=hint)
+
+
+def check_data(manifest: Manifest, job: Job, files: Mapping[str, str], folder: Path) -> None:
+    """Raises InputError if files of the same `--data` differ from those of the checkpoint. Other data is allowed."""
+    if manifest.data != job.data or not manifest.data_files:
+        return
+    changed = [f"{name}: {'removed' if now == 'none' else 'added' if before == 'none' else 'changed'}"
+               for name, (before, now) in differences(manifest.data_files, files).items()]  # fmt: skip
+    if changed:
+        raise InputError(f"{job.data} is not the data that {folder} was trained on:\n" + "\n".join(changed),
+                         hint="restore the files, or give new data under another name")  # fmt: skip
 
 
 def model_fields(model: ModelSpec) -> dict[str, Any]:

@@ -19,6 +19,7 @@ class Head(Block):
         self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.final_norm else None
         self.first, _ = context.part(spec.vocab)
         self.scale, self.softcap = spec.logit_scale, spec.logit_softcap
+        self.ignores = False  # whether some targets are IGNORED
         self._tied = (tied,)  # in a tuple, so that it is not a submodule here
         if tied is None:
             self.add("projection", [spec.vocab, spec.hidden], 0)
@@ -36,4 +37,5 @@ class Head(Block):
 
     def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
         """Sum of the losses of all tokens, in nats."""
-        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group, self.softcap)
+        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group, self.softcap,
+                                ignores=self.ignores)  # fmt: skip

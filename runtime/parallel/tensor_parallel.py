@@ -142,14 +142,16 @@ def embed(tokens: Tensor, weight: Tensor, first_row: int, group: Group) -> Tenso
     return to_sequence_parts(rows.masked_fill(elsewhere[..., None], 0.0), group)
 
 
+IGNORED = -1  # a target without a loss
 _CAPPED_ROWS = 128  # tokens per block of capped logits in the backward pass
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None
-    ) -> Tensor:
+        ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None,
+        counted: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         # A copy that is changed in place, so that only the logits and their softmax exist.
         values = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
         if softcap is not None:
@@ -165,20 +167,23 @@ class _CrossEntropy(torch.autograd.Function):
         softmax.div_(sums[0][..., None])
         # A capped logit is the logarithm of its probability plus the log-sum-exp of its row.
         total = None if softcap is None else highest + sums[0].log()
-        ctx.save_for_backward(softmax, local, elsewhere, total)
+        ctx.save_for_backward(softmax, local, elsewhere, total, counted)
         ctx.dtype, ctx.softcap = logits.dtype, softcap
-        return (sums[0].log() - sums[1]).sum()
+        losses = sums[0].log() - sums[1]
+        return losses.sum() if counted is None else losses.masked_fill(~counted, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        softmax, local, elsewhere, total = ctx.saved_tensors
+        softmax, local, elsewhere, total, counted = ctx.saved_tensors
         here = (~elsewhere).to(softmax.dtype)
         # This function owns the tensor and uses it once. Changing it in place avoids a third copy of the logits.
         for row in range(len(softmax)) if total is not None else ():
             _uncapped(softmax[row], local[row], here[row], total[row], ctx.softcap)
         if total is None:
             softmax.scatter_add_(-1, local[..., None], -here[..., None])
-        return softmax.mul_(grads[0]).to(ctx.dtype), None, None, None, None
+        if counted is not None:
+            softmax.mul_(counted[..., None])
+        return softmax.mul_(grads[0]).to(ctx.dtype), None, None, None, None, None
 
 
 def _uncapped(softmax: Tensor, local: Tensor, here: Tensor, total: Tensor, softcap: float) -> None:
@@ -191,11 +196,14 @@ def _uncapped(softmax: Tensor, local: Tensor, here: Tensor, total: Tensor, softc
 
 
 def cross_entropy(
-    logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None = None
+    logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None = None, *, ignores: bool = False
 ) -> Tensor:
     """Sum of the losses in nats; logits [b, s, vocab / tp] from vocabulary entry `first` on, targets [b, s].
 
-    softcap c: logits become c tanh(logit / c).
+    softcap c: logits become c tanh(logit / c). ignores: targets that are IGNORED have no loss.
     """
-    result: Tensor = _CrossEntropy.apply(logits, targets, first, group, softcap)  # type: ignore[no-untyped-call]
+    counted = targets != IGNORED if ignores else None
+    result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        logits, targets, first, group, softcap, counted
+    )
     return result

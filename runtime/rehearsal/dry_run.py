@@ -12,7 +12,7 @@ NCCL's buffers, workspaces inside kernels and fragmentation, which the planner c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -173,6 +173,9 @@ class _NoData:
     def __init__(self, job: Job) -> None:
         ranks = job.layout.dp if job.strategies is None else 1
         self.shape = job.global_batch // ranks, job.seq_len + 1 + job.model.mtp_layers
+
+    def digests(self) -> Mapping[str, str]:
+        return {}
 
     def batch(self, step: int) -> Tensor:
         return torch.zeros(self.shape, dtype=torch.int64)

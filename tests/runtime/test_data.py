@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from meshwright.runtime import reference
 from meshwright.runtime.data import open_source
+from meshwright.runtime.settings import Settings, check_data
+from meshwright.runtime.shuffling import shuffled
 
 from meshwright.errors import InputError
+
+from ..snapshots import environment
+from .fork import run
+from .jobs import deepseek, job
+from .model.families import logits_of
 
 
 def test_synthetic_batches_depend_on_seed_and_step() -> None:
@@ -75,3 +86,89 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "empty.bin").write_bytes(b"")
     with pytest.raises(InputError, match=r"empty\.bin: cannot mmap an empty file"):
         open_source(str(tmp_path / "empty.bin"), 256, 8, 1, seed=0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
+def test_a_shuffle_is_a_permutation_by_its_key(size: int) -> None:
+    found = [shuffled(index, size, b"0/0") for index in range(size)]
+    assert sorted(found) == list(range(size))
+    if size > 7:
+        assert found != list(range(size))
+        assert found != [shuffled(index, size, b"0/1") for index in range(size)]
+
+
+def test_shuffled_epochs_have_every_sequence_once_in_another_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    np.arange(81, dtype=np.uint16).tofile(path)
+    first = [open_source(str(path), 256, 8, 2, seed, shuffle=True) for seed in (0, 0, 1)]
+    epochs = [[row[0] for step in range(begin, begin + 5) for row in source.batch(step).tolist()]
+              for source in first for begin in (0, 5)]  # fmt: skip
+    assert all(sorted(epoch) == list(range(0, 80, 8)) for epoch in epochs)
+    assert epochs[:2] == epochs[2:4]  # another process, which may begin anywhere
+    assert epochs[0] != epochs[1]
+    assert epochs[0] != epochs[4]
+
+
+def test_large_shards_are_mapped(tmp_path: Path) -> None:
+    """Two files of 256 MiB; a batch reads a few kB of them."""
+    for name in ("a", "b"):
+        with (tmp_path / f"{name}.bin").open("wb") as file:
+            file.truncate(1 << 28)
+    code = "import resource, sys; from meshwright.runtime.data import open_source\n"
+    code += "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+    code += "source = open_source(sys.argv[1], 256, 1024, 8, 0, shuffle=True)\n"
+    code += "[source.batch(step) for step in range(20)]\n"
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 30_000  # KiB
+
+
+def test_a_shard_that_changes_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        np.arange(40, dtype=np.uint16).tofile(tmp_path / f"{name}.bin")
+    source = open_source(str(tmp_path), 256, 8, 2, seed=0)
+    before = dict(source.digests())
+    source.batch(0)
+    np.arange(1, 41, dtype=np.uint16).tofile(tmp_path / "b.bin")
+    source.batch(0)  # of the other one
+    with pytest.raises(InputError, match=r"b\.bin has changed since the run opened it"):
+        source.batch(3)
+    after = open_source(str(tmp_path), 256, 8, 2, seed=0).digests()
+    assert [name for name in before if before[name] != after[name]] == ["b.bin"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"shuffle": True}, "--shuffle: synthetic tokens are random"),
+        ({"end_token": 3}, "--end-token: synthetic tokens"),
+        ({"end_token": 61, "data": "x"}, "--end-token 61: the model has the tokens 0 to 60"),
+        ({"end_token": -1, "data": "x"}, "--end-token -1"),
+    ],
+)
+def test_flags_without_a_use_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_data(job("dp1-mbs1-z0-rnone"), Settings("plan.json", **settings))
+    with pytest.raises(InputError, match="not with prediction of more than one token"):
+        check_data(job("dp1-mbs1-z0-rnone", deepseek()), Settings("plan.json", data="x", end_token=3))
+
+
+def test_what_continues_another_document_has_no_loss(tmp_path: Path) -> None:
+    """Loss and gradients of a run with ends of documents, by hand from the logits of the whole model."""
+    tokens = np.array([5, 6, 0, 7, 8, 0, 0, 9, 1, 2, 3, 0, 4, 5, 6, 7, 8] * 2, dtype=np.uint16)
+    tokens.tofile(tmp_path / "a.bin")
+    how: dict[str, Any] = {"data": str(tmp_path), "end_token": 0, "global_batch": 2, "steps": 2}
+    wanted = job("dp1-mbs2-z0-rnone", **how)
+    alone = reference.train(wanted)
+    for layout in ("tp2-dp1-mbs2-z0-rnone", "dp2-mbs1-z3-rnone", "cp2r-dp1-mbs2-z1-rnone"):
+        for step, other in zip(run(job(layout, **how)), alone, strict=True):
+            assert step.loss == pytest.approx(other.loss, rel=1e-12)
+            assert step.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-10)
+    model = reference.whole_model(wanted)
+    rows = torch.from_numpy(np.stack([tokens[:17], tokens[16:33]]).astype(np.int64))
+    logits = logits_of(model, rows[:, :-1]).detach()
+    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), rows[:, 1:], reduction="none")
+    counted = rows[:, :-1] != 0
+    assert alone[0].loss == pytest.approx(float(losses[counted].mean()), rel=1e-12)
+    assert 0 < int(counted.sum()) < counted.numel()

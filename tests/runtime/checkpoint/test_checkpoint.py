@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from meshwright.cost_models.specs.model import ModelSpec
@@ -222,6 +223,25 @@ def test_another_run_is_refused_by_its_differences(two_saved: Path, changes: dic
     with pytest.raises(InputError) as caught:
         manifest.check_run(found, wanted, two_saved)
     assert all(each in caught.value.message for each in words), caught.value.message
+
+
+def test_data_that_has_changed_is_refused(tmp_path: Path) -> None:
+    data, folder = tmp_path / "data", tmp_path / "ckpt"
+    data.mkdir()
+    for name in ("a", "b", "c"):
+        np.arange(50, dtype=np.uint16).tofile(data / f"{name}.bin")
+    wanted = job("dp2-mbs1-z1-rnone", data=str(data), shuffle=True, **HOW)
+    _, whole = trained(wanted, tmp_path / "whole", 4, resume=False)
+    trained(wanted, folder, 2, resume=False)
+    _, steps = trained(wanted, folder, 4, resume=True)
+    assert steps == whole[2:]  # the order of the sequences goes on
+    assert "shuffle: True in the checkpoint, none now" in refusal(replace(wanted, shuffle=False), folder)
+    np.arange(1, 51, dtype=np.uint16).tofile(data / "b.bin")
+    (data / "c.bin").rename(data / "d.bin")
+    said = refusal(wanted, folder)
+    assert "is not the data that" in said
+    assert all(words in said for words in ("b.bin: changed", "c.bin: removed", "d.bin: added"))
+    assert "a.bin" not in said
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""Files of tokens as one long row. The files are memory-mapped: a rank holds what a batch reads. No torch here."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+
+Row = np.ndarray[tuple[int], np.dtype[np.integer]]
+_SAMPLES, _SAMPLE_BYTES = 64, 4096  # of a file, for its digest
+
+
+class Shards:
+    """Token arrays in the order of their files."""
+
+    def __init__(self, paths: Sequence[Path], arrays: Sequence[Row]) -> None:
+        self.paths, self.arrays = list(paths), list(arrays)
+        self._ends = list(accumulate(len(array) for array in arrays))
+        self._stats = [_stat(path) for path in paths]
+        self._digests: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def read(self, first: int, number: int) -> Row:
+        """Tokens first to first + number - 1, int64. Raises InputError for a file that has changed since it was opened.
+        """
+        parts = []
+        while number > 0:
+            index = bisect_right(self._ends, first)
+            self._check(index)
+            start = first - (self._ends[index - 1] if index else 0)
+            part = self.arrays[index][start : start + number]
+            parts.append(np.asarray(part, dtype=np.int64))
+            first, number = first + len(part), number - len(part)
+        return np.concatenate(parts)
+
+    def digests(self) -> Mapping[str, str]:
+        """Name -> size and SHA-256 of 64 samples of each file. Computed once."""
+        if not self._digests:
+            self._digests = {path.name: _digest(path) for path in self.paths}
+        return self._digests
+
+    def _check(self, index: int) -> None:
+        if _stat(self.paths[index]) != self._stats[index]:
+            raise InputError(f"{self.paths[index]} has changed since the run opened it",
+                             hint="restore it, and go on from the last checkpoint with `--resume`")  # fmt: skip
+
+
+def _stat(path: Path) -> tuple[int, ...]:
+    """Identity, size and time of the last change; zeros for a missing file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _digest(path: Path) -> str:
+    size, found = path.stat().st_size, hashlib.sha256()
+    with path.open("rb") as file:
+        for sample in range(_SAMPLES):
+            file.seek(max(size - _SAMPLE_BYTES, 0) * sample // (_SAMPLES - 1))
+            found.update(file.read(_SAMPLE_BYTES))
+    return f"{size} {found.hexdigest()[:16]}"
+
+
+def open_text(path: Path) -> Row:
+    """The bytes of a file as tokens."""
+    return np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
+
+
+def open_shard(path: Path, vocab: int) -> Row:
+    """Opens one shard. Raises InputError for a file without tokens."""
+    width = np.uint16 if vocab <= 1 << 16 else np.uint32
+    hint = "save tokens with numpy.save, one row of integers"
+    if path.suffix == ".bin":
+        hint = f"write tokens as {width.__name__}, with numpy's tofile: the model has {vocab:,} of them"
+    try:
+        if path.suffix == ".bin":
+            return np.memmap(path, dtype=width, mode="r")
+        tokens = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}", hint=hint) from None
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise InputError(f"{path}: not one row of integers", hint=hint)
+    return np.asarray(tokens)

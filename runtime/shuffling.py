@@ -1,0 +1,25 @@
+"""A permutation of any size without a table: epochs of a billion sequences cost no memory. No torch here."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+_ROUNDS = 4  # of a Feistel network: Luby and Rackoff, SIAM J. Comput. 17 (1988), 373
+
+
+def shuffled(index: int, size: int, key: bytes) -> int:
+    """The image of `index` under a permutation of 0 to size - 1 that depends on `key`.
+
+    A Feistel network permutes the next even power of two. Results outside the range are permuted again until they are
+    inside (cycle walking: Black and Rogaway, CT-RSA 2002), at most four times in the mean.
+    """
+    half = max((size - 1).bit_length() + 1, 2) // 2
+    mask = (1 << half) - 1
+    while True:
+        left, right = index >> half, index & mask
+        for number in range(_ROUNDS):
+            digest = blake2b(right.to_bytes(8, "little"), digest_size=8, key=key[:64], salt=bytes([number])).digest()
+            left, right = right, left ^ (int.from_bytes(digest, "little") & mask)
+        index = left << half | right
+        if index < size:
+            return index
