@@ -1,15 +1,43 @@
-"""Flags of `launch` for data and training, and the settings that they give."""
+"""Flags of `launch` for weights, data and training."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Shuffle = Annotated[
-    bool, typer.Option("--shuffle", help="Read sequences in a random order, by seed and epoch.", show_default=False)
+
+def _flag(*names: str, metavar: str | None = None, text: str) -> object:
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+InitFrom = Annotated[
+    Path | None, _flag("--init-from", metavar="DIR", text="Start from the weights of a Hugging Face folder.")
 ]
+Data = Annotated[
+    str, _flag("--data", metavar="synthetic|FILE|DIR", text="Text file or token shards to train on [synthetic].")
+]
+Shuffle = Annotated[bool, _flag("--shuffle", text="Read sequences in a random order, by seed and epoch.")]
 EndToken = Annotated[
-    int | None, typer.Option("--end-token", metavar="ID", help="End of a document; what follows it has no loss.",
-                             show_default=False)
-]  # fmt: skip
+    int | None, _flag("--end-token", metavar="ID", text="End of a document; what follows it has no loss.")
+]
+LearningRate = Annotated[float, _flag("--lr", metavar="RATE", text="Learning rate [3e-4].")]
+Schedule = Annotated[
+    str, _flag("--schedule", metavar="KIND", text="constant, cosine, linear or wsd decay of the rate [constant].")
+]
+Warmup = Annotated[int, _flag("--warmup", metavar="N", text="First steps, in which the rate rises [0].")]
+MinRate = Annotated[float, _flag("--min-lr", metavar="RATE", text="Rate at the end of the decay [0].")]
+DecaySteps = Annotated[
+    int | None, _flag("--decay-steps", metavar="N", text="Last steps, in which wsd decays [20 % of all].")
+]
+Clip = Annotated[float, _flag("--clip", metavar="NORM", text="Gradient-norm limit; 0: no clipping [1].")]
+LoraAlpha = Annotated[
+    float | None, _flag("--lora-alpha", metavar="ALPHA", text="LoRA alpha; adapters are scaled by alpha/rank [rank].")
+]
+BalanceExperts = Annotated[
+    bool, _flag("--balance-experts", text="Assign tokens to experts round-robin, to time untrained weights.")
+]
+Metrics = Annotated[
+    Path | None, _flag("--metrics", metavar="FILE", text="Write each step here, one JSON object per line.")
+]

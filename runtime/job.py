@@ -31,6 +31,7 @@ from ..planner.document.candidate import Candidate, Chunk
 from ..planner.document.plan import Plan
 from ..planner.document.specs import model_of, stack_of, workload_of
 from ..planner.targets.meshwright.rules import cannot_train, refusal
+from .learning_rate import RateSchedule
 from .model.adapters import Adapters
 from .parallel.strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
 
@@ -55,6 +56,7 @@ class Job:
     optimizer: str  # adamw or sgd
     dtype: Dtype  # of weights and activations
     predicted_step_s: float | None  # seconds; None where the plan priced something else
+    predicted_mfu: float | None = None  # model FLOP/s over the peak of the plan's GPUs, with that step time
     logical_of_rank: tuple[int, ...] | None = None  # by the rank of torchrun; None: the same
     strategies: Strategies | None = None  # None: all parts have the layout; else chunks do not state recomputation
     custom_order: Schedule | None = None  # order of the passes; None: the layout's schedule
@@ -62,7 +64,8 @@ class Job:
     lora_alpha: float | None = None  # adapters are scaled by alpha over rank; None: by 1
     steps: int = 10  # of the whole run, including those before a checkpoint
     seed: int = 0  # of weights and of synthetic data
-    learning_rate: float = 3e-4  # constant
+    learning_rate: float = 3e-4  # the largest
+    rates: RateSchedule | None = None  # learning rate by step; None: constant
     clip: float | None = 1.0  # largest norm of the gradient; None: no clipping
     init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
     init_digest: str | None = None  # digest of these weights
@@ -74,6 +77,16 @@ class Job:
     @property
     def world_size(self) -> int:
         return self.layout.num_gpus
+
+    def rate(self, index: int) -> float:
+        """Learning rate of step index, from 0."""
+        return self.learning_rate if self.rates is None else self.rates.at(index)
+
+    def mfu(self, step_s: float) -> float | None:
+        """Model FLOP/s of a step over the peak of the plan's GPUs; None where the plan priced something else."""
+        if self.predicted_mfu is None or self.predicted_step_s is None:
+            return None
+        return self.predicted_mfu * self.predicted_step_s / step_s
 
     @property
     def num_micro_batches(self) -> int:
@@ -192,8 +205,8 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=_chunks(candidate),
         stack=stack, seq_len=workload.seq_len, global_batch=workload.global_batch,
         optimizer=workload.optimizer, dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
-        predicted_step_s=candidate.step_s, logical_of_rank=candidate.placement.logical_of_rank, strategies=strategies,
-        lora=workload.lora,
+        predicted_step_s=candidate.step_s, predicted_mfu=candidate.mfu,
+        logical_of_rank=candidate.placement.logical_of_rank, strategies=strategies, lora=workload.lora,
     )  # fmt: skip
     job.check_states()
     return job

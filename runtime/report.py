@@ -108,5 +108,7 @@ def _resumed_line(event: Event) -> str:
 def _step_line(event: Event, job: Job) -> str:
     """Loss, gradient norm, speed, and the predicted time beside the measured one."""
     predicted = f" (predicted {job.predicted_step_s:.3g} s)" if job.predicted_step_s else ""
+    if "mfu" in event:
+        predicted += f"  MFU {event['mfu']:.1%} (predicted {job.predicted_mfu or 0:.1%})"
     return (f"step {event['step']}/{job.steps}  loss {event['loss']:.4f}  gradient norm {event['gradient_norm']:.3f}  "
             f"{event['tokens_per_s']:,.0f} tokens/s  {event['step_s']:.3g} s{predicted}")  # fmt: skip

@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..planner.document.reading import load_plan
 from .checkpoint.manifest import check_resumable
 from .job import Job, job_of
+from .learning_rate import RateSchedule
 from .parallel.schedules import custom_order
 from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
@@ -39,7 +40,11 @@ class Settings:
     shuffle: bool = False  # read sequences in a random order
     end_token: int | None = None  # token at the end of each document; None: documents are not told apart
     seed: int = 0  # of weights and synthetic data
-    learning_rate: float = 3e-4  # constant
+    learning_rate: float = 3e-4  # the largest
+    schedule: str = "constant"  # one of learning_rate.KINDS
+    warmup: int = 0  # steps
+    min_learning_rate: float = 0.0  # at the end of the decay
+    decay_steps: int | None = None  # of wsd; None: a fifth of all steps
     clip: float = 1.0  # largest norm of the gradient; 0: no clipping
     lora_alpha: float | None = None  # None: the rank
     device: str = "auto"  # auto, cpu or cuda
@@ -50,6 +55,7 @@ class Settings:
     as_trained: bool = False  # check parity with the plan's optimizer and clipping
     planned_dtype: bool = False  # check parity in the plan's dtype, not in float64
     report: str | None = None  # file; None: no report
+    metrics: str | None = None  # file of one JSON object per step; None: none is written
     checkpoint: str | None = None  # folder; None: no checkpoints
     checkpoint_every: int = 100  # steps between saves; the last step is always saved
     checkpoint_async: bool = False  # save in the background
@@ -90,7 +96,8 @@ class Settings:
         Paths may differ between nodes. Plan and order are compared by content. Data and checkpoints are too large to
         read, so only their presence is compared.
         """
-        names = ("choice", "steps", "seed", "learning_rate", "clip", "lora_alpha", "shuffle", "end_token", "scale_down",
+        names = ("choice", "steps", "seed", "learning_rate", "schedule", "warmup", "min_learning_rate",
+                 "decay_steps", "clip", "lora_alpha", "shuffle", "end_token", "scale_down",
                  "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_every",
                  "checkpoint_async", "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
@@ -106,9 +113,11 @@ def _digest(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
-_FLAGS = {"learning_rate": "lr", "keep_axes": "keep"}  # fields with another name in `launch`
+# Fields with another name in `launch`.
+_FLAGS = {"learning_rate": "lr", "min_learning_rate": "min-lr", "keep_axes": "keep"}
 _VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_token": int, "seed": int,
-           "learning_rate": float, "clip": float, "lora_alpha": float, "device": str,
+           "learning_rate": float, "schedule": str, "warmup": int, "min_learning_rate": float, "decay_steps": int,
+           "metrics": str, "clip": float, "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts",
@@ -141,7 +150,12 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     if settings.balance_experts:
         check_balancing(job, settings)
     check_data(job, settings)
-    job = replace(job, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
+    rates = RateSchedule(settings.learning_rate, settings.steps, settings.schedule, settings.warmup,
+                         settings.min_learning_rate, settings.decay_steps)  # fmt: skip
+    rates.check()
+    if settings.check_parity and (rates.kind != "constant" or rates.warmup):
+        raise InputError("--check-parity trains at a constant rate", hint="leave out `--schedule` and `--warmup`")
+    job = replace(job, rates=rates, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, init_from=settings.init_from, data=settings.data,
                   shuffle=settings.shuffle, end_token=settings.end_token,
                   lora_alpha=settings.lora_alpha, balances_experts=settings.balance_experts)  # fmt: skip
@@ -189,8 +203,8 @@ def for_parity(job: Job, *, as_trained: bool, planned_dtype: bool = False) -> Jo
         )
     if as_trained:
         rate = AS_TRAINED_RATE if job.optimizer == "adamw" else PARITY_RATE
-        return replace(job, dtype=job.dtype if planned_dtype else "fp64", learning_rate=rate)
-    return replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, clip=None)
+        return replace(job, dtype=job.dtype if planned_dtype else "fp64", learning_rate=rate, rates=None)
+    return replace(job, dtype="fp64", optimizer="sgd", learning_rate=PARITY_RATE, rates=None, clip=None)
 
 
 def kept_axes(text: str) -> dict[str, int]:

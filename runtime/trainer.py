@@ -149,6 +149,8 @@ class Trainer:
         """Trains on the batch of step `index` (0, 1, ...). stop: this rank was signalled to end; all ranks get this."""
         status = self.mesh["world"].status
         status.step = index
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.job.rate(index)
         loss = self.pipeline.run(self._micro_batches(index))
         norm = self.update()
         # Ranks must agree on the last step, because a rank that stopped alone would leave the others in a collective.

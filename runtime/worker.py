@@ -33,6 +33,7 @@ from .checkpoint.pretrained import Pretrained
 from .checkpoint.saver import Saver
 from .failures import TERMINATED, RunFailed
 from .job import Job
+from .metrics import append_metrics, begin_metrics
 from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import Mesh, build_mesh
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
@@ -88,6 +89,8 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     if job.init_from is not None:
         _tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = _resume(trainer, settings, recorder)
+    if settings.metrics is not None and dist.get_rank() == 0:
+        begin_metrics(Path(settings.metrics), done)
     training = _Training(trainer, settings, recorder, saver, terminated)
     peaks = training.run(done, before)
     status.set("ending")
@@ -220,8 +223,11 @@ class _Training:
         with following:
             step = self.trainer.step(index, stop=self.terminated.is_set())
         step_s = time.perf_counter() - started
+        job = self.trainer.job
+        mfu = job.mfu(step_s) if self.trainer.device.type == "cuda" else None  # of the GPUs of the plan
         self._tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm,
-                    "step_s": step_s, "tokens_per_s": self.trainer.job.tokens_per_step / step_s})  # fmt: skip
+                    "step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s, "learning_rate": job.rate(index),
+                    **({"mfu": mfu} if mfu is not None else {})})  # fmt: skip
         return step.stop
 
     def _save(self, step: int, *, due: bool) -> None:
@@ -255,6 +261,8 @@ def _tell(event: Event, settings: Settings, recorder: Recorder) -> None:
     if dist.get_rank() != 0:
         return
     recorder.add(event)
+    if settings.metrics is not None and event["event"] == "step":
+        append_metrics(Path(settings.metrics), event, recorder.job)
     if settings.events:
         sys.stdout.write(EVENT_PREFIX + json.dumps(event) + "\n")
     elif line := event_line(event, recorder.job):

@@ -32,29 +32,19 @@ def command(
     steps: Annotated[
         int | None, _number("--steps", metavar="N", text="Training steps [10; 4 with --check-parity].")
     ] = None,
-    init_from: Annotated[
-        Path | None, _number("--init-from", metavar="DIR", text="Start from the weights of a Hugging Face folder.")
-    ] = None,
-    data: Annotated[
-        str, _number("--data", metavar="synthetic|FILE|DIR", text="Text file or token shards to train on [synthetic].")
-    ] = "synthetic",
+    init_from: training_flags.InitFrom = None,
+    data: training_flags.Data = "synthetic",
     shuffle: training_flags.Shuffle = False,
     end_token: training_flags.EndToken = None,
     seed: Annotated[int, _number("--seed", metavar="N", text="Random seed for weights and synthetic tokens [0].")] = 0,
-    learning_rate: Annotated[float, _number("--lr", metavar="RATE", text="Learning rate [3e-4].")] = 3e-4,
-    clip: Annotated[float, _number("--clip", metavar="NORM", text="Gradient-norm limit; 0: no clipping [1].")] = 1.0,
-    lora_alpha: Annotated[
-        float | None,
-        _number("--lora-alpha", metavar="ALPHA", text="LoRA alpha; adapters are scaled by alpha/rank [rank]."),
-    ] = None,
-    balance_experts: Annotated[
-        bool,
-        typer.Option(
-            "--balance-experts",
-            help="Assign tokens to experts round-robin, to time untrained weights.",
-            show_default=False,
-        ),
-    ] = False,
+    learning_rate: training_flags.LearningRate = 3e-4,
+    schedule: training_flags.Schedule = "constant",
+    warmup: training_flags.Warmup = 0,
+    min_lr: training_flags.MinRate = 0.0,
+    decay_steps: training_flags.DecaySteps = None,
+    clip: training_flags.Clip = 1.0,
+    lora_alpha: training_flags.LoraAlpha = None,
+    balance_experts: training_flags.BalanceExperts = False,
     order: Annotated[
         str | None, _number("--order", metavar="NAME|FILE", text="Order of the passes: a name or a CSV file.")
     ] = None,
@@ -82,6 +72,7 @@ def command(
     report: Annotated[
         Path | None, _number("--report", metavar="FILE", text="Write a report of the run to this JSON file.")
     ] = None,
+    metrics: training_flags.Metrics = None,
     checkpoint: Annotated[
         Path | None, _number("--checkpoint", metavar="DIR", text="Folder for checkpoints; the last step is saved.")
     ] = None,
@@ -129,8 +120,9 @@ def command(
     from ...runtime.settings import Settings
 
     terminal: Terminal = context.obj
-    if report is not None:
-        check_writable(report, force=force)
+    for file in (report, None if resume else metrics):  # a resumed run appends to its metrics
+        if file is not None:
+            check_writable(file, force=force)
     # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
     steps = steps if steps is not None else (4 if check_parity else 10)
     launch_flags.check_flags(steps=steps, device=device, check_parity=check_parity, as_trained=as_trained,
@@ -141,7 +133,8 @@ def command(
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data),
         init_from=str(init_from.resolve()) if init_from is not None else None, shuffle=shuffle, end_token=end_token,
-        seed=seed,
+        seed=seed, schedule=schedule, warmup=warmup, min_learning_rate=min_lr, decay_steps=decay_steps,
+        metrics=str(metrics.resolve()) if metrics is not None else None,
         learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
         scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, as_trained=as_trained,
         planned_dtype=planned_dtype, balance_experts=balance_experts,

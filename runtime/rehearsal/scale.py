@@ -56,7 +56,7 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
     batch = layout.dp * layout.micro_batch * micro_batches
     small = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, recomputed), seq_len=seq_len,
-        global_batch=batch, predicted_step_s=None, logical_of_rank=_rank_map(job, layout),
+        global_batch=batch, predicted_step_s=None, predicted_mfu=None, logical_of_rank=_rank_map(job, layout),
     )  # fmt: skip
     return small, _notes(job, small)
 
@@ -76,7 +76,8 @@ def _with_strategies(job: Job, strategies: Strategies) -> tuple[Job, list[str]]:
     model = _model(job, sum(sizes), seq_len, most, replace(layout, tp=most, cp=1))
     rehearsal = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, [0] * pp), seq_len=seq_len,
-        global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, strategies=small_strategies,
+        global_batch=layout.dp * layout.micro_batch * (pp + 2), predicted_step_s=None, predicted_mfu=None,
+        strategies=small_strategies,
     )  # fmt: skip
     return rehearsal, [*_notes(job, rehearsal), str(small_strategies)]
 
