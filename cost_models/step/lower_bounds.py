@@ -16,7 +16,7 @@ from .pipeline_bounds import Pipelines, least_load_s, least_step_s
 from .pipeline_overhead import pipeline_s
 from .reserved_memory import fixed_bytes, fullest_stage
 from .stage_messages import hop_s
-from .stage_seconds import kind_seconds, stage_seconds
+from .stage_seconds import compute_s, kind_seconds, offloaded_s, stage_seconds
 from .step import once_terms_s
 from .stragglers import straggler_share
 from .vocabulary_seconds import exposed_vocabulary_s
@@ -32,6 +32,7 @@ def bound(
     least_shard: Ints | None = None,
     memory: bool = True,
     any_split: bool = False,
+    moves: bool = False,
 ) -> tuple[Array, Array]:
     """Step seconds and bytes that no choice of shard size (or, unless `states_known`, of ZeRO stage and offload) beats.
 
@@ -40,10 +41,11 @@ def bound(
     the ZeRO stage that sends least, and no offload. least_shard: [n] shard groups of this size or more. Time: what data
     parallelism sends once per step hides fully, the optimizer runs where it is faster. Every other term is exact, and
     the step never falls when a stage's cycle grows (`pipeline_overhead.pipeline_s`); so both are lower bounds.
+    moves: of unknown states only those that send activations to the host, where the rows do.
     any_split: of a ledger of mean stages, what no split of the layers beats (`pipeline_bounds.least_step_s`).
     """
     stage = stage_seconds(ledger, rates, shards_known=shards_known, states=states_known or scattered,
-                          least_shard=least_shard)  # fmt: skip
+                          least_shard=least_shard, moves=moves)  # fmt: skip
     # A bound uses the same forms as the price with traffic at its least: each form never falls when a cycle grows.
     slowest = np.argmax(stage.cycle, axis=0)
     cycle = stage.cycle[slowest, np.arange(len(slowest))]
@@ -60,6 +62,16 @@ def bound(
         return step_s, _mean_bytes(memory_of_rows, rates)
     device_bytes, _ = fullest_stage(memory_of_rows, rates, gathered=states_known)
     return step_s, device_bytes
+
+
+def least_cycles_s(ledger: Ledger, rates: Rates, *, states_known: bool, moves: bool = False) -> Array:
+    """[n] a cheap bound of step seconds, below `bound`: all micro-batches on the slowest device, without traffic other
+    than copies to the host."""
+    compute = np.array(compute_s(ledger, rates))
+    if states_known or moves:
+        one_ways = offloaded_s(ledger, rates, all_kinds=states_known)
+        compute = compute + np.maximum(one_ways - rates.stack.offload_overlap * compute, 0.0)
+    return np.asarray(ledger.m * compute.sum(axis=0).max(axis=0) * (1.0 + straggler_share(ledger)))
 
 
 def _mean_bytes(memory: DeviceMemory, rates: Rates) -> Array:

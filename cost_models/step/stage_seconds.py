@@ -34,11 +34,12 @@ class StageSeconds:
 
 
 def stage_seconds(
-    ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True, least_shard: Ints | None = None
-) -> StageSeconds:
+    ledger: Ledger, rates: Rates, *, shards_known: bool = True, states: bool = True, least_shard: Ints | None = None,
+    moves: bool = False,
+) -> StageSeconds:  # fmt: skip
     """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that moves
     them fastest, of those from `least_shard` [n] on. `states`: ZeRO stage and offload are the row's; else the stage
-    that costs least, no offload."""
+    that costs least, and nothing goes to the host but, where it `moves`, the activations of rows that offload them."""
     profiles, (forward, backward) = range(ledger.num_profiles), compute_s(ledger, rates)
     zero = ledger.layouts["zero"]
     # The product of a weight gradient writes to a buffer of its own unless it is fused with the addition; adding it to
@@ -57,7 +58,7 @@ def stage_seconds(
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = np.array([accumulated_bytes(ledger, j, scattered=False) for j in profiles])
         fsdp, used = np.minimum(fsdp, whole / rates.bandwidth("accumulation")[0] - accumulate), np.zeros_like(compute)
-    one_ways = offloaded_s(ledger, rates) if states else np.zeros_like(compute)
+    one_ways = offloaded_s(ledger, rates, all_kinds=states) if states or moves else np.zeros_like(compute)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
     if len(moved):
         # Copies run on a stream beside compute, over PCIe instead of the links of collectives.
@@ -85,12 +86,15 @@ def compute_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     return forward, backward
 
 
-def offloaded_s(ledger: Ledger, rates: Rates) -> Array:
-    """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward."""
+def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Array:
+    """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward. Without
+    `all_kinds` only of `offload: act`."""
     out = np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
     offloads = ledger.states.offloads_activations
     if offloads.any():
         out += np.where(offloads, np.array(Activations(ledger).saved) / rates.pcie_bw_bytes_per_s, 0.0)
+    if not all_kinds:
+        return out
     if (some := offloads_of(ledger)) is not None:
         out += np.array(some.sent) / rates.pcie_bw_bytes_per_s
     return out if ledger.store is None else out + store_seconds.pass_s(ledger.store, ledger, rates)

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cost_models.arrays import Ints, Mask, group_rows
+from ...cost_models.layouts import OFFLOADS
 from ..space.counting import LayoutCounts, recompute_category
 from ..space.tree import RECOMPUTE_FIELDS, Columns, allowed, cross, grow, paired, select
 
 Keep = Callable[[Columns, Columns], Mask]  # (nodes, options) -> [node, option]
+ACTIVATIONS_ON_HOST = OFFLOADS.index("act")  # a bit of the codes of OFFLOADS
 LEAVES = 3  # the level whose nodes are whole layouts
 _RULES_OF_LEVEL = ("schedule", "recompute", "joint", "state")  # keys of LayoutCounts.level_rules
 

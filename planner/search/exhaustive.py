@@ -11,24 +11,25 @@ more than on one. Every layout is counted once: ruled out, dominated, out of mem
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import Layout, Layouts
-from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.tables import Tables
 from ...cost_models.rates.rates import Rates
-from ...cost_models.step import lower_bounds, reserved_memory, step
+from ...cost_models.step import step
 from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching
 from .dominance import dominated_recomputes
-from .exchange_bounds import CutShares, ExchangeBounds
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
 from .mesh_bounds import MeshBounds
+from .node_bounds import NodeBounds
 from .outcome import SearchOutcome
 from .roots import Roots, Start
 from .tables_ahead import TablesAhead
@@ -41,7 +42,6 @@ ROWS = 1 << 15  # rows per batch, so that the working arrays stay in the cache
 _FIRST_MESHES, _MOST_MESHES = 256, 8192
 _FIRST_ROWS = (512, 1024, 2048)
 _MOST_ROWS = (2048, 8192, 16384)
-_LATE = 0.2  # weight of the last batch in the moving average of cut rows
 
 
 class Search:
@@ -55,6 +55,7 @@ class Search:
 
     warm_starts = True  # whether a large space is searched in its plain part first (warm_start.py)
     first_meshes, first_rows = _FIRST_MESHES, _FIRST_ROWS  # see there
+    two_objectives = False  # whether bytes count beside seconds
     any_split = False  # stages may have any layers; the mean stage then bounds their bytes
 
     def __init__(
@@ -75,9 +76,6 @@ class Search:
         self.top = TopK(top, family, window)
         self.count = Count()
         self.start, self.tally = start, tally
-        # [level, which] moving average of the share of rows cut by seconds and by bytes.
-        self.cut_share = np.zeros((LEAVES, 2))
-        self.exchange_cuts = CutShares()
         self.has_expanded = False  # a batch of meshes
         self.stopped: str | None = None
         self.open_bound = np.inf  # smallest bound of the nodes that a stopped search left
@@ -91,6 +89,11 @@ class Search:
     def _limit(self) -> ShouldStop | None:
         """`should_stop`, once a layout is known or the first batch of meshes has none."""
         return self.should_stop if self.top.rows or self.warm_rows or self.has_expanded else None
+
+    @cached_property
+    def _node_bounds(self) -> NodeBounds:
+        in_bytes = self.objective == "memory"
+        return NodeBounds(self.branching, self.rates, self.memory_bytes, in_bytes, in_bytes or self.two_objectives)
 
     def run(self) -> SearchOutcome:
         """Search the whole space. Ctrl-C keeps the best so far and sets `stopped`."""
@@ -198,42 +201,8 @@ class Search:
         self.count.out_of_memory += absent  # layouts without a child do not fit
 
     def _bounds(self, tables: Tables, rows: Columns, level: int) -> tuple[Array, Array]:
-        """[row] lower bounds on seconds and bytes of descendants.
-
-        Bytes depend mostly on recomputation, so they are compared from level 1 on. The bound that has cut more rows of
-        the level is computed first. For rows that it cuts the other is left out: bytes are then 0, seconds infinite.
-        """
-        relaxed = self.branching.relaxed(rows, level)
-        batch = self._ledger(tables, relaxed, rows["_key"])
-        if level == 0:
-            seconds, needed = lower_bounds.bound(batch, self.rates, states_known=False, memory=False)
-            seconds = self._raised(seconds, batch, level)
-            return seconds, reserved_memory.least_bytes(batch, self.rates) if self.objective == "memory" else needed
-        known = np.array([np.full(len(rows["tp"]), np.inf), np.zeros(len(rows["tp"]))])
-        limits, cut = (self.threshold, self.memory_bytes), self.cut_share[level]
-        remaining = np.arange(len(rows["tp"]))
-        for which in (0, 1) if cut[0] >= cut[1] and self.objective != "memory" else (1, 0):
-            if not len(remaining):
-                break
-            if 2 * len(remaining) > len(rows["tp"]):
-                remaining = np.arange(len(rows["tp"]))
-            else:
-                batch = self._ledger(tables, select(relaxed, remaining), rows["_key"][remaining])
-            if which == 0:
-                seconds, _ = lower_bounds.bound(batch, self.rates, states_known=level == 2, memory=False)
-                known[0, remaining] = self._raised(seconds, batch, level)
-            else:
-                memory = DeviceMemory(batch)
-                known[1, remaining] = reserved_memory.fullest_stage(memory, self.rates, gathered=level == 2)[0]
-            below = known[which, remaining] <= limits[which]
-            cut[which] += _LATE * (1 - below.mean() - cut[which])
-            remaining = remaining[below]
-        return known[0], known[1]
-
-    def _raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
-        limit_s = np.inf if self.objective == "memory" else self.threshold
-        exchanges = ExchangeBounds(self.branching, self.rates, self.memory_bytes, limit_s, self.exchange_cuts)
-        return exchanges.raised(seconds, batch, level)
+        """[row] lower bounds on seconds and bytes of descendants."""
+        return self._node_bounds.of(tables, rows, level, self.threshold)
 
     def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
         return build_ledger.build(self.problem, tables, Layouts(columns), key)

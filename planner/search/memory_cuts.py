@@ -15,7 +15,7 @@ from ...cost_models.quantities.tables import Tables
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import reserved_memory
 from ..space.tree import Columns, cross, select
-from .branching import Branching
+from .branching import ACTIVATIONS_ON_HOST, Branching
 from .top_k import TIE
 
 _STAY = 1 - TIE  # bytes are summed in another order here than in the bound of a single node
@@ -75,8 +75,9 @@ class MemoryCuts:
         """
         first, node = group_rows((nodes["_node"],))
         with_states = self._memory(cross(select(nodes, first), options))
-        moved = options["offload"] >> 1  # whether activations are (bits of OFFLOADS)
-        with_activations = self._memory(cross(nodes, {"zero": np.zeros(2, np.int64), "offload": np.array([0, 2])}))
+        moved = (options["offload"] & ACTIVATIONS_ON_HOST) // ACTIVATIONS_ON_HOST
+        places = {"zero": np.zeros(2, np.int64), "offload": np.array([0, ACTIVATIONS_ON_HOST])}
+        with_activations = self._memory(cross(nodes, places))
         most = np.zeros((len(node), len(moved)))
         for j in range(with_states.ledger.num_profiles):
             states = reserved_memory.reserved_states(with_states, self.rates, j).reshape(len(first), -1)

@@ -107,6 +107,7 @@ class FrontierSearch(Search):
     """Search of a whole space for its frontier. `rivals`: see Frontier; the other options are those of Search."""
 
     warm_starts = False
+    two_objectives = True
 
     def __init__(self, *arguments: Any, rivals: Sequence[tuple[float, float]] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -52,7 +52,7 @@ from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.cost_models.step import lower_bounds, reserved_memory, step
 from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, exposed_hop_s
-from meshwright.planner.search.branching import Branching
+from meshwright.planner.search.branching import ACTIVATIONS_ON_HOST, Branching
 from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import RULES, violations
@@ -313,8 +313,16 @@ def bounds(case: Case, columns: Columns, rates: Rates) -> list[tuple[str, NDArra
     seconds, needed = search._mesh_bounds(case.meshes)
     found = [("mesh", seconds[at], needed[at])]
     for level, label in enumerate(("schedule", "recompute", "states")):
-        relaxed = ledger_of(case, search.branching.relaxed({**columns, "_signature": signature}, level), rates)
+        choices = search.branching.relaxed({**columns, "_signature": signature}, level)
+        relaxed = ledger_of(case, choices, rates)
         found.append((label, *lower_bounds.bound(relaxed, rates, states_known=level == 2, memory=level > 0)))
+        found.append(("cycles", lower_bounds.least_cycles_s(relaxed, rates, states_known=level == 2), found[-1][2]))
+        if level == 1:
+            place = choices["offload"] & ~ACTIVATIONS_ON_HOST | columns["offload"] & ACTIVATIONS_ON_HOST
+            placed = ledger_of(case, {**choices, "offload": place}, rates)
+            found.append(("activations", *lower_bounds.bound(placed, rates, states_known=False, moves=True)))
+            least_s = lower_bounds.least_cycles_s(placed, rates, states_known=False, moves=True)
+            found.append(("cycles", least_s, found[-1][2]))
     return found
 
 
@@ -350,7 +358,7 @@ def test_bounds_hold_where_gathers_change_the_slowest_stage(text: str, cluster: 
     for level in (0, 1, 2):
         nodes = {**columns, "_signature": search.branching.counts.signature}
         relaxed = ledger_of(case, search.branching.relaxed(nodes, level))
-        seconds, _ = lower_bounds.bound(relaxed, case.rates, states_known=level == 2)
+        seconds, _ = lower_bounds.bound(relaxed, case.rates, states_known=level == 2, moves=level == 1)
         assert seconds[0] <= estimate.step_s[0] * (1 + SLACK)
 
 

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.step import lower_bounds
+from meshwright.planner.search.branching import Branching
 from meshwright.planner.search.dominance import dominated_recomputes
+from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.search.pareto import FrontierSearch, nine_digits
+from meshwright.planner.space.counting import LayoutCounts
+from meshwright.planner.space.tree import MESH_FIELDS, Count
 from meshwright.profiles.stack.rates import rates_for
 
 from .test_search_exact import drawn, random_request
@@ -69,6 +74,32 @@ def test_inadmissible_bound_is_seen(which: int, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(lower_bounds, "bound", too_high)
     assert any(mismatch(seed) for seed in SEEDS)
+
+
+def least_shares(kind: type[Search]) -> tuple[float, float]:
+    """Of all layouts of some requests, the least seconds and bytes over those that such a search bounds their
+    recomputation by."""
+    least = np.full(2, np.inf)
+    for case in filter(None, map(drawn, range(12))):
+        search = kind(case.space, case.rates, memory_bytes=np.inf)
+        meshes = case.space.meshes(Count())
+        search.branching = Branching(LayoutCounts(case.space, meshes))
+        at = {mesh: row for row, mesh in enumerate(zip(*(meshes[name].tolist() for name in MESH_FIELDS), strict=True))}
+        rows = [at[mesh] for mesh in zip(*(case.layouts[name].tolist() for name in MESH_FIELDS), strict=True)]
+        keys, index = index_keys(case.layouts)
+        nodes = {**case.layouts, "_key": index, "_signature": search.branching.counts.signature[rows]}
+        seconds, needed = search._bounds(build(case.space.problem, keys), nodes, 1)
+        shares = case.estimate.step_s / seconds, case.estimate.device_bytes / needed
+        least = np.minimum(least, [share.min() for share in shares])
+    return float(least[0]), float(least[1])
+
+
+def test_bytes_of_activations_that_stay_bound_no_others() -> None:
+    """A search of seconds asks for copies to the host only where nothing fits without; a frontier needs both."""
+    assert min(least_shares(FrontierSearch)) > 1 - 1e-9
+    seconds, num_bytes = least_shares(Search)
+    assert seconds > 1 - 1e-9
+    assert num_bytes < 0.99
 
 
 def test_rivals_elsewhere_beat_what_is_no_better() -> None:

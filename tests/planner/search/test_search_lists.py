@@ -11,6 +11,7 @@ from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
 from meshwright.planner.search import top_k
 from meshwright.planner.search.dominance import dominated_recomputes
+from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.search.run import search_of
 from meshwright.planner.search.top_k import FAMILY, TopK
 from meshwright.planner.space.tree import Columns
@@ -93,8 +94,9 @@ def test_a_window_that_is_not_searched_is_seen(monkeypatch: pytest.MonkeyPatch) 
 def test_a_threshold_too_low_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pruned 3 % below the best of its family, a better layout of some family is lost, and the check above says so."""
     honest = TopK.thresholds
+    monkeypatch.setattr(Search, "first_rows", (1, 1, 1))  # the list is full before most nodes are looked at
     monkeypatch.setattr(TopK, "thresholds", lambda self, *rows: 0.97 * honest(self, *rows))
-    assert any(mismatch(seed) for seed in range(4 * len(SEEDS)))
+    assert any(mismatch(seed) for seed in SEEDS)
 
 
 def test_no_space_is_too_large_for_families() -> None:
