@@ -10,7 +10,7 @@ from functools import cached_property
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.specs.model import ModelSpec, with_capacity
-from ...cost_models.specs.workload import Workload
+from ...cost_models.specs.workload import Lora, Workload
 from ...errors import FieldProblem, InputError
 from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.stack.load import load_stack
@@ -19,6 +19,7 @@ from ..document.reading import read_plan
 from ..document.specs import model_of, workload_of
 from ..space.rules import RULES, WELL_FORMED
 from ..switches.registry import with_switches
+from .adapters import LORA
 from .argv import Arguments
 from .base import Target, Trainer
 from .differences import differences, not_judged
@@ -262,7 +263,9 @@ def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
     seq_len = facts.get("workload.seq_len") or (workload_of(plan.resolved, "plan.json").seq_len if plan else 0)
     if model is None or not batch or not seq_len:
         return None
-    workload = Workload(seq_len=seq_len, global_batch=batch, precision=facts.get("precision", "bf16"))
+    adapters = facts.get(LORA)
+    lora = Lora(**{**adapters, "targets": tuple(adapters["targets"])}) if adapters else None
+    workload = Workload(seq_len=seq_len, global_batch=batch, precision=facts.get("precision", "bf16"), lora=lora)
     per_node = plan.resolved["cluster"]["groups"][0]["gpus_per_node"] if plan is not None else 8
     stack = with_switches(load_stack(folder.target.stack), request_part(facts, SWITCH.rstrip(".")))
     domain = domain_of(plan, layout.num_gpus, per_node) if plan is not None else 0

@@ -79,6 +79,19 @@ def positive(settings: Settings, *options: str) -> None:
             raise InputError(f"{name} `{settings[name]}` is not 1 or more", hint="leave it out, or give a number")
 
 
+def renamed(entry: Entry, names: Mapping[str, str]) -> Entry:
+    """The same entry with other option names. names: option -> its other name; options without one are left out."""
+
+    def write(setup: Setup) -> Settings:
+        return {names[name]: value for name, value in entry.write(setup).items() if name in names}
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        known = {name: settings[names[name]] for name in entry.options if names.get(name) in settings}
+        return entry.read(known, facts)
+
+    return Entry(entry.fields, tuple(names[name] for name in entry.options if name in names), write, read)
+
+
 def number(field: str, option: str, get: Callable[[Setup], int | float | None], default: Any = None) -> Entry:
     """A number under one option. It is left out at `default`, and its absence means `default`."""
 

@@ -8,6 +8,7 @@ from ...cost_models.problem import Problem
 from ...errors import InputError, UnknownNameError
 from . import any_target
 from .accelerate import target as accelerate
+from .axolotl import target as axolotl
 from .base import Target
 from .deepspeed import target as deepspeed
 from .llama_factory import target as llama_factory
@@ -20,7 +21,7 @@ from .trl import target as trl
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
     for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, trl, llama_factory,
-                   any_target)
+                   axolotl, any_target)
 }  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def test_as_the_default_it_gives_way_to_one_that_can(tmp_path: Path, capsys: pyt
     path = str(tmp_path / "plan.json")
     words = ["--model", "gpt-j-6b", "--cluster", "dgx-h100:2", "--seq-len", "2048"]
     assert main(["plan", *words, "-o", path]) == 0
-    hint = "deepspeed, accelerate, trl and llama-factory have all of it: plan with `--target deepspeed`"
+    hint = "deepspeed, accelerate, trl, llama-factory and axolotl have all of it: plan with `--target deepspeed`"
     told = capsys.readouterr().err
     assert "planned for deepspeed, since meshwright, the default target, cannot train it" in told
     assert main(["emit", path]) == 0

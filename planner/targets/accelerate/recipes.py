@@ -6,6 +6,7 @@ A recipe holds fields of TrainingArguments and of the framework. Both have the p
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ from .target import yaml_of
 RANKS_FILE = "ranks.yaml"
 # Option of accelerate's file that recomputes layers.
 CHECKPOINTING = "fsdp_config.fsdp_activation_checkpointing"
+# Options of files on accelerate that no plan writes -> their effect on layout and memory.
+HOSTS = {
+    r"fsdp_config\.(fsdp_)?offload_params": "keeps weights and states on the host",
+    rf"({re.escape(ARGUMENTS)})?(deepspeed|fsdp|fsdp_config)": "shards in another way",
+}
 
 
 def of_recipe(*names: str) -> tuple[str, ...]:
@@ -80,14 +86,19 @@ def eight_bits(setup: Setup, option: str) -> list[tuple[tuple[str, ...], str]]:
     return [(("zero",), f"FSDP2 shards no weights of 8 bits ({option}): nf4, or no sharding")]
 
 
-def launch_config(main_file: str, options: Table, parser: Path, modules: tuple[str, ...]) -> LaunchConfig:
-    """parser: the script that gives recipes to the framework; modules: those that it imports beside accelerate's."""
+def launch_config(
+    main_file: str, options: Table, parser: Path, modules: tuple[str, ...], changes: Mapping[str, str]
+) -> LaunchConfig:
+    """The launch config of a recipe. parser: the script that gives recipes to the framework; modules: the modules that
+    it imports beside those of accelerate; changes: option of a recipe, by regular expressions -> its effect."""
+    effects = {f"{re.escape(ARGUMENTS)}({pattern})": text for pattern, text in changes.items()}
 
     def case(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         return {"recipe": files[main_file], "ranks": files[RANKS_FILE], "world": setup.layout.num_gpus}
 
     return LaunchConfig(
         main_file=main_file, more_files=(RANKS_FILE,), read=_read, table=lambda release: options, conflicts=conflicts,
+        prices={**HOSTS, **effects},
         parser=FrameworkParser(script=parser, case=case, modules=("torch", "accelerate", *modules)),
     )  # fmt: skip
 

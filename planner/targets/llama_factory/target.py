@@ -16,6 +16,7 @@ from ..accelerate.rules import RULES
 from ..base import Target, Trainer
 from ..launchers.base import Job
 from ..option_lists import OptionList
+from ..readers import llama_factory as reader
 from ..setup import Setup
 from .options import TABLE
 
@@ -59,7 +60,8 @@ TARGET = Target(
     built_on="accelerate",
     trainer=Trainer(
         framework="LLaMA-Factory", job=job, cannot_build=cannot,
-        config=recipes.launch_config(MAIN_FILE, TABLE, Path(__file__).with_name("parser.py"), ("llamafactory",)),
+        config=recipes.launch_config(MAIN_FILE, TABLE, Path(__file__).with_name("parser.py"), ("llamafactory",),
+                                     reader.READER.reading.changes),
         cannot_run=lambda setup, options: recipes.eight_bits(setup, "quantization_bit"),
     ),
 )  # fmt: skip

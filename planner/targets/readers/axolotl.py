@@ -115,5 +115,5 @@ READER = Reader(
         modernise=family.modernise,
     ),
     beside=family.beside,
-    compared=family.compared,
+    compared=lambda facts: family.compared(facts, "axolotl", splits=True),
 )  # fmt: skip

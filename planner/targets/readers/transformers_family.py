@@ -265,10 +265,12 @@ def base_dtype(four: Any, eight: Any) -> str:
 PLAIN = states(pp=1, vpp=1, schedule="1f1b", ep=1, etp=1, sequence_parallel=False)
 
 
-def compared(facts: Facts, own: str = "") -> Compared:
+def compared(facts: Facts, own: str = "", *, splits: bool = False) -> Compared:
     """Layouts of `own`, the target that writes such recipes, where it can have them; of DeepSpeed where it alone has
-    the sharding, of TRL where adapters are trained, else of accelerate."""
-    if own and facts["tp"] * facts["cp"] == 1 and facts.get("zero") != 1 and facts["offload"] == "none":
+    the sharding, of TRL where adapters are trained, else of accelerate. splits: whether `own` has tensor parallelism.
+    """
+    whole = facts["cp"] == 1 and (splits or facts["tp"] == 1)
+    if own and whole and facts.get("zero") != 1 and facts["offload"] == "none":
         return Compared(own)
     if "workload.train_layers" in facts:  # which the others do not train
         alone = {"pp": 1, "ep": 1, "tp": facts["tp"], "cp": facts["cp"]}

@@ -12,6 +12,7 @@ from ..accelerate.rules import RULES
 from ..base import Target, Trainer
 from ..launchers.base import Job
 from ..option_lists import OptionList
+from ..readers import hf_trainer as reader
 from ..setup import Setup
 from .options import TABLE
 
@@ -44,7 +45,8 @@ TARGET = Target(
     built_on="accelerate",
     trainer=Trainer(
         framework="TRL", job=job, cannot_build=cannot,
-        config=recipes.launch_config(MAIN_FILE, TABLE, Path(__file__).with_name("parser.py"), ("trl", "peft")),
+        config=recipes.launch_config(MAIN_FILE, TABLE, Path(__file__).with_name("parser.py"), ("trl", "peft"),
+                                     reader.READER.reading.changes),
         cannot_run=lambda setup, options: recipes.eight_bits(setup, "load_in_8bit"),
     ),
 )  # fmt: skip

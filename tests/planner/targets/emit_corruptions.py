@@ -170,6 +170,8 @@ def _recipe(main: str, length: str, rank: str, of_adapters: tuple[str, ...], rec
         "adapters": (_edit(main, rf"({rank}: )(\d+)", _plus(1)), *(_edit(main, line, "") for line in of_adapters)),
         "lengths": (_edit(main, rf"({length}: )(\d+)", _plus(1)), _edit(main, r"^packing: true", "packing: false"),
                     _edit(main, f"^{option}: {value}", f"{option}: {other}")),
+        "elsewhere": (_edit(_R, r"^fsdp_config:\n", "fsdp_config:\n  fsdp_offload_params: true\n"),
+                      lambda files, rng: {**files, main: files[main] + "deepspeed: zero3.json\n"}),
     }  # fmt: skip
 
 
@@ -180,6 +182,31 @@ LLAMA_FACTORY = _recipe(
     (r'^finetuning_type: "lora"\n', r"q_proj,", r"^quantization_bit: 4\n", r"^double_quantization: true\n"),
     "disable_gradient_checkpointing: true",
 )  # fmt: skip
+
+_X = "axolotl.yaml"
+AXOLOTL: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (lambda files, rng: {**files, _X: files[_X] + "made_up: 3\n"},
+                    _edit(_X, r"^fsdp_config:\n", "fsdp_config:\n  made_up: 1\n")),
+    "misspelt key": (_edit(_X, "fsdp_version", "fsdp_verison"), _edit(_X, "lora_r:", "lora_rank:"),
+                     _edit(_X, "micro_batch_size", "microbatch_size"),
+                     _edit(_X, "reshard_after_forward", "reshard_after_foward")),
+    "wrong type": (_edit(_X, r"(dp_shard_size:) \d+", r"\1 many"), _edit(_X, r"(sequence_len:) \d+", r'\1 "long"'),
+                   _edit(_X, r"(lora_r:) \d+", r"\1 2.5"), _edit(_X, r"(micro_batch_size:) \d+", r"\1 [2]")),
+    "out of range": (_edit(_X, r"(dp_shard_size:) \d+", r"\1 0"), _edit(_X, r"(batch_size:) \d+", r"\g<1> 0"),
+                     _edit(_X, r"(tensor_parallel_size:) \d+", r"\1 -2")),
+    "product of degrees": (_LAUNCH_NODES, _edit(_X, r"(dp_shard_size: )(\d+)", _times(2)),
+                           _edit(_X, r"(tensor_parallel_size: )(\d+)", _times(5))),
+    "indivisible": (_edit(_X, r"(accumulation_steps: )(\d+)", _plus(1)), _edit(_X, r"(batch_size: )(\d+)", _plus(1))),
+    "mutually exclusive": (_edit(_X, r"^bf16: true\nfp16: false", "bf16: true\nfp16: true"),
+                           _edit(_X, r"^fp16: false", "fp16: true")),
+    "adapters": (_edit(_X, r"(lora_r: )(\d+)", _plus(1)), _edit(_X, r'^adapter: "\w+"\n', ""),
+                 _edit(_X, r'"q_proj", ', ""), _edit(_X, r"^load_in_4bit: true\n", "")),
+    "lengths": (_edit(_X, r"(sequence_len: )(\d+)", _plus(1)),
+                _edit(_X, r"^sample_packing: true", "sample_packing: false"),
+                _edit(_X, r"^gradient_checkpointing: false", "gradient_checkpointing: true")),
+    "elsewhere": (_edit(_X, r"^fsdp_config:\n", "fsdp_config:\n  offload_params: true\n"),
+                  lambda files, rng: {**files, _X: files[_X] + "deepspeed: zero3.json\n"}),
+}  # fmt: skip
 
 _P = "torchtitan_plan.py"
 TORCHTITAN: dict[str, tuple[Corruption, ...]] = {
@@ -256,7 +283,7 @@ BRIDGE: dict[str, tuple[Corruption, ...]] = {
     ),
 }  # fmt: skip
 CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN,
-             "megatron-bridge": BRIDGE, "trl": TRL, "llama-factory": LLAMA_FACTORY}  # fmt: skip
+             "megatron-bridge": BRIDGE, "trl": TRL, "llama-factory": LLAMA_FACTORY, "axolotl": AXOLOTL}  # fmt: skip
 
 
 def corrupted(target: str, folders: list[Files], count: int, seed: int = 0) -> list[tuple[str, Files]]:

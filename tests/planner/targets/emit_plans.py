@@ -16,6 +16,7 @@ from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.space.rules import WELL_FORMED, legality
 from meshwright.planner.switches.choices import goes
 from meshwright.planner.switches.registry import SWITCHES
+from meshwright.planner.targets.adapters import cannot_name
 from meshwright.planner.targets.launch_config import LaunchConfig
 from meshwright.planner.targets.registry import TARGETS
 
@@ -25,7 +26,7 @@ MODELS = (
 )  # fmt: skip
 _HYBRIDS = (("nemotron-h-56b", 8192, 192), ("nemotron-3-nano-30b-a3b", 8192, 384), ("qwen3-next-80b-a3b", 4096, 512))
 # Targets with adapters, and the adapters to draw from.
-_WITH_ADAPTERS = ("trl", "llama-factory")
+_WITH_ADAPTERS = ("trl", "llama-factory", "axolotl")
 _ADAPTERS = (None, "16:q,v", "8:q,k,v,o", "64:q,k,v:nf4")
 # torchtitan builds only what it has registered.
 OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480)),
@@ -116,7 +117,10 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
             optimizer = str(rng.choice(["adamw", "adamw-bf16", *few])) if target.startswith("megatron") else "adamw"
             asked = (model, seq_len, batch, cluster, precision, optimizer, target)
             lora = _ADAPTERS[int(rng.integers(len(_ADAPTERS)))] if target in _WITH_ADAPTERS else None
-            found = resolved(*asked, random_switches(resolved(*asked), target, rng), lora)
+            switches = random_switches(resolved(*asked), target, rng)
+            found = resolved(*asked, switches, lora)
+            if cannot_name(found.model, found.workload.lora):
+                found = resolved(*asked, switches)
             drawn = random_layouts(found, rng)
             ok = np.ones(len(drawn), dtype=bool)
             for rule in TARGETS[target].rules:

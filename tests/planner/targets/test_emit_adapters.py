@@ -111,3 +111,41 @@ def test_replicas_of_shards_are_refused_where_they_crash() -> None:
     plan = api.evaluate(None, "dp8-sh4-mbs1-z3-rnone", **{**ASKED, "target": "trl"})
     with pytest.raises(LayoutRefusedError, match="fail on replicas of shards: shard 4 of dp 8"):
         emit(plan, "llama-factory")
+
+
+def test_axolotl_takes_options_of_accelerate_under_its_own_names() -> None:
+    plan = api.evaluate(None, "dp8-sh4-mbs1-z2-rfull", lora="16:q,v:nf4", **{**ASKED, "target": "axolotl"})
+    files = emit(plan, "axolotl").files
+    for line in ('adapter: "qlora"', "load_in_4bit: true", "dp_replicate_size: 2", "dp_shard_size: 4",
+                 "fsdp_version: 2", "  reshard_after_forward: false", "gradient_checkpointing: true"):  # fmt: skip
+        assert f"{line}\n" in files["axolotl.yaml"]
+    assert check_files(files).problems == []
+    assert set(files) == {"axolotl.yaml", "launch.sh", "plan.json"}
+
+
+def test_axolotl_keeps_no_copies_in_fp32_without_fsdp() -> None:
+    asked = {**ASKED, "model": "llama-3.2-1b", "target": "axolotl"}
+    with pytest.raises(LayoutRefusedError, match="only FSDP2 keeps copies in fp32"):
+        emit(api.evaluate(None, "dp8-mbs1-z0-rnone", **asked), "axolotl")
+    assert "adapter" in emit(api.evaluate(None, "dp8-mbs1-z0-rnone", lora=8, **asked), "axolotl").files["axolotl.yaml"]
+
+
+@pytest.mark.parametrize(("layout", "name"), [
+    ("dp8-mbs1-z3-rnone", "adamw_torch_8bit"), ("dp8-mbs1-z0-rnone-fp32", "adamw_8bit"),
+])  # fmt: skip
+def test_axolotl_has_states_of_eight_bits_that_fsdp_shards(layout: str, name: str) -> None:
+    asked = {**ASKED, "model": "llama-3.2-1b", "target": "axolotl", "optimizer": "adamw-8bit",
+             "precision": "fp32" if "fp32" in layout else "bf16"}  # fmt: skip
+    files = emit(api.evaluate(None, layout, **asked), "axolotl").files
+    assert f'optimizer: "{name}"\n' in files["axolotl.yaml"]
+    assert check_files(files).problems == []
+
+
+@pytest.mark.parametrize("target", ["llama-factory", "axolotl"])
+def test_options_that_no_plan_writes_are_found_with_their_effect(target: str) -> None:
+    plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora=16, **{**ASKED, "target": target})
+    files, name = dict(emit(plan, target).files), {"llama-factory": "llama_factory.yaml"}.get(target, "axolotl.yaml")
+    line = {"llama-factory": "use_galore: true", "axolotl": "relora: true"}[target]
+    (problem,) = check_files({**files, name: files[name] + f"{line}\n"}).problems
+    assert problem.field.endswith(line.partition(":")[0])
+    assert "is not in what `emit` wrote: " in problem.message

@@ -24,7 +24,7 @@ PUBLIC = [name for name in model_names() if load_model(name)[0].family != "own"]
 DESCRIBING = [name for name, target in TARGETS.items() if target.config is not None
               and "model.hidden" in target.config.table(option_list(name)[0]).fields]  # fmt: skip
 # The model is that of a script, or of a registry.
-SCRIPTED = {"trl", "llama-factory", "deepspeed", "accelerate", "torchtitan"}
+SCRIPTED = {"trl", "llama-factory", "axolotl", "deepspeed", "accelerate", "torchtitan"}
 
 
 def test_the_targets_that_describe_a_model() -> None:

@@ -45,6 +45,7 @@ ONLY_DEFAULT = {
 }  # fmt: skip
 ONLY_DEFAULT["trl"] = {*ONLY_DEFAULT["accelerate"], "tp"}
 ONLY_DEFAULT["llama-factory"] = {*ONLY_DEFAULT["trl"], "cp", "cp_algorithm", "shard"}
+ONLY_DEFAULT["axolotl"] = {*ONLY_DEFAULT["accelerate"], "cp", "cp_algorithm"}
 # Targets that load a model whole.
 WHOLE = ("trl", "llama-factory")
 DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
