@@ -22,6 +22,9 @@ Shuffle = Annotated[bool, _flag("--shuffle", text="Read sequences in a random or
 EndToken = Annotated[
     int | None, _flag("--end-token", metavar="ID", text="End of a document; what follows it has no loss.")
 ]
+EvalData = Annotated[Path | None, _flag("--eval-data", metavar="FILE|DIR", text="Data to evaluate the loss on.")]
+EvalEvery = Annotated[int, _flag("--eval-every", metavar="N", text="Steps between evaluations [100].")]
+EvalBatches = Annotated[int, _flag("--eval-batches", metavar="N", text="Global batches of an evaluation [10].")]
 LearningRate = Annotated[float, _flag("--lr", metavar="RATE", text="Learning rate [3e-4].")]
 Schedule = Annotated[
     str, _flag("--schedule", metavar="KIND", text="constant, cosine, linear or wsd decay of the rate [constant].")

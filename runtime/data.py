@@ -74,6 +74,11 @@ class Stored:
                              hint="use the model's own tokenizer")  # fmt: skip
         return tokens
 
+    @property
+    def num_batches(self) -> int:
+        """Whole batches of an epoch."""
+        return self.num_sequences // self.size
+
     def _place(self, index: int) -> int:
         """The sequence of the data that is number `index` of the training."""
         epoch, place = divmod(index, self.num_sequences)
@@ -104,6 +109,18 @@ def open_source(
     is_text = path.is_file() and path.suffix not in (".bin", ".npy")
     arrays = [open_text(path)] if is_text else [open_shard(file, vocab) for file in files]
     return Stored(Shards(files, arrays), vocab, seq_len, global_batch, ahead, shuffle_seed)
+
+
+def open_evaluated(name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int) -> Stored:
+    """Opens stored data for an evaluation, in its own order. Raises InputError as `open_source`, and for data that has
+    fewer sequences than a batch."""
+    source = open_source(name, vocab, seq_len, global_batch, seed, ahead)
+    if not isinstance(source, Stored):
+        raise InputError("--eval-data synthetic: its tokens are those of the training", hint="give a file or a folder")
+    if source.num_batches < 1:
+        raise InputError(f"--eval-data {name}: {source.num_sequences} sequences, a global batch has {global_batch}",
+                         hint="give more data, or plan with a smaller `--global-batch`")  # fmt: skip
+    return source
 
 
 def counted_targets(tokens: Tensor, seq_len: int, end_token: int) -> int:

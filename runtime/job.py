@@ -31,6 +31,7 @@ from ..planner.document.candidate import Candidate, Chunk
 from ..planner.document.plan import Plan
 from ..planner.document.specs import model_of, stack_of, workload_of
 from ..planner.targets.meshwright.rules import cannot_train, refusal
+from .evaluation import Evaluation
 from .learning_rate import RateSchedule
 from .model.adapters import Adapters
 from .parallel.strategies import EMBEDDING, HEAD, Strategies, layer_name, strategies_of
@@ -72,6 +73,7 @@ class Job:
     data: str = "synthetic"  # an argument of `data.open_source`
     shuffle: bool = False  # sequences of stored data come in a random order by seed and epoch
     end_token: int | None = None  # token at the end of each document; its target has no loss. None: all targets have
+    evaluation: Evaluation | None = None  # on other data; None: none
     balances_experts: bool = False  # round-robin tokens, about as even as a trained router
 
     @property

@@ -1,10 +1,12 @@
-"""Metrics of a run as JSON lines: one object per step, for whatever plots or tracks them. No torch here."""
+"""Metrics of a run as JSON lines: one object per step and evaluation, for tools that plot them. No torch here."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 from .job import Job
@@ -29,10 +31,17 @@ def begin_metrics(path: Path, done: int) -> None:
 
 
 def append_metrics(path: Path, event: Event, job: Job) -> None:
-    """Appends a step: loss and norm, rate, seconds, tokens/s and MFU beside the prediction, Unix time."""
+    """Appends a step (loss and norm, rate, seconds, tokens/s and MFU beside the prediction) or an evaluation."""
+    if event["event"] == "evaluation":
+        _append(path, {"step": event["step"], "evaluation_loss": event["loss"]}, job)
+        return
     fields = ("step", "loss", "gradient_norm", "learning_rate", "step_s", "tokens_per_s", "mfu")
-    line = {"format_version": FORMAT_VERSION, **{name: event.get(name) for name in fields},
-            "predicted_step_s": job.predicted_step_s, "predicted_mfu": job.predicted_mfu, "tokens":
-            event["step"] * job.tokens_per_step, "time": time.time()}  # fmt: skip
+    _append(path, {**{name: event.get(name) for name in fields}, "predicted_step_s": job.predicted_step_s,
+                   "predicted_mfu": job.predicted_mfu}, job)  # fmt: skip
+
+
+def _append(path: Path, values: Mapping[str, Any], job: Job) -> None:
+    line = {"format_version": FORMAT_VERSION, **values, "tokens": values["step"] * job.tokens_per_step,
+            "time": time.time()}  # fmt: skip
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")

@@ -1,8 +1,8 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
-Events: `start` (environment), `initialised` (from a folder), `step`, `end` (peak memory), `resumed`, `checkpoint`,
-`not_saved`, `terminated` (on SIGTERM). A stopped run reports its steps until then. A run that went back to a
-checkpoint reports the steps that count.
+Events: `start` (environment), `initialised` (from a folder), `step`, `evaluation`, `end` (peak memory), `resumed`,
+`checkpoint`, `not_saved`, `terminated` (on SIGTERM). A stopped run reports its steps until then. A run that went back
+to a checkpoint reports the steps that count.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Recorder:
             "init_from": job.init_from,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
             "resumed": self.of("resumed"), "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"),
-            "steps": self.steps, **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
+            "steps": self.steps, "evaluations": self.of("evaluation"),
+            **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),
                             "platform": platform.platform(), **(starts[0] if starts else {})},
             **more,
@@ -70,6 +71,8 @@ def event_line(event: Event, job: Job) -> str:
     """The line for an event; empty for an event without a message."""
     if event["event"] == "step":
         return _step_line(event, job)
+    if event["event"] == "evaluation":
+        return f"evaluation after step {event['step']}: loss {event['loss']:.4f} on {event['batches']} batches"
     if event["event"] == "initialised":
         return _initialised_line(event, job)
     if event["event"] == "checkpoint":

@@ -13,6 +13,7 @@ from ..cost_models.specs.model import MixtureOfExperts
 from ..errors import InputError
 from ..planner.document.reading import load_plan
 from .checkpoint.manifest import check_resumable
+from .evaluation import BATCHES, EVERY, evaluation_of
 from .job import Job, job_of
 from .learning_rate import RateSchedule
 from .parallel.schedules import custom_order
@@ -38,6 +39,9 @@ class Settings:
     init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
     data: str = "synthetic"  # an argument of `data.open_source`
     shuffle: bool = False  # read sequences in a random order
+    eval_data: str | None = None  # an argument of `data.open_source`; None: no evaluation
+    eval_every: int = EVERY  # steps between evaluations; one always follows the last step
+    eval_batches: int = BATCHES  # global batches of an evaluation
     end_token: int | None = None  # token at the end of each document; None: documents are not told apart
     seed: int = 0  # of weights and synthetic data
     learning_rate: float = 3e-4  # the largest
@@ -97,12 +101,13 @@ class Settings:
         read, so only their presence is compared.
         """
         names = ("choice", "steps", "seed", "learning_rate", "schedule", "warmup", "min_learning_rate",
-                 "decay_steps", "clip", "lora_alpha", "shuffle", "end_token", "scale_down",
-                 "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts", "checkpoint_every",
-                 "checkpoint_async", "resume")  # fmt: skip
+                 "decay_steps", "clip", "lora_alpha", "shuffle", "end_token", "eval_every", "eval_batches",
+                 "scale_down", "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts",
+                 "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
         values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
         values["data"] = self.data if self.data == "synthetic" else "files"
+        values["eval_data"] = str(self.eval_data and "files")
         values["checkpoint"] = str(self.checkpoint and "a folder")
         values["init_from"] = str(self.init_from and "a folder")
         flags = {f"--{_FLAGS.get(name, name).replace('_', '-')}": value for name, value in values.items()}
@@ -116,6 +121,7 @@ def _digest(path: str) -> str:
 # Fields with another name in `launch`.
 _FLAGS = {"learning_rate": "lr", "min_learning_rate": "min-lr", "keep_axes": "keep"}
 _VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_token": int, "seed": int,
+           "eval_data": str, "eval_every": int, "eval_batches": int,
            "learning_rate": float, "schedule": str, "warmup": int, "min_learning_rate": float, "decay_steps": int,
            "metrics": str, "clip": float, "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
@@ -157,7 +163,9 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
         raise InputError("--check-parity trains at a constant rate", hint="leave out `--schedule` and `--warmup`")
     job = replace(job, rates=rates, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, init_from=settings.init_from, data=settings.data,
-                  shuffle=settings.shuffle, end_token=settings.end_token,
+                  shuffle=settings.shuffle,
+                  evaluation=evaluation_of(settings.eval_data, settings.eval_every, settings.eval_batches),
+                  end_token=settings.end_token,
                   lora_alpha=settings.lora_alpha, balances_experts=settings.balance_experts)  # fmt: skip
     if not settings.check_parity:
         return job, notes

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import Source, counted_targets, open_source
+from .data import Source, counted_targets, open_evaluated, open_source
 from .job import Job
 from .model.block import ParamShard, named_splits
 from .model.decoder import DecoderChunk
@@ -51,6 +51,8 @@ class Trainer:
         ahead = 1 + model.mtp_layers
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead,
                                             shuffle=job.shuffle)  # fmt: skip
+        self.evaluated = None if job.evaluation is None else open_evaluated(
+            job.evaluation.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead)  # fmt: skip
         fused = device.type == "cuda" if fused is None else fused
         self.parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=fused)
         self.chunks: list[DecoderChunk] = []
@@ -160,6 +162,16 @@ class Trainer:
         total, stops = self.mesh["world"].all_reduce(loss_and_stop).tolist()
         return Step(total / self.parts.mesh(HEAD)["tp"].size, norm, stops > 0)
 
+    def evaluate(self) -> tuple[float, int]:
+        """Mean loss per token, nats, on the data of the evaluation, and the number of its batches."""
+        source, asked = self.evaluated, self.job.evaluation
+        if source is None or asked is None:
+            raise RuntimeError("the job has no evaluation")
+        number = min(asked.batches, source.num_batches)
+        losses = [self.pipeline.evaluate(self._divided(source.batch(index))) for index in range(number)]
+        total = self.mesh["world"].all_reduce(torch.stack(losses).sum()[None])
+        return float(total) / self.parts.mesh(HEAD)["tp"].size / number, number
+
     def update(self) -> float:
         """Reduces and clips gradients after the last backward pass and updates weights. Returns the gradient norm."""
         status = self.mesh["world"].status
@@ -178,7 +190,11 @@ class Trainer:
         return norm
 
     def _micro_batches(self, index: int) -> Batch:
-        batch, end = self.source.batch(index), self.job.end_token
+        return self._divided(self.source.batch(index))
+
+    def _divided(self, batch: Tensor) -> Batch:
+        """This rank's micro-batches of a global batch [sequences, seq + ahead]."""
+        end = self.job.end_token
         if end is not None:
             self.pipeline.tokens_per_step = counted_targets(batch, self.job.seq_len, end)
         if self.job.strategies is None:

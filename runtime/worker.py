@@ -207,6 +207,8 @@ class _Training:
             following = tracked.following() if tracked is not None and index < done + TRACKED_STEPS else nullcontext()
             stop = self._step(index, following)
             last = stop or index + 1 == job.steps
+            if job.evaluation is not None and (last or (index + 1) % job.evaluation.every == 0):
+                self._evaluate(index + 1)
             self._save(index + 1, due=last or (index + 1) % self.settings.checkpoint_every == 0)
             if stop and index + 1 < job.steps:
                 self.stopped = True
@@ -229,6 +231,12 @@ class _Training:
                     "step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s, "learning_rate": job.rate(index),
                     **({"mfu": mfu} if mfu is not None else {})})  # fmt: skip
         return step.stop
+
+    def _evaluate(self, step: int) -> None:
+        started = time.perf_counter()
+        loss, batches = self.trainer.evaluate()
+        self._tell({"event": "evaluation", "step": step, "loss": loss, "batches": batches,
+                    "seconds": time.perf_counter() - started})  # fmt: skip
 
     def _save(self, step: int, *, due: bool) -> None:
         if self.saver is not None:
@@ -261,7 +269,7 @@ def _tell(event: Event, settings: Settings, recorder: Recorder) -> None:
     if dist.get_rank() != 0:
         return
     recorder.add(event)
-    if settings.metrics is not None and event["event"] == "step":
+    if settings.metrics is not None and event["event"] in ("step", "evaluation"):
         append_metrics(Path(settings.metrics), event, recorder.job)
     if settings.events:
         sys.stdout.write(EVENT_PREFIX + json.dumps(event) + "\n")

@@ -36,6 +36,9 @@ def command(
     data: training_flags.Data = "synthetic",
     shuffle: training_flags.Shuffle = False,
     end_token: training_flags.EndToken = None,
+    eval_data: training_flags.EvalData = None,
+    eval_every: training_flags.EvalEvery = 100,
+    eval_batches: training_flags.EvalBatches = 10,
     seed: Annotated[int, _number("--seed", metavar="N", text="Random seed for weights and synthetic tokens [0].")] = 0,
     learning_rate: training_flags.LearningRate = 3e-4,
     schedule: training_flags.Schedule = "constant",
@@ -132,9 +135,9 @@ def command(
                                           resume=resume, max_restarts=max_restarts)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data),
-        init_from=str(init_from.resolve()) if init_from is not None else None, shuffle=shuffle, end_token=end_token,
-        seed=seed, schedule=schedule, warmup=warmup, min_learning_rate=min_lr, decay_steps=decay_steps,
-        metrics=str(metrics.resolve()) if metrics is not None else None,
+        init_from=_resolved(init_from), shuffle=shuffle, end_token=end_token, eval_data=_resolved(eval_data),
+        eval_every=eval_every, eval_batches=eval_batches, seed=seed, schedule=schedule, warmup=warmup,
+        min_learning_rate=min_lr, decay_steps=decay_steps, metrics=_resolved(metrics),
         learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
         scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, as_trained=as_trained,
         planned_dtype=planned_dtype, balance_experts=balance_experts,
@@ -239,6 +242,11 @@ def _show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) ->
         show_line(screen.balancing_line(job))
     if job.model.dropouts:
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
+
+
+def _resolved(path: Path | None) -> str | None:
+    """An absolute path, since workers may start in another folder."""
+    return None if path is None else str(path.resolve())
 
 
 def _absolute(data: str) -> str:

@@ -113,21 +113,29 @@ class Pipeline:
 
     def run(self, batch: Batch) -> Tensor:
         """Runs all passes of a step. Returns this rank's part of the mean loss per token: 0 without the head."""
+        with split_backward.splitting(self.splits):
+            return self._run(self.actions, batch)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Runs the forward passes of a step, in the same order. Returns what `run` returns."""
+        return self._run([action for action in self.actions if action.kind == "F"], batch)
+
+    def _run(self, actions: Sequence[Action], batch: Batch) -> Tensor:
         context = self.chunks[0].context
         # In float64, because losses of many micro-batches and ranks are summed and a check compares them to 12 digits.
         total = torch.zeros((), dtype=torch.float64, device=context.device)
-        self._to_post = self._messages()
+        self._to_post = self._messages(actions)
         self._post_receives(AHEAD)
-        with split_backward.splitting(self.splits):
-            for action in self.actions:
-                what = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}"
-                self.mesh["world"].status.set(what)
-                if action.kind == "F":
-                    total += self._forward(action, batch)
-                elif action.kind == "W":
-                    split_backward.make(self._taken(self._late, action))
-                else:
-                    self._backward(action)
+        for action in actions:
+            what = f"{_NAMES[action.kind]} of micro-batch {action.micro_batch}, chunk {action.chunk}"
+            self.mesh["world"].status.set(what)
+            if action.kind == "F":
+                total += self._forward(action, batch)
+            elif action.kind == "W":
+                split_backward.make(self._taken(self._late, action))
+            else:
+                self._backward(action)
         # Wait only here: a stage that waited after each send would stop until its neighbour posts the receive. Messages
         # keep the stages in order, so no barrier is needed between steps. All sends must be complete, because the next
         # step uses the same tags.
@@ -158,12 +166,14 @@ class Pipeline:
         del tokens  # only the graph keeps the arrived tensor, if it needs it
         if chunk.head is not None:
             loss = out / self.tokens_per_step  # tokens of the whole batch, so that all reductions of gradients are sums
-            self._flights[action[1:]] = _Flight(gradient, loss)
+            if torch.is_grad_enabled():
+                self._flights[action[1:]] = _Flight(gradient, loss)
             mean: Tensor = loss.detach().double()
             return mean
-        slot: list[Tensor] = []
-        root: Tensor = _Anchor.apply(out, slot)  # type: ignore[no-untyped-call]
-        self._flights[action[1:]] = _Flight(gradient, root, slot)
+        if torch.is_grad_enabled():
+            slot: list[Tensor] = []
+            root: Tensor = _Anchor.apply(out, slot)  # type: ignore[no-untyped-call]
+            self._flights[action[1:]] = _Flight(gradient, root, slot)
         self._send(out.detach(), "forward", action)
         return 0.0
 
@@ -194,9 +204,9 @@ class Pipeline:
         direction, step = ("forward", -1) if action.kind == "F" else ("backward", 1)
         return _Message(direction, self.numbers[action.chunk] + step, action.micro_batch)
 
-    def _messages(self) -> Iterator[_Message]:
-        """The messages that this stage needs in a step, in the order of its passes."""
-        for action in self.actions:
+    def _messages(self, actions: Sequence[Action]) -> Iterator[_Message]:
+        """The messages that this stage needs for its passes, in their order."""
+        for action in actions:
             chunk = self.chunks[action.chunk]
             if action.kind == "W" or (chunk.embedding if action.kind == "F" else chunk.head) is not None:
                 continue
