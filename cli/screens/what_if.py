@@ -90,7 +90,7 @@ def _is_change(cell: str) -> bool:
 _TOTALS: tuple[tuple[str, Callable[[Priced], float | None], Callable[[float | None], str]], ...] = (
     ("memory GiB", lambda priced: priced.device_bytes, text.gib),
     ("tokens/s", lambda priced: priced.tokens_per_s, lambda value: text.fixed(value, 0)),
-    ("USD per trillion tokens", lambda priced: priced.usd_per_ttoken, lambda value: text.fixed(value, 0)),
+    ("USD per trillion tokens", lambda priced: priced.usd_per_ttoken, text.significant),
     ("GPU MWh per trillion tokens", lambda priced: priced.mwh_per_ttoken, text.significant),
 )
 
@@ -115,7 +115,7 @@ def _verdict(after: Priced | None, best: Priced | None) -> list[str]:
 
 def kilo_dollars(priced: Priced | None) -> str:
     """Thousand dollars per trillion tokens, as the columns `kUSD` have them."""
-    return "-" if priced is None or priced.usd_per_ttoken is None else text.fixed(priced.usd_per_ttoken / 1e3, 0)
+    return "-" if priced is None or priced.usd_per_ttoken is None else text.significant(priced.usd_per_ttoken / 1e3)
 
 
 def price_line(sources: Iterable[str]) -> list[str]:

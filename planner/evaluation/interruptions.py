@@ -60,7 +60,8 @@ def run_mtbf_s(resolved: Resolved, num_gpus: int, gpu_mtbf_s: float) -> float:
     rate = num_gpus / gpu_mtbf_s
     if resolved.request.spot is not None:
         every_s = units.parse(resolved.request.spot.interrupted_every, "s")
-        rate += max(num_gpus / resolved.cluster.gpus_per_node, 1.0) / every_s
+        cluster = resolved.cluster
+        rate += max(num_gpus * cluster.num_nodes / cluster.num_gpus, 1.0) / every_s  # nodes of mean size
     return 1 / rate
 
 

@@ -49,7 +49,7 @@ class Priced(BaseModel):
     terms: dict[str, float]  # exposed seconds by name; they sum to step_s
     device_bytes: float  # of the fullest GPU
     memory_bytes: float  # that a layout may use of each GPU
-    tokens_per_s: float
+    tokens_per_s: float  # of uninterrupted steps, also on spot nodes
     usd_per_ttoken: float | None  # dollars per trillion tokens; None: no price is known
     price_source: str  # of usd_per_ttoken; empty without one
     mwh_per_ttoken: float | None  # MWh of the GPUs, at their board power, per trillion tokens; None: it is not known

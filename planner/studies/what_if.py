@@ -89,7 +89,7 @@ def _noted(result: Result, candidate: Candidate, question: Question) -> Result:
     """`result` with notes where studies price otherwise than the plan did."""
     simulate = candidate.closed_form_s is not None
     now = Staged.of(question.plain, question.layout.layout, question.layout.partition, simulate=simulate)
-    notes = (*_closed_form(now), *_not_placed(now, candidate), *result.notes)
+    notes = (*_closed_form(now), *_not_placed(now, candidate), *_interrupted(question), *result.notes)
     return result.model_copy(update={"warnings": (*_stale(now, candidate), *result.warnings), "notes": notes})
 
 
@@ -135,3 +135,10 @@ def _closed_form(now: Staged) -> tuple[str, ...]:
         return ()
     gives = f"which gives {now.closed_s:.4g} s where the plan's simulation gives {now.step_s:.4g} s"
     return (f"Priced by the closed form, {gives}.",)
+
+
+def _interrupted(question: Question) -> tuple[str, ...]:
+    """A note on spot nodes, whose interruptions change costs and not the speed of a step."""
+    if question.base.request.spot is None:
+        return ()
+    return ("Dollars and energy include the interruptions of spot nodes; tokens/s are those of uninterrupted steps.",)

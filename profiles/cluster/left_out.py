@@ -10,7 +10,7 @@ from ...cost_models.specs.notice import Notice
 from ...errors import InputError
 from .build import build
 from .fabric import Fabric, Group
-from .links import linked
+from .links import DIFFER, linked
 
 _SHOWN = 4
 
@@ -28,18 +28,20 @@ def without_nodes(cluster: ClusterSpec, groups: Sequence[Group], fabric: Fabric,
     if not out:
         return replace(cluster, warnings=(*cluster.warnings, *notices))
     kept = [node for node in range(cluster.num_nodes) if node not in out]
+    whole = build(cluster.name, groups, fabric)
     small = build(cluster.name, _fewer(groups, out), _fewer_at_sites(fabric, out))
     small = replace(small, hosts=tuple(cluster.hosts[node] for node in kept) if cluster.hosts else ())
     if cluster.links is not None and len(kept) > 1:
         rows = [[cluster.links.bw_bytes_per_s[a][b] for b in kept] for a in kept]
         small = linked(small, rows, cluster.links.source, ())
-    elif cluster.levels != build(cluster.name, groups, fabric).levels and len(kept) > 1:  # equal links, by a matrix
+    elif cluster.levels != whole.levels and len(kept) > 1:  # equal links, by a matrix
         network = replace(cluster.levels[-1], size=small.levels[-1].size)
         small = replace(small, levels=(*small.levels[:-1], network))
     names = [cluster.hosts[node] if cluster.hosts else f"node {node}" for node in sorted(out)]
     verb = "is" if len(out) == 1 else "are"
     text = f"{len(out)} of {cluster.num_nodes} nodes {verb} left out: {_listed(names)}"
-    return replace(small, warnings=(*small.warnings, Notice("cluster", text), *notices))
+    of_links = [notice for notice in cluster.warnings if notice not in (*whole.warnings, *small.warnings, DIFFER)]
+    return replace(small, warnings=(*small.warnings, *of_links, Notice("cluster", text), *notices))
 
 
 def _indices(cluster: ClusterSpec, nodes: Sequence[str]) -> tuple[set[int], list[str]]:

@@ -21,6 +21,7 @@ from ..io.reader import read_text
 from .fabric import Fabric, Group, suspicious_ratio
 
 ASYMMETRIC = 10.0  # one direction this many times faster than the other is a wrong cable or a wrong measurement
+DIFFER = Notice("cluster", "links between nodes differ: `plan` places the nodes by them; `what-if` uses the slowest")
 _SHOWN = 3
 _PATH = ("links", "matrix")
 Rows = list[list[float]]
@@ -70,8 +71,7 @@ def linked(cluster: ClusterSpec, rows: Rows, source: str, warnings: tuple[str, .
     if min(pairs) == max(pairs):
         return cluster
     links = NodeLinks(bw_bytes_per_s=tuple(map(tuple, rows)), source=source)
-    text = "links between nodes differ: `plan` places the nodes by them; `what-if` takes the slowest for all"
-    return replace(cluster, links=links, warnings=(*cluster.warnings, Notice("cluster", text)))
+    return replace(cluster, links=links, warnings=(*cluster.warnings, DIFFER))
 
 
 def _hosts(facts: Facts, num_nodes: int) -> tuple[str, ...]:

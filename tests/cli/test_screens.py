@@ -17,7 +17,9 @@ from meshwright.cli.screens import listings as listings_screen
 from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens import plan as plan_screen
 from meshwright.cli.screens.header import space_line
+from meshwright.cli.screens.what_if import kilo_dollars
 from meshwright.planner.document.plan import Plan
+from meshwright.planner.studies.pricing import Priced
 
 from ..sample_plan import sample_document, sample_plan
 from ..snapshots import check
@@ -145,3 +147,10 @@ def test_json_is_canonical() -> None:
         '{\n  "a": [\n    3.33333333e-10,\n    {\n      "y": "é",\n      "z": null\n    }\n  ],\n'
         '  "b": 0.333333333,\n  "c": 1000000000000000\n}\n'
     )
+
+
+@pytest.mark.parametrize(("usd", "shown"), [(2_378_000.0, "2,378"), (12_340.0, "12.3"), (451.0, "0.451"), (None, "-")])
+def test_thousand_dollars_keep_three_digits(usd: float | None, shown: str) -> None:
+    priced = Priced(layout_id="dp8", num_gpus=8, step_s=1.0, terms={}, device_bytes=1.0, memory_bytes=2.0,
+                    tokens_per_s=1.0, usd_per_ttoken=usd, price_source="", mwh_per_ttoken=None)  # fmt: skip
+    assert kilo_dollars(priced) == shown

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.planner.document.plan import Plan
-from meshwright.planner.evaluation.interruptions import checkpoint_bytes, goodput
+from meshwright.planner.evaluation.interruptions import checkpoint_bytes, goodput, run_mtbf_s
 from meshwright.planner.explain.outlook import outlook
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
@@ -93,6 +93,15 @@ def test_days_and_dollars_on_spot_by_hand() -> None:
     assert seen.price_of == "price of dgx-h100"
 
 
+def test_every_node_of_a_mixed_cluster_is_interrupted() -> None:
+    """Two nodes of 8 GPUs and one of 4: three nodes, whatever their size."""
+    small = {"node": "dgx-h100", "count": 1, "name": "small", "gpus_per_node": 4}
+    described = {"groups": [{"node": "dgx-h100", "count": 2}, small]}
+    resolved = resolve(load_request(None, {**REQUEST, "cluster": described, "spot": "20h"}))
+    rate = 1 / run_mtbf_s(resolved, resolved.cluster.num_gpus, math.inf)
+    assert rate * 20 * 3600 == pytest.approx(3)
+
+
 def test_without_a_price_that_of_the_cluster_stands() -> None:
     plan = evaluated(spot="20h")
     assert outlook(plan, plan.best).price_of.startswith("assumed: the median")
@@ -109,6 +118,8 @@ def test_what_if_takes_the_same_days_and_dollars() -> None:
     result = mw.what_if(plan, set=["gpu.peak=x2"])
     assert isinstance(result, Comparison)
     assert result.before.usd_per_ttoken == pytest.approx(plan.best.cost_usd, rel=0.01)
+    assert result.before.tokens_per_s == pytest.approx(plan.best.tokens_per_s_per_gpu * 16, rel=0.01)
+    assert any("include the interruptions of spot nodes" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,16 @@ def test_the_links_of_the_nodes_that_remain_stay(tmp_path: Path) -> None:
     assert load_cluster(file, exclude=("1",)).levels[-1].bw_bytes_per_s == pytest.approx(20e9 / 8)
 
 
+def test_warnings_on_the_matrix_stay(tmp_path: Path) -> None:
+    rows = [[0 if a == b else 200 if (a, b) == (0, 2) else 10 + a for b in range(4)] for a in range(4)]
+    (tmp_path / "links.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    file = tmp_path / "cluster.yaml"
+    file.write_text("groups: dgx-h100:4\nlinks: {matrix: links.csv}\n")
+    before, after = ({text.text for text in load_cluster(file, exclude=nodes).warnings} for nodes in ((), ("1",)))
+    assert any("links.csv" in text for text in before)
+    assert before <= after
+
+
 def test_sites_keep_what_remains() -> None:
     described = {"groups": "dgx-h100:4", "sites": [{"name": "a", "nodes": 2}, {"name": "b", "nodes": 2}],
                  "wan": {"bandwidth": "100 Gb/s", "latency": "5 ms"}}  # fmt: skip
