@@ -14,7 +14,9 @@ from .. import text
 from ..pages import pictures
 from ..pages.templates import render
 from ..screens import conclusion, header
+from ..screens.facts import Facts
 from ..screens.memory import capacity
+from ..screens.plan import candidate_cells
 from ..screens.sensitivity import binding, sensitivity_cells
 from ..screens.verdict import outlook_lines, verdict
 
@@ -69,10 +71,12 @@ class Session:
         self.wanted = ask.sets
         resolved, priced, candidate = self._priced(ask)
         plan = priced.plan
+        slowest = ["Links between nodes differ. This table uses the slowest; a search places the nodes."]
         page = render(
             "explored.html", plan=plan, candidate=candidate, verdict=verdict(plan, candidate),
-            header=header.header(plan), lines=outlook_lines(plan, candidate), illegal=priced.illegal,
-            behind=[_behind(other, plan) for other in plan.candidates], limit=capacity(plan),
+            header=header.header(plan), illegal=priced.illegal,
+            lines=[*outlook_lines(plan, candidate), *(slowest if resolved.cluster.links is not None else [])],
+            cells=candidate_cells(plan.candidates, Facts.of(plan).work.objective, capacity(plan)), limit=capacity(plan),
             time_bars=pictures.time_bars(candidate), sources=pictures.SOURCES,
             memory_bars=pictures.memory_bars(candidate, capacity(plan)), memory_kinds=pictures.MEMORY_KINDS,
         )  # fmt: skip
@@ -114,7 +118,8 @@ class Session:
         with self._searching:
             found = self.exploration.frontier(resolved, lambda: self._check(ask))
         curve = pictures.frontier(found.rows) if found.rows else None
-        return {"html": render("explored_frontier.html", curve=curve, stopped=found.stopped)}
+        gap = found.rows[0][0] / found.lower_bound - 1 if found.rows and found.lower_bound > 0 else None
+        return {"html": render("explored_frontier.html", curve=curve, stopped=found.stopped, gap=gap)}
 
     def _check(self, ask: Ask) -> None:
         if ask.sets != self.wanted:
@@ -139,9 +144,3 @@ class Session:
             return ""
         flags = [word for change in sets for word in ("--set", change)]
         return shlex.join(["meshwright", "what-if", self.path, *flags, "--replan"])
-
-
-def _behind(candidate: Candidate, plan: Plan) -> str:
-    if candidate.device_bytes > capacity(plan):
-        return "does not fit"
-    return "best" if candidate is plan.best else text.more(candidate.step_s / plan.best.step_s - 1)

@@ -9,6 +9,7 @@ from .. import requests, text
 from ..screens import conclusion, header
 from ..screens.facts import Facts
 from ..screens.memory import capacity
+from ..screens.plan import candidate_cells
 from ..screens.sensitivity import binding, sensitivity_cells
 from ..screens.verdict import outlook_lines, verdict
 from . import pictures
@@ -32,7 +33,8 @@ def report_page(plan: Plan, report: Report) -> str:
         title=f"{facts.model} on {header.cluster_text(facts)}", verdict=verdict(plan, candidate),
         header=header.header(plan), tiles=_tiles(plan, report.priced, candidate),
         warnings=(*plan.warnings, *report.warnings), meaning=_meaning(candidate.to_layout()),
-        lines=_lines(plan, candidate), behind=[_behind(other, plan.best) for other in plan.candidates],
+        lines=_lines(plan, candidate), cells=candidate_cells(plan.candidates, facts.work.objective, capacity(plan)),
+        limit=capacity(plan),
         notes=(*conclusion.tie_lines(plan), *conclusion.outside_lines(plan)), technique_rows=technique_rows,
         technique_reasons=technique_reasons, time_bars=pictures.time_bars(candidate), sources=pictures.SOURCES,
         memory_bars=pictures.memory_bars(candidate, capacity(plan)), memory_kinds=pictures.MEMORY_KINDS,
@@ -99,10 +101,6 @@ def _meaning(layout: Layout) -> str:
     parts += [f"ZeRO-{layout.zero}", f"{'no' if mode == 'none' else mode} recomputation"]
     parts[0] = parts[0].capitalize()
     return ", ".join(parts) + "."
-
-
-def _behind(candidate: Candidate, best: Candidate) -> str:
-    return "best" if candidate is best else text.more(candidate.step_s / best.step_s - 1)
 
 
 def _fates(plan: Plan) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -94,9 +95,12 @@ def _in_words(names: Sequence[str], cells: Sequence[str]) -> str:
 
 
 def candidate_cells(
-    candidates: Sequence[Candidate], objective: str = "step"
+    candidates: Sequence[Candidate], objective: str = "step", limit: float = inf
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Names of the columns and a row per layout; the last column compares what was minimised with the first row."""
+    """Names of the columns, and a row per layout. The last column compares the objective with the first row.
+
+    limit: bytes of a GPU, for layouts that may not fit.
+    """
     places = text.decimals([candidate.step_s for candidate in candidates])
     by_cost = objective == "cost" and all(candidate.cost_usd_per_mtoken is not None for candidate in candidates)
 
@@ -105,6 +109,12 @@ def candidate_cells(
 
     best = candidates[0]
     first = "best" if aim(best) == min(map(aim, candidates)) else "choice"
+
+    def behind(candidate: Candidate) -> str:
+        if candidate.device_bytes > limit:
+            return "does not fit"
+        return first if candidate is best else text.more(aim(candidate) / aim(best) - 1)
+
     rows: list[tuple[str, ...]] = [
         (
             str(candidate.choice),
@@ -114,7 +124,7 @@ def candidate_cells(
             text.significant(candidate.cost_usd_per_mtoken) if by_cost
             else text.fixed(candidate.tokens_per_s_per_gpu, 0),
             text.gib(candidate.device_bytes),
-            first if candidate is best else text.more(aim(candidate) / aim(best) - 1),
+            behind(candidate),
         )
         for candidate in candidates
     ]  # fmt: skip

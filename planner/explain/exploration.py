@@ -23,7 +23,6 @@ from ..request.target_choice import for_able_target
 from ..search.executors import opened
 from ..search.tasks import Answer, trace
 from ..space.rules import violations
-from ..space.tree import Count
 from ..studies import sensitivity
 from ..studies.base import Question
 from ..studies.changes import apply, is_knob
@@ -35,7 +34,7 @@ from ..studies.values import parse_sets
 from ..studies.what_if import refuse_groups
 from .pipeline_chart import PipelineChart, pipeline_chart
 
-FRONTIER_S = 20.0  # nobody looks at a curve that takes longer
+FRONTIER_S = 20.0  # time limit of a frontier
 Fields = tuple[tuple[str, Value], ...]
 Check = Callable[[], None]  # raises where nobody waits for an answer any more
 
@@ -92,14 +91,14 @@ class Exploration:
             return plan_resolved(resolved, Watch(lambda done, total, note: check(), None, pool))
 
     def frontier(self, resolved: Resolved, check: Check) -> Answer:
-        """The layouts that none beats in time and memory, as far as they are found in FRONTIER_S. Raises what `check`
-        raises."""
+        """The frontier of time and memory; after FRONTIER_S the part that is known. Raises the errors of `check`."""
         ends_s = time.monotonic() + FRONTIER_S
 
-        def progress(count: Count, best: float) -> None:
+        def should_stop() -> bool:
             check()
+            return time.monotonic() >= ends_s
 
-        return trace(resolved, progress=progress, should_stop=lambda: time.monotonic() >= ends_s)
+        return trace(resolved, should_stop=should_stop)
 
     def sensitivity(self, resolved: Resolved, candidate: Candidate) -> Sensitivity:
         """The sensitivity of the step of a layout."""

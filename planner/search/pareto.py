@@ -18,6 +18,8 @@ from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.step import step
 from ..space.tree import Columns, Count
 from .exhaustive import Search
+from .limits import ShouldStop, stop_if_late
+from .warm_start import plain_part
 
 _DIGITS = 9
 _BELOW = 1 - 1e-12  # a bound and the price it bounds round differently in their last bits
@@ -101,22 +103,40 @@ class Traced:
     frontier: Frontier
     count: Count
     stopped: str | None
+    lower_bound: float  # seconds that no layout beats; the fastest of the frontier unless `stopped`
 
 
 class FrontierSearch(Search):
     """Search of a whole space for its frontier. `rivals`: see Frontier; the other options are those of Search."""
 
-    warm_starts = False
     two_objectives = True
 
     def __init__(self, *arguments: Any, rivals: Sequence[tuple[float, float]] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.frontier = Frontier.against(rivals)
 
+    @property
+    def _limit(self) -> ShouldStop | None:
+        """`should_stop`, once the frontier has a member or the first batch of meshes has none."""
+        return self.should_stop if self.frontier.rows or self.has_expanded else None
+
+    def _warm_start(self) -> None:
+        """Trace the plain part of the space first. The search of the whole counts its layouts again."""
+        plain = FrontierSearch(
+            plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
+            should_stop=self.should_stop, tally=False,
+        )  # fmt: skip
+        plain.warm_starts, plain.frontier = False, self.frontier
+        self.open_bound = 0.0  # if it stops here, nothing is proven about the whole space
+        if plain.run().stopped == "interrupted":
+            raise KeyboardInterrupt
+        stop_if_late(self._limit)
+
     def trace(self) -> Traced:
         """The frontier, exact unless `stopped` is set."""
         outcome = self.run()
-        return Traced(self.frontier, outcome.count, outcome.stopped)
+        fastest = float(self.frontier.seconds.min(initial=np.inf))
+        return Traced(self.frontier, outcome.count, outcome.stopped, min(fastest, outcome.lower_bound))
 
     def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
         return ~self.frontier.beaten(nine_digits(seconds * _BELOW), nine_digits(needed * _BELOW))

@@ -50,6 +50,7 @@ class Answer:
     rows: tuple[tuple[float, float, str], ...]  # (seconds, bytes, layout id): the single best, or the frontier
     count: Count  # of the search
     stopped: str | None  # cause of a stopped search
+    lower_bound: float = 0.0  # of a frontier: seconds that no layout beats; 0: nothing is proven
 
     @property
     def legal(self) -> int:
@@ -79,7 +80,7 @@ def trace(resolved: Resolved, **options: Any) -> Answer:
     traced = FrontierSearch(resolved.space, resolved.rates, memory_bytes=resolved.budget_bytes,
                             host_bytes=resolved.host_bytes, **options).trace()  # fmt: skip
     points = [(seconds, num_bytes, name) for seconds, num_bytes, name, _ in traced.frontier.points]
-    return Answer(tuple(points), traced.count, traced.stopped)
+    return Answer(tuple(points), traced.count, traced.stopped, traced.lower_bound)
 
 
 Within = Callable[[Count, float], None]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from meshwright.cli.explore import server
 from meshwright.cli.explore.session import Session
-from meshwright.planner.document.plan import Plan
 
 import meshwright as mw
 
+from ..explorer_server import served
 from ..snapshots import check
 from .pages import NARROW, WIDE, Seen, problems
 
@@ -27,25 +24,10 @@ MOST_S = 0.3  # from a slider to the table
 TRIES = 5
 
 
-@contextmanager
-def served(plan: Plan) -> Iterator[str]:
-    """The address of a server that explores a plan."""
-    import uvicorn
-
-    session = Session.of(plan, "plan.json")
-    listener = server.listening(0)
-    running = uvicorn.Server(uvicorn.Config(server.application(session, "t"), log_level="critical", lifespan="off"))
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield server.address(listener, "t")
-    running.should_exit = True
-    thread.join()
-    listener.close()
-
-
 @pytest.fixture(scope="module")
 def address(browser: Browser) -> Iterator[str]:
-    with served(mw.plan(model="llama-3.1-8b", cluster="dgx-h100:2", global_batch=64, fix={"pp": 4, "zero": 1})) as url:
+    plan = mw.plan(model="llama-3.1-8b", cluster="dgx-h100:2", global_batch=64, fix={"pp": 4, "zero": 1})
+    with served(Session.of(plan, "plan.json"), "t") as url:
         yield url
 
 
@@ -79,7 +61,8 @@ def test_the_structure_is_the_same_on_a_phone(browser: Browser, address: str) ->
 
 def test_a_slider_redraws_the_table_at_once(browser: Browser) -> None:
     took = []
-    with served(mw.plan(model="llama-3-70b", cluster="dgx-h100", gpus=256)) as url:
+    plan = mw.plan(model="llama-3-70b", cluster="dgx-h100", gpus=256)
+    with served(Session.of(plan, "plan.json"), "t") as url:
         seen = Seen(browser, url, WIDE)
         settled(seen)
         for place in range(9, 9 + TRIES):  # as a hand drags it

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from meshwright.planner.studies.what_if import what_if
 
 import meshwright as mw
 
+from ...explorer_server import served
 from ...snapshots import environment, run_here
 
 TOKEN = "the-token"
@@ -41,17 +41,8 @@ def session(plan: Plan) -> Session:
 
 @pytest.fixture(scope="module")
 def address(session: Session) -> Iterator[str]:
-    """Of a server on a free port, with the token in it."""
-    import uvicorn
-
-    listener = server.listening(0)
-    running = uvicorn.Server(uvicorn.Config(server.application(session, TOKEN), log_level="critical", lifespan="off"))
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield server.address(listener, TOKEN)
-    running.should_exit = True
-    thread.join()
-    listener.close()
+    with served(session, TOKEN) as url:
+        yield url
 
 
 def fetched(url: str, body: object = None, **headers: str) -> tuple[int, str]:
@@ -110,6 +101,13 @@ def test_its_price_is_that_of_what_if(plan: Plan, session: Session) -> None:
     )
 
 
+def test_links_that_differ_are_noted(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("groups: dgx-h100:3\nlinks: {slow_nodes: [{node: 1, share: 0.5}]}\n")
+    plan = mw.plan(model="llama-3.2-1b", cluster=str(file), global_batch=48, top=1)
+    assert "This table uses the slowest" in str(Session.of(plan, "").price(Ask())["html"])
+
+
 def test_answers(plan: Plan, address: str) -> None:
     now = asked(address, "price")
     assert all(each.layout_id in now["html"] for each in plan.candidates)
@@ -118,6 +116,7 @@ def test_answers(plan: Plan, address: str) -> None:
     changed = asked(address, "price", sets=["gpu.memory.bandwidth=x2"], shown=second)
     assert (changed["knobs"]["gpu.memory.bandwidth"], changed["shown"]) == ("6.7 TB/s", second)
     assert changed["command"] == "meshwright what-if plan.json --set gpu.memory.bandwidth=x2 --replan"
+    assert "does not fit" in asked(address, "price", sets=["gpu.memory.capacity=x0.2"])["html"]
     assert "forward" in asked(address, "pipeline", shown=second)["html"]
     assert "What binds" in asked(address, "study")["html"]
 
@@ -146,7 +145,8 @@ def test_a_frontier_that_takes_long_says_so(session: Session, monkeypatch: pytes
     monkeypatch.setattr(exploration, "FRONTIER_S", 0.0)
     session.price(Ask(sets=("gpu.peak=x4",)))
     page = session.frontier(Ask(sets=("gpu.peak=x4",)))["html"]
-    assert "takes longer than a page waits" in str(page)
+    assert "The search stopped at its time limit. These are the best layouts so far" in str(page)
+    assert "layouts that none beats in time and memory" in str(page)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,25 @@ def test_equals_brute_force() -> None:
     assert [found for seed in SEEDS if (found := mismatch(seed))] == []
 
 
+def test_equals_brute_force_after_a_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.planner.search.exhaustive.WARM_START_FROM", 0)
+    assert [found for seed in SEEDS[:40] if (found := mismatch(seed))] == []
+
+
+def test_a_stopped_search_keeps_what_it_has_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops at once where a member is known: in the plain part, or after the first meshes of the whole space."""
+    request = next(request for seed in SEEDS if (request := random_request(seed)) is not None)
+    whole = traced(request, np.inf)
+    stopped = traced(request, np.inf, should_stop=lambda: True)
+    assert stopped.stopped == "time limit"
+    assert stopped.frontier.points
+    assert 0 < stopped.lower_bound <= whole.lower_bound == whole.frontier.points[0][0]
+    monkeypatch.setattr("meshwright.planner.search.exhaustive.WARM_START_FROM", 0)
+    plain = traced(request, np.inf, should_stop=lambda: True)
+    assert (plain.stopped, plain.lower_bound) == ("time limit", 0.0)
+    assert plain.frontier.points
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_inadmissible_bound_is_seen(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of seconds, or of bytes, 3 % too high prunes a point of some frontier, and the check above says so."""
