@@ -20,7 +20,7 @@ _OPTIONAL = ("torch", "scipy", "matplotlib", "dask", "ray", "transformers")
 def command(context: typer.Context) -> None:
     """Print versions and paths, to paste into a bug report.
 
-    Loads none of the packages that it names.
+    Does not load the listed packages.
 
     \b
     Example:

@@ -30,9 +30,9 @@ def command(
         bool, typer.Option("--dry-run", help="Check all of it, and serve nothing.", show_default=False)
     ] = False,
 ) -> None:
-    """Open a page in the browser to change model, cluster, batch and hardware, and see at once what that does.
+    """Open a page in the browser to change model, cluster, batch and hardware, and see the effect at once.
 
-    The page is served on this machine only, to whoever has its address. Ctrl-C ends it.
+    Only this machine can open the page, with the printed address. Ctrl-C ends it.
 
     \b
     Examples:

@@ -58,7 +58,8 @@ def command(
     ] = None,
     layers: Annotated[
         Literal["alike", "own"],
-        typer.Option("--layers", help="Give all layers one strategy, or search a strategy for each layer too."),
+        typer.Option("--layers", metavar="alike|own", show_default=False,
+                     help="Give all layers one strategy, or also search a strategy for each layer [alike]."),
     ] = "alike",
     time_limit: Annotated[
         str | None,

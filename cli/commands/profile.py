@@ -36,7 +36,7 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="Take fewer samples, under 2 minutes in all.", show_default=False)
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on where an interrupted run stopped.", show_default=False)
+    bool, typer.Option("--resume", help="Resume an interrupted run.", show_default=False)
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)
@@ -68,14 +68,11 @@ def command(
 ) -> None:
     """Measure this machine: one rank of the layouts of a plan.
 
-    kernels: every product, attention, norm, element-wise operation, optimizer
-    step, embedding and loss of a model, forward and backward, in the shapes
-    that the layouts of a plan give them (those that `plan` finds, or --layout),
-    beside the seconds of the planner. memory: trains the layouts for a few steps
-    and reports the bytes of tensors, those reserved by the GPU's allocator, and
-    those in use beside it. links, storage and all have options of their own
-    (`profile links --help`). import: makes a cluster file out of the output of
-    other tools (`profile import --help`).
+    kernels times all operations of a model, forward and backward, in the shapes
+    of a plan's layouts (or of --layout), and compares them with the planner.
+    memory trains the layouts for a few steps and reports the bytes of tensors,
+    the bytes reserved by the GPU's allocator, and other bytes in use. links,
+    storage, all and import have their own options (`profile links --help`).
 
     \b
     Examples:

@@ -40,11 +40,11 @@ def command(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Measure what states are offloaded to: host memory, the way there, drives.
+    """Measure host memory, copies between host and GPU, and drives, for offloads.
 
-    A copy within the host's memory by all threads (bytes read and written),
-    pinned copies between host and GPU, and a file of 1 GiB in --dir, past the
-    page cache. A cluster file that names the profile prices offloads by it.
+    Measures a copy in host memory by all threads (bytes read and written),
+    pinned copies between host and GPU, and a file of 1 GiB in --dir without
+    the page cache. A cluster file that names the profile prices offloads by it.
 
     \b
     Examples:

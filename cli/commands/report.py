@@ -17,7 +17,8 @@ def command(
     plan: options.PlanFile,
     choice: options.Choice = 1,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Write the page here [report.html].")
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the page here [report.html].", show_default=False),
     ] = Path("report.html"),
     force: options.Force = False,
 ) -> None:

@@ -62,6 +62,16 @@ def test_a_plan_edited_by_hand_is_refused(
     assert f"plan.json, {named}" in result.err
 
 
+def test_a_number_beyond_any_float_is_refused(tmp_path: Path, plan_text: str) -> None:
+    text = _edited(plan_text, "candidates.0.hfu", 0.123456).replace("0.123456", "1e999")
+    assert "1e999" in text
+    (tmp_path / "plan.json").write_text(text)
+    result = run_here("memory", "plan.json", cwd=tmp_path)
+
+    assert result.code == 2
+    assert "plan.json, candidates.0.hfu: not a finite number" in result.err
+
+
 def test_a_plan_as_written_is_accepted(tmp_path: Path, plan_text: str) -> None:
     (tmp_path / "plan.json").write_text(plan_text)
     assert run_here("check", "plan.json", cwd=tmp_path).code == 0
