@@ -32,7 +32,9 @@ CHANGES: Mapping[str, str] = {
     r"fp8_config\.opt_level": "states in fp8",
 }
 HARMLESS = (
-    r"^(fsdp_config\.fsdp_(?!offload|version|shard|reshard|activation))|^(aws|ec2|sagemaker|tpu|downcast|command|"
+    r"^fsdp_config\.fsdp_(auto_wrap_policy|backward_prefetch(_policy)?|cpu_ram_efficient_loading|forward_prefetch|"
+    r"limit_all_gathers|min_num_params|state_dict_type|sync_module_states|transformer_layer_cls_to_wrap|"
+    r"use_orig_params)$|^(aws|ec2|sagemaker|tpu|downcast|command|"
     r"fp8_config|dynamo|ipex|mpirun|mixed_precision|same_network|enable_cpu|num_cpu|deepspeed_fields|main_process|"
     r"machine_rank|training_arguments)"
 )

@@ -20,6 +20,8 @@ CHANGES: Mapping[str, str] = {
     r"elasticity.*": "a batch that follows the ranks",
 }
 PRECISION_OPEN = "the precision is `auto`, that of the trainer: give --precision where it is not bf16"
+# Older name of a block that keeps states or weights on the host (runtime/zero/config.py) -> its present name.
+_DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 HARMLESS = (
     r"^[_#]|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
     r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
@@ -32,6 +34,17 @@ HARMLESS = (
 def modernise(arguments: Arguments) -> None:
     """Names weights and states that the file keeps in another place than a plan does."""
     given = arguments.settings
+    for old, block in _DEPRECATED.items():
+        if given.pop(f"zero_optimization.{old}", False) is True:
+            name, device = f"zero_optimization.{old}", f"zero_optimization.{block}.device"
+            given.setdefault(device, "cpu")
+            arguments.lines.setdefault(device, arguments.lines[name])
+            arguments.files.setdefault(device, arguments.files.get(name, ""))
+    types = given.get("data_types")
+    if isinstance(types, Mapping) and types.get("grad_accum_dtype") not in (None, "fp32"):
+        arguments.gaps.append(FieldProblem(
+            f"gradients are summed in {types['grad_accum_dtype']}", file=arguments.files.get("data_types", ""),
+            line=arguments.lines.get("data_types", 0), field="data_types"))  # fmt: skip
     on_drives = given.get("zero_optimization.offload_optimizer.device") == "nvme"  # the technique zero-infinity
     planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", *["nvme"] * on_drives)}
     for block, devices in planned.items():

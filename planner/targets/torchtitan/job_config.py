@@ -19,7 +19,7 @@ from ..option_lists import OptionList
 # Sections without options that affect a layout. The affecting parts of `model`, `float8` and `quantize` are below.
 _OTHER_SECTIONS = (
     "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "comm", "model", "memory_estimation",
-    "fault_tolerance", "validation", "quantize", "float8", "debug", "compile", "activation_checkpoint", "mx",
+    "fault_tolerance", "validation", "quantize", "float8", "debug", "activation_checkpoint", "mx",
 )  # fmt: skip
 # Options of these sections went to `parallelism` in 0.1.0 ...
 _FORMER_SECTIONS = ("training", "experimental")
@@ -27,6 +27,7 @@ _FORMER_SECTIONS = ("training", "experimental")
 _RENAMED = {
     "training.batch_size": "training.local_batch_size",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+    "training.compile": "compile.enable",
 }
 CHANGES: Mapping[str, str] = {
     r"parallelism\.pipeline_parallel_split_points": "stages by names of modules",
@@ -37,7 +38,7 @@ CHANGES: Mapping[str, str] = {
 }
 HARMLESS = (
     r"enable_async_tensor_parallel|disable_loss_parallel|enable_loss_parallel|enable_compiled_autograd|"
-    r"context_parallel_rotate_method|custom_|training\.(compile|deterministic|max_norm|dataset|steps|warmup|gc_freq|"
+    r"context_parallel_rotate_method|custom_|training\.(deterministic|max_norm|dataset|steps|warmup|gc_freq|"
     r"fp8_linear|enable_fp8_linear|mixed_precision_reduce)|converters|fused"
 )
 
@@ -48,6 +49,9 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
     data = {key: value for key, value in dict(document.data).items() if key not in _OTHER_SECTIONS}
     arguments = read_blocks(replace(document, data=data), options)
     _move(arguments, data, options, path)
+    components = arguments.settings.get("compile.components")
+    if isinstance(components, list) and "model" not in components:  # the loss alone
+        arguments.settings.pop("compile.enable", None)
     block = dict(document.data).get("activation_checkpoint") or {}
     mode = block.get("mode", "none")
     line = document.line(("activation_checkpoint", "mode"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from meshwright.planner.importing import Imported, import_config
 
-from .test_readers import AXOLOTL, FACTORY, MAXTEXT, RECIPE, imported
+from .test_readers import AXOLOTL, FACTORY, MAXTEXT, RECIPE, ZERO3, imported
 
 OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "maxtext": MAXTEXT}
 # Format -> lines that each leave a gap.
@@ -100,3 +101,55 @@ def test_adapters_of_a_latent_attention_have_their_modules(tmp_path: Path) -> No
     assert sorted(found.request.workload.train.lora.targets) == ["k", "q", "v"]
     (gap,) = imported(tmp_path, "axolotl", AXOLOTL + lora.replace("q_b_proj", "query_key_value")).gaps
     assert "query_key_value" in gap.message
+
+
+TITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+batch_size = 1
+seq_len = 8192
+{training}
+[parallelism]
+tensor_parallel_degree = 1
+{sections}
+"""
+COMPILED = [
+    ("compile = true", "", "on"), ("compile = false", "", "off"), ("", "[compile]\nenable = true", "on"),
+    ("", '[compile]\nenable = true\ncomponents = ["loss"]', "off"), ("", "", "off"),
+]
+
+
+@pytest.mark.parametrize(("training", "sections", "state"), COMPILED)
+def test_compiled_layers_of_torchtitan(tmp_path: Path, training: str, sections: str, state: str) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(TITAN.format(training=training, sections=sections), encoding="utf-8")
+    found = import_config("torchtitan", [path], {"cluster": "dgx-h100:1"})
+    assert not found.gaps
+    assert found.settings.get("torch_compile", "off") == state
+
+
+def test_older_names_of_the_host_in_deepspeed(tmp_path: Path) -> None:
+    given = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}
+    path = tmp_path / "ds.json"
+
+    def read(option: str) -> Imported:
+        path.write_text(ZERO3.replace('"zero_optimization": {', '"zero_optimization": {' + option), encoding="utf-8")
+        return import_config("deepspeed", [path], given)
+
+    assert read('"cpu_offload": false, ').layout.as_dict()["offload"] == "none"
+    assert read('"cpu_offload": true, ').layout.as_dict()["offload"] == "opt"
+    (gap,) = read('"cpu_offload_param": true, ').gaps
+    assert "keeps weights on cpu" in gap.message
+    path.write_text(ZERO3.replace("{", '{"data_types": {"grad_accum_dtype": "bf16"}, ', 1), encoding="utf-8")
+    (gap,) = import_config("deepspeed", [path], given).gaps
+    assert gap.message == "gradients are summed in bf16"
+
+
+def test_an_unknown_fsdp_option_of_accelerate_is_a_gap(tmp_path: Path) -> None:
+    text = "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_extra_sharding: true}\nnum_processes: 8\n"
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(text, encoding="utf-8")
+    (gap,) = import_config("accelerate", [path], {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}).gaps
+    assert gap.field == "fsdp_config.fsdp_extra_sharding"
