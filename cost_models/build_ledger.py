@@ -1,4 +1,4 @@
-"""From layouts to their ledger: splits into stages, quantities, and what techniques rewrite of them."""
+"""Builds the ledger of layouts: splits into stages, quantities, and rewrites by techniques."""
 
 from __future__ import annotations
 

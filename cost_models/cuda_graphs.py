@@ -1,5 +1,5 @@
-"""Which kernels a layout replays as CUDA graphs: the values of its field `cuda_graphs`, what each leaves to launch, and
-which parts of a layer are in graphs of their own (`quantities/graph_memory.py` counts what these keep).
+"""CUDA graphs of a layout: the values of its field `cuda_graphs`, the remaining launches, and the parts of a layer in
+separate graphs (`quantities/graph_memory.py` counts their memory).
 
 Modules are those of Megatron Core (its CudaGraphModule). A graph of `moe` holds the router, too;
 `moe_preprocess` (counts per expert and rank) is held only beside the router.

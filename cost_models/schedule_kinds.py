@@ -20,7 +20,7 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleKind:
-    """What formulas, rules and searches need to know of a schedule."""
+    """The facts of a schedule for formulas, rules and searches."""
 
     name: str  # in JSON, columns and flags
     token: str  # in the id of a layout

@@ -1,7 +1,7 @@
 """Quantities with units at the border, base SI inside.
 
 `parse("3.35 TB/s", "B/s")` -> 3.35e12. TB is 1e12, TiB is 2**40; lower-case b is a bit (`400 Gb/s`, as on the cable).
-A bare number is an error: 400 of what?
+A number without a unit is an error.
 """
 
 from __future__ import annotations

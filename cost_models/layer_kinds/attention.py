@@ -69,7 +69,7 @@ def projection_shapes(attention: Attention, h: int) -> dict[str, tuple[int, int,
 
 
 def matrices(attention: Attention, hidden: int) -> Iterator[Matrix]:
-    """Those that Muon orthogonalises."""
+    """The matrices that Muon orthogonalises."""
     if attention.is_mla:
         yield from latent_attention.matrices(attention, hidden)
     else:
@@ -116,7 +116,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
 
 
 def add_kept_output(builder: Builder, ops: LayerOperations, elements: Array) -> None:
-    """What attention puts out, kept by its core and by the projection after it."""
+    """The output of attention, kept by its core and by the output projection."""
     shard, w = builder.shard, builder.activation_bytes
     core, projection = mask_of_modules("core_attn"), mask_of_modules("attn_proj")
     out, projected = w * elements, ops.keeps_input("o")

@@ -1,4 +1,4 @@
-"""What a kind of mixer (`specs.model.Mixer`) says of itself: parameters, operations, and what ranks may split."""
+"""The interface of a kind of mixer (`specs.model.Mixer`): parameters, operations, and splits over ranks."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def matrix_parameters(hidden: int, inner: int, gated: bool, bias: bool) -> dict[
 
 
 def matrices(hidden: int, inner: int, gated: bool, *, expert: bool = False) -> Iterator[Matrix]:
-    """Those that Muon orthogonalises: gate and up projection together, and down."""
+    """The matrices that Muon orthogonalises: gate and up projection together, and down."""
     yield Matrix((((2 if gated else 1) * inner, hidden),), expert=expert)
     yield Matrix(((hidden, inner),), expert=expert)
 

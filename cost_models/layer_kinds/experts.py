@@ -44,7 +44,7 @@ def one_expert_parameters(block: MixtureOfExperts, hidden: int) -> int:
 
 
 def matrices(block: MixtureOfExperts, h: int) -> Iterator[tuple[Matrix, int]]:
-    """Those that Muon orthogonalises, and how many the block has of each."""
+    """The matrices that Muon orthogonalises, with their numbers in a block."""
     yield Matrix(((block.experts, h),), split=False), 1  # the router
     if block.latent is not None:
         yield Matrix(((block.latent, h),), split=False), 1

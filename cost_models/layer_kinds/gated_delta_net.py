@@ -46,7 +46,7 @@ class GatedDeltaNet(Mixer):
 
     @property
     def projected(self) -> int:
-        """Width of what the projections make."""
+        """Width of the outputs of the projections."""
         return self.convolved + self.values + 2 * self.value_heads
 
 

@@ -35,7 +35,7 @@ def parameters(attention: Attention, hidden: int) -> dict[str, int]:
 
 
 def matrices(attention: Attention, hidden: int) -> Iterator[Matrix]:
-    """Those of the projections but `o` that Muon orthogonalises."""
+    """The projections except `o` that Muon orthogonalises."""
     latent, heads = attention.kv_lora_rank or 0, attention.heads
     if attention.q_lora_rank is not None:
         yield Matrix(((attention.q_lora_rank, hidden),), split=False)

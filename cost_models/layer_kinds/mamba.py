@@ -41,7 +41,7 @@ class Mamba(Mixer):
 
     @property
     def selected(self) -> int:
-        """Width of what the small projection makes."""
+        """Width of the output of the small projection."""
         return self.step_rank + 2 * self.state
 
 

@@ -47,7 +47,7 @@ class Mamba2(Mixer):
 
     @property
     def projected(self) -> int:
-        """Width of what the first projection makes."""
+        """Width of the output of the first projection."""
         return self.inner + self.convolved + self.heads
 
 

@@ -21,7 +21,7 @@ Trains = Literal["all", "lora", "passes", "frozen"]
 # "all": weights train; "lora": only adapters; "passes": frozen, but gradients flow through; "frozen": no backward.
 
 
-# Tag of what comes after the last tensor that a layer keeps: recomputing all of it may leave these out.
+# Tag of operations after the last kept tensor of a layer. Full recomputation may skip them.
 LAST = 1 << len(MODULES)
 FIRST_DIFFERENTIATED = ("down", "experts down")  # of a layer's products
 
@@ -88,7 +88,7 @@ class MemoryTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Collectives between the ranks of one axis."""
+    """A collective between the ranks of one axis."""
 
     axis: Axis  # of the group
     op: Op  # collective
@@ -139,7 +139,7 @@ class LayerOperations:
     alike: tuple[Ints, Ints] | None = None
 
     def products_of(self, keys: Ints) -> LayerOperations:
-        """The products and exchanges alone, of some keys."""
+        """The products and exchanges of some keys."""
         return LayerOperations(
             name=self.name, trains=self.trains, gemms=_rows(self.gemms, keys), cores=_rows(self.cores, keys),
             batched=_rows(self.batched, keys), exchanges=_rows(self.exchanges, keys),
@@ -151,7 +151,7 @@ class LayerOperations:
         return self.trains == "all" or not self.adapted.isdisjoint(projections)
 
     def forward_flops(self, modules: int | None = None) -> float:
-        """For the first key; `modules`: only operations that selective recompute of them repeats."""
+        """For the first key. `modules`: only operations that selective recompute of these modules repeats."""
         gemms = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if modules is None or g.tag & modules)
         cores: list[Core | BatchedProduct] = [*self.cores, *self.batched]
         return gemms + sum(float(c.flops[0]) for c in cores if modules is None or c.tag & modules)

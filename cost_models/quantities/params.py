@@ -1,4 +1,4 @@
-"""How many parameters a model has, by name, per layer kind and in all.
+"""Counts the parameters of a model by name, per layer kind and in total.
 
 Every function is pure and counts elements, not bytes. Biases and norms are counted: the totals equal the element
 counts of transformers' modules for each supported family (tests/cost_models/quantities/test_params.py).
@@ -18,7 +18,7 @@ from ..specs.workload import LoraTarget
 
 
 def attention_parameters(attention: Attention, hidden: int) -> dict[str, int]:
-    """Elements of one attention block, that of its index with it."""
+    """Elements of one attention block, including its index."""
     counts = attention_kind.parameters(attention, hidden)
     if attention.index is not None and not attention.index.shared:
         counts |= sparse_attention.index_parameters(attention, attention.index, hidden)
@@ -69,7 +69,7 @@ def embedding_parameters(model: ModelSpec) -> int:
 
 
 def table_parameters(model: ModelSpec) -> int:
-    """One row per token: what a tied head shares, and what tensor parallelism splits of the embedding."""
+    """The token table, with one row per token. A tied head shares it, and tensor parallelism splits it."""
     return model.vocab * (model.embedding_dim or model.hidden)
 
 
@@ -109,7 +109,7 @@ def total_parameters(model: ModelSpec) -> int:
 
 
 def active_parameters(model: ModelSpec) -> int:
-    """Parameters that one token meets: as `total_parameters`, with top_k of the routed experts."""
+    """Active parameters per token: `total_parameters` with top_k of the routed experts."""
     return total_parameters(model) - sum(_idle(model, model.kinds[index]) for index in model.pattern)
 
 

@@ -1,7 +1,7 @@
-"""Micro-batches that a device of a pipeline holds when it is fullest.
+"""Resident micro-batches of a pipeline device at its peak.
 
-Activations live from F to B or, where the backward pass is split, to I; what the products for the weights need then
-waits for W. The counts are those of the orders of orders.py and v_shaped.py; a test compares.
+Activations live from F to B, or to I with a split backward pass; the wgrad stash then lives until W. The counts are
+those of the orders in orders.py and v_shaped.py; a test compares them.
 """
 
 from __future__ import annotations

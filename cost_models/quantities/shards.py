@@ -1,4 +1,4 @@
-"""Shard keys: the columns of a layout that shapes and launches depend on, and what follows from them."""
+"""Shard keys: the columns of a layout that determine shapes and launches, and sizes derived from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layers sit on which pipeline stage, and how many micro-batches each stage holds.
+"""The layers of each pipeline stage, and its number of resident micro-batches.
 
 A split is described by its distinct *profiles*: devices with the same layer counts and the same embedding and head
 share one, so a pipeline of 64 stages is priced from about four rows. The profile keeps the first device that has it,
@@ -34,7 +34,7 @@ def chunks_per_stage(layout: Layout) -> int:
 
 
 def is_folded(layout: Layout) -> bool:
-    """Whether each stage of the layout holds two chunks in a V."""
+    """Whether the layout is V-shaped, with two chunks per stage."""
     return KINDS[layout.schedule].folded
 
 
@@ -77,7 +77,7 @@ EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The ends of the model in a split: MTP modules, and a head tied to the embedding; and where no cut is."""
+    """The ends of the model in a split: MTP modules, a tied head, and layers that stay together."""
 
     mtp_layers: int  # modules
     mtp: tuple[int, ...]  # kind of every layer of theirs
@@ -190,7 +190,7 @@ def mean_splits(pattern: Sequence[int], num_kinds: int, edges: Edges, keys: Sequ
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages that are not those of the layout."""
+    """A custom partition of the layers into stages."""
 
     sizes: tuple[int, ...]  # [chunk] layers, in the order of the model
     recomputed: tuple[int, ...] | None = None  # [chunk] how many of them, the first ones, are; None: as the layout says

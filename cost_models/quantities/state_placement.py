@@ -1,4 +1,4 @@
-"""Where weights, gradients, optimizer states and activations are, and when a rank has them whole."""
+"""The placement of weights, gradients, optimizer states and activations, and whether a rank has them unsharded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StatePlacement:
 
     @cached_property
     def away(self) -> Mask:
-        """[n] the optimizer's states are not on the GPU."""
+        """[n] whether the optimizer's states are off the GPU."""
         return np.asarray(self.offloads_optimizer | self.stores_optimizer)
 
     @cached_property
@@ -41,18 +41,18 @@ class StatePlacement:
 
     @cached_property
     def whole_in_pipeline(self) -> Mask:
-        """[n] weights and gradients stay whole through the step, whatever the ZeRO stage (StackSpec.sharded_states)."""
+        """[n] whether weights and gradients stay whole in a step under any ZeRO stage (StackSpec.sharded_states)."""
         return np.asarray((self.layouts["pp"] > 1) & self.problem.stack.is_fsdp2)
 
     @cached_property
     def whole_gradients(self) -> Mask:
-        """[n] gradients stay whole over the micro-batches of a step, whatever the ZeRO stage."""
+        """[n] whether gradients stay whole over the micro-batches of a step under any ZeRO stage."""
         no_sync = self.problem.stack.sharded_states == "fsdp2-no-sync"
         return np.asarray(self.whole_in_pipeline | ((self.m > 1) & no_sync))
 
     @cached_property
     def reduces_once(self) -> Mask:
-        """[n] gradients are scattered once per step, not for every micro-batch."""
+        """[n] whether gradients are scattered once per step and not for every micro-batch."""
         zero = self.layouts["zero"]
         return np.asarray((zero == 1) | ((zero >= 2) & self.whole_gradients))
 
@@ -63,7 +63,7 @@ class StatePlacement:
 
     @cached_property
     def gathers_once(self) -> Mask:
-        """[n] weights are gathered once per step, after the update."""
+        """[n] whether weights are gathered once per step, after the update."""
         zero, zero_2 = self.layouts["zero"], not self.problem.stack.is_fsdp2
         return np.asarray((zero == 1) | ((zero >= 2) & self.whole_in_pipeline) | ((zero == 2) & zero_2))
 

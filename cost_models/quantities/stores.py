@@ -1,7 +1,7 @@
-"""States that live outside the GPUs and the host's memory: on drives, or on a node of the network that updates them.
+"""States outside the GPUs and host memory: on drives, or on a network node that updates them.
 
-Quantities are bytes per parameter that a rank updates (its share of all). The rates of such a device are in no
-cluster file: they come with the technique that uses it, as its knobs.
+Quantities are bytes per parameter that a rank updates (its share of all). Cluster files have no rates of such devices.
+The technique that uses a device has its rates as knobs.
 """
 
 from __future__ import annotations

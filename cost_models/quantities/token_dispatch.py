@@ -1,4 +1,4 @@
-"""How many of a token's copies, one for each of its experts, take a way of their own to the ranks of these experts."""
+"""The number of separate messages for the copies of a token, one copy per expert, to the ranks of the experts."""
 
 from __future__ import annotations
 

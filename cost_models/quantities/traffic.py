@@ -1,7 +1,7 @@
-"""Traffic of ranks that share or repeat parameters, once per step, and buffers for it: bytes per parameter.
+"""Traffic per step of ranks that shard or replicate parameters, and its buffers: bytes per parameter.
 
-Gradients are scattered and weights gathered within the group that shares them; the groups that repeat them sum theirs.
-Techniques (techniques/) change this and nothing else of a step's data parallelism.
+Gradients are scattered and weights gathered within a shard group; replica groups sum their gradients. Techniques
+(techniques/) change only this part of a step's data parallelism.
 """
 
 from __future__ import annotations

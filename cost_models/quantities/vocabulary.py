@@ -1,4 +1,4 @@
-"""Vocabulary parallelism: embedding and output head over all stages of a pipeline, instead of on its ends.
+"""Vocabulary parallelism: embedding and output head are split over all stages of a pipeline.
 
 Each of the p stages holds 1/p of the vocabulary. A micro-batch that leaves the last stage passes S on all stages (its
 logits), then T (what is left of its backward pass), beside the layers of others (Yeung et al., arXiv 2411.05288;

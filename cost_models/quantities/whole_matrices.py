@@ -1,8 +1,8 @@
-"""How the ranks that share optimizer states share the matrices of a stage under Muon, each of which one rank has whole.
+"""The distribution of whole matrices of a stage over the ranks of a shard group under Muon.
 
-Megatron Core d98e8a64, optimizer/layer_wise_optimizer.py, deals them out as evenly as it can. Here the fullest rank has
-the least that any deal leaves it: the mean, or as many matrices of some size and more as fall to one rank at the least.
-That is exact for matrices of one size.
+Megatron Core d98e8a64, optimizer/layer_wise_optimizer.py, distributes them as evenly as possible. Here the fullest rank
+has a lower bound over all distributions: the mean, or the smallest maximum number of matrices of at least some size.
+The bound is exact for matrices of equal size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Seconds of collectives on a hierarchy of links, as curves over the bytes of the tensor.
 
-What a group sees depends on how many of its members share a domain (a node, a rack), at each of any number of levels.
-The constants per kind of link and operation are fitted by `profiles/rates/fit.py`; here stand only some for sketches.
+The rate of a group depends on the number of its members in one domain (a node, a rack), at each level of the hierarchy.
+`profiles/rates/fit.py` fits the constants per kind of link and operation; this file has only rough defaults.
 """
 
 from __future__ import annotations

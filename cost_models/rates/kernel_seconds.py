@@ -1,7 +1,7 @@
 """Seconds of every kind of layer per shard key: the tables of quantities under the rates of one device.
 
-A search prices millions of layouts from thousands of shard keys, so the seconds of a table are worked out once per
-rates and remembered with it.
+A search prices millions of layouts from thousands of shard keys. The seconds of a table are therefore computed once per
+rates and cached with it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class KernelSeconds:
 
     @cached_property
     def weight_s(self) -> Array:
-        """[kind, key] seconds of the products for weight gradients, which a schedule may put off."""
+        """[kind, key] seconds of the products for weight gradients, which a schedule may defer."""
         return np.array([kind.weight for kind in self.layers])
 
     @cached_property
     def alone_s(self) -> Array:
-        """[kind, key] seconds that both passes take longer where no other micro-batch runs beside them."""
+        """[kind, key] extra seconds of both passes without another micro-batch in parallel."""
         return np.array([kind.alone + np.zeros(self.num_keys) for kind in self.layers])
 
     def recompute_s(self, mode: int, modules: int) -> Array:
@@ -86,7 +86,7 @@ class KernelSeconds:
 
 
 def kernel_seconds(tables: Tables, rates: Rates) -> KernelSeconds:
-    """The seconds of `tables` under `rates`; worked out once per pair."""
+    """The seconds of `tables` under `rates`, computed once per pair."""
     known = _known.setdefault(tables, [])
     for of_rates, seconds in known:
         if of_rates is rates:

@@ -33,7 +33,7 @@ def batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]
 
 
 def products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
-    """Seconds of every product, all `count` of it: its output, the gradient of its input, that of its weight.
+    """Seconds of every product, for all its `count`: output, input gradient, weight gradient.
 
     Weights, inputs and gradients are contiguous along n or k in all three products and never along the tokens m
     (row-major, as in torch), whose number for an expert is a mean anyway. Products are stacked up to _STACKED elements:

@@ -21,7 +21,7 @@ from .collectives import CollectiveRates, Levels
 from .products import batched, products
 from .surfaces import AttentionSurface, GemmSurface, UnfusedSurface, attention_seconds
 
-# What the seconds of a layer are made of, in the order of the component axis.
+# Components of the seconds of a layer, in the order of the component axis.
 COMPONENTS = ("matmul", "attention", "memory", "tp", "cp", "ep", "host")
 _ON_HOST = np.array([[float(name == "host")] for name in COMPONENTS])  # [component, 1]
 # Kinds of groups of ranks that communicate, each over links of its own once nodes are placed (Rates.links).
@@ -39,7 +39,7 @@ STACK_FIELDS = frozenset((
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOverheads:
-    """Bytes that no tensor accounts for."""
+    """Device memory outside tensors."""
 
     context_bytes: float  # CUDA context and libraries
     communicator_bytes: float  # NCCL buffers per group
@@ -85,7 +85,7 @@ class Rates:
         return self.passes.get(operation, (self.memory_bw_bytes_per_s, self.memory_bw_bytes_per_s))
 
     def levels_of(self, group: str) -> Levels:
-        """The hierarchy that groups of this kind find."""
+        """The network levels of groups of this kind."""
         return self.links.get(group, self.levels)
 
     def on_network(self, bw_bytes_per_s: Mapping[str, float]) -> Rates:
@@ -187,7 +187,7 @@ def _products_and_exchanges(ops: LayerOperations, rates: Rates, num_keys: int) -
 
 
 def _recompute_overhead_s(rates: Rates, recomputed: str) -> float:
-    """Seconds that recomputing takes beside its work, where that was measured."""
+    """Measured overhead seconds of recomputation beyond its work."""
     return sum(rates.latency_s.get(f"recompute {recomputed}", (0.0, 0.0)))
 
 
@@ -235,7 +235,7 @@ def tp_overlap(stack: StackSpec, sequence_parallel: Mask | bool) -> Array:
 
 
 def _hide(sums: _Sums, stack: StackSpec, ops: LayerOperations) -> Array:
-    """Leave only what does not hide: a share of the communication, at most of the compute that runs beside it.
+    """Keep only exposed communication. A share of it hides, at most as long as the overlapped compute.
 
     tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer. What hides
     slows both sides: `contention` of it shows. Returns the seconds hidden, of all axes.

@@ -23,7 +23,7 @@ _QUERY_BLOCK = 128.0  # queries that one thread block of a flash kernel holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmSurface:
-    """How fast one device multiplies matrices of one number format."""
+    """The rate of matrix products on one device in one number format."""
 
     peak_flops_per_s: float  # datasheet
     memory_bw_bytes_per_s: float  # datasheet
@@ -106,7 +106,7 @@ def _is_no_multiple(dim: ArrayLike, of: float) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSurface:
-    """How fast one device runs one attention kernel.
+    """The rate of one attention kernel on one device.
 
     Efficiencies are shares of peak_flops_per_s at long context, of the FLOPs that the kernel executes in the causal
     half: the published convention (forward 4 per score and head element, flash backward 10).

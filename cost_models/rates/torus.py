@@ -1,4 +1,4 @@
-"""How much of a torus a group of ranks may use: links of the axes that it lies along (Scaling Book, `tpus`).
+"""The share of a torus that a group of ranks can use: links of the axes of the group (Scaling Book, `tpus`).
 
 Ranks fill a torus axis by axis, the first axis first. Along an axis that is closed to a ring, and that a group covers
 as a whole, a chip sends both ways at once; along the rest of an axis the ends of a line have one link only. A group
@@ -16,7 +16,7 @@ from ..specs.cluster import NetworkLevel
 
 
 def is_ring(length: int, num_axes: int) -> bool:
-    """Whether an axis is closed: of a 3D torus in multiples of 4 chips, of a 2D torus where it has all 16 of a pod."""
+    """Whether an axis is a ring: in a 3D torus for multiples of 4 chips, in a 2D torus for all 16 chips of a pod."""
     return length % 4 == 0 if num_axes == 3 else length == 16
 
 

@@ -1,4 +1,4 @@
-"""Longest paths through a simulated step: which operations, one behind the other, make it as long as it is.
+"""Critical paths of a simulated step: the sequences of dependent operations that determine its length.
 
 A schedule fixes the order of operations, so the step is the longest path through them, and each path's length is linear
 in the seconds of the chunks: a path found for one set of costs is a lower bound of the step for every other.

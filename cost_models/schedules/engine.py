@@ -1,4 +1,4 @@
-"""The engine of the simulator: what each operation waits for, and when it ends.
+"""The engine of the simulator: the dependencies and end times of operations.
 
 A device runs its operations in their order (orders.py), each when its input is there: an F when the chunk
 before has sent its output, an I or B when the chunk behind has sent the gradient. A device sends one message after the
@@ -231,7 +231,7 @@ def stall_s(schedule: Schedule, work: Work, costs: Costs, op: int, ready_s: floa
 
 
 def deadlock(schedule: Schedule, work: Work, at: Sequence[int]) -> InputError:
-    """Which operations wait for which, one line per device that is not finished; `at`: its next operation."""
+    """The open dependencies, one line per unfinished device. `at`: its next operation."""
     problems = []
     for d, op in enumerate(at):
         if op == schedule.first[d + 1]:

@@ -1,4 +1,4 @@
-"""Pipeline schedules as data: which operation each device runs after which, and the orders of the classic schedules.
+"""Pipeline schedules as data: the order of operations per device, and the orders of the classic schedules.
 
 A chunk is a run of layers on one device, numbered in the order of the model; micro-batches count from 0. Operations:
 F forward, B whole backward, I gradient of the input only, W gradient of the weights only (B = I then W). An operation

@@ -1,8 +1,8 @@
-"""Event simulator: runs a pipeline schedule operation by operation, as its devices would.
+"""Event simulator: runs a pipeline schedule operation by operation.
 
-`simulate(schedule, costs)` gives a `Timeline`: when each operation runs, what gathering weights and reducing gradients
-leaves exposed, and memory over time. Orders: orders.py, v_shaped.py, csv.py; who waits for whom:
-engine.py; long runs repeat their middle: steady_state.py.
+`simulate(schedule, costs)` returns a `Timeline`: start and end of each operation, exposed weight gathers and gradient
+reductions, and memory over time. Orders are in orders.py, v_shaped.py and csv.py, dependencies in engine.py, the
+repetition of steady states in steady_state.py.
 """
 
 from __future__ import annotations

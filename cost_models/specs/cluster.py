@@ -42,7 +42,7 @@ class GpuSpec:
 
     @property
     def compute_capability(self) -> float | None:
-        """That of CUDA, None where `arch` has none."""
+        """CUDA compute capability; None where `arch` has none."""
         return capability_of(self.arch)
 
     @property
@@ -139,7 +139,7 @@ class NodeLinks:
 
 @dataclass(frozen=True, kw_only=True)
 class Island:
-    """Nodes that are alike and near one another: a group of nodes, or the part of one in one site."""
+    """Uniform nodes at one place: a group of nodes, or the part of a group in one site."""
 
     name: str  # for screens
     group: int  # index into ClusterSpec.groups

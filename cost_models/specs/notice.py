@@ -1,4 +1,4 @@
-"""A warning of what a plan rests on: a code that programs compare, and a text that people read."""
+"""A warning on the basis of a plan: a code for programs and a text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed forms of pipeline schedules: what a step costs beyond m x the slowest stage.
+"""Closed forms of pipeline schedules: the seconds of a step beyond m x the slowest stage.
 
 c = F + B of one micro-batch on one device (B = I + W: input and weight gradients), p stages, v chunks per device, m
 micro-batches. Sums and maxima run over devices, so uneven stages, the embedding and the head are in. Exact where the

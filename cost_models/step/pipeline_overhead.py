@@ -1,4 +1,4 @@
-"""What a pipeline adds to the cycles of its slowest stage: fill and drain, stalls, exposed messages."""
+"""Pipeline overhead beyond the cycles of the slowest stage: fill and drain, stalls, exposed messages."""
 
 from __future__ import annotations
 

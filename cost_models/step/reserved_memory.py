@@ -1,4 +1,4 @@
-"""Bytes that the driver shows: what the allocator reserves beyond the buffers, the context, communicators."""
+"""Device memory beyond buffers, as the driver shows it: allocator reserve, context, communicators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Communication of sharded states for every micro-batch, and what of it compute does not hide."""
+"""Communication of sharded states per micro-batch, and its exposed part."""
 
 from __future__ import annotations
 

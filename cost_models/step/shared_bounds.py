@@ -1,4 +1,4 @@
-"""What no way to share a step among unlike devices beats.
+"""Lower bounds over all distributions of a step on heterogeneous devices.
 
 Device class g has a share f_g of the devices. For any weights w_g with sum_g f_g w_g = 1, the fullest device takes at
 least the w-weighted mean of what all do, and every piece of work i costs that mean at least min_g w_g t_g(i) wherever

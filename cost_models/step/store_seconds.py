@@ -11,7 +11,7 @@ from ..rates.rates import Rates
 
 
 def pass_s(store: Store, ledger: Ledger, rates: Rates) -> Array:
-    """[2, J, n] seconds per micro-batch of what is fetched and returned: forward, backward."""
+    """[2, J, n] seconds per micro-batch of fetched and returned data: forward, backward."""
     bw, mine = store.link_bytes_per_s, np.array(ledger.updated)
     pcie = rates.pcie_bw_bytes_per_s if store.over_pcie else np.inf
     # A duplex link carries weights in and gradients out at once; PCIe always does.

@@ -1,4 +1,4 @@
-"""Passes that run alone where messages of experts hide behind another micro-batch (`ep_overlap`).
+"""Passes without a partner where expert messages hide behind another micro-batch (`ep_overlap`).
 
 A forward pass hides its messages behind a backward pass of another micro-batch, and the other way round. The first
 forward passes of a step and its last backward passes have none beside them: "executed alone, no a2a overlapping"

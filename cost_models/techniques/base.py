@@ -1,4 +1,4 @@
-"""What a technique is: another way to train, written as a change of the ledger's quantities.
+"""Technique: a variant of training, written as a change of the ledger's quantities.
 
 One technique is one file and one line in `registry`. Its file holds the mechanism (what is sent, how often, what is
 kept); the seconds come out of `step` as for every layout. Knobs at `neutral` change nothing, which a test shows.

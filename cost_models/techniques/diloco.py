@@ -1,4 +1,4 @@
-"""Streaming DiLoCo: replicas train on their own and exchange fragments of the parameters now and then."""
+"""Streaming DiLoCo: replicas train independently and periodically exchange fragments of the parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuyou: states on drives as in ZeRO-Infinity, and a layer is updated while the backward pass goes on."""
+"""Fuyou: states on drives as in ZeRO-Infinity, and updates of layers during the backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All techniques by name, and those that a workload asks for."""
+"""All techniques by name, and those of a workload."""
 
 from __future__ import annotations
 

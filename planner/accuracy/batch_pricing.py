@@ -1,4 +1,4 @@
-"""Published runs priced in batches, once or again and again under other constants.
+"""Prices published runs in batches, once or repeatedly under other constants.
 
 Runs of one model, cluster, workload and stack differ in their layouts only and are priced as one batch. A batch builds
 its operations once; another calibration only prices them anew (docs/architecture.md, section 4), and costs nothing
@@ -33,14 +33,16 @@ from .stack_features import NoNotes, with_features
 
 
 def rates_of(case: Case, fitted: Calibration | None = None, software: StackSpec | None = None) -> Rates:
-    """The rates of a run under a calibration, its stack (or other software) as it had it switched. Raises InputError
-    where it has none."""
+    """The rates of a run under a calibration, with its stack (or other software) and its switches.
+
+    Raises InputError without such rates.
+    """
     stack = with_features(software or stack_for(case.stack_name, fitted)[0], case.features, NoNotes())
     return rates_for(case.cluster, stack, case.workload.precision, fitted)
 
 
 def ledger_of(cases: Sequence[Case], rates: Rates) -> Ledger:
-    """The quantities of runs that differ in their layouts only, with their stages as they had them."""
+    """The quantities of runs that differ in their layouts only, with their stages."""
     case, layouts = cases[0], Layouts.of([case.layout for case in cases])
     problem = Problem(
         case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node,

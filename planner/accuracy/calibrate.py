@@ -1,4 +1,4 @@
-"""`meshwright calibrate`: constants of a stack from runs of one's own.
+"""`meshwright calibrate`: constants of a stack from a user's runs.
 
 A user's runs move the numbers of their stack family only: devices and links rest on many more runs (ship.py).
 """
@@ -22,13 +22,13 @@ from .cross_validation import Progress, Study, study
 from .row import Case
 from .runs import Problems, read_cases
 
-LEAST_RUNS = 3  # a scalar from fewer says more about the run than about the stack
+LEAST_RUNS = 3  # fewer runs do not separate the stack from the run
 Report = TypeVar("Report", covariant=True)
 
 
 @dataclass(frozen=True)
 class Used:
-    """The runs of a file that a fit may see, and why it may not see the others."""
+    """The runs of a file for a fit, and the reasons that exclude the others."""
 
     cases: tuple[Case, ...]
     # Id of a run that cannot be priced -> the reason.
@@ -73,10 +73,9 @@ class Calibrated(Generic[Report]):
 def calibrate(
     paths: Sequence[Path], *, keep_going: bool = False, progress: Progress | None = None
 ) -> Calibrated[CalibrationReport]:
-    """Fit the stack families of the runs in `paths`, starting at what ships.
+    """Fit the stack families of the runs in `paths`, starting at the shipped constants.
 
-    Raises InputError with everything that is wrong in the files (unless `keep_going`), and where fewer than LEAST_RUNS
-    runs can be used.
+    Raises InputError with all problems of the files (unless `keep_going`), and for fewer than LEAST_RUNS usable runs.
     """
     problems = Problems([])
     cases = list(read_cases(paths, problems))
@@ -102,8 +101,10 @@ def calibrate(
 
 
 def _speaks_for(case: Case, base: Calibration) -> str:
-    """A file of the user speaks for a family: numbers that ship for one version of it are not theirs. What the version
-    does otherwise than its family holds for theirs too."""
+    """The stack of a user's file, which covers a family. Shipped numbers of one version do not apply to it.
+
+    Differences of behaviour between that version and its family do apply.
+    """
     version = family_of(case.stack_name)[1]
     return version if has_own_facts(version) and version not in base.stacks else case.stack.name
 

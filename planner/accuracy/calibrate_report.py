@@ -32,7 +32,7 @@ class FittedConstant:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedConstant(FittedConstant):
-    """A constant with what it is worth."""
+    """A constant with its effect on the error."""
 
     error_without: float  # mean absolute error of all runs with it held at its prior
 

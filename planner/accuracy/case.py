@@ -1,6 +1,6 @@
 """One published run as (model, cluster, workload, stack, layout), from its configuration alone.
 
-What a row leaves out is filled by an assumption with a label; the labels are explained in docs/concepts/trust.md.
+A missing field gets a labelled assumption; docs/concepts/trust.md explains the labels.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PRECISIONS: Mapping[str, tuple[Precision, bool]] = {
 
 
 def read_case(row: RowReader) -> Case | Unpriced | None:
-    """The run of one row; None, with `row.problems` filled, where something is wrong."""
+    """The run of one row; None with `row.problems` for a faulty row."""
     if not isinstance(row.document.data, Mapping):
         row.fail((), "must be a mapping: one run")
         return None
@@ -81,7 +81,7 @@ def read_case(row: RowReader) -> Case | Unpriced | None:
 
 
 def _unpublished(row: RowReader) -> list[str]:
-    """Fields without which nothing is predicted, and which the row states to be null: its source does not have them."""
+    """Required fields that the row states as null, because its source lacks them."""
     parts = {path: row.part(path[0]) for path in _NEEDED}
     return [".".join(path) for path, part in parts.items() if path[1] in part and part[path[1]] is None]
 
@@ -150,7 +150,7 @@ def _model(row: RowReader, gpt_defaults: bool, features: Mapping[str, Any]) -> M
 
 
 def _windowed(row: RowReader) -> dict[str, int]:
-    """`sliding_pattern: 5 local : 1 global` says how many layers of a period have the window."""
+    """Reads `sliding_pattern: 5 local : 1 global`, the layers per period with and without the window."""
     pattern = row.text("model", "sliding_pattern", default="")
     period = re.fullmatch(r"(\d+) local : (\d+) global", pattern)
     if pattern and period is None:
@@ -184,7 +184,7 @@ def _shapes(kind: Layer) -> tuple[int | None, ...]:
 
 
 def _model_problems(row: RowReader, error: InputError) -> None:
-    """The model reader's complaints: it reports all missing fields as one problem, and its paths start in the model."""
+    """The problems of the model reader. It reports all missing fields as one problem, with paths inside the model."""
     for problem in error.problems:
         for name in problem.missing:
             row.fail(("model", *name.split(".")), f"`model.{name}` is missing")
@@ -211,7 +211,7 @@ def _workload(row: RowReader, features: Mapping[str, Any]) -> Workload:
 
 
 def _unknown_recompute(row: RowReader, mode: str, layout: Layout, stack: StackSpec) -> tuple[bool, Layout]:
-    """Not stated: nothing is recomputed, but for core attention where its scores would be kept whole."""
+    """The default recomputation: none, or core attention where its scores would be kept in full."""
     if mode != "unknown":
         return True, layout
     if "maxtext" in row.text("stack", default=""):

@@ -1,4 +1,4 @@
-"""The cluster of a published run: its GPUs, how they are joined inside a node or rack, and the network."""
+"""The cluster of a published run: its GPUs, the links inside a node or rack, and the network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ASSUMED_NIC_BYTES_PER_S = 400e9 / 8  # per GPU, where neither the row nor the G
 
 
 def read_cluster(row: RowReader, features: Mapping[str, Any]) -> tuple[int, ClusterSpec | None]:
-    """(GPUs, cluster); None, with the row's problems filled, where something is wrong."""
+    """(GPUs, cluster); None with the row's problems for a faulty row."""
     name = row.text("cluster", "gpu")
     num_gpus = row.whole("cluster", "num_gpus")
     nic_gbps = row.number("cluster", "nic_gbps_per_node")
@@ -83,7 +83,7 @@ def _wiring(row: RowReader, entry: registry.GpuEntry, intra: str) -> str:
 
 
 def _domain(intra: str) -> int:
-    """GPUs that a rack joins, 0: none."""
+    """GPUs per rack domain, 0: none."""
     if used := re.search(r"(\d+) used per rack", intra):
         return int(used[1])
     rack = re.search(r"(\d+)[- ]gpu.*domain|nvl ?(\d+)", intra)

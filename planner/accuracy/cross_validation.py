@@ -1,4 +1,4 @@
-"""The worth of a calibration: errors before and after, on runs left out of the fit, and without each constant."""
+"""Cross-validation of a calibration: errors before and after, on held-out runs, and without each constant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .row import Case
 from .validate import source_of
 
 Progress = Callable[[float, float], None]
-_FIT_PARTS = 10  # what the full fit takes, in fits to a part of the runs
+_FIT_PARTS = 10  # cost of the full fit, in fits to a part of the runs
 
 
 @dataclass(frozen=True)

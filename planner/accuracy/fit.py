@@ -22,7 +22,7 @@ from ...profiles.rates.constants import Constant
 from .batch_pricing import Batches
 from .row import Case
 
-SCATTER = 0.05  # of log time: what the best number per stack leaves (FIDELITY)
+SCATTER = 0.05  # of log time: residual after the best number per stack (FIDELITY)
 ROBUST = 2.0  # scatters beyond which a run counts as an outlier
 # In prior widths.
 STEP = 0.05  # of differences
@@ -37,7 +37,7 @@ INDEPENDENT = {"VIA-Research/vTrain ground_truth_single.csv": 30}
 
 
 def weights(sources: Sequence[str]) -> Array:
-    """A source weighs as the root of its independent runs, and each of its rows the same."""
+    """Weights of rows: a source weighs the root of its independent runs, shared equally by its rows."""
     counts = Counter(sources)
     return np.array([min(counts[s], INDEPENDENT.get(s, counts[s])) ** 0.5 / counts[s] for s in sources])
 

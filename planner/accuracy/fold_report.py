@@ -1,4 +1,4 @@
-"""`meshwright validate --folds`: the shipped runs, each predicted by a fit that saw nothing like it (folds.py)."""
+"""`meshwright validate --folds`: the shipped runs, each predicted by a fit without similar runs (folds.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEFT_OUT_FILE = PUBLISHED / "left_out.json"  # written by ship.py
 
 @dataclass(frozen=True, kw_only=True)
 class FoldCoverage:
-    """How often the 90 % interval of some runs covers what was measured."""
+    """The coverage of the 90 % intervals of some runs."""
 
     runs: int
     covered: float  # share
@@ -45,7 +45,7 @@ class SweepErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class FoldReport:
-    """Errors on runs that are unlike all that a fit saw. Errors are predicted / measured - 1."""
+    """Errors on runs without similar runs in the fit. Errors are predicted / measured - 1."""
 
     runs: int
     cells: int

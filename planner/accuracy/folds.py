@@ -1,7 +1,7 @@
-"""Which runs a fit must not see before it is judged on others.
+"""The folds of cross-validation: runs that a fit must not use before it is judged on others.
 
-The runs that it will meet are of other models, of other software, on other GPUs. So a run is predicted by a fit that
-saw no run of its source (repository and file), and none of its family of models on its generation of GPUs.
+Future runs have other models, software and GPUs. A run is therefore predicted by a fit without runs of its source
+(repository and file), and without runs of its model family on its GPU generation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cell:
     generation: str  # of GPUs: `hopper`
 
     def hides(self, other: Cell) -> bool:
-        """Whether a fit that is judged on this cell may not see the other one."""
+        """Whether a fit that is judged on this cell must not use the other one."""
         alike = (self.family, self.generation) == (other.family, other.generation)
         return alike or self.source == other.source
 

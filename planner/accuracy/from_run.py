@@ -1,7 +1,7 @@
 """`meshwright calibrate --from-run`: numbers of the runtime's stack from one or a few of its own runs.
 
-A few runs tell a few numbers: no more than there are runs, each only where it moves their seconds in a way that the
-numbers chosen before it do not. What they do not tell stays as it ships, and is said.
+A few runs determine a few numbers: at most one per run, and only numbers with an effect that the earlier chosen ones do
+not have. All other numbers stay at their shipped values, which the report states.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RunCalibrationReport:
 def calibrate_runs(reports: Sequence[Path], plans: Sequence[Path]) -> Calibrated[RunCalibrationReport]:
     """Fit the numbers of the stack `meshwright` that the runs identify, starting at what ships.
 
-    Raises InputError with everything that is wrong in the reports, and where the runs identify nothing.
+    Raises InputError with all problems of the reports, and where the runs identify no number.
     """
     runs, base = read_runs(reports, plans), calibration.shipped()
     family = family_of(STACK)[0]
@@ -97,7 +97,7 @@ def calibrate_runs(reports: Sequence[Path], plans: Sequence[Path]) -> Calibrated
         raise _tells_nothing(candidates, slopes, len(runs))
     before = np.array([run.seconds() for run in runs])
     measured = np.array([run.step_s for run in runs])
-    # The fit prices by the closed form: it is to meet what was measured where the plan, which may simulate, does.
+    # The fit prices by the closed form. Its target is scaled so that the plan, which may simulate, meets measurements.
     wanted = np.log(measured / before) + at_start
     fitter = Fitter(cases, [candidates[j] for j in identifiable], base, source)
     result = fit(fitter, wanted, np.ones(len(runs)))

@@ -49,7 +49,7 @@ def measured_factors(regimes: Sequence[str], log_ratio: Array) -> Table:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How well the model orders two layouts of one model and cluster."""
+    """The accuracy of the predicted order of two layouts of one model and cluster."""
 
     # Predicted lead, relative, from which on the order is right in the share CLAIMED of all pairs.
     lead: float

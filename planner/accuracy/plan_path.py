@@ -1,4 +1,4 @@
-"""A published run as the request that a user would pin it by: every field of its layout, every switch of its software.
+"""A published run as a request that fixes every field of its layout and every switch of its software.
 
 The closed form of that plan is what `validate` says of the run: both prices come from one model. (`plan` simulates
 pipelines as well, by which most runs differ by less than 0.7 %.) A run whose plan

@@ -1,4 +1,4 @@
-"""Meshes of published runs of a model: what others have trained it by, wherever they did."""
+"""Meshes of published runs of a model, on any hardware."""
 
 from __future__ import annotations
 

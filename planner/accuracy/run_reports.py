@@ -1,4 +1,4 @@
-"""Reports of `launch` as runs to calibrate on: what was measured, and the layout of the plan that ran.
+"""Reports of `launch` as runs for calibration: the measurements, and the layout of the plan.
 
 A report does not repeat the plan: it names it by digest, and is read beside it. Everything that would make a measured
 step something else than what the plan prices (a rehearsal, another GPU, an order of one's own) is refused.
@@ -72,7 +72,7 @@ class Run:
 
 
 def read_runs(reports: Sequence[Path], plans: Sequence[Path]) -> list[Run]:
-    """The runs of all reports. Raises InputError with everything that is wrong in them."""
+    """The runs of all reports. Raises InputError with all their problems."""
     if not plans:
         raise InputError("--from-run: of which plan?", hint="add `--plan PLAN`, the file that was launched")
     known = [(path, load_plan(path)) for path in plans]
@@ -95,7 +95,7 @@ def read_runs(reports: Sequence[Path], plans: Sequence[Path]) -> list[Run]:
 
 
 def _run(path: Path, plans: Sequence[tuple[Path, Plan]], problems: list[FieldProblem]) -> Run | None:
-    """The run of one report; None, with `problems`, where something is wrong."""
+    """The run of one report; None with `problems` for a faulty report."""
     report = RowReader(read_document(path))
     data = report.document.data
     if not isinstance(data, Mapping) or data.get("kind") != "run":
@@ -135,7 +135,7 @@ def _planned(report: RowReader, plans: Sequence[tuple[Path, Plan]]) -> tuple[Pat
 
 
 def _as_planned(report: RowReader, path: Path, plan: Plan, candidate: Candidate) -> None:
-    """Records why the run is not what the plan prices."""
+    """Records why the run differs from the plan."""
     if report.get("scaled_down"):
         report.fail(("scaled_down",), "a rehearsal on a small model: its seconds are not those of the plan",
                     "launch the plan itself, on its GPUs")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The value of each number of assumptions.yaml: the core error with the number moved by a fifth."""
+"""The effect of each number in assumptions.yaml: the core error with the number changed by a fifth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of `validate`: errors of predictions in groups, and how well sweeps are ranked."""
+"""The result of `validate`: errors of predictions in groups, and the ranking of sweeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well sweeps are ranked: what choosing the run that is predicted fastest costs over the best measured one."""
+"""Ranking of sweeps: the cost of choosing the run with the fastest prediction over the best measured run."""
 
 from __future__ import annotations
 

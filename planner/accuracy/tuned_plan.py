@@ -29,7 +29,7 @@ _TABLE = Table(LAYOUT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a plan is not in the space."""
+    """The reason why a plan is outside the space."""
 
     # Name of the rule, equal for all plans that break it.
     rule: str

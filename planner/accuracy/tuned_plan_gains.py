@@ -1,4 +1,4 @@
-"""Why the best layout found is faster than a tuned plan: factors of its step, each by name."""
+"""Reasons why the best layout is faster than a tuned plan: named factors of its step."""
 
 from __future__ import annotations
 

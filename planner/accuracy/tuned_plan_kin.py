@@ -1,4 +1,4 @@
-"""Which other recipe has the switch that a tuned plan lacks most: an explanation of a large ratio by name."""
+"""Other recipes with the switch that a tuned plan lacks most, which explain a large ratio."""
 
 from __future__ import annotations
 
