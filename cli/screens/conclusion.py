@@ -143,7 +143,10 @@ def certificate_line(plan: Plan) -> str:
     certificate = plan.certificate
     better = {"memory": "smaller", "cost": "cheaper"}.get(Facts.of(plan).work.objective, "faster")
     if certificate.stopped:
-        return text.wrapped(f"The search was stopped ({certificate.stopped}): a {better} layout may exist.")
+        sentence = f"The search was stopped ({certificate.stopped}): a {better} layout may exist"
+        if certificate.gap is not None and certificate.gap < 1:
+            sentence += f", but none is {better} by more than {text.percent(certificate.gap)} %"
+        return text.wrapped(f"{sentence}.")
     if certificate.proven and certificate.kept is not None:
         return _simulated_line(plan, certificate.kept, certificate.kept_within or 0.0)
     if certificate.proven and plan.preference is not None:

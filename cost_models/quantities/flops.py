@@ -27,6 +27,11 @@ def model_flops(problem: Problem) -> float:
     return problem.workload.global_batch * float((np.array(counts) * problem.flops).sum())
 
 
+def step_at_peak_s(problem: Problem, peak_flops_per_s: float) -> float:
+    """Seconds of a step at the peak of all GPUs together, which no layout beats."""
+    return model_flops(problem) / peak_flops_per_s
+
+
 def recomputed_flops(problem: Problem, layout: Layout, recomputed: Sequence[float] | None = None) -> float:
     """FLOPs of one step that `layout` computes a second time. recomputed: layers of each kind, where they are
     chosen stage by stage."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..._version import __version__
+from ...cost_models.quantities.flops import step_at_peak_s
 from ...cost_models.specs.documents import spec_to_dict
 from ...profiles.cluster.document import cluster_to_dict
 from ..document.base import rounded
@@ -64,8 +65,11 @@ def resolved_part(resolved: Resolved) -> dict[str, Any]:
 def certify(resolved: Resolved, outcome: SearchOutcome) -> Certificate:
     """The certificate of an exhaustive search: it is exact unless it was stopped."""
     best, bound = outcome.top.rows[0][0], outcome.lower_bound
-    gap = max(0.0, 1.0 - bound / best) if np.isfinite(bound) else 0.0
     minimises_time = resolved.workload.objective != "memory"
+    if minimises_time:
+        peak = resolved.problem.num_gpus * resolved.rates.peak_flops_per_s
+        bound = max(bound, step_at_peak_s(resolved.problem, peak))
+    gap = max(0.0, 1.0 - bound / best) if np.isfinite(bound) else 0.0
     return Certificate(
         space=outcome.count.to_space_count(resolved.space.axis_sizes()),
         lower_bound_s=rounded(min(bound, best)) if minimises_time else None,

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ...cost_models.quantities.flops import step_at_peak_s
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.run import search_of
@@ -69,8 +70,14 @@ class HeterogeneousSearch:
                 raise
             self.stopped, self.lower_bound_s = "interrupted", 0.0
         self.count.add(lister.count)
-        self.lower_bound_s = min(self.lower_bound_s, self.choices.best_s)
+        self.lower_bound_s = min(max(self.lower_bound_s, self._at_peak_s), self.choices.best_s)
         return self
+
+    @property
+    def _at_peak_s(self) -> float:
+        """A bound of the sets of islands that a stopped search has not seen."""
+        peaks = [part.num_gpus * part.rates.peak_flops_per_s for part in self.parts]
+        return step_at_peak_s(self.resolved.problem, sum(peaks))
 
     def _search_pipelines(self, lister: NodeLister, sets: list[tuple[IslandPart, ...]]) -> float:
         """Price pipelines over sets of islands; the least bound of those that are listed."""
