@@ -34,6 +34,10 @@ MinRate = Annotated[float, _flag("--min-lr", metavar="RATE", text="Rate at the e
 DecaySteps = Annotated[
     int | None, _flag("--decay-steps", metavar="N", text="Last steps, in which wsd decays [20 % of all].")
 ]
+WeightDecay = Annotated[float, _flag("--weight-decay", metavar="RATE", text="Weight decay of AdamW [0.1].")]
+NoDecay = Annotated[
+    str, _flag("--no-decay", metavar="KINDS", text="No decay of these: norms,biases,embeddings [none].")
+]
 Clip = Annotated[float, _flag("--clip", metavar="NORM", text="Gradient-norm limit; 0: no clipping [1].")]
 LoraAlpha = Annotated[
     float | None, _flag("--lora-alpha", metavar="ALPHA", text="LoRA alpha; adapters are scaled by alpha/rank [rank].")

@@ -67,6 +67,8 @@ class Job:
     seed: int = 0  # of weights and of synthetic data
     learning_rate: float = 3e-4  # the largest
     rates: RateSchedule | None = None  # learning rate by step; None: constant
+    weight_decay: float = 0.1  # of AdamW
+    no_decay: frozenset[str] = frozenset()  # kinds of parameters without it, of weight_decay.KINDS
     clip: float | None = 1.0  # largest norm of the gradient; None: no clipping
     init_from: str | None = None  # Hugging Face folder of the initial weights; None: drawn from the seed
     init_digest: str | None = None  # digest of these weights
@@ -86,9 +88,8 @@ class Job:
 
     def mfu(self, step_s: float) -> float | None:
         """Model FLOP/s of a step over the peak of the plan's GPUs; None where the plan priced something else."""
-        if self.predicted_mfu is None or self.predicted_step_s is None:
-            return None
-        return self.predicted_mfu * self.predicted_step_s / step_s
+        planned = (self.predicted_mfu or 0.0) * (self.predicted_step_s or 0.0)
+        return planned / step_s if planned else None
 
     @property
     def num_micro_batches(self) -> int:

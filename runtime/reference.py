@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -27,6 +27,7 @@ from .model.adapters import Adapters, of_input, of_output
 from .model.block import Block, Context, Numerics
 from .model.decoder import DecoderChunk
 from .model.dispatch import ExpertGroup
+from .model.embedding import Embedding
 from .model.experts import Experts
 from .model.initial_weights import materialise
 from .parallel.comm import Group
@@ -165,7 +166,7 @@ def train(job: Job) -> list[Step]:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     wide = torch.float64 if job.dtype == "fp64" else torch.float32
     masters = [parameter.detach().to(wide, copy=True) for parameter in parameters]
-    optimizer = _optimizer(job, masters)
+    optimizer = _optimizer(job, masters, _undecayed(model, job.no_decay))
     further = 1 + job.model.mtp_layers
     source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further,
                          shuffle=job.shuffle)  # fmt: skip
@@ -211,12 +212,25 @@ def _update(
     return norm
 
 
-def _optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+def _undecayed(model: DecoderChunk, kinds: frozenset[str]) -> list[bool]:
+    """Whether each trained parameter has no weight decay, by the module that it is in."""
+    out = []
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            is_bias = name.endswith("bias")
+            is_table = isinstance(module, Embedding)
+            found = "biases" if is_bias else "embeddings" if is_table else "norms" if parameter.dim() < 2 else ""
+            out += [found in kinds] * parameter.requires_grad
+    return out
+
+
+def _optimizer(job: Job, parameters: Sequence[Tensor], undecayed: Sequence[bool]) -> torch.optim.Optimizer:
     """The optimizer of docs/reference/runtime.md, one parameter at a time."""
     if job.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=job.learning_rate, momentum=0.9, foreach=False)
-    return torch.optim.AdamW(parameters, lr=job.learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1,
-                             foreach=False)  # fmt: skip
+    groups = [{"params": [each for each, left_out in zip(parameters, undecayed, strict=True) if left_out == without],
+               "weight_decay": 0.0 if without else job.weight_decay} for without in (False, True)]  # fmt: skip
+    return torch.optim.AdamW(groups, lr=job.learning_rate, betas=(0.9, 0.95), eps=1e-8, foreach=False)
 
 
 def _adapters(job: Job) -> Adapters | None:

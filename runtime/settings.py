@@ -19,6 +19,7 @@ from .learning_rate import RateSchedule
 from .parallel.schedules import custom_order
 from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
+from .weight_decay import excluded_kinds
 
 # The check uses SGD, because AdamW is invariant to scaled gradients and would hide such an error. The rate changes the
 # loss by more than 1 % per step, so that a wrong update shows in the next loss.
@@ -49,6 +50,8 @@ class Settings:
     warmup: int = 0  # steps
     min_learning_rate: float = 0.0  # at the end of the decay
     decay_steps: int | None = None  # of wsd; None: a fifth of all steps
+    weight_decay: float = 0.1  # of AdamW
+    no_decay: str = ""  # kinds of parameters without it, as "norms,biases"
     clip: float = 1.0  # largest norm of the gradient; 0: no clipping
     lora_alpha: float | None = None  # None: the rank
     device: str = "auto"  # auto, cpu or cuda
@@ -101,7 +104,8 @@ class Settings:
         read, so only their presence is compared.
         """
         names = ("choice", "steps", "seed", "learning_rate", "schedule", "warmup", "min_learning_rate",
-                 "decay_steps", "clip", "lora_alpha", "shuffle", "end_token", "eval_every", "eval_batches",
+                 "decay_steps", "weight_decay", "no_decay", "clip", "lora_alpha", "shuffle", "end_token",
+                 "eval_every", "eval_batches",
                  "scale_down", "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts",
                  "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
@@ -121,7 +125,7 @@ def _digest(path: str) -> str:
 # Fields with another name in `launch`.
 _FLAGS = {"learning_rate": "lr", "min_learning_rate": "min-lr", "keep_axes": "keep"}
 _VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_token": int, "seed": int,
-           "eval_data": str, "eval_every": int, "eval_batches": int,
+           "weight_decay": float, "no_decay": str, "eval_data": str, "eval_every": int, "eval_batches": int,
            "learning_rate": float, "schedule": str, "warmup": int, "min_learning_rate": float, "decay_steps": int,
            "metrics": str, "clip": float, "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
@@ -161,6 +165,10 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     rates.check()
     if settings.check_parity and (rates.kind != "constant" or rates.warmup):
         raise InputError("--check-parity trains at a constant rate", hint="leave out `--schedule` and `--warmup`")
+    if job.optimizer != "adamw" and (settings.no_decay or settings.weight_decay != Settings.weight_decay):
+        raise InputError(f"--weight-decay, --no-decay: the plan trains with {job.optimizer}, which has none here",
+                         hint="leave them out")  # fmt: skip
+    job = replace(job, weight_decay=settings.weight_decay, no_decay=excluded_kinds(settings.no_decay))
     job = replace(job, rates=rates, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, init_from=settings.init_from, data=settings.data,
                   shuffle=settings.shuffle,
@@ -176,6 +184,7 @@ def check_numbers(settings: Settings) -> None:
     """Raises InputError for invalid values of flags."""
     rules = (("--timeout", settings.timeout_s, "above 0", "leave it out for 600 s, 60 s in a rehearsal"),
              ("--lr", settings.learning_rate, "0 or more", "`--lr 3e-4`"),
+             ("--weight-decay", settings.weight_decay, "0 or more", "`--weight-decay 0.1`"),
              ("--clip", settings.clip, "0 or more", "`--clip 0` clips nothing"),
              ("--lora-alpha", settings.lora_alpha, "above 0", "leave it out for the rank"))  # fmt: skip
     for name, value, bounds, hint in rules:

@@ -13,7 +13,7 @@ from .data import Source, counted_targets, open_evaluated, open_source
 from .job import Job
 from .model.block import ParamShard, named_splits
 from .model.decoder import DecoderChunk
-from .model.initial_weights import InitParam, init_param
+from .model.initial_weights import InitParam, init_param, same_weight
 from .parallel import host
 from .parallel.layerwise import Parts
 from .parallel.mesh import Mesh
@@ -23,6 +23,7 @@ from .parallel.schedules import actions
 from .parallel.sharding import Gatherer, Groups, Unit, Weights, gradient_norm
 from .parallel.strategies import EMBEDDING, HEAD
 from .parallel.tensor_parallel import IGNORED
+from .weight_decay import decay_, decayed_slices
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 MOMENTUM = 0.9
@@ -76,8 +77,16 @@ class Trainer:
         if self.parts.offload is not None:
             self.parts.offload.stays(unit.flat for unit in (*self.units, *self.frozen))
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units])
+        self.decayed = [(unit.master, self._decayed(unit, named)) for unit, named in self.contents]
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
                                  job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
+
+    def _decayed(self, unit: Unit, named: Named) -> list[slice]:
+        """Slices of this rank's part of a unit whose parameters decay."""
+        tied = self.job.model.tied_embeddings
+        parameters = [(same_weight(name, tied=tied), len(split.shape), parameter.numel())
+                      for name, parameter, split in named]  # fmt: skip
+        return decayed_slices(parameters, unit.groups.shard.rank * unit.part, unit.part, self.job.no_decay)
 
     def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Weights]]:
         """Units of every part of a chunk. Parameters on two stages form separate units, so that their shards match."""
@@ -184,6 +193,9 @@ class Trainer:
         for unit in self.units:
             unit.hand_over()
         with host.memory(self.job.offloads_states):
+            if self.job.no_decay:  # the optimizer decays none then
+                with torch.no_grad():
+                    decay_(self.decayed, 1 - self.optimizer.param_groups[0]["lr"] * self.job.weight_decay)
             self.optimizer.step()
         for unit in self.units:
             unit.updated()
@@ -258,14 +270,16 @@ class _MicroBatches:
 
 
 def build_optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """AdamW (0.9, 0.95, weight decay 0.1 on all weights) or SGD with momentum 0.9.
+    """AdamW (0.9, 0.95, weight decay on all weights or, with `no_decay`, on none) or SGD with momentum 0.9.
 
     Both are element-wise, so that any slice of a parameter is updated like the whole.
     """
-    return optimizer_of(job.optimizer, parameters, job.learning_rate)
+    return optimizer_of(job.optimizer, parameters, job.learning_rate, 0.0 if job.no_decay else job.weight_decay)
 
 
-def optimizer_of(name: str, parameters: Iterable[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+def optimizer_of(
+    name: str, parameters: Iterable[Tensor], learning_rate: float, weight_decay: float = 0.1
+) -> torch.optim.Optimizer:
     """The optimizer of a job, by its name.
 
     It is fused on GPU and CPU, because the unfused AdamW makes two more tensors of a weight's size.
@@ -274,7 +288,7 @@ def optimizer_of(name: str, parameters: Iterable[Tensor], learning_rate: float) 
     groups = [{"params": list(parameters)}]  # a stage without layers also has no adapters
     if name == "sgd":
         return torch.optim.SGD(groups, momentum=MOMENTUM, **how)
-    return torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.1, **how)
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=weight_decay, **how)
 
 
 def clip_(gradients: Iterable[Tensor], norm: float, limit: float | None) -> None:
