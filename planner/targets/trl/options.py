@@ -15,7 +15,7 @@ _CHECKPOINTING = (CHECKPOINTING, *of_recipe("gradient_checkpointing"))
 _HALVES = of_recipe("bf16", "fp16")
 _PACKING = of_recipe("packing", "packing_strategy", "attn_implementation")
 _LORA = of_recipe("use_peft", "lora_r", "lora_dropout", "lora_target_modules", "dtype", "load_in_4bit", "load_in_8bit",
-                  "bnb_4bit_quant_type", "bnb_4bit_quant_storage")  # fmt: skip
+                  "bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant")  # fmt: skip
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -53,7 +53,8 @@ def _lora_write(setup: Setup) -> Settings:
     out: Settings = {"use_peft": True, "lora_r": lora.rank, "lora_dropout": 0.0, "dtype": dtype,
                      "lora_target_modules": adapters.modules(setup.model, lora)}  # fmt: skip
     if lora.base_dtype == "nf4":
-        out |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_quant_storage": dtype}
+        out |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_quant_storage": dtype,
+                "use_bnb_nested_quant": True}  # fmt: skip
     if lora.base_dtype == "int8":
         out["load_in_8bit"] = True
     return {f"{ARGUMENTS}{name}": value for name, value in out.items()}

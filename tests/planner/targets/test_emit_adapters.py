@@ -56,7 +56,8 @@ def test_a_plan_with_adapters_says_them_and_is_in_order() -> None:
     plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora="32:q,k,v,o:nf4", **ASKED)
     files = emit(plan, "trl").files
     for line in ("use_peft: true", "lora_r: 32", 'lora_target_modules: ["q_proj", "k_proj", "v_proj", "o_proj"]',
-                 "load_in_4bit: true", 'bnb_4bit_quant_storage: "bfloat16"', "max_length: 4096"):  # fmt: skip
+                 "load_in_4bit: true", "use_bnb_nested_quant: true",
+                 'bnb_4bit_quant_storage: "bfloat16"', "max_length: 4096"):  # fmt: skip
         assert f"{line}\n" in files["sft.yaml"]
     assert check_files(files).problems == []
 
