@@ -1,4 +1,4 @@
-"""How the process keeps memory between the arrays of a search."""
+"""Settings of the C allocator for the arrays of a search."""
 
 from __future__ import annotations
 

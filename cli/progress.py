@@ -1,4 +1,4 @@
-"""How far a command is, on stderr: a bar on a terminal, elsewhere a line whenever it was silent for a while."""
+"""Progress of a command on stderr: a bar on a terminal, and log lines with --verbose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the flags of a command to a request, and from a file to what it holds."""
+"""Builds requests from the flags of a command, and reads requests and plans from files."""
 
 from __future__ import annotations
 

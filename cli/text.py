@@ -50,7 +50,7 @@ def percent(share: float | None, places: int = 1) -> str:
 
 
 def more(share: float) -> str:
-    """How much more than the best: `+1.5 %`, `+11 %`."""
+    """The excess over the best: `+1.5 %`, `+11 %`."""
     return f"{share * 100:+.1f} %" if abs(share) < 0.0995 else f"{share * 100:+,.0f} %"
 
 

@@ -1,4 +1,4 @@
-"""What is priced: model, workload, software and number of GPUs; no rates."""
+"""The subject of pricing: model, workload, software and number of GPUs, without rates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is priced. No rate is in it."""
+    """The subject of pricing, without rates."""
 
     model: ModelSpec
     workload: Workload

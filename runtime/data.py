@@ -19,7 +19,7 @@ from .shuffling import shuffled
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     def digests(self) -> Mapping[str, str]:
         """Name -> digest of each file of tokens; empty for synthetic tokens."""

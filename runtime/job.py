@@ -144,7 +144,7 @@ class Job:
 
     @property
     def order(self) -> Schedule:
-        """Who does what when."""
+        """The order of the passes."""
         if self.custom_order is not None:
             return self.custom_order
         name, vpp = (self.schedule, self.layout.vpp) if self.layout.pp > 1 else ("1f1b", 1)

@@ -32,7 +32,7 @@ Named = list[tuple[str, nn.Parameter, ParamShard]]  # parameters by their full n
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gave."""
+    """The result of a step."""
 
     loss: float  # mean per token, nats
     gradient_norm: float  # before clipping

@@ -95,7 +95,7 @@ def _planned(candidate: Candidate) -> dict[str, float]:
 def _trained(
     terminal: Terminal, path: Path, choice: int, device: str, steps: int
 ) -> tuple[dict[str, object], dict[str, int]]:
-    """Where one layout was trained, and the bytes of its fullest rank; a CPU knows those of tensors alone."""
+    """The place where one layout was trained, and the bytes of its fullest rank; on a CPU those of tensors only."""
     from ...planner.document.reading import load_plan
     from ...runtime import launcher
     from ...runtime.nodes import nodes_for

@@ -69,7 +69,7 @@ def _facts(imported: Imported) -> list[str]:
 
 
 def _read_lines(imported: Imported) -> list[str]:
-    """How many options say the layout, which are unknown, and what was assumed."""
+    """The number of options that state the layout, the unknown ones, and the assumptions."""
     lines = [f"{imported.framework}: {imported.read} options set the layout, {imported.unread} set other things"]
     if imported.unknown:
         listed = ", ".join(f"{name} (line {line})" for name, line in imported.unknown.items())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def balancing_line(job: Job) -> str:
-    """How much the balancing loss of the experts counts."""
+    """The coefficient of the experts' balancing loss."""
     coefficient = job.model.moe_aux_loss_coeff
     if not coefficient:
         return "no balancing loss of experts: plan with `--set workload.moe_aux_loss_coeff=0.001` for one"

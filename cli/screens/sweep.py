@@ -112,7 +112,7 @@ def _chosen(xs: Sequence[float], wanted: Sequence[int]) -> list[int]:
 
 
 def _closing(result: Sweep) -> list[str]:
-    """Where more of it stops to pay."""
+    """The point of diminishing returns."""
     axis = result.axes[0]
     if result.saturates is None:
         return []

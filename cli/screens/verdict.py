@@ -64,7 +64,7 @@ def outlook_lines(plan: Plan, candidate: Candidate) -> list[str]:
 
 
 def _spot(spot: Mapping[str, float]) -> str:
-    """How often a run on spot nodes stops, and the share of its time that makes progress."""
+    """The interruptions of a run on spot nodes, and the share of its time that makes progress."""
     between, checkpoint, interval = (text.duration(spot[name]) for name in ("mtbf_s", "checkpoint_s", "interval_s"))
     return (f"interrupted every {between}; with a checkpoint ({checkpoint}) every {interval}, "
             f"{text.percent(spot['goodput'])} % of the time makes progress: the numbers above include it")  # fmt: skip

@@ -119,7 +119,7 @@ def kilo_dollars(priced: Priced | None) -> str:
 
 
 def price_line(sources: Iterable[str]) -> list[str]:
-    """Where dollars come from, each source once; no line where no price is known."""
+    """The sources of prices, each once; no line without a known price."""
     known = [source if source.startswith("assumed") else f"by the {source}"
              for source in dict.fromkeys(sources) if source]  # fmt: skip
     return [text.wrapped(f"Dollars are {'; or '.join(known)}.")] if known else []

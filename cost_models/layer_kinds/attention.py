@@ -32,7 +32,7 @@ def parameters(attention: Attention, hidden: int) -> dict[str, int]:
 
 
 def _widths(attention: Attention) -> dict[str, int]:
-    """Of what the projections of grouped-query attention make, by name."""
+    """Widths of the outputs of grouped-query projections, by name."""
     widths = {
         "q": attention.heads * attention.head_dim,
         "k": attention.kv_heads * attention.head_dim,

@@ -32,7 +32,7 @@ class KimiDeltaAttention(Mixer):
 
     @property
     def width(self) -> int:
-        """Of queries, of keys, of values."""
+        """Widths of queries, keys and values."""
         return self.heads * self.head_dim
 
 

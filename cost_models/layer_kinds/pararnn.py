@@ -65,7 +65,7 @@ class _Cell:
 
     @property
     def map_elements(self) -> int:
-        """Of an affine map of the states: a matrix and a vector."""
+        """Elements of an affine map of the states: a matrix and a vector."""
         return self.states * (self.states + 1)
 
     @property

@@ -20,18 +20,18 @@ from ..quantities.operations import LayerOperations, MemoryTraffic, Saved
 
 
 def block_parameters(streams: int, hidden: int) -> dict[str, int]:
-    """Of one block: the product; a bias for each weight, three factors. Nothing for one stream."""
+    """Parameters of one block: the product; a bias per weight, three factors. None for one stream."""
     weights = (2 + streams) * streams
     return {"streams": weights * streams * hidden, "stream_biases": weights + 3} if streams > 1 else {}
 
 
 def head_parameters(streams: int, hidden: int) -> int:
-    """Of the sum before the head: the product, biases, one factor. 0 for one stream."""
+    """Parameters of the sum before the head: the product, biases, one factor. 0 for one stream."""
     return streams * (streams * hidden + 1) + 1 if streams > 1 else 0
 
 
 def matrices(streams: int, hidden: int, blocks: int) -> Iterator[tuple[Matrix, int]]:
-    """Those of a layer of so many blocks that Muon orthogonalises."""
+    """The matrices of a layer of so many blocks that Muon orthogonalises."""
     if streams > 1:
         yield Matrix((((2 + streams) * streams, streams * hidden),), split=False), blocks
 

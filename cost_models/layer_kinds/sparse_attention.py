@@ -39,7 +39,7 @@ def index_parameters(attention: Attention, index: SparseIndex, hidden: int) -> d
 
 
 def index_matrices(attention: Attention, index: SparseIndex, hidden: int) -> Iterator[Matrix]:
-    """Those of the index that Muon orthogonalises."""
+    """The matrices of the index that Muon orthogonalises."""
     for rows, columns in ((index.heads * index.head_dim, attention.q_lora_rank or hidden), (index.head_dim, hidden),
                           (index.heads, hidden)):  # fmt: skip
         yield Matrix(((rows, columns),), split=False)

@@ -47,7 +47,7 @@ class Bytes:
 
     @classmethod
     def of_rows(cls, whole: Ledger) -> Bytes:
-        """Of the rows of a ledger."""
+        """The memory of the rows of a ledger."""
         units, num = alone(whole), whole.problem.num_kinds + EXTRA_KINDS
         memory = DeviceMemory(units)
         buffers = [memory.buffers(k) for k in range(num)]
@@ -146,7 +146,7 @@ class LayerStages:
 
     @cached_property
     def items(self) -> list[list[int]]:
-        """What each stage holds, in the order of the model: kinds of layers, the embedding first, the head last."""
+        """The contents of each stage in the order of the model: kinds of layers, the embedding first, the head last."""
         rows = [list(kinds) for kinds in self.layers]
         return [[EMBEDDING] * (s == 0) + row + [HEAD] * (s == self.pp - 1) for s, row in enumerate(rows)]
 

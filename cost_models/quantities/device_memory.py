@@ -55,7 +55,7 @@ class DeviceMemory:
         return {**self.states(j), **self.beside_states(j, gathered=gathered)}
 
     def beside_states(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
-        """Those of them that are not states."""
+        """The buffers that are not states."""
         passing = self._beside_by_moment(j, gathered)
         fullest = np.argmax(sum(passing.values()), axis=0)
         pick = np.arange(len(self.ledger.layouts))

@@ -24,7 +24,7 @@ class Groups:
     replicate_stride: Ints  # [n] distance between them in ranks
 
     def of_rows(self, rows: Ints) -> Groups:
-        """Those of some layouts."""
+        """The groups of some layouts."""
         return Groups(*(column[rows] for column in (self.shard, self.shard_stride, self.replicate,
                                                     self.replicate_stride)))  # fmt: skip
 

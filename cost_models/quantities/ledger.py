@@ -167,7 +167,7 @@ class Ledger:
 
     @cached_property
     def states(self) -> StatePlacement:
-        """Where states are, and when they are whole."""
+        """The placement of states, and when they are unsharded."""
         return StatePlacement(self.problem, self.layouts, self.m, self.store)
 
     @cached_property

@@ -124,7 +124,7 @@ def _workspaces(memory: DeviceMemory, j: int, losses: _Losses) -> list[Array]:
 
 
 def number_of_moments(problem: Problem) -> int:
-    """How many moments a stage of this model may be fullest at."""
+    """The number of possible peak moments of a stage of this model."""
     return IN_PREDICTION + (problem.model.mtp_layers > 0)
 
 

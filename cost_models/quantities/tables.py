@@ -279,7 +279,7 @@ def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> Tables:
 
 
 def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple[LayerOperations, ...]:
-    """Of every kind, for every shard key."""
+    """Operations of every kind, for every shard key."""
     shard = Shard.of(keys, problem.model, problem.workload)
     builder = Builder(problem.model, problem.workload, problem.stack, shard, problem.any_fp8_layout)
     ops = [decoder_layer(builder, problem.model.kinds[v.kind], v.trains) for v in problem.variants]

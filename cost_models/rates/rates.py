@@ -135,7 +135,7 @@ class _Sums:
         return other
 
     def at(self, keys: Ints) -> _Sums:
-        """Those of `keys`."""
+        """The seconds of `keys`."""
         out = _Sums(len(keys))
         out.all = self.all[:, keys]
         out.tagged = {tag: seconds[:, keys] for tag, seconds in self.tagged.items()}

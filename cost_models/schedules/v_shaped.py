@@ -77,7 +77,7 @@ def limit_chunks(name: str, p: int) -> int:
 
 
 def _copies(low: int, high: int) -> int:
-    """How many multiples of _UNITS, from 0, are above `low` and at most `high`: blocks alive at one moment."""
+    """The number of multiples of _UNITS, from 0, above `low` and at most `high`: blocks alive at one moment."""
     return max(high // _UNITS - max(low // _UNITS, -1), 0)
 
 

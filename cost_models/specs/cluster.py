@@ -122,7 +122,7 @@ class NodeGroup:
 
     @property
     def price_source(self) -> str:
-        """Where `usd_per_node_hour` comes from; empty without one."""
+        """The source of `usd_per_node_hour`; empty without one."""
         if self.price_usd_per_node_hour is not None:
             return f"price of {self.node}{', unconfirmed' if 'price' in self.unconfirmed else ''}"
         return self.rent.source if self.rent is not None else ""
@@ -218,7 +218,7 @@ class ClusterSpec:
 
     @property
     def price_source(self) -> str:
-        """Where `usd_per_hour` comes from; empty without one."""
+        """The source of `usd_per_hour`; empty without one."""
         sources = [group.price_source for group in self.groups]
         return "; ".join(dict.fromkeys(sources)) if all(sources) else ""
 

@@ -279,7 +279,7 @@ class ModelSpec:
 
     @property
     def capacity_factor(self) -> float | None:
-        """That of its routed experts; None where they drop no token."""
+        """The capacity factor of its routed experts; None where they drop no token."""
         blocks = self.feed_forwards
         return next((block.capacity_factor for block in blocks if isinstance(block, MixtureOfExperts)), None)
 

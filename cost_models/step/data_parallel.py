@@ -100,7 +100,7 @@ def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
 
 
 def shown_s(stack: StackSpec, reduce_s: Array, gather_s: Array, forward_s: Array, backward_s: Array) -> Array:
-    """What shows of both behind as many seconds of compute, forward and backward, as nothing else hides behind."""
+    """Exposed seconds of both. forward_s, backward_s: compute that hides no other messages."""
     # A collective takes multiprocessors and memory bandwidth from the kernels beside it: `contention` of the hidden
     # seconds comes back as slower compute.
     hidden = np.minimum(stack.dp_overlap * reduce_s, backward_s)

@@ -1,4 +1,4 @@
-"""What no choice below a node of the search beats: step seconds and bytes."""
+"""Lower bounds on step seconds and bytes of the descendants of a search node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass takes beside its layers on a device that was measured (`latency` of its profile), else nothing."""
+"""The overhead of a pass beyond its layers on a measured device (`latency` of its profile); 0 for others."""
 
 from __future__ import annotations
 

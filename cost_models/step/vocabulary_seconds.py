@@ -102,7 +102,7 @@ def vocabulary_stalls_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:
 
 
 def _barriers(ledger: Ledger) -> int:
-    """Of the batch's vocabulary parallelism; 0 without it."""
+    """Barriers of the batch's vocabulary parallelism; 0 without it."""
     return 0 if ledger.vocabulary is None else ledger.vocabulary.barriers
 
 

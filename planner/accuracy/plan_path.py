@@ -53,7 +53,7 @@ class PathOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSummary:
-    """How many runs have one price, and how far the others are off."""
+    """The number of runs with equal prices, and the differences of the others."""
 
     rows: int
     equal: int

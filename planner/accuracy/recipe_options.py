@@ -91,7 +91,7 @@ def optimizer_of(row: RowReader, model: ModelSpec) -> str | None:
 
 
 def _states(row: RowReader, optimizer: str | None) -> Settings:
-    """How states are sharded, and in which dtype the optimizer holds them."""
+    """The sharding of states, and the dtype of optimizer states."""
     if optimizer is not None:
         return {"--optimizer": optimizer}
     out: Settings = {}

@@ -35,7 +35,7 @@ class PublishedMesh:
         return " ".join(split) or "dp"
 
     def distance(self, layout: Layout) -> float:
-        """How many times degrees are doubled or halved on the way to `layout`."""
+        """The number of doublings or halvings of degrees from this mesh to `layout`."""
         return sum(abs(log2(getattr(layout, name) / degree)) for name, degree in self.degrees.items())
 
 

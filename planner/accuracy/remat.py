@@ -69,7 +69,7 @@ def _names(row: RowReader, key: str) -> frozenset[str]:
 
 
 def _recomputed(layout: Layout, saved: frozenset[str]) -> Layout:
-    """Where the projections of attention are not kept, all of a layer runs again: they are the first that it needs."""
+    """The recomputation of a policy: the whole layer unless it keeps the attention projections, which are first."""
     if not (saved >= _QKV or "qkv_proj" in saved):
         return replace(layout, recompute=RECOMPUTE_MODES.index("full"))
     modules = ["norm", "act"]

@@ -156,7 +156,7 @@ def _priced(plan: TunedPlan) -> PlanOutcome:
 
 
 def _rounded(seconds: float) -> float:
-    """As searches round what they compare."""
+    """A value rounded like the values that searches compare."""
     return float(f"{seconds:.9g}")
 
 

@@ -12,7 +12,7 @@ Reason = Literal["offload", "axes"]
 
 
 class SpaceCount(DocumentPart):
-    """How many layouts there are and what became of them; the parts add up to `total`."""
+    """The number of layouts and their outcomes, which sum to `total`."""
 
     total: int
     by_axis: dict[str, int]  # values of each axis before any rule; empty for several spaces together

@@ -1,4 +1,4 @@
-"""How a plan uses the groups of a cluster that is not alike: the part of `plan.json` about it."""
+"""The part of `plan.json` on the use of the groups of a heterogeneous cluster."""
 
 from __future__ import annotations
 

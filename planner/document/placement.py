@@ -1,4 +1,4 @@
-"""Where the ranks of a plan run: hosts, the order of the nodes, and why they stand in it."""
+"""The placement of the ranks of a plan: hosts, the order of the nodes, and its reasons."""
 
 from __future__ import annotations
 

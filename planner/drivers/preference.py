@@ -79,7 +79,7 @@ def _simplest_kept(top: TopK, limit_s: float, *, on_gpu: bool) -> Layout | None:
 
 
 def _start(order: SimulatedOrder, *, on_gpu: bool) -> Start:
-    """Where a search of the same meshes starts; on_gpu: of layouts that offload nothing."""
+    """The start of a search of the same meshes. on_gpu: only layouts without offload."""
     start = order.outcome.start
     if start is None:
         raise ValueError("a search without a legal mesh has no layout to compare")
@@ -87,7 +87,7 @@ def _start(order: SimulatedOrder, *, on_gpu: bool) -> Start:
 
 
 def complexity(layout: Layout) -> tuple[bool, int]:
-    """How hard a layout is to set up and to run: whether it offloads, then how many parallel axes it has."""
+    """The complexity of a layout: whether it offloads, then its number of parallel axes."""
     return _offloads(layout), num_axes(layout)
 
 

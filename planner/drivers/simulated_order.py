@@ -78,12 +78,12 @@ class SimulatedOrder:
 
     @property
     def simulated(self) -> int:
-        """How many layouts were simulated."""
+        """The number of simulated layouts."""
         return sum(staged.is_simulated for staged in self._staged.values())
 
     @property
     def leaders(self) -> list[Row]:
-        """As many as the search lists, fastest first: the best of each family before any other."""
+        """The listed layouts, fastest first: the best of each family before all others."""
         rows = self.rows
         first = {tuple(getattr(row[2], name) for name in FAMILY): row for row in reversed(rows)}
         twins = [row for row in rows if row not in first.values()]

@@ -1,4 +1,4 @@
-"""Where the ranks of a layout sit: the GPUs of every node with their coordinates along the axes."""
+"""The rank map of a layout: the GPUs of every node with their coordinates along the axes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def searched(
 
 
 def listed(resolved: Resolved, search: HeterogeneousSearch) -> tuple[Candidate, ...]:
-    """As many candidates as were requested, fastest first."""
+    """The requested number of candidates, fastest first."""
     best = search.choices.ranked[: resolved.request.top]
     return tuple(
         candidate_of(resolved, choice).model_copy(update={"choice": row}) for row, choice in enumerate(best, 1)

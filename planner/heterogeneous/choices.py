@@ -27,7 +27,7 @@ class IslandChoice:
 
 @dataclass
 class Choices:
-    """All that a search has priced so far."""
+    """The choices that a search has priced so far."""
 
     best: dict[tuple[Any, ...], IslandChoice] = field(default_factory=dict)  # of each family
     priced: int = 0  # all partitions counted

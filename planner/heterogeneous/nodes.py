@@ -72,7 +72,7 @@ class NodeLister:
     def _pipelines(
         self, parts: tuple[IslandPart, ...], part_of: Callable[[Space], Space], incumbent_s: float, top: int
     ) -> SearchOutcome:
-        """Those with the least bounds in a part of the space."""
+        """The pipelines with the smallest bounds in a part of the space."""
         gpus = sum(part.num_gpus for part in parts)
         # What fits the mean GPU may fit in some partition: a stage on a small GPU holds fewer layers.
         mean_bytes = sum(part.alone.budget_bytes * part.num_gpus for part in parts) / gpus
@@ -109,7 +109,7 @@ class NodeLister:
 
     @property
     def of_replicas(self) -> list[SearchNode]:
-        """Those of all sets, least bound first."""
+        """The replica nodes of all sets, by rising bound."""
         return sorted(self.replicas, key=lambda node: (node.bound_s, str(node.layout)))
 
 

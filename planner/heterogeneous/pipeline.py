@@ -159,7 +159,7 @@ class CrossIslandPipeline(OnIslands):
 
     @cached_property
     def once_terms(self) -> dict[str, float]:
-        """Those of the island that takes longest, but for messages, which may cross bridges."""
+        """The terms per step of the slowest island, except for messages, which may cross bridges."""
         longest = {name: max(single.once_terms[name] for single in self.singles) for name in step.ONCE_TERMS}
         return {**longest, "pp": self._messages_once_s}
 

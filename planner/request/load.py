@@ -79,7 +79,7 @@ def _set(text: str) -> tuple[FieldPath, Any]:
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a field of a request came from: as screens show it, and the kind of place."""
+    """The origin of a field of a request: its text on screens, and its kind."""
 
     text: str
     kind: Literal["file", "environment", "flag", "argument"]

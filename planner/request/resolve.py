@@ -286,7 +286,7 @@ def _untrained(resolved: Resolved) -> list[Notice]:
 
 
 def _about(technique: Technique, target: Target) -> str:
-    """Who trains by a technique, where the target does not, and what it costs that no price shows."""
+    """The warning on a technique: targets that have it if this one does not, and costs that are not priced."""
     if target.trainer is not None and technique.name in target.trainer.techniques:
         return f"{technique.name}: {technique.caveat}"
     others = " and ".join(with_techniques([technique.name]))

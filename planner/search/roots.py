@@ -21,7 +21,7 @@ class Roots:
     needed: Array  # [mesh] lower bound on bytes
 
     def of(self, rows: Ints | Mask) -> Roots:
-        """Those of `rows`."""
+        """The roots in `rows`."""
         return Roots(select(self.meshes, rows), self.signature[rows], self.weight[rows], self.seconds[rows],
                      self.needed[rows])  # fmt: skip
 

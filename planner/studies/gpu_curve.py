@@ -1,4 +1,4 @@
-"""How many GPUs: the best layout on every number of them, or the cheapest number that meets a deadline."""
+"""Numbers of GPUs: the best layout on each, or the cheapest number that meets a deadline."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _task(resolved: Resolved, axes: Sequence[str], choices: Sequence[TradeoffCho
 
 
 def _steps(rivals: set[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Those that no other beats."""
+    """The points that no other point dominates."""
     out: list[tuple[float, float]] = []
     for seconds, num_bytes in sorted(rivals):
         if not out or num_bytes < out[-1][1]:

@@ -1,4 +1,4 @@
-"""Where the shipped facts lie."""
+"""The folders of the shipped facts."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _lookup(kind: Kind, name: str) -> Path | None:
 
 
 def _folders(kind: Kind, search_path: str) -> list[Path]:
-    """Where entries of a kind lie, the strongest last."""
+    """The folders of entries of a kind, in rising precedence."""
     folders = [CATALOGUE / _FOLDER[kind]]
     for part in reversed([part for part in search_path.split(os.pathsep) if part]):
         if not Path(part).is_dir():

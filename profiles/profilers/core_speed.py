@@ -39,7 +39,7 @@ def slowness(took: Times, all_took: Times) -> float:
 
 
 def calmest(samples: Sequence[T], slowness_of: Callable[[T], float]) -> list[T]:
-    """Those that count, the calmest first."""
+    """The samples that count, the calmest first."""
     return sorted(samples, key=slowness_of)[: math.ceil(CALMEST * len(samples))]
 
 

@@ -33,7 +33,7 @@ _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 @dataclass(frozen=True)
 class Effort:
-    """How long links are timed."""
+    """The duration of link timings."""
 
     repeats: int  # of every size
     seconds: float  # a larger size is left out once one call took this long

@@ -47,7 +47,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a device is timed."""
+    """The duration of device timings."""
 
     samples: int  # of every kernel, at most
     seconds: float  # for the samples of one kernel, of which LEAST_SAMPLES are always taken; under a quota half count
@@ -93,7 +93,7 @@ def open_device(name: str) -> torch.device:
 
 
 def as_a_rank() -> None:
-    """As many threads as a rank of the runtime has."""
+    """Sets the number of threads to that of a rank of the runtime."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
@@ -175,7 +175,7 @@ def _under_quota(actions: Sequence[Action], number: int, pace: Pace) -> list[flo
 
 
 def _one_under_quota(actions: Sequence[Action], pace: Pace) -> tuple[float, float]:
-    """How slow the core was, and the seconds of a call."""
+    """The slowdown of the core, and the seconds of a call."""
     before = len(pace.watch.took)
     calls, watching_s = 0, 0.0
     started, spent = time.perf_counter(), time.process_time()

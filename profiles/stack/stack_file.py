@@ -29,7 +29,7 @@ StackFacts = Mapping[str, tuple[float, str]]  # field -> (value in base units, s
 
 @dataclass(frozen=True)
 class Range:
-    """Where a number may lie."""
+    """The valid range of a number."""
 
     text: str  # follows `must be` in messages
     least: float = 0.0  # smallest value
@@ -52,7 +52,7 @@ _RANGES = {
 
 
 def range_of(field: str) -> Range:
-    """Where the number of that field of a stack may lie."""
+    """The valid range of a field of a stack."""
     return _RANGES.get(field, _FROM_ZERO)
 
 

@@ -81,7 +81,7 @@ def multiply(products: Callable[[], Iterable[tuple[Tensor, Tensor, Tensor]]]) ->
 
 
 def _rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    """Those of each expert."""
+    """The rows of each expert."""
     return torch.split(x, list(counts))
 
 

@@ -23,7 +23,7 @@ Action = Callable[[], object]
 
 
 class Kernel(Protocol):
-    """As profiles.profilers.kernels.Kernel."""
+    """The interface of profiles.profilers.kernels.Kernel."""
 
     @property
     def direction(self) -> str: ...

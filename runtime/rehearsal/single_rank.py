@@ -26,7 +26,7 @@ def single_group() -> Group:
 
 
 def single_context(dtype: torch.dtype, device: torch.device, numerics: Numerics | None = None) -> Context:
-    """What its blocks share."""
+    """The context that its blocks share."""
     group = single_group()
     experts = ExpertGroup(group, group)
     return Context(group, experts, dtype, device, numerics or Numerics(), fused=device.type == "cuda")
