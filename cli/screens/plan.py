@@ -169,7 +169,8 @@ def terms_table(candidate: Candidate, *, unicode: bool) -> Table:
     rest = terms[len(rows) :]
     seconds = sum(term.seconds for term in rest)
     if text.is_visible(seconds, places):
-        sources = text.listed(sorted({term.source for term in rest}))
+        kinds = sorted({term.source for term in rest})
+        sources = f"{len(kinds)} kinds" if text.is_narrow() and len(kinds) > 1 else text.listed(kinds)
         rows.append((f"  {len(rest)} more", text.fixed(seconds, places), "", sources))
     return headless(rows, numbers=(1,))
 

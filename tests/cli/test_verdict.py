@@ -10,10 +10,11 @@ import pytest
 from meshwright.cli import text
 from meshwright.cli.console import make_console, print_part
 from meshwright.cli.screens.legend import explained, legend
-from meshwright.cli.screens.plan import plan_screen
+from meshwright.cli.screens.plan import plan_screen, terms_table
 from meshwright.cli.screens.tradeoffs import _rows_shown as rows_shown
 from meshwright.cli.screens.verdict import outlook_lines, verdict
 from meshwright.cost_models.layouts import FIELDS, FLAGS, Layout
+from meshwright.planner.document.candidate import Term
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.explain.outlook import outlook
 from meshwright.planner.studies.gpu_curve import Tried
@@ -139,3 +140,14 @@ def test_round_numbers_of_gpus_are_shown_where_they_are_as_good() -> None:
     assert 96 not in shown
     assert (shown[0], shown[-1]) == (61, 127)
     assert 64 not in [points[index].num_gpus for index in rows_shown(points, 5, None, 0.0)]
+
+
+@pytest.mark.parametrize(("columns", "sources"), [("60", "4 kinds"), ("80", "assumed, fitted, formula and measured")])
+def test_short_terms_of_many_sources_fit(columns: str, sources: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    best = sample_plan().best
+    long, *_ = best.terms
+    short = [Term.model_validate({"name": source, "seconds": 0.04, "exposed": True, "source": source})
+             for source in ("assumed", "fitted", "formula", "measured")]  # fmt: skip
+    table = terms_table(best.model_copy(update={"terms": (long, *short)}), unicode=False)
+    assert list(table.columns[3].cells)[-1] == sources
