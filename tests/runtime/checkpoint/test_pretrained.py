@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.cost_models.specs.workload import Lora
 from meshwright.runtime import reference
 from meshwright.runtime.checkpoint.checkpoint import Checkpoints
 from meshwright.runtime.checkpoint.export import export, put, tensors
-from meshwright.runtime.checkpoint.manifest import newest
+from meshwright.runtime.checkpoint.manifest import check_run, newest
 from meshwright.runtime.checkpoint.pretrained import Pretrained
 from meshwright.runtime.checkpoint.safetensors_folder import INDEX, SINGLE, TensorFolder
 from meshwright.runtime.model.block import named_splits
@@ -290,3 +291,32 @@ def test_what_cannot_be_exported(llama_folder: Path, tmp_path: Path) -> None:
     assert re.search("step-00000001 is damaged: __0_0.distcp has", refused(folder, tmp_path / "out", dtype="fp32"))
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".partial*"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_go_on_beside_the_same_weights_only(llama_folder: Path, tmp_path: Path) -> None:
+    """Frozen weights are in no checkpoint: their folder is read again, and must be the same."""
+    spec = spec_of(CASES["llama"].data())
+    first = Pretrained(llama_folder, spec)
+    wanted = job("dp1-mbs1-z0-rnone", spec, dtype="fp32", lora=Lora(rank=2, targets=("q", "v")), steps=1,
+                 init_from=str(llama_folder), init_digest=first.digest)  # fmt: skip
+
+    def one(rank: int) -> Tensor:
+        trainer = Trainer(wanted, build_mesh(wanted.layout, rank, Status(), TIMEOUT_S), torch.device("cpu"),
+                          init_param=first.init_param)  # fmt: skip
+        checkpoints = Checkpoints(trainer, tmp_path / "ckpt", keep=2)
+        checkpoints.prepare(resume=False)
+        trainer.step(0)
+        checkpoints.save(1)
+        return dict(trainer.chunks[0].named_parameters())["layers.1.feed_forward.up"].detach()
+
+    assert same_bits(fork(1, one)[0], first.tensors.tensor("model.layers.1.mlp.up_proj.weight"))
+    folder, manifest = newest(tmp_path / "ckpt")
+    check_run(manifest, wanted, folder)
+    other = Path(shutil.copytree(llama_folder, tmp_path / "other"))
+    weights_of(other, lambda state: state[_UP].neg_())
+    with pytest.raises(InputError, match="init_digest") as caught:
+        check_run(manifest, replace(wanted, init_digest=Pretrained(other, spec).digest), folder)
+    assert caught.value.hint.startswith(f"`--init-from {llama_folder}`")
+    with pytest.raises(UnsupportedError, match="has adapters only"):
+        export(folder, tmp_path / "out", spec, llama_folder / "config.json", dtype=None, file_bytes=FILE_BYTES)
