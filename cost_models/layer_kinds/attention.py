@@ -13,6 +13,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Attention
 from . import latent_attention
+from .torch_ring import add_torch_ring
 
 
 def parameters(attention: Attention, hidden: int) -> dict[str, int]:
@@ -112,7 +113,19 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         ops.traffic.append(MemoryTraffic("heads joined", 2 * w * tokens * a * dv, 2 * w * tokens * a * dv))
     else:
         ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
-    _add_context_parallel(builder, ops, a * d, g * d, g * dv)
+    taken = _repeated(builder, ops, a, g, d + dv)
+    _add_context_parallel(builder, ops, a * d, taken * d, taken * dv)
+
+
+def _repeated(builder: Builder, ops: LayerOperations, heads: Array | float, kv_heads: Array, width: int) -> Array:
+    """Heads of keys and values as attention takes them: one for each query head where they are copied (repeats_keys).
+    Backward the gradients of copies are summed, and compiled blocks, which keep the fewer, copy them again."""
+    copied = builder.shard.tokens * width * (heads + kv_heads) * (heads > kv_heads)
+    if not builder.stack.repeats_keys or not np.any(copied):
+        return kv_heads
+    moved = builder.activation_bytes * copied
+    ops.traffic.append(MemoryTraffic("keys and values repeated", moved, 2 * moved, tag("attn"), fusable=False))
+    return np.maximum(heads, kv_heads)
 
 
 def add_kept_output(builder: Builder, ops: LayerOperations, elements: Array) -> None:
@@ -235,14 +248,17 @@ def _add_context_parallel(
 ) -> None:
     """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of
     queries, keys and values, and of what comes out."""
-    shard, w = builder.shard, builder.activation_bytes
+    shard, w, in_torch = builder.shard, builder.activation_bytes, builder.stack.rings_in_torch
     kv = w * shard.tokens * (k_width + v_width)
-    ring = np.where(shard.allgather, 1.0, shard.ring)
+    ring = np.where(shard.allgather | in_torch, 1.0, shard.ring)
+    if in_torch:
+        add_torch_ring(builder, ops, q_width, k_width, v_width)
+    else:
+        add_gathered_keys(builder, ops, k_width + v_width)
     if (ring > 1).any():
         hops, stride = ring - 1, shard.tp * shard.ulysses
         sent = np.where(ring > 1, kv, 0.0)
         ops.exchanges.append(Exchange("cp", "p2p", sent, ring, stride, hops, 2 * hops, tag("attn")))
-    add_gathered_keys(builder, ops, k_width + v_width)
     if (shard.ulysses > 1).any():
         out = q_width * (v_width / k_width)
         # Recomputed attention that stops with the last tensor that it needs does not send its output again.

@@ -83,8 +83,11 @@ def flat_buffer_bytes(stack: StackSpec, states: StateBytes, whole: Array, update
     if stack.flat_buffers == "none":
         return np.zeros_like(whole)
     bucket = np.minimum(BUCKET_ELEMENTS, whole)
-    if states.gradient > GRADIENT_BYTES:  # bf16_optimizer.py: sums apart from what the backward pass makes
-        return np.asarray(GRADIENT_BYTES * whole + (states.gradient + states.weight) * bucket)
+    if states.gradient > GRADIENT_BYTES:
+        # v0.6.3, bf16_optimizer.py: sums apart from what the backward pass makes. They are one tensor, and so is the
+        # copy of them in the dtype of weights that is reduced (engine.py, allreduce_no_retain and allreduce_bucket).
+        # An all-reduce of that sends as much as a reduce-scatter of the sums.
+        return np.asarray(2 * GRADIENT_BYTES * whole + states.weight * bucket)
     return np.asarray((states.gradient + MASTER_BYTES) * updated + (states.gradient + states.weight) * bucket)
 
 

@@ -51,6 +51,8 @@ _SILENT = {
     "fuses_expert_blocks": False,
     "reduces": "buckets",
     "messages_ahead": 0,
+    "rings_in_torch": False,
+    "repeats_keys": False,
     "step_reductions": 0,
 }
 

@@ -64,7 +64,8 @@ class StackSpec:
     # fsdp2, and gradients stay whole over the micro-batches of a step without a pipeline too.
     sharded_states: Literal["zero", "fsdp2", "fsdp2-no-sync"]
     # Flat copies beside the states. deepspeed: buckets to reduce and gather, and of the gradients that a rank updates
-    # one in their dtype and one in fp32; where the sums are fp32, the gradients of a micro-batch are whole beside them.
+    # one in their dtype and one in fp32; where the sums are fp32, the gradients of a micro-batch are whole beside them,
+    # and so is the copy in the dtype of the weights that is reduced.
     flat_buffers: Literal["none", "deepspeed"]
     master_weights: bool  # fp32 copies and moments beside bf16 weights; else moments are as narrow as the weights
     split_logits: bool  # the loss takes a part of the vocabulary on each tp rank, and not all of it on all of them
@@ -125,6 +126,9 @@ class StackSpec:
     experts_at_once: bool = True
     # What sums up the rows that experts put out: a fused kernel of a permutation, or a function of torch.
     sums_rows: Literal["fused", "scatter_add", "index_add"] = "fused"
+    # Attention over ranks that share a sequence is torch's, of eager kernels (layer_kinds/torch_ring.py).
+    rings_in_torch: bool = False
+    repeats_keys: bool = False  # keys and values are copied for every query head before attention
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

@@ -24,7 +24,7 @@ from .case_cluster import read_cluster
 from .case_layout import order_of, read_layout, selective
 from .remat import sends_outputs
 from .row import Case, Measured, RowReader, Unpriced
-from .stack_features import capacity_of, has_gpt_defaults, switched_layout, with_features
+from .stack_features import capacity_of, has_gpt_defaults, ran_with, switched_layout, with_features
 from .tuning import lora_of, of_tuning
 
 _MODEL_FIELDS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab",
@@ -50,17 +50,17 @@ def read_case(row: RowReader) -> Case | Unpriced | None:
     name, quality = row.text("id"), row.text("quality", default="B")
     for part in ("model", "cluster", "layout", "measured"):
         row.part(part, required=True)
-    features = {**row.part("features"), **of_tuning(row)}
+    stack_name = row.text("stack", default="")
+    features = {**row.part("features"), **of_tuning(row), **ran_with(row, stack_name)}
     measured = _measured(row)
     if not all(isinstance(row.get(part), Mapping) for part in ("cluster", "layout", "model")):
         return None
     num_gpus, cluster = read_cluster(row, features)
     if unpublished := _unpublished(row):
         return _unpriced(row, cluster, measured, unpublished)
-    stack_name = row.text("stack", default="")
     family, warnings = stacks.stack_for(stack_name)
     row.assumptions += warnings
-    gpt_defaults = has_gpt_defaults(stack_name, family.name)
+    gpt_defaults = has_gpt_defaults(stack_name, family.name, tied=row.get("model", "tied_embeddings") is True)
     model, workload = _model(row, gpt_defaults, features), _workload(row, features)
     layout, chunks, mode = read_layout(row, family.name, features, num_gpus, cluster)
     if row.problems or model is None or cluster is None:

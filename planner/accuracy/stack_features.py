@@ -46,9 +46,26 @@ _STATED_BY = {
 }
 
 
-def has_gpt_defaults(stack_name: str, family: str) -> bool:
+# Software -> features of its runs that were recorded from a later recipe, as the runs had them.
+# InternEvo's tables are of July 2023; its submodule third_party/flash-attention was 1.0.5 until January 2024 (87445e3).
+_RAN_WITH: Mapping[str, Mapping[str, Any]] = {"internevo-2024": {"attention": "flash1"}}
+
+
+def ran_with(row: Notes, stack_name: str) -> Mapping[str, Any]:
+    """Features that a run of that software had, whatever is recorded."""
+    known = _RAN_WITH.get(stack_name, {})
+    for feature, value in known.items():
+        row.assume(f"{feature} {value}, whatever is recorded: the runs of {stack_name} are older than what was read")
+    return known
+
+
+def has_gpt_defaults(stack_name: str, family: str, *, tied: bool) -> bool:
     """Whether a run's GPT models have biases, learned positions and dropout: defaults of Megatron-LM's own scripts
-    (training/arguments.py: hidden_dropout 0.1, add_bias_linear), which NeMo and Megatron-Bridge set anew."""
+    (training/arguments.py: hidden_dropout 0.1, add_bias_linear), which NeMo's mlperf recipes and Megatron-Bridge set
+    anew. NeMo of 2024 had them for GPT-3 (NeMo-Framework-Launcher, conf/training/gpt3), with `tied` embeddings, and not
+    for Nemotron."""
+    if stack_name.lower().startswith("nemo-24"):
+        return tied
     return family == "megatron-lm" or stack_name.lower().startswith("megatron-core")
 
 

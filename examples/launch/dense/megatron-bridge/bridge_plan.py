@@ -1,4 +1,4 @@
-"""dp16-gfull-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.5 s per step predicted
+"""dp16-gfull-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.6 s per step predicted
 Plan 0ba9e4e37c50, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 
 Not from the plan, edit or give as `section.field=value` after launch.sh: data (mock data by default), tokenizer,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-ep16-epo-g(attn+router+pre)-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.68 s per step predicted
+# tp2-pp2-vpp5-dp4-ep8-epo-g(attn+router+pre)-mbs4-z1-rsel(norm+act)-off(core_attn+attn_proj): qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 5.41 s per step predicted
 # Plan 9a0279094b20, layout 1. Written by meshwright 0.1.0; options checked against Megatron-Bridge 0.6.0 (51885cf1).
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...
@@ -7,6 +7,7 @@ set -euf
 here=$(cd "$(dirname "$0")" && pwd)
 NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
 export CUDA_DEVICE_MAX_CONNECTIONS=32
+export NVTE_CPU_OFFLOAD_V1=1
 # NCCL chooses network interfaces and RDMA adapters itself. If a node has others too (storage, management), set the
 # interface for the rendezvous of the ranks and the prefix of the RDMA adapters of the fabric.
 # export NCCL_SOCKET_IFNAME=eth0  # edit

@@ -1,4 +1,4 @@
-"""pp2-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.62 s per step predicted
+"""pp2-vpp4-dp8-ep8-mbs1-z2-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.25 s per step predicted
 Plan 21ec71760fb5, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
@@ -41,10 +41,16 @@ def plan() -> Trainer.Config:
         ),
         parallelism=ParallelismConfig(
             pipeline_parallel_degree=2,
-            pipeline_parallel_schedule="1F1B",
+            pipeline_parallel_schedule="Interleaved1F1B",
             module_fqns_per_model_part=[
-                ["tok_embeddings", *(f"layers.{i}" for i in range(0, 24))],
-                [*(f"layers.{i}" for i in range(24, 48)), "norm", "lm_head"],
+                ["tok_embeddings", *(f"layers.{i}" for i in range(0, 6))],
+                [*(f"layers.{i}" for i in range(6, 12))],
+                [*(f"layers.{i}" for i in range(12, 18))],
+                [*(f"layers.{i}" for i in range(18, 24))],
+                [*(f"layers.{i}" for i in range(24, 30))],
+                [*(f"layers.{i}" for i in range(30, 36))],
+                [*(f"layers.{i}" for i in range(36, 42))],
+                [*(f"layers.{i}" for i in range(42, 48)), "norm", "lm_head"],
             ],
             data_parallel_replicate_degree=1,
             data_parallel_shard_degree=8,
