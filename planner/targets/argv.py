@@ -29,6 +29,8 @@ class Arguments:
     files: dict[str, str] = field(default_factory=dict)
     # Option that the release does not have -> line.
     unknown: dict[str, int] = field(default_factory=dict)
+    # Name with underscores for the hyphens of an option, which a release refuses and some forks accept -> line.
+    respelled: dict[str, int] = field(default_factory=dict)
     # The unknown options that are switched off.
     off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
@@ -80,6 +82,7 @@ class Arguments:
         self.lines |= other.lines
         self.files |= dict.fromkeys(other.lines, path)
         self.unknown |= other.unknown
+        self.respelled |= other.respelled
         self.off |= other.off
         self.ranks |= other.ranks
         self.environment |= other.environment
@@ -95,10 +98,8 @@ class Arguments:
 def read_words(
     words: Sequence[tuple[str, int]], options: OptionList, arguments: Arguments, path: str
 ) -> list[tuple[str, int]]:
-    """Parses options from (word, line) by the types in `options`. Wrong values become problems.
-
-    Returns the unknown words that belong to no option. They may hold further options.
-    """
+    """Parses options from (word, line) by the types in `options`. Wrong values become problems. Returns the unknown
+    words that belong to no option; they may hold further options."""
     position, loose = 0, []
     while position < len(words):
         word, line = words[position]
@@ -106,8 +107,9 @@ def read_words(
         if not word.startswith("--") or len(word) < 3:
             loose += [(word, line)] if marks(word) else []
             continue
-        name, equals, attached = word.partition("=")
-        name = option_name(name, options)
+        written, equals, attached = word.partition("=")
+        if (name := option_name(written, options)) != written:
+            arguments.respelled[written] = arguments.lines[written] = line
         values = [attached] if equals else []
         option = options.options.get(name)
         while not equals and position < len(words) and _takes(option, name, len(values), words[position][0]):

@@ -111,7 +111,7 @@ def _unknown(folder: _Folder, given: Arguments) -> list[FieldProblem]:
     """The options that the release does not have."""
     main, near = folder.config.main_file, folder.options.near
     return [FieldProblem("unknown option", file=given.files.get(name, main), line=line, field=name, hint=near(name))
-            for name, line in given.unknown.items()]  # fmt: skip
+            for name, line in (given.unknown | given.respelled).items()]  # fmt: skip
 
 
 def _conflicts(folder: _Folder, given: Arguments) -> list[FieldProblem]:

@@ -111,6 +111,14 @@ def test_the_command_says_what_and_where(folder: Path, capsys: pytest.CaptureFix
     assert "did you mean `--bf16`?" in out
 
 
+def test_the_spelling_of_a_fork_is_no_option_of_the_release(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Imports accept it (Megatron-LLM); argparse of Megatron-LM does not."""
+    path = folder / "megatron.args"
+    path.write_text(path.read_text(encoding="utf-8").replace("--num-layers", "--num_layers"), encoding="utf-8")
+    assert main(["check", str(folder)]) == 1
+    assert "--num_layers: unknown option" in capsys.readouterr().out
+
+
 def test_all_problems_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt option hides neither an 81st layer, nor a batch that was edited, nor a line that is gone."""
     path = folder / "megatron.args"
