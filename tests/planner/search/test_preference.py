@@ -31,7 +31,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "the fastest": (asked("llama-3.2-3b", "h100-sxm-80gb", 4096, "deepspeed"), ()),
     "fewer axes": (asked("llama-3.2-3b", "l40s", 4096, "any", headroom="0"), ("axes",)),
     "fewer axes, both offload": (asked("llama-3.2-3b", "l40s", 16384, "any"), ("axes",)),
-    "no offload": (asked("llama-3.2-3b", "l40s", 4096, "any"), ("offload",)),
+    "no offload": (asked("llama-3.2-3b", "l40s", 2048, "any"), ("offload",)),
 }
 
 
@@ -74,7 +74,7 @@ def test_the_choice_is_that_of_the_rule(
 
 
 def test_the_plan_names_the_fastest_and_a_flag_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--model", "llama-3.2-3b", "--gpu", "l40s", "--gpus", "2", "--seq-len", "4096",
+    words = ["plan", "--model", "llama-3.2-3b", "--gpu", "l40s", "--gpus", "2", "--seq-len", "2048",
              "--global-batch", "8", "--target", "any"]  # fmt: skip
     assert main(words) == 0
     said = " ".join(capsys.readouterr().out.split())
