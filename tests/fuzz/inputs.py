@@ -56,6 +56,7 @@ BASES: dict[str, tuple[list[str], ...]] = {
     "profile import": (["nccl_tests_two_nodes.log", "--gpu", "h100-sxm-80gb", "--gpus-per-node", "8",
                         "-o", "links.yaml"],),
     "launch": (["plan.json", "--dry-run"], ["plan.json", "--dry-run", "--choice", "2", "--steps", "3"]),
+    "launch export": (["checkpoint", "--to-hf", "out"], ["plan.json", "--to-hf", "out", "--file-size", "1 GB"]),
     "emit": (["plan.json"], ["plan.json", "-d", "run2"], ["plan.json", "-d", "run", "--force"],
              ["plan.json", "--launcher", "slurm"],
              ["plan.json", "--to", "megatron"]),
