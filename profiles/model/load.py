@@ -36,7 +36,7 @@ def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
     if isinstance(reference, str) and (entry := _entry(text)):
         spec, warnings = entry
         return spec, list(warnings)
-    path = Path(reference).expanduser()
+    path = Path(os.path.expanduser(text))  # Path.expanduser raises for a user that there is not
     if path.is_dir() and (isinstance(reference, Path) or os.sep in text or (path / "config.json").exists()):
         path = path / "config.json"
         if not path.exists():

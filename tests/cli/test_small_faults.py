@@ -169,6 +169,12 @@ def test_a_path_longer_than_the_system_takes_is_refused(words: tuple[str, ...]) 
     assert f"error: {'a' * 40}...: File name too long" in result.err
 
 
+def test_a_folder_of_nobody_is_no_model() -> None:
+    result = run_here("plan", "--model", "~nobody-here/model", "--gpu", "h100-sxm-80gb", "--gpus", "2")
+    assert result.code == 2
+    assert "error: ~nobody-here/model: no such file" in result.err
+
+
 def test_a_symbolic_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     write_files({tmp_path / "link": "text"}, force=False)
