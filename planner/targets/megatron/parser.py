@@ -3,7 +3,7 @@
     python parser.py CHECKOUT < cases.jsonl > verdicts.jsonl
 
 A case is {argv, world, environment, capability}. Its verdict is null or Megatron's error message. The script supplies
-two facts of a GPU machine: the compute capability, and the version 2.12 of TransformerEngine, which some options check.
+the facts of a GPU machine that some options check: the compute capability, and the version 2.12 of TransformerEngine.
 """
 
 from __future__ import annotations
@@ -47,10 +47,15 @@ from packaging.version import Version  # noqa: E402
 core_utils._te_version = Version("2.12.0")
 core_utils.get_te_version = lambda: Version("2.12.0")
 from megatron.core.models.common.embeddings import rope_utils  # noqa: E402
+from megatron.core.transformer.moe import moe_utils  # noqa: E402
 from megatron.training import arguments  # noqa: E402
 
 rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb or object()
 rope_utils.fused_apply_rotary_pos_emb_thd = rope_utils.fused_apply_rotary_pos_emb_thd or object()
+# Kernels that TransformerEngine 2.12 has; __post_init__ of TransformerConfig asks for them under --moe-permute-fusion.
+for _kernel in ("fused_permute", "fused_permute_with_probs", "fused_sort_chunks_by_index",
+                "fused_sort_chunks_by_index_with_probs", "fused_unpermute"):  # fmt: skip
+    setattr(moe_utils, _kernel, getattr(moe_utils, _kernel, None) or object())
 
 
 def verdict(case: dict[str, typing.Any]) -> str | None:
