@@ -10,6 +10,7 @@ import random
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ BASES: dict[str, tuple[list[str], ...]] = {
     "schema": (["request"], ["plan"]),
     "env": ([],),
 }  # fmt: skip
+# Settings of all commands, which stand anywhere.
+SWITCHES = ("--json", "--quiet", "--verbose", "--no-progress")
 # Where a base runs dry, no other word may take that away or make the command start processes.
 KEPT = ("--dry-run", "--time-limit")
 LEFT_OUT = ("--jobs", "--executor", "--trace", "--check-parity", "--plot", "--layers", "--study", "--stages",
@@ -82,8 +85,10 @@ class Input:
 
     def written(self) -> set[str]:
         """Names that the command line asks to write."""
-        flags = ("-o", "--output", "-d", "--directory", "--plot", "--csv", "--report", "--checkpoint", "--resume")
-        return {after for flag, after in zip(self.words, self.words[1:], strict=False) if flag in flags}
+        flags = ("-o", "--output", "-d", "--directory", "--plot", "--csv", "--report", "--checkpoint", "--resume",
+                 "--to-hf")  # fmt: skip
+        words = [word for word in self.words if word not in SWITCHES]  # a command does not see these
+        return {after for flag, after in pairwise(words) if flag in flags}
 
 
 def draw(seed: int, corpus: Path, *, commands: Sequence[str] = tuple(BASES)) -> Input:
@@ -99,7 +104,7 @@ def draw(seed: int, corpus: Path, *, commands: Sequence[str] = tuple(BASES)) -> 
     if used and rng.random() < 0.5:
         path = rng.choice(used)
         files[str(path.relative_to(corpus))] = damaged(rng, path.name, path.read_bytes())
-    for switch in ("--json", "--quiet", "--verbose", "--no-progress"):
+    for switch in SWITCHES:
         if rng.random() < 0.1:
             words.insert(rng.randrange(len(words) + 1), switch)
     return Input([*name.split(), *words], files)
