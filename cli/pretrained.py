@@ -56,7 +56,8 @@ def _tokens(path: Path) -> int:
         document = json.loads(path.read_text(encoding="utf-8"))
         vocab = document["model"]["vocab"]
         numbers = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
-        return 1 + max(*numbers, *(int(token["id"]) for token in document.get("added_tokens") or ()), -1, -1)
+        added = [int(token["id"]) for token in document.get("added_tokens") or ()]
+        return 1 + max([*numbers, *added], default=-1)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: no tokenizer: {type(error).__name__}: {error}",
                          hint="download it again, or leave it out") from None  # fmt: skip

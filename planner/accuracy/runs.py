@@ -65,8 +65,8 @@ class Problems:
 
 
 def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | None = None) -> Iterator[Case]:
-    """The runs of all files; a row with a problem is left out, and the problem goes to `problems`, as does a row that
-    lacks what a prediction needs or is of a form that none prices."""
+    """The runs of all files. `problems` gets the problems of wrong rows, the rows that lack a field which a prediction
+    needs, and the rows of forms that no cost model prices."""
     for run in read_rows(paths, _read_run, problems, progress):
         if isinstance(run, Unpriced):
             problems.unpriced.append(run)

@@ -2,7 +2,7 @@
 
 MESHWRIGHT_UPSTREAM names the folder of their environments (tests/upstream/pythons.py), MEGATRON_PATH a checkout of
 Megatron-LM (pip has only its core, without the argument parser), MEGATRON_BRIDGE_PATH one of Megatron-Bridge with its
-submodule. What is absent is skipped here and `not run` in the table, never passed.
+submodule. The row of an absent framework is skipped here, and `not run` in the table; it never counts as passed.
 """
 
 from __future__ import annotations

@@ -22,8 +22,11 @@ _NOT_FOLLOWED = "is set where only a run can follow"
 
 
 class Follower(Assignments):
-    """Follows functions of modules (path -> tree). scalars: names of options that hold no block; understood: functions
-    that return what they are given, changed in a way that is read elsewhere."""
+    """Follows functions of modules (path -> tree).
+
+    scalars: names of options that hold no block. understood: functions that return their first argument; another reader
+    reads their changes to it.
+    """
 
     def __init__(self, modules: Mapping[str, ast.Module], container: str, scalars: frozenset[str] = frozenset(),
                  understood: Sequence[str] = ()) -> None:  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.tree import MESH_FIELDS, Count
 from meshwright.profiles.stack.rates import rates_for
 
-from .test_search_exact import drawn, random_request
+from .test_search_exact import MANY, drawn, random_request
 
 SEEDS = range(120)
 
@@ -29,12 +28,6 @@ def traced(request: dict[str, Any], memory_bytes: float, **more: Any) -> Any:
     space = request["space"]
     rates = rates_for(request["cluster"], space.problem.stack, space.problem.workload.precision)
     return FrontierSearch(space, rates, memory_bytes=memory_bytes, host_bytes=request["host"], **more).trace()
-
-
-@cache
-def chosen() -> dict[str, Any]:
-    """The first request whose frontier has more than ten points."""
-    return next(request for request in map(random_request, SEEDS) if len(traced(request, np.inf).frontier.points) > 10)
 
 
 def mismatch(seed: int) -> str | None:
@@ -76,7 +69,7 @@ def test_equals_brute_force_after_a_warm_start(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_stopped_search_keeps_what_it_has_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops at once where a member is known: in the plain part, or after the first meshes of the whole space."""
-    request = chosen()
+    request = random_request(MANY)
     whole = traced(request, np.inf)
     stopped = traced(request, np.inf, should_stop=lambda: True)
     assert stopped.stopped == "time limit"
@@ -103,10 +96,9 @@ def test_inadmissible_bound_is_seen(which: int, monkeypatch: pytest.MonkeyPatch)
 
 
 def least_shares(kind: type[Search]) -> tuple[float, float]:
-    """Of all layouts of some requests, the least seconds and bytes over those that such a search bounds their
-    recomputation by."""
+    """The smallest ratios of seconds and of bytes of a layout to the bounds of its recomputation in such a search."""
     least = np.full(2, np.inf)
-    for case in filter(None, map(drawn, range(100, 112))):
+    for case in filter(None, map(drawn, range(100, 112))):  # some of these requests move activations to the host
         search = kind(case.space, case.rates, memory_bytes=np.inf)
         meshes = case.space.meshes(Count())
         search.branching = Branching(LayoutCounts(case.space, meshes))
@@ -130,7 +122,7 @@ def test_bytes_of_activations_that_stay_bound_no_others() -> None:
 
 def test_rivals_elsewhere_beat_what_is_no_better() -> None:
     """Layouts of another space take what they beat from a frontier, and nothing else."""
-    request = chosen()
+    request = random_request(MANY)
     alone = traced(request, float("inf")).frontier.points
     seconds, num_bytes = alone[len(alone) // 2][:2]
     left = traced(request, float("inf"), rivals=[(seconds, num_bytes * 0.99)]).frontier.points
@@ -139,7 +131,7 @@ def test_rivals_elsewhere_beat_what_is_no_better() -> None:
 
 
 def test_a_frontier_that_was_cut_says_so() -> None:
-    request = chosen()
+    request = random_request(MANY)
     cut = traced(request, float("inf"), should_stop=lambda: True)
     assert (cut.stopped, cut.count.accounted) == ("time limit", cut.count.total)
     for _, _, name, layout in cut.frontier.points:

@@ -32,14 +32,16 @@ from meshwright.planner.search.warm_start import WARM_START_FROM
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality
 from meshwright.planner.space.tree import MESH_FIELDS, Columns, Count, Space, allowed, cross, select
+from meshwright.planner.targets.base import Target
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.stack.load import load_stack
 from meshwright.profiles.stack.rates import rates_for
 
 NUM_REQUESTS = 200
-# The targets that `--target any` searches: spaces of those built on them are parts of theirs.
+# The targets that `--target any` searches. Those built on them are drawn in their place (`drawn_target`).
 SEARCHED = sorted(name for name, target in TARGETS.items() if not target.built_on)
+MANY = 6  # seed of a request with many layouts
 TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     0: {"diloco": {"period": 20, "delay": 0}}, 3: {"zero++": {}}, 6: {"1-bit-adam": {}},
     9: {"three-level": {"weights_over": 1, "gradients_over": 2}}, 1: {"zero-infinity": {"weights": 0}},
@@ -76,7 +78,7 @@ def random_request(seed: int) -> dict[str, Any]:
     rng = random.Random(seed)
     while True:
         cluster = load_cluster(rng.choice(CLUSTERS))
-        target = TARGETS[rng.choice(SEARCHED)]
+        target = drawn_target(rng, seed)
         stack = load_stack(target.stack if rng.random() < 0.7 else "generic")
         if rng.random() < 0.3:
             stack = replace(stack, attention="unfused")
@@ -101,6 +103,13 @@ def random_request(seed: int) -> dict[str, Any]:
             return {
                 "space": space, "cluster": cluster, "quantile": rng.choice([0.02, 0.2, 0.6, 1.0]), "host": host_bytes,
             }  # fmt: skip
+
+
+def drawn_target(rng: random.Random, seed: int) -> Target:
+    """A searched target, or at odd seeds one that is built on it: a new one leaves the other requests as they are."""
+    name = rng.choice(SEARCHED)
+    built = sorted(other for other, target in TARGETS.items() if target.built_on == name)
+    return TARGETS[built[seed // 2 % len(built)] if built and seed % 2 else name]
 
 
 def trained(rng: random.Random, model: ModelSpec) -> dict[str, Any]:
@@ -301,7 +310,7 @@ def test_only_layers_fill_a_pipeline_whose_vocabulary_is_spread(monkeypatch: pyt
 def test_stopped_search_says_so(warm_from: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that is cut keeps its best, a bound below it, and counts what it left."""
     monkeypatch.setattr(exhaustive, "WARM_START_FROM", warm_from)
-    request = random_request(6)
+    request = random_request(MANY)
     stopped = search(request, float("inf"), should_stop=lambda: True)
     whole = search(request, float("inf"))
 
@@ -314,7 +323,7 @@ def test_time_limit_ends_a_batch_of_meshes(monkeypatch: pytest.MonkeyPatch) -> N
     """A batch of meshes may take many seconds, so the search stops inside the only one, once it has a layout."""
     monkeypatch.setattr(exhaustive, "ROWS", 16)
     monkeypatch.setattr(Search, "first_rows", (4, 4, 4))
-    stopped = search(random_request(6), float("inf"), should_stop=lambda: True)
+    stopped = search(random_request(MANY), float("inf"), should_stop=lambda: True)
 
     assert stopped.stopped == "time limit"
     assert stopped.top.rows
@@ -329,7 +338,7 @@ def test_interrupt_keeps_the_best() -> None:
         calls.append(best)
         raise KeyboardInterrupt
 
-    stopped = search(random_request(6), float("inf"), progress=interrupt)
+    stopped = search(random_request(MANY), float("inf"), progress=interrupt)
 
     assert stopped.stopped == "interrupted"
     assert stopped.top.rows[0][0] == calls[0]
