@@ -24,13 +24,14 @@ from ..options import Entry, Facts, Settings
 from ..setup import Setup
 
 PROVIDER = "HybridModelProvider"
-_PATTERN, _CHUNK, _MODULE = (f"model.{name}" for name in (
-    "hybrid_layer_pattern", "mamba_chunk_size", "mtp_hybrid_override_pattern"))  # fmt: skip
+_PATTERN, _CHUNK, _MODULE, _BF16, _DTYPE = (f"model.{name}" for name in (
+    "hybrid_layer_pattern", "mamba_chunk_size", "mtp_hybrid_override_pattern", "bf16", "params_dtype"))  # fmt: skip
 # Fields that no other class has.
 _OWN = (_PATTERN, _CHUNK, "model.hybrid_stack_spec")
 # Argument -> its default in this class, and the field that overrides it.
 _DEFAULTS: Mapping[str, tuple[Any, str]] = {
     "--spec": (True, "model.hybrid_stack_spec"),
+    "--bf16": (True, _BF16),
     "--normalization": ("RMSNorm", "model.normalization"),
     "--position-embedding-type": ("none", "model.position_embedding_type"),
     "--disable-bias-linear": (True, "model.add_bias_linear"),
@@ -44,7 +45,10 @@ def defaults(settings: Mapping[str, Any]) -> Settings:
     """Arguments of pretrain_hybrid.py for the defaults of the class that no field overrides."""
     if settings.get("model") != PROVIDER:
         return {}
-    return {name: value for name, (value, field) in _DEFAULTS.items() if field not in settings or name == "--spec"}
+    out = {name: value for name, (value, field) in _DEFAULTS.items() if field not in settings or name == "--spec"}
+    if any(name.startswith("mixed_precision") for name in settings):  # it sets the dtypes of the class
+        out.pop("--bf16", None)
+    return out
 
 
 def with_modules(settings: Mapping[str, Any]) -> Settings:
@@ -65,6 +69,11 @@ def _chunk_write(setup: Setup) -> Settings:
     return {_CHUNK: chunks[0]} if chunks else {}
 
 
+def _precision_write(setup: Setup) -> Settings:
+    """The dtypes of a model in fp32. No other class trains in bf16 by itself."""
+    return {_BF16: False, _DTYPE: "torch.float32"} if is_hybrid(setup.model) and setup.precision == "fp32" else {}
+
+
 def _chunk_read(settings: Settings, facts: Facts) -> Facts:
     if _CHUNK not in settings or "model.mixers" not in facts:
         return {}
@@ -80,6 +89,7 @@ def with_usual_chunks(model: ModelSpec) -> ModelSpec:
 
 
 ENTRIES = (
+    Entry(("precision",), (_BF16, _DTYPE), _precision_write, lambda settings, facts: {}),  # `defaults` reads it
     Entry(("model.mixers",), (_CHUNK,), _chunk_write, _chunk_read),
     Entry(("model.pattern",), (_MODULE,), lambda setup: {}, lambda settings, facts: {}),  # `with_modules` reads it
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -40,8 +41,8 @@ WORKLOAD = Workload(seq_len=8192, global_batch=64)
 REQUEST = {"cluster": "dgx-h100:2", "target": "megatron", "workload": {"seq_len": 8192, "global_batch": 768}}
 
 
-def planned(model: Any, layout: str, nodes: int, target: str = "megatron") -> Plan:
-    workload = {"seq_len": 8192, "global_batch": 768}
+def planned(model: Any, layout: str, nodes: int, target: str = "megatron", dtype: str = "bf16") -> Plan:
+    workload = {"seq_len": 8192, "global_batch": 768, "precision": dtype}
     request = {"model": model, "cluster": f"dgx-h100:{nodes}", "target": target, "workload": workload}
     return api.evaluate(request_from_dict(request), layout)
 
@@ -195,6 +196,20 @@ def test_bridge_has_chunks_of_any_size_and_refuses_the_rest_by_its_own_names() -
     setup = Setup.of(planned(*PLANS[0], "megatron-bridge"), 1, "plan.json")
     written = BRIDGE.write(replace(setup, model=with_mixer(chunk=256)))
     assert BRIDGE.read(written)["model.mixers"]["mamba"]["chunk"] == 256
+
+
+def test_a_hybrid_of_bridge_in_fp32_turns_off_the_bf16_of_its_class() -> None:
+    """HybridModelProvider has bf16=True, and no MixedPrecisionConfig is written in fp32."""
+    plan = planned(BIG, "tp2-nosp-dp24-mbs1-z1-rfull-fp32", 6, "megatron-bridge", "fp32")
+    files = dict(emit(plan, "megatron-bridge").files)
+    text = files["bridge_plan.py"]
+    assert "bf16=False,\n" in text
+    assert "params_dtype=torch.float32,\n" in text
+    assert check_files(files).problems == []
+    for lines in (r" +bf16=False,\n", r" +(bf16=False|params_dtype=torch.float32),\n"):
+        files["bridge_plan.py"] = re.sub(lines, "", text)
+        assert "precision is bf16, plan.json has fp32" in [problem.message for problem in check_files(files).problems]
+    assert BRIDGE.read({"model": "HybridModelProvider"})["precision"] == "bf16"
 
 
 def test_bridge_has_no_virtual_stages_of_hybrids() -> None:
