@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-upstream test-executors test-browser parity fuzz planted-faults kill-test lint format types figures study-table docs check \
-	clean search-table memory-table single-gpu closed-loop closed-loop-quick tuned-plans ranking
+	clean search-table memory-table single-gpu fsdp2 closed-loop closed-loop-quick tuned-plans ranking
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -100,6 +100,9 @@ memory-table: $(VENV)/.test-installed  ## train 40 random stages on the CPU, pre
 
 single-gpu: $(VENV)/.test-installed  ## train four models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
+
+fsdp2: $(VENV)/.test-installed  ## steps of the runtime beside those of FSDP2, 4 ranks on CPUs (3 min)
+	$(BIN)/python benchmarks/fsdp2.py
 
 closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (67 min)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py -o benchmarks/closed_loop_results
