@@ -25,7 +25,7 @@ from .targets.model_names import known_model
 from .targets.option_lists import OptionList
 from .targets.options import Facts, Table
 from .targets.readers.registry import READERS
-from .targets.reading import fields_of, read_facts, refuse_foreign
+from .targets.reading import fields_of, located, read_facts, refuse_foreign, stated_facts
 from .targets.registry import TARGETS
 from .targets.switch_options import SWITCH
 
@@ -47,7 +47,7 @@ class Imported:
     framework: str
     # Number of options that the layout depends on.
     read: int
-    # Option that the framework does not have -> line.
+    # Option that the framework does not have, and that changes nothing -> line.
     unknown: dict[str, int]
     # Number of known options that the layout does not depend on.
     unread: int
@@ -118,7 +118,9 @@ def import_config(
     facts = read_facts(arguments, table)
     assumed = [*arguments.notes, *facts.pop("notes", [])]
     read = len(set(arguments.settings) & table.options)
-    about = _About(f"{source.framework} {options}", read, arguments.unknown, len(arguments.settings) - read,
+    gaps = {gap.field for gap in arguments.gaps}
+    unknown = {name: line for name, line in arguments.unknown.items() if name not in gaps}
+    about = _About(f"{source.framework} {options}", read, unknown, len(arguments.settings) - read,
                    (warning,) if warning else ())  # fmt: skip
     if arguments.gaps:
         return _with_gaps(facts, arguments, table, given, about, assumed)
@@ -141,7 +143,8 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
     """The import of a config that is understood."""
     request = _request(facts, arguments, options, given, compared, assumed)
     resolved = resolve(request)
-    layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
+    with located(arguments, table):
+        layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
     if "batch_per_rank" in facts and "global_batch" not in given:
         # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
         batch = {"global_batch": facts["batch_per_rank"] * layout.dp}
@@ -159,9 +162,6 @@ def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[
                assumed: list[str]) -> Imported:  # fmt: skip
     """The import of a config that is understood in part: the facts that it states, and what is open."""
     open_fields = fields_of(arguments.gaps, table)
-    options = [option for entry in table.entries for option in entry.options if option in arguments.settings]
-    said = {name for entry in table.entries if set(entry.options).intersection(options) for name in entry.fields}
-    stated = {name: value for name, value in facts.items() if name in said - open_fields}
     layout = None
     gpus = given.get("gpus") or _num_gpus(facts, arguments)
     if gpus and not open_fields:
@@ -170,7 +170,7 @@ def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[
         except InputError as error:
             assumed.append(error.message)
     return Imported(completed=None, read_layout=layout, **vars(about), assumed=tuple(assumed),
-                    gaps=tuple(arguments.gaps), stated=stated)  # fmt: skip
+                    gaps=tuple(arguments.gaps), stated=stated_facts(arguments, table, facts))  # fmt: skip
 
 
 def _regrouped(facts: Facts, layout: Layout, batch: int) -> list[str]:
@@ -225,7 +225,7 @@ def _request(
         fields["gpus"] = gpus
     fields |= {name: value for name, value in given.items() if value is not None}
     if "model" not in fields:
-        raise _no_model(facts.get("model_name"))
+        raise _no_model(facts.get("model_name") or facts.get("registered"))
     if "cluster" not in fields and "gpu" not in fields:
         ranks = f"it starts {gpus} ranks: " if gpus else ""
         raise InputError("the config does not name its GPUs",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 
 from ...errors import FieldProblem, InputError
@@ -77,10 +77,21 @@ def read_config_module(
 
 
 def read_modules(files: Mapping[str, str], options: OptionList, given: Sequence[str], container: str,
+                 read_other: Callable[[str, str, OptionList], Arguments],
                  bases: Mapping[str, Settings] | None = None) -> Arguments:  # fmt: skip
-    """The options of the first module; given: the name of the function that makes the config."""
-    (path, text), *others = files.items()
-    return read_config_module(path, text, options, container, given[0] if given else None, dict(others), bases)
+    """The options of the first module, which may call the others, then those of files that are no modules.
+
+    given: the name of the function that makes the config. read_other: reads a YAML or TOML; the last one given wins.
+    """
+    modules = {path: text for path, text in files.items() if path.endswith(".py")}
+    arguments = Arguments()
+    if modules:
+        (path, text), *others = modules.items()
+        function = given[0] if given else None
+        arguments.add(read_config_module(path, text, options, container, function, dict(others), bases), path)
+    for path in (path for path in files if path not in modules):
+        arguments.add(read_other(path, files[path], options), path)
+    return arguments
 
 
 def _which(path: str, function: str | None, makers: list[str], container: str) -> FieldProblem:

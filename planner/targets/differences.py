@@ -78,6 +78,8 @@ def _plain(value: Any) -> Any:
 
 
 def _same(option: str, given: Settings, planned: Settings) -> bool:
+    if option not in planned and given.get(option) is False:  # a switch that is off, as it is where nothing sets it
+        return True
     return bool(_plain(given.get(option)) == _plain(planned.get(option)))
 
 

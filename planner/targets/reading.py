@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...errors import FieldProblem, InputError
 from .argv import Arguments
@@ -108,9 +110,26 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
             if not errors and not arguments.gaps:
                 raise
     if errors and not arguments.gaps:
-        raise InputError.of([_of_error(arguments, error, options) for error, options in errors])
+        raise InputError.of([replace(_of_error(arguments, error, options), **_named(arguments, error))
+                             for error, options in errors])  # fmt: skip
     arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
     return facts
+
+
+@contextmanager
+def located(arguments: Arguments, table: Table) -> Iterator[None]:
+    """Adds file and line to an InputError about degrees: those of the largest degree that it names."""
+    try:
+        yield
+    except InputError as error:
+        options = [option for entry in table.entries if {"tp", "cp", "pp", "dp"}.intersection(entry.fields)
+                   for option in entry.options if type(arguments.settings.get(option)) is int]  # fmt: skip
+        if not options:
+            raise
+        degrees, text = {option: int(arguments.settings[option]) for option in options}, error.message
+        name = max(options, key=lambda option: (f"p {degrees[option]} " in text, abs(degrees[option])))
+        problem = _problem(arguments, name, text)
+        raise InputError.of([replace(problem, hint=error.hint)]) from None
 
 
 def _concerns(name: str, options: Iterable[str]) -> bool:
@@ -126,6 +145,15 @@ def _of_error(arguments: Arguments, error: InputError, options: tuple[str, ...])
                         hint=error.hint)  # fmt: skip
 
 
+def _named(arguments: Arguments, error: InputError) -> dict[str, Any]:
+    """The place of the option that an error begins with, where it is one of another entry; {} for none."""
+    name = next((name for name in arguments.settings if error.message.startswith(f"{name}:")), None)
+    if name is None:
+        return {}
+    text = error.message.removeprefix(f"{name}:").strip()
+    return {"message": text, "field": name, "file": arguments.files.get(name, ""), "line": arguments.lines.get(name, 0)}
+
+
 def _problem(arguments: Arguments, name: str, text: str, line: int = 0) -> FieldProblem:
     return FieldProblem(text, file=arguments.files.get(name, ""), line=line or arguments.lines.get(name, 0), field=name)
 
@@ -135,7 +163,8 @@ def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem
     for group in reading.exclusive:
         given = [name for name in group if arguments.settings.get(name)]
         if len(given) > 1:
-            out.append(_problem(arguments, given[-1], f"cannot be given together with {given[0]}"))
+            problem = _problem(arguments, given[-1], f"cannot be given together with {given[0]}")
+            out.append(replace(problem, hint="keep one"))
     return out
 
 
@@ -158,7 +187,7 @@ _LOOKS_LIKE = (
 def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: str, format_name: str) -> None:
     """Raises InputError for files of another framework.
 
-    Such files have its keys and none of this one, or most of their keys are unknown here.
+    Such files have its keys and none of this one, or most of their keys or all are unknown here.
     """
     text = "\n".join(files.values())
     matches = [name for pattern, _, name in _LOOKS_LIKE if re.search(pattern, text)]
@@ -166,7 +195,7 @@ def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: st
         return
     known, unknown = len(arguments.settings), len(arguments.unknown)
     none_of_it = bool(matches) and format_name not in matches
-    if not none_of_it and (unknown < 4 or unknown <= known):
+    if not none_of_it and (unknown <= known or (known and unknown < 4)):
         return
     whose = next((f"a file of {owner}: `import {name}`" for _, owner, name in _LOOKS_LIKE if name in matches[:1]), "")
     hint = f"it looks like {whose}" if whose else "is it another framework's?"
@@ -180,3 +209,20 @@ def fields_of(gaps: list[FieldProblem], table: Table) -> set[str]:
     """The fields of a plan that the gaps leave unknown."""
     return {name for entry in table.entries if any(gap.field and _concerns(gap.field, entry.options) for gap in gaps)
             for name in entry.fields}  # fmt: skip
+
+
+def stated_facts(arguments: Arguments, table: Table, facts: Facts) -> Facts:
+    """The facts of options that are given, without those that a gap leaves unknown."""
+    open_fields, named = fields_of(arguments.gaps, table), set[str]()
+    for entry in table.entries:
+        if not arguments.settings.keys() & set(entry.options):
+            continue
+        named |= set(entry.fields)
+        try:
+            of_entry = set(entry.read(dict(arguments.settings), facts))
+        except (InputError, KeyError):
+            continue
+        if any(gap.field and _concerns(gap.field, entry.options) for gap in arguments.gaps):
+            open_fields |= of_entry
+        named |= of_entry
+    return {name: value for name, value in facts.items() if name in named - open_fields}

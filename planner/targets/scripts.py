@@ -95,10 +95,10 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     jobs = [command for command in followed.commands if len(known.intersection(_names(command, options))) > 1]
     readings = [_read_job(path, job, followed, options) for job in jobs or _fragments(followed)]
     arguments = readings[0] if readings else Arguments()
-    different = [index for index, reading in enumerate(readings) if _said(reading, known) != _said(arguments, known)]
+    different = [index for index, reading in enumerate(readings) if _differ(reading, arguments, known)]
     if different and jobs:
         lines = ", ".join(f"line {jobs[index].line}" for index in (0, *different[:3]))
-        text = f"starts {len(different) + 1} jobs with different options ({lines})"
+        text = f"starts {len(different) + 1} jobs with different options or ranks ({lines})"
         hint = "leave one of them in the file, or give the variable that chooses one by --arg NAME=VALUE"
         arguments.problems.append(FieldProblem(text, file=path, line=jobs[different[0]].line, hint=hint))
     elif not jobs:
@@ -110,8 +110,12 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     return arguments
 
 
-def _said(reading: Arguments, known: frozenset[str]) -> dict[str, object]:
-    return {name: value for name, value in reading.settings.items() if name in known}
+def _differ(reading: Arguments, other: Arguments, known: frozenset[str]) -> bool:
+    """Whether two jobs have other options of a layout, or launchers that state other numbers of ranks."""
+    settings, others = ({name: value for name, value in job.settings.items() if name in known}
+                        for job in (reading, other))  # fmt: skip
+    counts = [{"num_nodes": 1, **job.ranks} for job in (reading, other) if job.ranks]
+    return settings != others or (len(counts) == 2 and counts[0] != counts[1])
 
 
 def _names(command: Command, options: OptionList) -> list[str]:

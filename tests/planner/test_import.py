@@ -205,6 +205,11 @@ def test_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not name its GPUs") as caught:
         layout_of("accelerate", "fsdp.yaml", model="llama-3.1-8b")
     assert "it starts 16 ranks" in caught.value.hint
+    other = tmp_path / "other.toml"
+    text = (CONFIGS / "llama3_8b.toml").read_text(encoding="utf-8")
+    other.write_text(text.replace('"8B"', '"13B"').replace('"llama3"', '"llama2"'), encoding="utf-8")
+    with pytest.raises(InputError, match="the model llama2/13B is not in the catalogue"):
+        import_config("torchtitan", [other], {"cluster": "dgx-h100:8"})
     with pytest.raises(UnknownNameError, match="unknown format `ours`"):
         import_config("ours", [CONFIGS / "fsdp.yaml"], {})
     with pytest.raises(InputError, match="no option of Megatron-LM in it"):
@@ -241,6 +246,8 @@ def test_what_is_not_understood_is_named_and_nothing_is_compared(
     path = written(tmp_path, PLAIN + extra)
     imported = import_config("megatron-args", [path], {"cluster": "dgx-h100:8"})
     assert [gap in str(each) for each in imported.gaps] == [True]
+    assert {name: imported.stated[name] for name in ("model.hidden", "model.heads", "workload.seq_len")} == {
+        "model.hidden": 8192, "model.heads": 64, "workload.seq_len": 8192}  # fmt: skip
     with pytest.raises(InputError):
         imported.price()
     assert main(["import", "megatron-args", str(path), "--cluster", "dgx-h100:8", "--json"]) == 0
@@ -310,10 +317,14 @@ def layout_of_paths(paths: list[Path], **given: object) -> Imported:
     return import_config("megatron-args", paths, {"cluster": "dgx-h100:8", **given})
 
 
-def test_a_script_that_starts_two_jobs(tmp_path: Path) -> None:
-    start = f"torchrun pretrain_gpt.py {PLAIN.replace(chr(10), ' ')}"
-    text = f"{start} --micro-batch-size 1\n{start} --micro-batch-size 2\n"
-    with pytest.raises(InputError, match=r"line 2: starts 2 jobs with different options \(line 1, line 2\)") as caught:
+@pytest.mark.parametrize("second", ["--micro-batch-size 2", "--micro-batch-size 1 --nnodes 2"])
+def test_a_script_that_starts_two_jobs(tmp_path: Path, second: str) -> None:
+    options = f"pretrain_gpt.py {PLAIN.replace(chr(10), ' ')}"
+    micro_batch, _, ranks = second.partition(" --nnodes")
+    text = f"torchrun --nproc_per_node 8 {options} --micro-batch-size 1\n"
+    text += f"torchrun --nnodes{ranks or ' 1'} --nproc_per_node 8 {options} {micro_batch}\n"
+    message = r"line 2: starts 2 jobs with different options or ranks \(line 1, line 2\)"
+    with pytest.raises(InputError, match=message) as caught:
         layout_in(tmp_path, text)
     assert "leave one of them in the file" in caught.value.hint
 

@@ -19,6 +19,8 @@ CHANGES: Mapping[str, str] = {
     r"progressive_layer_drop.*": "layers that are left out",
     r"elasticity.*": "a batch that follows the ranks",
 }
+# deepspeed/runtime/config.py asserts it.
+EXCLUSIVE = (("bf16.enabled", "fp16.enabled"),)
 PRECISION_OPEN = "the precision is `auto`, that of the trainer: give --precision where it is not bf16"
 # Older name of a block that keeps states or weights on the host (runtime/zero/config.py) -> its present name.
 _DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}

@@ -30,7 +30,7 @@ from ..setup import Setup
 from ..switch_options import rules_of
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
 from . import techniques, templates
-from .not_read import CHANGES, HARMLESS, modernise
+from .not_read import CHANGES, EXCLUSIVE, HARMLESS, modernise
 from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
 from .train_script import IMPORTS, MAIN
 
@@ -188,7 +188,7 @@ CONFIG = LaunchConfig(
     script_prefix=f"{PYTHON}.",
     conflicts=conflicts,
     import_format=_N,
-    reading=Reading(modernise=modernise, changes=CHANGES, harmless=HARMLESS),
+    reading=Reading(modernise=modernise, changes=CHANGES, harmless=HARMLESS, exclusive=EXCLUSIVE),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
         case=lambda files, setup: {

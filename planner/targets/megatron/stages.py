@@ -81,7 +81,7 @@ def _even_stages(settings: Settings, pp: int, vpp: int, layers: int) -> list[int
     middle, rest = pp - len(ends), layers + slots_first + slots_last - sum(ends)
     if rest < 0 or (middle and rest % (middle * vpp)) or (not middle and rest) or any(end % vpp for end in ends):
         raise InputError(
-            f"{layers} layers do not split over pp {pp} x vpp {vpp}"
+            f"--num-layers: {layers} layers do not split over pp {pp} x vpp {vpp}"
             + (f" with {' and '.join(map(str, ends))} at the ends" if ends else ""),
             hint="--decoder-first-pipeline-num-layers, or --pipeline-model-parallel-layout for any split",
         )

@@ -179,14 +179,7 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
 
 def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
                    wanted: frozenset[str]) -> Arguments:  # fmt: skip
-    """Reads a recipe with the modules that it calls, and its YAML."""
-    modules = {path: text for path, text in files.items() if path.endswith(".py")}
-    arguments = Arguments()
-    if modules:
-        arguments.add(read_modules(modules, options, given, "ConfigContainer", BASES), next(iter(modules)))
-    for path in (path for path in files if path not in modules):  # the last one given wins
-        arguments.add(read_config(path, files[path], options), path)
-    return arguments
+    return read_modules(files, options, given, "ConfigContainer", _read, BASES)
 
 
 def checkout(environment: Mapping[str, str]) -> str | None:

@@ -112,6 +112,7 @@ READER = Reader(
             r"experts_implementation|excess_length_strategy|fp32_norm(s|_classes)|optim_args|adam\w*|generate_max_len|"
             r"include_tkps|train_on_(inputs|eot|last_step_only)|quantization|freeze_mm_modules)(\.|$)"
         ),
+        exclusive=family.EXCLUSIVE,
         modernise=family.modernise,
     ),
     beside=family.beside,

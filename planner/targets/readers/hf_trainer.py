@@ -74,7 +74,7 @@ READER = Reader(
         reads(("workload.lora",), _LORA, _lora),
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),
-    reading=Reading(changes=_CHANGES, harmless=_HARMLESS, modernise=family.modernise),
+    reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=family.modernise),
     beside=family.beside,
     compared=family.compared,
 )

@@ -90,7 +90,6 @@ class Reader:
             arguments.add(other, path)
         self.reading.modernise(arguments)
         judge(arguments, self.reading, Table(self.entries))
-        arguments.unknown.clear()  # each is a gap
         return arguments
 
     def _overrides(self, arguments: Arguments, given: Sequence[str], options: OptionList) -> dict[str, Any]:

@@ -41,6 +41,8 @@ FSDP_HARMLESS = (
     r"cpu_offload_pin_memory|state_dict_type)$|^ddp_(timeout|bucket_cap_mb|broadcast_buffers|find_unused_parameters)$|"
     r"^(hub|push|report|run)_|^liger_|^(use|enable)_liger"
 )
+# transformers 5.13, utils/quantization_config.py: BitsAndBytesConfig refuses both.
+EXCLUSIVE = (("load_in_4bit", "load_in_8bit"),)
 CHANGES = {r"fsdp_config\.(xla.*|mixed_precision_policy)": "another FSDP than that of PyTorch, or other data types"}
 # Kernels that keep less of logits and blocks, and messages in fp8: of no plan.
 _FUSED = re.compile(r"^((use_|enable_)?liger\w*|(cut|chunked)_cross_entropy|fp8_enable_fsdp_float8_all_gather)$")

@@ -183,7 +183,7 @@ def _model_entry(options: OptionList) -> Entry:
         model = known.get(str(named))
         if model is None and named:
             note = f"model {named} is not registered by this release: the one of --model is taken"
-            return {"notes": [*facts.get("notes", []), note]}
+            return {"notes": [*facts.get("notes", []), note], "registered": str(named)}
         return {} if model is None else {"model.layers": model.layers, "registered": model.name}
 
     return Entry(("model",), ("model_spec",), write, read)

@@ -52,6 +52,14 @@ def test_the_modules_of_transformers_have_the_adapters_of_the_plan(family: str) 
     assert linear
 
 
+def test_an_adapter_that_is_switched_off_is_no_difference() -> None:
+    plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora="32:q,k,v,o:nf4", **ASKED)
+    files = dict(emit(plan, "trl").files)
+    for value, found in (("false", []), ("true", ["training_arguments.use_dora"])):
+        edited = {**files, "sft.yaml": f"{files['sft.yaml']}use_dora: {value}\n"}
+        assert [problem.field for problem in check_files(edited).problems] == found
+
+
 def test_a_plan_with_adapters_says_them_and_is_in_order() -> None:
     plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora="32:q,k,v,o:nf4", **ASKED)
     files = emit(plan, "trl").files

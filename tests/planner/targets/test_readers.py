@@ -254,6 +254,8 @@ CONTRADICTIONS = [
      "line 3"),
     ("hf-trainer", (RECIPE.replace("size: 2", "size: 0"),), "line 4, per_device_train_batch_size: `0` is not 1"),
     ("axolotl", (AXOLOTL + "base_model: x\n",), "line 9"),
+    ("axolotl", (AXOLOTL + "load_in_4bit: true\nload_in_8bit: true\n",), "line 10, load_in_8bit: cannot be given"),
+    ("nanotron", (NANOTRON.replace("  tp: 2", "  tp: 3"),), r"line 5, parallelism\.tp: tp 3 x cp 1 x pp 2 = 6 "),
 ]  # fmt: skip
 
 
@@ -273,6 +275,12 @@ def test_a_file_of_another_framework_is_answered_with_its_own(tmp_path: Path, wh
     with pytest.raises(InputError) as error:
         imported(tmp_path, given_to, OWN[whose])
     assert f"`import {whose}`" in str(error.value.hint or error.value)
+
+
+@pytest.mark.parametrize("kind", [entry.name for entry in READERS])
+def test_a_file_of_no_framework_is_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InputError, match=r"line 1, apiVersion: .* has no such option, nor 1 more of the 2 here"):
+        imported(tmp_path, kind, "apiVersion: v1\nkind: Pod\n")
 
 
 def test_options_of_the_command_line_win(tmp_path: Path) -> None:
