@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Flops = tuple[tuple[float, ...], tuple[float, ...]]  # forward, backward; of each kind, as in stages.py
 Ends = tuple[tuple[int, ...], int, Edges, Flops]  # layers of each kind, number of kinds, and both of the above
 _NOTHING = 1e-9  # a share below this is rounding
+_AT_ONCE = 1 << 18  # numbers per array of the turns that are prepared together
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,16 @@ class Stalls:
             return waits
         columns = split[rows], np.rint(m[rows]).astype(np.int64)
         first, which = group_rows(columns)
-        keys, number = [self.keys[index] for index in columns[0][first].tolist()], columns[1][first]
-        pp = np.array([key[0] for key in keys])
+        keys, number = np.array(self.keys)[columns[0][first]], columns[1][first]
+        pp, vpp = keys[:, 0], keys[:, 1]
         group = np.where(number < pp, pp, interleaving_group(pp, number))
         last = np.where(number < pp, number, (number - 1) % group + 1)
-        turns = map(Turns, group.tolist(), last.tolist())
-        once, third, further = np.array(list(map(self._shares, keys, turns))).T
+        shares = np.empty((len(number), 3))
+        alike, of_turns = group_rows((pp, group, last))
+        for index, row in enumerate(alike.tolist()):
+            here = of_turns == index
+            shares[here] = self._shares(int(pp[row]), vpp[here], Turns(int(group[row]), int(last[row])))
+        once, third, further = shares.T
         groups = -(-number // group)
         waits[rows] = np.where(groups > 1, third + (groups - 3) * further, once)[which]
         return waits
@@ -72,13 +77,22 @@ class Stalls:
         problem, (forward, backward) = self.problem, self.problem.flops.tolist()
         return problem.pattern, problem.num_kinds, problem.edges, (tuple(forward), tuple(backward))
 
-    def _shares(self, key: SplitKey, turns: Turns) -> Array:
-        problem, ends, (pp, vpp, _) = self.problem, self._ends, key
-        if self.partition is not None and self.partition != _even(ends, len(self.partition.sizes)):
-            return np.asarray(_of_splits(ends, pp, [self.partition], turns)[0])
-        if problem.stages is not None and len(problem.stages) == pp * vpp:
-            return _of_given_split(ends, pp, problem.stages, turns)
-        return np.asarray(_of_even_splits(ends, pp, turns)[vpp])
+    @cached_property
+    def _given(self) -> Partition | None:
+        """The stages of the partition or of the problem; None for the most even ones."""
+        if self.partition is not None:
+            return None if self.partition == _even(self._ends, len(self.partition.sizes)) else self.partition
+        return None if self.problem.stages is None else Partition(self.problem.stages)
+
+    def _shares(self, pp: int, vpp: Ints, turns: Turns) -> Array:
+        """[r, 3] `stall_shares` of splits into `vpp` [r] chunks on each of pp devices."""
+        out, number = np.empty((len(vpp), 3)), -1 if self._given is None else len(self._given.sizes)
+        given = np.asarray(vpp * pp == number)
+        if self._given is not None and given.any():
+            out[given] = _of_given_split(self._ends, pp, self._given, turns)
+        if not given.all():
+            out[~given] = _of_even_splits(self._ends, pp, turns)[vpp[~given]]
+        return out
 
 
 def _even(ends: Ends, num_chunks: int) -> Partition:
@@ -98,9 +112,9 @@ def _of_even_splits(ends: Ends, pp: int, turns: Turns) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _of_given_split(ends: Ends, pp: int, sizes: tuple[int, ...], turns: Turns) -> Array:
-    """[3] `stall_shares` of chunks of these sizes."""
-    return np.asarray(_of_splits(ends, pp, [Partition(sizes)], turns)[0])
+def _of_given_split(ends: Ends, pp: int, split: Partition, turns: Turns) -> Array:
+    """[3] `stall_shares` of one split."""
+    return np.asarray(_of_splits(ends, pp, [split], turns)[0])
 
 
 def _of_splits(ends: Ends, pp: int, splits: Sequence[Partition], turns: Turns) -> Array:
@@ -151,35 +165,43 @@ def makespans(forward: Array, backward: Array, groups: Ints, turns: Turns) -> Ar
     the other end of the pipeline, as many turns before as the group has.
     """
     n, _, p = forward.shape
-    row, device = np.arange(n), np.arange(p)
-    rows = row[:, None]
-    chunks = np.isfinite(forward[:, :, 0]).sum(axis=1)
+    row, chunks = np.arange(n), np.isfinite(forward[:, :, 0]).sum(axis=1)
     last = max(turns.last, p)  # turns of the last group, used or not
-    total = chunks * ((groups - 1) * turns.group + last)
-    ahead, late = 2 * (p - 1 - device) + ((chunks - 1) * turns.group)[:, None], p - 1 - device
-    place, size, used = _places(chunks, groups, turns, last, int(total.max()))
-    ends_f, ends_b = np.zeros((2, n, place.shape[1]))  # of the last device, and of the first one
-    done_f, done_b = np.zeros((2, n, p))
-    for turn in range(-int((ahead - late).max()), int(total.max()) + p - 1):
-        i = turn - late
-        at = np.minimum(np.maximum(i + ahead, 0), place.shape[1] - 1)
-        chunk = place[rows, at]
-        arrives = np.empty_like(done_f)
-        arrives[:, 1:] = done_f[:, :-1]
-        arrives[:, 0] = np.where(chunk[:, 0] == 0, 0.0, ends_f[row, at[:, 0] - size[row, at[:, 0]]])
-        runs = (i + ahead == at) & used[rows, at]
-        end_f = np.where(runs, np.maximum(done_b, arrives) + forward[rows, chunk, device], done_b)
-        ends_f[row, at[:, -1]] = end_f[:, -1]
-        at_b = np.minimum(np.maximum(i, 0), place.shape[1] - 1)
-        chunk = place[rows, at_b]
-        arrives[:, :-1] = done_b[:, 1:]
-        arrives[:, -1] = np.where(chunk[:, -1] == 0, 0.0, ends_b[rows[:, 0], at_b[-1] - size[:, at_b[-1]]])
-        runs = (i == at_b) & used[rows, at_b]
-        chunk = chunks[:, None] - 1 - chunk
-        done_b = np.where(runs, np.maximum(end_f, arrives) + backward[rows, chunk, device], end_f)
-        ends_b[:, at_b[0]] = done_b[:, 0]
-        done_f = end_f
+    total = int((chunks * ((groups - 1) * turns.group + last)).max())
+    late = p - 1 - np.arange(p)
+    ahead = 2 * late + ((chunks - 1) * turns.group)[:, None]
+    place, size, used = _places(chunks, groups, turns, last, total)
+    width = total + 2  # the last column of what has ended is never written: nothing before the first chunk
+    before = row[:, None] * width + np.where(place == 0, width - 1, np.arange(total + 1) - size)
+    ends_f, ends_b = np.zeros((2, n * width))  # of the last device, and of the first one
+    done_f, done_b, arrives = np.zeros((3, n, p))
+    first, end = -int((ahead - late).max()), total + p - 1
+    at_once = max(_AT_ONCE // (n * p), 1)
+    for start in range(first, end, at_once):
+        i = np.arange(start, min(start + at_once, end))[:, None, None] - late
+        at_f, runs_f, seconds_f = _taken(forward, place, used, i + ahead)
+        at_b, runs_b, seconds_b = _taken(backward, chunks[:, None] - 1 - place, used, i + np.zeros_like(ahead))
+        source_f, source_b = before[row, at_f[:, :, 0]], before[row, at_b[:, :, -1]]
+        own_f, own_b = row * width + at_f[:, :, -1], row * width + at_b[:, :, 0]
+        for turn in range(len(i)):
+            arrives[:, 1:] = done_f[:, :-1]
+            arrives[:, 0] = ends_f[source_f[turn]]
+            np.maximum(arrives, done_b, out=arrives)
+            done_f = np.where(runs_f[turn], np.add(arrives, seconds_f[turn], out=arrives), done_b)
+            ends_f[own_f[turn]] = done_f[:, -1]
+            arrives[:, :-1] = done_b[:, 1:]
+            arrives[:, -1] = ends_b[source_b[turn]]
+            np.maximum(arrives, done_f, out=arrives)
+            done_b = np.where(runs_b[turn], np.add(arrives, seconds_b[turn], out=arrives), done_f)
+            ends_b[own_b[turn]] = done_b[:, 0]
     return np.asarray(done_b.max(axis=1))
+
+
+def _taken(seconds: Array, chunk: Ints, used: Array, number: Ints) -> tuple[Ints, Array, Array]:
+    """[turn, n, device] of turns with these numbers: the number, within those that there are; whether there is a
+    micro-batch for it; and its seconds. chunk, used: as of `_places`."""
+    row, at = np.arange(len(chunk))[:, None], np.clip(number, 0, chunk.shape[1] - 1)
+    return at, (number == at) & used[row, at], seconds[row, chunk[row, at], np.arange(seconds.shape[2])]
 
 
 def _places(chunks: Ints, groups: Ints, turns: Turns, last: int, most: int) -> tuple[Ints, Ints, Array]:
