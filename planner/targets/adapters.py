@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Lora
-from .options import Facts
+from .options import Facts, NoCounterpartError
 
 # Projection -> its module.
 _MODULES = {name: f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")}
@@ -21,6 +21,12 @@ _FAMILIES = ("llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3", "granit
              "qwen3", "qwen3_moe", "gpt_oss")  # fmt: skip
 _LATENT_FAMILIES = ("deepseek_v2", "deepseek_v3")
 LORA = "workload.lora"
+# Module of Megatron-Core, fused or as canonical adapters split it -> its projections.
+_CORE = {
+    "linear_qkv": ("q", "k", "v"), "linear_proj": ("o",), "linear_fc1": ("gate", "up"), "linear_fc2": ("down",),
+    "linear_q": ("q",), "linear_k": ("k",), "linear_v": ("v",), "linear_fc1_gate": ("gate",), "linear_fc1_up": ("up",),
+}  # fmt: skip
+ALL_OF_CORE = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
 def modules(model: ModelSpec, lora: Lora) -> list[str]:
@@ -49,6 +55,26 @@ def cannot_name(model: ModelSpec, lora: Lora | None) -> list[str]:
 def targets_of(module: str) -> list[str]:
     """The projections that the adapter of a module stands for, [] for a module that no plan has."""
     return sorted({target for table in (_MODULES, _LATENT) for target, name in table.items() if name == module})
+
+
+def facts_of_core(rank: int, option: str, names: Iterable[str], known: Facts) -> Facts:
+    """The facts of adapters on modules `names` of Megatron-Core, which `option` states. known: facts of the model.
+
+    Raises NoCounterpartError for modules that no plan adapts, and for those that the model lacks.
+    """
+    listed = list(names)
+    if strange := [name for name in listed if name not in _CORE]:
+        raise NoCounterpartError(f"{option}: no plan has adapters of {', '.join(strange)}")
+    if "model.moe" in known and any("fc" in name for name in listed):
+        raise NoCounterpartError(f"{option}: no plan has adapters of routed experts")
+    if "model.mla" in known and any(name not in ("linear_proj", "linear_fc1", "linear_fc2") for name in listed):
+        raise NoCounterpartError(f"{option}: latent attention has other modules")
+    gated = "model.hidden" not in known or known.get("model.gated_mlp", True)  # else of a model that is named
+    targets = dict.fromkeys(target for name in listed for target in _CORE[name] if gated or target != "gate")
+    fused = [name for name in listed if len(_CORE[name]) > 1]
+    note = f"the adapter of {', '.join(fused)} is priced as one of each of its projections"
+    notes = {"notes": [*known.get("notes", []), note]} if fused else {}
+    return {LORA: {"rank": rank, "targets": list(targets), "base_dtype": "bf16"}, **notes}
 
 
 def facts(rank: int, names: Iterable[str], base_dtype: str) -> Facts:

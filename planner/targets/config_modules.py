@@ -20,8 +20,8 @@ ROTATED = "rotated"
 # The setting that holds the name of a model of the Hugging Face Hub.
 HUB_MODEL = "model.hf_model_id"
 _HUB_CALLS = ("from_hf_pretrained", "from_hf_config")
-# Blocks whose presence alone is a setting.
-_WHOLE = ("peft",)
+# Functions that make a block by its name.
+_NAMING = ("get_mixed_precision_config", "default_peft_config")
 # Kinds of options that hold one value, not a block.
 _ONE_VALUE = ("int", "float", "str", "bool", "flag")
 _RECOMPUTATION = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory budget", "None": "none"}
@@ -159,9 +159,11 @@ def _block(arguments: Arguments, name: str, given: Given, options: OptionList,
     if not _has_options(name, options) or _hub_model(node) is not None or given.plain() is not None:
         return {name: given}
     call = node if isinstance(node, ast.Call) else ast.copy_location(ast.Call(node, [node], []), node)
-    if name_of(call.func).endswith("get_mixed_precision_config") and call.args:  # which takes the name of one
-        return {name: Given(call.args[0], given.names, given.path)}
     maker = name_of(call.func).rpartition(".")[2]
+    if maker in _NAMING and call.args:
+        named = {f"{name}.{keyword.arg}": Given(keyword.value, given.names, given.path)
+                 for keyword in call.keywords if keyword.arg}  # fmt: skip
+        return {name: Given(call.args[0], given.names, given.path), **named}
     parts = {option: Given(ast.copy_location(ast.Constant(value), node), {}, given.path)
              for option, value in bases.get(maker, {}).items() if option.startswith(f"{name}.")}  # fmt: skip
     parts |= {f"{name}.{keyword.arg}": Given(keyword.value, given.names, given.path) for keyword in call.keywords
@@ -204,7 +206,7 @@ def _add(arguments: Arguments, name: str, given: Given, options: OptionList, fam
         arguments.settings.pop(name, None)
     elif name.endswith("activation_func") and isinstance(node, ast.Name):
         arguments.settings[name] = node.id
-    elif options.options[name].kind == "code" or name in _WHOLE:
+    elif options.options[name].kind == "code":
         arguments.settings[name] = ast.unparse(node)
     elif options.options[name].kind != "any" or "." in name:  # others (optimizer, dataloader) do not affect layouts
         _typed(arguments, name, given, options)

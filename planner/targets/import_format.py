@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .adapters import LORA
 from .argv import Arguments
 from .base import Target
 from .option_lists import OptionList, option_list
@@ -41,6 +42,11 @@ class Format:
     hint: str = ""
 
 
+def on_stack(stack: str) -> Compared:
+    """Any layout on a stack, for adapters that no target of it trains."""
+    return Compared("any", {"stack": stack})
+
+
 def of_target(target: Target) -> Format | None:
     """The format of a target's files; None where they hold no options."""
     config = target.config
@@ -48,6 +54,7 @@ def of_target(target: Target) -> Format | None:
         return None
     return Format(
         name=config.import_format, framework=target.framework, read=config.import_files, table=config.table,
-        option_list=lambda version: option_list(target.name, version), compared=lambda facts: Compared(target.name),
+        option_list=lambda version: option_list(target.name, version),
+        compared=lambda facts: on_stack(target.stack) if LORA in facts else Compared(target.name),
         hint=config.import_hint or f"is it a config of {target.name}?",
     )  # fmt: skip

@@ -19,6 +19,7 @@ _COMBINED: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul, ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.BitOr: operator.or_,
 }  # fmt: skip
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
 # Functions and methods of plain values that change nothing.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "int": int, "float": float, "str": str, "bool": bool, "len": len, "max": max, "min": min, "abs": abs,
@@ -126,6 +127,8 @@ def _dict(node: ast.Dict, names: Mapping[str, Any]) -> dict[Any, Any]:
 
 def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
     """A function or method of plain values that changes nothing."""
+    if name_of(node.func) == "isinstance" and len(node.args) == 2 and name_of(node.args[1]) in _TYPES:
+        return isinstance(value_of(node.args[0], names), _TYPES[name_of(node.args[1])])
     given = [item for argument in node.args for item in _spread(argument, names)]
     named = {keyword.arg: value_of(keyword.value, names) for keyword in node.keywords if keyword.arg}
     if isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:

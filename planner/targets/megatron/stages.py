@@ -44,7 +44,8 @@ def pipeline_read(settings: Settings, facts: Facts) -> Facts:
         vpp = max(layers // (pp * per_chunk), 1)  # a file without --num-layers has none to divide
     else:
         vpp = int(settings.get("--num-virtual-stages-per-pipeline-rank", 1))
-    return {"vpp": vpp, "stages": _even_stages(settings, pp, vpp, layers)}
+    sizes = _even_stages(settings, pp, vpp, layers)
+    return {"vpp": vpp, "stages": sizes} if any(sizes) else {"vpp": vpp}
 
 
 def group_write(setup: Setup) -> Settings:

@@ -19,7 +19,7 @@ from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..setup import Setup
-from . import hybrid
+from . import hybrid, peft
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
 
 _REDUCES_IN_FP32 = "mixed_precision.grad_reduce_in_fp32"
@@ -119,6 +119,7 @@ def _graphed_write(setup: Setup) -> Settings:
 TABLE = Table((
     *(_translated(entry) for entry in megatron.TABLE.entries),
     *hybrid.ENTRIES,
+    peft.ENTRY,
     Entry(("model.rope_scaling",), tuple(_LATENT_YARN), _latent_yarn_write, _latent_yarn_read),
     Entry(("model_name",), (HUB_MODEL,), lambda setup: {},
           lambda settings, facts: {"model_name": settings[HUB_MODEL]} if HUB_MODEL in settings else {}),

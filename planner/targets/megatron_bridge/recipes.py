@@ -1,6 +1,6 @@
 """Other people's recipes of Megatron-Bridge: their base configs, and options that no plan holds.
 
-Source: Megatron-Bridge 067f987d (2026-08-22), recipes/common.py (_pretrain_common, _sft_common),
+Source: Megatron-Bridge 067f987d (2026-08-22), recipes/common.py (_pretrain_common, _sft_common, _peft_common),
 recipes/utils/optimizer_utils.py, recipes/utils/dataset_utils.py, models/gpt_provider.py.
 """
 
@@ -16,6 +16,7 @@ from ..options import Settings
 
 _ADAM: Settings = {"optimizer.optimizer": "adam", "optimizer.use_distributed_optimizer": True}
 _OF_ALL: Settings = {**_ADAM, "mixed_precision": "bf16_mixed"}
+_TUNED = _OF_ALL | {"train.global_batch_size": 128, "train.micro_batch_size": 1, "dataset.seq_length": 2048}
 # Function of the framework -> the options of the config or block that it returns, beside those that it is given.
 BASES: Mapping[str, Settings] = {
     "_pretrain_common": _OF_ALL | {
@@ -29,10 +30,11 @@ BASES: Mapping[str, Settings] = {
     "default_squad_config": {},
     "default_openmathinstruct2_config": {},
     "default_openmathinstruct2_thinking_config": {},
-    "_sft_common": _OF_ALL | {"train.global_batch_size": 128, "train.micro_batch_size": 1, "dataset.seq_length": 2048},
+    "_sft_common": _TUNED,
+    "_peft_common": _TUNED | {"peft": "LoRA"},
 }  # fmt: skip
 CHANGES: Mapping[str, str] = {
-    r"peft(\..*)?": "adapters: Bridge's layouts with them are not planned",
+    r"peft\.(exclude_modules|lora_dtype)": "adapters of other modules, or in another precision",
     r"model\.(freeze_.*|vision_.*|is_vision_.*|image_.*|audio_.*)": "a model of images or sound",
     r"model\.cpu_offloading_weights": "weights on the host",
     r"train\.decrease_batch_size_if_needed|train\.rampup_batch_size": "a batch that changes",

@@ -33,7 +33,7 @@ from ..option_lists import OptionList
 from ..options import Settings
 from ..reading import Reading
 from ..setup import Setup
-from . import hybrid
+from . import hybrid, peft
 from .fields import MODELS, PROVIDERS, renamed
 from .options import BLOCK_SPEC, TABLE, VARIANT_SPEC, conflicts
 from .recipes import BASES, CHANGES, HARMLESS, modernise
@@ -216,7 +216,7 @@ CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     read=_read,
     read_together=_read_together,
-    reading=Reading(changes=CHANGES, harmless=HARMLESS, modernise=modernise),
+    reading=Reading(older=peft.OPTIONS, changes=CHANGES, harmless=HARMLESS, modernise=modernise),
     table=lambda options: TABLE,
     conflicts=conflicts,
     prices={r"tokenizer\.vocab_size": "the vocabulary"},

@@ -12,12 +12,14 @@ from typing import Any
 
 from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document
+from ..adapters import LORA
 from ..argv import Arguments
-from ..import_format import Compared
+from ..import_format import Compared, on_stack
 from ..megatron.options import TABLE
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..reading import Reading
 from ..switch_options import SWITCH
+from . import nemo_adapters
 from .interpolation import resolved
 from .reader import Reader, reads
 
@@ -75,6 +77,8 @@ _ARGUMENT = {**{f"model.{name}": argument for name, argument in (_SAME | _FLAGS)
              "model.position_embedding_type": "--position-embedding-type",
              "model.normalization": "--normalization", "model.activation": "--swiglu", "trainer.precision": "--bf16",
              "model.fp8": "--fp8-format", "model.optim.name": "--use-distributed-optimizer"}  # fmt: skip
+# Where fine-tuning states the length.
+_FINE_TUNED = "model.data.train_ds.max_seq_length"
 _FIELD = {argument: name for name, argument in _ARGUMENT.items()}
 
 
@@ -82,6 +86,8 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     """Arguments of Megatron-LM that mean the same, NeMo's defaults among them."""
     out: Settings = {argument: settings[f"model.{name}"] for name, argument in _SAME.items()
                      if settings.get(f"model.{name}") is not None}  # fmt: skip
+    if _FINE_TUNED in settings:
+        out.setdefault("--seq-length", settings[_FINE_TUNED])
     out |= {argument: True for name, argument in _FLAGS.items() if settings.get(f"model.{name}") is True}
     for name, (meanings, default) in _WORDS.items():
         out |= meanings.get(str(settings.get(name, default)).lower(), {})
@@ -111,8 +117,9 @@ def _translated(entry: Entry) -> Entry:
             kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
             raise kind(text, hint=hint) from None
 
-    fields = tuple(name for name, argument in _ARGUMENT.items() if argument in entry.options)
-    return Entry(entry.fields, fields, lambda setup: {}, read)
+    fields = [name for name, argument in _ARGUMENT.items() if argument in entry.options]
+    fields += [_FINE_TUNED] * ("--seq-length" in entry.options)
+    return Entry(entry.fields, tuple(fields), lambda setup: {}, read)
 
 
 def _named(settings: Settings, facts: Facts) -> Facts:
@@ -151,7 +158,7 @@ _KINDS = {
     **{f"model.{name}": "float" for name in ("layernorm_epsilon", "rotary_percentage", "rotary_base", "hidden_dropout",
                                              "attention_dropout", "moe_expert_capacity_factor")},
     **{f"model.activations_checkpoint_{name}": "str" for name in ("granularity", "method")},
-    "trainer.devices": "any", "trainer.num_nodes": "any",
+    "trainer.devices": "any", "trainer.num_nodes": "any", _FINE_TUNED: "int", **nemo_adapters.KINDS,
 }  # fmt: skip
 READER = Reader(
     name="nemo",
@@ -163,12 +170,14 @@ READER = Reader(
         reads(("precision", "workload.optimizer"), tuple(_WORDS), _named),
         *(entry for entry in map(_translated, TABLE.entries)
           if entry.options or not entry.fields[0].startswith(SWITCH)),
+        nemo_adapters.ENTRY,
     ),
     reading=Reading(
         changes={
             r"model\.(encoder|decoder)(\..*)?|model\.(vision|text|mm_cfg|clip)(\..*)?": "the model has another part",
             r"inference(\..*)?": "a file for generation: it does not train",
-            r"model\.peft(\..*)?|model\.(adapter_tuning|lora_tuning|p_tuning|virtual_prompt_style|language_model_path)"
+            **nemo_adapters.CHANGES,
+            r"model\.(adapter_tuning|lora_tuning|p_tuning|virtual_prompt_style|language_model_path)"
             r"(\..*)?|adapter_tuning(\..*)?": "adapters in a block of its own",
             r"model\.(fsdp|cpu_offloading|drop_layers|rampup_batch_size|hybrid_.*|mamba_.*|headscale)":
                 "a layout or a model that is not read",
@@ -177,6 +186,7 @@ READER = Reader(
                 "a layout or positions that are not read",
         },
         harmless=(
+            rf"^({nemo_adapters.HARMLESS})|"
             r"^(run|name|env_vars|s3_|restore_from|exp_manager|defaults|hydra|tokenizer|"
             r"cluster_type|base_results|trainer|model\.(data|"
             r"optim|tokenizer|nsys|restore|mcore|resume|make_vocab|pre_process|post_process|persist|init_method|"
@@ -191,5 +201,5 @@ READER = Reader(
         modernise=_modernise,
     ),
     prepared=_prepared,
-    compared=lambda facts: Compared("megatron"),
+    compared=lambda facts: on_stack("megatron-core") if LORA in facts else Compared("megatron"),
 )  # fmt: skip

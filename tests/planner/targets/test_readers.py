@@ -178,6 +178,8 @@ LORA = [
      "int8"),
     ("llama-factory", FACTORY.replace("type: full", "type: lora") + "lora_target: q_proj,k_proj\nquantization_bit: 4\n",
      8, ("q", "k"), "nf4"),
+    ("nemo", NEMO + "  peft: {peft_scheme: lora, lora_tuning: {target_modules: [attention], adapter_dim: 16}}\n",
+     16, ("q", "k", "v", "o"), "bf16"),
 ]  # fmt: skip
 
 
@@ -187,7 +189,7 @@ def test_adapters(tmp_path: Path, kind: str, text: str, rank: int, targets: tupl
     lora = found.request.workload.train.lora
     assert lora is not None
     assert (lora.rank, lora.targets, lora.base_dtype) == (rank, targets, base)
-    assert found.request.target == (kind if kind in TARGETS else "trl")
+    assert found.request.target == (kind if kind in TARGETS else {"nemo": "any"}.get(kind, "trl"))
     assert found.price().best.step_s > 0
 
 
@@ -230,6 +232,9 @@ GAPS = [
     ("maxtext", MAXTEXT.replace("base.yml", "gpu/own.yml"), "base_config", 1),
     ("maxtext", MAXTEXT + "logical_axis_rules: [['mlp', 'fsdp']]\n", "logical_axis_rules", 9),
     ("maxtext", MAXTEXT + "ici_pipeline_parallelism: 2\n", "ici_pipeline_parallelism", 9),
+    ("nemo", NEMO + "  peft: {peft_scheme: ia3}\n", "model.peft.peft_scheme", 24),
+    ("nemo", NEMO + "  peft: {peft_scheme: lora, lora_tuning: {target_modules: [all], layer_selection: [1]}}\n",
+     "model.peft.lora_tuning.layer_selection", 24),
     ("llama-factory", FACTORY.replace("sft", "dpo"), "stage", 2),
     ("llama-factory", FACTORY + "mixture_of_depths: convert\n", "mixture_of_depths", 9),
     ("llama-factory", FACTORY + "use_kt: true\n", "use_kt", 9),

@@ -85,7 +85,6 @@ DOUBTS = [
     ("tune(cfg)", "", 16, "tune changes it and is in another file"),
     ("tune(cfg.model)", "model", 16, "tune changes it and is in another file"),
     ("cfg.model.num_layers = 4", "model.num_layers", 16, "another size than that of meta-llama/Meta-Llama-3-8B"),
-    ("cfg.peft = LoRA(dim=8)", "peft", 16, "adapters"),
     ("cfg.mixed_precision = own_precision()", "mixed_precision", 16, "is what own_precision returns"),
     ("cfg.model.expert_paralel_size = 2", "model.expert_paralel_size", 16, "unknown"),
 ]  # fmt: skip
