@@ -38,11 +38,12 @@ def checkpoints_and_axes(values: Sequence[str], *, scale_down: bool) -> tuple[in
 
 
 def saving_settings(
-    folder: Path | None, *, every: int | None, behind: bool, keep: int | None, resume: bool, max_restarts: int
-) -> dict[str, Any]:
+    folder: Path | None, *, every: int | None, behind: bool, keep: int | None, resume: bool, max_restarts: int,
+    elastic: bool,
+) -> dict[str, Any]:  # fmt: skip
     """The settings of checkpoints that were given. Raises InputError where there is no folder for them."""
     given = {"--checkpoint-every": every is not None, "--checkpoint-async": behind, "--keep": keep is not None,
-             "--resume": resume, "--max-restarts": max_restarts != 0}  # fmt: skip
+             "--resume": resume, "--max-restarts": max_restarts != 0, "--elastic": elastic}  # fmt: skip
     if folder is None:
         if alone := next((name for name, there in given.items() if there), None):
             raise InputError(f"{alone}: checkpoints are not saved anywhere", hint="add `--checkpoint DIR`")

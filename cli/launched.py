@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..runtime.job import Job
     from ..runtime.nodes import Nodes
     from ..runtime.report import Event, Recorder
+    from ..runtime.restarts import Recovery
     from ..runtime.settings import Settings
 
 
@@ -41,10 +42,11 @@ def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> 
 
 
 def train(
-    terminal: Terminal, recorder: Recorder, settings: Settings, nodes: Nodes, report: Path | None, *, force: bool
-) -> None:
+    terminal: Terminal, recorder: Recorder, settings: Settings, nodes: Nodes, recovery: Recovery, report: Path | None,
+    *, force: bool,
+) -> None:  # fmt: skip
     """Runs all ranks of this node and shows their events. A run that stops early keeps its report all the same."""
-    from ..runtime import launcher
+    from ..runtime import restarts
     from ..runtime.report import event_line
 
     def on_event(event: Event) -> None:
@@ -55,7 +57,7 @@ def train(
 
     try:
         with terminal.progress("training", bar=False) as progress:
-            launcher.run(settings, nodes, on_event, terminal.verbose, terminal.talk)
+            restarts.run(settings, nodes, recovery, on_event, terminal.verbose, terminal.talk, recorder.follow)
     except KeyboardInterrupt:
         recorder.stopped = "interrupted"
         terminal.talk(f"all ranks stopped after {len(recorder.steps)} finished steps")

@@ -12,9 +12,11 @@ import signal
 import sys
 
 PARENT = "MESHWRIGHT_PARENT"  # process id of the parent
-# torch's variable for its allocator, and its name before 2.9. Expandable segments avoid fragmentation between tensors
-# as large as logits. Without them a run of 133 GiB on an H200 of 140 GiB ran out of memory.
+# torch's variable for its allocator, and its name before 2.9, which 2.13 reads too, and first (CUDAAllocatorConfig.h).
+# Expandable segments avoid fragmentation between tensors as large as logits. Without them a run of 133 GiB on an H200
+# of 140 GiB ran out of memory.
 ALLOCATOR, OLD_ALLOCATOR = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+SEGMENTS = "expandable_segments:True"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -35,8 +37,8 @@ def die_with_parent(parent: int | None = None) -> None:
 
 def grow_segments() -> None:
     """Enables expandable segments in the allocators of the ranks, unless the environment configures the allocator."""
-    if ALLOCATOR not in os.environ:
-        os.environ.setdefault(OLD_ALLOCATOR, "expandable_segments:True")
+    if ALLOCATOR not in os.environ and OLD_ALLOCATOR not in os.environ:
+        os.environ.update({ALLOCATOR: SEGMENTS, OLD_ALLOCATOR: SEGMENTS})
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ class RunFailed(MeshwrightError):
     exit_code = 1
 
 
+class RanksFailed(RunFailed):
+    """Raised where ranks died, hung or raised: training may go on from a checkpoint."""
+
+
 class RunTerminated(MeshwrightError):
     """Raised for a run that ended on SIGTERM, after a complete step and a save."""
 
@@ -61,7 +65,7 @@ def diagnose(
     hint = f"all {num_ranks} ranks were stopped; `--verbose` shows what they printed"
     if num_nodes > 1:
         hint = "the ranks of this node were stopped; the launcher of another node may name the one that failed first"
-    return RunFailed("\n".join(lines), hint=hint, details=details)
+    return RanksFailed("\n".join(lines), hint=hint, details=details)
 
 
 def _killed(tail: Sequence[str]) -> dict[int, str]:

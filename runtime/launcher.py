@@ -44,9 +44,12 @@ def check_torch(what: str = "`launch`") -> None:
         raise MissingExtraError("runtime", what)
 
 
-def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine, on_wait: OnLine) -> None:
-    """Runs all ranks of this node to their end. on_wait: gets a line from time to time while other nodes are missing.
+def run(
+    settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine, on_wait: OnLine, *, meets: bool = True
+) -> None:  # fmt: skip
+    """Runs all ranks of this node to their end.
 
+    on_wait: gets a line from time to time while other nodes are missing. meets: False if the nodes have met already.
     Raises InputError (bad data, no port, nodes that differ), RunFailed, RunTerminated (SIGTERM here or on another node)
     and KeyboardInterrupt. No process is left in any case.
     """
@@ -54,9 +57,11 @@ def run(settings: Settings, nodes: Nodes, on_event: OnEvent, on_line: OnLine, on
     for attempt in range(PORT_ATTEMPTS):
         port = _port(nodes)
         # Meet once: if torchrun finds the port taken, the other nodes are already connecting to it.
-        if nodes.nnodes > 1 and attempt == 0:
-            rendezvous.meet(nodes.node_rank, nodes.nnodes, (nodes.master_addr, port), settings.must_be_equal(),
-                            settings.collective_timeout_s, on_wait)
+        if nodes.nnodes > 1 and meets and attempt == 0:
+            orders = rendezvous.meet(nodes.node_rank, nodes.nnodes, (nodes.master_addr, port),
+                                     settings.must_be_equal(), settings.collective_timeout_s, on_wait)  # fmt: skip
+            # A launcher that was started again joins a run that goes on.
+            settings = replace(settings, restarts=int(orders.get("restarts", 0)))
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
             ready = replace(settings, run_dir=folder, events=True)
             words = command(ready, replace(nodes, master_port=port))

@@ -22,7 +22,7 @@ class Nodes:
     node_rank: int = 0  # this node, from 0
     master_addr: str = "127.0.0.1"  # host of node 0
     master_port: int | None = None  # on node 0; None: any free one, on one node
-    max_restarts: int = 0  # restarts of all ranks by torchrun after a failure
+    max_restarts: int = 0  # restarts of all ranks after a failure: by torchrun on one node, else by the launchers
 
 
 def nodes_for(
@@ -45,9 +45,6 @@ def nodes_for(
         )  # fmt: skip
     if not 0 <= node_rank < nnodes:
         raise InputError(f"--node-rank {node_rank} is not one of {nnodes} nodes", hint="nodes are numbered from 0")
-    if nnodes > 1 and max_restarts:
-        raise InputError(f"--max-restarts {max_restarts}: torchrun restarts the ranks of one node, not of {nnodes}",
-                         hint="configure the scheduler to start the job again, with `--resume`")  # fmt: skip
     if nnodes > 1 and master_addr is None and dry:
         master_addr = "HOST"
     if nnodes > 1 and master_addr is None:
@@ -67,7 +64,7 @@ def command(settings: Settings, nodes: Nodes) -> list[str]:
     words += ["--master-addr", nodes.master_addr]
     if nodes.master_port is not None:
         words += ["--master-port", str(nodes.master_port)]
-    if nodes.max_restarts:
+    if nodes.max_restarts and nodes.nnodes == 1:
         words += ["--max-restarts", str(nodes.max_restarts)]
     return [*words, "-m", "meshwright.runtime.worker", *settings.words()]
 

@@ -4,6 +4,9 @@ torchrun waits for other nodes silently and does not name the missing ones. Here
 torchrun uses afterwards. Every other node connects, sends one line of JSON (its rank, host and settings), and waits for
 one line back: `{"go": true}` or the error. Nodes with other settings are rejected: each rank gets its settings from its
 own launcher, and replicas with different settings would diverge unnoticed.
+
+After a failure the launchers meet again. Node 0 then decides with the nodes that are there,
+and the line back has its orders.
 """
 
 from __future__ import annotations
@@ -14,21 +17,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
-from ..errors import InputError
+from ..errors import InputError, MeshwrightError
 from .failures import RunFailed
 
 _REMIND_S = 10.0  # between two lines that name missing nodes
 _RETRY_S = 0.25  # between two attempts to reach node 0
 _LONGEST_LINE = 1 << 16  # bytes; a longer line is not from our launcher
 _READ_S = 5.0  # a node sends its line at once; a port scanner sends nothing
+_DECISION_S = 600.0  # longest wait for the orders of node 0, which may plan anew
 _LATE_S = 2.0  # node 0 still answers for this long after an error; nodes started by one command come within it
 
 _HINT_MISSING = "start `meshwright launch` on every node, or give more time with `--timeout`"
 _HINT_DIFFERENT = "start the same command on every node, each with its own `--node-rank`"
 
 OnWait = Callable[[str], None]
+# Gets the nodes that are there, ascending from 0; returns orders for all of them, as JSON, or raises MeshwrightError.
+Decide = Callable[[list[int]], dict[str, Any]]
 
 
 @dataclass
@@ -37,6 +43,7 @@ class _Clock:
 
     timeout_s: float
     on_wait: OnWait
+    answer_s: float  # seconds after the timeout for the answer of node 0
     started: float = field(default_factory=time.monotonic)
     spoken: float = field(default_factory=time.monotonic)
 
@@ -53,32 +60,36 @@ class _Clock:
 
 
 def meet(
-    node_rank: int, num_nodes: int, address: tuple[str, int], run: Mapping[str, Any], timeout_s: float, on_wait: OnWait
-) -> None:
-    """Returns when the launchers of all `num_nodes` nodes are present with equal settings.
+    node_rank: int, num_nodes: int, address: tuple[str, int], run: Mapping[str, Any], timeout_s: float,
+    on_wait: OnWait, decide: Decide | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the orders of node 0 when the launchers of all `num_nodes` nodes are present with equal settings.
 
     address: host and port of node 0. run: flag -> setting that must be equal on all nodes. on_wait: gets a line every
-    10 s that names the missing nodes. Raises InputError where two nodes have different settings or the same rank, and
-    RunFailed where a node is missing after `timeout_s` seconds.
+    10 s that names the missing nodes. decide: after a failure; called on node 0, after `timeout_s` seconds also where
+    nodes are missing. Raises InputError where two nodes have different settings or the same rank, RunFailed where a
+    node is missing after `timeout_s` seconds, and the error of `decide` on every node.
     """
-    clock = _Clock(timeout_s, on_wait)
+    clock = _Clock(timeout_s, on_wait, _READ_S if decide is None else _DECISION_S)
     hello = {"node_rank": node_rank, "host": socket.gethostname(), "num_nodes": num_nodes, "run": dict(run)}
-    if node_rank == 0:
-        _gather(hello, address, clock)
-    else:
-        _join(hello, address, clock)
+    return _gather(hello, address, clock, decide) if node_rank == 0 else _join(hello, address, clock)
 
 
 # ---- node 0
 
 
-def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> None:
+def _gather(
+    own: Mapping[str, Any], address: tuple[str, int], clock: _Clock, decide: Decide | None
+) -> dict[str, Any]:  # fmt: skip
+    """The orders for all nodes, sent to the others. decide: None: they go on only if all are present."""
     present: dict[int, tuple[str, socket.socket]] = {}
     num_nodes = int(own["num_nodes"])
     with ExitStack() as stack, _listening(address[1]) as server:
         while len(present) < num_nodes - 1:
             present = _still_there(present)
             if clock.left_s <= 0:
+                if decide is not None:
+                    break
                 missing = RunFailed(_missing(present, num_nodes, address, clock.timeout_s), hint=_HINT_MISSING)
                 raise _answered(missing, [connection for _, connection in present.values()])
             clock.remind(_waiting(present, num_nodes, address))
@@ -90,19 +101,43 @@ def _gather(own: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> 
                 if hello is None:
                     continue
                 if problem := _refusal(own, hello, present):
-                    others = [connection for _, connection in present.values()]
-                    error = _answered(InputError(problem, hint=_HINT_DIFFERENT), [*others, connection])
-                    late = set(range(1, num_nodes)) - {*present, int(hello["node_rank"])}
-                    _answer_late_nodes(error, server, len(late), stack)
-                    raise error
+                    error = InputError(problem, hint=_HINT_DIFFERENT)
+                    if decide is not None:  # it comes late, perhaps with the plan for more nodes; the others go on
+                        _answered(error, [connection])
+                        continue
+                    _refuse_all(error, hello, present, num_nodes, server, connection, stack)
                 present[int(hello["node_rank"])] = str(hello["host"]), connection
-        for _, connection in present.values():
-            _send(connection, {"go": True})
-        for _, connection in present.values():
-            # The others close first, because the port stays busy for a minute on the side that closes first.
-            connection.settimeout(_READ_S)
-            with suppress(OSError):
-                connection.recv(1)
+        connections = [connection for _, connection in present.values()]
+        try:
+            orders = {"go": True, **(decide(sorted([0, *present])) if decide is not None else {})}
+        except MeshwrightError as error:
+            raise _answered(error, connections) from None
+        _send_orders(orders, connections)
+    return orders
+
+
+def _send_orders(orders: Mapping[str, Any], connections: Sequence[socket.socket]) -> None:
+    """Sends the orders and waits until the others close their connections.
+
+    They close first, because the port stays busy for a minute on the side that closes first.
+    """
+    for connection in connections:
+        _send(connection, orders)
+    for connection in connections:
+        connection.settimeout(_READ_S)
+        with suppress(OSError):
+            connection.recv(1)
+
+
+def _refuse_all(
+    error: InputError, hello: Mapping[str, Any], present: Mapping[int, tuple[str, socket.socket]], num_nodes: int,
+    server: socket.socket, connection: socket.socket, stack: ExitStack,
+) -> NoReturn:  # fmt: skip
+    """Ends all nodes, since the one that said `hello` would not train the same."""
+    _answered(error, [*(other for _, other in present.values()), connection])
+    late = set(range(1, num_nodes)) - {*present, int(hello["node_rank"])}
+    _answer_late_nodes(error, server, len(late), stack)
+    raise error
 
 
 def _listening(port: int) -> socket.socket:
@@ -158,7 +193,7 @@ def _named(ranks: list[int]) -> str:
     return f"node {shown}" if len(ranks) == 1 else f"nodes {shown}"
 
 
-def _answered(error: RunFailed | InputError, connections: Sequence[socket.socket]) -> RunFailed | InputError:
+def _answered(error: MeshwrightError, connections: Sequence[socket.socket]) -> MeshwrightError:
     """Returns the error after sending it to the other nodes, which end at once with the same message."""
     for connection in connections:
         _send(connection, {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)})
@@ -166,7 +201,7 @@ def _answered(error: RunFailed | InputError, connections: Sequence[socket.socket
 
 
 def _answer_late_nodes(
-    error: RunFailed | InputError, server: socket.socket, num_nodes: int, stack: ExitStack
+    error: MeshwrightError, server: socket.socket, num_nodes: int, stack: ExitStack
 ) -> None:
     """Answers up to `num_nodes` nodes after the error. An unanswered node would retry until its timeout."""
     end = time.monotonic() + _LATE_S
@@ -212,21 +247,22 @@ def _line(connection: socket.socket) -> bytes:
 # ---- the other nodes
 
 
-def _join(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> None:
+def _join(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> dict[str, Any]:
+    """The orders of node 0."""
     host, port = address
     while True:
-        reason = _attempt(hello, address, clock)
-        if reason is None:
-            return
+        orders = _attempt(hello, address, clock)
+        if not isinstance(orders, str):
+            return orders
         if clock.left_s <= 0:
-            raise RunFailed(f"node 0 did not answer at {host}:{port} within {clock.timeout_s:.0f} s: {reason}",
+            raise RunFailed(f"node 0 did not answer at {host}:{port} within {clock.timeout_s:.0f} s: {orders}",
                             hint="check `--master-addr`, the launcher of node 0 and the firewall")  # fmt: skip
-        clock.remind(f"waiting for node 0 at {host}:{port}: {reason}")
+        clock.remind(f"waiting for node 0 at {host}:{port}: {orders}")
         time.sleep(min(_RETRY_S, max(clock.left_s, 0.0)))
 
 
-def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> str | None:
-    """None when all nodes are present; otherwise why node 0 was not reached. Raises the error of node 0."""
+def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> dict[str, Any] | str:
+    """The orders when all nodes are present; otherwise why node 0 was not reached. Raises the error of node 0."""
     try:
         with socket.create_connection(address, timeout=max(min(clock.left_s, _REMIND_S), 0.1)) as connection:
             connection.sendall(json.dumps(hello).encode() + b"\n")
@@ -237,7 +273,7 @@ def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) 
         return "whoever listens there is not `meshwright launch` of this version"
 
 
-def _reply(connection: socket.socket, address: tuple[str, int], clock: _Clock) -> str | None:
+def _reply(connection: socket.socket, address: tuple[str, int], clock: _Clock) -> dict[str, Any] | str:
     """Waits until all nodes have reached node 0. Node 0 keeps the time; the extra seconds here are for its answer."""
     data = b""
     while not data.endswith(b"\n"):
@@ -245,15 +281,15 @@ def _reply(connection: socket.socket, address: tuple[str, int], clock: _Clock) -
         try:
             piece = connection.recv(4096)
         except TimeoutError:
-            if clock.left_s < -_READ_S:
+            if clock.left_s < -clock.answer_s:
                 return "it is there, but waits for other nodes"
             clock.remind(f"node 0 at {address[0]}:{address[1]} waits for other nodes")
             continue
         if not piece:
             return "it closed the connection"
         data += piece
-    reply = json.loads(data)
-    if reply == {"go": True}:
-        return None
+    reply: dict[str, Any] = json.loads(data)
+    if "go" in reply:
+        return reply
     kind = InputError if reply["input"] else RunFailed
     raise kind(str(reply["error"]), hint=str(reply["hint"]))

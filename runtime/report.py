@@ -1,8 +1,8 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
 Events: `start` (environment), `initialised` (from a folder), `step`, `evaluation`, `end` (peak memory), `resumed`,
-`checkpoint`, `not_saved`, `terminated` (on SIGTERM). A stopped run reports its steps until then. A run that went back
-to a checkpoint reports the steps that count.
+`checkpoint`, `not_saved`, `terminated` (on SIGTERM), `replanned` (for fewer nodes). A stopped run reports its steps
+until then. A run that went back to a checkpoint reports the steps that count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .._version import __version__
 from .job import Job
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 # Per rank: bytes of tensors, bytes reserved by the GPU's allocator, and bytes in use on the GPU. On a CPU: bytes that
 # the process held for tensors and in all, if the system reports them.
 PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "device_memory_bytes")
@@ -25,7 +25,7 @@ Event = dict[str, Any]
 class Recorder:
     """Collects the events of one run."""
 
-    job: Job  # the run
+    job: Job  # the run, or its last plan
     notes: list[str]  # one line per shrunk part
     events: list[Event] = field(default_factory=list)  # in order, without repeated steps
     stopped: str | None = None  # why the run ended early; None: it did not
@@ -34,6 +34,12 @@ class Recorder:
         if event["event"] == "resumed":  # the following steps are repeated
             self.events = [earlier for earlier in self.events if earlier.get("step", 0) <= event["step"]]
         self.events.append(event)
+
+    def follow(self, job: Job) -> None:
+        """Goes on with the job of another plan. The following steps are its steps."""
+        self.add({"event": "replanned", "plan": job.plan_id, "layout_id": job.layout_id, "before": self.job.layout_id,
+                  "num_gpus": job.world_size, "predicted_step_s": job.predicted_step_s})  # fmt: skip
+        self.job = job
 
     def of(self, kind: str) -> list[Event]:
         """Events of one kind, without their name."""
@@ -58,7 +64,8 @@ class Recorder:
             "optimizer": job.optimizer, "learning_rate": job.learning_rate, "seed": job.seed, "data": job.data,
             "init_from": job.init_from,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
-            "resumed": self.of("resumed"), "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"),
+            "resumed": self.of("resumed"), "replanned": self.of("replanned"),
+            "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"),
             "steps": self.steps, "evaluations": self.of("evaluation"),
             **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),

@@ -68,6 +68,7 @@ class Settings:
     checkpoint_async: bool = False  # save in the background
     keep: int = 2  # number of checkpoints to keep, the newest
     resume: bool = False  # resume from the newest checkpoint
+    restarts: int = 0  # failures of the run so far, beside those that torchrun counts
     balance_experts: bool = False  # assign tokens to experts round-robin
     order: str | None = None  # order of passes, a name or a CSV file; None: the layout's schedule
     run_dir: str | None = None  # folder for the status files of the ranks; None: none are written
@@ -128,7 +129,7 @@ _VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_toke
            "weight_decay": float, "no_decay": str, "eval_data": str, "eval_every": int, "eval_batches": int,
            "learning_rate": float, "schedule": str, "warmup": int, "min_learning_rate": float, "decay_steps": int,
            "metrics": str, "clip": float, "lora_alpha": float, "device": str,
-           "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int,
+           "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int, "restarts": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts",
              "checkpoint_async", "resume", "events")  # fmt: skip

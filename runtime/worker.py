@@ -163,7 +163,7 @@ def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[S
     """The saver, if any, and the number of finished steps. Restarts by torchrun resume automatically."""
     if settings.checkpoint is None:
         return None, 0
-    restarts, folder = _restarts(), Path(settings.checkpoint)
+    restarts, folder = settings.restarts + _restarts(), Path(settings.checkpoint)
     checkpoints = Checkpoints(trainer, folder, settings.keep)
     saver = Saver(trainer, folder, settings.keep, behind=settings.checkpoint_async,
                   timeout_s=settings.collective_timeout_s)  # fmt: skip

@@ -9,6 +9,7 @@ import typer
 
 from .. import launch_flags, launched, options, training_flags
 from ..console import FORMAT_VERSION, Terminal
+from ..elastic import check_elastic, recovery_of
 from ..files import check_writable
 from ..pretrained import check_pretrained
 
@@ -105,6 +106,13 @@ def command(
     max_restarts: Annotated[
         int, _number("--max-restarts", metavar="N", text="Restarts after the failure of a rank [0].")
     ] = 0,
+    elastic: Annotated[
+        bool, typer.Option("--elastic", help="After the loss of a node, plan for the others and go on.",
+                           show_default=False)
+    ] = False,
+    rejoin_timeout: Annotated[
+        float | None, _number("--rejoin-timeout", metavar="SECONDS", text="Longest wait for a lost node [60].")
+    ] = None,
     force: options.Force = False,
 ) -> None:
     """Train a plan with torchrun; --scale-down rehearses it with a small model.
@@ -115,6 +123,7 @@ def command(
       meshwright launch plan.json --steps 100 --data tokens/ --report run.json
       meshwright launch plan.json --init-from Llama-3.1-8B/ --checkpoint ckpt/
       meshwright launch plan.json --checkpoint ckpt/ --resume --max-restarts 3
+      meshwright launch plan.json --checkpoint ckpt/ --elastic --master-addr n0
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
     """
     from ...runtime.nodes import nodes_for, shell_line
@@ -122,16 +131,15 @@ def command(
     from ...runtime.settings import Settings
 
     terminal: Terminal = context.obj
-    for file in (report, None if resume else metrics):  # a resumed run appends to its metrics
-        if file is not None:
-            check_writable(file, force=force)
+    _check_files(report, None if resume else metrics, force=force)  # a resumed run appends to its metrics
     # Rounding grows with every step of a rate that moves the loss: parity is judged on few of them.
     steps = steps if steps is not None else (4 if check_parity else 10)
     launch_flags.check_flags(steps=steps, device=device, check_parity=check_parity, as_trained=as_trained,
                              planned_dtype=planned_dtype, scale_down=scale_down)  # fmt: skip
+    check_elastic(elastic=elastic, rejoin_s=rejoin_timeout, scale_down=scale_down, order=order, restarts=max_restarts)
     keep_last, keep_axes = launch_flags.checkpoints_and_axes(keep or (), scale_down=scale_down)
     saving = launch_flags.saving_settings(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last,
-                                          resume=resume, max_restarts=max_restarts)  # fmt: skip
+                                          resume=resume, max_restarts=max_restarts, elastic=elastic)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data),
         init_from=_resolved(init_from), shuffle=shuffle, end_token=end_token, eval_data=_resolved(eval_data),
@@ -152,11 +160,19 @@ def command(
         return
     terminal.outlive_streams()
     launched.show_notes(job, notes, terminal.show_line)
+    recovery = recovery_of(terminal, loaded, settings, nodes, elastic=elastic, rejoin_s=rejoin_timeout)
     recorder = Recorder(job, notes)
     reference = launched.reference_steps(terminal, settings) if check_parity else []
-    launched.train(terminal, recorder, settings, nodes, report, force=force)
+    launched.train(terminal, recorder, settings, nodes, recovery, report, force=force)
     if node_rank == 0:  # the others have no report of the whole run
         launched.finish(terminal, recorder, settings, reference, report, force=force)
+
+
+def _check_files(*files: Path | None, force: bool) -> None:
+    """Raises InputError for a file that cannot be written, or that is there without `--force`."""
+    for file in files:
+        if file is not None:
+            check_writable(file, force=force)
 
 
 def _prepared(settings: Settings) -> tuple[Plan, Job, list[str]]:

@@ -1,16 +1,20 @@
-"""The screen of `meshwright launch` after a complete run: its checks and its memory."""
+"""The screens of `meshwright launch`: checks and memory of a complete run, and the plan after a lost node."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...runtime.rehearsal import parity
+from .. import text
 from ..console import table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ...planner.document.plan import Plan
+    from ...planner.studies.fewer_nodes import FewerNodes
     from ...runtime.job import Job
 
 
@@ -53,3 +57,42 @@ def memory_table(memory: Sequence[parity.StageMemory]) -> RenderableType:
     ]  # fmt: skip
     names = ("stage", "peak MiB", "predicted MiB", "")
     return table(*names, rows=rows, right=names)
+
+
+def preview_line(plan: Plan, choice: int, fewer: FewerNodes) -> str:
+    """The layout that a run would go on with after the loss of one node."""
+    best, before = fewer.plan.best, plan.candidates[choice - 1]
+    return (f"without one node: {best.layout_id} on {_nodes(len(fewer.nodes))}, "
+            f"{_step(best.step_s, before.step_s)}")  # fmt: skip
+
+
+def lost_lines(number: int, present: Sequence[int], fewer: FewerNodes) -> list[str]:
+    """The nodes that are lost, and those that remain without a part in the new plan."""
+    lost = [node for node in range(number) if node not in present]
+    lines = [f"lost: node{'s' * (len(lost) > 1)} {text.ranges(lost)} of {number}"]
+    if fewer.idle:
+        reason = f": {fewer.why_idle.splitlines()[0]}" if fewer.why_idle else ", which is faster than on more nodes"
+        lines.append(f"left out: node{'s' * (len(fewer.idle) > 1)} {text.ranges(fewer.idle)}; "
+                     f"the plan is for {len(fewer.nodes)}{reason}")  # fmt: skip
+    return lines
+
+
+def fewer_nodes_table(plan: Plan, choice: int, fewer: FewerNodes, file: Path) -> RenderableType:
+    """The layout before and after the loss of nodes, and the file of the new plan."""
+    before, now = plan.candidates[choice - 1], fewer.plan.best
+    number = sum(int(group["num_nodes"]) for group in plan.resolved["cluster"]["groups"])
+    rows = [
+        ("nodes, GPUs", f"{number}, {before.to_layout().num_gpus}", f"{len(fewer.nodes)}, {now.to_layout().num_gpus}"),
+        ("layout", before.layout_id, now.layout_id),
+        ("predicted step", f"{text.significant(before.step_s)} s", _step(now.step_s, before.step_s)),
+        ("plan", "", str(file)),
+    ]
+    return table("", "before", "now", rows=rows)
+
+
+def _step(now: float, before: float) -> str:
+    return f"{text.significant(now)} s ({text.more(now / before - 1)})"
+
+
+def _nodes(number: int) -> str:
+    return f"{number} node{'s' * (number > 1)}"

@@ -140,7 +140,8 @@ def check_resumable(folder: Path) -> None:
         raise InputError(f"{folder} is one checkpoint, not the folder of a run's checkpoints",
                          hint=f"`--checkpoint {folder.parent}`")  # fmt: skip
     names = sorted(path.name for path in folder.iterdir())
-    if names and not any(name.startswith(("step-", PARTIAL)) for name in names):
+    ours = ("step-", PARTIAL, "plan-")  # a run that lost a node keeps its plan there
+    if names and not any(name.startswith(ours) for name in names):
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise InputError(f"{folder} has no checkpoint of meshwright; it has {shown}",
                          hint="leave out `--resume` to train from new weights and save there")  # fmt: skip

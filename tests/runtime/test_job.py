@@ -20,7 +20,7 @@ from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.document.specs import model_of
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
-from meshwright.runtime.agent import ALLOCATOR, OLD_ALLOCATOR, PARENT, grow_segments
+from meshwright.runtime.agent import ALLOCATOR, OLD_ALLOCATOR, PARENT, SEGMENTS, grow_segments
 from meshwright.runtime.failures import RunFailed, diagnose
 from meshwright.runtime.job import job_of
 from meshwright.runtime.nodes import Nodes, nodes_for, shell_line
@@ -334,17 +334,17 @@ def test_the_launcher_loads_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "old"),
-    [({}, "expandable_segments:True"), ({OLD_ALLOCATOR: "max_split_size_mb:64"}, "max_split_size_mb:64"),
-     ({ALLOCATOR: "max_split_size_mb:64"}, None)],
+    ("given", "set_"),
+    [({}, (SEGMENTS, SEGMENTS)), ({OLD_ALLOCATOR: "max_split_size_mb:64"}, (None, "max_split_size_mb:64")),
+     ({ALLOCATOR: "max_split_size_mb:64"}, ("max_split_size_mb:64", None))],
 )  # fmt: skip
 def test_segments_grow_unless_the_environment_configures_the_allocator(
-    given: dict[str, str], old: str | None, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str], set_: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (ALLOCATOR, OLD_ALLOCATOR):
         monkeypatch.setenv(name, given[name]) if name in given else monkeypatch.delenv(name, raising=False)
     with monkeypatch.context():
         grow_segments()
-        assert os.environ.get(OLD_ALLOCATOR) == old
-        assert os.environ.get(ALLOCATOR) == given.get(ALLOCATOR)
-        os.environ.pop(OLD_ALLOCATOR, None)
+        assert (os.environ.get(ALLOCATOR), os.environ.get(OLD_ALLOCATOR)) == set_
+        for name in (ALLOCATOR, OLD_ALLOCATOR):
+            os.environ.pop(name, None)

@@ -180,7 +180,8 @@ def test_settings_that_change_the_training_are_compared(tmp_path: Path) -> None:
     order.write_text("F0")
     usual = Settings(plan=str(plan))
     others: dict[str, Any] = {"data": "tokens", "order": str(order), "checkpoint": "ckpt"}
-    of_each_node = {"plan", "device", "timeout_s", "report", "metrics", "keep", "run_dir", "events"}
+    of_each_node = {"plan", "device", "timeout_s", "report", "metrics", "keep", "run_dir", "events",
+                    "restarts"}
     for field in fields(Settings):
         value = getattr(usual, field.name)
         other: Any = not value if isinstance(value, bool) else others.get(field.name, 7)
@@ -209,7 +210,11 @@ def test_nodes_meet_once_though_torchrun_finds_the_port_taken(
 
     monkeypatch.setattr(launcher, "_Run", Run)
     monkeypatch.setattr(launcher, "PORT_WAIT_S", 0.0)
-    monkeypatch.setattr(rendezvous, "meet", lambda *_: meetings.append(1))
+    def met(*_: object) -> dict[str, Any]:
+        meetings.append(1)
+        return {}
+
+    monkeypatch.setattr(rendezvous, "meet", met)
     (tmp_path / "plan.json").write_text("{}")
     nodes = Nodes(nnodes=2, master_addr=address[0], master_port=address[1])
     launcher.run(Settings(plan=str(tmp_path / "plan.json")), nodes, lambda event: None, print, print)

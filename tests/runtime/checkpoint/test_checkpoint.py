@@ -282,8 +282,12 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
         (["--checkpoint", "{}", "--keep", "1"], "--keep 1: must be 2 or more"),
         (["--checkpoint", "{}/none", "--resume"], "none: no such folder"),
         (["--checkpoint", str(ROOT / "docs"), "--resume"], "docs has no checkpoint of meshwright; it has README.md, "),
-        (["--checkpoint", "{}", "--max-restarts", "1", "--nnodes", "2", "--master-addr", "x"],
-         "restarts the ranks of one node"),
+        (["--checkpoint", "{}", "--rejoin-timeout", "5"], "nothing starts again after a failure"),
+        (["--elastic"], "--elastic: checkpoints are not saved anywhere"),
+        (["--checkpoint", "{}", "--elastic", "--scale-down"], "--elastic: a rehearsal's small model depends on"),
+        (["--checkpoint", "{}", "--elastic", "--order", "1f1b"], "is for the layout of this plan only"),
+        (["--checkpoint", "{}", "--elastic"], "--elastic: the run has one node"),
+        (["--checkpoint", "{}", "--elastic", "--nnodes", "2", "--master-addr", "x"], "the run has 2 nodes, the plan 1"),
     ],
 )  # fmt: skip
 def test_bad_flags(two_ranks: Path, tmp_path: Path, words: list[str], message: str) -> None:

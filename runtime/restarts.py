@@ -1,0 +1,115 @@
+"""A run that goes on after a failure on several nodes. This module does not import torch.
+
+torchrun restarts the ranks of its own node. On several nodes the launchers meet again instead, start torchrun anew, and
+the ranks go on from the last checkpoint: node 0 counts the nodes that came back, and the ranks keep the order of the
+nodes, which the plan relies on. A rendezvous of torchrun (c10d) orders nodes by host name and cannot change the plan.
+On one node torchrun does it.
+
+Where a node is lost, node 0 may plan for the nodes that remain. It sends the plan to the others, which go on with it.
+Node 0 itself cannot be lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..planner.document.plan import Plan
+from ..planner.document.reading import load_plan, read_plan
+from . import launcher, rendezvous
+from .failures import RanksFailed, RunFailed
+from .job import Job
+from .nodes import Nodes, nodes_for
+from .settings import Settings, prepare
+
+REJOIN_S = 60.0  # wait for nodes after a failure
+
+# Gets the plan in use and the numbers of the nodes that remain, ascending. Returns the plan to go on with and the nodes
+# that it runs on, or raises MeshwrightError.
+Replan = Callable[[Plan, list[int]], tuple[Plan, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a run on several nodes goes on."""
+
+    rejoin_s: float = REJOIN_S  # wait for nodes after a failure
+    replan: Replan | None = None  # for fewer nodes; None: all nodes have to come back
+
+
+def run(
+    settings: Settings, nodes: Nodes, recovery: Recovery, on_event: launcher.OnEvent, on_line: launcher.OnLine,
+    on_wait: launcher.OnLine, on_job: Callable[[Job], None],
+) -> None:  # fmt: skip
+    """As `launcher.run`, over as many failures as `nodes.max_restarts` and, with `recovery.replan`, lost nodes.
+
+    on_job: gets the job of another plan, before its first event. Returns where this node has no part in that plan.
+    """
+    meets = True
+    while True:
+        try:
+            launcher.run(settings, nodes, on_event, on_line, on_wait, meets=meets)
+            return
+        except RanksFailed as error:
+            if nodes.nnodes == 1 or (recovery.replan is None and not nodes.max_restarts):
+                raise
+            on_wait(f"{error.message}\nwaiting for the other nodes, {recovery.rejoin_s:.0f} s at most")
+            orders = _orders(settings, nodes, recovery, error, on_wait)
+        meets = False
+        settings = replace(settings, restarts=int(orders["restarts"]))
+        if "plan" not in orders:
+            nodes = replace(nodes, max_restarts=nodes.max_restarts - 1)
+            continue
+        if nodes.node_rank not in orders["nodes"]:
+            on_wait(f"node {nodes.node_rank} has no part in the plan for {len(orders['nodes'])} nodes: it ends")
+            return
+        settings, nodes, job = _under(orders, settings, nodes)
+        on_job(job)
+
+
+def _orders(
+    settings: Settings, nodes: Nodes, recovery: Recovery, error: RanksFailed, on_wait: launcher.OnLine
+) -> dict[str, Any]:
+    """What all nodes do next, as node 0 decides it with the nodes that are there."""
+    again = {"restarts": settings.restarts + 1}
+
+    def decide(present: list[int]) -> dict[str, Any]:
+        if len(present) == nodes.nnodes:
+            if not nodes.max_restarts:
+                raise error
+            return again
+        if recovery.replan is None:
+            lost = ", ".join(str(node) for node in range(nodes.nnodes) if node not in present)
+            raise RunFailed(f"{error.message}\nlost: node {lost} of {nodes.nnodes}, for {recovery.rejoin_s:.0f} s",
+                            hint="`--elastic` goes on without it; `--rejoin-timeout` waits longer")  # fmt: skip
+        plan, used = recovery.replan(load_plan(settings.plan), present)
+        return {**again, "plan": plan.to_json(), "nodes": list(used)}
+
+    address = nodes.master_addr, nodes.master_port or 0
+    return rendezvous.meet(nodes.node_rank, nodes.nnodes, address, settings.must_be_equal(), recovery.rejoin_s,
+                           on_wait, decide)  # fmt: skip
+
+
+def _under(orders: Mapping[str, Any], settings: Settings, nodes: Nodes) -> tuple[Settings, Nodes, Job]:
+    """The run of this node under the plan of `orders`, which is kept beside the checkpoints."""
+    used: list[int] = orders["nodes"]
+    plan, file = read_plan(orders["plan"], "the plan of node 0"), plan_file(settings, len(used))
+    partial = file.with_name(f".{file.name}-{nodes.node_rank}")  # nodes may share the folder
+    partial.write_text(orders["plan"], encoding="utf-8")
+    os.replace(partial, file)
+    settings = replace(settings, plan=str(file), choice=1)
+    job, _ = prepare(settings)
+    alone = len(used) == 1
+    return settings, nodes_for(
+        plan, job, scaled=False, nnodes=len(used), nproc_per_node=None, node_rank=used.index(nodes.node_rank),
+        master_addr=nodes.master_addr, master_port=None if alone else nodes.master_port,
+        max_restarts=nodes.max_restarts,
+    ), job  # fmt: skip
+
+
+def plan_file(settings: Settings, num_nodes: int) -> Path:
+    """The file of the plan for that many nodes."""
+    return Path(settings.checkpoint or ".") / f"plan-{num_nodes}-node{'s' * (num_nodes > 1)}.json"
