@@ -84,6 +84,7 @@ COST_MODELS: dict[str, set[str]] = {
     "schedules": _WORDS,
     "step": _QUANTITIES | {"rates"},
     "layerwise": _QUANTITIES | {"rates", "step", "build_ledger"},
+    "serving": _QUANTITIES | {"rates"},
 }
 # (importing folder, imported folder) -> what alone of it may be imported.
 DOORS = {("runtime", "planner"): ("planner/document", "planner/targets/meshwright/rules")}

@@ -13,6 +13,7 @@ from .. import options
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable
 from ..screens import folds as folds_screen
+from ..screens import serving as serving_screen
 from ..screens import tuned_plans as plans_screen
 from ..screens import validate as validate_screen
 
@@ -40,7 +41,9 @@ KeepGoing = Annotated[
 ]
 Rows = Annotated[
     bool | None,
-    typer.Option("--rows/--no-rows", help="Print every row [of runs: yes; of plans: the worst].", show_default=False),
+    typer.Option(
+        "--rows/--no-rows", help="Print every row [runs: yes; plans: the worst; engines: no].", show_default=False
+    ),
 ]
 OtherHardware = Annotated[
     bool,
@@ -50,7 +53,7 @@ OtherHardware = Annotated[
 ]
 Folds = Annotated[
     bool,
-    typer.Option("--folds", help="Predict each shipped run by a fit that saw nothing like it.", show_default=False),
+    typer.Option("--folds", help="Predict each run by a fit that saw nothing like it.", show_default=False),
 ]
 Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the picture.", show_default=False)]
 
@@ -74,6 +77,7 @@ def command(
     Shows step time and peak memory by source, hardware, regime and stack; for
     sweeps also the cost of choosing by the prediction. Tuned plans (--plans) are
     looked up in the space, checked for memory, and compared with the search.
+    Runs of inference engines, in files of their own, show TTFT, TPOT and tokens/s.
 
     \b
     Examples:
@@ -85,7 +89,13 @@ def command(
     """
     terminal: Terminal = context.obj
     given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot, "--other-hardware": other_hardware}
-    if folds:
+    if files and not plans and _serve(files):
+        rest = {name: value for name, value in given.items() if name != "FILE"}
+        if clash := [name for name, value in rest.items() if value]:
+            raise InputError(f"{', '.join(clash)}: of training runs, and FILE has runs of inference engines",
+                             hint="leave it out")  # fmt: skip
+        _predict_serving(terminal, files, folds=folds, keep_going=keep_going, rows=bool(rows))
+    elif folds:
         rest = {**given, "--plans": plans, "--keep-going": keep_going, "--rows": rows}
         if clash := [name for name, value in rest.items() if value]:
             hint = "leave them out: `meshwright validate --folds`"
@@ -137,6 +147,24 @@ def _predict_other(terminal: Terminal, *, core: bool, stack: str | None, rows: b
         terminal.write_json(document | {"folds": {name: asdict(errors) for name, errors in folds.items()}})
     terminal.show(validate_screen.screen(validation, rows=rows))
     terminal.show(validate_screen.folds_screen(folds))
+
+
+def _serve(files: list[Path]) -> bool:
+    from ...planner.serving.validate import are_serving
+
+    return are_serving(files)
+
+
+def _predict_serving(terminal: Terminal, files: list[Path], *, folds: bool, keep_going: bool, rows: bool) -> None:
+    from ...planner.serving.validate import validate_serving
+
+    with terminal.progress("predicting") as progress:
+        validation = validate_serving(files, folds=folds, keep_going=keep_going, progress=progress)
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "serving-validation", **validation.to_dict()})
+    terminal.show(serving_screen.screen(validation, rows=rows))
+    for problem in validation.problems:
+        terminal.warn(problem)
 
 
 def _judge_folds(terminal: Terminal) -> None:

@@ -2,7 +2,8 @@
 
 A published step on documents of mixed lengths, a step of reinforcement learning and a measurement of an inference
 engine have fields of their own, and so has a tuned plan, which has no measurement at all. `validate` counts them by
-file and says why it gives no prediction (docs/concepts/trust.md).
+file and names why it gives no prediction (docs/concepts/trust.md). Measurements of engines in files of their own are
+priced (planner/serving/validate.py).
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ class Form:
     has_measurement: bool = True
 
 
+REQUESTS = Form(
+    kind="requests to inference engines", reason="among other rows; `validate` prices a file that has no others",
+    mark=("engine",), texts=(("id",), ("source",), ("engine",), ("model",), ("kind",), ("load", "mode")),
+    degrees=(("parallel",), ("parallel", "prefill"), ("parallel", "decode")),
+    numbers=(("isl",), ("osl",), ("load", "concurrency"), ("load", "rate_req_s"), ("load", "num_prompts")),
+    durations={"ttft": "ms", "tpot": "ms", "e2e": "ms"},
+)  # fmt: skip
 _FORMS = (
     Form(
         kind="steps on documents of mixed lengths", reason="lengths and groups of ranks change by step",
@@ -72,13 +80,7 @@ _FORMS = (
                  ("max_response",), ("rollout_n",), ("train_batch_size",), ("ppo_mini_batch_size",)),
         durations={"step": "s", "gen": "s", "old_log_prob": "s", "update_actor": "s", "ref": "s"},
     ),
-    Form(
-        kind="requests to inference engines", reason="cost models price training",
-        mark=("engine",), texts=(("id",), ("source",), ("engine",), ("model",), ("kind",), ("load", "mode")),
-        degrees=(("parallel",), ("parallel", "prefill"), ("parallel", "decode")),
-        numbers=(("isl",), ("osl",), ("load", "concurrency"), ("load", "rate_req_s"), ("load", "num_prompts")),
-        durations={"ttft": "ms", "tpot": "ms", "e2e": "ms"},
-    ),
+    REQUESTS,
     Form(
         kind="tuned plans", reason="nothing is measured; `validate --plans FILE` judges them",
         mark=("task",), texts=(("id",), ("model",), ("task",), ("precision",)),

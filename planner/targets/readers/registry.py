@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo, slime, verl
+from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo
 
-READERS = (
-    *(module.READER.format for module in (hf_trainer, axolotl, llama_factory, nemo, nanotron, maxtext, verl)),
-    slime.FORMAT,
-)
+READERS = tuple(module.READER.format for module in (hf_trainer, axolotl, llama_factory, nemo, nanotron, maxtext))

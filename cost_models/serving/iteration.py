@@ -1,0 +1,128 @@
+"""Seconds of one iteration of an engine: a batch that decodes and prompt tokens beside it (chunked prefill)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..rates import collectives
+from .pool import Pool
+
+_ACTIVATION_BYTES = 2.0  # of hidden states between GPUs
+_NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
+_ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
+_HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
+_REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (Megatron-LM, arXiv 1909.08053)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConstants:
+    """The fitted constants, the same for all models, GPUs and engines (profiles/catalogue/measured/serving.yaml)."""
+
+    compute_share: float  # rate of products over that of a training step's
+    bandwidth_share: float  # of the datasheet's bandwidth, that reads weights
+    expert_share: float  # rate of routed experts over those of dense blocks
+    cache_share: float  # of the datasheet's bandwidth, that reads the KV cache
+    layer_s: float  # that a layer takes beside its reads and products: kernels too short to fill a GPU
+    latency_share: float  # latency of a collective over NCCL's: engines have one-shot kernels
+    traffic_share: float  # bandwidth of a collective over NCCL's
+    sequence_s: float  # of the host, per sequence of an iteration: scheduling, sampling, detokenising
+    burst: float  # prompts of equal length that come together, over the root of those that run
+    prompt_token_s: float  # of the front end, per token of a prompt: tokenising, hashing of blocks
+    graph_share: float  # host seconds of an iteration that replays a CUDA graph, over those of one that takes prompts
+    scan_s: float  # of a mixer's recurrence, per prompt token and layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The work of an iteration of one instance, columns [n]."""
+
+    sequences: Array  # that decode one token each
+    context: Array  # tokens in the cache of each
+    prompt_tokens: Array  # prefilled beside them
+    prompt_context: Array  # tokens that a prompt token sees, in the mean
+
+
+def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+    """[n] seconds. Products and reads of weights are each a soft maximum (exponent 4, as in rates/surfaces.py); the
+    parts of a layer come one after another, and add."""
+    tokens = (batch.sequences + batch.prompt_tokens) / pool.attention_dp
+    device = _dense_s(pool, constants, batch, tokens) + _experts_s(pool, constants, tokens)
+    device = device + _decode_attention_s(pool, constants, batch) + _prompt_attention_s(pool, constants, batch)
+    device = device + _passes_s(pool, constants, batch, tokens) + _collectives_s(pool, constants, tokens)
+    device = device + constants.layer_s * pool.model.layers
+    return np.asarray(device + constants.graph_share * pool.host_s + constants.sequence_s * batch.sequences)
+
+
+def _soft_maximum(a: Array, b: Array) -> Array:
+    return np.asarray((a**4 + b**4) ** 0.25)
+
+
+def _dense_s(pool: Pool, constants: ServingConstants, batch: Batch, tokens: Array) -> Array:
+    """Attention projections, dense blocks, shared experts; and the head, for tokens that are sampled."""
+    model = pool.model
+    sampled = batch.sequences / pool.attention_dp
+    flops = 2.0 * (model.dense_parameters * tokens + model.head_parameters * sampled) / pool.tp
+    read = (model.dense_parameters * pool.weight_bytes + 2.0 * model.head_parameters) / pool.tp
+    return _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
+                         read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
+
+
+def touched_experts(experts: Array, top_k: Array, tokens: Array) -> Array:
+    """Experts of a layer that any of the tokens chose, where choices are even: E (1 - (1 - k/E)^T)."""
+    return np.asarray(experts * -np.expm1(tokens * np.log1p(-np.minimum(top_k / experts, 1.0 - 1e-9))))
+
+
+def _experts_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
+    """Routed experts: all groups of attention data parallelism share them."""
+    model, together = pool.model, tokens * pool.attention_dp
+    share = model.top_k / model.experts
+    touched = touched_experts(model.experts, model.top_k, together) / model.experts
+    flops = 2.0 * model.expert_parameters * (share * together + touched * _HALF_TILE) / pool.stage_gpus
+    read = model.expert_parameters * pool.expert_bytes * touched / pool.stage_gpus
+    rate = pool.flops_per_s * constants.compute_share * constants.expert_share
+    return _soft_maximum(flops / rate, read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))
+
+
+def _decode_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+    model, sequences = pool.model, batch.sequences / pool.attention_dp
+    read = sequences * pool.kv_read_bytes * pool.kv_elements(batch.context)
+    flops = sequences * batch.context * model.decode_pair_flops / pool.tp
+    return _soft_maximum(flops / pool.attention_flops_per_s,
+                         read / (pool.memory_bw_bytes_per_s * constants.cache_share))  # fmt: skip
+
+
+def _prompt_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+    model, tokens = pool.model, batch.prompt_tokens / pool.attention_dp
+    seen = np.minimum(batch.prompt_context, model.window)
+    flops = tokens * (batch.prompt_context * model.pair_flops + seen * model.window_pair_flops) / pool.tp
+    return np.asarray(flops / pool.attention_flops_per_s)
+
+
+def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, tokens: Array) -> Array:
+    """Norms, which every tp rank computes whole, the copies of tokens in the order of their experts, and the
+    recurrence of mixers, whose prompt tokens come one after another."""
+    model = pool.model
+    norms = _NORM_BYTES * model.layers * tokens
+    routed = _ROUTED_BYTES * model.moe_layers * model.top_k * tokens * pool.attention_dp / pool.ep
+    scanned = constants.scan_s * model.mixer_layers * batch.prompt_tokens / pool.attention_dp
+    return np.asarray(model.hidden * (norms + routed) / pool.memory_bw_bytes_per_s + scanned)
+
+
+def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
+    """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
+    model = pool.model
+    hidden = _ACTIVATION_BYTES * model.hidden * tokens
+    reduced = _seconds(pool.all_reduce, constants, hidden) * _REDUCTIONS_PER_LAYER * model.layers
+    copies = np.minimum(model.top_k, pool.stage_gpus)
+    exchanged = _seconds(pool.all_to_all, constants, hidden * copies / pool.tp) * 2.0 * model.moe_layers
+    return np.asarray(reduced + np.where(pool.attention_dp > 1, exchanged, 0.0))
+
+
+def _seconds(curve: collectives.Curve, constants: ServingConstants, num_bytes: Array) -> Array:
+    scaled = collectives.Curve(
+        curve.latency_s * constants.latency_share, curve.s_per_byte / constants.traffic_share, curve.ramp
+    )
+    return collectives.seconds(scaled, num_bytes)

@@ -1,0 +1,117 @@
+"""Latencies and throughput under a load: the iterations of pools joined to a steady state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..arrays import Array, Mask
+from .iteration import Batch, ServingConstants, iteration_seconds
+from .pool import Pool
+
+_WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
+_ROUNDS = 24  # of the fixed point, each half way to what the one before gives
+_BUSIEST = 0.98  # share of time that prompts of an open loop may take: beyond it the queue grows without end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests, columns [n]."""
+
+    prompt: Array  # tokens of a request
+    output: Array  # tokens of its answer
+    concurrency: Array  # requests at any time, all instances; infinite: as many as there is room for
+    rate: Array  # requests per second of an open loop; 0: a closed loop
+    burst_share: Array  # of requests that come together, NaN: not known
+    transfer_s: Array  # of a prompt's cache to another pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The steady state, columns [n]."""
+
+    ttft_s: Array  # time to first token, mean; the queue included
+    tpot_s: Array  # time per output token after the first, mean
+    output_tokens_per_s: Array  # of all GPUs
+    output_tokens_per_s_per_gpu: Array
+    sequences: Array  # that decode at once, of an instance
+    capacity: Array  # sequences that the caches of an instance hold
+    prompt_load: Array  # share of time that prompts take
+
+
+def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants) -> Service:
+    """The fixed point of b = X (o-1) TPOT(b), with X = N / (TTFT + (o-1) TPOT) in a closed loop and X = rate in an open
+    one; b sequences of an instance decode, at most as many as its cache holds.
+
+    apart: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
+    """
+    steps = np.maximum(load.output - 1.0, 1.0)
+    capacity = decode.capacity(load.prompt, load.output)
+    capacity = np.where(capacity > 0, capacity, decode.max_sequences)
+    number = np.minimum(load.concurrency / decode.instances, 1e6)  # of an instance
+    held = np.minimum(np.where(load.rate > 0, capacity, number), capacity)
+    running, state = 0.7 * held, _State(np.zeros_like(held), np.zeros_like(held), np.zeros_like(held))
+    for _ in range(_ROUNDS):
+        state = _at(running, prefill, decode, apart, load, constants, held)
+        decoding = steps * state.tpot_s
+        closed = held * decoding / (state.ttft_s + decoding)
+        opened = np.minimum(load.rate / decode.instances * decoding, capacity)
+        running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
+    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.tpot_s))
+    waiting = np.where(load.rate > 0, 0.0, np.maximum(number - held, 0.0) * decode.instances)
+    waiting = np.where(np.isfinite(load.concurrency), waiting, 0.0)
+    tokens = rate * load.output
+    gpus = decode.gpus + np.where(apart, prefill.gpus, 0.0)
+    return Service(
+        ttft_s=state.ttft_s + waiting / rate, tpot_s=state.tpot_s, output_tokens_per_s=tokens,
+        output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    ttft_s: Array
+    tpot_s: Array
+    prompt_load: Array
+
+
+def _at(
+    running: Array, prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants, held: Array
+) -> _State:  # fmt: skip
+    """Latencies while so many sequences decode on an instance."""
+    steps = np.maximum(load.output - 1.0, 1.0)
+    decoding = Batch(sequences=running / decode.pp, context=load.prompt + load.output / 2,
+                     prompt_tokens=np.zeros_like(running), prompt_context=load.prompt / 2)  # fmt: skip
+    decode_s = iteration_seconds(decode, constants, decoding)
+    chunk = np.minimum(load.prompt, prefill.chunk_tokens)
+    mixed = replace(decoding, sequences=np.where(apart, 0.0, decoding.sequences),
+                    prompt_tokens=chunk * prefill.attention_dp)  # fmt: skip
+    chunks, alone_s = load.prompt / chunk, np.where(apart, 0.0, decode_s)
+    mixed_s = iteration_seconds(prefill, constants, mixed)
+    # Seconds that a prompt adds to the iterations of an instance.
+    launched_s = prefill.host_s * load.prompt / prefill.chunk_tokens  # busy engines fill their iterations with prompts
+    added_s = (np.maximum(mixed_s - alone_s, 0.0) * chunks + launched_s) / (prefill.attention_dp * prefill.pp)
+    together = _together(held, prefill.mixes_prompts, load, constants)
+    others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
+    ahead = together * all_others / 2.0 * decode.instances / prefill.instances
+    # Prompts that come while one decodes: half of those that came with it, and of the others as many as decode.
+    behind = together * all_others / 2.0 + (1.0 - together) * others
+    tpot_s = decode_s + np.where(apart, 0.0, behind * added_s / steps)
+    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * tpot_s)) / prefill.instances
+    prompt_load = np.minimum(rate * added_s, _BUSIEST)
+    queue = np.minimum(prompt_load / (2.0 * (1.0 - prompt_load)), others / 2.0 + np.where(load.rate > 0, np.inf, 0.0))
+    queue = queue + ahead
+    front_s = prefill.host_s + constants.prompt_token_s * load.prompt + load.transfer_s
+    ttft_s = front_s + _WAITS * decode_s + mixed_s * chunks + queue * added_s
+    return _State(ttft_s, tpot_s, prompt_load)
+
+
+def _together(number: Array, mixes: Array, load: Load, constants: ServingConstants) -> Array:
+    """Share of the requests that come together with one: none in an open loop; as the load has it, where that is known.
+    Else lengths are all equal: requests that end together begin together again, in groups that grow as the root of the
+    number; all of them where an engine prefills before it goes on decoding."""
+    others = np.maximum(number - 1.0, 1.0)
+    groups = np.where(mixes, np.minimum(2.0 * constants.burst / np.sqrt(others), 1.0), 1.0)
+    closed = np.where(np.isnan(load.burst_share), groups, np.nan_to_num(load.burst_share))
+    return np.where(load.rate > 0, 0.0, closed)

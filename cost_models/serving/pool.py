@@ -1,0 +1,79 @@
+"""A pool of equal engine instances, one pool per row: its model, layout, precision and rates as columns [n]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..rates.collectives import Curve
+from .served_model import ServedModel
+
+# Share of device memory that an engine takes for weights, activations and cache: --gpu-memory-utilization of vLLM
+# 0.32 (default 0.92, 0.9 before 0.17); free_gpu_memory_fraction of TensorRT-LLM 1.2 (0.9 of what weights leave).
+MEMORY_SHARE = 0.9
+# Beside weights and cache: activations of the largest batch, CUDA graphs, communication buffers (assumed).
+WORKING_BYTES = 4 * 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Columns [n]. An instance is tp x attention_dp x pp GPUs."""
+
+    model: ServedModel
+    tp: Array  # ranks that split attention and dense blocks
+    attention_dp: Array  # groups of tp ranks with sequences of their own, which share the experts
+    pp: Array  # stages
+    ep: Array  # ranks that share the experts of a stage; the other tp x attention_dp / ep split each expert
+    instances: Array  # of the pool
+    weight_bytes: Array  # per parameter of dense blocks
+    expert_bytes: Array  # per parameter of routed experts
+    kv_bytes: Array  # per element of the cache
+    kv_read_bytes: Array  # the same as its reading takes time: not less than of bf16 where kernels convert
+    flops_per_s: Array  # of products, in the format of the activations, as fitted to measured products
+    attention_flops_per_s: Array  # of the attention kernel
+    memory_bw_bytes_per_s: Array  # datasheet
+    memory_bytes: Array  # of a GPU
+    all_reduce: Curve  # over tp
+    all_to_all: Curve  # over tp x attention_dp
+    host_s: Array  # of the engine version, per iteration that takes prompts, whose kernels the host launches one by one
+    chunk_tokens: Array  # prompt tokens of an iteration at most
+    max_sequences: Array  # of a group of tp ranks, by the engine's options
+    mixes_prompts: Array  # 1: prompts are prefilled beside sequences that decode; 0: decoding stops for them
+    reserved_output: Array  # share of an answer that a sequence needs room for when it starts
+
+    @property
+    def stage_gpus(self) -> Array:
+        return self.tp * self.attention_dp
+
+    @property
+    def gpus(self) -> Array:
+        """Of the whole pool."""
+        return self.stage_gpus * self.pp * self.instances
+
+    @property
+    def kv_split(self) -> Array:
+        """Parts of the cache over the tp ranks: heads are copied where there are fewer than ranks."""
+        return np.minimum(self.tp, self.model.kv_heads)
+
+    @property
+    def weights_bytes(self) -> Array:
+        """Of a GPU: dense blocks and head split over tp, experts over all GPUs of a stage, the token table beside
+        the head."""
+        model = self.model
+        dense = model.dense_parameters * self.weight_bytes + 2 * 2.0 * model.head_parameters
+        return np.asarray((dense / self.tp + model.expert_parameters * self.expert_bytes / self.stage_gpus) / self.pp)
+
+    def kv_elements(self, tokens: Array) -> Array:
+        """Of a sequence of so many tokens, all layers, on one of the ranks that split its cache."""
+        model = self.model
+        elements = model.kv_elements * tokens + model.window_kv_elements * np.minimum(tokens, model.window)
+        return np.asarray(elements / self.kv_split)
+
+    def capacity(self, prompt: Array, output: Array) -> Array:
+        """Sequences of such requests that the caches of an instance hold; 0 where the weights leave no room."""
+        tokens = prompt + self.reserved_output * output
+        room = self.memory_bytes * MEMORY_SHARE - self.weights_bytes - WORKING_BYTES
+        held = np.floor(np.maximum(room, 0.0) * self.pp / (self.kv_bytes * self.kv_elements(tokens)))
+        return np.asarray(np.minimum(held, self.max_sequences) * self.attention_dp)

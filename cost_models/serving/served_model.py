@@ -1,0 +1,89 @@
+"""Quantities of a model that serves: parameters that an iteration reads, bytes of the KV cache, FLOPs of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ..arrays import Array
+from ..quantities.params import expert_parameters, layer_parameters, table_parameters
+from ..specs.model import Attention, Layer, MixtureOfExperts, ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model (0-d arrays) or one per row ([n], `stacked`). All sums are over the layers of the whole model."""
+
+    layers: Array
+    moe_layers: Array
+    mixer_layers: Array  # with a recurrence in place of attention or beside it
+    hidden: Array
+    dense_parameters: Array  # of layers, without routed experts
+    head_parameters: Array  # of the output projection
+    expert_parameters: Array  # of all routed experts
+    experts: Array  # of a layer, 1 where there are none
+    top_k: Array  # of them, of a token
+    kv_heads: Array  # parts that tensor parallelism can split the cache into (latent attention: 1)
+    kv_elements: Array  # cached per token in layers that see all tokens before
+    window: Array  # tokens that the other layers see
+    window_kv_elements: Array  # cached per token of the window in those
+    # FLOPs of scores and values per pair of a query and a token that it sees, full layers and windowed layers.
+    pair_flops: Array
+    window_pair_flops: Array
+    decode_pair_flops: Array  # the same of full layers in decoding: latent attention works on the latents there
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> ServedModel:
+        """Sums over the layers. The widest window counts where a model has several."""
+        layers = [model.kinds[index] for index in model.pattern]
+        attentions = [kind.attention for kind in layers if kind.attention is not None]
+        full = [block for block in attentions if block.window is None]
+        windowed = [block for block in attentions if block.window is not None]
+        experts = [kind.feed_forward for kind in layers if isinstance(kind.feed_forward, MixtureOfExperts)]
+        return cls(**{name: np.asarray(float(value)) for name, value in {
+            "layers": len(layers), "moe_layers": len(experts), "hidden": model.hidden,
+            "mixer_layers": sum(kind.mixer is not None for kind in layers),
+            "dense_parameters": sum(_dense_parameters(model, kind) for kind in layers),
+            "head_parameters": table_parameters(model),
+            "expert_parameters": sum(expert_parameters(model, kind) for kind in layers),
+            "experts": max((block.experts for block in experts), default=1),
+            "top_k": max((block.top_k for block in experts), default=1),
+            "kv_heads": min((1 if block.is_mla else block.kv_heads for block in attentions), default=1),
+            "kv_elements": sum(map(kv_elements, full)),
+            "window": max((block.window or 0 for block in windowed), default=0),
+            "window_kv_elements": sum(map(kv_elements, windowed)),
+            "pair_flops": sum(map(_pair_flops, full)),
+            "window_pair_flops": sum(map(_pair_flops, windowed)),
+            "decode_pair_flops": sum(map(_decode_pair_flops, full)),
+        }.items()})  # fmt: skip
+
+
+def stacked(models: Sequence[ServedModel]) -> ServedModel:
+    """The models as columns [n]."""
+    names = [field.name for field in fields(ServedModel)]
+    return ServedModel(**{name: np.array([float(getattr(model, name)) for model in models]) for name in names})
+
+
+def kv_elements(attention: Attention) -> int:
+    """Elements cached per token: keys and values of all heads, or the latent and the positions of latent attention
+    (DeepSeek-V2, arXiv 2405.04434, section 2.1.4)."""
+    if attention.kv_lora_rank is not None:
+        return attention.kv_lora_rank + attention.rope_head_dim
+    return attention.kv_heads * (attention.head_dim + attention.value_head_dim * (not attention.values_from_keys))
+
+
+def _dense_parameters(model: ModelSpec, kind: Layer) -> int:
+    return sum(layer_parameters(model, kind).values()) - expert_parameters(model, kind)
+
+
+def _pair_flops(attention: Attention) -> float:
+    return 2.0 * attention.heads * (attention.head_dim + attention.value_head_dim)
+
+
+def _decode_pair_flops(attention: Attention) -> float:
+    """Latent attention absorbs its up projections: scores over the latent and the positions, values over the latent."""
+    if attention.kv_lora_rank is None:
+        return _pair_flops(attention)
+    return 2.0 * attention.heads * (2 * attention.kv_lora_rank + attention.rope_head_dim)

@@ -1,0 +1,84 @@
+"""Inference engines: one file each in catalogue/engines/, and what was fitted to measured runs of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from ...cost_models.serving.iteration import ServingConstants
+from ...errors import UnknownNameError
+from ..io.folders import CATALOGUE, MEASURED
+from ..rates.calibration import load_yaml
+
+_LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "reserved_output")
+FITTED_FILE = MEASURED / "serving.yaml"
+UNSTATED = "unstated"
+# Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
+_RELEASE = re.compile(r"0\.\d+\.\d+|[1-9]\d*\.\d+|0\.\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The limits of an engine's iterations where no option sets them."""
+
+    name: str
+    chunk_tokens: int  # prompt tokens of an iteration
+    max_sequences: int  # sequences of an iteration
+    mixes_prompts: bool  # prompts are prefilled beside sequences that decode; else decoding stops for them
+    reserved_output: float  # share of an answer that a sequence needs room for when it starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """All engines, and the fitted constants."""
+
+    engines: Mapping[str, Engine]  # every spelling -> engine
+    constants: ServingConstants
+    hosts: Mapping[str, Mapping[str, float]]  # engine -> release -> host seconds of an iteration
+
+    def of(self, name: str) -> Engine:
+        """Raises UnknownNameError."""
+        if name not in self.engines:
+            raise UnknownNameError("engine", name, sorted({engine.name for engine in self.engines.values()}))
+        return self.engines[name]
+
+    def host_s(self, name: str, version: str) -> float:
+        """Host seconds of an iteration; the median of the engine's releases for one that no run measured."""
+        known = self.hosts.get(self.of(name).name, {})
+        return known.get(release_of(version), median(known.values()) if known else 0.0)
+
+
+def release_of(version: str) -> str:
+    """`1.2.0rc6.post1` is 1.2, `0.5.9` itself; `nightly`; `unstated` where there is none."""
+    if found := _RELEASE.match(version):
+        return found[0]
+    return "nightly" if "nightly" in version or "dev" in version else UNSTATED
+
+
+@cache
+def shipped_engines(fitted: Path = FITTED_FILE) -> Engines:
+    """The engines of the catalogue with the constants that ship."""
+    content = load_yaml(fitted)
+    constants = ServingConstants(**{name: float(value) for name, value in content["constants"].items()})
+    hosts = {engine: {release: float(value) for release, value in releases.items()}
+             for engine, releases in content["host_s"].items()}  # fmt: skip
+    return Engines(engines=_engines(), constants=constants, hosts=hosts)
+
+
+def engine_names() -> frozenset[str]:
+    """Every spelling of every engine."""
+    return frozenset(_engines())
+
+
+@cache
+def _engines() -> Mapping[str, Engine]:
+    found: dict[str, Engine] = {}
+    for path in sorted((CATALOGUE / "engines").glob("*.yaml")):
+        content = load_yaml(path)
+        engine = Engine(name=path.stem, **{name: content[name]["value"] for name in _LIMITS})
+        found |= dict.fromkeys(content["names"], engine)
+    return found

@@ -1,0 +1,141 @@
+"""Prices of iterations and steady states: counts by hand, limits that hardware sets, conditions of a fixed point."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from meshwright.cost_models.rates.collectives import Curve
+from meshwright.cost_models.serving.iteration import Batch, iteration_seconds, touched_experts
+from meshwright.cost_models.serving.load import Load, Service, steady_state
+from meshwright.cost_models.serving.pool import Pool
+from meshwright.cost_models.serving.served_model import ServedModel, stacked
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.engines import shipped_engines
+
+CONSTANTS = shipped_engines().constants
+GIB = 2.0**30
+
+
+def column(value: float) -> np.ndarray:
+    return np.array([float(value)])
+
+
+def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep: int = 1, memory_gib: float = 141.0,
+         weight_bytes: float = 1.0, instances: int = 1) -> Pool:  # fmt: skip
+    """H200-like GPUs, without collectives and host."""
+    none = Curve(column(0), column(0), column(0))
+    return Pool(
+        model=stacked([ServedModel.of(load_model(model)[0])]), tp=column(tp), attention_dp=column(attention_dp),
+        pp=column(1), ep=column(ep), instances=column(instances), weight_bytes=column(weight_bytes),
+        expert_bytes=column(weight_bytes), kv_bytes=column(2), kv_read_bytes=column(2), flops_per_s=column(1e15),
+        attention_flops_per_s=column(6e14), memory_bw_bytes_per_s=column(4.6e12), memory_bytes=column(memory_gib * GIB),
+        all_reduce=none, all_to_all=none, host_s=column(0.02), chunk_tokens=column(8192), max_sequences=column(1024),
+        mixes_prompts=column(1), reserved_output=column(1),
+    )  # fmt: skip
+
+
+def load(prompt: float = 1000, output: float = 300, *, concurrency: float = 16, rate: float = 0.0) -> Load:
+    return Load(prompt=column(prompt), output=column(output), concurrency=column(concurrency), rate=column(rate),
+                burst_share=column(0.1), transfer_s=column(0))  # fmt: skip
+
+
+def serve(of_pool: Pool, of_load: Load) -> Service:
+    return steady_state(of_pool, of_pool, np.array([False]), of_load, CONSTANTS)
+
+
+def decoding(sequences: float, context: float = 1000.0, prompt_tokens: float = 0.0) -> Batch:
+    return Batch(sequences=column(sequences), context=column(context), prompt_tokens=column(prompt_tokens),
+                 prompt_context=column(500))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"),
+    # 2 x layers x heads x width; DeepSeek-V3 caches 512 + 64 numbers in each of 61 layers (arXiv 2412.19437).
+    [("llama-3.1-70b", 2 * 80 * 8 * 128), ("llama-3.1-8b", 2 * 32 * 8 * 128), ("deepseek-v3", 61 * 576)],
+)
+def test_the_cache_holds_what_attention_reads_again(name: str, elements: int) -> None:
+    assert float(ServedModel.of(load_model(name)[0]).kv_elements) == elements
+
+
+def test_windows_bound_the_cache() -> None:
+    """gpt-oss: every other layer sees 128 tokens."""
+    of_pool = pool("gpt-oss-120b")
+    short, long = (float(of_pool.kv_elements(column(tokens))[0]) for tokens in (128, 10_128))
+    assert long - short == 18 * 2 * 8 * 64 * 10_000
+
+
+def test_capacity_is_the_memory_that_weights_leave() -> None:
+    """70.6 GB of weights in fp8 on 141 GiB; a sequence of 1,300 tokens takes 426 MB."""
+    of_pool = pool()
+    per_sequence = 2 * 2 * 80 * 8 * 128 * 1300
+    room = 141 * GIB * 0.9 - float(of_pool.weights_bytes[0]) - 4 * GIB
+    assert float(of_pool.capacity(column(1000), column(300))[0]) == room // per_sequence
+    assert 70e9 < float(of_pool.weights_bytes[0]) < 74e9
+    assert float(pool(memory_gib=64).capacity(column(1000), column(300))[0]) == 0
+
+
+def test_kv_heads_are_copied_where_ranks_are_more() -> None:
+    assert float(pool(tp=16).kv_elements(column(1))[0]) == float(pool(tp=8).kv_elements(column(1))[0])
+
+
+def test_experts_that_a_batch_touches() -> None:
+    """One token touches k of E, many touch all; two touch k (2 - k/E)."""
+    touched = touched_experts(np.full(3, 128.0), np.full(3, 8.0), np.array([1.0, 2.0, 1e6]))
+    assert touched == pytest.approx([8.0, 8.0 * (2 - 8 / 128), 128.0])
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "qwen3-30b-a3b"])
+def test_an_iteration_is_no_faster_than_memory_and_products(name: str) -> None:
+    of_pool = pool(name)
+    one, many = (float(iteration_seconds(of_pool, CONSTANTS, decoding(n))[0]) for n in (1, 4096))
+    model = of_pool.model
+    active = model.dense_parameters + model.expert_parameters * model.top_k / model.experts
+    assert one > float(active[0]) / 4.6e12
+    assert many > 2 * float(active[0]) * 4096 / 1e15
+
+
+@pytest.mark.parametrize("field", ["sequences", "context", "prompt_tokens"])
+def test_more_work_takes_longer(field: str) -> None:
+    batch = decoding(8, 1000.0, 100.0)
+    more = replace(batch, **{field: getattr(batch, field) * 4})
+    assert float((iteration_seconds(pool(), CONSTANTS, more) - iteration_seconds(pool(), CONSTANTS, batch))[0]) > 0
+
+
+def test_a_closed_loop_meets_its_own_rate() -> None:
+    """N = X (TTFT + (o - 1) TPOT), Little's law."""
+    found = serve(pool(tp=2), load(concurrency=32))
+    rate = float(found.output_tokens_per_s[0]) / 300
+    assert rate * (float(found.ttft_s[0]) + 299 * float(found.tpot_s[0])) == pytest.approx(32, rel=1e-4)
+    assert float(found.output_tokens_per_s_per_gpu[0]) == pytest.approx(rate * 300 / 2)
+
+
+def test_an_open_loop_meets_its_own_batch() -> None:
+    """b = rate (o - 1) TPOT."""
+    found = serve(pool(tp=2), load(rate=2.0, concurrency=np.inf))
+    assert float(found.sequences[0]) == pytest.approx(2.0 * 299 * float(found.tpot_s[0]), rel=1e-3)
+    assert float(found.output_tokens_per_s[0]) == pytest.approx(600)
+
+
+def test_requests_beyond_the_cache_wait() -> None:
+    of_pool = pool(memory_gib=88)
+    room = float(of_pool.capacity(column(1000), column(300))[0])
+    assert 1 < room < 64
+    fits, waits = serve(of_pool, load(concurrency=room)), serve(of_pool, load(concurrency=4 * room))
+    assert float(waits.output_tokens_per_s[0]) == pytest.approx(float(fits.output_tokens_per_s[0]), rel=1e-6)
+    cycle = room * 3 / (float(fits.output_tokens_per_s[0]) / 300)
+    assert float((waits.ttft_s - fits.ttft_s)[0]) == pytest.approx(cycle, rel=1e-3)
+
+
+def test_apart_decoding_does_not_wait_for_prompts() -> None:
+    of_pool, of_load = pool(tp=2), load(prompt=8000, concurrency=32)
+    apart = steady_state(of_pool, of_pool, np.array([True]), of_load, CONSTANTS)
+    assert float(apart.tpot_s[0]) < float(serve(of_pool, of_load).tpot_s[0])
+
+
+def test_two_instances_serve_twice_the_load() -> None:
+    one = serve(pool(tp=2), load(concurrency=16))
+    two = serve(pool(tp=2, instances=2), load(concurrency=32))
+    assert float(two.output_tokens_per_s_per_gpu[0]) == pytest.approx(float(one.output_tokens_per_s_per_gpu[0]))
+    assert float(two.tpot_s[0]) == pytest.approx(float(one.tpot_s[0]))
