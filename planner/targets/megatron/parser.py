@@ -58,20 +58,26 @@ for _kernel in ("fused_permute", "fused_permute_with_probs", "fused_sort_chunks_
     setattr(moe_utils, _kernel, getattr(moe_utils, _kernel, None) or object())
 
 
-def verdict(case: dict[str, typing.Any]) -> str | None:
+def parse(case: dict[str, typing.Any]) -> tuple[typing.Any, typing.Any]:
+    """(arguments as pretrain_gpt.py has them after validation, the TransformerConfig made from them)."""
     os.environ.update(WORLD_SIZE=str(case["world"]), RANK="0", LOCAL_RANK="0")
     for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1"):
         os.environ.pop(name, None)
     os.environ.update(case["environment"])
     capability[:] = [int(case["capability"]), 0]
     sys.argv = ["pretrain_gpt.py", *case["argv"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        args = arguments.parse_args()
+        arguments.validate_args(args)
+        return args, arguments.core_transformer_config_from_args(args)
+
+
+def verdict(case: dict[str, typing.Any]) -> str | None:
     stderr = io.StringIO()
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            args = arguments.parse_args()
-            arguments.validate_args(args)
-            arguments.core_transformer_config_from_args(args)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
+            parse(case)
     except SystemExit:
         return stderr.getvalue().strip().splitlines()[-1] if stderr.getvalue().strip() else "exit"
     except Exception as error:
@@ -79,5 +85,6 @@ def verdict(case: dict[str, typing.Any]) -> str | None:
     return None
 
 
-for line in sys.stdin:
-    print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)

@@ -16,7 +16,7 @@ from ..megatron.hybrid import PATTERN
 from ..megatron.layer_patterns import pattern_text
 from ..megatron.muon import LAYER_WISE, NO_LAYOUT
 from ..options import Settings
-from . import hybrid
+from . import fusions, hybrid
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 MODELS = {False: "GPTModelProvider", True: "MLAModelProvider"}
@@ -239,8 +239,7 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
         out[NO_LAYOUT] = True
     if "--pipeline-model-parallel-layout" in out:
         out.pop("--num-virtual-stages-per-pipeline-rank", None)  # redundant; `conflicts` compares them
-    if "model.cross_entropy_loss_fusion" not in settings:
-        out["--cross-entropy-loss-fusion"] = True  # GPTModelProvider's default
+    out |= fusions.defaults(settings)
     if settings.get("model.expert_model_parallel_size", 1) > 1:
         out.setdefault("--expert-tensor-parallel-size", 1)  # Megatron's default is tp
     if "--multi-latent-attention" in out:

@@ -19,7 +19,7 @@ from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..setup import Setup
-from . import hybrid, peft
+from . import fusions, hybrid, peft
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
 
 _REDUCES_IN_FP32 = "mixed_precision.grad_reduce_in_fp32"
@@ -125,6 +125,7 @@ TABLE = Table((
           lambda settings, facts: {"model_name": settings[HUB_MODEL]} if HUB_MODEL in settings else {}),
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
     Entry(("cuda_graphs",), tuple(_GRAPHED), _graphed_write, lambda settings, facts: {}),
+    fusions.ENTRY,
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),
 ))  # fmt: skip
 

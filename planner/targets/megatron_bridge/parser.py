@@ -116,20 +116,25 @@ def whole_chunks(model: typing.Any) -> str | None:
     return None
 
 
-def verdict(case: dict[str, typing.Any], update: typing.Callable[[typing.Any], None]) -> str | None:
+def parse(case: dict[str, typing.Any], update: typing.Callable[[typing.Any], None]) -> typing.Any:
+    """The ConfigContainer of the case, as `pretrain` has it before it builds the model."""
     os.environ.update(WORLD_SIZE=str(case["world"]), RANK="0", LOCAL_RANK="0")
     for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1"):
         os.environ.pop(name, None)
     os.environ.update(case["environment"])
     capability[:] = [int(case["capability"]), 0]
     device.major, device.name = capability[0], case["device"]
+    with contextlib.redirect_stdout(sys.stderr):
+        names: dict[str, typing.Any] = {"__name__": "recipe"}
+        exec(compile(case["module"], "bridge_plan.py", "exec"), names)
+        config = names["plan"]()
+        update(config)
+        return config
+
+
+def verdict(case: dict[str, typing.Any], update: typing.Callable[[typing.Any], None]) -> str | None:
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            names: dict[str, typing.Any] = {"__name__": "recipe"}
-            exec(compile(case["module"], "bridge_plan.py", "exec"), names)
-            config = names["plan"]()
-            update(config)
-            return whole_chunks(config.model)
+        return whole_chunks(parse(case, update).model)
     except SystemExit as error:
         return f"exit {error.code}"
     except Exception as error:

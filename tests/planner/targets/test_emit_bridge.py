@@ -49,6 +49,30 @@ def test_every_argument_that_is_written_has_a_field() -> None:
     assert TABLE.options - adapters <= set(option_list("megatron-bridge")[0].options)
 
 
+@pytest.mark.parametrize(("model", "layout", "missing"), [
+    ("llama-3-70b", "tp8-pp4-dp2-mbs1-z1-rnone", set()),
+    ("gpt-22b", "tp8-dp8-mbs1-z1-rnone", {"apply_rope_fusion", "deallocate_pipeline_outputs"}),
+    ("deepseek-v3", "pp8-dp8-ep8-mbs1-z1-rfull", set()),
+    ("llama-3-70b", "dp64-mbs1-z3-rnone", {"gradient_accumulation_fusion", "deallocate_pipeline_outputs"}),
+])  # fmt: skip
+def test_kernels_that_plans_price_as_fused_are_fused(model: str, layout: str, missing: set[str]) -> None:
+    """Classes of Bridge leave them apart: an unfused activation saves a tensor more (core/transformer/mlp.py)."""
+    workload = {"seq_len": 2048, "global_batch": 512}
+    plan = plan_of(layout, model=model, workload=workload)
+    fusions = {"bias_activation_fusion", "bias_dropout_fusion", "apply_rope_fusion", "gradient_accumulation_fusion",
+               "deallocate_pipeline_outputs"}  # fmt: skip
+    text = emit(plan, "megatron-bridge").files[MODULE]
+    assert {name for name in fusions if f" {name}=True,\n" not in text} == missing
+    assert any("is gone" in each for each in problems(edited(plan, "            bias_activation_fusion=True,\n", "")))
+
+
+def test_a_loss_that_is_not_fused_is_written_and_read() -> None:
+    plan = plan_of("tp8-pp4-dp2-mbs1-z1-rnone", fix={"cross_entropy": "parallel"})
+    assert "cross_entropy_loss_fusion=False," in emit(plan, "megatron-bridge").files[MODULE]
+    for name, default in (("GPTModelProvider", "fused"), ("MLAModelProvider", "parallel")):
+        assert TABLE.read({"model": name})["switches.cross_entropy"] == default
+
+
 def test_virtual_stages_are_counted_and_divide_the_layers() -> None:
     """Bridge asserts it when every rank builds its chunks, hours into the queue."""
     plan = plan_of("tp8-pp4-vpp5-dp2-mbs1-z1-rnone")

@@ -1,0 +1,158 @@
+"""Megatron and Megatron-Bridge train with what the plan states, after their own defaults and validation.
+
+The other tests compare files with the plan by the table that wrote them. Here the framework reads them, and the
+expected values are stated again from the plan, in the framework's names.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from typing import Any
+
+import pytest
+from meshwright.cost_models.layouts import CP_ALGORITHMS
+from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
+from meshwright.planner.targets.setup import Setup
+
+from ..planner.targets.emit_plans import config_of
+from .pythons import python_of
+from .table import row
+from .test_frameworks import HERE, emitted, source
+
+pytestmark = pytest.mark.upstream
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+CP_TYPES = {"ring": "p2p", "allgather": "all_gather", "ulysses": "a2a", "ring+ulysses": "a2a+p2p"}
+
+
+def of_model(model: ModelSpec) -> dict[str, Any]:
+    attention, block = model.attentions[0], model.feed_forwards[0]
+    dense = [block.inner for block in model.feed_forwards if not isinstance(block, MixtureOfExperts)]
+    out: dict[str, Any] = {
+        "num_layers": model.num_layers, "hidden_size": model.hidden, "num_attention_heads": attention.heads,
+        "layernorm_epsilon": model.norm_epsilon, "tied": model.tied_embeddings,
+        "multi_latent_attention": attention.is_mla, "gated_linear_unit": block.gated,
+        "attention_dropout": 0.1 if model.dropout else 0.0, "hidden_dropout": 0.1 if model.dropout else 0.0,
+        "rotary_percent": model.partial_rotary_factor, "mtp_num_layers": model.mtp_layers or None,
+    }  # fmt: skip
+    if dense:
+        out["ffn_hidden_size"] = dense[0]
+    if attention.rotary and model.rope_theta:
+        out["rotary_base"] = model.rope_theta
+    if attention.is_mla:
+        return out | {
+            "q_lora_rank": attention.q_lora_rank, "kv_lora_rank": attention.kv_lora_rank,
+            "qk_pos_emb_head_dim": attention.rope_head_dim, "v_head_dim": attention.value_head_dim,
+            "qk_head_dim": attention.head_dim - attention.rope_head_dim,
+        }  # fmt: skip
+    return out | {"num_query_groups": attention.kv_heads, "kv_channels": attention.head_dim}
+
+
+def of_experts(setup: Setup) -> dict[str, Any]:
+    layout, switches = setup.layout, setup.switches
+    experts = [block for block in setup.model.feed_forwards if isinstance(block, MixtureOfExperts)]
+    if not experts:
+        return {}
+    grouped, dispatcher = experts[0].groups > 1, switches["moe_dispatcher"]
+    return {
+        "num_moe_experts": experts[0].experts, "moe_router_topk": experts[0].top_k,
+        "moe_ffn_hidden_size": experts[0].expert_inner, "moe_grouped_gemm": True,
+        "moe_shared_expert_intermediate_size": experts[0].shared_inner or None,
+        "moe_router_score_function": experts[0].router_scores,
+        "moe_router_enable_expert_bias": experts[0].choice_bias,
+        "moe_router_num_groups": experts[0].groups if grouped else None,
+        "moe_router_group_topk": experts[0].top_groups if grouped else None,
+        "moe_router_topk_scaling_factor": experts[0].router_scale if experts[0].router_scale != 1 else None,
+        "moe_aux_loss_coeff": setup.model.moe_aux_loss_coeff,
+        "expert_model_parallel_size": layout.ep, "expert_tensor_parallel_size": layout.etp,
+        "moe_token_dispatcher_type": "flex" if dispatcher in ("deepep", "hybridep") else dispatcher,
+        "moe_router_force_load_balancing": switches.get("moe_force_balance") == "on",
+        "moe_permute_fusion": switches.get("moe_permute_fusion") == "on",
+        "overlap_moe_expert_parallel_comm": bool(layout.ep_overlap),
+        "delay_wgrad_compute": bool(layout.ep_overlap) and switches.get("delay_wgrad") == "on",
+    }  # fmt: skip
+
+
+def of_numerics(setup: Setup) -> dict[str, Any]:
+    switches, optimizer = setup.switches, setup.workload.optimizer
+    half = setup.precision if setup.precision in DTYPES else "bf16"
+    moments = "bfloat16" if optimizer == "adamw-bf16" else "float32"
+    out: dict[str, Any] = {
+        "bf16": half == "bf16", "fp16": half == "fp16", "params_dtype": DTYPES[half],
+        "fp8": "hybrid" if setup.precision == "fp8" else None, "exp_avg_dtype": moments, "exp_avg_sq_dtype": moments,
+        "optimizer_cpu_offload": "opt" in setup.offload,
+        "cross_entropy_loss_fusion": switches.get("cross_entropy") == "fused",
+        "gradient_accumulation_fusion": setup.layout.zero < 2, "bias_dropout_fusion": True,
+    }  # fmt: skip
+    if setup.precision == "fp8":
+        recipe = switches["fp8_recipe"]
+        gathers = setup.layout.zero > 0 and "opt" not in setup.offload
+        out |= {"fp8_recipe": {"current": "tensorwise"}.get(recipe, recipe),
+                "fp8_param": gathers and switches.get("fp8_param_gather") != "off"}  # fmt: skip
+    if half != "fp32":
+        out["accumulate_allreduce_grads_in_fp32"] = switches.get("grad_reduce_dtype") == "fp32"
+    if setup.model.feed_forwards[0].gated:  # unfused, it saves more than planned
+        out["bias_activation_fusion"] = True
+    return out
+
+
+def of_layout(setup: Setup) -> dict[str, Any]:
+    layout, switches = setup.layout, setup.switches
+    sharded = layout.zero > 0 and setup.workload.optimizer != "muon"
+    out: dict[str, Any] = {
+        "seq_length": setup.workload.seq_len, "micro_batch_size": layout.micro_batch,
+        "global_batch_size": setup.workload.global_batch, "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp, "context_parallel_size": layout.cp,
+        "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
+        "sequence_parallel": bool(layout.sequence_parallel), "use_distributed_optimizer": sharded,
+        "use_megatron_fsdp": layout.zero > 1, "cpu_offloading_num_layers": layout.offload_layers,
+        "num_distributed_optimizer_instances": layout.dp // layout.shard if layout.zero else 1,
+        "cpu_offloading": layout.offload_layers > 0, "fine_grained_activation_offloading": bool(layout.offload_modules),
+        "recompute_granularity": None if setup.recompute == "none" else setup.recompute,
+        "tp_comm_overlap": bool(layout.sequence_parallel) and switches.get("tp_comm_overlap") == "on",
+    }  # fmt: skip
+    if layout.zero > 1:
+        out["data_parallel_sharding_strategy"] = {2: "optim_grads", 3: "optim_grads_params"}[layout.zero]
+    if layout.cp > 1:
+        out["cp_comm_type"] = CP_TYPES[CP_ALGORITHMS[layout.cp_algorithm]]
+    if setup.recompute == "full":
+        out |= {"recompute_method": "block" if layout.recompute_layers else "uniform",
+                "recompute_num_layers": layout.recompute_layers or 1}  # fmt: skip
+    if layout.pp > 1:
+        out["deallocate_pipeline_outputs"] = True
+    if layout.vpp > 1:
+        out["microbatch_group_size_per_vp_stage"] = setup.interleaving_group
+    if layout.dp > 1:
+        out["overlap_grad_reduce"] = switches.get("overlap_grad_reduce") == "on"
+        out["overlap_param_gather"] = layout.zero > 0 and switches.get("overlap_param_gather") == "on"
+    return out
+
+
+def differs(expected: Any, value: Any) -> bool:
+    if isinstance(expected, float) and isinstance(value, int | float):
+        return abs(value - expected) > 1e-6 * abs(expected)
+    return bool((value or None) != (expected or None))  # no prediction modules are None or 0
+
+
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+def test_the_framework_trains_with_what_the_plan_states(target: str) -> None:
+    if source(target) is None:
+        row(target, "trains with what the plan states", "not run")
+        pytest.skip(f"{target} is not there")
+    found, parser = emitted(target)[0], config_of(target).parser
+    cases = "".join(json.dumps(parser.case(files, Setup.of(plan, 1))) + "\n" for plan, files in found)
+    words = [python_of(target), str(HERE / "resolved.py"), target, source(target) or ""]
+    done = subprocess.run(words, input=cases, text=True, capture_output=True, check=False)
+    values = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(values) == len(found), done.stderr[-2000:]
+    wrong: Counter[str] = Counter()
+    right = 0
+    for (plan, _), value in zip(found, values, strict=True):
+        setup = Setup.of(plan, 1)
+        expected = of_model(setup.model) | of_experts(setup) | of_numerics(setup) | of_layout(setup)
+        problems = [name for name, each in expected.items() if differs(each, value[name])]
+        wrong.update(f"{name}: {value[name]}, not {expected[name]}" for name in problems)
+        right += not problems
+    row(target, "trains with what the plan states", f"{right} of {len(found)}")
+    assert not wrong
