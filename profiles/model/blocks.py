@@ -129,8 +129,12 @@ def expert_model(
     dense: FeedForward | None,
     is_moe: Sequence[bool],
     windows: Sequence[int | None] = (),
+    balancing: float = 0.001,
 ) -> ModelSpec:
-    """Decoder with experts in the layers that `is_moe` marks and `dense` in the others."""
+    """Decoder with experts in the layers that `is_moe` marks and `dense` in the others.
+
+    balancing: `router_aux_loss_coef` where the config has none, by the family's class in transformers.
+    """
     layers = []
     for index, routed in enumerate(is_moe):
         block = moe if routed or dense is None else dense
@@ -140,7 +144,7 @@ def expert_model(
         f.problem("num_experts_per_tok", f"{moe.top_k} experts per token, but there are only {moe.experts}")
     positions = f.count("max_position_embeddings", default=2048)
     spec = assemble(f, family, layers, hidden=hidden, tied=False, max_positions=positions)
-    return with_balancing(f, spec, moe, sum(is_moe), default=0.0)
+    return with_balancing(f, spec, moe, sum(is_moe), balancing)
 
 
 def with_balancing(

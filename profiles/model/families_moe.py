@@ -129,10 +129,11 @@ def _deepseek(f: Fields, family: str, index: SparseIndex | None = None, dense: i
     block = None if all(pattern) else FeedForward(inner=f.count("intermediate_size"))
     spec = expert_model(f, family, latent_attention(f, index), hidden, moe, dense=block, is_moe=pattern)
     # `aux_loss_alpha` counts in each layer, and over the experts of a token already (MoEGate of the code that
-    # DeepSeek published with the weights); the classes in transformers have no such loss.
+    # DeepSeek published with the weights, whose default is 0.001); the classes in transformers have no such loss.
+    alpha = f.number("aux_loss_alpha", 0.0 if family == "glm_moe_dsa" else 0.001)
     return replace(
         spec, mtp_layers=f.count("num_nextn_predict_layers", "num_mtp_layers", default=0, minimum=0),
-        moe_aux_loss_coeff=f.number("aux_loss_alpha", 0.0), moe_aux_loss_per_sequence=f.flag("seq_aux", True),
+        moe_aux_loss_coeff=alpha, moe_aux_loss_per_sequence=f.flag("seq_aux", True),
     )  # fmt: skip
 
 
@@ -245,7 +246,7 @@ def olmoe(f: Fields) -> ModelSpec:
         router_normalised=f.flag("norm_topk_prob", False),
     )  # fmt: skip
     attention = with_norms_of_heads(attention_of(f, hidden, bias=(bias, bias)))
-    return expert_model(f, "olmoe", attention, hidden, moe, dense=None, is_moe=[True] * layers)
+    return expert_model(f, "olmoe", attention, hidden, moe, dense=None, is_moe=[True] * layers, balancing=0.01)
 
 
 def granitemoe(f: Fields) -> ModelSpec:

@@ -31,7 +31,7 @@ def _model(
     """mtp_layers: where the config has none."""
     dense = None if all(is_moe) else FeedForward(inner=f.count("intermediate_size"))
     spec = expert_model(f, family, attention, f.count("hidden_size"), moe, dense=dense, is_moe=is_moe,
-                        windows=windows)  # fmt: skip
+                        windows=windows, balancing=0.0)  # fmt: skip
     return replace(spec, mtp_layers=f.count("num_nextn_predict_layers", default=mtp_layers, minimum=0))
 
 

@@ -394,10 +394,9 @@ def test_stated_size_that_does_not_fit_the_fields_warns() -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_the_catalogue_says_what_the_published_config_says(path: Path) -> None:
     published, listed = load_model(path)[0], load_model(path.stem)[0]
-    for name in ("rope_theta", "rope_scaling", "partial_rotary_factor", "norm_epsilon", "activation", "assumed"):
+    for name in ("rope_theta", "rope_scaling", "partial_rotary_factor", "norm_epsilon", "activation", "assumed",
+                 "moe_aux_loss_coeff", "moe_aux_loss_per_sequence"):  # fmt: skip
         assert getattr(published, name) == getattr(listed, name), name
-    if published.moe_aux_loss_coeff:  # files written from knowledge of the published ones leave it out
-        assert listed.moe_aux_loss_coeff == published.moe_aux_loss_coeff
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -417,13 +416,15 @@ def test_what_a_config_leaves_out_is_the_default_of_transformers(name: str) -> N
 
     assert (lacking.rope_theta, lacking.norm_epsilon) == (full.rope_theta, full.norm_epsilon)
     assert (lacking.activation, lacking.partial_rotary_factor) == (full.activation, full.partial_rotary_factor)
+    assert lacking.moe_aux_loss_coeff == full.moe_aux_loss_coeff
     assert lacking.rope_scaling is None
     assert set(full.assumed) <= set(lacking.assumed)
 
 
 NUMERIC_FIELDS = {"rope_theta", "rope_parameters", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_dim",
                   "rotary_emb_base", "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon",
-                  "hidden_act", "hidden_activation", "activation_function", "activation"}  # fmt: skip
+                  "hidden_act", "hidden_activation", "activation_function", "activation",
+                  "router_aux_loss_coef"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
