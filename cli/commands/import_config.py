@@ -23,7 +23,7 @@ def command(
         str,
         typer.Argument(metavar="FORMAT", show_default=False,
                        help="megatron-args, megatron-bridge, torchtitan, deepspeed, accelerate, hf-trainer, "
-                    "axolotl, llama-factory, nemo, nanotron, maxtext."),
+                    "axolotl, llama-factory, nemo, nanotron, maxtext, verl, slime."),
     ],
     files: Annotated[
         list[Path],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ...cost_models.quantities.params import lora_targets
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Lora
 from .options import Facts, NoCounterpartError
@@ -55,6 +56,13 @@ def cannot_name(model: ModelSpec, lora: Lora | None) -> list[str]:
 def targets_of(module: str) -> list[str]:
     """The projections that the adapter of a module stands for, [] for a module that no plan has."""
     return sorted({target for table in (_MODULES, _LATENT) for target, name in table.items() if name == module})
+
+
+def facts_of_model(model: ModelSpec) -> Facts:
+    """The facts that adapters depend on, of a model that a config names."""
+    out: Facts = {"model.hidden": model.hidden, "model.gated_mlp": "gate" in lora_targets(model)}
+    out |= {"model.mla": {}} if any(attention.is_mla for attention in model.attentions) else {}
+    return out | ({"model.moe": {}} if any(kind.is_moe for kind in model.kinds) else {})
 
 
 def facts_of_core(rank: int, option: str, names: Iterable[str], known: Facts) -> Facts:

@@ -180,6 +180,8 @@ _LOOKS_LIKE = (
     (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
     (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
     (r"(?m)^\[(parallelism|training)\]|\bTrainer\.Config\b", "torchtitan", "torchtitan"),
+    (r"\bactor_rollout_ref\b", "verl", "verl"),
+    (r"--(actor-num-nodes|rollout-batch-size)\b", "slime", "slime"),
     (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM", "megatron-args"),
 )  # fmt: skip
 

@@ -150,7 +150,7 @@ def _loose(word: str, line: int, followed: Followed, options: OptionList, argume
     """A word that may hold options: empty where it is not set, or else its choices."""
     name = shown(word)
     unknown = marks(word, UNKNOWN)
-    if without(word, UNSET + MISSING + UNKNOWN).strip("-"):  # a value of some other option
+    if without(word, UNSET + MISSING + UNKNOWN).strip("-") or name.startswith("$(seq "):  # values of another option
         return
     if not unknown:
         note = f"`{name}` is not set: taken as empty (--arg gives it)"

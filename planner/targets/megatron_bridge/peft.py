@@ -6,7 +6,6 @@ recipes/utils/dataset_utils.py (default_peft_config: `lora`, `dora`, `none`).
 
 from __future__ import annotations
 
-from ....cost_models.quantities.params import lora_targets
 from .. import adapters
 from ..config_modules import HUB_MODEL
 from ..model_names import known_model
@@ -35,9 +34,7 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     if kind not in _KINDS:
         raise NoCounterpartError(f"{_KIND} `{kind}` has no counterpart in a plan", hint=f"known: {', '.join(_KINDS)}")
     spec = known_model(str(settings.get(HUB_MODEL, "")))
-    if spec is not None:
-        facts = {**facts, "model.hidden": spec.hidden, "model.gated_mlp": "gate" in lora_targets(spec)}
-        facts |= {"model.mla": {}} if any(attention.is_mla for attention in spec.attentions) else {}
+    facts = {**facts, **(adapters.facts_of_model(spec) if spec is not None else {})}
     option, names = (_MODULES, settings[_MODULES]) if _MODULES in settings else (_KIND, _KINDS[kind])
     return adapters.facts_of_core(settings.get(_RANK, 32), option, names, facts)
 

@@ -59,6 +59,10 @@ class Reader:
     reading: Reading = field(default_factory=Reading)
     # (path, text) -> the settings of a file of another kind that is given beside it, None for one of its own.
     beside: Callable[[str, str], Arguments | None] = lambda path, text: None
+    # (path, text, words of --arg) -> the document of a file of its own.
+    document: Callable[[str, str, Sequence[str]], Document] = lambda path, text, given: read_document(path, text)
+    # Whether a word of --arg without a dot sets a variable of a script.
+    variables: bool = False
     # Brings a document into the form that the options describe.
     prepared: Callable[[Document, Arguments], Document] = lambda document, arguments: document
     compared: Callable[[Facts], Compared] = lambda facts: Compared("any")
@@ -85,7 +89,8 @@ class Reader:
             if (other := self.beside(path, text)) is not None:
                 others[path] = other
             else:
-                arguments.add(self._own(path, text, options, overrides), path)
+                document = _overridden(self.document(path, text, given), overrides)
+                arguments.add(self._own(document, options), path)
         for path, other in others.items():  # after the file that names them
             arguments.add(other, path)
         self.reading.modernise(arguments)
@@ -97,6 +102,8 @@ class Reader:
         out = {}
         for word in given:
             name, equals, text = word.lstrip("+").partition("=")
+            if equals and self.variables and "." not in name:
+                continue
             if equals and name in options.options:
                 out[name] = read_document("--arg", text).data
                 continue
@@ -104,15 +111,15 @@ class Reader:
             arguments.problems.append(FieldProblem(f"`{word}` states no option that is read", file="--arg", hint=hint))
         return out
 
-    def _own(self, path: str, text: str, options: OptionList, overrides: Mapping[str, Any]) -> Arguments:
+    def _own(self, given: Document, options: OptionList) -> Arguments:
         before = Arguments()
-        document = self.prepared(_overridden(read_document(path, text), overrides), before)
+        document = self.prepared(given, before)
         arguments = read_blocks(document, options)
-        arguments.add(before, path)
+        arguments.add(before, document.name)
         for name in list(arguments.unknown):
-            given = document.at(tuple(name.split(".")))
-            if _off(given) or self.reading.says_nothing(name):
-                arguments.settings[name] = False if _off(given) else given
+            stated = document.at(tuple(name.split(".")))
+            if _off(stated) or self.reading.says_nothing(name):
+                arguments.settings[name] = False if _off(stated) else stated
                 del arguments.unknown[name]
         return arguments
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo
+from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo, slime, verl
 
-READERS = tuple(module.READER.format for module in (hf_trainer, axolotl, llama_factory, nemo, nanotron, maxtext))
+READERS = (
+    *(module.READER.format for module in (hf_trainer, axolotl, llama_factory, nemo, nanotron, maxtext, verl)),
+    slime.FORMAT,
+)

@@ -1,0 +1,144 @@
+"""Configs of reinforcement learning: the training part is read, generation and rewards are listed as not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import Imported, import_config
+
+from meshwright.errors import InputError
+
+PLACE = {"gpu": "h100-sxm-80gb"}
+ACTOR = "actor_rollout_ref.actor."
+VERL = """\
+python3 -m verl.trainer.main_ppo --config-path=config \\
+    --config-name='ppo_megatron_trainer.yaml' \\
+    algorithm.adv_estimator=grpo \\
+    data.train_batch_size=1024 \\
+    data.max_prompt_length=1024 data.max_response_length=3072 \\
+    actor_rollout_ref.model.path=$HOME/models/Qwen2-7B-Instruct \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 \\
+    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 \\
+    actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 \\
+    actor_rollout_ref.rollout.n=4 actor_rollout_ref.rollout.tensor_model_parallel_size=4 \\
+    trainer.n_gpus_per_node=8 trainer.nnodes=${NNODES:-2} $@
+"""
+FSDP = """\
+actor_rollout_ref:
+  actor:
+    strategy: fsdp2
+    ppo_mini_batch_size: 32
+    use_dynamic_bsz: true
+    ppo_max_token_len_per_gpu: 8192
+    ulysses_sequence_parallel_size: 2
+    fsdp_config: {fsdp_size: 8, param_offload: true, reshard_after_forward: false}
+  rollout: {n: 8, name: vllm}
+  model: {path: Qwen/Qwen2.5-7B-Instruct, enable_gradient_checkpointing: false, lora_rank: 32}
+data: {max_prompt_length: 1024, max_response_length: 1024}
+trainer: {nnodes: 2, n_gpus_per_node: 8}
+algorithm: {adv_estimator: grpo}
+"""
+SLIME_MODEL = """\
+MODEL_ARGS=(--swiglu --num-layers 36 --hidden-size 2560 --ffn-hidden-size 9728 --num-attention-heads 32
+   --group-query-attention --num-query-groups 8 --use-rotary-position-embeddings --disable-bias-linear
+   --normalization RMSNorm --vocab-size 151936 --kv-channels 128 --qk-layernorm)
+"""
+SLIME = """\
+source "${SCRIPT_DIR}/models/model.sh"
+SGLANG_ARGS=(--sglang-mem-fraction-static 0.7 --sglang-cuda-graph-bs 1 2 $(seq 16 8 256))
+ray job submit --address="http://127.0.0.1:8265" -- python3 train.py \\
+   --actor-num-nodes 2 --actor-num-gpus-per-node 8 --colocate ${MODEL_ARGS[@]} \\
+   --rollout-batch-size 32 --n-samples-per-prompt 8 --num-steps-per-rollout 2 \\
+   --rollout-max-prompt-len 1024 --rollout-max-response-len 3072 \\
+   --tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 2 \\
+   --use-dynamic-batch-size --max-tokens-per-gpu 4096 --advantage-estimator grpo ${SGLANG_ARGS[@]}
+"""
+
+
+def imported(folder: Path, kind: str, *texts: str, arguments: tuple[str, ...] = ()) -> Imported:
+    paths = [folder / name for name in ("run.sh", "model.sh")[: len(texts)]]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    return import_config(kind, paths, PLACE, script_arguments=arguments)
+
+
+def lengths(found: Imported) -> tuple[object, object]:
+    return found.request.workload.seq_len, found.request.workload.global_batch
+
+
+def test_overrides_of_verl_on_megatron(tmp_path: Path) -> None:
+    found = imported(tmp_path, "verl", VERL)
+    assert (str(found.layout), found.request.model) == ("tp2-pp2-dp4-mbs2-z1-rnone", "qwen2-7b")
+    assert lengths(found) == (4096, 256)
+    assert "not read: rollout" in found.assumed
+    assert found.price().best.step_s > 0
+    assert imported(tmp_path, "verl", VERL, arguments=("NNODES=1",)).layout.dp == 2
+    wide = imported(tmp_path, "verl", VERL, arguments=(f"{ACTOR}megatron.tensor_model_parallel_size=4",))
+    assert (wide.layout.tp, wide.layout.dp) == (4, 2)
+
+
+def test_a_config_of_verl_on_fsdp(tmp_path: Path) -> None:
+    found = imported(tmp_path, "verl", FSDP)
+    assert str(found.layout) == "cp2u-dp8-sh4-mbs8-z2-rnone"
+    assert lengths(found) == (2048, 256)
+    lora = found.request.workload.train.lora
+    assert (lora and lora.rank, found.request.target) == (32, "any")
+    assert "not read: rollout" in found.assumed
+
+
+DEGREE = "megatron.pipeline_model_parallel_size=2"
+ON_HOST = f"{ACTOR}optim.override_optimizer_config"
+VERL_GAPS = [
+    (VERL.replace(DEGREE, "megatron.context_parallel_size=$CP"), f"{ACTOR}megatron.context_parallel_size", 10,
+     "`${CP}` is set when it runs"),
+    (VERL.replace("algorithm.", f"{ON_HOST}.optimizer_cpu_offload=True algorithm."), ON_HOST, 3, "on the host"),
+    (FSDP.replace("fsdp2", "veomni"), f"{ACTOR}strategy", 3, "`veomni` is not read"),
+    (FSDP.replace("param_offload", "offload_policy"), f"{ACTOR}fsdp_config.offload_policy", 8, "on the host"),
+    (FSDP.replace("lora_rank", "lora_adapter_path"), "actor_rollout_ref.model.lora_adapter_path", 10, "adapters"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "option", "line", "why"), VERL_GAPS)
+def test_options_of_verl_that_no_plan_has(tmp_path: Path, text: str, option: str, line: int, why: str) -> None:
+    (gap,) = imported(tmp_path, "verl", text).gaps
+    assert (gap.field, gap.line) == (option, line)
+    assert why in gap.message
+
+
+def test_two_jobs_of_verl(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"line 13: starts 2 jobs with different options \(line 1, line 13\)"):
+        imported(tmp_path, "verl", VERL + VERL.replace("n=4", "n=8"))
+
+
+def test_a_script_of_slime(tmp_path: Path) -> None:
+    found = imported(tmp_path, "slime", SLIME, SLIME_MODEL)
+    assert str(found.layout) == "tp2-cp2r-dp4-mbs2-z1-rnone"
+    assert lengths(found) == (4096, 128)
+    assert isinstance(found.request.model, dict)
+    assert (found.request.model["layers"], found.request.model["hidden"]) == (36, 2560)
+    (aside,) = (note for note in found.assumed if note.startswith("not read"))
+    assert {"--colocate", "--sglang-mem-fraction-static"} <= set(aside.replace(",", "").split())
+    assert not found.unknown
+    assert found.price().best.step_s > 0
+
+
+SLIME_GAPS = [
+    ("--train-backend fsdp", "--train-backend", "another engine"),
+    ("--freeze-params-name-list lm_head", "--freeze-params-name-list", "parts of the model that do not learn"),
+    ("--custom-config-path x.yaml", "--custom-config-path", "options in another file"),
+    ("--use-gated-attention", "--use-gated-attention", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("extra", "option", "why"), SLIME_GAPS)
+def test_options_of_slime_that_no_plan_has(tmp_path: Path, extra: str, option: str, why: str) -> None:
+    (gap,) = imported(tmp_path, "slime", SLIME.replace("--colocate", extra), SLIME_MODEL).gaps
+    assert gap.field == option
+    assert why in gap.message
+
+
+def test_batches_of_slime_that_contradict(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--global-batch-size: 256 is not 128, the sequences of a rollout by its 2"):
+        imported(tmp_path, "slime", SLIME.replace("--colocate", "--global-batch-size 256"), SLIME_MODEL)
