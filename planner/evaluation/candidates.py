@@ -51,7 +51,8 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
             "hfu": (model + recomputed_flops(resolved.problem, layout, recomputed)) / peak_flops,
             **_interval(resolved, layout, step_s), "overflow_chance": _overflow_chance(resolved, memory),
             "tokens_per_s_per_gpu": resolved.workload.tokens_per_step / step_s / resolved.cluster.num_gpus,
-            "targets": {name: reasons[row] or TARGETS[name].cannot_split(partition) for name, reasons in runs.items()},
+            "targets": {name: reasons[row] or TARGETS[name].cannot_split(partition, resolved.model)
+                        for name, reasons in runs.items()},
         }  # fmt: skip
         fields.update(money(resolved, step_s))
         out.append(Candidate.model_validate(rounded(fields)))

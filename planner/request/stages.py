@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...cost_models.quantities.even_stages import chunk_sizes, first_cut, joined_kinds
+from ...cost_models.quantities.even_stages import first_cut, joined_kinds
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, UnsupportedError
 from ..space.stage_string import GRAMMAR, misplaced, read_stages
@@ -33,7 +33,9 @@ def given_stages(request: Request, model: ModelSpec, target: Target) -> tuple[in
     if (layer := first_cut(model.pattern, joined_kinds(model), sizes)) is not None:
         text = f"stages cut {model.name} before layer {layer}, which sees the tokens that the layer before it chose"
         raise InputError(f"{text}: no stage sends those on", hint="start each stage with a layer that has an index")
-    if target.stages == "even" and sizes != tuple(chunk_sizes(model.num_layers, len(sizes))):
+    if target.stages == "even" and not target.divides(model, sizes):
+        own = target.cut and target.cut(model, len(sizes))
+        hint = f"its own: --stages {','.join(map(str, own))}" if own else "leave out `stages`, or choose another target"
         raise UnsupportedError(f"{target.name} cannot run the stages of the request: it divides the layers itself",
-                               hint="leave out `stages`, or choose another target")  # fmt: skip
+                               hint=hint)  # fmt: skip
     return sizes

@@ -117,8 +117,8 @@ def held_on(held_layout: HeldLayout, resolved: Resolved) -> HeldLayout:
 def _not_for(resolved: Resolved, held_layout: HeldLayout) -> tuple[str, ...]:
     """Why a legal layout is none of the space that is searched: the target cannot run it, or a value is fixed."""
     columns, target = Layouts.of([held_layout.layout]), resolved.target
-    reason = target.supports(columns, resolved.problem)[1][0] or target.cannot_split(held_layout.partition)
-    if reason:
+    cannot = target.supports(columns, resolved.problem)[1][0]
+    if reason := cannot or target.cannot_split(held_layout.partition, resolved.model):
         return (f"{target.name} cannot run it: {reason}",)
     broken = [rule.name for rule in resolved.fixes if not bool(rule.allows(columns, resolved.problem)[0])]
     return (f"fixed otherwise: {', '.join(broken)}",) if broken else ()

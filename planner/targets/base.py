@@ -11,6 +11,7 @@ import numpy as np
 from ...cost_models.arrays import Mask
 from ...cost_models.layouts import Layouts, encode
 from ...cost_models.problem import Problem
+from ...cost_models.quantities.even_stages import chunk_sizes
 from ...cost_models.quantities.stages import Partition
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Workload
@@ -57,6 +58,9 @@ class Target:
     # The freedom of a plan in cutting stages. `even`: none; `layers`: the layers of each chunk; `recompute`: also the
     # number of layers that recompute.
     stages: Literal["even", "layers", "recompute"] = "even"
+    # (model, stages) -> layers of each stage where the framework cuts them by its own rule, None for a model that it
+    # does not build. Without a rule stages are as even as possible.
+    cut: Callable[[ModelSpec, int], tuple[int, ...] | None] | None = None
     # The target that it is built on and whose layouts it runs, "" for none. A comparison shows the two as one row.
     built_on: str = ""
     # Whether each layer can have its own strategy.
@@ -122,10 +126,17 @@ class Target:
                 out.append(f"{name}: {why}")
         return out + self.cannot_build(problem.model, problem.workload)
 
-    def cannot_split(self, partition: Partition | None) -> str | None:
+    def divides(self, model: ModelSpec, sizes: tuple[int, ...]) -> bool:
+        """Whether `sizes` are the layers of the stages into which the framework itself divides a model."""
+        if self.cut is not None:
+            return sizes == self.cut(model, len(sizes))
+        return sizes == tuple(chunk_sizes(model.num_layers, len(sizes)))
+
+    def cannot_split(self, partition: Partition | None, model: ModelSpec) -> str | None:
         """Why it cannot run a custom partition; None where it can, and for the default partition (None)."""
         if partition is None or self.stages == "recompute":
             return None
         if self.stages == "even":
-            return "it divides the layers among the stages itself"
+            own = self.divides(model, partition.sizes) and partition.recomputed is None
+            return None if own else "it divides the layers among the stages itself"
         return None if partition.recomputed is None else "it recomputes equally many layers of every stage"

@@ -269,7 +269,8 @@ def _problem(folder: _Folder, facts: Facts, layout: Layout) -> Problem | None:
     per_node = plan.resolved["cluster"]["groups"][0]["gpus_per_node"] if plan is not None else 8
     stack = with_switches(load_stack(folder.target.stack), request_part(facts, SWITCH.rstrip(".")))
     domain = domain_of(plan, layout.num_gpus, per_node) if plan is not None else 0
-    return Problem(model, workload, stack, layout.num_gpus, per_node, domain=domain)
+    stages = tuple(facts.get("stages") or ()) or None
+    return Problem(model, workload, stack, layout.num_gpus, per_node, domain=domain, stages=stages)
 
 
 def _broken_rules(folder: _Folder, facts: Facts, layout: Layout, places: Places) -> list[FieldProblem]:

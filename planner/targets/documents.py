@@ -1,4 +1,4 @@
-"""Reads the options of JSON, YAML and TOML configs."""
+"""Options of JSON, YAML and TOML configs as blocks, both ways."""
 
 from __future__ import annotations
 
@@ -61,6 +61,18 @@ def _flat(
             yield from _flat(value, options, prefix, path)
         else:
             yield path, value
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted options as blocks."""
+    out: dict[str, Any] = {}
+    for key, value in settings.items():
+        *blocks, name = key.split(".")
+        holder = out
+        for block in blocks:
+            holder = holder.setdefault(block, {})
+        holder[name] = value
+    return out
 
 
 def read_config(path: str, text: str, options: OptionList, prefix: str = "") -> Arguments:

@@ -121,7 +121,7 @@ def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[t
     uniform = [replace(setup, layout=layout) for layout in setup.layouts]
     out = [(rule.fields, rule.explain(part.layout, part.problem)) for part in uniform for rule in target.broken(part)]
     partition = setup.candidate.partition if setup.candidate.layerwise is None else None
-    if (split := target.cannot_split(partition)) is not None:
+    if (split := target.cannot_split(partition, setup.model)) is not None:
         out.append((("stages",), split))
     if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
         out.append((("micro_batch",), UNEVEN_SHARES))

@@ -15,13 +15,14 @@ from .llama_factory import target as llama_factory
 from .megatron import target as megatron
 from .megatron_bridge import target as megatron_bridge
 from .meshwright import target as meshwright
+from .nanotron import target as nanotron
 from .torchtitan import target as torchtitan
 from .trl import target as trl
 
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
     for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, trl, llama_factory,
-                   axolotl, any_target)
+                   axolotl, nanotron, any_target)
 }  # fmt: skip
 
 

@@ -46,8 +46,9 @@ class Setup:
 
     @property
     def problem(self) -> Problem:
+        partition = self.candidate.partition if self.candidate.layerwise is None else None
         return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node,
-                       domain=self.domain)  # fmt: skip
+                       domain=self.domain, stages=partition.sizes if partition is not None else None)  # fmt: skip
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

@@ -171,3 +171,8 @@ def _explain(problem: str, text: str, line: int) -> tuple[str, str]:
     if "mapping values are not allowed" in problem:
         return f"not valid YAML: {problem}", "check the indentation, or quote a value that holds `: `"
     return f"not valid YAML: {problem}", "check indentation, brackets and quotes on this line and the one above"
+
+
+def text_of(data: Any) -> str:
+    """Plain Python as the text of a YAML file, keys in their order."""
+    return str(yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True))

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+NANOTRON_PARSER = Path(__file__).parents[2] / "planner" / "targets" / "nanotron" / "parser.py"
 BRIDGE_PARSER = Path(__file__).parents[2] / "planner" / "targets" / "megatron_bridge" / "parser.py"
 
 Mesh = dict[str, int]
@@ -114,6 +115,14 @@ def accelerate(mesh: Mesh, rank: int) -> dict[str, int]:
     return {name: device_mesh[axis].get_local_rank() for name, axis in names.items() if mesh[name] > 1}
 
 
+def nanotron(mesh: Mesh, rank: int) -> dict[str, int]:
+    from nanotron.parallel.context import ParallelContext
+
+    runpy.run_path(str(NANOTRON_PARSER))["fake_ranks"](rank, mesh["world"])
+    context = ParallelContext(mesh["tp"], mesh["pp"], mesh["dp"], mesh["cp"])
+    return {name: context.get_local_ranks(rank)[name] for name in ("tp", "cp", "dp", "pp")}
+
+
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     os.environ["DS_ACCELERATOR"] = "cpu"
@@ -123,9 +132,11 @@ def main() -> None:
         torch._utils._get_available_device_type = lambda: "cpu"  # its mesh is of GPUs
     if sys.argv[1] == "megatron-bridge":
         runpy.run_path(str(BRIDGE_PARSER))["load"](sys.argv[2])
+    if sys.argv[1] == "nanotron":
+        runpy.run_path(str(NANOTRON_PARSER))["load"](sys.argv[2])
     coordinate: Any = {
         "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan, "deepspeed": deepspeed,
-        "accelerate": accelerate,
+        "accelerate": accelerate, "nanotron": nanotron,
     }[sys.argv[1]]  # fmt: skip
     for line in sys.stdin:
         mesh: Mesh = json.loads(line)

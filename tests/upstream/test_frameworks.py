@@ -2,7 +2,8 @@
 
 MESHWRIGHT_UPSTREAM names the folder of their environments (tests/upstream/pythons.py), MEGATRON_PATH a checkout of
 Megatron-LM (pip has only its core, without the argument parser), MEGATRON_BRIDGE_PATH one of Megatron-Bridge with its
-submodule. The row of an absent framework is skipped here, and `not run` in the table; it never counts as passed.
+submodule, NANOTRON_PATH one of nanotron. The row of an absent framework is skipped here, and `not run` in the table; it
+never counts as passed.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ def meshes(target: str) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("target", [name for name in CATALOGUE if not TARGETS[name].built_on])
 def test_ranks_have_the_coordinates_of_the_plan(target: str) -> None:
-    path = source(target) if target == "megatron-bridge" else ""
-    if path is None or not has(target, {"megatron": "megatron.core", "megatron-bridge": "torch"}.get(target, target)):
+    path = source(target) if target in ("megatron-bridge", "nanotron") else ""
+    modules = {"megatron": "megatron.core", "megatron-bridge": "torch", "nanotron": "dacite"}
+    if path is None or not has(target, modules.get(target, target)):
         row(target, "rank coordinates equal", "not run")
         pytest.skip(f"{target} is not there")
     words = [python_of(target), str(HERE / "coordinates.py"), target, *([path] if path else [])]

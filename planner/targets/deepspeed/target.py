@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,12 +17,11 @@ from ...space.rules import Columns, Rule, only
 from ..argv import Arguments
 from ..base import Target, Trainer
 from ..config_modules import read_constants
-from ..documents import read_config
+from ..documents import nested, read_config
 from ..framework_parser import FrameworkParser
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
-from ..options import Settings
 from ..other_layers import masked_squares, whole_mixers, whole_sequences
 from ..reading import Reading
 from ..setup import Setup
@@ -92,18 +90,6 @@ def pipeline(layers, layer_class, **more):
         activation_checkpoint_interval=int(RECOMPUTE), **more,
     )
 '''
-
-
-def nested(settings: Settings) -> dict[str, Any]:
-    """Dotted options as blocks."""
-    out: dict[str, Any] = {}
-    for key, value in settings.items():
-        *blocks, name = key.split(".")
-        holder = out
-        for block in blocks:
-            holder = holder.setdefault(block, {})
-        holder[name] = value
-    return out
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:

@@ -282,8 +282,44 @@ BRIDGE: dict[str, tuple[Corruption, ...]] = {
         _edit(_B, r'(layout="E)t\*?\d*', r"\1"), _edit(_B, r'(layout=\S+)L"', r'\1"'),
     ),
 }  # fmt: skip
+_N = "nanotron.yaml"
+NANOTRON: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (_edit(_N, r"^tokens:\n", "tokens:\n  made_up: 3\n"),
+                    lambda files, rng: {**files, _N: files[_N] + "made_up: 3\n"}),
+    "misspelt key": (_edit(_N, "recompute_layer:", "recompute_layers:"), _edit(_N, "  tp_mode:", "  tp_modes:"),
+                     _edit(_N, "micro_batch_size", "microbatch_size"), _edit(_N, "zero_stage", "zero"),
+                     _edit(_N, "num_key_value_heads", "num_kv_heads")),
+    "wrong type": (_edit(_N, r"^(  tp:) \d+", r"\1 many"), _edit(_N, r"(sequence_length:) \d+", r'\1 "long"'),
+                   _edit(_N, r"(hidden_size:) \d+", r"\1 2.5"), _edit(_N, r"(pp_engine:) \w+", r"\1 zero_bubble"),
+                   _edit(_N, r"(tp_mode:) \w+", r"\1 SCATTER"), _edit(_N, r"(dtype:) \w+", r"\1 int8")),
+    "out of range": (_edit(_N, r"^(  dp:) \d+", r"\1 0"), _edit(_N, r"(micro_batch_size:) \d+", r"\1 0"),
+                     _edit(_N, r"^(  tp:) \d+", r"\1 -2"), _edit(_N, r"(zero_stage:) \d+", r"\1 3")),
+    "product of degrees": (_LAUNCH_NODES, _edit(_N, r"^(  dp: )(\d+)", _times(2)),
+                           _edit(_N, r"^(  pp: )(\d+)", _times(5)),
+                           _edit(_N, r"^(parallelism:\n)", r"\1  context_parallel_size: 2\n")),
+    "layout": (_edit(_N, r"(zero_stage:) 0", r"\1 1"), _edit(_N, r"(recompute_layer:) true", r"\1 false"),
+               _edit(_N, r"(recompute_layer:) false", r"\1 true"),
+               _edit(_N, r"(tp_mode:) REDUCE_SCATTER", r"\1 ALL_REDUCE"),
+               _edit(_N, r"(pp_engine:) afab", r"\1 1f1b")),
+    "batch": (_edit(_N, r"(accumulation_per_replica: )(\d+)", _plus(1)),
+              _edit(_N, r"(micro_batch_size: )(\d+)", _times(2)), _edit(_N, r"(sequence_length: )(\d+)", _times(2))),
+    "model": (_edit(_N, r"(num_hidden_layers: )(\d+)", _plus(1)), _edit(_N, r"(intermediate_size: )(\d+)", _plus(64)),
+              _edit(_N, r"(num_key_value_heads: )(\d+)", _times(2)), _edit(_N, r"(vocab_size: )(\d+)", _plus(512)),
+              _edit(_N, r"(tie_word_embeddings:) false", r"\1 true"), _edit(_N, r"(rope_theta:) \S+", r"\1 1234.0"),
+              _edit(_N, r"(rms_norm_eps:) \S+", r"\1 1.0e-03"), _edit(_N, r"(attention_bias:) false", r"\1 true"),
+              _edit(_N, r"    is_qwen2_config: true\n", "    is_llama_config: true\n")),
+    "elsewhere": (_edit(_N, r"^(  model_config:\n)", r"\1    sliding_window_size: 128\n"),
+                  _edit(_N, r"^(  model_config:\n)", r"\1    rope_scaling: {factor: 8.0}\n"),
+                  _edit(_N, r"^(  model_config:\n)", r"\1    z_loss_enabled: true\n"),
+                  _edit(_N, r"^(  model_config:\n)", r"\1    _attn_implementation: sdpa\n"),
+                  _edit(_N, r"^(parallelism:\n)", r"\1  tp_linear_async_communication: true\n"),
+                  _edit(_N, r"(accumulate_grad_in_fp32:) true", r"\1 false"),
+                  _edit(_N, r"(torch_adam_is_fused:) true", r"\1 false"), _edit(_N, r"(name:) adamW", r"\1 sgd"),
+                  _edit(_N, r"^(  start_training_step: 1\n)", r"\1  sequence_length: 128\n")),
+}  # fmt: skip
 CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN,
-             "megatron-bridge": BRIDGE, "trl": TRL, "llama-factory": LLAMA_FACTORY, "axolotl": AXOLOTL}  # fmt: skip
+             "megatron-bridge": BRIDGE, "trl": TRL, "llama-factory": LLAMA_FACTORY, "axolotl": AXOLOTL,
+             "nanotron": NANOTRON}  # fmt: skip
 
 
 def corrupted(target: str, folders: list[Files], count: int, seed: int = 0) -> list[tuple[str, Files]]:

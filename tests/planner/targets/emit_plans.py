@@ -31,6 +31,8 @@ _ADAPTERS = (None, "16:q,v", "8:q,k,v,o", "64:q,k,v:nf4")
 # torchtitan builds only what it has registered.
 OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384), ("qwen3-8b", 4096, 480)),
              **dict.fromkeys(_WITH_ADAPTERS, tuple(model for model in MODELS if model[0] != "gpt-22b")),
+             "nanotron": (("llama-2-70b", 4096, 480), ("llama-2-7b", 4096, 384), ("mistral-7b-v0.3", 8192, 192),
+                          ("llama-3-70b", 8192, 512), ("qwen2.5-3b", 8192, 384), ("codellama-34b", 8192, 336)),
              "megatron": (*MODELS, *_HYBRIDS), "megatron-bridge": (*MODELS, *_HYBRIDS)}  # fmt: skip
 CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
 _DRAWN = 40_000
@@ -47,11 +49,12 @@ def config_of(target: str) -> LaunchConfig:
 @cache
 def resolved(
     model: str, seq_len: int, batch: int, cluster: str, precision: str, optimizer: str, target: str,
-    fixed: tuple[tuple[str, str], ...] = (), lora: str | None = None,
+    fixed: tuple[tuple[str, str], ...] = (), lora: str | None = None, stages: tuple[int, ...] | None = None,
 ) -> Resolved:  # fmt: skip
     workload: dict[str, Any] = {"seq_len": seq_len, "global_batch": batch, "precision": precision,
                                 "optimizer": optimizer, "train": {"lora": lora} if lora else {}}  # fmt: skip
-    request = {"model": model, "cluster": cluster, "target": target, "workload": workload, "fix": dict(fixed)}
+    request = {"model": model, "cluster": cluster, "target": target, "workload": workload, "fix": dict(fixed),
+               **({"stages": list(stages)} if stages else {})}  # fmt: skip
     return resolve(request_from_dict(request))
 
 
@@ -112,7 +115,8 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
     pool: list[tuple[Resolved, Layout]] = []
     for model, seq_len, batch in OF_TARGET.get(target, MODELS):
         for cluster in CLUSTERS:
-            precision = str(rng.choice(["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]))
+            precisions = ["bf16"] if target == "nanotron" else ["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]
+            precision = str(rng.choice(precisions))
             few = ["adamw"] if precision == "fp16" else ["muon"]  # Muon does not train in fp16
             optimizer = str(rng.choice(["adamw", "adamw-bf16", *few])) if target.startswith("megatron") else "adamw"
             asked = (model, seq_len, batch, cluster, precision, optimizer, target)
@@ -121,15 +125,19 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
             found = resolved(*asked, switches, lora)
             if cannot_name(found.model, found.workload.lora):
                 found = resolved(*asked, switches)
-            drawn = random_layouts(found, rng)
-            ok = np.ones(len(drawn), dtype=bool)
-            for rule in TARGETS[target].rules:
-                allowed = rule.allows(drawn, found.problem)
-                refused[rule.name] += int((ok & ~allowed).sum())
-                ok &= allowed
-            kept = drawn.take(ok)
-            rows = rng.permutation(len(kept))[: 20 * (1 + count // 12)].tolist()
-            pool += [(found, layout) for layout in _varied([kept.layout(row) for row in rows], 1 + count // 12)]
+            cut = TARGETS[target].cut
+            # Pipelines have the stages that the framework cuts.
+            own = [found] if cut is None else [resolved(*asked, stages=cut(found.model, pp)) for pp in (1, 2, 4)]
+            for found in own:
+                drawn = random_layouts(found, rng)
+                ok = np.ones(len(drawn), dtype=bool)
+                for rule in TARGETS[target].rules:
+                    allowed = rule.allows(drawn, found.problem)
+                    refused[rule.name] += int((ok & ~allowed).sum())
+                    ok &= allowed
+                kept = drawn.take(ok)
+                rows = rng.permutation(len(kept))[: 20 * (1 + count // 12)].tolist()
+                pool += [(found, layout) for layout in _varied([kept.layout(row) for row in rows], 1 + count // 12)]
     pool = [pool[index] for index in rng.permutation(len(pool)).tolist()]
     order = _in_turn([layout for _, layout in pool], count)
     return [api.evaluate(pool[index][0].request, str(pool[index][1])) for index in order], refused

@@ -46,6 +46,8 @@ ONLY_DEFAULT = {
 ONLY_DEFAULT["trl"] = {*ONLY_DEFAULT["accelerate"], "tp"}
 ONLY_DEFAULT["llama-factory"] = {*ONLY_DEFAULT["trl"], "cp", "cp_algorithm", "shard"}
 ONLY_DEFAULT["axolotl"] = {*ONLY_DEFAULT["accelerate"], "cp", "cp_algorithm"}
+ONLY_DEFAULT["nanotron"] = {*ONLY_DEFAULT["torchtitan"], "cp", "cp_algorithm", "ep", "precision", "shard", "vpp",
+                            "zero"}  # fmt: skip
 # Targets that load a model whole.
 WHOLE = ("trl", "llama-factory")
 DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
@@ -119,7 +121,7 @@ def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> 
 def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str, tmp_path: Path) -> None:
     cut = "tp8-pp4-dp2-mbs1-z1-rfull"
     layout = {"megatron": cut, "megatron-bridge": cut, "deepspeed": cut.replace("tp8", "tp8-nosp"),
-              **dict.fromkeys(WHOLE, "dp64-mbs1-z3-rfull")}  # fmt: skip
+              "nanotron": "tp8-dp8-mbs1-z0-rfull", **dict.fromkeys(WHOLE, "dp64-mbs1-z3-rfull")}  # fmt: skip
     plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z3-rfull"))
     again = Plan.model_validate(json.loads(plan.to_json()))
     for launcher in LAUNCHERS:
@@ -137,7 +139,8 @@ def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str,
 
 @pytest.mark.parametrize("target", WRITTEN)
 def test_headers_say_plan_tool_and_release(target: str) -> None:
-    layout = {"megatron": "tp8-dp8-mbs1-z2-rfull", **dict.fromkeys(WHOLE, "dp64-mbs1-z2-rfull")}
+    layout = {"megatron": "tp8-dp8-mbs1-z2-rfull", "nanotron": "tp8-dp8-mbs1-z0-rfull",
+              **dict.fromkeys(WHOLE, "dp64-mbs1-z2-rfull")}  # fmt: skip
     plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z2-rfull"))
     text = emit(plan, target).files["launch.sh"]
     assert f"Plan {plan.request_sha256[:12]}, layout 1. Written by meshwright " in text
