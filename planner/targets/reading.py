@@ -78,7 +78,7 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
     gaps += [problem for name, problem in arguments.blocks.items()
              if any(option.startswith(f"{name}.") for option in matters.difference(arguments.settings))]  # fmt: skip
     gaps += [_problem(arguments, name, text) for name, value in arguments.settings.items()
-             if value is not False and (text := reading.change_of(name))]  # fmt: skip
+             if _is_set(value) and (text := reading.change_of(name))]  # fmt: skip
     for name, line in arguments.unknown.items():
         if name in arguments.off:
             continue
@@ -135,6 +135,13 @@ def located(arguments: Arguments, table: Table) -> Iterator[None]:
 def _concerns(name: str, options: Iterable[str]) -> bool:
     """Whether an option or block is one of `options` or holds one; "" is all."""
     return not name or any(option == name or option.startswith(f"{name}.") for option in options)
+
+
+def _is_set(value: Any) -> bool:
+    """Whether an option or a block is more than switched off."""
+    if isinstance(value, Mapping):
+        return value.get("enabled", True) is not False
+    return value not in (False, None, 0, "", "none")
 
 
 def _of_error(arguments: Arguments, error: InputError, options: tuple[str, ...]) -> FieldProblem:

@@ -476,3 +476,17 @@ def test_batch_sizes_that_deepspeed_refuses_are_refused(tmp_path: Path, batch: s
     path.write_text(f'{{"train_batch_size": 8, {batch}}}')
     with pytest.raises(InputError, match=message):
         import_config("deepspeed", [path], {"model": "gpt2", "gpu": "h100-sxm-80gb", "gpus": 2})
+
+
+@pytest.mark.parametrize(("extra", "gap"), [
+    ('"torch_autocast": {"enabled": true, "dtype": "bfloat16"}', "torch_autocast: another mixed precision"),
+    ('"torch_autocast": {"enabled": false}', ""),
+    ('"weight_quantization": {"quantize_weight_in_forward": true}', "weight_quantization: quantised weights"),
+    ('"bf16": {"enabled": true, "bf16_optimizer_states": true}', "bf16.bf16_optimizer_states: states of another size"),
+    ('"amp": {"enabled": false}', ""),
+])  # fmt: skip
+def test_options_of_deepspeed_that_change_states(tmp_path: Path, extra: str, gap: str) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(f'{{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {{"stage": 3}}, {extra}}}')
+    found = import_config("deepspeed", [path], {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"})
+    assert [str(each).partition("line 1, ")[2] for each in found.gaps] == ([gap] if gap else [])

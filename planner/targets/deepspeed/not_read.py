@@ -18,6 +18,12 @@ CHANGES: Mapping[str, str] = {
     r"quantize_training.*": "quantised weights",
     r"progressive_layer_drop.*": "layers that are left out",
     r"elasticity.*": "a batch that follows the ranks",
+    r"(bf16\.bf16|fp16\.fp16)_(master_weights_and_grads|optimizer_states)": "states of another size",
+    r"(torch_autocast|amp)(\..*)?": "another mixed precision",
+    r"weight_quantization.*|zero_optimization\.zero_quantized_nontrainable_weights": "quantised weights",
+    r"zero_optimization\.zenflow.*|zero_optimization\.offload_optimizer\.super_offload":
+        "updates on the host beside the step",
+    r"tensor_parallel\.vocab_parallel_lm_head": "a head that is split over tp ranks",
 }
 # deepspeed/runtime/config.py asserts it.
 EXCLUSIVE = (("bf16.enabled", "fp16.enabled"),)
@@ -42,6 +48,10 @@ def modernise(arguments: Arguments) -> None:
             given.setdefault(device, "cpu")
             arguments.lines.setdefault(device, arguments.lines[name])
             arguments.files.setdefault(device, arguments.files.get(name, ""))
+    ratio = "zero_optimization.offload_optimizer.ratio"
+    if given.get(ratio, 1) != 1:
+        arguments.gaps.append(FieldProblem("keeps a part of the states on the host", ratio,
+                                           arguments.files.get(ratio, ""), arguments.lines.get(ratio, 0)))  # fmt: skip
     types = given.get("data_types")
     if isinstance(types, Mapping) and types.get("grad_accum_dtype") not in (None, "fp32"):
         arguments.gaps.append(FieldProblem(

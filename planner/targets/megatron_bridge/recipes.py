@@ -6,11 +6,13 @@ recipes/utils/optimizer_utils.py, recipes/utils/dataset_utils.py, models/gpt_pro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..config_modules import HUB_MODEL
+from ..megatron import not_read as megatron
 from ..model_names import known_model
 from ..options import Settings
 
@@ -33,10 +35,22 @@ BASES: Mapping[str, Settings] = {
     "_sft_common": _TUNED,
     "_peft_common": _TUNED | {"peft": "LoRA"},
 }  # fmt: skip
+# Fields of the core have the names of its arguments; an older one of them is the present field of hybrids.
+_BLOCKS = r"(model|ddp|optimizer|train|dist|mixed_precision|checkpoint)\.(?!mtp_hybrid_override_pattern$)"
+
+
+def _fields(arguments: Mapping[str, str]) -> dict[str, str]:
+    """Regular expressions of arguments of pretrain_gpt.py as those of fields."""
+    return {f"{_BLOCKS}({pattern.replace('--', '').replace('-', '_')})": text for pattern, text in arguments.items()}
+
+
+PRICES = _fields(megatron.PRICES)
 CHANGES: Mapping[str, str] = {
+    **_fields(megatron.CHANGES),
     r"peft\.(exclude_modules|lora_dtype)": "adapters of other modules, or in another precision",
     r"model\.(freeze_.*|vision_.*|is_vision_.*|image_.*|audio_.*)": "a model of images or sound",
     r"model\.cpu_offloading_weights": "weights on the host",
+    r"model\.heterogeneous_block_specs": "layers that differ, by a file",
     r"train\.decrease_batch_size_if_needed|train\.rampup_batch_size": "a batch that changes",
     r"dist\.use_tp_pp_dp_mapping": "puts pipeline stages beside one another instead of replicas",
 }
@@ -60,6 +74,12 @@ def modernise(arguments: Arguments) -> None:
     if given.get("model.cuda_graph_impl") == "none":
         for name in ("impl", "scope", "warmup_steps"):
             given.pop(f"model.cuda_graph_{name}", None)
+    for name in [name for name, value in given.items() if name.endswith("_dtype") and value == "torch.float32"]:
+        if re.search(r"\.main_(grads|params)_dtype$", name):  # their default
+            del given[name]
+    if "fp8" not in str(given.get("mixed_precision")):  # all layers are in one precision
+        for name in [name for name in given if re.search(r"_layers_.*bf16$", name)]:
+            del given[name]
     if given.get("model.moe_token_dispatcher_type") != "flex":  # the backend belongs to flex
         given.pop("model.moe_flex_dispatcher_backend", None)
     if (hub := given.get(HUB_MODEL)) is None:

@@ -36,7 +36,7 @@ from ..setup import Setup
 from . import hybrid, peft
 from .fields import MODELS, PROVIDERS, renamed
 from .options import BLOCK_SPEC, TABLE, VARIANT_SPEC, conflicts
-from .recipes import BASES, CHANGES, HARMLESS, modernise
+from .recipes import BASES, CHANGES, HARMLESS, PRICES, modernise
 
 _N = "megatron-bridge"
 MAIN_FILE = "bridge_plan.py"
@@ -219,7 +219,7 @@ CONFIG = LaunchConfig(
     reading=Reading(older=peft.OPTIONS, changes=CHANGES, harmless=HARMLESS, modernise=modernise),
     table=lambda options: TABLE,
     conflicts=conflicts,
-    prices={r"tokenizer\.vocab_size": "the vocabulary"},
+    prices={r"tokenizer\.vocab_size": "the vocabulary", **PRICES},
     import_format=_N,
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),

@@ -71,7 +71,7 @@ READER = Reader(
     reading=Reading(
         changes={
             **family.CHANGES,
-            r"rl|trl(\..*)?|vllm(\..*)?|nemo_gym_.*|reward_model|process_reward_model|ebft(\..*)?": 
+            r"rl|dpo_.*|trl(\..*)?|vllm(\..*)?|nemo_gym_.*|reward_model|process_reward_model|ebft(\..*)?": 
                 "preferences or rewards: passes beside those of a training step",
             r"qat(\..*)?": "weights that are quantised while they learn",
             r"batch_size": "another way to give the batch: give micro_batch_size and gradient_accumulation_steps",

@@ -187,7 +187,7 @@ READER = Reader(
         },
         harmless=(
             rf"^({nemo_adapters.HARMLESS})|"
-            r"^(run|name|env_vars|s3_|restore_from|exp_manager|defaults|hydra|tokenizer|"
+            r"^(run|name|env_vars|share|username|password|chatbot_config|s3_|restore_from|exp_manager|defaults|hydra|tokenizer|"
             r"cluster_type|base_results|trainer|model\.(data|"
             r"optim|tokenizer|nsys|restore|mcore|resume|make_vocab|pre_process|post_process|persist|init_method|"
             r"precision|wgrad_deferral|use_te_rng|"

@@ -86,6 +86,10 @@ DOUBTS = [
     ("tune(cfg.model)", "model", 16, "tune changes it and is in another file"),
     ("cfg.model.num_layers = 4", "model.num_layers", 16, "another size than that of meta-llama/Meta-Llama-3-8B"),
     ("cfg.mixed_precision = own_precision()", "mixed_precision", 16, "is what own_precision returns"),
+    ("cfg.model.mlp_chunks_for_training = 2", "model.mlp_chunks_for_training", 16, "blocks in chunks"),
+    ("cfg.model.heterogeneous_block_specs = True", "model.heterogeneous_block_specs", 16, "layers that differ"),
+    ("cfg.optimizer.main_grads_dtype = torch.bfloat16", "optimizer.main_grads_dtype", 16, "states of another size"),
+    ("cfg.dist.use_tp_pp_dp_mapping = True", "dist.use_tp_pp_dp_mapping", 16, "puts pipeline stages beside"),
     ("cfg.model.expert_paralel_size = 2", "model.expert_paralel_size", 16, "unknown"),
 ]  # fmt: skip
 
@@ -97,6 +101,15 @@ def test_what_only_a_run_can_tell_is_named(tmp_path: Path, line: str, option: st
     assert [(gap.field, gap.line) for gap in found.gaps] == [(option, number)]
     assert text in found.gaps[0].message
     assert found.completed is None
+
+
+@pytest.mark.parametrize("line", [
+    "cfg.optimizer.main_grads_dtype = torch.float32", "cfg.model.heterogeneous_block_specs = False",
+    "cfg.model.first_last_layers_bf16 = True", "cfg.dist.use_tp_pp_dp_mapping = False",
+])  # fmt: skip
+def test_what_changes_nothing_is_no_gap(tmp_path: Path, line: str) -> None:
+    recipe = f"{HEAD}\n\ndef mine():\n    cfg = base()\n    {line}\n    return cfg\n"
+    assert not imported(tmp_path, recipe, arguments=("mine",)).gaps
 
 
 def test_a_file_with_several_recipes_asks_for_one(tmp_path: Path) -> None:
