@@ -75,6 +75,8 @@ KINDS = {
     "torchtitan-modules": Kind((".py",), (r"(?m)^def \w+\(\) -> Trainer\.Config:",), 8, 8,
                                format="torchtitan", repositories=("pytorch/torchtitan",),
                                function=r"(?m)^def (\w+)\(\) -> Trainer\.Config:", release="0.4.0.dev"),
+    "verl": Kind((".sh",), (r"verl\.trainer\.main_ppo", r"actor_rollout_ref\.model\.path="), 10, 10,
+                 repositories=("volcengine/verl",)),
 }  # fmt: skip
 REPOSITORIES = (
     "0traced/frontier-finetuning", "AI-Hypercomputer/maxtext", "AlignmentResearch/robust-llm-2024",

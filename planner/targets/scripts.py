@@ -89,7 +89,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
                  known: frozenset[str]) -> Arguments:  # fmt: skip
     named = [found for word in given if (found := _NAMED.fullmatch(word))]
     positional = [word for word in given if not _NAMED.fullmatch(word)]
-    environment = _slurm(text) | {found[1]: found[2] for found in named if not found[1].isdigit()}
+    environment = slurm_variables(text) | {found[1]: found[2] for found in named if not found[1].isdigit()}
     numbered = {int(found[1]): found[2] for found in named if found[1].isdigit()}
     followed = follow(text, environment, positional or None, numbered, beside)
     jobs = [command for command in followed.commands if len(known.intersection(_names(command, options))) > 1]
@@ -175,7 +175,7 @@ def _launched(words: Sequence[str], arguments: Arguments) -> None:
             arguments.ranks[key] = int(value)
 
 
-def _slurm(text: str) -> dict[str, str]:
+def slurm_variables(text: str) -> dict[str, str]:
     """The variables that Slurm sets from the directives of a script."""
     out: dict[str, str] = {}
     for name, value in _DIRECTIVE.findall(text):

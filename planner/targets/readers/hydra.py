@@ -12,6 +12,7 @@ from typing import Any
 from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document, FieldPath
 from ....profiles.io.reader import read_document
+from ..scripts import slurm_variables
 from ..shell.followed import Command
 from ..shell.script import follow
 from ..shell.values import marks, shown
@@ -27,7 +28,7 @@ def from_script(module: str) -> Callable[[str, str, Sequence[str]], Document]:
         if module not in text or not re.search(r"(?m)\\\s*$", text):
             return read_document(path, text)
         variables = dict(word.partition("=")[::2] for word in given if "." not in word.partition("=")[0])
-        followed = follow(text, variables, [])
+        followed = follow(text, slurm_variables(text) | variables, [])
         jobs = [command for command in followed.commands if any(module in word for word in command.words)]
         if not jobs:
             raise InputError.of([FieldProblem(f"starts no {module}", file=path)])

@@ -43,6 +43,12 @@ def noted(facts: Facts, note: str) -> Facts:
     return {"notes": [*facts.get("notes", []), note]}
 
 
+def whole_micro_batch(limit: int, sequences: int, ranks: int) -> int:
+    """The largest micro-batch of at most `limit` sequences that divides a step of `sequences` over `ranks` copies."""
+    share = max(sequences // max(ranks, 1), 1)
+    return next(size for size in range(min(max(limit, 1), share), 0, -1) if share % size == 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """A framework that is read and not written."""

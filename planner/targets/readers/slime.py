@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from ....errors import FieldProblem
@@ -17,6 +18,7 @@ from ..megatron.not_read import CHANGES
 from ..megatron.target import CONFIG as MEGATRON
 from ..option_lists import Option, OptionList, option_list
 from ..reading import Reading
+from .reader import whole_micro_batch
 
 _VERSION, _COMMIT = "2026.08", "624b824a"
 _NUMBERS = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-batch-size", "--n-samples-per-prompt",
@@ -59,7 +61,7 @@ def _modernise(arguments: Arguments) -> None:
     nodes, per_node = given.pop("--actor-num-nodes", 1), given.pop("--actor-num-gpus-per-node", 8)
     arguments.ranks = {"num_nodes": nodes, "gpus_per_node": per_node}
     _length(arguments)
-    _batch(arguments)
+    _batch(arguments, nodes * per_node)
     if given.pop("--advantage-estimator", "grpo") == "ppo":
         arguments.notes.append("the critic is trained beside the actor: the actor alone is priced")
     if _LOGITS in arguments.unknown:
@@ -92,7 +94,7 @@ def _length(arguments: Arguments) -> None:
     arguments.notes.append(f"sequences are priced at their longest: {tokens} tokens{beside}")
 
 
-def _batch(arguments: Arguments) -> None:
+def _batch(arguments: Arguments, ranks: int) -> None:
     """The sequences of an optimizer step, and of a micro-batch where tokens limit it."""
     given = arguments.settings
     steps, prompts = given.get("--num-steps-per-rollout"), given.get("--rollout-batch-size")
@@ -108,7 +110,10 @@ def _batch(arguments: Arguments) -> None:
     length, limit = given.get("--seq-length"), given.get("--max-tokens-per-gpu")
     if given.get("--use-dynamic-batch-size") and length and limit:
         tokens = limit * given.get("--context-parallel-size", 1)
-        _put(arguments, "--micro-batch-size", max(1, tokens // length), "--max-tokens-per-gpu")
+        degrees = ("--tensor-model-parallel-size", "--context-parallel-size", "--pipeline-model-parallel-size")
+        copies = ranks // max(prod(given.get(name, 1) for name in degrees), 1)
+        size = whole_micro_batch(tokens // max(length, 1), given.get("--global-batch-size", 0), copies)
+        _put(arguments, "--micro-batch-size", size, "--max-tokens-per-gpu")
         arguments.notes.append(f"--use-dynamic-batch-size: {tokens} tokens are priced as "
                                f"{given['--micro-batch-size']} sequences of {length}")  # fmt: skip
 

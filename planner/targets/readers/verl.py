@@ -23,7 +23,7 @@ from ..reading import Reading
 from . import transformers_family as family
 from .hydra import from_script
 from .interpolation import resolved
-from .reader import Reader, noted, reads, value
+from .reader import Reader, noted, reads, value, whole_micro_batch
 
 _ACTOR, _MODEL, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "actor_rollout_ref.rollout."
 _MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
@@ -133,7 +133,10 @@ def _batch(settings: Settings, facts: Facts) -> Facts:
     if not settings.get(_DYNAMIC):
         return out | ({"micro_batch": settings[_MICRO]} if _MICRO in settings else {})
     tokens = settings.get(_TOKENS, 16384) * facts["cp"]
-    out["micro_batch"] = max(1, tokens // facts["workload.seq_len"])
+    ranks = settings.get("trainer.nnodes", 1) * settings.get("trainer.n_gpus_per_node", 8)
+    copies = ranks // max(facts["tp"] * facts["cp"] * facts["pp"], 1)
+    limit = tokens // max(facts["workload.seq_len"], 1)
+    out["micro_batch"] = whole_micro_batch(limit, out["workload.global_batch"], copies)
     note = f"use_dynamic_bsz: {tokens} tokens are priced as {out['micro_batch']} sequences of the longest"
     return out | noted(facts, note)
 
@@ -223,6 +226,7 @@ READER = Reader(
         reads(("precision",), (f"{_MEGATRON}dtype", f"{_FSDP}dtype"), _precision),
         reads(("workload.optimizer",), (f"{_ACTOR}optim.optimizer",), _optimizer),
         reads((LORA,), _LORA, _lora),
+        reads(("num_gpus",), ("trainer.nnodes", "trainer.n_gpus_per_node"), lambda settings, facts: {}),
     ),
     reading=Reading(
         changes={

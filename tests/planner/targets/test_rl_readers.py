@@ -75,6 +75,8 @@ def test_overrides_of_verl_on_megatron(tmp_path: Path) -> None:
     assert "not read: rollout" in found.assumed
     assert found.price().best.step_s > 0
     assert imported(tmp_path, "verl", VERL, arguments=("NNODES=1",)).layout.dp == 2
+    of_slurm = "#SBATCH --nodes=4\n" + VERL.replace("${NNODES:-2}", "$SLURM_JOB_NUM_NODES")
+    assert imported(tmp_path, "verl", of_slurm).layout.dp == 8
     wide = imported(tmp_path, "verl", VERL, arguments=(f"{ACTOR}megatron.tensor_model_parallel_size=4",))
     assert (wide.layout.tp, wide.layout.dp) == (4, 2)
 
@@ -94,6 +96,7 @@ VERL_GAPS = [
     (VERL.replace(DEGREE, "megatron.context_parallel_size=$CP"), f"{ACTOR}megatron.context_parallel_size", 10,
      "`${CP}` is set when it runs"),
     (VERL.replace("algorithm.", f"{ON_HOST}.optimizer_cpu_offload=True algorithm."), ON_HOST, 3, "on the host"),
+    (VERL.replace("${NNODES:-2}", "$NODES"), "trainer.nnodes", 12, "`${NODES}` is set when it runs"),
     (FSDP.replace("fsdp2", "veomni"), f"{ACTOR}strategy", 3, "`veomni` is not read"),
     (FSDP.replace("param_offload", "offload_policy"), f"{ACTOR}fsdp_config.offload_policy", 8, "on the host"),
     (FSDP.replace("lora_rank", "lora_adapter_path"), "actor_rollout_ref.model.lora_adapter_path", 10, "adapters"),
@@ -137,6 +140,13 @@ def test_options_of_slime_that_no_plan_has(tmp_path: Path, extra: str, option: s
     (gap,) = imported(tmp_path, "slime", SLIME.replace("--colocate", extra), SLIME_MODEL).gaps
     assert gap.field == option
     assert why in gap.message
+
+
+def test_micro_batches_by_tokens_divide_the_step(tmp_path: Path) -> None:
+    """12 sequences of 2,048 tokens fit, and 8 is the largest divisor of the 64 of a rank."""
+    text = FSDP.replace("8192", "12288")
+    assert imported(tmp_path, "verl", text).layout.micro_batch == 8
+    assert imported(tmp_path, "slime", SLIME.replace("4096", "7000"), SLIME_MODEL).layout.micro_batch == 2
 
 
 def test_batches_of_slime_that_contradict(tmp_path: Path) -> None:
