@@ -1,11 +1,10 @@
 """Output to the user: data on stdout, messages on stderr.
 
-rich is loaded on first use only: `--help`, `--json` and errors do without it.
+Each output loads its own means on first use: rich, json, progress. `--help` and errors do without them.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,14 +15,15 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
-from ..planner.drivers.heartbeat import Heartbeat
-from .files import reason
-from .progress import Progress
+from ..errors import reason
 from .settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+
+    from ..planner.drivers.heartbeat import Heartbeat
+    from .progress import Progress
 
 FORMAT_VERSION = "1.0"
 
@@ -148,6 +148,8 @@ class Terminal:
     def progress(self, label: str, *, bar: bool = True) -> Iterator[Progress]:
         """A bar on stderr: only on a terminal, only after half a second, gone at the end. Under --verbose a log; else,
         without a terminal or with `bar` false, the text of the heartbeat."""
+        from .progress import Progress
+
         silent = self.settings.quiet or self.settings.json or self.settings.no_progress or not bar
         drawn = not silent and self._on_terminal()
         started = time.monotonic()
@@ -168,6 +170,8 @@ class Terminal:
         if self.settings.quiet or self.settings.no_progress or (self._on_terminal() and not on_terminal):
             yield
             return
+        from ..planner.drivers.heartbeat import Heartbeat
+
         self._heartbeat = Heartbeat(lambda text: self.talk(f"{name}: {text}"), "at work")
         with self._heartbeat.beating():
             yield
@@ -218,6 +222,8 @@ def table(*columns: str, rows: Iterable[Sequence[RenderableType]], right: Iterab
 
 def to_json(document: Mapping[str, object]) -> str:
     """Canonical JSON: sorted keys, floats to 9 significant digits, a newline at the end."""
+    import json
+
     return json.dumps(_rounded(document), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

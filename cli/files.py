@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, reason
 
 _ELSEWHERE = "choose another folder"
 
@@ -60,11 +60,6 @@ def make_folder(path: Path) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot make {path}: {reason(error)}", hint=_ELSEWHERE) from error
     return missing
-
-
-def reason(error: OSError) -> str:
-    """`no space left on device`: the system's words as part of a sentence."""
-    return (error.strerror or str(error)).lower()
 
 
 def _write_one(path: Path, target: Path, content: bytes, moves: list[tuple[str, Path]]) -> None:

@@ -1,7 +1,7 @@
 """The command line: finds the command, runs it, and reports errors in one form.
 
 A command is a module of `cli/commands/` with a function `command`, loaded only when it is called: `meshwright --help`
-must not wait for the solvers.
+must not wait for the solvers. What this file imports is what the help waits for.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ import errno
 import os
 import re
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .._version import __version__
 from ..errors import MeshwrightError, did_you_mean, nearest
@@ -30,8 +26,7 @@ if TYPE_CHECKING:
     from typer.core import TyperGroup
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A line of the top-level help; its code is `commands/<module>.py`."""
 
     section: str  # of the top-level help
@@ -135,7 +130,7 @@ def _answer(argv: Sequence[str]) -> int:
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno in _FULL):
             raise
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # Path.exists and its like raise it
-            terminal.error("invalid_input", f"{Path(error.filename).name[:40]}...: {error.strerror}", "", {})
+            terminal.error("invalid_input", f"{os.path.basename(error.filename)[:40]}...: {error.strerror}", "", {})
             return 2
         return _our_bug(terminal, argv)
 
@@ -273,6 +268,9 @@ def _interrupted(terminal: Terminal) -> int:
 
 def _our_bug(terminal: Terminal, argv: Sequence[str]) -> int:
     """Exit 3: the traceback goes to a file, because it does not help the user."""
+    import tempfile
+    import traceback
+
     handle, path = tempfile.mkstemp(prefix="meshwright-", suffix=".txt")
     with open(handle, "w", encoding="utf-8") as file:
         file.write(f"meshwright {__version__}, Python {sys.version}\n")

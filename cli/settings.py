@@ -6,7 +6,7 @@ They are taken out of the arguments before any command is loaded, so that they n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import InputError
 
@@ -41,8 +41,7 @@ class UsageError(InputError):
     code = "usage"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """The global options, with the environment behind them."""
 
     json: bool = False  # one document on stdout, and no screen

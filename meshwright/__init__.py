@@ -3,8 +3,8 @@
 The public names load on first use (PEP 562), so that `import meshwright` stays quick.
 """
 
+import os
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from .planner.studies.what_if import what_if
 
 # In a checkout the subpackages lie beside this folder, not inside it (pyproject.toml, [tool.setuptools.package-dir]).
-if not (Path(__file__).parent / "planner").exists():
-    __path__.append(str(Path(__file__).parent.parent))
+_HERE = os.path.dirname(__file__)
+if not os.path.exists(os.path.join(_HERE, "planner")):
+    __path__.append(os.path.dirname(_HERE))
 
 _HOME = {
     "plan": "planner.api",

@@ -13,8 +13,7 @@ MeshwrightError
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def nearest(name: str, known: Iterable[str], *, limit: int = 1, cutoff: float = 0.55) -> list[str]:
@@ -32,6 +31,11 @@ def did_you_mean(names: Sequence[str], otherwise: str = "") -> str:
     return f"did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else otherwise
 
 
+def reason(error: OSError) -> str:
+    """`no space left on device`: the system's words as part of a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
 class MeshwrightError(Exception):
     """Base of all errors; `hint` is the one thing to do about it, `code` its stable name in JSON."""
 
@@ -45,8 +49,7 @@ class MeshwrightError(Exception):
         self.details = details or {}
 
 
-@dataclass(frozen=True, slots=True)
-class FieldProblem:
+class FieldProblem(NamedTuple):
     """One thing wrong in an input: where it stands and what is wrong with it."""
 
     message: str  # what is wrong

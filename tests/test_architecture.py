@@ -223,9 +223,18 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not modules & {"numpy", "scipy", "pydantic", "torch", "pulp", "networkx", "yaml", "typer", "rich"}
 
 
-def test_help_loads_no_solver() -> None:
-    modules = loaded_after("from meshwright.cli.main import main; main(['--help'])")
-    assert not modules & {"torch", "pulp", "networkx", "scipy", "matplotlib", "numpy", "pydantic", "typer", "rich"}
+# Command -> the packages and modules that it does without. The start of a command is mostly the modules that it loads.
+SOLVERS = {"torch", "pulp", "highspy", "networkx", "scipy", "matplotlib"}
+UNLOADED = {
+    "--help": {*SOLVERS, "numpy", "pydantic", "typer", "rich", "yaml", "dataclasses", "inspect", "json", "pathlib",
+               "tempfile", "threading", "traceback"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", UNLOADED)
+def test_small_commands_load_little(command: str) -> None:
+    loaded = loaded_after(f"from meshwright.cli.main import main; main({command.split()!r})") - loaded_after("")
+    assert not {name for name in loaded if any(f"{name}.".startswith(f"{other}.") for other in UNLOADED[command])}
 
 
 def test_reading_a_plan_loads_no_catalogue_and_no_solver() -> None:

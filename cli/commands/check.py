@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ...errors import FieldProblem, reason
 from .. import text
 from ..console import FORMAT_VERSION, Terminal
-from ..files import reason
-
-if TYPE_CHECKING:
-    from ...errors import FieldProblem
 
 
 def command(

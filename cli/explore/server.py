@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ...errors import InputError, MeshwrightError, MissingExtraError
-from ..files import reason
+from ...errors import InputError, MeshwrightError, MissingExtraError, reason
 from .form import form
 from .session import Answer, Ask, Session, SupersededError
 

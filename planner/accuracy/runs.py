@@ -135,7 +135,7 @@ def _syntax(path: Path, chunk: Chunk) -> FieldProblem:
         read_document(str(path.with_suffix(".yaml")), "\n" * (chunk.line - 1) + chunk.text)
     except InputError as error:
         problem = error.problems[0]
-        return replace(problem, file=str(path), line=problem.line or chunk.line, hint=error.hint)
+        return problem._replace(file=str(path), line=problem.line or chunk.line, hint=error.hint)
     return FieldProblem("cannot be read", "", str(path), chunk.line)
 
 

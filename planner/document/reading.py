@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -43,7 +42,7 @@ def read_plan(text: str, name: str) -> Plan:
             for problem in error.errors()
         ]) from None  # fmt: skip
     # A field that contradicts another says more than the digest does.
-    if problems := integrity.problems(plan, name) or ([replace(seal, file=name)] if seal else []):
+    if problems := integrity.problems(plan, name) or ([seal._replace(file=name)] if seal else []):
         raise InputError.of(problems)
     return plan
 

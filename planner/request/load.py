@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -208,12 +208,12 @@ def _together(problems: list[FieldProblem]) -> InputError:
     problems = sorted(problems, key=lambda problem: (problem.file, problem.line))
     general = "`meshwright schema request` describes every field"
     if len(problems) == 1:
-        return InputError.of([replace(problems[0], hint=problems[0].hint or general)])
+        return InputError.of([problems[0]._replace(hint=problems[0].hint or general)])
     inline = [
-        replace(problem, message=f"{problem.message} ({problem.hint})", hint="") if problem.hint else problem
+        problem._replace(message=f"{problem.message} ({problem.hint})", hint="") if problem.hint else problem
         for problem in problems
     ]
-    inline[0] = replace(inline[0], hint=general)
+    inline[0] = inline[0]._replace(hint=general)
     return InputError.of(inline)
 
 

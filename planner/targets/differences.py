@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ...errors import FieldProblem, InputError
@@ -44,7 +43,7 @@ def differences(
             name = differ[0]
             text = _in_words(name.removeprefix("model."), given.get(name), told.get(name))
             problem = places.problem(text, entry.fields, _HINT)
-            out.append(replace(problem, line=problem.line or _first_line(places)))
+            out.append(problem._replace(line=problem.line or _first_line(places)))
         else:
             blind = [option for option in entry.options if not _same(option, settings, planned)
                      and (option in planned or changes(option))

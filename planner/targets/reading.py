@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FieldProblem, InputError
@@ -110,7 +110,7 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
             if not errors and not arguments.gaps:
                 raise
     if errors and not arguments.gaps:
-        raise InputError.of([replace(_of_error(arguments, error, options), **_named(arguments, error))
+        raise InputError.of([_of_error(arguments, error, options)._replace(**_named(arguments, error))
                              for error, options in errors])  # fmt: skip
     arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
     return facts
@@ -129,7 +129,7 @@ def located(arguments: Arguments, table: Table) -> Iterator[None]:
         degrees, text = {option: int(arguments.settings[option]) for option in options}, error.message
         name = max(options, key=lambda option: (f"p {degrees[option]} " in text, abs(degrees[option])))
         problem = _problem(arguments, name, text)
-        raise InputError.of([replace(problem, hint=error.hint)]) from None
+        raise InputError.of([problem._replace(hint=error.hint)]) from None
 
 
 def _concerns(name: str, options: Iterable[str]) -> bool:
@@ -171,7 +171,7 @@ def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem
         given = [name for name in group if arguments.settings.get(name)]
         if len(given) > 1:
             problem = _problem(arguments, given[-1], f"cannot be given together with {given[0]}")
-            out.append(replace(problem, hint="keep one"))
+            out.append(problem._replace(hint="keep one"))
     return out
 
 
