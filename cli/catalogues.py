@@ -96,7 +96,8 @@ def details(kind: Kind, name: str) -> Row:
 def _efficiency(name: str) -> Row:
     """The origin of the efficiencies of a GPU, measured on it or on a reference device, as a fact of its page."""
     from ..profiles.io import registry
-    from ..profiles.rates.device_rates import fitted_formats, surfaces_for
+    from ..profiles.rates.calibration import fitted_formats
+    from ..profiles.rates.device_rates import surfaces_for
 
     gpu = registry.load_gpu(name)
     device, fitted = surfaces_for(gpu), fitted_formats(gpu)
@@ -114,7 +115,7 @@ def _short_efficiency(fitted: tuple[str, ...], provenance: str) -> str:
 
 def _gpu(name: str) -> Row:
     from ..profiles.io import registry
-    from ..profiles.rates.device_rates import fitted_formats
+    from ..profiles.rates.calibration import fitted_formats
     from ..profiles.rates.reference_devices import reference_device
 
     gpu = registry.load_gpu(name)

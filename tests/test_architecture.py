@@ -228,6 +228,7 @@ SOLVERS = {"torch", "pulp", "highspy", "networkx", "scipy", "matplotlib"}
 UNLOADED = {
     "--help": {*SOLVERS, "numpy", "pydantic", "typer", "rich", "yaml", "dataclasses", "inspect", "json", "pathlib",
                "tempfile", "threading", "traceback"},
+    "show gpus": {*SOLVERS, "numpy", "meshwright.planner.targets", "meshwright.profiles.rates.device_rates"},
 }  # fmt: skip
 
 

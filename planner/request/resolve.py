@@ -26,7 +26,8 @@ from ...errors import InputError, UnsupportedError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.model.load import load_model
-from ...profiles.rates.device_rates import fitted_formats, surfaces_for
+from ...profiles.rates.calibration import fitted_formats
+from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.provenance import files_behind
 from ...profiles.stack import load as stacks
 from ...profiles.stack.rates import HOST_MEMORY_SHARE, rates_for

@@ -15,7 +15,9 @@ from typing import Any
 
 import yaml
 
+from ...cost_models.specs.cluster import GpuSpec
 from ..io.folders import MEASURED
+from .reference_devices import generation
 
 SHIPPED_FILE = MEASURED / "calibrated.yaml"
 OTHER_FILE = MEASURED / "calibrated_other.yaml"  # of hardware that is not NVIDIA's
@@ -65,6 +67,14 @@ def of_runs() -> Calibration:
         return PRIORS
     data = load_yaml(SHIPPED_FILE)
     return Calibration(data.get("stacks", {}), data.get("assumptions", {}), f"fitted: {data['source']}")
+
+
+def fitted_formats(gpu: GpuSpec, fitted: Calibration | None = None) -> tuple[str, ...]:
+    """Number formats whose products have a scalar fitted to runs on the generation of a device that no table measures.
+    """
+    known, of = (fitted or shipped()).assumptions, generation(gpu.arch)
+    blocks = {"fp8": "fp8_factor", "fp4": "fp4_factor"}
+    return tuple(dtype for dtype in gpu.peak_flops_per_s if of in known.get(blocks.get(dtype, "training_factor"), {}))
 
 
 def load_yaml(path: Path) -> Any:

@@ -76,14 +76,6 @@ def surfaces_for(gpu: GpuSpec, fitted: Calibration | None = None) -> DeviceSurfa
     return _surfaces(device, (fitted or calibration.shipped()).part(*_DEVICE_BLOCKS))
 
 
-def fitted_formats(gpu: GpuSpec, fitted: Calibration | None = None) -> tuple[str, ...]:
-    """Number formats whose products have a scalar fitted to runs on the generation of a device that no table measures.
-    """
-    known, of = (fitted or calibration.shipped()).assumptions, generation(gpu.arch)
-    blocks = {"fp8": "fp8_factor", "fp4": "fp4_factor"}
-    return tuple(dtype for dtype in gpu.peak_flops_per_s if of in known.get(blocks.get(dtype, "training_factor"), {}))
-
-
 @lru_cache(maxsize=256)
 def _surfaces(device: _Device, fitted: str) -> DeviceSurfaces:
     assumed = calibration.assumptions(fitted)

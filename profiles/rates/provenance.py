@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ..io.folders import CATALOGUE, MEASURED
 from ..io.registry import gpu_file, load_gpu, node_file
-from .calibration import OTHER_FILE, SHIPPED_FILE
-from .device_rates import fitted_formats
+from .calibration import OTHER_FILE, SHIPPED_FILE, fitted_formats
 
 
 def files_behind(gpus: Iterable[str], nodes: Iterable[str], stack: str) -> dict[str, Path]:

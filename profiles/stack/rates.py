@@ -12,8 +12,8 @@ from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import OPERAND_BYTES, Precision
 from ...errors import InputError
 from ..cluster import device_files, measured_device
-from ..rates.calibration import Calibration, assumptions, shipped
-from ..rates.device_rates import DeviceSurfaces, fitted_formats, surfaces_for
+from ..rates.calibration import Calibration, assumptions, fitted_formats, shipped
+from ..rates.device_rates import DeviceSurfaces, surfaces_for
 from ..rates.link_rates import collective_rates, with_measured
 
 # Host memory bandwidth per GPU where the node file has none: eight GPUs share two sockets of 12 DDR5-4800 channels

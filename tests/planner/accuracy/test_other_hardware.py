@@ -17,7 +17,8 @@ from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.validate import validate
 from meshwright.profiles.io import registry
 from meshwright.profiles.rates import calibration, constants
-from meshwright.profiles.rates.device_rates import fitted_formats, surfaces_for
+from meshwright.profiles.rates.calibration import fitted_formats
+from meshwright.profiles.rates.device_rates import surfaces_for
 from meshwright.profiles.rates.reference_devices import generation
 
 from ...snapshots import ROOT, run_here
