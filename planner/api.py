@@ -14,7 +14,6 @@ from .document.plan import Plan
 from .document.reading import load_plan
 from .drivers.even_stages import plan_even_stages
 from .drivers.families import search
-from .drivers.given_layout import evaluate_resolved
 from .drivers.headroom import with_headroom
 from .drivers.watch import Progress, Watch, interactive_progress
 from .heterogeneous.islands import applies
@@ -75,6 +74,8 @@ def evaluate(
 
     Raises InputError with everything that makes the layout illegal, each with its arithmetic.
     """
+    from .drivers.given_layout import evaluate_resolved
+
     return evaluate_resolved(resolve(_request(request, request_fields)), layout_id)
 
 

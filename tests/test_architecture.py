@@ -228,6 +228,10 @@ SOLVERS = {"torch", "pulp", "highspy", "networkx", "scipy", "matplotlib"}
 UNLOADED = {
     "--help": {*SOLVERS, "numpy", "pydantic", "typer", "rich", "yaml", "dataclasses", "inspect", "json", "pathlib",
                "tempfile", "threading", "traceback"},
+    "plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192": {
+        *SOLVERS, "meshwright.planner.targets.recipes", "meshwright.planner.targets.shell.script",
+        "meshwright.planner.targets.shell.followed", "meshwright.planner.placement", "meshwright.planner.importing",
+        "meshwright.planner.targets.emit", "meshwright.planner.targets.check"},
     "show gpus": {*SOLVERS, "numpy", "meshwright.planner.targets", "meshwright.profiles.rates.device_rates"},
 }  # fmt: skip
 

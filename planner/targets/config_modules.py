@@ -1,19 +1,24 @@
-"""Reads config modules in Python without running them: the options that a function passes to its container."""
+"""Reads config modules in Python without running them: the options that a function passes to its container.
+
+What follows their functions (recipes/) is loaded with the first module: plans need none.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from ...errors import FieldProblem, InputError
 from .argv import Arguments
 from .option_lists import OptionList
 from .options import Settings
 from .python_values import name_of, value_of
-from .recipes.follower import Follower
-from .recipes.state import Recipe
-from .recipes.values import Doubt, Given
+
+if TYPE_CHECKING:
+    from .recipes.state import Recipe
+    from .recipes.values import Doubt, Given
 
 # The function that sets rotary positions, and the setting that holds its text.
 ROTATED = "rotated"
@@ -50,6 +55,8 @@ def read_config_module(
     function: its name; None: the only such function. beside: path -> text of modules that it may call. bases: function
     of the framework -> the options of the container that it returns.
     """
+    from .recipes.follower import Follower
+
     modules = {where: _module(where, other) for where, other in {path: text, **(beside or {})}.items()}
     single = (name for name, option in options.options.items() if option.kind in _ONE_VALUE)
     follower = Follower(modules, container, frozenset(name.rpartition(".")[2] for name in single),
@@ -154,6 +161,8 @@ def _block(arguments: Arguments, name: str, given: Given, options: OptionList,
 
     A block of which only a run knows the rest is a doubt about the options that nothing sets.
     """
+    from .recipes.values import Given
+
     arguments.blocks.pop(name, None)
     node = given.node.value if isinstance(given.node, ast.Subscript) else given.node  # one of several that are returned
     if not _has_options(name, options) or _hub_model(node) is not None or given.plain() is not None:
@@ -186,6 +195,8 @@ def _hub_model(node: ast.expr) -> ast.expr | None:
 
 
 def _add(arguments: Arguments, name: str, given: Given, options: OptionList, family: str) -> None:
+    from .recipes.values import Given
+
     node, path = given.node, given.path
     arguments.lines[name] = node.lineno
     arguments.files[name] = path

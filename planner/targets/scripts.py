@@ -1,7 +1,7 @@
 """Reads options from files that start a training: a shell script, or a plain list of options.
 
-A script is followed, not run (shell/script.py). The reader takes the one command with options of a layout. It rejects
-two such commands unless their options are equal.
+A script is followed, not run (shell/script.py, loaded with the first script: plans need none). The reader takes the
+one command with options of a layout. It rejects two such commands unless their options are equal.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...errors import FieldProblem
 from .argv import Arguments, launcher_name, option_name, read_words
 from .option_lists import OptionList
-from .shell.followed import Command, Followed
-from .shell.script import follow
 from .shell.values import MISSING, UNKNOWN, UNSET, marks, shown, without
+
+if TYPE_CHECKING:
+    from .shell.followed import Command, Followed
 
 # Variables that set the number of ranks where the command does not.
 _COUNTS = {
@@ -87,6 +89,8 @@ def _plain_words(text: str) -> list[tuple[str, int]]:
 
 def _read_script(path: str, text: str, options: OptionList, given: Sequence[str], beside: Mapping[str, str],
                  known: frozenset[str]) -> Arguments:  # fmt: skip
+    from .shell.script import follow
+
     named = [found for word in given if (found := _NAMED.fullmatch(word))]
     positional = [word for word in given if not _NAMED.fullmatch(word)]
     environment = slurm_variables(text) | {found[1]: found[2] for found in named if not found[1].isdigit()}
@@ -124,6 +128,8 @@ def _names(command: Command, options: OptionList) -> list[str]:
 
 def _fragments(followed: Followed) -> list[Command]:
     """The values of variables that hold options, in a file that starts no command."""
+    from .shell.followed import Command
+
     out = []
     for name, value in followed.variables.values.items():
         words = value if isinstance(value, list) else value.split()
