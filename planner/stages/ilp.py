@@ -46,6 +46,7 @@ import pulp
 
 from ...cost_models.arrays import Array
 from ...cost_models.schedules.critical_path import Path
+from ..search.highs import HiGHS
 from .problem import GAP, PartitionProblem
 
 NODES = 200  # branch-and-bound nodes per program
@@ -203,22 +204,8 @@ def _products(factors: Array, variables: list[list[pulp.LpVariable]]) -> list[tu
 _HAS_VALUES = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
 
 
-class _HiGHS(pulp.HiGHS):  # type: ignore[misc]
-    """HiGHS. PuLP 3.3 does not know the status of a search that its node limit ended."""
-
-    def findSolutionValues(self, lp: pulp.LpProblem) -> tuple[int, int]:
-        try:
-            status: tuple[int, int] = super().findSolutionValues(lp)
-        except KeyError:  # by then the values are assigned
-            has_values = np.isfinite(lp.solverModel.getInfo().objective_function_value)
-            if has_values:
-                return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
-            return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
-        return status
-
-
 _SOLVERS: tuple[tuple[str, Callable[[bool, float | None, int], pulp.LpSolver]], ...] = (
-    ("HiGHS", lambda whole, limit_s, nodes: _HiGHS(mip_max_nodes=nodes, **_options(whole, limit_s))),
+    ("HiGHS", lambda whole, limit_s, nodes: HiGHS(mip_max_nodes=nodes, **_options(whole, limit_s))),
     ("CBC", lambda whole, limit_s, nodes: pulp.PULP_CBC_CMD(maxNodes=nodes, **_options(whole, limit_s))),
 )
 

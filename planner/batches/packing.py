@@ -1,0 +1,112 @@
+"""A batch packed into micro-batches of given seconds: the feasibility half of a search over those seconds.
+
+The longest sequence comes first. In a micro-batch of C seconds it needs a group of the least degree that holds it and
+trains it within C. Of the groups that have the seconds and the tokens left, and of the new ones that free ranks could
+form, it takes the one in which it uses the fewest rank-seconds d t(s, d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...cost_models.arrays import Array, Ints
+from .batch_plan import Group
+from .costs import GroupCosts
+
+_AS_GOOD = 1.0001  # rank-seconds that count as equal
+_NEW = 1.1  # a new group must save a tenth of the rank-seconds: it takes ranks for the whole micro-batch
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A batch, the longest sequence first, with what it costs."""
+
+    lengths: Array  # [k] tokens
+    seconds: Array  # [k, D] on each degree
+    costs: GroupCosts
+
+
+class _Packer:
+    """Groups of micro-batches, as they fill."""
+
+    def __init__(self, batch: Batch, limits: Array) -> None:
+        most = int(batch.costs.num_ranks // batch.costs.degrees[0]) * len(limits)
+        self.batch, self.limits, self.num = batch, limits, 0
+        self.free = [batch.costs.num_ranks] * len(limits)
+        self.column, self.part = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
+        self.seconds_left, self.tokens_left = np.zeros(most), np.zeros(most)
+        self.contents: list[list[int]] = []
+        # [k, micro-batch] the least degree that trains a sequence in time: its column, or their number for none.
+        in_time = batch.seconds[:, None, :] <= limits[:, None]
+        self.least = np.where(in_time.any(axis=2), in_time.argmax(axis=2), len(batch.costs.degrees))
+
+    def place(self, k: int) -> bool:
+        """Put a sequence into a group; False where none has room and none can be formed."""
+        used, at = self._old_group(k)
+        part = self._new_group(k, used)
+        if part is not None:
+            at = self._form(part, int(self.least[k, part]))
+        elif at is None:
+            return False
+        self.seconds_left[at] -= self.batch.seconds[k, self.column[at]]
+        self.tokens_left[at] -= self.batch.lengths[k]
+        self.contents[at].append(k)
+        return True
+
+    def _old_group(self, k: int) -> tuple[float, int | None]:
+        """Rank-seconds and number of the best group; of equal ones the one with the least time left."""
+        column = self.column[: self.num]
+        seconds, left = self.batch.seconds[k, column], self.seconds_left[: self.num]
+        fits = np.flatnonzero((left >= seconds) & (self.tokens_left[: self.num] >= self.batch.lengths[k]))
+        if not len(fits):
+            return np.inf, None
+        used = seconds[fits] * self.batch.costs.degrees[column[fits]]
+        near = fits[used <= used.min() * _AS_GOOD]
+        return float(used.min()), int(near[np.argmin(left[near] - seconds[near])])
+
+    def _new_group(self, k: int, used: float) -> int | None:
+        """The micro-batch in which a new group saves enough of the rank-seconds `used`."""
+        best, degrees = None, self.batch.costs.degrees
+        for part, column in enumerate(self.least[k].tolist()):
+            if column < len(degrees) and degrees[column] <= self.free[part]:
+                own = float(self.batch.seconds[k, column] * degrees[column] * _NEW)
+                if own < used / _AS_GOOD:
+                    best, used = part, own
+        return best
+
+    def _form(self, part: int, column: int) -> int:
+        at, degree = self.num, int(self.batch.costs.degrees[column])
+        self.column[at], self.part[at] = column, part
+        self.seconds_left[at] = self.limits[part]
+        self.tokens_left[at] = self.batch.costs.rank_tokens * degree
+        self.free[part] -= degree
+        self.contents.append([])
+        self.num += 1
+        return at
+
+    def micro_batches(self) -> list[list[Group]]:
+        out: list[list[Group]] = [[] for _ in self.limits]
+        for at, members in enumerate(self.contents):
+            degree = int(self.batch.costs.degrees[self.column[at]])
+            out[int(self.part[at])].append(Group(degree, tuple(members)))
+        return out
+
+    @property
+    def makespans_s(self) -> Array:
+        """[micro-batch] seconds of the slowest group."""
+        out = np.zeros(len(self.limits))
+        part: Ints = self.part[: self.num]
+        np.maximum.at(out, part, self.limits[part] - self.seconds_left[: self.num])
+        return out
+
+
+def pack(batch: Batch, limits: Sequence[float]) -> tuple[float, list[list[Group]]] | None:
+    """Seconds of the micro-batches together, and their groups, which number sequences as `batch` has them; None where
+    the rule does not fit the batch into micro-batches of `limits` seconds."""
+    packer = _Packer(batch, np.asarray(limits, dtype=np.float64))
+    if not all(packer.place(k) for k in range(len(batch.lengths))):
+        return None
+    return float(packer.makespans_s.sum()), packer.micro_batches()

@@ -1,0 +1,33 @@
+"""HiGHS through PuLP: one thread, so many branch-and-bound nodes, never a limit in seconds: equal programs have equal
+answers."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pulp
+
+from ..search.highs import HiGHS
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the solver proved and whether the variables of the program have values."""
+
+    status: Literal["solved", "infeasible", "failed"]
+    bound: float  # dual bound; -inf where it failed
+
+
+def solve(model: pulp.LpProblem, *, gap: float, nodes: int) -> Answer:
+    """Minimise `model` to a relative `gap`, within `nodes` nodes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PuLP 4 renames its bundled CBC
+        model.solve(HiGHS(msg=False, threads=1, gapRel=gap, mip_max_nodes=nodes))
+    if model.status == pulp.LpStatusInfeasible:
+        return Answer("infeasible", np.inf)
+    bound = float(model.solverModel.getInfo().mip_dual_bound)
+    has_values = model.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    return Answer("solved" if has_values else "failed", bound)
