@@ -14,9 +14,9 @@ from torch import Tensor
 from ..model.activations import ACTIVATIONS, gated
 from ..model.norms import Norm
 from ..model.rope import rotate
+from ..optimizer import optimizer_of
 from ..parallel import tensor_parallel as tp
 from ..parallel.sharding import squared_norm
-from ..trainer import optimizer_of
 from .single_rank import single_context, single_group
 
 Action = Callable[[], object]

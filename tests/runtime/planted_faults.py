@@ -16,7 +16,7 @@ import pytest
 import torch
 from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.workload import Lora
-from meshwright.runtime import trainer as training
+from meshwright.runtime import optimizer as optimizers
 from meshwright.runtime.job import Job
 from meshwright.runtime.model import balancing, blocked, router
 from meshwright.runtime.model.adapters import Adapters
@@ -172,7 +172,7 @@ def clipped_by_each_rank(patch: Patch) -> None:
 
     def clip(self: Trainer, parts: list[Tensor], norm: float) -> None:
         mine = float(torch.stack([squared_norm(part) for part in parts]).sum().sqrt())
-        training.clip_(parts, mine, self.job.clip)
+        optimizers.clip_(parts, mine, self.job.clip)
 
     updated_by(patch, clip)
 
@@ -183,7 +183,7 @@ def clipped_by_the_largest_element(patch: Patch) -> None:
     def clip(self: Trainer, parts: list[Tensor], norm: float) -> None:
         largest = torch.stack([part.abs().max() for part in parts]).max()
         everyone = self.mesh["world"].all_reduce(largest, torch.distributed.ReduceOp.MAX)
-        training.clip_(parts, 10 * float(everyone), self.job.clip)
+        optimizers.clip_(parts, 10 * float(everyone), self.job.clip)
 
     updated_by(patch, clip)
 
@@ -195,7 +195,7 @@ def not_clipped(patch: Patch) -> None:
 
 def clipped_too_far(patch: Patch) -> None:
     """The function that scales gradients down does it twice."""
-    before = training.clip_
+    before = optimizers.clip_
 
     def clip(gradients: Any, norm: float, limit: float | None) -> None:
         every = list(gradients)
@@ -207,12 +207,12 @@ def clipped_too_far(patch: Patch) -> None:
 
 def optimizer_steps_twice(patch: Patch) -> None:
     """The optimizer takes two steps with one gradient."""
-    updated_by(patch, lambda self, parts, norm: training.clip_(parts, norm, self.job.clip), steps=2)
+    updated_by(patch, lambda self, parts, norm: optimizers.clip_(parts, norm, self.job.clip), steps=2)
 
 
 def other_adamw(patch: Patch, change: Callable[[torch.optim.Optimizer], None]) -> None:
     """The function that makes all optimizers makes another AdamW."""
-    before = training.optimizer_of
+    before = optimizers.optimizer_of
 
     def optimizer_of(name: str, *arguments: Any, **how: Any) -> torch.optim.Optimizer:
         optimizer = before(name, *arguments, **how)

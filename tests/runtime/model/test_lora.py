@@ -14,10 +14,11 @@ from meshwright.runtime import reference
 from meshwright.runtime.data import open_source
 from meshwright.runtime.job import Job
 from meshwright.runtime.model.adapters import of_input, of_output
+from meshwright.runtime.optimizer import MOMENTUM
 from meshwright.runtime.rehearsal.parity import compare, compare_memory
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.settings import Settings, prepare
-from meshwright.runtime.trainer import MOMENTUM, Trainer
+from meshwright.runtime.trainer import Trainer
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
