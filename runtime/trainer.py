@@ -15,13 +15,15 @@ from .model.decoder import DecoderChunk
 from .model.initial_weights import InitParam, init_param, same_weight
 from .optimizer import build_optimizer, clip_
 from .parallel import host
+from .parallel.gatherer import Gatherer
 from .parallel.layerwise import Parts
 from .parallel.mesh import Mesh
 from .parallel.pipeline import Batch, Pipeline
+from .parallel.reductions import Reductions
 from .parallel.resharding import Resharding
 from .parallel.schedules import actions
-from .parallel.sharding import Gatherer, Groups, Unit, Weights, gradient_norm
-from .parallel.strategies import EMBEDDING, HEAD
+from .parallel.sharding import Groups, Unit, Weights, gradient_norm
+from .parallel.strategies import EMBEDDING, HEAD, is_layer
 from .parallel.tensor_parallel import IGNORED
 from .weight_decay import decay_, decayed_slices
 
@@ -71,8 +73,9 @@ class Trainer:
             self.chunks.append(chunk)
         self.contents: list[tuple[Unit, Named]] = []
         self.frozen: list[Weights] = []
+        self.reductions = Reductions()
         for chunk in self.chunks:
-            chunk.run = Gatherer(self._shard(chunk))
+            chunk.run = Gatherer(self._shard(chunk), chunk.layers.values())
         if self.parts.offload is not None:
             self.parts.offload.stays(unit.flat for unit in (*self.units, *self.frozen))
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units])
@@ -115,8 +118,12 @@ class Trainer:
         zero = self.job.sharding(self.job.strategy(part))
         if self.job.lora is not None:
             zero = min(zero, 2)  # adapters are small and stay whole on every rank, as in the planner
+        # A gradient of head or embedding would be too large to stay beside that of a layer while it is scattered. Tied
+        # weights are reduced with another stage, or are complete with the embedding only.
+        beside = self.reductions if is_layer(part) or (zero < 2 and kind != "tied") else None
         unit = Unit(f"{part} {kind}", [parameter for _, parameter, _ in named], self._groups(part, kind), zero,
-                    self.device, self._fill(named), states_on_host=self.job.offloads_states)  # fmt: skip
+                    self.device, self._fill(named), states_on_host=self.job.offloads_states, reductions=beside,
+                    num_passes=self.job.num_micro_batches)  # fmt: skip
         self.contents.append((unit, named))
         return unit
 
@@ -199,6 +206,11 @@ class Trainer:
         for unit in self.units:
             unit.updated()
         return norm
+
+    def settle(self) -> None:
+        """Waits for messages of the last step that run beside the next one."""
+        for unit in self.units:
+            unit.arrived()
 
     def _micro_batches(self, index: int) -> Batch:
         return self._divided(self.source.batch(index))

@@ -94,6 +94,7 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     training = _Training(trainer, settings, recorder, saver, terminated)
     peaks = training.run(done, before)
     status.set("ending")
+    trainer.settle()
     _tell({"event": "end", **peaks}, settings, recorder)
     if dist.get_rank() == 0 and settings.report:
         Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")

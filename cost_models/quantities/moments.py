@@ -42,7 +42,7 @@ def memory_moments(memory: DeviceMemory, j: int, *, gathered: bool = True) -> di
     losses = _Losses.of(ledger, j)
     by_buffer = {
         "logits": _logits(ledger, losses),
-        "gathered": _gathered(ledger, j, losses) if gathered else [np.zeros(len(ledger.layouts))] * (IN_PREDICTION + 1),
+        "gathered": _gathered(memory, j, losses) if gathered else [np.zeros(len(ledger.layouts))] * (IN_PREDICTION + 1),
         "exchange": _exchanged(ledger, losses),
         "workspace": _workspaces(memory, j, losses),
     }
@@ -84,9 +84,10 @@ def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
     return [losses.any_head * at_loss + before, losses.any_head * w * logits + before, saved, zero, saved, before]
 
 
-def _gathered(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
+def _gathered(memory: DeviceMemory, j: int, losses: _Losses) -> list[Array]:
     """Bytes of weights that are whole for a while, and of gradients that are not scattered yet, at each moment."""
-    weights, gradients = _whole_states(ledger, j)
+    ledger = memory.ledger
+    weights, gradients = _whole_states(memory, j)
     layer, projection = weights[1:] + gradients[1:3]
     # The whole gradient of the head is made when that of the logits is freed, unless the product accumulates into it.
     fused = ledger.problem.stack.fused_accumulation
@@ -165,11 +166,13 @@ def _of_head(ledger: Ledger, rows: Array) -> Array:
     return np.asarray(rows[EMBEDDING if ledger.problem.model.tied_embeddings else HEAD])
 
 
-def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
+def _whole_states(memory: DeviceMemory, j: int) -> tuple[Array, Array]:
     """[head, layer, projection of a prediction; n] bytes: weights while they are whole (ZeRO-3), of a layer with those
     of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), also those of the
     embedding, and of a layer those of its experts or the others where they are scattered apart: the experts' are gone
-    before the others come."""
+    before the others come. Where they are scattered beside the backward pass of another layer
+    (StackSpec.scatters_beside), those of the layer behind it, too, whose activations are gone."""
+    ledger = memory.ledger
     x, problem = ledger.layouts, ledger.problem
     whole = (x["zero"] == 3) & ~ledger.states.whole_in_pipeline
     scattered = (x["zero"] >= 2) & ~ledger.states.whole_gradients
@@ -181,11 +184,33 @@ def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
         weights = whole * np.array([_of_head(ledger, held)[ledger.key], layer, held[MTP][ledger.key]])
     if scattered.any():
         made = _made_at_once(ledger)
-        table = _embeddings(ledger, j) * made(EMBEDDING)
         layer = ledger.largest(j, np.array([made(kind) for kind in range(problem.num_kinds)]))
+        beside = ledger.largest(j, _scattered_beside(ledger)) if problem.stack.scatters_beside else np.zeros(len(x))
+        table = _embeddings(ledger, j) * (made(EMBEDDING) + beside)
+        layer = layer + np.maximum(beside - _freed_by_last_layer(memory, j), 0.0)
         head = made(EMBEDDING if problem.model.tied_embeddings else HEAD)
         gradients = scattered * np.array([head, layer, made(MTP), table])
     return weights, gradients
+
+
+def _scattered_beside(ledger: Ledger) -> Array:
+    """[kind of layer, n] bytes of the gradients of a layer that are scattered last: those that are not of experts,
+    where these are scattered apart."""
+    dense, experts = (ledger.tables.parameters[name][:, ledger.key] for name in ("trained_dense", "trained_experts"))
+    layers, gradient = slice(ledger.problem.num_kinds), ledger.problem.state_bytes.gradient
+    apart = (experts[layers] > 0) & ledger.states.separate_experts
+    return np.asarray(gradient * np.where(apart, np.minimum(dense, experts)[layers], (dense + experts)[layers]))
+
+
+def _freed_by_last_layer(memory: DeviceMemory, j: int) -> Array:
+    """[n] bytes of activations that the backward pass of the last layer frees; recomputed layers come first."""
+    ledger, held = memory.ledger, memory.of_micro_batch
+    saved = ledger.on_profile(j, held.per_kind)
+    if held.recomputes_some_layers:
+        dropped = held.saved_and_dropped[1]
+        of_layers = ledger.on_profile(j, dropped)
+        saved = saved + np.where(of_layers / ledger.chunks > ledger.recomputed(j, dropped), of_layers, 0.0)
+    return np.asarray(saved / np.maximum(ledger.layers[j], 1.0))
 
 
 def _made_at_once(ledger: Ledger) -> Callable[[int], Array]:

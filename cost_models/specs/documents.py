@@ -51,6 +51,7 @@ _SILENT = {
     "fuses_expert_blocks": False,
     "reduces": "buckets",
     "messages_ahead": 0,
+    "scatters_beside": False,
     "rings_in_torch": False,
     "repeats_keys": False,
     "step_reductions": 0,

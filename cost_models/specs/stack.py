@@ -104,6 +104,8 @@ class StackSpec:
     reduces: Literal["buckets", "parts"] = "buckets"
     # Messages of other micro-batches that a stage of a pipeline holds buffers for, as it asks before it needs them.
     messages_ahead: int = 0
+    # Gradients of a layer are scattered beside the backward pass of the one before it, whose gradients are whole, too.
+    scatters_beside: bool = False
     # Of Muon with a layer-wise optimizer: buffers have a layout in which a rank's matrices are next to one another, so
     # that gradients are scattered and what Adam updates is shared byte by byte. Else gradients are summed everywhere,
     # and every parameter is whole on one rank.

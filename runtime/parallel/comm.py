@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,40 @@ def _holders(tensor: torch.Tensor) -> int:
     return of_tensor + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
+def _holders_of(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
+    return [(tensor, _holders(tensor)) for tensor in tensors if tensor.device.type == "cpu"]
+
+
+def _wait_until_released(before: Sequence[tuple[torch.Tensor, int]]) -> None:
+    """Waits until the back end has released tensors, which had so many references before.
+
+    gloo ends a wait before its thread has dropped the tensors, and frees them when that thread runs next. An unused
+    buffer would then count at the peak of a rank or not by chance.
+    """
+    deadline = time.monotonic() + _LET_GO_S
+    while any(_holders(tensor) > count for tensor, count in before) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+
+
+@dataclass
+class Pending:
+    """A started collective, which runs beside what this rank computes. Its tensors must not be used before `wait`."""
+
+    group: Group
+    what: str = ""  # name of the collective
+    work: Work | None = None  # None: complete
+    before: Sequence[tuple[torch.Tensor, int]] = ()  # its tensors, which must live until it is complete
+
+    def wait(self) -> None:
+        """Waits for the end of the collective, on a GPU before what is computed next."""
+        if self.work is not None:
+            with host.memory():  # gloo copies, too, when it is waited for
+                self.group.wait(self.work, self.what)
+            self.work = None  # holds the tensors, too
+            _wait_until_released(self.before)
+        self.before = ()
+
+
 class Group:
     """The ranks that communicate along `axis`."""
 
@@ -63,40 +98,57 @@ class Group:
 
     @contextmanager
     def _collective(self, what: str, *tensors: torch.Tensor) -> Iterator[None]:
-        """Excludes the back end's own buffers from this rank's memory, and waits until it has released `tensors`.
-
-        gloo ends a wait before its thread has dropped the tensors, and frees them when that thread runs next. An unused
-        buffer would then count at the peak of a rank or not by chance.
-        """
-        before = [(tensor, _holders(tensor)) for tensor in tensors if tensor.device.type == "cpu"]
+        """Excludes the back end's own buffers from this rank's memory, and waits until it has released `tensors`."""
+        before = _holders_of(tensors)
         with self._named(what), host.memory():
             yield
-        deadline = time.monotonic() + _LET_GO_S
-        while any(_holders(tensor) > count for tensor, count in before) and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+        _wait_until_released(before)
+
+    def _start(self, what: str, start: Callable[[], Work | None], *tensors: torch.Tensor) -> Pending:
+        before = _holders_of(tensors)
+        with self._named(what), host.memory():
+            work = start()
+        if work is None:
+            raise CommunicationError(f"{what}: this rank is not in the group")
+        return Pending(self, what, work, before)
 
     def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
         """Sums `tensor` over the group, in place."""
-        if self.size > 1:
-            with self._collective("all_reduce", tensor):
-                dist.all_reduce(tensor, op=op, group=self.handle)
+        self.start_all_reduce(tensor, op).wait()
         return tensor
 
     def all_gather(self, out: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Concatenates the tensors of all ranks into `out`, which has size times as many elements."""
-        if self.size == 1:
-            return out.copy_(tensor.view(out.shape))
-        with self._collective("all_gather", out, tensor):
-            _ALL_GATHER(out, tensor, group=self.handle)
+        self.start_all_gather(out, tensor).wait()
         return out
 
     def reduce_scatter(self, out: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Writes this rank's part of the sum over the group into `out`: 1/size of the elements."""
-        if self.size == 1:
-            return out.copy_(tensor.view(out.shape))
-        with self._collective("reduce_scatter", out, tensor):
-            _REDUCE_SCATTER(out, tensor, group=self.handle)
+        self.start_reduce_scatter(out, tensor).wait()
         return out
+
+    def start_all_reduce(
+        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> Pending:
+        """Starts `all_reduce`. All ranks must start the collectives of a group in one order."""
+        if self.size == 1:
+            return Pending(self)
+        return self._start("all_reduce", lambda: dist.all_reduce(tensor, op, self.handle, async_op=True), tensor)
+
+    def start_all_gather(self, out: torch.Tensor, tensor: torch.Tensor) -> Pending:
+        """Starts `all_gather`."""
+        if self.size == 1:
+            out.copy_(tensor.view(out.shape))
+            return Pending(self)
+        return self._start("all_gather", lambda: _ALL_GATHER(out, tensor, self.handle, async_op=True), out, tensor)
+
+    def start_reduce_scatter(self, out: torch.Tensor, tensor: torch.Tensor) -> Pending:
+        """Starts `reduce_scatter`. `out` may be this rank's part of `tensor`."""
+        if self.size == 1:
+            out.copy_(tensor.view(out.shape))
+            return Pending(self)
+        return self._start("reduce_scatter", lambda: _REDUCE_SCATTER(out, tensor, group=self.handle, async_op=True),
+                           out, tensor)  # fmt: skip
 
     def all_gather_rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
         """Concatenates the rows of all ranks, `sizes[i]` rows of rank i."""

@@ -9,15 +9,15 @@ which is then reduced after every micro-batch. Stage 3 also shards the weight, w
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import host
-from .comm import Group
+from .comm import Group, Pending
+from .reductions import Reductions
 
 _NORM_PIECE = 1 << 20  # elements
 
@@ -55,6 +55,7 @@ class Weights:
         fill()
         mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
         self.weights = mine.clone() if zero == 3 else mine  # stage 3 frees the buffer, which its part must outlive
+        self._arriving: Pending | None = None  # the collective that brings the whole weights
         self.release()
 
     @property
@@ -68,19 +69,31 @@ class Weights:
             parameter.data = self.flat[start : start + size].view(parameter.shape)
             start += size
 
-    def gather(self) -> None:
-        """Stage 3: gathers the whole weights into the storage that the graph refers to."""
+    def start_gather(self) -> None:
+        """Stage 3: starts to gather the whole weights into the storage that the graph refers to."""
         # The storage is refilled and not replaced, because autograd saved views of it. A resident unit (perhaps tied
         # embeddings) is not gathered twice. All ranks of the group run the same parts, so none is alone in the
         # collective.
         storage = self.flat.untyped_storage()
         if self.zero == 3 and storage.nbytes() == 0:
             storage.resize_(self._num_bytes)
-            self.groups.shard.all_gather(self.flat, self.weights)
+            self._arriving = self.groups.shard.start_all_gather(self.flat, self.weights)
+
+    def gather(self) -> None:
+        """Waits for the whole weights: gathered (stage 3), or as the optimizer has updated them on other ranks."""
+        self.start_gather()
+        self.arrived()
+
+    def arrived(self) -> None:
+        """Waits for weights that are on their way."""
+        if self._arriving is not None:
+            self._arriving.wait()
+            self._arriving = None
 
     def release(self) -> None:
         """Stage 3: frees the whole weights."""
         if self.zero == 3:
+            self.arrived()
             self.flat.untyped_storage().resize_(0)
 
 
@@ -89,9 +102,15 @@ class Unit(Weights):
 
     def __init__(
         self, name: str, parameters: Sequence[nn.Parameter], groups: Groups, zero: int, device: torch.device,
-        fill: Callable[[], None], *, states_on_host: bool = False,
+        fill: Callable[[], None], *, states_on_host: bool = False, reductions: Reductions | None = None,
+        num_passes: int = 0,
     ) -> None:  # fmt: skip
+        """reductions: those that run beside the backward pass; None: this unit's do not.
+
+        num_passes: backward passes of a step, after which the gradients are complete.
+        """
         super().__init__(name, parameters, groups, zero, device, fill)
+        self._reductions, self._num_passes = reductions, num_passes
         self.states_on_host, dtype = states_on_host, self.flat.dtype
         # Gradients are summed and reduced in fp32. In bf16, with 8 bits of mantissa, a sum over many micro-batches and
         # ranks could lose small terms.
@@ -102,7 +121,8 @@ class Unit(Weights):
         self._reduced: Tensor | None = None  # reduced gradient for the optimizer's states
         self.gradient = torch.zeros(self.part if zero >= 2 else self.length, dtype=self.wide, device=device)
         self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
-        self._arrived = 0
+        self._arrivals = 0  # gradients of parameters in this step
+        self._is_reducing = False  # whether the reduction of this step has started
         for index, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._taker(index))  # type: ignore[no-untyped-call]
 
@@ -119,8 +139,8 @@ class Unit(Weights):
             into = unit.gradient if unit.zero < 2 else unit._this_micro_batch()
             into[start:stop].view_as(parameter).add_(parameter.grad)
             parameter.grad = None  # at once, because the gradients of all parameters in bf16 would take 2 bytes each
-            unit._arrived += 1
-            if unit._arrived == len(unit.parameters):
+            unit._arrivals += 1
+            if unit._arrivals % len(unit.parameters) == 0:
                 unit._all_arrived()
 
         return take
@@ -131,30 +151,62 @@ class Unit(Weights):
         return self._whole
 
     def _all_arrived(self) -> None:
-        self._arrived = 0
-        # The ranks of a shard group run the same graph, so their units complete in one order and the scatters match
-        # without a barrier.
-        if self._whole is not None:
-            whole, self._whole = self._whole, None
-            self.gradient.add_(self._scattered(whole))
+        """As many gradients have arrived as a backward pass makes."""
+        is_last = self._arrivals == self._num_passes * len(self.parameters)
+        if self.zero < 2:
+            if is_last and self._reductions is not None:
+                self._reductions.add(self._reduced_hops())
+            return
+        hops = self._scattered(is_last)
+        if self._reductions is None:
+            _run(hops)
+        else:
+            self._reductions.add(hops)
+            # What is scattered must not stay beside the activations of the next micro-batch.
+            torch.autograd.Variable._execution_engine.queue_callback(self._reductions.finish)
         self.release()
 
-    def _scattered(self, whole: Tensor) -> Tensor:
-        return self.groups.shard.reduce_scatter(whole.new_empty(self.part), whole)
+    def _scattered(self, is_last: bool) -> Iterator[Pending]:
+        """Scatters the gradient of a micro-batch and adds it to the sum."""
+        whole, self._whole = self._whole, None
+        if whole is not None:
+            mine = self._part_of(whole)  # in place: a separate part would stay beside `whole`
+            yield self.groups.shard.start_reduce_scatter(mine, whole)
+            with torch.no_grad():
+                self.gradient.add_(mine)
+            del mine, whole
+        if is_last and self._reductions is not None:
+            yield from self._reduced_hops()
+
+    def _reduced_hops(self) -> Iterator[Pending]:
+        """Reduces this rank's part over all ranks but those of another stage, in place."""
+        self._is_reducing = True
+        if self.zero == 1 and self.groups.shard.size > 1:
+            yield self.groups.shard.start_reduce_scatter(self._mine(), self.gradient)
+        # Sums commute. The scatter is first, so that these groups reduce 1/shard of the bytes.
+        for group in (self.groups.replicate, self.groups.partial):
+            if group is not None and group.size > 1:
+                yield group.start_all_reduce(self._mine())
+
+    def _mine(self) -> Tensor:
+        """This rank's part of the gradient [part]; all of it where it is not sharded."""
+        return self._part_of(self.gradient) if self.zero == 1 else self.gradient
+
+    def _part_of(self, whole: Tensor) -> Tensor:
+        return whole[self.groups.shard.rank * self.part : (self.groups.shard.rank + 1) * self.part]
 
     def reduce(self) -> Tensor:
-        """Reduces this rank's part [part] over all ranks after the last micro-batch."""
-        reduced = self.gradient
-        if self.zero == 1 and self.groups.shard.size > 1:
-            # Written in place: parts of all units in addition to whole gradients would take 4/shard bytes more.
-            mine = self.gradient[self.groups.shard.rank * self.part : (self.groups.shard.rank + 1) * self.part]
-            reduced = mine.copy_(self._scattered(self.gradient))
-        # Sums commute. The scatter is first, so that these groups reduce 1/shard of the bytes. Two stages meet in
-        # `tied` only, and a stage has at most one such unit, so its position in their lists does not matter.
-        for group in (self.groups.replicate, self.groups.partial, self.groups.tied):
-            if group is not None:
-                group.all_reduce(reduced)
-        self._reduced = reduced
+        """Reduces this rank's part [part] over all ranks after the last micro-batch, unless it is reduced already."""
+        if self._reductions is not None:
+            self._reductions.finish()
+        if not self._is_reducing:
+            _run(self._reduced_hops())
+        self._reduced = reduced = self._mine()
+        # Two stages meet here only, and a stage has at most one such unit, so its position in their lists does not
+        # matter.
+        if self.groups.tied is not None:
+            self.groups.tied.all_reduce(reduced)
+        self._arrivals, self._is_reducing = 0, False
         return reduced
 
     @torch.no_grad()
@@ -167,61 +219,20 @@ class Unit(Weights):
     @torch.no_grad()
     def updated(self) -> None:
         """Copies master weights to the weights of all ranks after the optimizer's step, and zeroes gradients."""
+        self.arrived()
         if self._separate_master:
             self.weights.copy_(self.master)
         if self.zero in (1, 2) and self.groups.shard.size > 1:
-            # The input is a copy, because the part is a view of the output buffer.
-            self.groups.shard.all_gather(self.flat, self.weights.clone())
+            # Beside the parts before this one, which the next step runs. The input is a copy, because the part is a
+            # view of the output buffer.
+            self._arriving = self.groups.shard.start_all_gather(self.flat, self.weights.clone())
         self.master.grad = None
         self.gradient.zero_()
 
 
-class _Input(torch.autograd.Function):
-    """Identity on the input of a part with gathered weights whose weight gradient is not part of its backward pass.
-
-    The gradient of the input is the last result of that backward pass, and marks its end.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, units: list[Weights]) -> Tensor:
-        ctx.units = units
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        for unit in ctx.units:
-            unit.release()
-        return grads[0], None
-
-
-class Gatherer:
-    """Runs each part of a model with gathered weights, and gathers them again before its backward pass."""
-
-    def __init__(self, units_of: dict[nn.Module, list[Weights]]) -> None:
-        self.units_of = units_of
-
-    def __call__(self, module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        units = [unit for unit in self.units_of[module] if unit.zero == 3]
-        for unit in units:
-            unit.gather()
-        # Frozen weights have no gradient. The gradient of tied embeddings completes with the embedding's part, which
-        # needs no row, so the head's weights do not wait for it.
-        without = [unit for unit in units if not isinstance(unit, Unit) or unit.is_token_table]
-        if without and x.requires_grad:
-            x = _Input.apply(x, without)  # type: ignore[no-untyped-call]
-        out = function(x)
-        for unit in units:
-            unit.release()
-        # The backward pass of the part starts with the gradient of the output, so the weights are gathered before they
-        # are needed. A table that is only looked up needs no row for its gradient.
-        if units and out.requires_grad and getattr(module, "reads_again", True):
-            out.register_hook(lambda grad: self._again(units))  # type: ignore[no-untyped-call]
-        return out
-
-    @staticmethod
-    def _again(units: list[Weights]) -> None:
-        for unit in units:
-            unit.gather()
+def _run(hops: Iterator[Pending]) -> None:
+    for pending in hops:
+        pending.wait()
 
 
 def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, device: torch.device) -> float:

@@ -26,6 +26,11 @@ def layer_name(index: int) -> str:
     return f"layers.{index}"
 
 
+def is_layer(part: str) -> bool:
+    """Whether a part is a layer, by its name."""
+    return part.startswith("layers.")
+
+
 def parts_of(layout: Layout) -> int:
     """The number of parts per sequence under a strategy."""
     return layout.tp * layout.cp

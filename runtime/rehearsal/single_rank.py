@@ -14,8 +14,9 @@ from ..model.dispatch import ExpertGroup
 from ..model.initial_weights import materialise
 from ..parallel.comm import Group
 from ..parallel.context_parallel import ContextParallel
+from ..parallel.gatherer import Gatherer
 from ..parallel.recompute import Recompute
-from ..parallel.sharding import Gatherer, Groups, Unit
+from ..parallel.sharding import Groups, Unit
 from ..status import Status
 from ..trainer import DTYPES
 

@@ -30,7 +30,7 @@ from meshwright.runtime.model.experts import Experts
 from meshwright.runtime.parallel import context_parallel, recompute
 from meshwright.runtime.parallel.context_parallel import PartialSum
 from meshwright.runtime.parallel.pipeline import Pipeline
-from meshwright.runtime.parallel.sharding import Unit, Weights, gradient_norm, squared_norm
+from meshwright.runtime.parallel.sharding import Groups, Unit, Weights, gradient_norm, squared_norm
 from meshwright.runtime.trainer import Step, Trainer
 from torch import Tensor
 
@@ -54,18 +54,13 @@ def everywhere(patch: Patch, old: Any, new: Any) -> None:
 
 def reduced_without(patch: Patch, group: str, kind: str = "") -> None:
     """Units whose names end in `kind` reduce their gradients without one of their groups."""
-    before, without = Unit.reduce, cast(dict[str, Any], {group: None})
+    before, without = Trainer._groups, cast(dict[str, Any], {group: None})
 
-    def reduce(self: Unit) -> Tensor:
-        groups = self.groups
-        if self.name.endswith(kind):
-            self.groups = replace(groups, **without)
-        try:
-            return before(self)
-        finally:
-            self.groups = groups
+    def groups(self: Trainer, part: str, of: str) -> Groups:
+        every = before(self, part, of)
+        return replace(every, **without) if f"{part} {of}".endswith(kind) else every
 
-    patch.setattr(Unit, "reduce", reduce)
+    patch.setattr(Trainer, "_groups", groups)
 
 
 def scaled_when_reduced(patch: Patch, factor: Callable[[Unit], float]) -> None:

@@ -18,6 +18,7 @@ from meshwright.runtime.model.decoder import DecoderChunk, DecoderLayer
 from meshwright.runtime.model.dispatch import Dispatch
 from meshwright.runtime.model.mixer_block import MixerBlock
 from meshwright.runtime.parallel import split_backward, tensor_parallel
+from meshwright.runtime.parallel.comm import Pending
 from meshwright.runtime.parallel.context_parallel import ContextParallel
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.recompute import _Recipe
@@ -226,12 +227,13 @@ def test_gradients_are_reduced_in_as_many_calls_as_the_ledger_counts(layout_id: 
 
 def no_reduction(trainer: Trainer, rank: int) -> None:
     groups = next(unit.groups for unit in trainer.units if unit.groups.replicate.size > 1)
-    groups.replicate.all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
+    groups.replicate.start_all_reduce = lambda *_: Pending(groups.replicate)  # type: ignore[method-assign]
 
 
 def no_expert_reduction(trainer: Trainer, rank: int) -> None:
     """The two ranks that hold the same experts do not add up their gradients."""
-    trainer.mesh["expert_replicate"].all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
+    group = trainer.mesh["expert_replicate"]
+    group.start_all_reduce = lambda *_: Pending(group)  # type: ignore[method-assign]
 
 
 def doubled(trainer: Trainer, rank: int) -> None:
@@ -240,10 +242,8 @@ def doubled(trainer: Trainer, rank: int) -> None:
 
 
 def no_partial_reduction(trainer: Trainer, rank: int) -> None:
-    for unit in trainer.units:
-        if unit.groups.partial is not None:
-            unit.groups.partial.all_reduce = lambda tensor, *_: tensor  # type: ignore[method-assign]
-            return
+    group = next(unit.groups.partial for unit in trainer.units if unit.groups.partial is not None)
+    group.start_all_reduce = lambda *_: Pending(group)  # type: ignore[method-assign]
 
 
 def swapped_tensor_parts(trainer: Trainer, rank: int) -> None:

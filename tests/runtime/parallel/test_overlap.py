@@ -1,0 +1,96 @@
+"""Collectives that run beside compute: which, and how many at a time, so that planned memory holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from meshwright.runtime.job import Job
+from meshwright.runtime.model.decoder import DecoderLayer
+from meshwright.runtime.parallel.comm import Group, Pending
+from meshwright.runtime.parallel.mesh import build_mesh
+from meshwright.runtime.status import Status
+from meshwright.runtime.trainer import Trainer
+
+from ..fork import TIMEOUT_S, fork
+from ..jobs import job
+
+LAYERS, MICRO_BATCHES = 4, 3  # of `job`
+
+
+class Watch:
+    """Collectives of a rank that were under way while a layer ran forward, or gradients of weights were added up."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, str] = {}  # by the id of what is pending
+        self.beside: set[int] = set()
+        self.overlapped: Counter[str] = Counter()  # by name
+        self.most: Counter[str] = Counter()  # at a time, by name
+
+    def started(self, pending: Pending) -> None:
+        self.running[id(pending)] = pending.what
+        for name, number in Counter(self.running.values()).items():
+            self.most[name] = max(self.most[name], number)
+
+    def computes(self) -> None:
+        self.beside.update(self.running)
+
+    def waited(self, pending: Pending) -> None:
+        name = self.running.pop(id(pending), None)
+        if name is not None and id(pending) in self.beside:
+            self.overlapped[name] += 1
+        self.beside.discard(id(pending))
+
+
+def watched(wanted: Job) -> Watch:
+    """The second step of rank 0."""
+
+    def one(rank: int) -> Watch:
+        mesh = build_mesh(wanted.layout, rank, Status(), TIMEOUT_S)
+        trainer, watch = Trainer(wanted, mesh, torch.device("cpu")), Watch()
+        trainer.step(0)
+        trainer.settle()
+        start, wait, forward = Group._start, Pending.wait, DecoderLayer.forward
+
+        def starts(*arguments: Any) -> Pending:
+            pending = start(*arguments)
+            watch.started(pending)
+            return pending
+
+        def waits(pending: Pending) -> None:
+            watch.waited(pending)
+            wait(pending)
+
+        def runs(layer: DecoderLayer, *arguments: Any) -> Any:
+            watch.computes()
+            return forward(layer, *arguments)
+
+        Group._start, Pending.wait, DecoderLayer.forward = starts, waits, runs  # type: ignore[method-assign, assignment]
+        for unit in trainer.units:
+            unit.parameters[0].register_hook(lambda grad: watch.computes())  # type: ignore[no-untyped-call]
+        trainer.step(1)
+        return watch
+
+    result: Watch = fork(wanted.world_size, one)[0]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("layout_id", "gathers", "scatters", "reductions"),
+    [
+        ("dp2-mbs1-z0-rnone", 0, 0, LAYERS + 1),
+        ("dp2-mbs1-z1-rnone", 0, LAYERS + 1, 0),
+        ("dp2-mbs1-z2-rnone", 0, MICRO_BATCHES * LAYERS, 0),
+        ("dp2-mbs1-z3-rfull", 2 * MICRO_BATCHES * (LAYERS - 1), MICRO_BATCHES * LAYERS, 0),
+    ],
+)
+def test_collectives_run_beside_layers(layout_id: str, gathers: int, scatters: int, reductions: int) -> None:
+    watch = watched(job(layout_id))
+    found = {name: watch.overlapped[name] for name in ("all_gather", "reduce_scatter", "all_reduce")}
+    assert found == {"all_gather": gathers, "reduce_scatter": scatters, "all_reduce": reductions}
+    if "z1" not in layout_id and "z2" not in layout_id:  # these gather all updated weights at once
+        assert watch.most["all_gather"] <= 1
+    # A scatter of the head or the embedding blocks beside one of a layer.
+    assert max(watch.most["reduce_scatter"], watch.most["all_reduce"]) <= 2
