@@ -12,9 +12,19 @@ from ..schedule_kinds import SPLITS_BACKWARD
 from .activations import Activations
 from .ledger import Ledger
 from .memory import flat_buffer_bytes
-from .moments import IN_EMBEDDING, IN_LAYER, IN_W, TRANSIENT, memory_moments, number_of_moments
+from .moments import (
+    IN_EMBEDDING,
+    IN_LAYER,
+    IN_W,
+    TRANSIENT,
+    add_layer,
+    memory_moments,
+    moments_beside_layer,
+    number_of_moments,
+)
 from .offloads import Offloads, offloads_of
 from .resident import resident_bytes
+from .weight_bytes import weight_bytes
 from .whole_matrices import optimizer_bytes
 
 # The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
@@ -63,18 +73,29 @@ class DeviceMemory:
 
     def beside_states_bytes(self, j: int, *, gathered: bool = True) -> Array:
         """[n] their sum."""
-        return np.asarray(np.max(np.asarray(sum(self._beside_by_moment(j, gathered).values())), axis=0))
+        by_moment = self.ledger.once(lambda unlike: DeviceMemory(unlike).beside_layer_bytes(j, gathered))
+        add_layer(self.ledger, j, by_moment, self.workspace(j))
+        by_moment += self._resident_by_moment(j)
+        return np.asarray(by_moment.max(axis=0))
+
+    def beside_layer_bytes(self, j: int, gathered: bool) -> Array:
+        """[moment, n] bytes of what comes and goes but for the workspace of a layer."""
+        passing = moments_beside_layer(self.ledger, j, gathered=gathered)
+        return np.asarray(sum(passing.values()) + self._flat(j, gathered))
 
     def _beside_by_moment(self, j: int, gathered: bool) -> dict[str, Array]:
         """[moment, n] bytes of each of them."""
-        ledger = self.ledger
-        passing, (after_f, after_i) = self._transient(j, gathered), self.activations(j)
+        return {**self._transient(j, gathered), "activations": self._resident_by_moment(j)}
+
+    def _resident_by_moment(self, j: int) -> Array:
+        """[moment, n] bytes of activations."""
+        ledger, (after_f, after_i) = self.ledger, self.activations(j)
         # A split backward pass may be fullest in an I: stashes of other micro-batches lie beside the activations in
         # flight, and the layer that is differentiated has not made its own stash yet.
         in_i = after_i - self.late_bytes
         last = self._beside_embedding(j, after_f, after_i)
         resident = [after_f, after_f, np.maximum(after_f, in_i), after_i, last, after_f]
-        return {**passing, "activations": np.array(resident[: number_of_moments(ledger.problem)])}
+        return np.array(resident[: number_of_moments(ledger.problem)])
 
     def with_graphs_apart(self, j: int) -> dict[str, Array]:
         """As `buffers`, with the outputs that CUDA graphs keep per micro-batch among the bytes of graphs, not among the
@@ -95,16 +116,18 @@ class DeviceMemory:
 
     def _transient(self, j: int, gathered: bool) -> dict[str, Array]:
         """[moment, n] bytes of what comes and goes (moments.TRANSIENT), as `buffers` counts it."""
-        ledger = self.ledger
         passing = memory_moments(self, j, gathered=gathered)
+        return {**passing, "workspace": passing["workspace"] + self._flat(j, gathered)}
+
+    def _flat(self, j: int, gathered: bool) -> Array | float:
+        """[n] bytes of flat copies, which count with what is `gathered`."""
+        ledger = self.ledger
         # DeepSpeed flattens gradients and casts them before its update, which makes copies of a whole buffer.
-        if gathered and ledger.problem.stack.flat_buffers != "none":
-            stack, states = ledger.problem.stack, ledger.problem.state_bytes
-            trained_dense, trained_experts = ledger.trained[j]
-            flat = flat_buffer_bytes(stack, states, trained_dense + trained_experts, ledger.updated[j])
-            sharded = (ledger.layouts["zero"] > 0) & ~ledger.states.away
-            passing["workspace"] = passing["workspace"] + np.where(sharded, flat, 0.0)
-        return passing
+        if not gathered or ledger.problem.stack.flat_buffers == "none":
+            return 0.0
+        stack, states = ledger.problem.stack, ledger.problem.state_bytes
+        flat = flat_buffer_bytes(stack, states, np.add(*ledger.trained[j]), ledger.updated[j])
+        return np.where((ledger.layouts["zero"] > 0) & ~ledger.states.away, flat, 0.0)
 
     @cached_property
     def late_bytes(self) -> Array:
@@ -123,6 +146,10 @@ class DeviceMemory:
         after_i = np.max([by_moment[IN_W], by_moment[IN_LAYER] - late_bytes, by_moment[IN_EMBEDDING]], axis=0)
         return np.array([after_f, after_i, by_moment[IN_EMBEDDING]])
 
+    def states_bytes(self, j: int) -> Array:
+        """[n] the sum of `states`."""
+        return self.ledger.once(lambda unlike: np.asarray(sum(DeviceMemory(unlike).states(j).values())))
+
     def states(self, j: int) -> dict[str, Array]:
         """Bytes of weights, gradients and optimizer states on the device of profile j: [n] each."""
         ledger = self.ledger
@@ -132,7 +159,7 @@ class DeviceMemory:
         # Some stacks sum whole gradients over the micro-batches of a step and scatter them only once.
         divided = (zero >= 2) & ~ledger.states.whole_gradients
         gradient_shards = ledger.state_sharers(ledger.exchanges.gradients_over, divided)
-        weights = self._weights(j)
+        weights = weight_bytes(ledger, j)
         if not ledger.problem.stack.master_weights:  # the shards stay beside what was gathered; masters count as such
             weights = weights + np.where((zero == 3) & ~scattered, ledger.updated[j] * states.weight, 0.0)
         adapters = 0.0 if ledger.problem.workload.lora is None else trained_dense * states.weight
@@ -143,37 +170,6 @@ class DeviceMemory:
             "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient * states.gradient),
             "optimizer": optimizer + self._traffic_bytes(j),
         }
-
-    def _weights(self, j: int) -> Array:
-        """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps."""
-        ledger = self.ledger
-        divided = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
-        plan = ledger.exchanges
-        names = ("dense", "experts")[: 1 + ledger.problem.model.is_moe]
-        total: Array | float = 0.0
-        # Experts are sharded over groups of their own, so each part is divided by the size of its own group.
-        for part, name in enumerate(names):
-            whole = self._with_copies(j, name)
-            if ledger.store is None or not ledger.store.weights:
-                total = total + whole / ledger.state_sharers(plan.weights_over, divided)[part]
-            if plan.copied_over is not None:
-                total = total + np.where(divided, whole / ledger.state_sharers(plan.copied_over, divided)[part], 0.0)
-        return np.asarray(total + np.zeros(len(ledger.layouts)))
-
-    def _with_copies(self, j: int, name: str) -> Array:
-        """[n] bytes of all weights of a part with their quantised copies, which may be all there is of those of layers:
-        a distributed optimizer on the GPU writes the quantised ones (Megatron Core d98e8a64, DistributedOptimizer)."""
-        ledger, tables = self.ledger, self.ledger.tables.parameters
-        whole = ledger.on_profile(j, ledger.per_kind(tables[f"{name}_bytes"]))
-        if not ledger.problem.workload.is_quantised:
-            return whole
-        copies = tables[f"{name}_copies_bytes"]
-        both = whole + ledger.on_profile(j, ledger.per_kind(copies))
-        if not ledger.problem.state_bytes.replaces_weight:
-            return both
-        kept = np.where(copies > 0, copies, tables[f"{name}_bytes"])
-        replaces = (ledger.layouts["zero"] > 0) & ~ledger.states.offloads_optimizer
-        return np.where(replaces, ledger.on_profile(j, ledger.per_kind(kept)), both)
 
     def _traffic_bytes(self, j: int) -> Array:
         """[n] bytes that the traffic of states needs beside the optimizer's, on the GPU."""

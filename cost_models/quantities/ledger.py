@@ -6,12 +6,13 @@ they are lists over J of [n].
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ..arrays import Array, Ints, Mask
+from ..arrays import Array, Ints, Mask, distinct
 from ..layouts import Layouts
 from ..problem import Problem
 from ..schedule_kinds import FOLDED
@@ -44,6 +45,20 @@ class Ledger:
     exchanges: Exchanges = PLAIN  # collectives of sharded states, per micro-batch
     store: Store | None = None  # what of the states is on a drive or on another node
     vocabulary: Vocabulary | None = None  # how embedding and head are over all stages, where they are
+    unlike: UnlikeRows | None = None  # None: not known, or nearly all rows
+
+    def once(self, quantity: Callable[[Ledger], Array]) -> Array:
+        """[..., n] a quantity that recomputation does not change, worked out once for rows that agree in all else."""
+        if self.unlike is None:
+            return quantity(self)
+        return np.take(quantity(self.unlike.ledger), self.unlike.row, axis=-1)
+
+    def at(self, rows: Ints) -> tuple[Ledger, Ints, Ints | slice]:
+        """The same for some rows: a ledger, its rows that are needed, and [r] the number among these of each row."""
+        if self.unlike is None:
+            return self, rows, slice(None)
+        needed, number = distinct(self.unlike.row[rows], len(self.unlike.first))
+        return self.unlike.ledger, needed, number
 
     @cached_property
     def m(self) -> Array:
@@ -87,9 +102,14 @@ class Ledger:
         """Per profile: [n] decoder layers on the device."""
         return [self.splits.layers[:, j][self.split] for j in range(self.num_profiles)]
 
+    @cached_property
+    def devices(self) -> Array:
+        """[J, n] devices of each profile."""
+        return self.splits.devices.T[:, self.split]
+
     def over_profiles(self, rows: Array) -> Array:
         """Sum over all devices of the pipeline of a [J, n] quantity: [n]."""
-        return np.asarray(sum(self.splits.devices[:, j][self.split] * rows[j] for j in range(self.num_profiles)))
+        return np.asarray((self.devices * rows).sum(axis=0))
 
     def recomputed(self, j: int, rows: dict[int, Array]) -> Array:
         """Sum over the layers of profile j that are under recompute: [n]. All of them; n of them, of average kind; or
@@ -198,6 +218,15 @@ class Ledger:
         # NCCL allocates its buffers per communicator; a group of one rank makes none.
         x = self.layouts
         return np.asarray(sum((x[name] > 1).astype(np.float64) for name in ("tp", "cp", "pp", "dp", "ep", "etp")))
+
+
+@dataclass(frozen=True, eq=False)
+class UnlikeRows:
+    """The rows of a ledger that differ in more than recomputation and layers on the host."""
+
+    ledger: Ledger  # of these rows, for quantities that read neither
+    first: Ints  # [u] the first row of each in the whole ledger
+    row: Ints  # [n] which of them a row of the whole ledger is
 
 
 def _layers(counts: dict[int, Array], num_kinds: int) -> Array:

@@ -38,13 +38,26 @@ def memory_moments(memory: DeviceMemory, j: int, *, gathered: bool = True) -> di
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
     the head, in that of a layer, in the first W after an I, in the backward pass of the embedding and, of models that
     have some, in that of a prediction (AT_LOSS, ...). `gathered`: count that buffer."""
-    ledger = memory.ledger
+    passing = moments_beside_layer(memory.ledger, j, gathered=gathered)
+    add_layer(memory.ledger, j, passing["workspace"], memory.workspace(j))
+    return passing
+
+
+def add_layer(ledger: Ledger, j: int, by_moment: Array, layer: Array) -> None:
+    """Add the workspace of a layer [n] to the bytes [moment, n] of the moments at which there is one."""
+    by_moment[IN_LAYER] += layer
+    if len(by_moment) > IN_PREDICTION:
+        by_moment[IN_PREDICTION] += np.where(_Losses.of(ledger, j).predictions > 0, layer, 0.0)
+
+
+def moments_beside_layer(ledger: Ledger, j: int, *, gathered: bool = True) -> dict[str, Array]:
+    """The bytes of `memory_moments` without the workspace of a layer: recomputation does not change them."""
     losses = _Losses.of(ledger, j)
     by_buffer = {
         "logits": _logits(ledger, losses),
         "gathered": _gathered(memory, j, losses) if gathered else [np.zeros(len(ledger.layouts))] * (IN_PREDICTION + 1),
         "exchange": _exchanged(ledger, losses),
-        "workspace": _workspaces(memory, j, losses),
+        "workspace": _workspaces(ledger, j, losses),
     }
     num_moments = number_of_moments(ledger.problem)
     by_moment = {name: np.array(rows[:num_moments]) for name, rows in by_buffer.items()}
@@ -108,20 +121,17 @@ def _exchanged(ledger: Ledger, losses: _Losses) -> list[Array]:
     return [arrived, in_head, arrived, arrived, arrived, arrived]
 
 
-def _workspaces(memory: DeviceMemory, j: int, losses: _Losses) -> list[Array]:
-    """Bytes of what kernels work on at each moment: gradients of the widest product, gradients of weights before they
-    are added to the sum, recomputed activations."""
-    ledger = memory.ledger
+def _workspaces(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
+    """Bytes of what kernels work on at each moment, but in a layer: gradients of the head's and the embedding's
+    products, gradients of weights before they are added to the sum."""
     w, key, trained = activation_bytes(ledger.problem.workload), ledger.key, ledger.tables.parameters["trained_dense"]
     head = losses.any_head * w * _of_head(ledger, trained)[key]
     embedding = _embeddings(ledger, j) * w * trained[EMBEDDING][key]
     cached = ledger.largest(j, ledger.tables.cached_gradients[:, key])
-    layer, weight = memory.workspace(j), ledger.largest(j, ledger.tables.made_gradient[:, key])
+    weight = ledger.largest(j, ledger.tables.made_gradient[:, key])
     in_w = np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], weight, 0.0)
-    in_prediction = np.where(losses.predictions > 0, layer, 0.0)
     tied = np.where(_joins_gradients(ledger), w * _of_head(ledger, trained)[key], 0.0)
-    return [cached, head + cached, layer + tied + cached, in_w + cached, embedding + tied + cached,
-            in_prediction + cached]  # fmt: skip
+    return [cached, head + cached, tied + cached, in_w + cached, embedding + tied + cached, cached]
 
 
 def number_of_moments(problem: Problem) -> int:

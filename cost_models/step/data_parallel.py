@@ -60,13 +60,13 @@ def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, 
     most), that nothing else hides behind (`used`: [2, n] seconds of forward and backward).
     """
     x = ledger.layouts
-    alone = not any((part.shard * part.replicate > 1).any() for part in (ledger.dense_groups, ledger.expert_groups))
-    if alone and not of_whole_weights_s(ledger, rates).any():
+    sent = ledger.once(lambda unlike: np.array([once_per_step_s(unlike, rates, part) for part in unlike.traffic]))
+    if not sent.any():
         return np.zeros(len(x))
     room = window(ledger) * (np.array([forward, backward]) - used)
     shown = np.zeros(len(x))
-    for traffic in ledger.traffic:
-        shown += traffic.share * shown_s(rates.stack, *once_per_step_s(ledger, rates, traffic), *room)
+    for traffic, seconds in zip(ledger.traffic, sent, strict=True):
+        shown += traffic.share * shown_s(rates.stack, *seconds, *room)
     return shown
 
 

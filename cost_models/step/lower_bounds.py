@@ -53,8 +53,8 @@ def bound(
         cycles_s = _least_pipeline_s(ledger, rates, cycle)
     else:
         cycles_s = ledger.m * cycle + sum(pipeline_s(ledger, rates, stage, cycle))
-    step_s = cycles_s + once_terms_s(ledger, rates) + exposed_vocabulary_s(ledger, rates, cycle)
-    step_s = (step_s + least_optimizer_s(ledger, rates, states_known)) * (1.0 + straggler_share(ledger))
+    once_s = once_terms_s(ledger, rates) + ledger.once(lambda unlike: least_optimizer_s(unlike, rates, states_known))
+    step_s = (cycles_s + exposed_vocabulary_s(ledger, rates, cycle) + once_s) * (1.0 + straggler_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)
     memory_of_rows = DeviceMemory(ledger)

@@ -26,8 +26,7 @@ def pipeline_s(ledger: Ledger, rates: Rates, stage: StageSeconds, cycle: Array) 
     if ledger.vocabulary is not None:
         # Its passes fill no pipeline: micro-batches run them on all stages at once, and messages are on their way.
         passes = sum(vocabulary_passes_s(ledger, rates), passes)
-    rows = ledger.per_kind(kernel_seconds(ledger.tables, rates).weight_s)
-    weight = np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
+    weight = ledger.once(lambda unlike: _weight_s(unlike, rates))
     # What traffic hides behind is not there to fill a bubble: else a slower product would hide more and fill more.
     mean_w = ledger.over_profiles(np.maximum(weight - stage.used[1], 0.0)) / pp
     # F, B, W of "all devices but one" by their mean: then a longer cycle never shortens a step, which bounds rely on.
@@ -38,13 +37,21 @@ def pipeline_s(ledger: Ledger, rates: Rates, stage: StageSeconds, cycle: Array) 
     fill = Fill(pp, vpp, ledger.m, total_c / pp, hidden_f, others_c, others_f, others_b, others_w)
     bubble = bubble_s(x["schedule"], fill)
     bubble = np.maximum(bubble + _chunk_stalls_s(ledger, cycle), 0.0)
-    messages = Messages(pp, vpp, ledger.m, *message_s(ledger, rates), total_c - pp * passes, cycle, mean_f, mean_b,
+    hop_s, link_s = ledger.once(lambda unlike: np.array(message_s(unlike, rates)))
+    messages = Messages(pp, vpp, ledger.m, hop_s, link_s, total_c - pp * passes, cycle, mean_f, mean_b,
                         mean_w)  # fmt: skip
     return np.asarray(np.where(pp > 1, bubble, 0.0)), exposed_hop_s(x["schedule"], messages)
 
 
+def _weight_s(ledger: Ledger, rates: Rates) -> Array:
+    """[J, n] seconds per micro-batch of W."""
+    rows = ledger.per_kind(kernel_seconds(ledger.tables, rates).weight_s)
+    return np.array([ledger.on_profile(j, rows) for j in range(ledger.num_profiles)])
+
+
 def _chunk_stalls_s(ledger: Ledger, cycle: Array) -> Array:
     """[n] seconds that devices wait for longer chunks of others (interleaving_stalls.py)."""
-    if ledger.stalls is None:
+    stalls = ledger.stalls
+    if stalls is None:
         return np.zeros(len(cycle))
-    return np.asarray(cycle * ledger.stalls.cycles(ledger.split, ledger.m))
+    return np.asarray(cycle * ledger.once(lambda unlike: stalls.cycles(unlike.split, unlike.m)))

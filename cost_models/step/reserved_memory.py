@@ -22,7 +22,7 @@ def fullest_stage(memory: DeviceMemory, rates: Rates, *, gathered: bool = True) 
 def least_bytes(ledger: Ledger, rates: Rates) -> Array:
     """[n] bytes that no choice of recomputation beats: weights, gradients and optimizer states of the fullest stage."""
     memory = DeviceMemory(ledger)
-    states_bytes = np.max([np.sum(list(memory.states(j).values()), axis=0) for j in range(ledger.num_profiles)], axis=0)
+    states_bytes = np.max([memory.states_bytes(j) for j in range(ledger.num_profiles)], axis=0)
     return np.asarray(states_bytes * (1 + rates.overheads.reserve_share) + fixed_bytes(ledger, rates))
 
 
@@ -34,7 +34,7 @@ def reserved_bytes(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool
 def reserved_states(memory: DeviceMemory, rates: Rates, j: int) -> Array:
     """[n] of them, those for weights, gradients and optimizer states."""
     # The caching allocator rounds blocks up and cannot always split or merge them: it reserves more than is allocated.
-    return np.asarray(sum(memory.states(j).values()) * (1 + rates.overheads.reserve_share))
+    return np.asarray(memory.states_bytes(j) * (1 + rates.overheads.reserve_share))
 
 
 def reserved_beside(memory: DeviceMemory, rates: Rates, j: int, *, gathered: bool = True) -> Array:

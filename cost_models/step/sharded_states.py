@@ -22,11 +22,11 @@ _PARTS = (("dense_gathered_bytes", "trained_dense"), ("experts_gathered_bytes", 
 
 
 def exchange(
-    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, *, gathers: NDArray[np.bool_], shards_known: bool,
+    ledger: Ledger, rates: Rates, rows: Ints, compute: Array, *, states: bool, shards_known: bool,
     least_shard: Ints | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """[2, J, r] seconds per micro-batch that show, and seconds of `compute` ([2, J, r]) that they hide behind, forward
-    and backward, of the layouts at `rows`.
+    and backward, of the layouts at `rows`. The other arguments are those of `stage_seconds`.
 
     ZeRO-3 gathers weights for forward and backward, ZeRO-2 and 3 scatter gradients, layer by layer; FSDP2 gathers for
     the forward pass in stage 2 too.
@@ -35,25 +35,36 @@ def exchange(
     stages (Splits.is_bound) count only what is convex in the layers, so that the mean over the stages of a split is no
     less: no first gather, which a split pays less often if it leaves stages without layers.
     """
-    plan, exposed, used = ledger.exchanges, np.zeros_like(compute), np.zeros_like(compute)
+    exposed, used = np.zeros_like(compute), np.zeros_like(compute)
     # NCCL kernels run on multiprocessors. NICs that reduce and copy by themselves leave those to compute.
-    contention = 0.0 if plan.by_nic else rates.stack.contention
-    again, first, scatters = when(ledger, rows, gathers)
-    curves = curves_of(ledger, rates, rows) if shards_known else _least_curves(ledger, rates, rows, least_shard)
+    contention = 0.0 if ledger.exchanges.by_nic else rates.stack.contention
+    unlike, needed, number = ledger.at(rows)
+    if least_shard is not None and ledger.unlike is not None:
+        least_shard = least_shard[ledger.unlike.first]
+    curves = curves_of(unlike, rates, needed) if shards_known else _least_curves(unlike, rates, needed, least_shard)
+    sent = _sent(unlike, rates, needed, curves, states=states)[..., number]
     for j in range(ledger.num_profiles):
         calls = np.inf if ledger.splits.is_bound else np.maximum(ledger.layers[j][rows], 1.0)
+        for way, (seconds, copied) in enumerate(zip(sent[0, :, j], sent[1, :, j], strict=True)):
+            hidden = hidden_s(rates.stack, seconds, compute[way, j], calls)
+            exposed[way, j] = seconds - (1.0 - contention) * hidden + copied
+            used[way, j] = hidden
+    return exposed, used
+
+
+def _sent(ledger: Ledger, rates: Rates, rows: Ints, curves: list[Curves], *, states: bool) -> Array:
+    """[2, 2, J, r] seconds per micro-batch: of messages, and of copies of their buffers; forward and backward."""
+    plan, sent = ledger.exchanges, np.zeros((2, 2, ledger.num_profiles, len(rows)))
+    again, first, scatters = when(ledger, rows, (ledger.layouts["zero"][rows] == 3) & states)
+    for j in range(ledger.num_profiles):
         gather, scatter, *moved = moved_by(ledger, rows, j, curves)
         back, scatter = again * gather[plan.backward], scatters * scatter
         # Gathers and scatters of the backward pass share one communicator and follow each other, unless NICs do both:
         # their two directions are independent.
-        traffic = (first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter)
+        sent[0, :, j] = first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter
         copies = copied_s(ledger, rates, ledger.dense_groups.shard[rows] > 1, *moved)
-        copied = (first * copies[0], again * copies[1] + scatters * copies[2])
-        for way, seconds in enumerate(traffic):
-            hidden = hidden_s(rates.stack, seconds, compute[way, j], calls)
-            exposed[way, j] = seconds - (1.0 - contention) * hidden + copied[way]
-            used[way, j] = hidden
-    return exposed, used
+        sent[1, :, j] = first * copies[0], again * copies[1] + scatters * copies[2]
+    return sent
 
 
 def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> tuple[Array, Array, Array]:

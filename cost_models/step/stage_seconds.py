@@ -40,24 +40,22 @@ def stage_seconds(
     """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that moves
     them fastest, of those from `least_shard` [n] on. `states`: ZeRO stage and offload are the row's; else the stage
     that costs least, and nothing goes to the host but, where it `moves`, the activations of rows that offload them."""
-    profiles, (forward, backward) = range(ledger.num_profiles), compute_s(ledger, rates)
-    zero = ledger.layouts["zero"]
+    (forward, backward), zero = compute_s(ledger, rates), ledger.layouts["zero"]
     # The product of a weight gradient writes to a buffer of its own unless it is fused with the addition; adding it to
     # the sum over micro-batches is a memory-bound pass over both.
-    accumulate = np.array([accumulated_bytes(ledger, j) for j in profiles]) / rates.bandwidth("accumulation")[0]
+    accumulate = _accumulate_s(ledger, rates)
     compute = np.array([forward, backward])
     exposed, used, offload = np.zeros_like(compute), np.zeros_like(compute), np.zeros_like(compute)
     sharded = np.flatnonzero((zero >= 2) & ~ledger.states.whole_in_pipeline)
     if len(sharded):
-        gathers = (zero[sharded] == 3) & states
         exposed[..., sharded], used[..., sharded] = exchange(
-            ledger, rates, sharded, compute[..., sharded], gathers=gathers, shards_known=shards_known,
+            ledger, rates, sharded, compute[..., sharded], states=states, shards_known=shards_known,
             least_shard=least_shard,
         )  # fmt: skip
     fsdp = exposed.sum(axis=0)
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
-        whole = np.array([accumulated_bytes(ledger, j, scattered=False) for j in profiles])
-        fsdp, used = np.minimum(fsdp, whole / rates.bandwidth("accumulation")[0] - accumulate), np.zeros_like(compute)
+        whole = _accumulate_s(ledger, rates, scattered=False)
+        fsdp, used = np.minimum(fsdp, whole - accumulate), np.zeros_like(compute)
     one_ways = offloaded_s(ledger, rates, all_kinds=states) if states or moves else np.zeros_like(compute)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
     if len(moved):
@@ -77,13 +75,26 @@ def stage_seconds(
 def compute_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     """[J, n] seconds of compute per micro-batch: forward, and backward with recomputation."""
     kernels, profiles = kernel_seconds(ledger.tables, rates), range(ledger.num_profiles)
-    forward_rows, backward_rows = ledger.per_kind(kernels.forward_s), ledger.per_kind(kernels.backward_s)
+
+    def passes(unlike: Ledger) -> Array:
+        """[2, J, n] seconds without recomputation."""
+        rows = unlike.per_kind(kernels.forward_s), unlike.per_kind(kernels.backward_s)
+        return np.array([[unlike.on_profile(j, of_pass) for j in profiles] for of_pass in rows])
+
+    forward, backward = ledger.once(passes)
     recompute_rows = ledger.per_code(kernels.recompute_by_code)
-    forward = np.array([ledger.on_profile(j, forward_rows) for j in profiles])
-    backward = np.array([ledger.on_profile(j, backward_rows) + ledger.recomputed(j, recompute_rows) for j in profiles])
+    backward = backward + np.array([ledger.recomputed(j, recompute_rows) for j in profiles])
     if is_measured(rates):
-        forward, backward = np.array([forward, backward]) + per_pass_overhead_s(ledger, rates)
+        beside = ledger.once(lambda unlike: per_pass_overhead_s(unlike, rates))
+        return forward + beside[0], backward + beside[1]
     return forward, backward
+
+
+def _accumulate_s(ledger: Ledger, rates: Rates, *, scattered: bool = True) -> Array:
+    """[J, n] seconds per micro-batch of adding its gradients up; `scattered`: as of `accumulated_bytes`."""
+    num_bytes = ledger.once(lambda unlike: np.array([accumulated_bytes(unlike, j, scattered=scattered)
+                                                     for j in range(unlike.num_profiles)]))  # fmt: skip
+    return np.asarray(num_bytes / rates.bandwidth("accumulation")[0])
 
 
 def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Array:
@@ -97,7 +108,7 @@ def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Arra
         return out
     if (some := offloads_of(ledger)) is not None:
         out += np.array(some.sent) / rates.pcie_bw_bytes_per_s
-    return out if ledger.store is None else out + store_seconds.pass_s(ledger.store, ledger, rates)
+    return out if ledger.store is None else out + ledger.once(lambda unlike: store_seconds.pass_s(unlike, rates))
 
 
 def exposed_s(ledger: Ledger, rates: Rates) -> Array:

@@ -5,9 +5,10 @@ A term is exposed seconds of a step; their sum is the step time. Memory is the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Protocol
 
 import numpy as np
 
@@ -50,9 +51,16 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "stragglers": ("waiting for slow GPUs", ()),
 }
 
+
+class OnceTerm(Protocol):
+    """[n] seconds of a term."""
+
+    def __call__(self, ledger: Ledger, rates: Rates) -> Array: ...
+
+
 # name -> [n] seconds that every step has once, whichever stage is slowest and whatever runs the pipeline. Each place
 # that adds up a step adds all of these: here, the bounds, the simulated step, the integer program, strategies by layer.
-ONCE_TERMS: Mapping[str, Callable[[Ledger, Rates], Array]] = {"pp": messages_once_s, "unpaired": unpaired_s}
+ONCE_TERMS: Mapping[str, OnceTerm] = {"pp": messages_once_s, "unpaired": unpaired_s}
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +127,7 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
     if ledger.vocabulary is not None:
         terms["vocabulary"] = exposed_vocabulary_s(ledger, rates, cycle)
     terms["dp"] = exposed_dp_s(ledger, rates, forward, backward, stage.used[:, slowest, pick])
-    terms["optimizer"] = optimizer_s(ledger, rates)
+    terms["optimizer"] = ledger.once(lambda unlike: optimizer_s(unlike, rates))
     if ledger.store is not None and ledger.store.during_backward:
         # A layer's states move while the layers before it are differentiated, over links that are idle then.
         room = rates.stack.offload_overlap * stage.spare[slowest, pick]
@@ -135,7 +143,7 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
 
 def once_terms(ledger: Ledger, rates: Rates) -> dict[str, Array]:
     """[n] seconds of each of ONCE_TERMS. A term of TERMS with the same name may have a part of another kind too."""
-    return {name: seconds(ledger, rates) for name, seconds in ONCE_TERMS.items()}
+    return {name: ledger.once(partial(seconds, rates=rates)) for name, seconds in ONCE_TERMS.items()}
 
 
 def once_terms_s(ledger: Ledger, rates: Rates) -> Array:

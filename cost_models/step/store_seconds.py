@@ -10,8 +10,11 @@ from ..quantities.stores import ADAM_BYTES, Store
 from ..rates.rates import Rates
 
 
-def pass_s(store: Store, ledger: Ledger, rates: Rates) -> Array:
-    """[2, J, n] seconds per micro-batch of fetched and returned data: forward, backward."""
+def pass_s(ledger: Ledger, rates: Rates) -> Array:
+    """[2, J, n] seconds per micro-batch of fetched and returned data: forward, backward; 0 without a store."""
+    store = ledger.store
+    if store is None:
+        return np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
     bw, mine = store.link_bytes_per_s, np.array(ledger.updated)
     pcie = rates.pcie_bw_bytes_per_s if store.over_pcie else np.inf
     # A duplex link carries weights in and gradients out at once; PCIe always does.

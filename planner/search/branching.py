@@ -16,12 +16,19 @@ import numpy as np
 from ...cost_models.arrays import Ints, Mask, group_rows
 from ...cost_models.layouts import OFFLOADS
 from ..space.counting import LayoutCounts, recompute_category
-from ..space.tree import RECOMPUTE_FIELDS, Columns, allowed, cross, grow, paired, select
+from ..space.tree import RECOMPUTE_FIELDS, SHARD_FIELDS, STATE_FIELDS, Columns, allowed, cross, grow, paired, select
 
 Keep = Callable[[Columns, Columns], Mask]  # (nodes, options) -> [node, option]
 ACTIVATIONS_ON_HOST = OFFLOADS.index("act")  # a bit of the codes of OFFLOADS
 LEAVES = 3  # the level whose nodes are whole layouts
 _RULES_OF_LEVEL = ("schedule", "recompute", "joint", "state")  # keys of LayoutCounts.level_rules
+
+
+def alike(columns: Columns) -> tuple[Ints, Ints] | None:
+    """Groups (`group_rows`) of the rows below a node of level 0 that differ in recomputation only; None above."""
+    if "_node" not in columns:
+        return None
+    return group_rows([columns[name] for name in ("_node", *STATE_FIELDS, *SHARD_FIELDS)])
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ...cost_models.step.optimizer_seconds import least_optimizer_s
 from ...cost_models.step.stage_seconds import compute_s
 from ...cost_models.step.stragglers import straggler_share_of
 from ..space.tree import Columns, allowed, select
-from .branching import Branching
+from .branching import Branching, alike
 from .top_k import TIE
 
 # Messages per step and the optimizer depend on these fields and on whether the schedule is a V, not on switches.
@@ -83,7 +83,8 @@ class ExchangeBounds:
         near = np.flatnonzero(seconds <= self.limit_s) if np.isfinite(self.limit_s) else np.empty(0, np.int64)
         if not len(near) or not self.cut_shares.asks(level):
             return seconds
-        nodes = _Nodes(self, batch.tables, select(dict(batch.layouts), near), batch.key[near], level)
+        columns = dict(batch.layouts) if batch.unlike is None else {**batch.layouts, "_node": batch.unlike.row}
+        nodes = _Nodes(self, batch.tables, select(columns, near), batch.key[near], level)
         out = seconds.copy()
         raised = nodes.raised(seconds[near])
         # If no layout fits, the memory cuts handle it.
@@ -174,7 +175,7 @@ class _Nodes:
                                   least_shard=least_shard)[0]  # fmt: skip
 
     def _ledger(self, columns: Columns, key: Ints) -> Ledger:
-        return build_ledger.build(self.bounds.problem, self.tables, Layouts(columns), key)
+        return build_ledger.build(self.bounds.problem, self.tables, Layouts(columns), key, alike=alike(columns))
 
     @cached_property
     def _hidden_s(self) -> Array:
@@ -208,7 +209,8 @@ class _Nodes:
         """
         first, group = self._alike(stage)
         branching, problem = self.bounds.branching, self.bounds.problem
-        rows = {**select(self.columns, first), "_key": self.key[first], "_row": np.arange(len(first))}
+        columns = {name: column for name, column in self.columns.items() if name != "_node"}  # all of them differ
+        rows = {**select(columns, first), "_key": self.key[first], "_row": np.arange(len(first))}
         every = branching.shards({**rows, "_zero": rows["zero"] if scattered else stage[first], "zero": stage[first]})
         every = select(every, allowed([] if scattered else branching.counts.level_rules["state"], every, problem))
         held = reserved_memory.least_bytes(self._ledger({**every, "zero": every["_zero"]}, every["_key"]),

@@ -24,7 +24,7 @@ from ...cost_models.rates.rates import Rates
 from ...cost_models.step import step
 from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
-from .branching import LEAVES, Branching
+from .branching import LEAVES, Branching, alike
 from .dominance import dominated_recomputes
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
@@ -205,7 +205,7 @@ class Search:
         return self._node_bounds.of(tables, rows, level, self.threshold)
 
     def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
-        return build_ledger.build(self.problem, tables, Layouts(columns), key)
+        return build_ledger.build(self.problem, tables, Layouts(columns), key, alike=alike(columns))
 
     def _cuts(self, tables: Tables) -> MemoryCuts:
         return MemoryCuts(self.branching, tables, self.rates, self.memory_bytes, self.any_split)

@@ -15,7 +15,7 @@ from ...cost_models.quantities.tables import Tables
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import reserved_memory
 from ..space.tree import Columns, cross, select
-from .branching import ACTIVATIONS_ON_HOST, Branching
+from .branching import ACTIVATIONS_ON_HOST, Branching, alike
 from .top_k import TIE
 
 _STAY = 1 - TIE  # bytes are summed in another order here than in the bound of a single node
@@ -33,7 +33,7 @@ class MemoryCuts:
 
     def _ledger(self, columns: Columns, key: Ints, *, mean: bool = False) -> Ledger:
         problem = self.branching.counts.space.problem
-        return build_ledger.build(problem, self.tables, Layouts(columns), key, mean=mean)
+        return build_ledger.build(problem, self.tables, Layouts(columns), key, mean=mean, alike=alike(columns))
 
     def may_fit(self, nodes: Columns) -> Mask:
         """[node of level 0] whether it may fit, with some recomputation and with the smallest states below it."""

@@ -15,7 +15,7 @@ from ...cost_models.quantities.tables import Tables
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import lower_bounds, reserved_memory
 from ..space.tree import Columns, select
-from .branching import ACTIVATIONS_ON_HOST, LEAVES, Branching
+from .branching import ACTIVATIONS_ON_HOST, LEAVES, Branching, alike
 from .exchange_bounds import CutShares, ExchangeBounds
 
 _LATE = 0.2  # weight of the last batch in the moving average of cut rows
@@ -98,7 +98,7 @@ class NodeBounds:
         if not len(near):
             return seconds
         if len(near) < len(seconds):
-            batch = build_ledger.build(batch.problem, batch.tables, batch.layouts.take(near), batch.key[near])
+            batch = build_ledger.rows_of(batch, near)
         bound_s, _ = lower_bounds.bound(batch, self.rates, states_known=known, moves=placed, memory=False)
         seconds[near] = self._raised(bound_s, batch, level, limit)
         return seconds
@@ -109,4 +109,5 @@ class NodeBounds:
         return np.maximum(seconds, exchanges.raised(seconds, batch, level))
 
     def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
-        return build_ledger.build(self.branching.counts.space.problem, tables, Layouts(columns), key)
+        problem = self.branching.counts.space.problem
+        return build_ledger.build(problem, tables, Layouts(columns), key, alike=alike(columns))

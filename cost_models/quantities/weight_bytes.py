@@ -1,0 +1,40 @@
+"""Bytes of the weights on a device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arrays import Array
+from .ledger import Ledger
+
+
+def weight_bytes(ledger: Ledger, j: int) -> Array:
+    """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps."""
+    divided = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
+    plan = ledger.exchanges
+    names = ("dense", "experts")[: 1 + ledger.problem.model.is_moe]
+    total: Array | float = 0.0
+    # Experts are sharded over groups of their own, so each part is divided by the size of its own group.
+    for part, name in enumerate(names):
+        whole = _with_copies(ledger, j, name)
+        if ledger.store is None or not ledger.store.weights:
+            total = total + whole / ledger.state_sharers(plan.weights_over, divided)[part]
+        if plan.copied_over is not None:
+            total = total + np.where(divided, whole / ledger.state_sharers(plan.copied_over, divided)[part], 0.0)
+    return np.asarray(total + np.zeros(len(ledger.layouts)))
+
+
+def _with_copies(ledger: Ledger, j: int, name: str) -> Array:
+    """[n] bytes of all weights of a part with their quantised copies, which may be all there is of those of layers:
+    a distributed optimizer on the GPU writes the quantised ones (Megatron Core d98e8a64, DistributedOptimizer)."""
+    tables = ledger.tables.parameters
+    whole = ledger.on_profile(j, ledger.per_kind(tables[f"{name}_bytes"]))
+    if not ledger.problem.workload.is_quantised:
+        return whole
+    copies = tables[f"{name}_copies_bytes"]
+    both = whole + ledger.on_profile(j, ledger.per_kind(copies))
+    if not ledger.problem.state_bytes.replaces_weight:
+        return both
+    kept = np.where(copies > 0, copies, tables[f"{name}_bytes"])
+    replaces = (ledger.layouts["zero"] > 0) & ~ledger.states.offloads_optimizer
+    return np.where(replaces, ledger.on_profile(j, ledger.per_kind(kept)), both)
