@@ -36,12 +36,12 @@ from .tables_ahead import TablesAhead
 from .top_k import TopK
 from .warm_start import WARM_START_FROM, plain_part
 
-ROWS = 1 << 15  # rows per batch, so that the working arrays stay in the cache
+ROWS = 1 << 16  # rows per batch, so that the working arrays stay within tens of megabytes
 # Meshes, and nodes per level, that are expanded at once. Few at first, so that a good layout is found early and cuts
 # the rest. Later more, because the order matters less and numpy's call overhead should stay small.
-_FIRST_MESHES, _MOST_MESHES = 256, 8192
-_FIRST_ROWS = (512, 1024, 2048)
-_MOST_ROWS = (2048, 8192, 16384)
+_FIRST_MESHES, _MOST_MESHES = 512, 8192
+_FIRST_ROWS = (1024, 4096, 8192)
+_MOST_ROWS = (4096, 16384, 32768)
 
 
 class Search:
