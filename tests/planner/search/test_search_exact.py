@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.search.memory_cuts import MemoryCuts
 from meshwright.planner.search.outcome import SearchOutcome
 from meshwright.planner.search.warm_start import WARM_START_FROM
-from meshwright.planner.space.counting import LayoutCounts
+from meshwright.planner.space.counting import LayoutCounts, num_legal
 from meshwright.planner.space.rules import WELL_FORMED, Rule, fixed, legality
 from meshwright.planner.space.tree import MESH_FIELDS, Columns, Count, Space, allowed, cross, select
 from meshwright.planner.targets.base import Target
@@ -42,6 +43,7 @@ NUM_REQUESTS = 200
 # The targets that `--target any` searches. Those built on them are drawn in their place (`drawn_target`).
 SEARCHED = sorted(name for name, target in TARGETS.items() if not target.built_on)
 MANY = 6  # seed of a request with many layouts
+EMPTY_EVERY = 16  # one request in so many may have no legal layout
 TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     0: {"diloco": {"period": 20, "delay": 0}}, 3: {"zero++": {}}, 6: {"1-bit-adam": {}},
     9: {"three-level": {"weights_over": 1, "gradients_over": 2}}, 1: {"zero-infinity": {"weights": 0}},
@@ -73,6 +75,7 @@ def random_model(rng: random.Random) -> ModelSpec:
     )  # fmt: skip
 
 
+@cache
 def random_request(seed: int) -> dict[str, Any]:
     """A request whose whole space is small enough to price, and whose memory limit mostly binds."""
     rng = random.Random(seed)
@@ -98,7 +101,7 @@ def random_request(seed: int) -> dict[str, Any]:
         space = Space(problem, legality(problem) + target.rules + random_fixes(rng), random_switches(rng))
         count = Count()
         meshes = space.meshes(count)
-        if int(space.num_below(meshes).sum()) <= 60_000:
+        if int(space.num_below(meshes).sum()) <= 60_000 and (seed % EMPTY_EVERY == 0 or num_legal(space)):
             host_bytes = rng.choice([float("inf"), float("inf"), 1e7, 1e8])
             return {
                 "space": space, "cluster": cluster, "quantile": rng.choice([0.02, 0.2, 0.6, 1.0]), "host": host_bytes,
@@ -239,6 +242,12 @@ def mismatch(seed: int) -> str | None:
     if legal != len(layouts):
         return f"seed {seed}: {legal} legal layouts counted, {len(layouts)} formed"
     return None if got == listed[:3] else f"seed {seed}: {got} {listed[:3]}"
+
+
+def test_nine_requests_in_ten_have_layouts() -> None:
+    """An empty space proves little."""
+    legal = [num_legal(random_request(seed)["space"]) for seed in range(NUM_REQUESTS)]
+    assert np.mean(np.array(legal) > 0) >= 0.9
 
 
 @pytest.mark.parametrize("block", range(8))
