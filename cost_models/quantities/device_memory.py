@@ -21,6 +21,7 @@ from .moments import (
     memory_moments,
     moments_beside_layer,
     number_of_moments,
+    unscattered_bytes,
 )
 from .offloads import Offloads, offloads_of
 from .resident import resident_bytes
@@ -74,7 +75,8 @@ class DeviceMemory:
     def beside_states_bytes(self, j: int, *, gathered: bool = True) -> Array:
         """[n] their sum."""
         by_moment = self.ledger.once(lambda unlike: DeviceMemory(unlike).beside_layer_bytes(j, gathered))
-        add_layer(self.ledger, j, by_moment, self.workspace(j))
+        layer = self.workspace(j) + (unscattered_bytes(self, j) if gathered else 0.0)
+        add_layer(self.ledger, j, by_moment, layer)
         by_moment += self._resident_by_moment(j)
         return np.asarray(by_moment.max(axis=0))
 

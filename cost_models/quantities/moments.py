@@ -40,22 +40,25 @@ def memory_moments(memory: DeviceMemory, j: int, *, gathered: bool = True) -> di
     have some, in that of a prediction (AT_LOSS, ...). `gathered`: count that buffer."""
     passing = moments_beside_layer(memory.ledger, j, gathered=gathered)
     add_layer(memory.ledger, j, passing["workspace"], memory.workspace(j))
+    if gathered:
+        add_layer(memory.ledger, j, passing["gathered"], unscattered_bytes(memory, j))
     return passing
 
 
 def add_layer(ledger: Ledger, j: int, by_moment: Array, layer: Array) -> None:
-    """Add the workspace of a layer [n] to the bytes [moment, n] of the moments at which there is one."""
+    """Add bytes of a layer that is differentiated [n] to those [moment, n] of the moments at which one is."""
     by_moment[IN_LAYER] += layer
     if len(by_moment) > IN_PREDICTION:
         by_moment[IN_PREDICTION] += np.where(_Losses.of(ledger, j).predictions > 0, layer, 0.0)
 
 
 def moments_beside_layer(ledger: Ledger, j: int, *, gathered: bool = True) -> dict[str, Array]:
-    """The bytes of `memory_moments` without the workspace of a layer: recomputation does not change them."""
+    """The bytes of `memory_moments` without the workspace of a layer and what `unscattered_bytes` counts: recomputation
+    does not change them."""
     losses = _Losses.of(ledger, j)
     by_buffer = {
         "logits": _logits(ledger, losses),
-        "gathered": _gathered(memory, j, losses) if gathered else [np.zeros(len(ledger.layouts))] * (IN_PREDICTION + 1),
+        "gathered": _gathered(ledger, j, losses) if gathered else [np.zeros(len(ledger.layouts))] * (IN_PREDICTION + 1),
         "exchange": _exchanged(ledger, losses),
         "workspace": _workspaces(ledger, j, losses),
     }
@@ -97,10 +100,10 @@ def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
     return [losses.any_head * at_loss + before, losses.any_head * w * logits + before, saved, zero, saved, before]
 
 
-def _gathered(memory: DeviceMemory, j: int, losses: _Losses) -> list[Array]:
-    """Bytes of weights that are whole for a while, and of gradients that are not scattered yet, at each moment."""
-    ledger = memory.ledger
-    weights, gradients = _whole_states(memory, j)
+def _gathered(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
+    """Bytes of weights that are whole for a while, and of gradients that are not scattered yet, at each moment; but for
+    `unscattered_bytes`."""
+    weights, gradients = _whole_states(ledger, j)
     layer, projection = weights[1:] + gradients[1:3]
     # The whole gradient of the head is made when that of the logits is freed, unless the product accumulates into it.
     fused = ledger.problem.stack.fused_accumulation
@@ -176,13 +179,11 @@ def _of_head(ledger: Ledger, rows: Array) -> Array:
     return np.asarray(rows[EMBEDDING if ledger.problem.model.tied_embeddings else HEAD])
 
 
-def _whole_states(memory: DeviceMemory, j: int) -> tuple[Array, Array]:
+def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
     """[head, layer, projection of a prediction; n] bytes: weights while they are whole (ZeRO-3), of a layer with those
     of the next one where the stack gathers ahead; gradients before they are scattered (ZeRO-2 and 3), also those of the
     embedding, and of a layer those of its experts or the others where they are scattered apart: the experts' are gone
-    before the others come. Where they are scattered beside the backward pass of another layer
-    (StackSpec.scatters_beside), those of the layer behind it, too, whose activations are gone."""
-    ledger = memory.ledger
+    before the others come."""
     x, problem = ledger.layouts, ledger.problem
     whole = (x["zero"] == 3) & ~ledger.states.whole_in_pipeline
     scattered = (x["zero"] >= 2) & ~ledger.states.whole_gradients
@@ -197,10 +198,20 @@ def _whole_states(memory: DeviceMemory, j: int) -> tuple[Array, Array]:
         layer = ledger.largest(j, np.array([made(kind) for kind in range(problem.num_kinds)]))
         beside = ledger.largest(j, _scattered_beside(ledger)) if problem.stack.scatters_beside else np.zeros(len(x))
         table = _embeddings(ledger, j) * (made(EMBEDDING) + beside)
-        layer = layer + np.maximum(beside - _freed_by_last_layer(memory, j), 0.0)
         head = made(EMBEDDING if problem.model.tied_embeddings else HEAD)
         gradients = scattered * np.array([head, layer, made(MTP), table])
     return weights, gradients
+
+
+def unscattered_bytes(memory: DeviceMemory, j: int) -> Array:
+    """[n] bytes of gradients that are scattered beside the backward pass of another layer (StackSpec.scatters_beside):
+    those of the layer behind it, beyond the activations that are gone with it."""
+    ledger = memory.ledger
+    scattered = (ledger.layouts["zero"] >= 2) & ~ledger.states.whole_gradients
+    if not (ledger.problem.stack.scatters_beside and scattered.any()):
+        return np.zeros(len(scattered))
+    beside = ledger.largest(j, _scattered_beside(ledger))
+    return np.where(scattered, np.maximum(beside - _freed_by_last_layer(memory, j), 0.0), 0.0)
 
 
 def _scattered_beside(ledger: Ledger) -> Array:
