@@ -20,8 +20,13 @@ _LINES = {"megatron": r"--\S+.*", "torchtitan": r"\s+[\w.]+\s*=\s*(?:[\d.]+|True
 _BLOCKS = r"\s*\"?[\w.]+\"?\s*:\s*(?:[\d.e-]+|true|false|\"[^\"]*\"),?"
 # What a plan does not hold: emitted for a start, and for the user to change.
 _OWN = re.compile(r"weight_decay|lr|seed|iters|interval|tokenizer|dataloader|split|reset_|eod_|data|save")
+_OWN_OF = {"nanotron": re.compile(r"project|train_steps|training_step|std|clip_grad|learning_rate|adam_|log_level")}
 _FLIPPED = {"True": "False", "False": "True", "true": "false", "false": "true"}
 EACH = 60
+
+
+def _is_own(line: str, target: str) -> bool:
+    return any(names.search(line) for names in (_OWN, _OWN_OF.get(target)) if names)
 
 
 def edit(target: str, files: Files, rng: np.random.Generator) -> tuple[Files, str]:
@@ -30,7 +35,7 @@ def edit(target: str, files: Files, rng: np.random.Generator) -> tuple[Files, st
     lines = files[name].split("\n")
     pattern = re.compile(_LINES.get(target, _BLOCKS))
     index = int(rng.choice([number for number, line in enumerate(lines)
-                            if pattern.fullmatch(line) and not _OWN.search(line)]))  # fmt: skip
+                            if pattern.fullmatch(line) and not _is_own(line, target)]))  # fmt: skip
     line = lines[index]
     flag, number = re.search(r"(True|False|true|false)(?=,?$)", line), re.search(r"\d+(?=,?$)", line)
     if rng.random() < 0.5 and flag:
