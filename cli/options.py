@@ -20,6 +20,7 @@ class RequestFlags(TypedDict, total=False):
     cluster: str | Mapping[str, Any] | None  # as --cluster has it, or as a request describes one
     seq_len: int | None  # tokens per sequence
     lengths: str | None  # histogram of document lengths, or its file
+    max_len: str | None  # the longest document that is a sequence of its own
     packed: bool | None  # documents share sequences
     global_batch: str | None  # sequences, or tokens, per step
     dtype: str | None  # compute precision
@@ -117,7 +118,13 @@ Spot = Annotated[
 SeqLen = Annotated[int | None, _option("--seq-len", metavar="N", text="Tokens per sequence [8192].")]
 Lengths = Annotated[
     str | None,
-    _option("--lengths", metavar="L:W,..|FILE", text="Document lengths with weights, in place of --seq-len."),
+    _option("--lengths", metavar="L:W,..|FILE|NAME", text="Document lengths with weights, a file or the sample "
+            "`wikipedia`, in place of --seq-len."),
+]
+MaxLen = Annotated[
+    str | None,
+    _option("--max-len", metavar="N|NK", text="Train each document of --lengths up to this long (192K) as a sequence "
+            "with a degree of its own."),
 ]
 Packed = Annotated[
     bool | None,

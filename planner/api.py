@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..errors import InputError
 from .document.plan import Plan
@@ -25,7 +25,10 @@ from .search.executors import opened
 from .search.tasks import check_time_limit
 from .search.techniques import with_techniques
 
-__all__ = ["evaluate", "load_plan", "plan"]
+if TYPE_CHECKING:
+    from .drivers.mixed_lengths import MixedLengthsPlan
+
+__all__ = ["evaluate", "load_plan", "plan", "plan_documents"]
 
 
 def plan(
@@ -59,7 +62,7 @@ def plan(
     check_time_limit(time_limit_s)
     with opened(jobs, executor) as pool, interactive_progress(progress, "searching") as reported:
         watch = Watch(reported, time_limit_s, pool)
-        checked = _request(request, request_fields)
+        checked = _packed(_request(request, request_fields))
         if layers == "own":
             return _plan_layers(checked, watch, techniques=bool(allow_techniques))
         if allow_techniques:
@@ -76,7 +79,29 @@ def evaluate(
     """
     from .drivers.given_layout import evaluate_resolved
 
-    return evaluate_resolved(resolve(_request(request, request_fields)), layout_id)
+    return evaluate_resolved(resolve(_packed(_request(request, request_fields))), layout_id)
+
+
+def plan_documents(
+    request: Request | Path | str | None = None, *, progress: Progress | None = None, seed: int = 0,
+    num_batches: int = 20, **request_fields: Unpack[RequestFields],
+) -> MixedLengthsPlan:  # fmt: skip
+    """Plans of documents of mixed lengths (`lengths` and `max_len` of the request): one degree for all, one for each
+    batch, one for each document. seed: of the `num_batches` batches that are drawn. The rest is as in `plan`.
+
+    Raises InputError for what is not planned so, NoFeasibleLayoutError (1) where the longest document does not fit.
+    """
+    from .drivers.mixed_lengths import plan_mixed_lengths
+
+    return plan_mixed_lengths(resolve(_request(request, request_fields)), progress, seed, num_batches)
+
+
+def _packed(request: Request) -> Request:
+    """The request, unless its documents are sequences of their own."""
+    if request.workload.max_len is not None:
+        raise InputError("max_len: documents with a degree each have no single layout",
+                         hint="`plan_documents`, `meshwright plan`, or leave out max_len")  # fmt: skip
+    return request
 
 
 def _request(request: Request | Path | str | None, fields: Mapping[str, Any]) -> Request:

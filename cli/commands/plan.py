@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .. import options, requests, tradeoffs
+from .. import mixed_lengths, options, requests, tradeoffs
 from ..allocator import keep_freed_memory
 from ..console import Terminal
 from ..files import check_writable, write_file
@@ -30,6 +30,7 @@ def command(
     spot: options.Spot = None,
     seq_len: options.SeqLen = None,
     lengths: options.Lengths = None,
+    max_len: options.MaxLen = None,
     packed: options.Packed = None,
     global_batch: options.GlobalBatch = None,
     dtype: options.Dtype = None,
@@ -71,8 +72,8 @@ def command(
                      "the error.", show_default=False),
     ] = False,
     seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Random seed for the node-order search [0].",
-                          show_default=False)
+        int, typer.Option("--seed", metavar="N", help="Random seed of the node-order search and of the batches that "
+                          "--max-len draws [0].", show_default=False)
     ] = 0,
     jobs: options.Jobs = 1,
     executor: options.Executor = None,
@@ -108,6 +109,11 @@ def command(
     for path in (output, trace):
         if path is not None:
             check_writable(path, force=force)
+    if requested.workload.max_len is not None:
+        mixed_lengths.refuse({"--gpus": numbers, "--pareto": pareto, "--trace": trace, "--layers own": layers == "own",
+                              "--time-limit": time_limit, "--allow-technique": allow_technique})  # fmt: skip
+        mixed_lengths.run(terminal, requested, output, force=force, seed=seed)
+        return
     if trace is not None:
         from ...planner.explain.trace import check_drawn, chrome_trace, of_candidate
 

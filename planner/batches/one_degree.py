@@ -62,12 +62,12 @@ def least_degree(longest: float, costs: GroupCosts) -> int:
     return int(costs.degrees[np.searchsorted(costs.degrees * costs.rank_tokens, longest)])
 
 
-def static_degree(batches: Sequence[Array], costs: GroupCosts) -> int:
-    """The degree that trains all batches in the least time; its groups hold the longest sequence of all."""
-    least = least_degree(max(float(lengths.max()) for lengths in batches), costs)
-    steps = {int(degree): sum(_step_s(lengths, costs, int(degree)) for lengths in batches)
-             for degree in costs.degrees if degree >= least}  # fmt: skip
-    return min(steps, key=lambda degree: steps[degree])
+def static_degree(batches: Sequence[Array], costs: GroupCosts, longest: float) -> int:
+    """The degree that trains all batches in the least time, of those whose groups hold a sequence of `longest` tokens,
+    the longest that a run may meet."""
+    least = least_degree(longest, costs)
+    able = [int(degree) for degree in costs.degrees if degree >= least]
+    return min(able, key=lambda degree: sum(_step_s(lengths, costs, degree) for lengths in batches))
 
 
 def _step_s(lengths: Array, costs: GroupCosts, degree: int) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
@@ -19,10 +18,10 @@ from ...cost_models.techniques import registry as techniques
 from ...cost_models.units import Dimension, parse
 from ...errors import InputError
 from ...profiles.cluster.node_lists import parse_nodes
-from ...profiles.io.reader import read_document
 from ..space.stage_string import GRAMMAR, read_stages
 from .fix import FIXABLE, items, parse_fix
 from .headroom import parse_headroom
+from .lengths import parse_lengths, parse_tokens
 
 STAGES = ("even", "own")  # ways to divide the layers over the chunks of a pipeline, beside given ones
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
@@ -113,48 +112,6 @@ def parse_lora(value: Any) -> Any:
     if base:
         result["base_dtype"] = base
     return result
-
-
-def parse_lengths(value: Any) -> dict[int, float]:
-    """Histogram of document lengths {tokens: share}, shares summing to 1, out of a mapping, text or a file.
-
-    Text: `2048:0.7,8192:0.3`. A file: YAML or JSON mapping, or lines `length,weight` or `length` (.csv, .txt).
-    """
-    pairs = list(value.items()) if isinstance(value, Mapping) else _pairs(str(value))
-    counts: dict[int, float] = {}
-    for length, weight in pairs:
-        tokens = whole(length, "2048: 0.7")
-        try:
-            share = float(weight)
-        except (TypeError, ValueError):
-            message = f"weight `{weight}` of length {tokens} is not a number"
-            raise InputError(message, hint="write `2048: 0.7`") from None
-        if tokens < 1 or not 0 <= share < float("inf"):
-            raise InputError(f"length {tokens} with weight {weight}: lengths are 1 or more, weights 0 or more")
-        counts[tokens] = counts.get(tokens, 0.0) + share
-    total = sum(counts.values())
-    if total <= 0:
-        raise InputError("no length has a weight", hint="write `2048:0.7,8192:0.3`")
-    return {tokens: float(f"{share / total:.9g}") for tokens, share in sorted(counts.items()) if share > 0}
-
-
-def _pairs(text: str) -> list[tuple[Any, Any]]:
-    if re.fullmatch(r"\s*[0-9]+\s*:.*", text):
-        return [(length, weight or 1) for length, _, weight in (part.partition(":") for part in text.split(","))]
-    path = Path(text)
-    if path.suffix.lower() not in (".csv", ".txt"):
-        data = read_document(path).data
-        if not isinstance(data, Mapping):
-            raise InputError(f"{path} holds no mapping of lengths to weights", hint="write lines such as `2048: 0.7`")
-        return list(data.items())
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    rows = [re.split(r"[,;\s]+", line.strip()) for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    if rows and not rows[0][0].isdigit():
-        rows = rows[1:]  # a header
-    return [(row[0], row[1] if len(row) > 1 else 1) for row in rows]
 
 
 def parse_stages(value: Any) -> str | tuple[int, ...]:
@@ -265,12 +222,17 @@ Batch = Annotated[
     BeforeValidator(checked(parse_batch)),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}], "examples": [512, "4M tokens"]}),
 ]
+Length = Annotated[
+    int,
+    BeforeValidator(checked(parse_tokens)),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}], "examples": ["192K"]}),
+]
 Lengths = Annotated[
     dict[int, float],
     BeforeValidator(checked(parse_lengths)),
     WithJsonSchema(
         {"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "string"}],
-         "examples": [{"2048": 0.7, "8192": 0.3}, "lengths.csv"]}
+         "examples": [{"2048": 0.7, "8192": 0.3}, "lengths.csv", "wikipedia"]}
     ),
 ]  # fmt: skip
 Fix = Annotated[

@@ -48,7 +48,9 @@ class RequestFields(TypedDict, total=False):
     global_batch: int | str | Mapping[str, Any] | None
     """Sequences per step, or tokens: `4M tokens` [about 4M tokens]."""
     lengths: str | Path | Mapping[int, float] | None
-    """Histogram of document lengths: tokens -> share, or a file with it [every document fills a sequence]."""
+    """Document lengths: tokens -> share, a file, or the name of a sample [every document fills a sequence]."""
+    max_len: int | str | None
+    """Longest document, `192K`: each is a sequence with a degree of its own, longer ones are left out [packed]."""
     packed: bool | None
     """Whether several documents share a sequence; else they are padded [True]."""
     precision: Precision | None
@@ -88,9 +90,9 @@ FLAT: dict[str, FieldPath] = {
                                      "stages", "top", "workload")},
     **{
         name: ("workload", name)
-        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "packed", "total_tokens", "train",
-                     "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "objective", "max_memory",
-                     "headroom")
+        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "max_len", "packed",
+                     "total_tokens", "train", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers",
+                     "objective", "max_memory", "headroom")
     },
     "dtype": ("workload", "precision"),
     "technique": ("workload", "techniques"),

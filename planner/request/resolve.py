@@ -41,6 +41,7 @@ from ..targets.base import Target
 from ..targets.registry import target as load_target
 from ..targets.registry import who_trains, with_techniques
 from . import headroom
+from .lengths import check_positions
 from .load import Request
 from .model_changes import as_asked
 from .stages import given_stages
@@ -190,11 +191,7 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     """Model and workload, and warnings. Raises InputError if one does not fit the other."""
     model, warnings = _model(request.model)
     workload = request.to_workload(model.max_positions)
-    if workload.seq_len > model.max_positions:
-        raise InputError(
-            f"seq_len {workload.seq_len} is longer than the {model.max_positions} positions of {model.name}",
-            hint=f"`--seq-len {model.max_positions}` or less, or a config.json with more positions",
-        )
+    warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:
         raise InputError(
             f"train.last_layers {workload.trains_layers} is more than the {model.num_layers} layers of {model.name}",

@@ -20,6 +20,7 @@ from .fields import (
     Factor,
     Fix,
     Headroom,
+    Length,
     Lengths,
     Nodes,
     Number,
@@ -35,6 +36,7 @@ from .fields import (
 )
 
 DEFAULT_SEQ_LEN = 8192
+DEFAULT_DOCUMENTS = 512  # of a step that trains each as a sequence (the batch of FlexSP, arXiv:2412.01523)
 _MOST_TOKENS = 2**53  # whole numbers of a float64
 DEFAULT_TOKENS_PER_STEP = 2**22  # about what models of 8B and more were trained with
 
@@ -64,6 +66,8 @@ class WorkloadRequest(_Model):
     Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
     expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
     moe_aux_loss_coeff: of the balancing loss of each layer of experts; without it that of the model's config.
+    max_len: every document of `lengths` is a sequence of its own, and longer ones are left out; global_batch counts
+    documents, 512 without it. seq_len is then max_len.
     mtp_layers: modules of multi-token prediction that are trained, 0: none; without it those of the model.
     headroom: what a chosen layout leaves of a GPU's memory, `5%`, `4 GiB` or 0; without it what published runs needed
     beyond their prediction, or nothing beside max_memory.
@@ -72,6 +76,7 @@ class WorkloadRequest(_Model):
     kind: Literal["train"] = "train"
     seq_len: Positive | None = None
     lengths: Lengths | None = None
+    max_len: Length | None = None
     packed: bool = Field(default=True, strict=True)
     global_batch: Batch | None = None
     precision: Precision = "bf16"
@@ -145,6 +150,22 @@ class Request(_Model):
         """Digest of the canonical form: equal requests have equal digests, wherever their values came from."""
         return digest_of(request_to_dict(self))
 
+    def _documents(self) -> dict[int, float]:
+        """Lengths of documents -> shares, without those beyond max_len."""
+        work, histogram = self.workload, self.workload.lengths or {}
+        if work.max_len is None:
+            return histogram
+        if not histogram or work.seq_len is not None:
+            wrong = "seq_len" if histogram else "no lengths"
+            hint = "`--lengths wikipedia --max-len 192K`, without `--seq-len`: every document is a sequence"
+            raise InputError(f"max_len and {wrong}: it cuts off the lengths of documents", hint=hint)
+        kept = {length: share for length, share in histogram.items() if length <= work.max_len}
+        if not kept:
+            hint = f"`--max-len {min(histogram)}`, or more"
+            raise InputError(f"max_len {work.max_len} is shorter than every document", hint=hint)
+        total = sum(kept.values())
+        return {length: share / total for length, share in kept.items()}
+
     def to_workload(self, max_positions: int | None = None) -> Workload:
         """The workload in base units. `max_positions` bounds the default sequence length, not a given one.
 
@@ -152,8 +173,9 @@ class Request(_Model):
         per step are no whole number of sequences.
         """
         work = self.workload
-        histogram = work.lengths or {}
-        seq_len = work.seq_len or max(histogram, default=min(DEFAULT_SEQ_LEN, max_positions or DEFAULT_SEQ_LEN))
+        histogram = self._documents()
+        given = work.max_len or work.seq_len
+        seq_len = given or max(histogram, default=min(DEFAULT_SEQ_LEN, max_positions or DEFAULT_SEQ_LEN))
         if histogram and max(histogram) > seq_len:
             raise InputError(
                 f"lengths holds documents of {max(histogram)} tokens, but seq_len is {seq_len}",
@@ -208,9 +230,9 @@ def _sequences(work: WorkloadRequest, seq_len: int, mean: float | None) -> int:
     if isinstance(given, int):
         return given
     if given is None:
-        return max(1, DEFAULT_TOKENS_PER_STEP // seq_len)
+        return DEFAULT_DOCUMENTS if work.max_len else max(1, DEFAULT_TOKENS_PER_STEP // seq_len)
     tokens = given["tokens"]
-    if not work.packed and mean is not None:
+    if (work.max_len or not work.packed) and mean is not None:
         return max(1, round(tokens / mean))
     if tokens % seq_len:
         near = 2 ** max(0, round(math.log2(tokens / seq_len)))
@@ -225,7 +247,7 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
-    for name in ("expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom"):
+    for name in ("max_len", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom"):
         if data["workload"][name] is None:
             del data["workload"][name]
     for name in ("exclude", "spot", "stages"):

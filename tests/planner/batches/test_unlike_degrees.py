@@ -122,7 +122,7 @@ def test_the_bound_is_below_every_plan_that_is_known() -> None:
 def test_sequences_of_one_length_train_on_the_static_plan() -> None:
     costs = flexsp_costs("gpt-6.7b", 192)
     lengths = np.full(512, 4096.0)
-    static = one_degree.static_degree([lengths, lengths], costs)
+    static = one_degree.static_degree([lengths, lengths], costs, 4096)
     assert unlike_degrees.best_plan(lengths, costs).plan == one_degree.with_degree(lengths, costs, static)
 
 

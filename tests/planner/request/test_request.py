@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from meshwright.planner.request.fields import parse_batch, parse_lengths
+from meshwright.planner.request.fields import parse_batch
 from meshwright.planner.request.fix import parse_fix
 from meshwright.planner.request.keywords import FLAT, RequestFields
+from meshwright.planner.request.lengths import parse_lengths
 from meshwright.planner.request.load import Request, load_request, request_from_dict, request_to_dict
 
 from meshwright.errors import InputError

@@ -1,0 +1,127 @@
+"""Costs of sequences on groups of each degree out of the ledger: the same formulas that price every layout.
+
+A rank-group trains packed micro-batches. The ledger prices one that holds T tokens on every rank, all in documents of s
+tokens (`mean_len` and `mean_square_len` of the workload), on d ranks: price of two micro-batches less price of one. The
+seconds that do not grow with T are those of a micro-batch whatever it holds (gathers of sharded weights, launches); the
+rest over T d is the seconds of a token, taken at the lengths of a grid. All states are sharded over all ranks (ZeRO-3),
+so groups of any degree meet in one exchange, and the memory of a rank depends on its tokens alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...cost_models import build_ledger
+from ...cost_models.arrays import Array
+from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout, Layouts, module_mask
+from ...cost_models.problem import Problem
+from ...cost_models.quantities import tables
+from ...cost_models.quantities.tables import index_keys
+from ...cost_models.step import step
+from ...cost_models.step.step import Estimate
+from ..request.resolve import Resolved
+from ..space.rules import violations
+from .costs import GroupCosts, powers_of_two
+
+_TOKENS = 4096  # of a rank, at which seconds and bytes are taken; both are linear in them
+_SHORT = 256  # tokens of documents whose attention does not count
+_ROUND = 128  # tokens of a rank are a multiple
+
+
+@dataclass(frozen=True)
+class Family:
+    """What groups of all degrees have in common."""
+
+    tp: int
+    cp_algorithm: str
+    recompute: str  # mode
+
+    def layout(self, degree: int, num_gpus: int) -> Layout:
+        """Its layout with groups of `degree` ranks, whose micro-batch has as many sequences as the group has ranks."""
+        dp = num_gpus // (self.tp * degree)
+        return Layout(
+            tp=self.tp, sequence_parallel=int(self.tp > 1), cp=degree, dp=dp, shard=dp, micro_batch=degree, zero=3,
+            cp_algorithm=CP_ALGORITHMS.index(self.cp_algorithm) if degree > 1 else 0,
+            recompute=RECOMPUTE_MODES.index(self.recompute),
+            recompute_modules=module_mask(("attn",)) if self.recompute == "selective" else 0,
+        )  # fmt: skip
+
+
+def families(resolved: Resolved) -> Iterator[Family]:
+    """The families that are compared."""
+    for tp in powers_of_two(resolved.cluster.gpus_per_node).tolist():
+        for algorithm in ("ulysses", "ring", "allgather"):
+            for recompute in RECOMPUTE_MODES:
+                yield Family(tp, algorithm, recompute)
+
+
+def ledger_costs(resolved: Resolved, family: Family) -> GroupCosts | None:
+    """Costs of a family; None where no layout of it is legal or a rank holds no token."""
+    pricer = _Pricer(resolved, family)
+    room = pricer.rank_tokens()
+    if room < _ROUND:
+        return None
+    grid = _grid(resolved.workload.seq_len)
+    full, half = (pricer.micro_batch_s(tokens, _SHORT)[0] for tokens in (_TOKENS, _TOKENS // 2))
+    fixed_s = max(2.0 * half - full, 0.0)
+    seconds = np.stack([pricer.micro_batch_s(_TOKENS, length) for length in grid])
+    degrees = np.array([layout.cp for layout in pricer.layouts], dtype=np.int64)
+    return GroupCosts(
+        num_ranks=pricer.num_ranks, degrees=degrees, rank_tokens=room, grid=grid,
+        token_s=(seconds - fixed_s) / (_TOKENS * degrees), micro_batch_s=fixed_s,
+        once_s=float(pricer.priced(_TOKENS, _SHORT, 1).step_s[0]) - full,
+    )  # fmt: skip
+
+
+def longest_held(resolved: Resolved, family: Family) -> int:
+    """Tokens of the longest sequence that groups of a family hold; 0 for none."""
+    pricer = _Pricer(resolved, family)
+    return pricer.rank_tokens() * max((layout.cp for layout in pricer.layouts), default=0)
+
+
+def _grid(longest: int) -> Array:
+    """Lengths from that of short documents to `longest`, each twice the one before."""
+    count = max(1, int(np.ceil(np.log2(max(longest / _SHORT, 2.0)))))
+    return np.asarray(_SHORT * 2.0 ** np.arange(count + 1), dtype=np.float64)
+
+
+class _Pricer:
+    """Prices of the layouts of a family, one per degree."""
+
+    def __init__(self, resolved: Resolved, family: Family) -> None:
+        self.resolved, num_gpus = resolved, resolved.problem.num_gpus
+        self.num_ranks = num_gpus // family.tp
+        problem = self._problem(_TOKENS, _SHORT, 1)
+        layouts = (family.layout(int(degree), num_gpus) for degree in powers_of_two(self.num_ranks))
+        self.layouts = [layout for layout in layouts if not violations(layout, problem)]
+
+    def _problem(self, tokens: int, length: float, num_micro_batches: int) -> Problem:
+        """`tokens` on every rank in each micro-batch, in documents of `length`."""
+        workload = replace(
+            self.resolved.workload, seq_len=tokens, global_batch=self.num_ranks * num_micro_batches, packed=True,
+            mean_len=float(length), mean_square_len=float(length) ** 2, lengths=(),
+        )  # fmt: skip
+        return replace(self.resolved.problem, workload=workload)
+
+    def priced(self, tokens: int, length: float, num_micro_batches: int) -> Estimate:
+        """The closed form of the layouts."""
+        columns = Layouts.of(self.layouts)
+        keys, index = index_keys(columns)
+        problem = self._problem(tokens, length, num_micro_batches)
+        ledger = build_ledger.build(problem, tables.build(problem, keys), columns, index)
+        return step.price(ledger, self.resolved.rates)
+
+    def micro_batch_s(self, tokens: int, length: float) -> Array:
+        """[D] seconds of a micro-batch more."""
+        return np.asarray(self.priced(tokens, length, 2).step_s - self.priced(tokens, length, 1).step_s)
+
+    def rank_tokens(self) -> int:
+        """Tokens of a micro-batch that fit on a rank: bytes grow linearly with them. 0 without a legal layout."""
+        if not self.layouts:
+            return 0
+        least, more = (float(self.priced(tokens, _SHORT, 2).device_bytes.max()) for tokens in (_TOKENS, 2 * _TOKENS))
+        room = _TOKENS + (self.resolved.budget_bytes - least) / ((more - least) / _TOKENS)
+        return max(int(room // _ROUND) * _ROUND, 0)

@@ -1,0 +1,188 @@
+"""Plans for documents of mixed lengths: one degree for all batches, one for each batch, one for each sequence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...cost_models.arrays import Array
+from ...cost_models.layouts import Layout
+from ...errors import InputError, NoFeasibleLayoutError
+from ..batches import one_degree
+from ..batches.area_bound import area_bound
+from ..batches.batch_plan import BatchPlan, Group, descending
+from ..batches.costs import GroupCosts
+from ..batches.draws import draw
+from ..batches.ledger_costs import Family, families, ledger_costs, longest_held
+from ..batches.packing import Batch
+from ..batches.unlike_degrees import BatchResult, best_plan
+from ..request.load import request_to_dict
+from ..request.resolve import Resolved
+from .watch import Progress
+
+NUM_BATCHES = 20  # drawn
+_MOST_DOUBLINGS = 8  # of the nodes, tried where the longest document does not fit
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Plans of the drawn batches under one rule for degrees."""
+
+    name: str  # static, adaptive or per sequence
+    plans: tuple[BatchPlan, ...]
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of a step, over the batches."""
+        return float(np.mean([plan.step_s for plan in self.plans]))
+
+    @property
+    def p95_s(self) -> float:
+        """Seconds that 95 % of the steps do not exceed."""
+        return float(np.quantile([plan.step_s for plan in self.plans], 0.95))
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degrees of all groups, ascending."""
+        return tuple(sorted({degree for plan in self.plans for degree in plan.degrees}))
+
+    def speedup_over(self, other: Policy) -> float:
+        """Mean step of the other policy over that of this one."""
+        return other.mean_s / self.mean_s
+
+    @property
+    def mean_micro_batches(self) -> float:
+        return float(np.mean([len(plan.micro_batches) for plan in self.plans]))
+
+
+@dataclass(frozen=True)
+class MixedLengthsPlan:
+    """Policies side by side, on the family of layouts whose per-sequence plans have the lowest bound."""
+
+    resolved: Resolved
+    family: Family
+    costs: GroupCosts
+    batches: tuple[Array, ...]  # [batch][document] tokens
+    static: Policy
+    adaptive: Policy
+    per_sequence: Policy
+    max_gap: float  # of the per-sequence plans to their bounds, relative
+    mean_gap: float
+    seed: int
+
+    @property
+    def policies(self) -> tuple[Policy, Policy, Policy]:
+        return self.static, self.adaptive, self.per_sequence
+
+    @property
+    def static_layout(self) -> Layout:
+        """The layout of the static plan; its micro-batches hold tokens, not sequences."""
+        degree = self.static.degrees[0]
+        return self.family.layout(degree, self.resolved.problem.num_gpus)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "format_version": "1.0", "kind": "mixed-lengths-plan", "request": request_to_dict(self.resolved.request),
+            "layout": self.static_layout.as_dict(), "layout_id": str(self.static_layout),
+            "rank_tokens": self.costs.rank_tokens, "ranks": self.costs.num_ranks, "seed": self.seed,
+            "batches": len(self.batches), "max_gap": self.max_gap, "mean_gap": self.mean_gap,
+            "policies": [{"name": policy.name, "mean_s": policy.mean_s, "p95_s": policy.p95_s,
+                          "degrees": list(policy.degrees), "mean_micro_batches": policy.mean_micro_batches}
+                         for policy in self.policies],
+            "warnings": [warning.text for warning in self.resolved.warnings],
+        }  # fmt: skip
+
+    def sampler_lines(self) -> Iterator[str]:
+        """The sampler plan of the per-sequence policy: a header, then a JSON line per batch."""
+        size = len(self.batches[0])
+        yield json.dumps({"kind": "sampler-plan", "format_version": "1.0", "global_batch": size, "seed": self.seed,
+                          "ranks": self.costs.num_ranks, "rank_tokens": self.costs.rank_tokens})  # fmt: skip
+        for number, (plan, lengths) in enumerate(zip(self.per_sequence.plans, self.batches, strict=True)):
+            yield json.dumps({"batch": number, "lengths": [int(length) for length in lengths],
+                              "microbatches": [list(_placed(groups)) for groups in plan.micro_batches]})  # fmt: skip
+
+
+def _placed(groups: Sequence[Group]) -> Iterator[dict[str, object]]:
+    """Groups with their ranks: descending degrees, so that each begins at a multiple of its own."""
+    first = 0
+    for group in groups:
+        yield {"cp": group.degree, "ranks": list(range(first, first + group.degree)), "seqs": list(group.sequences)}
+        first += group.degree
+
+
+def plan_mixed_lengths(
+    resolved: Resolved, progress: Progress | None = None, seed: int = 0, num_batches: int = NUM_BATCHES
+) -> MixedLengthsPlan:
+    """Plan `num_batches` drawn batches under the three policies.
+
+    Raises InputError for what is not planned by sequence, NoFeasibleLayoutError where all ranks together do not hold
+    the longest document.
+    """
+    _check(resolved)
+    batches = draw(resolved.workload.lengths, resolved.workload.global_batch, num_batches, seed)
+    longest = max(length for length, _ in resolved.workload.lengths)
+    family, costs = _best_family(resolved, batches, longest)
+    degree = one_degree.static_degree(batches, costs, longest)
+    static = [one_degree.with_degree(lengths, costs, degree) for lengths in batches]
+    results = list[BatchResult]()
+    for number, lengths in enumerate(batches):
+        if progress is not None:
+            progress(number, len(batches), "planning batches")
+        results.append(best_plan(lengths, costs))
+    gaps = [result.gap for result in results]
+    return MixedLengthsPlan(
+        resolved, family, costs, tuple(batches),
+        static=Policy("static", tuple(plan for plan in static if plan is not None)),
+        adaptive=Policy("adaptive", tuple(one_degree.adaptive(lengths, costs) for lengths in batches)),
+        per_sequence=Policy("per sequence", tuple(result.plan for result in results)),
+        max_gap=float(max(gaps)), mean_gap=float(np.mean(gaps)), seed=seed,
+    )  # fmt: skip
+
+
+def _check(resolved: Resolved) -> None:
+    request, hint = resolved.request, "leave it out, or `--max-len`"
+    refused = {"--fix": request.fix, "--stages": request.stages, "--pad": not request.workload.packed,
+               "--technique": request.workload.techniques, "--lora": request.workload.train.lora,
+               "--objective memory": request.workload.objective == "memory"}  # fmt: skip
+    if given := [name for name, value in refused.items() if value]:
+        raise InputError(f"--max-len and {given[0]}: a degree for every sequence is not planned with it", hint=hint)
+    if resolved.model.is_moe:
+        text = f"--max-len: {resolved.model.name} has experts, whose groups would cross those of sequences"
+        raise InputError(text, hint=hint)
+    if len(resolved.cluster.groups) > 1 or resolved.cluster.links is not None:
+        raise InputError("--max-len: nodes that differ are not planned by sequence", hint="name one kind of node")
+
+
+def _best_family(resolved: Resolved, batches: Sequence[Array], longest: int) -> tuple[Family, GroupCosts]:
+    """The family whose per-sequence plans have the least bound over the batches, of those that hold the longest."""
+    held = {family: longest_held(resolved, family) for family in families(resolved)}
+    if max(held.values()) < longest:
+        raise _too_long(resolved, longest, max(held.values()))
+    able = [(family, costs) for family, room in held.items()
+            if room >= longest and (costs := ledger_costs(resolved, family))]  # fmt: skip
+    return min(able, key=lambda pair: sum(_bound_s(lengths, pair[1]) for lengths in batches))
+
+
+def _bound_s(lengths: Array, costs: GroupCosts) -> float:
+    order = descending(lengths)
+    batch = Batch(lengths[order], costs.seconds(lengths[order]), costs)
+    return costs.once_s + costs.least_micro_batches(lengths) * costs.micro_batch_s + area_bound(batch)[0]
+
+
+def _too_long(resolved: Resolved, longest: int, held: int) -> NoFeasibleLayoutError:
+    """Nothing holds the longest document: the least number of GPUs that would, in doublings of those there are."""
+    gpus = resolved.problem.num_gpus
+    text = f"a document of {longest:,} tokens does not fit: {gpus:,} GPUs together hold {held:,} tokens of one"
+    group = resolved.cluster.groups[0]
+    for doublings in range(1, _MOST_DOUBLINGS + 1):
+        more = replace(group, num_nodes=group.num_nodes << doublings)
+        larger = replace(resolved, cluster=replace(resolved.cluster, groups=(more,)))
+        if any(longest_held(larger, family) >= longest for family in families(larger)):
+            shorter = f", or `--max-len {held}`" if held else ""
+            return NoFeasibleLayoutError(text, hint=f"{more.num_gpus:,} GPUs hold it{shorter}")
+    return NoFeasibleLayoutError(text, hint=f"{more.num_gpus:,} GPUs do not hold it: shorter documents")

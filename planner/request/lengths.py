@@ -1,0 +1,157 @@
+"""Lengths of documents as users give them: a named sample, text, or a file, to a histogram in tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.units import whole_number
+from ...errors import InputError
+from ...profiles.io.folders import CATALOGUE
+from ...profiles.io.reader import read_document, read_text
+
+SAMPLES = CATALOGUE / "lengths"
+_EXAMPLE = "write `2048:0.7,8192:0.3`"
+_K = 1024  # tokens of the K of context lengths: 192K tokens are 196,608
+Pairs = Sequence[tuple[Any, Any]]  # of length and weight
+
+
+def sample_names() -> list[str]:
+    """The samples of lengths that ship."""
+    return sorted(path.stem for path in SAMPLES.glob("*.yaml"))
+
+
+def parse_tokens(value: Any) -> int:
+    """`196608` or `192K` tokens; K is 1,024, as in names of context lengths."""
+    match = re.fullmatch(r"([0-9][0-9_,]*)\s*([Kk]?)", str(value).strip())
+    number = whole_number(match[1].replace(",", "").replace("_", "")) if match and not isinstance(value, bool) else None
+    if number is None or match is None:
+        raise InputError(f"`{value}` is not a number of tokens", hint="write `192K` (K is 1,024) or `196608`")
+    if number < 1:
+        raise InputError(f"must be 1 or more, is {value}")
+    return number * (_K if match[2] else 1)
+
+
+def parse_lengths(value: Any) -> dict[int, float]:
+    """Histogram of document lengths {tokens: share}, shares summing to 1, out of a mapping, text, a name or a file.
+
+    Text: `2048:0.7,8192:0.3`. A name: one of `sample_names`. A file: a YAML or JSON mapping of lengths to weights, or
+    of `upper_edges`, `docs` and `tokens` per bin; lines `length,weight` or `length` (.csv, .txt); JSON lines of numbers
+    or of objects with `length`; an array (.npz, .npy). Raises InputError.
+    """
+    pairs = list(value.items()) if isinstance(value, Mapping) else _pairs(str(value))
+    counts: dict[int, float] = {}
+    for length, weight in pairs:
+        tokens = whole_number(length)
+        if tokens is None:
+            raise InputError(f"`{length}` is not a whole number", hint="write `2048: 0.7`")
+        try:
+            share = float(weight)
+        except (TypeError, ValueError):
+            message = f"weight `{weight}` of length {tokens} is not a number"
+            raise InputError(message, hint="write `2048: 0.7`") from None
+        if tokens < 1 or not 0 <= share < float("inf"):
+            raise InputError(f"length {tokens} with weight {weight}: lengths are 1 or more, weights 0 or more")
+        counts[tokens] = counts.get(tokens, 0.0) + share
+    total = sum(counts.values())
+    if total <= 0:
+        raise InputError("no length has a weight", hint=_EXAMPLE)
+    return {tokens: float(f"{share / total:.9g}") for tokens, share in sorted(counts.items()) if share > 0}
+
+
+def _pairs(text: str) -> Pairs:
+    if re.fullmatch(r"\s*[0-9]+\s*:.*", text):
+        return [(length, weight or 1) for length, _, weight in (part.partition(":") for part in text.split(","))]
+    if text in sample_names():
+        return list(read_document(SAMPLES / f"{text}.yaml").data.items())
+    path = Path(text)
+    if not path.suffix and not path.exists():
+        hint = f"known: {', '.join(sample_names())}; or a file, or {_EXAMPLE.removeprefix('write ')}"
+        raise InputError(f"`{text}` is no sample of lengths", hint=hint)
+    reader = {".csv": _lines, ".txt": _lines, ".jsonl": _json_lines, ".npz": _array, ".npy": _array}
+    return reader.get(path.suffix.lower(), _mapping)(path)
+
+
+def _mapping(path: Path) -> Pairs:
+    data = read_document(path).data
+    if not isinstance(data, Mapping):
+        raise InputError(f"{path} holds no mapping of lengths to weights", hint="write lines such as `2048: 0.7`")
+    return _bins(path, data) if "upper_edges" in data else list(data.items())
+
+
+def _bins(path: Path, data: Mapping[Any, Any]) -> Pairs:
+    """The mean length of each bin and its documents."""
+    if data.get("tokens") is None:
+        hint = "add `tokens`, the sum of each bin: edges may count characters or bytes as well"
+        raise InputError(f"{path}: `upper_edges` have no unit, and `tokens` is missing", hint=hint)
+    lists = [data.get(name) for name in ("upper_edges", "docs", "tokens")]
+    edges, docs, tokens = (items if isinstance(items, list) else [] for items in lists)
+    if not len(edges) == len(docs) == len(tokens) > 0:
+        raise InputError(f"{path}: `upper_edges`, `docs` and `tokens` are not lists of one length")
+    if not all(isinstance(x, int | float) and x >= 0 for items in (edges, docs, tokens) for x in items):
+        raise InputError(f"{path}: `upper_edges`, `docs` and `tokens` are not all numbers of 0 or more")
+    return [(max(1, round(sum_ / count)), count) for sum_, count in zip(tokens, docs, strict=True) if count]
+
+
+def _lines(path: Path) -> Pairs:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    rows = [re.split(r"[,;\s]+", line.strip()) for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if rows and not rows[0][0].isdigit():
+        rows = rows[1:]  # a header
+    return [(row[0], row[1] if len(row) > 1 else 1) for row in rows]
+
+
+def _json_lines(path: Path) -> Pairs:
+    out: list[tuple[Any, Any]] = []
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            item = json.loads(line)
+        except ValueError:
+            raise InputError(f"{path}, line {number}: not JSON") from None
+        length = item.get("length") if isinstance(item, Mapping) else item
+        if isinstance(length, bool) or not isinstance(length, int):
+            hint = 'a line is a number of tokens, or `{"length": 2048}`'
+            raise InputError(f"{path}, line {number}: no length", hint=hint)
+        out.append((length, 1))
+    return out
+
+
+def _array(path: Path) -> Pairs:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        names = getattr(loaded, "files", None)
+        array = loaded if names is None else loaded["lengths" if "lengths" in names else names[0]]
+    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError(f"{path} holds no list of whole numbers", hint="an array `lengths` of tokens per document")
+    lengths, counts = np.unique(array, return_counts=True)
+    return list(zip(lengths.tolist(), counts.tolist(), strict=True))
+
+
+def check_positions(model: ModelSpec, longest: int, *, stretches: bool) -> list[str]:
+    """Warnings where documents of `longest` tokens exceed the model's positions. Raises InputError where they must not.
+
+    stretches: the user named the longest document, and rotary positions can be stretched to it.
+    """
+    if longest <= model.max_positions:
+        return []
+    if stretches and not model.learned_positions:
+        text = f"{model.name} has {model.max_positions:,} positions, documents up to {longest:,} tokens"
+        return [f"{text}: its rotary positions must be stretched"]
+    raise InputError(
+        f"seq_len {longest} is longer than the {model.max_positions} positions of {model.name}",
+        hint=f"`--seq-len {model.max_positions}` or less, or a config.json with more positions",
+    )

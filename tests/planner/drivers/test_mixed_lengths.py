@@ -1,0 +1,90 @@
+"""Plans of documents of mixed lengths: policies in order, memory, the sampler plan, and documents that do not fit."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from meshwright.cost_models import build_ledger
+from meshwright.cost_models.layouts import Layouts
+from meshwright.cost_models.quantities import tables
+from meshwright.cost_models.step import step
+from meshwright.planner import api
+from meshwright.planner.batches.batch_plan import peak_tokens
+from meshwright.planner.batches.ledger_costs import Family, ledger_costs
+from meshwright.planner.drivers.mixed_lengths import MixedLengthsPlan
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import resolve
+
+from meshwright.errors import InputError, NoFeasibleLayoutError
+
+SMALL = {"model": "llama-2-7b", "cluster": "dgx-a100-40gb:2", "global_batch": 48, "num_batches": 2}
+
+
+@cache
+def planned() -> MixedLengthsPlan:
+    return api.plan_documents(**SMALL, lengths="512:60,2048:30,4096:8,16384:2", max_len="16K")  # type: ignore[arg-type]
+
+
+def test_every_policy_is_no_slower_than_the_one_before() -> None:
+    result = planned()
+    for static, adaptive, unlike in zip(*(policy.plans for policy in result.policies), strict=True):
+        assert unlike.step_s <= adaptive.step_s <= static.step_s
+    assert result.per_sequence.mean_s < result.static.mean_s
+    assert len(result.static.degrees) == 1
+
+
+def test_no_rank_holds_more_tokens_than_fit() -> None:
+    result = planned()
+    for policy in result.policies:
+        for plan, lengths in zip(policy.plans, result.batches, strict=True):
+            assert peak_tokens(plan, lengths) <= result.costs.rank_tokens
+
+
+def test_the_sampler_plan_places_every_document_once() -> None:
+    header, *lines = map(json.loads, planned().sampler_lines())
+    assert (header["global_batch"], header["seed"], header["ranks"]) == (48, 0, planned().costs.num_ranks)
+    for line in lines:
+        groups = [group for micro_batch in line["microbatches"] for group in micro_batch]
+        assert sorted(k for group in groups for k in group["seqs"]) == list(range(48))
+        assert all(group["ranks"][0] % group["cp"] == 0 and len(group["ranks"]) == group["cp"] for group in groups)
+        for micro_batch in line["microbatches"]:
+            ranks = [rank for group in micro_batch for rank in group["ranks"]]
+            assert len(set(ranks)) == len(ranks)
+            assert max(ranks) < header["ranks"]
+
+
+def test_documents_of_one_length_get_the_static_plan() -> None:
+    result = api.plan_documents(**SMALL, lengths="4096:1", max_len="4K")  # type: ignore[arg-type]
+    assert result.per_sequence.plans == result.static.plans
+
+
+def test_a_document_beyond_all_gpus_is_refused_with_the_number_that_holds_it() -> None:
+    with pytest.raises(NoFeasibleLayoutError, match="a document of 1,000,000 tokens does not fit: 16 GPUs") as error:
+        api.plan_documents(**SMALL, lengths="512:9,1000000:1", max_len="1024K")  # type: ignore[arg-type]
+    assert "32 GPUs hold it" in error.value.hint
+
+
+def test_a_plan_of_one_layout_refuses_max_len() -> None:
+    with pytest.raises(InputError, match="have no single layout"):
+        api.plan(model="llama-2-7b", cluster="dgx-a100-40gb:2", lengths="512:1", max_len="1K")
+
+
+def test_costs_are_those_of_the_ledger() -> None:
+    """Full micro-batches of documents of one length cost what the ledger's closed form says of the static layout."""
+    fields = {name: value for name, value in SMALL.items() if name != "num_batches"}
+    resolved = resolve(load_request(None, {**fields, "lengths": "4096:1", "max_len": "4K"}))
+    family = Family(1, "ulysses", "none")
+    costs = ledger_costs(resolved, family)
+    assert costs is not None
+    layout = family.layout(4, 16)
+    problem = resolved.problem
+    # The layout has 4 sequences of 4,096 tokens in a group of 4 ranks, 3 micro-batches of 16 in a step of 48.
+    columns = Layouts.of([layout])
+    keys, index = tables.index_keys(columns)
+    ledger = build_ledger.build(problem, tables.build(problem, keys), columns, index)
+    priced = float(step.price(ledger, resolved.rates).step_s[0])
+    group_s = 4 * costs.seconds(np.array([4096.0]))[0, 2]
+    assert costs.once_s + 3 * (costs.micro_batch_s + group_s) == pytest.approx(priced, rel=0.01)

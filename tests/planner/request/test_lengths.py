@@ -1,0 +1,100 @@
+"""Lengths of documents: the shipped sample, every kind of file, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.planner.request.lengths import parse_lengths, parse_tokens
+from meshwright.planner.request.load import load_request, request_to_dict
+
+from meshwright.errors import InputError
+
+BASIC: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:2"}
+
+
+def test_wikipedia_has_the_percentiles_of_its_sample() -> None:
+    """Percentiles, mean and share of tokens of the million documents, counted once from the sample itself."""
+    histogram = parse_lengths("wikipedia")
+    lengths, shares = np.array(list(histogram)), np.array(list(histogram.values()))
+    reached = np.cumsum(shares)
+    for share, measured in ((0.5, 347), (0.9, 2112), (0.99, 10919), (0.999, 37353)):
+        assert lengths[np.searchsorted(reached, share)] == pytest.approx(measured, rel=0.03)
+    assert lengths @ shares == pytest.approx(1013.65, rel=2e-3)
+    assert lengths.max() == 1_823_777
+    assert (lengths * shares)[lengths <= 1024].sum() / (lengths @ shares) == pytest.approx(0.249, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lengths.jsonl", "2048\n" * 7 + '{"length": 8192}\n' * 3),
+        ("lengths.yaml", "upper_edges: [1024, 4096, 16384]\ndocs: [0, 7, 3]\ntokens: [0, 14336, 24576]\n"),
+    ],
+)
+def test_lengths_come_from_files(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert parse_lengths(str(path)) == {2048: 0.7, 8192: 0.3}
+
+
+def test_lengths_come_from_arrays(tmp_path: Path) -> None:
+    array = np.array([2048] * 7 + [8192] * 3)
+    np.save(tmp_path / "lengths.npy", array)
+    np.savez_compressed(tmp_path / "lengths.npz", other=array[:2], lengths=array)
+    for name in ("lengths.npy", "lengths.npz"):
+        assert parse_lengths(str(tmp_path / name)) == {2048: 0.7, 8192: 0.3}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("bins.yaml", "upper_edges: [1024]\ndocs: [7]\n", "`upper_edges` have no unit, and `tokens` is missing"),
+        ("bins.yaml", "upper_edges: [1024]\ndocs: [7, 3]\ntokens: [9, 9]\n", "not lists of one length"),
+        ("lengths.jsonl", '2048\n{"text": 5}\n', "line 2: no length"),
+        ("lengths.jsonl", "2048\nx\n", "line 2: not JSON"),
+        ("lengths.txt", "2048\n0\n", "lengths are 1 or more"),
+        ("lengths.npz", "no array", "cannot be read"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        parse_lengths(str(path))
+
+
+def test_unknown_samples_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match="`wikipeda` is no sample of lengths") as error:
+        parse_lengths("wikipeda")
+    assert "known: wikipedia" in error.value.hint
+
+
+def test_tokens_count_k_as_1024() -> None:
+    assert (parse_tokens("192K"), parse_tokens(196_608), parse_tokens("1_000")) == (196_608, 196_608, 1000)
+    for bad, message in (("192 Q", "is not a number of tokens"), ("0", "must be 1 or more"), (True, "not a number")):
+        with pytest.raises(InputError, match=message):
+            parse_tokens(bad)
+
+
+def test_max_len_leaves_longer_documents_out() -> None:
+    request = load_request(None, {**BASIC, "lengths": "1024:6,2048:2,8192:2", "max_len": "2K"})
+    work = request.to_workload()
+    assert dict(work.lengths) == pytest.approx({1024: 0.75, 2048: 0.25})
+    assert (work.seq_len, work.global_batch) == (2048, 512)
+    assert "max_len" not in request_to_dict(load_request(None, BASIC))["workload"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_len": "2K"}, "max_len and no lengths"),
+        ({"max_len": "2K", "lengths": "1024:1", "seq_len": 2048}, "max_len and seq_len"),
+        ({"max_len": 100, "lengths": "1024:1"}, "shorter than every document"),
+    ],
+)
+def test_max_len_needs_lengths_alone(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_request(None, {**BASIC, **fields}).to_workload()
