@@ -91,7 +91,7 @@ def test_a_plan_made_with_a_fitted_stack_calibrates_as_well(folder: Path) -> Non
     (folder / "stack.yaml").write_text(calibrated.stack + "dp_overlap: 0.5\n")
     (folder / "second.json").write_text(planned(stack=str(folder / "stack.yaml")).to_json())
     (folder / "run.json").write_text(json.dumps(reported(planned(stack=str(folder / "stack.yaml")))))
-    with pytest.raises(InputError, match=re.escape("dp_overlap 0.5 (ships: 0.0)")):
+    with pytest.raises(InputError, match=re.escape("dp_overlap 0.5 (ships: 0.18)")):
         calibrate_runs([folder / "run.json"], [folder / "second.json"])
 
 

@@ -55,6 +55,9 @@ def plan() -> ConfigContainer:
             use_te_rng_tracker=True,
             cross_entropy_loss_fusion=True,
             cross_entropy_fusion_impl="native",
+            bias_activation_fusion=True,
+            bias_dropout_fusion=True,
+            apply_rope_fusion=True,
         ),
         train=TrainingConfig(
             micro_batch_size=1,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-mbs2-z3-rsel(norm+act): llama-3.1-8b on 2 x 8 h100-sxm-80gb, 16.3 s per step predicted
+# dp16-mbs2-z3-rsel(norm+act): llama-3.1-8b on 2 x 8 h100-sxm-80gb, 16 s per step predicted
 # Plan e54fd86e261e, layout 1. Written by meshwright 0.1.0.
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --steps 100 --data tokens/

@@ -1,5 +1,5 @@
 #!/bin/sh
-# pp2-vpp12-dp8-ep8-mbs1-z1-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.61 s per step predicted
+# dp16-mbs8-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.61 s per step predicted
 # Plan 8bb82c907850, layout 1. Written by meshwright 0.1.0.
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --steps 100 --data tokens/
