@@ -224,14 +224,16 @@ def _scattered_beside(ledger: Ledger) -> Array:
 
 
 def _freed_by_last_layer(memory: DeviceMemory, j: int) -> Array:
-    """[n] bytes of activations that the backward pass of the last layer frees; recomputed layers come first."""
+    """[n] bytes of activations that the backward pass of the last layer frees; recomputed layers come first. Where they
+    are on the host, those of one layer come back at a time, so that none are freed for good."""
     ledger, held = memory.ledger, memory.of_micro_batch
     saved = ledger.on_profile(j, held.per_kind)
     if held.recomputes_some_layers:
         dropped = held.saved_and_dropped[1]
         of_layers = ledger.on_profile(j, dropped)
         saved = saved + np.where(of_layers / ledger.chunks > ledger.recomputed(j, dropped), of_layers, 0.0)
-    return np.asarray(saved / np.maximum(ledger.layers[j], 1.0))
+    of_layer = saved / np.maximum(ledger.layers[j], 1.0)
+    return np.where(ledger.states.offloads_activations, 0.0, of_layer)
 
 
 def _made_at_once(ledger: Ledger) -> Callable[[int], Array]:
