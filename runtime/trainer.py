@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .data import Source, counted_targets, open_evaluated, open_source
 from .job import Job
+from .micro_batches import MicroBatches
 from .model.block import ParamShard, named_splits
 from .model.decoder import DecoderChunk
 from .model.initial_weights import InitParam, init_param, same_weight
@@ -24,7 +25,6 @@ from .parallel.resharding import Resharding
 from .parallel.schedules import actions
 from .parallel.sharding import Groups, Unit, Weights, gradient_norm
 from .parallel.strategies import EMBEDDING, HEAD, is_layer
-from .parallel.tensor_parallel import IGNORED
 from .weight_decay import decay_, decayed_slices
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
@@ -234,10 +234,10 @@ class Trainer:
         size, first = self.job.strategy(part).micro_batch, self.parts.mesh(part).coords.dp
         return whole[:, first * size : (first + 1) * size].flatten(0, 1)
 
-    def _share(self, tokens: Tensor, part: str) -> _MicroBatches:
+    def _share(self, tokens: Tensor, part: str) -> MicroBatches:
         cp = self.parts.context(part).cp
         positions = None if cp is None else cp.positions(self.job.seq_len).to(self.device)
-        return _MicroBatches(tokens.to(self.device), self.job.strategy(part).micro_batch, positions,
+        return MicroBatches(tokens.to(self.device), self.job.strategy(part).micro_batch, positions,
                              1 + self.job.model.mtp_layers, self.job.end_token)  # fmt: skip
 
     def tensors(self) -> Iterator[Tensor]:
@@ -250,31 +250,3 @@ class Trainer:
         yield from (unit.master for unit in self.units)
         for state in self.optimizer.state.values():  # after a resume
             yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
-@dataclass(frozen=True)
-class _MicroBatches:
-    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch.
-
-    tokens: [sequences, seq + num_targets]. Each row of targets is shifted by one more token. A cp rank gets the tokens
-    at its positions.
-    """
-
-    tokens: Tensor
-    size: int
-    positions: Tensor | None = None
-    num_targets: int = 1
-    end_token: int | None = None
-
-    def __call__(self, index: int) -> tuple[Tensor, ...]:
-        tokens, *targets = self._shifted(index)
-        if self.end_token is not None:
-            targets = [target.masked_fill(tokens == self.end_token, IGNORED) for target in targets]
-        return tokens, *targets
-
-    def _shifted(self, index: int) -> tuple[Tensor, ...]:
-        rows = self.tokens[index * self.size : (index + 1) * self.size]
-        shifts, length = range(1 + self.num_targets), rows.shape[1] - self.num_targets
-        if self.positions is not None:
-            return tuple(rows[:, self.positions + shift] for shift in shifts)
-        return tuple(rows[:, shift : shift + length] for shift in shifts)

@@ -1,0 +1,37 @@
+"""The micro-batches of a rank: its part of a global batch, cut into inputs and targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .parallel.tensor_parallel import IGNORED
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch.
+
+    tokens: [sequences, seq + num_targets]. Each row of targets is shifted by one more token. A cp rank gets the tokens
+    at its positions.
+    """
+
+    tokens: Tensor
+    size: int
+    positions: Tensor | None = None
+    num_targets: int = 1
+    end_token: int | None = None
+
+    def __call__(self, index: int) -> tuple[Tensor, ...]:
+        tokens, *targets = self._shifted(index)
+        if self.end_token is not None:
+            targets = [target.masked_fill(tokens == self.end_token, IGNORED) for target in targets]
+        return tokens, *targets
+
+    def _shifted(self, index: int) -> tuple[Tensor, ...]:
+        rows = self.tokens[index * self.size : (index + 1) * self.size]
+        shifts, length = range(1 + self.num_targets), rows.shape[1] - self.num_targets
+        if self.positions is not None:
+            return tuple(rows[:, self.positions + shift] for shift in shifts)
+        return tuple(rows[:, shift : shift + length] for shift in shifts)
