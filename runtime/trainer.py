@@ -49,8 +49,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         job.check_states()
         self.job, self.mesh, self.device, self.init_param = job, mesh, device, init_param
-        model = job.model
-        ahead = 1 + model.mtp_layers
+        model, ahead = job.model, 1 + job.model.mtp_layers
         self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead,
                                             shuffle=job.shuffle)  # fmt: skip
         self.evaluated = None if job.evaluation is None else open_evaluated(
@@ -63,6 +62,8 @@ class Trainer:
             embedding = self.chunks[0].embedding if self.chunks else None
             chunk = DecoderChunk(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
                                  self.parts.context)  # fmt: skip
+            for name, buffer in chunk.named_buffers():
+                self.init_param(buffer, name, ParamShard(tuple(buffer.shape), start=0.0), job.seed, tied=False)
             ways = self.parts.reshardings(layers)
             first = next(iter(job.parts_of(layers)), None)
             if first in ways:
@@ -245,6 +246,7 @@ class Trainer:
         for unit in (*self.units, *self.frozen):
             yield from (unit.flat, unit.weights)
         yield from (unit.gradient for unit in self.units)
+        yield from (buffer for chunk in self.chunks for buffer in chunk.buffers())
         if self.job.offloads_states:
             return
         yield from (unit.master for unit in self.units)

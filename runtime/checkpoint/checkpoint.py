@@ -236,13 +236,16 @@ class Checkpoints:
 
 
 def pieces(trainer: Trainer) -> Iterator[Piece]:
-    """Master weights (`weights.NAME`) and the optimizer's states (`exp_avg.NAME`, ...) that this rank holds."""
+    """Master weights and buffers (`weights.NAME`) and states (`exp_avg.NAME`, ...) that this rank holds."""
     for unit, named in trainer.contents:
         states = trainer.optimizer.state.get(unit.master, {})
         flats = {"weights": unit.master.detach()}
         flats |= {key: value for key, value in states.items() if isinstance(value, Tensor) and key != "step"}
         for kind, flat in flats.items():
             yield from _of_unit(unit, named, kind, flat, tied=trainer.job.model.tied_embeddings)
+    for chunk in trainer.chunks:
+        for name, buffer in chunk.named_buffers():
+            yield Piece(f"weights.{name}", tuple(buffer.shape), (0,) * buffer.dim(), buffer, optional=True)
 
 
 def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -> Iterator[Piece]:

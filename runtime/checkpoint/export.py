@@ -22,7 +22,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, MissingExtraError, UnsupportedError
-from .huggingface import choice_biases, sources
+from ..model.experts import CHOICE_BIAS
+from .huggingface import sources
 from .manifest import DamagedError, Manifest
 from .pretrained import CONFIG, tensors_of, weight_shapes
 from .safetensors_folder import INDEX, SINGLE
@@ -49,15 +50,22 @@ class Part:
 
 @dataclass(frozen=True)
 class Theirs:
-    """A tensor to write. Its elements are those of `parts`; without parts it is zero."""
+    """A tensor to write. Its elements are those of `parts`."""
 
     name: str
     shape: Shape
     parts: tuple[Part, ...]
+    wide: bool = False  # fp32 whatever the others are, as transformers keeps it
 
     @property
     def elements(self) -> int:
         return torch.Size(self.shape).numel()
+
+    def dtype(self, usual: str) -> torch.dtype:
+        return torch.float32 if self.wide else DTYPES[usual]
+
+    def num_bytes(self, usual: str) -> int:
+        return self.elements * self.dtype(usual).itemsize
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def export(
         raise InputError(f"{to}: {error.strerror or error}", hint="choose a folder with room for the weights") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    size = sum(each.elements for each in tensors(model)) * DTYPES[dtype].itemsize
+    size = sum(each.num_bytes(dtype) for each in tensors(model))
     return Exported(to, manifest.step, dtype, len(tensors(model)), size, written)
 
 
@@ -130,8 +138,13 @@ def tensors(model: ModelSpec) -> list[Theirs]:
             box = (1, *sizes) if source.per_expert else sizes
             parts.setdefault(name, []).append(Part(ours, shapes[ours], first, box, source))
             whole[name] = source.whole(sizes)
-    zeros = [Theirs(name, (number,), ()) for name, number in choice_biases(model).items()]
-    return [*(Theirs(name, whole[name], tuple(each)) for name, each in parts.items()), *zeros]
+    return [Theirs(name, whole[name], tuple(each), any(is_choice_bias(part.weight) for part in each))
+            for name, each in parts.items()]  # fmt: skip
+
+
+def is_choice_bias(weight: str) -> bool:
+    """Whether one of our weights is a bias of expert choice."""
+    return weight.endswith(f".{CHOICE_BIAS}")
 
 
 def _write(
@@ -142,37 +155,38 @@ def _write(
         from safetensors.torch import save_file
     except ImportError:
         raise MissingExtraError("runtime", "writing safetensors") from None
-    files = list(_files(every, file_bytes // DTYPES[dtype].itemsize))
+    files = list(_files(every, dtype, file_bytes))
     names = [SINGLE] if len(files) == 1 else [
         f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i in range(len(files))
     ]  # fmt: skip
     for name, of_file in zip(names, files, strict=True):
-        save_file(_read(checkpoint, of_file, DTYPES[dtype]), to / name, metadata={"format": "pt"})
+        save_file(_read(checkpoint, of_file, dtype), to / name, metadata={"format": "pt"})
         on_file(name)
     if len(files) > 1:
         listed = {each.name: name for name, of_file in zip(names, files, strict=True) for each in of_file}
-        total = sum(each.elements for each in every) * DTYPES[dtype].itemsize
+        total = sum(each.num_bytes(dtype) for each in every)
         index = {"metadata": {"total_size": total}, "weight_map": listed}
         (to / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return tuple(names)
 
 
-def _files(every: Sequence[Theirs], most: int) -> Iterator[list[Theirs]]:
-    """Groups tensors into files of at most `most` elements; a larger tensor gets a file of its own."""
+def _files(every: Sequence[Theirs], dtype: str, most: int) -> Iterator[list[Theirs]]:
+    """Groups tensors into files of at most `most` bytes; a larger tensor gets a file of its own."""
     of_file: list[Theirs] = []
     for each in every:
-        if of_file and sum(before.elements for before in of_file) + each.elements > most:
+        if of_file and sum(before.num_bytes(dtype) for before in of_file) + each.num_bytes(dtype) > most:
             yield of_file
             of_file = []
         of_file.append(each)
     yield of_file
 
 
-def _read(checkpoint: Path, every: Sequence[Theirs], dtype: torch.dtype) -> dict[str, Tensor]:
+def _read(checkpoint: Path, every: Sequence[Theirs], dtype: str) -> dict[str, Tensor]:
     """Their tensors by name, from the checkpoint's master weights."""
-    boxes = {(part.weight, part.offsets): torch.empty(part.sizes) for each in every for part in each.parts}
+    boxes = {(part.weight, part.offsets): torch.zeros(part.sizes) for each in every for part in each.parts}
     shapes = {part.weight: part.shape for each in every for part in each.parts}
-    pieces = [Piece(f"weights.{weight}", shapes[weight], offsets, box) for (weight, offsets), box in boxes.items()]
+    pieces = [Piece(f"weights.{weight}", shapes[weight], offsets, box, optional=is_choice_bias(weight))
+              for (weight, offsets), box in boxes.items()]  # fmt: skip
     try:
         with warnings.catch_warnings():  # torch warns that there is only one process
             warnings.simplefilter("ignore")
@@ -182,9 +196,9 @@ def _read(checkpoint: Path, every: Sequence[Theirs], dtype: torch.dtype) -> dict
                          hint="export with the config.json of the model that was trained") from None  # fmt: skip
     out: dict[str, Tensor] = {}
     for each in every:
-        out[each.name] = whole = torch.zeros(each.shape, dtype=dtype)
+        out[each.name] = whole = torch.zeros(each.shape, dtype=each.dtype(dtype))
         for part in each.parts:
-            box = boxes[part.weight, part.offsets].to(dtype)
+            box = boxes[part.weight, part.offsets].to(whole.dtype)
             put(part.source, box[0] if part.source.per_expert else box, whole)
     return out
 

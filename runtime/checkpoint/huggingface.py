@@ -20,7 +20,6 @@ from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfE
 from ..model.rope import rotated_width
 from .hybrid_sources import blocks_of_nemotron, gated_delta_net, gated_queries, mamba2
 from .sources import (
-    CHOICE_BIAS,
     MIXTRAL_PRODUCTS,
     Source,
     Sources,
@@ -59,21 +58,6 @@ class Naming:
 
 def sources(model: ModelSpec) -> Sources:
     """Our weight name -> source in their files. Raises KeyError for a family without a table."""
-    return {ours: source for ours, source in _all(model).items() if not ours.endswith(f".{CHOICE_BIAS}")}
-
-
-def choice_biases(model: ModelSpec) -> dict[str, int]:
-    """Their name -> length of the biases of expert choice. The runtime has none: it chooses as if all were 0."""
-    return {source.name: experts for ours, source in _all(model).items() if ours.endswith(f".{CHOICE_BIAS}")
-            for experts in [_experts_of(model, ours)]}  # fmt: skip
-
-
-def _experts_of(model: ModelSpec, ours: str) -> int:
-    block = model.kinds[model.pattern[int(ours.split(".")[1])]].feed_forward
-    return block.experts if isinstance(block, MixtureOfExperts) else 0
-
-
-def _all(model: ModelSpec) -> Sources:
     naming = FAMILIES[model.family]
     out = {"embedding.tokens": Source(f"{naming.tokens}.weight")}
     if naming.positions is not None:
@@ -148,7 +132,8 @@ FAMILIES: Mapping[str, Naming] = {
     "dots1": _llama(),
     "ernie4_5": _llama(turns_neighbours=True),
     "ernie4_5_moe": _llama(
-        turns_neighbours=True, feed_forward=partial(gated, choice="moe_statics.e_score_correction_bias")
+        turns_neighbours=True, feed_forward=partial(gated, choice=Source(
+            "moe_statics.e_score_correction_bias", lambda theirs: theirs[0], lambda ours: (1, *ours)))
     ),
     "exaone4": _llama(norms=_OUTPUT_NORMS),
     "falcon": _llama(
@@ -178,10 +163,11 @@ FAMILIES: Mapping[str, Naming] = {
     "gpt_oss": _llama(feed_forward=alternating),
     "granite": _llama(),
     "granitemoe": _llama(feed_forward=stacked),
-    "hy_v3": _llama(feed_forward=partial(gated, shared="shared_mlp", router="router.gate", choice="expert_bias")),
+    "hy_v3": _llama(feed_forward=partial(
+        gated, shared="shared_mlp", router="router.gate", choice=Source("expert_bias"))),
     "internlm3": _llama(),
     "llama": _llama(),
-    "minimax_m2": _llama(feed_forward=partial(_mixtral, choice="e_score_correction_bias")),
+    "minimax_m2": _llama(feed_forward=partial(_mixtral, choice=Source("e_score_correction_bias"))),
     "ministral3": _llama(),
     "mistral": _llama(),
     "mixtral": _llama(feed_forward=_mixtral),

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...cost_models.layer_kinds.gated_delta_net import GatedDeltaNet
 from ...cost_models.layer_kinds.mamba2 import Mamba2
 from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts
-from .sources import Shape, Source, Sources, beside_experts, plain, product, separate, tall
+from .sources import CHOICE, Shape, Source, Sources, beside_experts, plain, product, separate, tall
 
 
 def mamba2(mixer: Mamba2, module: str = "mixer") -> Sources:
@@ -91,4 +91,4 @@ def blocks_of_nemotron(block: FeedForward | MixtureOfExperts) -> Sources:
     if isinstance(block, FeedForward):
         return plain("mixer.up_proj", "mixer.down_proj", block)
     out = {name: Source(f"mixer.experts.*.{name}_proj.weight") for name in ("up", "down")}
-    return out | beside_experts(block, "mixer", "shared_experts", "gate", "gate.e_score_correction_bias", gate=False)
+    return out | beside_experts(block, "mixer", "shared_experts", "gate", CHOICE, gate=False)

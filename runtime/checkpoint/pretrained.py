@@ -31,7 +31,7 @@ from .sources import Source
 # Buffers that older releases of transformers wrote.
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias",
             ".attention.rotary_emb.inv_freq")  # fmt: skip
-# The biases of expert choice. transformers writes them for models whose config does not name them, too.
+# The biases of expert choice. transformers writes them for models whose config has none, too.
 _CHOICE_BIASES = (".e_score_correction_bias", ".expert_bias")
 _OTHER_TARGET = "train this model with another target: `show targets`"
 _SHOWN = 12  # problems
@@ -141,8 +141,8 @@ class Pretrained:
                 continue
             if name.endswith(_CHOICE_BIASES):
                 if self.tensors.tensor(name).any():
-                    yield FieldProblem("is not zero: the runtime chooses experts without it", file=entry.file.name,
-                                       field=name, hint=_OTHER_TARGET)  # fmt: skip
+                    yield FieldProblem("is not zero: the plan's model chooses experts without it", file=entry.file.name,
+                                       field=name, hint="plan for the model of this folder: `--model FOLDER`")
             elif name == self._in_file(self._head):
                 yield from self._second_head(name)
             else:
@@ -185,7 +185,10 @@ def weight_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     context = Context(alone, ExpertGroup(alone, alone), torch.bfloat16, torch.device("meta"), Numerics.of(model))
     chunk = Chunk(stage=0, chunk=0, layers=(0, model.num_layers - 1), embedding=True, head=True, gpu="",
                   recompute_layers=0)  # fmt: skip
-    return {name: split.shape for name, _, split in named_splits(DecoderChunk(context, model, chunk, 1))}
+    whole = DecoderChunk(context, model, chunk, 1)
+    return {name: split.shape for name, _, split in named_splits(whole)} | {
+        name: tuple(buffer.shape) for name, buffer in whole.named_buffers()
+    }
 
 
 def named_as(config: Mapping[str, Any], model: ModelSpec) -> ModelSpec:

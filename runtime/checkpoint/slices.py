@@ -54,6 +54,7 @@ class Piece:
     shape: tuple[int, ...]  # shape of the whole tensor
     offsets: tuple[int, ...]  # start of the box per dim
     tensor: Tensor  # [sizes of the box], a view of the flat buffer
+    optional: bool = False  # checkpoints of older versions lack it: its elements stay
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
@@ -84,7 +85,7 @@ class SavePieces(DefaultSavePlanner):
 
 
 class LoadPieces(DefaultLoadPlanner):
-    """Fills pieces from the saved boxes. Raises ValueError for a missing tensor."""
+    """Fills pieces from the saved boxes. Raises ValueError for a missing tensor that is not optional."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -92,11 +93,14 @@ class LoadPieces(DefaultLoadPlanner):
 
     def create_local_plan(self) -> LoadPlan:
         by_name: dict[str, list[ChunkStorageMetadata]] = {}
+        there = self.metadata.state_dict_metadata if self.metadata is not None else {}
         for piece in self._pieces.values():
+            if piece.optional and piece.name not in there:
+                continue
             by_name.setdefault(piece.name, []).append(piece.chunk)
         items: list[Any] = []
         for name, chunks in by_name.items():
-            saved = self.metadata.state_dict_metadata.get(name) if self.metadata is not None else None
+            saved = there.get(name)
             if not isinstance(saved, TensorStorageMetadata):
                 raise ValueError(f"the checkpoint has no tensor {name}")
             items += create_read_items_for_chunk_list(name, saved, chunks)

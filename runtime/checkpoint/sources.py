@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts
+from ..model.experts import CHOICE_BIAS
 
 Shape = tuple[int, ...]
 Take = Callable[[Tensor], Tensor]
@@ -33,8 +34,6 @@ class Source:
 
 
 Sources = dict[str, Source]
-# Name of the bias that DeepSeek-V3 adds to the scores for expert choice. The runtime has no such weight.
-CHOICE_BIAS = "choice_bias"
 
 
 def tall(rows: int) -> Callable[[Shape], Shape]:
@@ -168,17 +167,19 @@ def latent(attention: Attention) -> Sources:
 
 
 # ------------------------------------------------------------------------------------------ feed-forward blocks
+# The bias of expert choice in most families. Its name has the prefix of the block of experts.
+CHOICE = Source("gate.e_score_correction_bias")
 _PRODUCTS = ("gate_proj", "up_proj", "down_proj")
 MIXTRAL_PRODUCTS = ("w1", "w3", "w2")
 
 
 def gated(
     block: FeedForward | MixtureOfExperts, module: str = "mlp", shared: str = "shared_experts", router: str = "gate",
-    products: tuple[str, str, str] = _PRODUCTS, choice: str = "gate.e_score_correction_bias",
+    products: tuple[str, str, str] = _PRODUCTS, choice: Source = CHOICE,
 ) -> Sources:  # fmt: skip
     """Three projections, per expert in a block of experts. A dense block is always `mlp`.
 
-    products: names of gate, input and output of an expert. choice: name of the bias of expert choice.
+    products: names of gate, input and output of an expert. choice: the bias of expert choice.
     """
     if isinstance(block, FeedForward):
         out: Sources = {}
@@ -191,12 +192,12 @@ def gated(
 
 
 def beside_experts(
-    block: MixtureOfExperts, module: str, shared: str, router: str, choice: str, *, gate: bool = True
+    block: MixtureOfExperts, module: str, shared: str, router: str, choice: Source, *, gate: bool = True
 ) -> Sources:
     """Router, shared experts and the gate of their output. gate: whether shared experts have a gated activation."""
     out = {"router": Source(f"{module}.{router}.weight")}
     if block.choice_bias:
-        out[CHOICE_BIAS] = Source(f"{module}.{choice}")
+        out[CHOICE_BIAS] = replace(choice, name=f"{module}.{choice.name}")
     if block.shared_inner:
         products = ("gate", "up", "down") if gate else ("up", "down")
         out |= {f"shared.{name}": Source(f"{module}.{shared}.{name}_proj.weight") for name in products}

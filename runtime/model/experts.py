@@ -19,6 +19,8 @@ from .dispatch import Dispatch, combine
 from .mlp import Mlp
 from .router import route, scored, within_capacity
 
+CHOICE_BIAS = "choice_bias"  # name of the buffer added to scores for the choice of experts
+
 
 class Experts(Block):
     """Routed experts. An ep rank holds some experts, an etp rank a part of each; a tp rank routes its own tokens.
@@ -26,12 +28,17 @@ class Experts(Block):
     Shared experts are one dense block for all tokens.
     """
 
+    choice_bias: Tensor | None  # [experts], in the choice of experts only; it does not train
+
     def __init__(self, context: Context, spec: MixtureOfExperts, hidden: int) -> None:
         super().__init__(context)
         self.spec, self.names = spec, ("gate", "up") if spec.gated else ("up",)
         self.add("router", [spec.experts, hidden])
         if spec.router_bias:
             self.add("router_bias", [spec.experts], start=0.0)
+        # In fp32 as in transformers: rounded to bf16 it would choose other experts.
+        bias = torch.zeros(spec.experts, dtype=torch.float32, device=context.device) if spec.choice_bias else None
+        self.register_buffer(CHOICE_BIAS, bias)
         for name in self.names:
             self._expert(name, [spec.expert_inner, hidden], 1)
         self._expert("down", [hidden, spec.expert_inner], 2)
@@ -52,7 +59,7 @@ class Experts(Block):
         tokens = x.flatten(0, 1)
         logits = linear(tokens, self.tensor("router"), self.maybe("router_bias"))
         scores = scored(self.spec, logits)
-        weights, chosen = route(self.spec, scores, in_turn=self.context.in_turn)
+        weights, chosen = route(self.spec, scores, self.choice_bias, in_turn=self.context.in_turn)
         if self.context.balancing is not None:
             loss = self.context.balancing.loss(self.spec, scores, chosen, len(x), self.context.sequence_groups)
             weights = with_loss(weights, loss)

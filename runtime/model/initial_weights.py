@@ -19,7 +19,7 @@ INITIAL_STD = 0.02
 
 
 class InitParam(Protocol):
-    """Fills a parameter with its initial weights."""
+    """Fills a parameter, or a buffer, with its initial weights."""
 
     def __call__(self, parameter: Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None: ...
 

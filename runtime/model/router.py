@@ -11,21 +11,24 @@ from ...cost_models.specs.model import MixtureOfExperts
 def scored(spec: MixtureOfExperts, logits: Tensor) -> Tensor:
     """Scores [n, experts] of logits, in float32, or in float64 for float64 logits.
 
-    Softmax: Mixtral (arXiv 2401.04088, 2.1). Sigmoid: DeepSeek-V3 (arXiv 2412.19437, 2.1.2), without its load-balancing
-    bias, which stays at its initial value of zero.
+    Softmax: Mixtral (arXiv 2401.04088, 2.1). Sigmoid: DeepSeek-V3 (arXiv 2412.19437, 2.1.2).
     """
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     return logits.to(wide).sigmoid() if spec.router_scores == "sigmoid" else logits.softmax(-1, dtype=wide)
 
 
-def route(spec: MixtureOfExperts, scores: Tensor, *, in_turn: bool = False) -> tuple[Tensor, Tensor]:
+def route(
+    spec: MixtureOfExperts, scores: Tensor, bias: Tensor | None = None, *, in_turn: bool = False
+) -> tuple[Tensor, Tensor]:
     """The `top_k` experts of each token and their weights, from scores [n, experts]: [n, k] each, by falling scores.
 
+    bias: [experts], added to the scores for the choice and not for the weights (DeepSeek-V3, arXiv 2412.19437, 2.1.2).
     in_turn: each token gets the next `top_k` experts round-robin, so that all experts have equal loads. The weights are
     the scores of these experts.
     """
     with torch.no_grad():
-        chosen = _next(spec, scores) if in_turn else _eligible(spec, scores).topk(spec.top_k, dim=-1).indices
+        ranked = scores if bias is None else scores + bias
+        chosen = _next(spec, scores) if in_turn else _eligible(spec, ranked).topk(spec.top_k, dim=-1).indices
     weights = scores.gather(-1, chosen)
     if spec.router_normalised:
         weights = weights / weights.sum(-1, keepdim=True)
@@ -55,7 +58,7 @@ def _next(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
 
 
 def _eligible(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
-    """Scores, with 0 for experts outside a token's best groups.
+    """Scores, with minus infinity for experts outside a token's best groups.
 
     The score of a group is that of its best expert (DeepSeek-V2, arXiv 2405.04434, 2.2.2), or for sigmoid scores the
     sum of its best two (DeepseekV3TopkRouter in transformers).
@@ -67,4 +70,4 @@ def _eligible(spec: MixtureOfExperts, scores: Tensor) -> Tensor:
     quality = grouped.topk(min(counted, grouped.shape[-1]), dim=-1).values.sum(-1)
     best = quality.topk(spec.top_groups, dim=-1).indices
     elsewhere = torch.ones_like(quality, dtype=torch.bool).scatter(-1, best, False)
-    return grouped.masked_fill(elsewhere[..., None], 0.0).flatten(-2)
+    return grouped.masked_fill(elsewhere[..., None], -torch.inf).flatten(-2)

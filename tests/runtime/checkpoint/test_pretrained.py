@@ -20,7 +20,7 @@ from meshwright.runtime.checkpoint.export import export, put, tensors
 from meshwright.runtime.checkpoint.manifest import check_run, newest
 from meshwright.runtime.checkpoint.pretrained import Pretrained
 from meshwright.runtime.checkpoint.safetensors_folder import INDEX, SINGLE, TensorFolder
-from meshwright.runtime.model.block import named_splits
+from meshwright.runtime.model.block import ParamShard, named_splits
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
@@ -30,7 +30,7 @@ from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 
 from ..fork import TIMEOUT_S, fork
 from ..jobs import job
-from ..model.families import spec_of, theirs_of
+from ..model.families import choice_biases_of, spec_of, theirs_of
 from ..model.test_families import CASES
 
 FILE_BYTES = 40_000  # several files of a tiny model
@@ -49,7 +49,12 @@ _FAMILIES = sorted({name for name in CASES if "," not in name})
 def saved(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> ModelSpec:
     """The family's model with random weights, in several files."""
     data = CASES[name].data()
-    theirs_of(data).to(dtype).save_pretrained(folder, max_shard_size=FILE_BYTES)
+    model = theirs_of(data)
+    wide = {name: bias.clone() for name, bias in choice_biases_of(model).items()}
+    model.to(dtype)
+    for name, bias in model.named_buffers():
+        bias.data = wide.get(name, bias)  # transformers keeps them in fp32
+    model.save_pretrained(folder, max_shard_size=FILE_BYTES)
     return spec_of(data)
 
 
@@ -58,12 +63,10 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def unlike(folder: Path, other: Path) -> list[str]:
-    """Names of tensors that are not in both folders with the same bits; zeros for the choice of experts aside."""
+    """Names of tensors that are not in both folders with the same bits."""
     one, two = TensorFolder(folder), TensorFolder(other)
     assert not [*one.problems, *two.problems]
-    names = {name for name in {**one.entries, **two.entries} if not name.endswith("_bias") or "expert" not in name}
-    names = {name for name in names if not name.endswith("e_score_correction_bias")}
-    both = set(one.entries) & set(two.entries)
+    names, both = {**one.entries, **two.entries}, set(one.entries) & set(two.entries)
     return sorted(name for name in names if name not in both or not same_bits(one.tensor(name), two.tensor(name)))
 
 
@@ -75,7 +78,9 @@ def test_every_tensor_of_a_family_goes_there_and_back(name: str, tmp_path: Path)
     model = reference.whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32"))
     for full_name, parameter, split in named_splits(model):
         pretrained.init_param(parameter, full_name, split, 0, tied=spec.tied_embeddings)
-    ours = {full_name: parameter.detach() for full_name, parameter in model.named_parameters()}
+    for full_name, buffer in model.named_buffers():
+        pretrained.init_param(buffer, full_name, ParamShard(tuple(buffer.shape), start=0.0), 0, tied=False)
+    ours = {full_name: tensor.detach() for full_name, tensor in (*model.named_parameters(), *model.named_buffers())}
     written = {}
     for each in tensors(spec):
         written[each.name] = torch.zeros(each.shape)
@@ -98,6 +103,17 @@ def test_layouts_read_and_write_the_same_bits(name: str, tmp_path: Path) -> None
 def test_bf16_stays_as_it_is(tmp_path: Path) -> None:
     spec = saved("llama", tmp_path / "in", torch.bfloat16)
     in_and_out(spec, DENSE[:1], tmp_path, "bf16")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_biases_of_the_choice_stay_in_fp32(tmp_path: Path) -> None:
+    """As transformers keeps them. The checkpoint between has them, too."""
+    spec = saved("deepseek_v3", tmp_path / "in", torch.bfloat16)
+    in_and_out(spec, EXPERTS[1:2], tmp_path, "bf16")
+    folder = TensorFolder(tmp_path / "out0")
+    biases = [name for name in folder.entries if name.endswith("e_score_correction_bias")]
+    assert {folder.entries[name].dtype for name in biases} == {"F32"}
+    assert all(folder.tensor(name).any() for name in biases)
 
 
 def in_and_out(spec: ModelSpec, layouts: tuple[str, ...], folder: Path, dtype: str) -> None:
@@ -200,7 +216,7 @@ FAULTS: Mapping[str, tuple[Callable[[Path], None], list[str]]] = {
     "a weight is missing": (state_of(lambda state: state.pop(_NORM)), [f"{_NORM}: is missing, the plan's model"]),
     "an expert's bias": (
         state_of(lambda state: state.update({"model.layers.0.mlp.gate.e_score_correction_bias": torch.ones(4)})),
-        ["e_score_correction_bias: is not zero: the runtime chooses experts without it"]),
+        ["e_score_correction_bias: is not zero: the plan's model chooses experts without it"]),
     "pickles": (pickled, ["pytorch_model.bin is a pickle"]),
 }  # fmt: skip
 

@@ -76,14 +76,28 @@ def theirs_of(data: Mapping[str, Any]) -> Any:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for _, weight in sorted(model.named_parameters()):
-            if not weight.requires_grad:  # a bias for the choice of experts, which is zero at first (ERNIE 4.5)
+            if not weight.requires_grad:  # a bias for the choice of experts (ERNIE 4.5)
                 continue
             noise = torch.randn(weight.shape, generator=generator)
             if weight.dim() == 1:
                 weight.add_(0.3 * noise)
             else:
                 weight.copy_(1.5 * noise / weight.shape[-1] ** 0.5)
+        chosen = any(getattr(kind.feed_forward, "choice_bias", False) for kind in spec_of(data).kinds)
+        for bias in choice_biases_of(model).values() if chosen else ():
+            bias.copy_(0.2 * torch.randn(bias.shape, generator=generator))
     return model
+
+
+def choice_biases_of(model: Any) -> dict[str, Tensor]:
+    """The biases for the choice of experts: buffers, or parameters that do not train (ERNIE 4.5)."""
+    every = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    return {name: bias.data for name, bias in sorted(every.items()) if name.endswith("e_score_correction_bias")}
+
+
+def state_of(model: Any) -> dict[str, Tensor]:
+    """All numbers of the model, as transformers would write them into files."""
+    return filed(model, {**dict(model.named_parameters()), **choice_biases_of(model)})
 
 
 def filed(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -96,7 +110,7 @@ def filed(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def ours_of(spec: ModelSpec, state: Mapping[str, Tensor], whole: ModelSpec | None = None) -> DecoderChunk:
     """Our model with their weights, by their names in files. whole: the model that `spec` has a fault of."""
     model = whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32", seq_len=LENGTH))
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     weights = converted(whole or spec, state)
     if whole is not None and not set(weights) >= set(parameters):
         weights = converted(spec, state)

@@ -14,7 +14,7 @@ from meshwright.planner.targets.meshwright.rules import COMPARED
 from meshwright.runtime.checkpoint.huggingface import converted
 from torch import Tensor
 
-from .families import Case, filed, logits_of, ours_of, spec_of, theirs_of
+from .families import Case, choice_biases_of, filed, logits_of, ours_of, spec_of, state_of, theirs_of
 
 _YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8, "beta_fast": 2.0}
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -126,14 +126,15 @@ def differences(case: Case, broken: ModelSpec | None = None) -> dict[str, float]
     data = case.data()
     theirs = theirs_of(data)
     spec = broken or spec_of(data)
-    ours = ours_of(spec, filed(theirs, dict(theirs.named_parameters())))
+    ours = ours_of(spec, state_of(theirs))
     tokens = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(1))
     targets = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(2))
     their_logits, our_logits = theirs(tokens).logits, logits_of(ours, tokens)
     loss = torch.nn.functional.cross_entropy(their_logits.flatten(0, 1), targets.flatten(), reduction="sum")
     loss.backward()  # type: ignore[no-untyped-call]
     ours(tokens, targets).backward()
-    wanted = converted(spec, filed(theirs, {name: gradient(weight) for name, weight in theirs.named_parameters()}))
+    gradients = {name: gradient(weight) for name, weight in theirs.named_parameters()}
+    wanted = converted(spec, filed(theirs, {**choice_biases_of(theirs), **gradients}))
     ranges: dict[str, float] = {}
     for name, values in wanted.items():
         ranges[block_of(name)] = max(ranges.get(block_of(name), 0.0), float(values.abs().max()))
@@ -217,6 +218,7 @@ FAULTS: dict[str, Callable[[ModelSpec], ModelSpec]] = {
     "weights not scaled": of_block(MixtureOfExperts, router_scale=1.0),
     "weights that sum to 1": of_block(MixtureOfExperts, router_normalised=True),
     "weights that do not": of_block(MixtureOfExperts, router_normalised=False),
+    "no bias of the choice": of_block(MixtureOfExperts, choice_bias=False),
     "softmax of the router": of_block(MixtureOfExperts, router_scores="softmax"),
 }
 
@@ -234,7 +236,7 @@ def test_each_part_of_a_family_shows(family: str) -> None:
     """Else the test above could pass without it."""
     data = CASES[family].data()
     theirs, spec = theirs_of(data), spec_of(data)
-    state = filed(theirs, dict(theirs.named_parameters()))
+    state = state_of(theirs)
     tokens = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         wanted = theirs(tokens).logits
