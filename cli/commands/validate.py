@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from ..screens import folds as folds_screen
 from ..screens import serving as serving_screen
 from ..screens import tuned_plans as plans_screen
 from ..screens import validate as validate_screen
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 Files = Annotated[
     list[Path] | None,
@@ -128,11 +132,8 @@ def _predict_runs(
         validation = validate(files, stack=stack, keep_going=keep_going, core=core, progress=progress)
     if plot is not None:
         validate_screen.draw(validation.rows, plot)
-    if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation", **validation.to_dict()})
-    terminal.show(validate_screen.screen(validation, rows=rows))
-    for problem in validation.problems:
-        terminal.warn(problem)
+    screen = validate_screen.screen(validation, rows=rows)
+    _show(terminal, "validation", validation.to_dict(), screen, validation.problems)
 
 
 def _predict_other(terminal: Terminal, *, core: bool, stack: str | None, rows: bool) -> None:
@@ -160,11 +161,8 @@ def _predict_serving(terminal: Terminal, files: list[Path], *, folds: bool, keep
 
     with terminal.progress("predicting") as progress:
         validation = validate_serving(files, folds=folds, keep_going=keep_going, progress=progress)
-    if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "serving-validation", **validation.to_dict()})
-    terminal.show(serving_screen.screen(validation, rows=rows))
-    for problem in validation.problems:
-        terminal.warn(problem)
+    screen = serving_screen.screen(validation, rows=rows)
+    _show(terminal, "serving-validation", validation.to_dict(), screen, validation.problems)
 
 
 def _judge_folds(terminal: Terminal) -> None:
@@ -172,9 +170,7 @@ def _judge_folds(terminal: Terminal) -> None:
 
     with terminal.progress("predicting") as progress:
         report = fold_report(progress)
-    if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "validation-folds", **report.to_dict()})
-    terminal.show(folds_screen.screen(report))
+    _show(terminal, "validation-folds", report.to_dict(), folds_screen.screen(report))
 
 
 def _judge_plans(terminal: Terminal, files: list[Path], *, jobs: int, keep_going: bool, rows: bool) -> None:
@@ -182,8 +178,17 @@ def _judge_plans(terminal: Terminal, files: list[Path], *, jobs: int, keep_going
 
     with terminal.progress("searching") as progress:
         validation = validate_plans(files, jobs=jobs, keep_going=keep_going, progress=progress)
+    screen = plans_screen.screen(validation, rows=rows)
+    _show(terminal, "plan-validation", validation.to_dict(), screen, validation.problems)
+
+
+def _show(
+    terminal: Terminal, kind: str, values: Mapping[str, object], screen: Iterable[RenderableType],
+    problems: Iterable[str] = (),
+) -> None:  # fmt: skip
+    """A JSON document where it is wanted, the screen, and the problems of rows that were left out."""
     if terminal.settings.json:
-        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "plan-validation", **validation.to_dict()})
-    terminal.show(plans_screen.screen(validation, rows=rows))
-    for problem in validation.problems:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": kind, **values})
+    terminal.show(screen)
+    for problem in problems:
         terminal.warn(problem)

@@ -15,7 +15,7 @@ _RULES = {"static": "one for all batches", "adaptive": "one per batch", "per seq
 
 
 def screen(planned: MixedLengthsPlan, saved_as: str | None, sampler: str | None) -> list[Part]:
-    """The three policies side by side, what they have in common, and what was proven."""
+    """The three policies side by side, their common layout, and the proven gap."""
     resolved, costs = planned.resolved, planned.costs
     group = resolved.cluster.groups[0]
     work = resolved.workload

@@ -22,9 +22,9 @@ class ServingConstants:
     """The fitted constants, the same for all models, GPUs and engines (profiles/catalogue/measured/serving.yaml)."""
 
     compute_share: float  # rate of products over that of a training step's
-    bandwidth_share: float  # of the datasheet's bandwidth, that reads weights
+    bandwidth_share: float  # rate of reading weights over the bandwidth that a training step's products reach
     expert_share: float  # rate of routed experts over those of dense blocks
-    cache_share: float  # of the datasheet's bandwidth, that reads the KV cache
+    cache_share: float  # rate of reading the KV cache over the same bandwidth
     layer_s: float  # that a layer takes beside its reads and products: kernels too short to fill a GPU
     latency_share: float  # latency of a collective over NCCL's: engines have one-shot kernels
     traffic_share: float  # bandwidth of a collective over NCCL's

@@ -33,7 +33,7 @@ class Pool:
     kv_read_bytes: Array  # the same as its reading takes time: not less than of bf16 where kernels convert
     flops_per_s: Array  # of products, in the format of the activations, as fitted to measured products
     attention_flops_per_s: Array  # of the attention kernel
-    memory_bw_bytes_per_s: Array  # datasheet
+    memory_bw_bytes_per_s: Array  # bytes/s that large products of a training step read at
     memory_bytes: Array  # of a GPU
     all_reduce: Curve  # over tp
     all_to_all: Curve  # over tp x attention_dp
@@ -49,7 +49,7 @@ class Pool:
 
     @property
     def gpus(self) -> Array:
-        """Of the whole pool."""
+        """[n] GPUs of all instances."""
         return self.stage_gpus * self.pp * self.instances
 
     @property

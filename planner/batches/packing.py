@@ -1,8 +1,8 @@
 """A batch packed into micro-batches of given seconds: the feasibility half of a search over those seconds.
 
 The longest sequence comes first. In a micro-batch of C seconds it needs a group of the least degree that holds it and
-trains it within C. Of the groups that have the seconds and the tokens left, and of the new ones that free ranks could
-form, it takes the one in which it uses the fewest rank-seconds d t(s, d).
+trains it within C. Candidates are the groups that have the seconds and the tokens left, and new ones on free ranks. It
+takes the candidate in which it uses the fewest rank-seconds d t(s, d).
 """
 
 from __future__ import annotations

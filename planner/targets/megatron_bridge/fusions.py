@@ -18,7 +18,7 @@ from ..setup import Setup
 _ACTIVATION, _DROPOUT, _ROPE, _GRADIENTS, _LOSS, _OUTPUTS = (f"model.{name}" for name in (
     "bias_activation_fusion", "bias_dropout_fusion", "apply_rope_fusion", "gradient_accumulation_fusion",
     "cross_entropy_loss_fusion", "deallocate_pipeline_outputs"))  # fmt: skip
-FUSES_LOSS = ("GPTModelProvider", "HybridModelProvider")
+_FUSES_LOSS = ("GPTModelProvider", "HybridModelProvider")
 
 
 def _fuses_activation(setup: Setup) -> bool:
@@ -54,5 +54,5 @@ ENTRY = Entry(("stack",), (_ACTIVATION, _DROPOUT, _ROPE, _GRADIENTS, _OUTPUTS, _
 
 def defaults(settings: Mapping[str, Any]) -> Settings:
     """Arguments of pretrain_gpt.py for the fusions of the class that no field overrides."""
-    fuses = settings.get("model") in (None, *FUSES_LOSS) and _LOSS not in settings
+    fuses = settings.get("model") in (None, *_FUSES_LOSS) and _LOSS not in settings
     return {"--cross-entropy-loss-fusion": True} if fuses else {}
