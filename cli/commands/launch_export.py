@@ -20,7 +20,7 @@ Checkpoint = Annotated[
                          show_default=False)
 ]  # fmt: skip
 ToHf = Annotated[
-    Path, typer.Option("--to-hf", metavar="DIR", help="Write config.json and safetensors here.", show_default=False)
+    Path, typer.Option("--to-hf", metavar="DIR", help="Write safetensors and their config here.", show_default=False)
 ]
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE|DIR", help="config.json of the model [that of --init-from].",
@@ -30,6 +30,9 @@ Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="bf16|fp32", help="Precision of the weights [that of the run].",
                              show_default=False)
 ]  # fmt: skip
+Merge = Annotated[
+    bool, typer.Option("--merge", help="Write weights with the adapters merged into them.", show_default=False)
+]
 FileSize = Annotated[
     str, typer.Option("--file-size", metavar="SIZE", help="Largest file of weights [5 GB].", show_default=False)
 ]
@@ -41,14 +44,16 @@ def command(
     to_hf: ToHf,
     config: Config = None,
     dtype: Dtype = None,
+    merge: Merge = False,
     file_size: FileSize = "5 GB",
 ) -> None:
-    """Write a checkpoint as a Hugging Face folder: safetensors, index, config.json.
+    """Write a checkpoint as a Hugging Face folder, or its adapters as one of PEFT.
 
     \b
     Examples:
       meshwright launch export ckpt/ --to-hf out/
       meshwright launch export ckpt/step-00000100 --to-hf out/ --config hf/
+      meshwright launch export adapters/ --to-hf out/ --merge
     """
     from ...cost_models import units
     from ...profiles.model.load import load_model
@@ -57,17 +62,18 @@ def command(
 
     terminal: Terminal = context.obj
     check_torch("`launch export`")
-    if dtype not in (None, "bf16", "fp32"):
-        raise InputError(f"--dtype `{dtype}` is none of bf16, fp32", hint="`--dtype bf16`")
+    from ...runtime.checkpoint.export import EXPORTED, export
+
+    if dtype not in (None, *EXPORTED):
+        raise InputError(f"--dtype `{dtype}` is none of {', '.join(EXPORTED)}", hint="`--dtype bf16`")
     largest = int(units.parse(file_size, "B"))
     folder, manifest = newest(checkpoint)
     path = _config(manifest, config, folder)
     model, _ = load_model(path)
     _check_model(model, manifest, path, folder)
-    from ...runtime.checkpoint.export import export
-
     with terminal.progress("exporting", bar=False):
-        done = export(folder, to_hf, model, path, dtype=dtype, file_bytes=largest, on_file=terminal.verbose)
+        done = export(folder, to_hf, model, path, dtype=dtype, file_bytes=largest, merge=merge,
+                      on_file=terminal.verbose)  # fmt: skip
     if terminal.settings.json:
         terminal.write_json({
             "format_version": FORMAT_VERSION, "kind": "export", "folder": str(done.folder), "step": done.step,

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from ...cost_models.specs.model import ModelSpec
-from ...errors import InputError, MissingExtraError, UnsupportedError
-from ..model.experts import CHOICE_BIAS
+from ...errors import InputError, MissingExtraError
+from ..model.adapters import Adapters
+from ..trainer import DTYPES
+from .adapter_export import CONFIG as ADAPTER_CONFIG
+from .adapter_export import WEIGHTS, adapter_config, adapter_tensors, check_readable, modules
 from .huggingface import sources
 from .manifest import DamagedError, Manifest
-from .pretrained import CONFIG, tensors_of, weight_shapes
+from .pretrained import CONFIG, is_choice_bias, tensors_of, whole_weights
 from .safetensors_folder import INDEX, SINGLE
-from .slices import LoadPieces, Piece
-from .sources import Shape, Source
+from .saved_weights import Fill, adapters_of, fill_from, fill_merged, saved_factors
+from .sources import Shape, Source, put
 
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-_CONFIG_DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+EXPORTED = {name: DTYPES[name] for name in ("bf16", "fp32")}  # dtypes of exported weights
 # Files that a tokenizer and `generate` read.
 _BESIDE = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json",
            "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")  # fmt: skip
@@ -42,7 +41,6 @@ class Part:
     """A box of one of our weights that fills a tensor of theirs, or a part of it."""
 
     weight: str  # ours
-    shape: Shape  # of all of the weight
     offsets: Shape  # where the box starts
     sizes: Shape  # of the box
     source: Source  # its place in theirs
@@ -62,7 +60,7 @@ class Theirs:
         return torch.Size(self.shape).numel()
 
     def dtype(self, usual: str) -> torch.dtype:
-        return torch.float32 if self.wide else DTYPES[usual]
+        return torch.float32 if self.wide else EXPORTED[usual]
 
     def num_bytes(self, usual: str) -> int:
         return self.elements * self.dtype(usual).itemsize
@@ -82,26 +80,42 @@ class Exported:
 
 def export(
     checkpoint: Path, to: Path, model: ModelSpec, config: Path, *, dtype: str | None, file_bytes: int,
-    on_file: Callable[[str], None] = lambda name: None,
+    merge: bool = False, on_file: Callable[[str], None] = lambda name: None,
 ) -> Exported:  # fmt: skip
-    """Writes the weights of one checkpoint folder into the new folder `to`.
+    """Writes the weights of one checkpoint folder into the new folder `to`, or its adapters where it has no others.
 
     model: that of `config`, its config.json; dtype: None for that of the run; file_bytes: size of a file of weights at
-    most, unless a single tensor is larger. Raises InputError for a damaged checkpoint or a folder that holds files,
-    UnsupportedError.
+    most, unless a single tensor is larger; merge: write the weights with the adapters merged. Raises InputError for a
+    damaged checkpoint or a folder that holds files.
     """
     manifest = _whole(checkpoint)
+    adapters = adapters_of(manifest)
     dtype = dtype or str(manifest.run["dtype"])
-    if dtype not in DTYPES:
+    if dtype not in EXPORTED:
         raise InputError(f"{checkpoint}: trained in {dtype}", hint="`--dtype fp32`")
+    if merge and adapters is None:
+        raise InputError(f"--merge: {checkpoint} has no adapters, it has all weights", hint="leave out `--merge`")
+    with _new_folder(to) as partial:
+        if adapters is None or merge:
+            fill = (fill_from(checkpoint, model) if adapters is None
+                    else fill_merged(checkpoint, manifest, model, adapters))  # fmt: skip
+            sizes, files = _write(partial, tensors(model), dtype, file_bytes, fill, on_file)
+            _write_config(config, partial, dtype)
+        else:
+            sizes, files = _write_adapters(checkpoint, partial, manifest, model, adapters, dtype)
+    return Exported(to, manifest.step, dtype, len(sizes), sum(sizes), files)
+
+
+@contextmanager
+def _new_folder(to: Path) -> Iterator[Path]:
+    """A folder beside `to` that gets its name once it is complete. Raises InputError for a folder with files."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"{to} is there already", hint="name a folder that is new or empty")
     partial = to.with_name(f".partial-{to.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        written = _write(checkpoint, partial, tensors(model), dtype, file_bytes, on_file)
-        _write_config(config, partial, dtype)
+        yield partial
         if to.exists():
             to.rmdir()
         partial.rename(to)
@@ -109,8 +123,6 @@ def export(
         raise InputError(f"{to}: {error.strerror or error}", hint="choose a folder with room for the weights") from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    size = sum(each.num_bytes(dtype) for each in tensors(model))
-    return Exported(to, manifest.step, dtype, len(tensors(model)), size, written)
 
 
 def _whole(checkpoint: Path) -> Manifest:
@@ -121,53 +133,65 @@ def _whole(checkpoint: Path) -> Manifest:
             manifest.check_file(checkpoint, name)
     except DamagedError as error:
         raise InputError(f"{checkpoint} is damaged: {error}", hint="export the checkpoint before it") from None
-    if "lora" in manifest.run:
-        raise UnsupportedError(f"{checkpoint} has adapters only: they are not merged into the weights that they adapt",
-                               hint="export a run that trains all weights")  # fmt: skip
     return manifest
 
 
 def tensors(model: ModelSpec) -> list[Theirs]:
     """All tensors of the model's files, in the order of its layers."""
-    shapes = weight_shapes(model)
+    shapes = {name: weight.shape for name, weight in whole_weights(model).items()}
     parts: dict[str, list[Part]] = {}
     whole: dict[str, Shape] = {}
     for ours, source in sources(model).items():
         for index, (name, sizes) in enumerate(tensors_of(source, shapes[ours])):
             first = (index, *(0 for _ in sizes)) if source.per_expert else tuple(0 for _ in sizes)
             box = (1, *sizes) if source.per_expert else sizes
-            parts.setdefault(name, []).append(Part(ours, shapes[ours], first, box, source))
+            parts.setdefault(name, []).append(Part(ours, first, box, source))
             whole[name] = source.whole(sizes)
     return [Theirs(name, whole[name], tuple(each), any(is_choice_bias(part.weight) for part in each))
             for name, each in parts.items()]  # fmt: skip
 
 
-def is_choice_bias(weight: str) -> bool:
-    """Whether one of our weights is a bias of expert choice."""
-    return weight.endswith(f".{CHOICE_BIAS}")
-
-
 def _write(
-    checkpoint: Path, to: Path, every: Sequence[Theirs], dtype: str, file_bytes: int, on_file: Callable[[str], None]
-) -> tuple[str, ...]:
-    """Writes all tensors and the index; returns the names of the files."""
-    try:
-        from safetensors.torch import save_file
-    except ImportError:
-        raise MissingExtraError("runtime", "writing safetensors") from None
+    to: Path, every: Sequence[Theirs], dtype: str, file_bytes: int, fill: Fill, on_file: Callable[[str], None]
+) -> tuple[list[int], tuple[str, ...]]:
+    """Writes all tensors and the index; returns the bytes of each tensor and the names of the files."""
     files = list(_files(every, dtype, file_bytes))
     names = [SINGLE] if len(files) == 1 else [
         f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i in range(len(files))
     ]  # fmt: skip
     for name, of_file in zip(names, files, strict=True):
-        save_file(_read(checkpoint, of_file, dtype), to / name, metadata={"format": "pt"})
+        _save(_read(of_file, dtype, fill), to / name)
         on_file(name)
+    sizes = [each.num_bytes(dtype) for each in every]
     if len(files) > 1:
         listed = {each.name: name for name, of_file in zip(names, files, strict=True) for each in of_file}
-        total = sum(each.num_bytes(dtype) for each in every)
-        index = {"metadata": {"total_size": total}, "weight_map": listed}
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": listed}
         (to / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    return tuple(names)
+    return sizes, tuple(names)
+
+
+def _write_adapters(
+    checkpoint: Path, to: Path, manifest: Manifest, model: ModelSpec, adapters: Adapters, dtype: str
+) -> tuple[list[int], tuple[str, ...]]:
+    """Writes a folder for peft; returns the bytes of each tensor and the name of the file."""
+    if manifest.init_from is None:
+        raise InputError(f"{checkpoint}: the run drew the frozen weights, so no folder has them for peft",
+                         hint="`--merge` writes them with the adapters merged")  # fmt: skip
+    every = modules(model, adapters)
+    check_readable(model, every)
+    ours = saved_factors(checkpoint, model, adapters, [weight for each in every for weight, _ in each.parts])
+    factors = adapter_tensors(every, ours, EXPORTED[dtype])
+    _save(factors, to / WEIGHTS)
+    (to / ADAPTER_CONFIG).write_text(adapter_config(model, adapters, manifest.init_from), encoding="utf-8")
+    return [factor.nbytes for factor in factors.values()], (WEIGHTS,)
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        raise MissingExtraError("runtime", "writing safetensors") from None
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def _files(every: Sequence[Theirs], dtype: str, most: int) -> Iterator[list[Theirs]]:
@@ -181,19 +205,10 @@ def _files(every: Sequence[Theirs], dtype: str, most: int) -> Iterator[list[Thei
     yield of_file
 
 
-def _read(checkpoint: Path, every: Sequence[Theirs], dtype: str) -> dict[str, Tensor]:
-    """Their tensors by name, from the checkpoint's master weights."""
+def _read(every: Sequence[Theirs], dtype: str, fill: Fill) -> dict[str, Tensor]:
+    """Their tensors by name, from weights in fp32."""
     boxes = {(part.weight, part.offsets): torch.zeros(part.sizes) for each in every for part in each.parts}
-    shapes = {part.weight: part.shape for each in every for part in each.parts}
-    pieces = [Piece(f"weights.{weight}", shapes[weight], offsets, box, optional=is_choice_bias(weight))
-              for (weight, offsets), box in boxes.items()]  # fmt: skip
-    try:
-        with warnings.catch_warnings():  # torch warns that there is only one process
-            warnings.simplefilter("ignore")
-            load({}, storage_reader=FileSystemReader(checkpoint), planner=LoadPieces(pieces), no_dist=True)
-    except CheckpointException as error:
-        raise InputError(f"{checkpoint}: {next(iter(error.failures.values()))[0]}",
-                         hint="export with the config.json of the model that was trained") from None  # fmt: skip
+    fill(boxes)
     out: dict[str, Tensor] = {}
     for each in every:
         out[each.name] = whole = torch.zeros(each.shape, dtype=each.dtype(dtype))
@@ -203,23 +218,11 @@ def _read(checkpoint: Path, every: Sequence[Theirs], dtype: str) -> dict[str, Te
     return out
 
 
-def put(source: Source, ours: Tensor, theirs: Tensor) -> None:
-    """The inverse of `source.take`: copies the elements of ours to their places in theirs, bit by bit."""
-    there = source.take(theirs)
-    if there.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr():  # a view, which is written through
-        there.copy_(ours)
-        return
-    # `take` permutes elements here. Applied to the index of every element it returns the places that ours come from.
-    places = source.take(torch.arange(theirs.numel()).view(theirs.shape))
-    theirs.view(-1)[places.flatten()] = ours.flatten()
-
-
 def _write_config(config: Path, to: Path, dtype: str) -> None:
     """Writes config.json with the dtype of the weights, and copies the tokenizer beside it."""
     document: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-    document["dtype" if "dtype" in document else "torch_dtype"] = _CONFIG_DTYPES[dtype]
+    document["dtype" if "dtype" in document else "torch_dtype"] = str(EXPORTED[dtype]).removeprefix("torch.")
     (to / CONFIG).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     for name in _BESIDE:
         if (config.parent / name).is_file():
             shutil.copyfile(config.parent / name, to / name)
-

@@ -18,9 +18,11 @@ from torch import Tensor
 from ...cost_models.specs.model import ModelSpec
 from ...errors import FieldProblem, InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
+from ..model.adapters import Adapters
 from ..model.block import Context, Numerics, ParamShard, named_splits
 from ..model.decoder import DecoderChunk
 from ..model.dispatch import ExpertGroup
+from ..model.experts import CHOICE_BIAS
 from ..model.initial_weights import init_param, same_weight
 from ..parallel.comm import Group
 from ..status import Status
@@ -160,9 +162,9 @@ class Pretrained:
 
     def _expected(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of each tensor that the files need."""
-        shapes = weight_shapes(self.model)
+        weights = whole_weights(self.model)
         found = ((name, source.whole(shape)) for ours, source in self._sources.items()
-                 for name, shape in tensors_of(source, shapes[ours]))  # fmt: skip
+                 for name, shape in tensors_of(source, weights[ours].shape))  # fmt: skip
         return {self._in_file(name): shape for name, shape in found}
 
 
@@ -179,16 +181,21 @@ def tensors_of(source: Source, shape: tuple[int, ...]) -> Iterator[tuple[str, tu
         yield source.of_expert(index), shape[1:]
 
 
-def weight_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Name -> whole shape of all of our weights, without memory for them."""
+def whole_weights(model: ModelSpec, adapters: Adapters | None = None) -> dict[str, ParamShard]:
+    """Name -> whole shape and initial value of all of our weights, without memory for them."""
     alone = Group("world", [0], 0, None, Status())
-    context = Context(alone, ExpertGroup(alone, alone), torch.bfloat16, torch.device("meta"), Numerics.of(model))
+    context = Context(alone, ExpertGroup(alone, alone), torch.bfloat16, torch.device("meta"), Numerics.of(model),
+                      adapters=adapters)  # fmt: skip
     chunk = Chunk(stage=0, chunk=0, layers=(0, model.num_layers - 1), embedding=True, head=True, gpu="",
                   recompute_layers=0)  # fmt: skip
     whole = DecoderChunk(context, model, chunk, 1)
-    return {name: split.shape for name, _, split in named_splits(whole)} | {
-        name: tuple(buffer.shape) for name, buffer in whole.named_buffers()
-    }
+    buffers = {name: ParamShard(tuple(buffer.shape), start=0.0) for name, buffer in whole.named_buffers()}
+    return {name: split for name, _, split in named_splits(whole)} | buffers
+
+
+def is_choice_bias(weight: str) -> bool:
+    """Whether one of our weights is a bias of expert choice."""
+    return weight.endswith(f".{CHOICE_BIAS}")
 
 
 def named_as(config: Mapping[str, Any], model: ModelSpec) -> ModelSpec:

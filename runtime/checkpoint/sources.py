@@ -28,12 +28,28 @@ class Source:
     def per_expert(self) -> bool:
         return "*" in self.name
 
+    @property
+    def inputs_first(self) -> bool:
+        """Whether their weight of a product is [in, out], as that of Conv1D in transformers."""
+        return self.whole((1, 2))[-1] != 2
+
     def of_expert(self, index: int) -> str:
         """The name of the tensor of one expert."""
         return self.name.replace("*", str(index))
 
 
 Sources = dict[str, Source]
+
+
+def put(source: Source, ours: Tensor, theirs: Tensor) -> None:
+    """The inverse of `source.take`: copies the elements of ours to their places in theirs, bit by bit."""
+    there = source.take(theirs)
+    if there.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr():  # a view, which is written through
+        there.copy_(ours)
+        return
+    # `take` permutes elements here. Applied to the index of every element it returns the places that ours come from.
+    places = source.take(torch.arange(theirs.numel()).view(theirs.shape))
+    theirs.view(-1)[places.flatten()] = ours.flatten()
 
 
 def tall(rows: int) -> Callable[[Shape], Shape]:
@@ -149,7 +165,7 @@ def latent(attention: Attention) -> Sources:
         return torch.cat([theirs[:rank], theirs[rank:][_in_halves(rope)]])
 
     def unfolded(which: slice, theirs: Tensor) -> Tensor:
-        return theirs.view(heads, -1, rank)[:, which].flatten(0, 1)
+        return theirs.view(heads, -1, *theirs.shape[1:])[:, which].flatten(0, 1)
 
     out = product("o", "self_attn.o_proj", attention.output_bias)
     if attention.q_lora_rank is None:

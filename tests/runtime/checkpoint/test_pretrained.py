@@ -16,10 +16,11 @@ from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.workload import Lora
 from meshwright.runtime import reference
 from meshwright.runtime.checkpoint.checkpoint import Checkpoints
-from meshwright.runtime.checkpoint.export import export, put, tensors
+from meshwright.runtime.checkpoint.export import export, tensors
 from meshwright.runtime.checkpoint.manifest import check_run, newest
 from meshwright.runtime.checkpoint.pretrained import Pretrained
 from meshwright.runtime.checkpoint.safetensors_folder import INDEX, SINGLE, TensorFolder
+from meshwright.runtime.checkpoint.sources import put
 from meshwright.runtime.model.block import ParamShard, named_splits
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.status import Status
@@ -300,6 +301,7 @@ def test_what_cannot_be_exported(llama_folder: Path, tmp_path: Path) -> None:
     folder, _ = newest(tmp_path / "ckpt")
     assert "trained in fp64" in refused(folder, tmp_path / "out")
     assert "is there already" in refused(folder, folder, dtype="fp32")
+    assert "has no adapters" in refused(folder, tmp_path / "out", dtype="fp32", merge=True)
     with pytest.raises(InputError, match="has no checkpoint"):
         newest(tmp_path / "none")
     path = next(folder.glob("__0_*"))
@@ -334,5 +336,3 @@ def test_adapters_go_on_beside_the_same_weights_only(llama_folder: Path, tmp_pat
     with pytest.raises(InputError, match="init_digest") as caught:
         check_run(manifest, replace(wanted, init_digest=Pretrained(other, spec).digest), folder)
     assert caught.value.hint.startswith(f"`--init-from {llama_folder}`")
-    with pytest.raises(UnsupportedError, match="has adapters only"):
-        export(folder, tmp_path / "out", spec, llama_folder / "config.json", dtype=None, file_bytes=FILE_BYTES)

@@ -1,0 +1,94 @@
+"""Reads the weights of a checkpoint in one process, in fp32: those saved, or frozen weights with adapters merged."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from ...cost_models.specs.model import ModelSpec
+from ...errors import InputError
+from ..model.adapters import Adapters, of_input, of_output
+from ..model.block import ParamShard
+from ..model.initial_weights import InitParam, init_param
+from ..trainer import DTYPES
+from .manifest import Manifest
+from .pretrained import Pretrained, is_choice_bias, whole_weights
+from .slices import LoadPieces, Piece
+
+Boxes = Mapping[tuple[str, tuple[int, ...]], Tensor]  # by our weight and the offsets of the box in it
+Fill = Callable[[Boxes], None]  # fills fp32 boxes
+
+
+def fill_from(checkpoint: Path, model: ModelSpec) -> Fill:
+    """Fills boxes with the checkpoint's master weights."""
+    weights = whole_weights(model)
+    return lambda boxes: _load(checkpoint, weights, boxes)
+
+
+def adapters_of(manifest: Manifest) -> Adapters | None:
+    """The adapters that a checkpoint holds; None where all weights were trained."""
+    lora = manifest.run.get("lora")
+    return None if lora is None else Adapters(lora["rank"], lora["scale"], frozenset(lora["targets"]))
+
+
+def saved_factors(checkpoint: Path, model: ModelSpec, adapters: Adapters, names: Iterable[str]) -> dict[str, Tensor]:
+    """A and B of the adapters of weights, by their own names, in fp32."""
+    weights = whole_weights(model, adapters)
+    both = [factor for name in names for factor in (of_input(name), of_output(name))]
+    factors = {name: torch.empty(weights[name].shape) for name in both}
+    _load(checkpoint, weights, {(name, (0, 0)): factor for name, factor in factors.items()})
+    return factors
+
+
+def fill_merged(checkpoint: Path, manifest: Manifest, model: ModelSpec, adapters: Adapters) -> Fill:
+    """Fills boxes with W + (alpha / r) B A. W is in the dtype of the run, as it was beside the adapters.
+
+    Raises InputError where the folder of the frozen weights has other weights than the run had.
+    """
+    weights, init = whole_weights(model, adapters), _frozen(manifest, model)
+
+    def fill(boxes: Boxes) -> None:
+        adapted = {name for name, _ in boxes if of_input(name) in weights}
+        factors = saved_factors(checkpoint, model, adapters, sorted(adapted)) if adapted else {}
+        for (name, offsets), box in boxes.items():
+            dtype = torch.float32 if is_choice_bias(name) else DTYPES[manifest.run["dtype"]]
+            frozen = torch.empty(box.shape, dtype=dtype)
+            split = replace(weights[name], firsts=tuple(enumerate(offsets)))
+            init(frozen, name, split, manifest.run["seed"], tied=model.tied_embeddings)
+            box.copy_(frozen)
+            if name in adapted:  # never in parts: only experts have several tensors
+                box.addmm_(factors[of_output(name)], factors[of_input(name)], alpha=adapters.scale)
+
+    return fill
+
+
+def _frozen(manifest: Manifest, model: ModelSpec) -> InitParam:
+    """The weights that a run started from."""
+    if manifest.init_from is None:
+        return init_param
+    pretrained = Pretrained(Path(manifest.init_from), model)
+    if pretrained.digest != manifest.run["init_digest"]:
+        raise InputError(f"{manifest.init_from}: not the weights that the adapters were trained beside",
+                         hint="restore the folder that the run had as `--init-from`")  # fmt: skip
+    return pretrained.init_param
+
+
+def _load(checkpoint: Path, weights: Mapping[str, ParamShard], boxes: Boxes) -> None:
+    """Raises InputError for a checkpoint without one of the weights."""
+    pieces = [Piece(f"weights.{name}", weights[name].shape, offsets, box, optional=is_choice_bias(name))
+              for (name, offsets), box in boxes.items()]  # fmt: skip
+    try:
+        with warnings.catch_warnings():  # torch warns that there is only one process
+            warnings.simplefilter("ignore")
+            load({}, storage_reader=FileSystemReader(checkpoint), planner=LoadPieces(pieces), no_dist=True)
+    except CheckpointException as error:
+        raise InputError(f"{checkpoint}: {next(iter(error.failures.values()))[0]}",
+                         hint="export with the config.json of the model that was trained") from None  # fmt: skip
