@@ -25,7 +25,7 @@ from .moments import (
 )
 from .offloads import Offloads, offloads_of
 from .resident import resident_bytes
-from .weight_bytes import weight_bytes
+from .weight_bytes import stored_bytes, weight_bytes
 from .whole_matrices import optimizer_bytes
 
 # The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
@@ -238,13 +238,16 @@ class DeviceMemory:
         return np.asarray(np.where(ledger.states.offloads_activations, np.minimum(resident, here), resident))
 
     def host_bytes(self, j: int, device: Array | None = None) -> Array:
-        """[n] bytes that a GPU of profile j keeps on the host: optimizer states, activations of other layers."""
-        ledger = self.ledger
+        """[n] bytes that a GPU of profile j keeps on the host: states of the model, activations of other layers."""
+        ledger, store = self.ledger, self.ledger.store
         on_host = ledger.updated[j] * max(traffic.on_host for traffic in ledger.traffic)
-        on_host = on_host + (0.0 if ledger.store is None else ledger.store.pinned_bytes)
+        per_parameter = (ledger.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
+        if store is not None:
+            on_host = on_host + store.pinned_bytes
+            if store.on_host:
+                on_host = on_host + stored_bytes(ledger, j) + ledger.updated[j] * per_parameter
         if not ledger.layouts["offload"].any() and self.offloads is None:
             return on_host
-        per_parameter = (ledger.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
         states = np.where(ledger.states.offloads_optimizer, ledger.updated[j] * per_parameter, 0.0)
         moved = self.resident(j, device).max(axis=0) - self.activations(j, device).max(axis=0)
         if self.offloads is not None:  # with the copies of what stays on the GPU all the same, or is sent twice

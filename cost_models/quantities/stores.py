@@ -1,7 +1,7 @@
-"""States outside the GPUs and host memory: on drives, or on a network node that updates them.
+"""States outside the GPUs: on drives, on a network node that updates them, or with the weights in host memory.
 
-Quantities are bytes per parameter that a rank updates (its share of all). Cluster files have no rates of such devices.
-The technique that uses a device has its rates as knobs.
+Quantities are bytes per parameter that a rank updates (its share of all). Cluster files have no rates of drives and of
+such nodes. The technique that uses a device has its rates as knobs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ ADAM_BYTES = 28.0  # moved in memory per parameter by Adam on a CPU (FORMULAS 9.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """States of the model away from the GPU: on a drive, or in the memory of another node."""
+    """States of the model away from the GPU: on a drive, in the memory of the host or of another node."""
 
-    weights: bool  # whether weights are away
+    weights: bool  # whether weights are away: each pass over a micro-batch fetches a rank's share of all of them
     optimizer: bool  # whether optimizer states are away, and with them gradients
-    fetched: float  # bytes per parameter of weights, for each pass over a micro-batch
     returned: Array | float  # [n] bytes per parameter of gradients, after each micro-batch
     updated: float  # bytes per parameter that the optimizer reads and writes
     link_bytes_per_s: float  # per GPU, for all that is fetched and returned; with `duplex` for each of the two
@@ -29,4 +28,5 @@ class Store:
     duplex: bool = False  # fetching and returning have links of their own
     over_pcie: bool = False  # its traffic crosses PCIe too
     during_backward: bool = False  # a layer is updated while the layers before it are still differentiated
+    on_host: bool = False  # what is away is in host memory
     pinned_bytes: float = 0.0  # of buffers in host memory, per GPU

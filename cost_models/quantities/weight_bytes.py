@@ -12,16 +12,27 @@ def weight_bytes(ledger: Ledger, j: int) -> Array:
     """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps."""
     divided = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
     plan = ledger.exchanges
-    names = ("dense", "experts")[: 1 + ledger.problem.model.is_moe]
     total: Array | float = 0.0
     # Experts are sharded over groups of their own, so each part is divided by the size of its own group.
-    for part, name in enumerate(names):
+    for part, name in enumerate(_parts(ledger)):
         whole = _with_copies(ledger, j, name)
         if ledger.store is None or not ledger.store.weights:
             total = total + whole / ledger.state_sharers(plan.weights_over, divided)[part]
         if plan.copied_over is not None:
             total = total + np.where(divided, whole / ledger.state_sharers(plan.copied_over, divided)[part], 0.0)
     return np.asarray(total + np.zeros(len(ledger.layouts)))
+
+
+def stored_bytes(ledger: Ledger, j: int) -> Array:
+    """[n] bytes of the weights of a rank on profile j that a store keeps: its share, as it is at rest."""
+    shared, tables = np.ones(len(ledger.layouts), dtype=bool), ledger.tables.parameters
+    sharers = ledger.state_sharers(ledger.exchanges.weights_over, shared)
+    whole = (ledger.on_profile(j, ledger.per_kind(tables[f"{name}_bytes"])) for name in _parts(ledger))
+    return np.asarray(sum(num_bytes / among for num_bytes, among in zip(whole, sharers, strict=False)))
+
+
+def _parts(ledger: Ledger) -> tuple[str, ...]:
+    return ("dense", "experts")[: 1 + ledger.problem.model.is_moe]
 
 
 def _with_copies(ledger: Ledger, j: int, name: str) -> Array:

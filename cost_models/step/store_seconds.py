@@ -7,6 +7,7 @@ import numpy as np
 from ..arrays import Array
 from ..quantities.ledger import Ledger
 from ..quantities.stores import ADAM_BYTES, Store
+from ..quantities.weight_bytes import stored_bytes
 from ..rates.rates import Rates
 
 
@@ -15,13 +16,15 @@ def pass_s(ledger: Ledger, rates: Rates) -> Array:
     store = ledger.store
     if store is None:
         return np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
-    bw, mine = store.link_bytes_per_s, np.array(ledger.updated)
-    pcie = rates.pcie_bw_bytes_per_s if store.over_pcie else np.inf
+    bw, pcie = store.link_bytes_per_s, rates.pcie_bw_bytes_per_s if store.over_pcie else np.inf
+    returned = np.array(ledger.updated) * store.returned
+    fetched = np.zeros_like(returned)
+    if store.weights:
+        fetched = np.array([stored_bytes(ledger, j) for j in range(ledger.num_profiles)])
     # A duplex link carries weights in and gradients out at once; PCIe always does.
-    longer = np.maximum(store.fetched, store.returned)
-    there = longer if store.duplex else store.fetched + store.returned
-    return np.array([mine * np.maximum(store.fetched / bw, store.fetched / pcie),
-                     mine * np.maximum(there / bw, longer / pcie)])  # fmt: skip
+    longer = np.maximum(fetched, returned)
+    there = longer if store.duplex else fetched + returned
+    return np.array([np.maximum(fetched / bw, fetched / pcie), np.maximum(there / bw, longer / pcie)])
 
 
 def update_s(store: Store, ledger: Ledger, rates: Rates) -> Array:

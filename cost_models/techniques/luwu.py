@@ -37,7 +37,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     pull, push = Hop("p2p", "store"), Hop("p2p", "store")
     drives = knobs["drives_gb_per_s"]
     store = Store(
-        weights=True, optimizer=True, fetched=states.weight, returned=states.gradient, duplex=True,
+        weights=True, optimizer=True, returned=states.gradient, duplex=True,
         link_bytes_per_s=knobs["network_gb_per_s"] * GB / gpus,
         updated=2 * states.optimizer if drives else 0.0, update_bytes_per_s=(drives or 1.0) * GB / gpus,
         adam_bytes_per_s=knobs["memory_gb_per_s"] * GB / gpus, during_backward=True,

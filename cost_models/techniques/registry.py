@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, did_you_mean, nearest
-from . import diloco, fuyou, luwu, one_bit_adam, three_level, vocabulary_parallel, zero_infinity, zero_plus_plus
+from . import (
+    cpu_offload,
+    diloco,
+    fuyou,
+    luwu,
+    one_bit_adam,
+    three_level,
+    vocabulary_parallel,
+    zero_infinity,
+    zero_plus_plus,
+)
 from .base import Applied, Technique
 
 if TYPE_CHECKING:
@@ -14,7 +24,8 @@ if TYPE_CHECKING:
 
 TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
-    for module in (one_bit_adam, diloco, zero_plus_plus, three_level, zero_infinity, fuyou, luwu, vocabulary_parallel)
+    for module in (one_bit_adam, diloco, zero_plus_plus, three_level, cpu_offload, zero_infinity, fuyou, luwu,
+                   vocabulary_parallel)
 }
 
 

@@ -63,7 +63,7 @@ def on_drives(ledger: Ledger, knobs: Knobs, *, during_backward: bool) -> Ledger:
         return ledger
     returned = 0.0 if during_backward else states.gradient
     store = Store(
-        weights=weights, optimizer=optimizer, fetched=states.weight if weights else 0.0,
+        weights=weights, optimizer=optimizer,
         returned=returned * (2 - 1 / ledger.m) if optimizer else 0.0,
         updated=2 * states.optimizer + returned + states.weight, over_pcie=True, during_backward=during_backward,
         link_bytes_per_s=knobs["gb_per_s"] * GB, update_bytes_per_s=knobs["gb_per_s"] * GB,

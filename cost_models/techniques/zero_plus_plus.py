@@ -49,8 +49,11 @@ def trains_all(x: Columns, problem: Problem) -> NDArray[np.bool_]:
     return np.full(len(x["zero"]), problem.trains_everything)
 
 
+GATHERED_WEIGHTS = Need(
+    ("pp", "dp", "cp", "zero"), _sharded, "weights that are sharded and gathered for every micro-batch: ZeRO-3"
+)
 SHARDED_WEIGHTS = (
-    Need(("pp", "dp", "cp", "zero"), _sharded, "weights that are sharded and gathered for every micro-batch: ZeRO-3"),
+    GATHERED_WEIGHTS,
     Need(("zero",), trains_all, "training of all weights"),
 )
 

@@ -15,6 +15,9 @@ from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import FeedForward, Layer, ModelSpec, with_capacity
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Precision, Workload
+from ...cost_models.techniques import cpu_offload
+from ...cost_models.techniques.base import Applied
+from ...cost_models.techniques.registry import applied
 from ...errors import InputError
 from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.model.load import catalogued
@@ -207,7 +210,17 @@ def _workload(row: RowReader, features: Mapping[str, Any]) -> Workload:
         global_batch=row.whole("layout", "global_batch"),
         precision=precision,
         lora=lora_of(row, features),
+        techniques=_techniques(row),
     )
+
+
+def _techniques(row: RowReader) -> Applied:
+    """CPU offload where the weights are on the host."""
+    if row.get("layout", "offload") != "params":
+        return ()
+    if row.get("layout", "zero_stage") != 3:
+        row.fail(("layout", "offload"), "params needs zero_stage 3: only shards of weights live on the host")
+    return applied({cpu_offload.TECHNIQUE.name: {}})
 
 
 def _unknown_recompute(row: RowReader, mode: str, layout: Layout, stack: StackSpec) -> tuple[bool, Layout]:

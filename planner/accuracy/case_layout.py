@@ -47,8 +47,6 @@ def read_layout(
     if zero > 3:
         row.fail(("layout", "zero_stage"), f"must be 0 to 3, is {zero}")
     sp = row.flag("layout", "sp")
-    if row.get("layout", "offload") == "params":
-        row.assume("parameters on the host are priced on the GPU (approximation)")
     micro_batch = _micro_batch(row, dp, tp * cp)
     batch = row.whole("layout", "global_batch", default=1)
     if not row.problems and batch % (dp * micro_batch):

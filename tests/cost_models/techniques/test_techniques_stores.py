@@ -105,3 +105,39 @@ def test_fuyou_hides_the_optimizer() -> None:
     assert hidden.memory[0].weights_bytes == hidden.memory[0].optimizer_bytes == 0
     assert late.step_s > 1.5 * hidden.step_s
     assert slow.step_s == pytest.approx(390e9 / 0.1e9, rel=0.02)
+
+
+def with_7b(technique: Any, **more: Any) -> Candidate:
+    """Llama 2 7B on two GPUs, four sequences each, on RTX 3090 unless given."""
+    cluster = nodes(1, 2, "rtx-3090", host_memory="256 GB", host_memory_bandwidth="100 GB/s")
+    asked: dict[str, Any] = {"model": "llama-2-7b", "cluster": cluster, "seq_len": 2048, "global_batch": 8,
+                             "stack": "torch-fsdp"}  # fmt: skip
+    return api.evaluate(None, "dp2-mbs4-z3-rfull", technique=technique, **{**asked, **more}).best
+
+
+def test_states_in_host_memory() -> None:
+    """A GPU holds none of the states. Its host holds its half of the weights, and fp32 gradients, weights and moments
+    with half as much again in pinned buffers. The optimizer moves 28 bytes per parameter in memory that two share."""
+    parameters = 6_738_415_616 / 2
+    away, here = with_7b("cpu-offload"), with_7b(None)
+    stage, full = away.memory[0], here.memory[0]
+
+    assert (stage.weights_bytes, stage.gradients_bytes, stage.optimizer_bytes) == (0, 0, 0)
+    assert full.weights_bytes + full.gradients_bytes + full.optimizer_bytes == pytest.approx(parameters * (2 + 4 + 12))
+    assert stage.host_bytes == pytest.approx(parameters * (2 + 1.5 * (12 + 4)))
+    assert shown(away, "optimizer") == pytest.approx(28 * parameters / (100e9 / 2), rel=0.01)
+
+
+def test_frozen_weights_in_host_memory() -> None:
+    """All weights are fetched in both passes, over PCIe, also where only adapters are trained; then no more than these
+    come back and are updated. PCIe 4 carries 24 to 32 GB/s each way."""
+    node = {"cluster": nodes(1, 2, "a100-sxm-80gb", host_memory="256 GB"), "seq_len": 16}
+    frozen, trained = with_7b("cpu-offload", lora={"rank": 64}, **node), with_7b("cpu-offload", **node)
+    fetched = 2 * 6_738_415_616 * 2 / 2
+    waits = shown(frozen, "offload, exposed") + shown(frozen, "gather and scatter, exposed")
+
+    assert frozen.memory[0].weights_bytes < 0.02 * 6_738_415_616
+    assert shown(frozen, "optimizer") < 0.02 * shown(trained, "optimizer")
+    assert fetched / 32e9 < frozen.step_s
+    assert waits < fetched / 24e9
+    assert shown(trained, "offload, exposed") > 1.3 * shown(frozen, "offload, exposed")
