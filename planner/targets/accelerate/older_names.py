@@ -53,16 +53,14 @@ def modernise(arguments: Arguments) -> None:
             count = given["num_processes"]
             arguments.notes.append(f"distributed_type NO starts one process, whatever num_processes says ({count})")
         given["num_processes"] = 1
-    for name in ("fsdp_config.fsdp_offload_params", "use_cpu"):
-        if str(given.get(name, False)).lower() in ("true", "yes"):
-            what = "trains on CPUs" if name == "use_cpu" else "keeps weights and states on the host"
-            _gap(arguments, name, what)
+    if str(given.get("use_cpu", False)).lower() in ("true", "yes"):
+        _gap(arguments, "use_cpu", "trains on CPUs")
+        given.pop("use_cpu")
     if any("dynamo" in name and str(arguments.settings[name]).upper() != "NO" for name in given):
         arguments.notes.append("dynamo_config: the compiled model is priced as the plain one")
 
 
 def _gap(arguments: Arguments, name: str, text: str) -> None:
-    arguments.settings.pop(name, None) if name == "use_cpu" else None
     arguments.gaps.append(FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0),
                                        field=name))  # fmt: skip
 
@@ -80,11 +78,14 @@ def _plugin(arguments: Arguments) -> None:
     if _STAGE not in given:
         given[_STAGE] = _DEFAULT_STAGE
         arguments.notes.append(f"deepspeed_config has no zero_stage: {_DEFAULT_STAGE} is accelerate's default")
-    device = str(given.pop(f"{PLUGIN}offload_param_device", "none")).lower()
-    if device != "none":
-        _gap(arguments, f"{PLUGIN}offload_param_device", f"keeps weights on {device}")
-    if str(given.get(f"{PLUGIN}offload_optimizer_device", "none")).lower() == "nvme":
-        _gap(arguments, f"{PLUGIN}offload_optimizer_device", "keeps states on nvme")
+    states, weights = (f"{PLUGIN}offload_{part}_device" for part in ("optimizer", "param"))
+    if (device := str(given.get(states, "none")).lower()) == "nvme":
+        _gap(arguments, states, "keeps states on nvme")
+    # Weights on the host go with the states of ZeRO-3: the technique cpu-offload.
+    planned = ("none", "cpu") if device == "cpu" and str(given[_STAGE]) == "3" else ("none",)
+    if (device := str(given.get(weights, "none")).lower()) not in planned:
+        _gap(arguments, weights, f"keeps weights on {device}")
+        given.pop(weights)
 
 
 def _json(texts: Mapping[str, str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....cost_models.layouts import CP_ALGORITHMS
+from .. import cpu_offload
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, always, number, word
 from ..setup import Setup
 from ..switch_options import entries_of
@@ -39,8 +40,10 @@ def _shards_write(setup: Setup) -> Settings:
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
     if settings.get("distributed_type") == "DEEPSPEED":
-        device = str(settings.get(f"{PLUGIN}offload_optimizer_device", "none")).lower()
-        return {"zero": int(settings.get(f"{PLUGIN}zero_stage", 0)), "offload": "opt" if device == "cpu" else "none"}
+        optimizer, weights = (str(settings.get(f"{PLUGIN}offload_{name}_device", "none")).lower() == "cpu"
+                              for name in ("optimizer", "param"))
+        host: Facts = {"offload": "opt"} if optimizer else {"offload": "none"}
+        return {"zero": int(settings.get(f"{PLUGIN}zero_stage", 0)), **(cpu_offload.ON_HOST if weights else host)}
     if settings.get("distributed_type") != "FSDP":
         return {"zero": 0}
     reshard = settings.get(f"{_F}reshard_after_forward", True)
@@ -131,8 +134,7 @@ TABLE = Table((
          also={"adamw_torch": "adamw", "adamw_bnb_8bit": "adamw-8bit"}),
     _whole("pp", 1), _whole("vpp", 1), _whole("schedule", "1f1b"), _whole("ep", 1), _whole("etp", 1),
     _whole("sequence_parallel", False),
-    Entry(("offload",), (f"{_F}offload_params",), lambda s: {},
-          lambda given, facts: {"offload": facts.get("offload", "none")}),
+    cpu_offload.entry(f"{_F}offload_params"),
     *entries_of("accelerate"),
 ))  # fmt: skip
 

@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     only(_N, "zero", (0, 2, 3), "FSDP2 shards gradients and weights; optimizer alone (z1) is not an option"),
     only(_N, "recompute", ("none", "full"), "fsdp_activation_checkpointing is all layers or none"),
     only(_N, "recompute_layers", (0,), "fsdp_activation_checkpointing is all layers or none"),
-    only(_N, "offload", ("none",), "fsdp_offload_params also moves the weights, which this plan keeps on the GPU"),
+    only(_N, "offload", ("none",), "fsdp_offload_params moves the weights, too: plan with `--technique cpu-offload`"),
     only(_N, "precision", ("bf16", "fp16", "fp32"), "its fp8 recipes are not in the YAML"),
     *rules_of(_N),
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
+from .. import cpu_offload
 from ..argv import Arguments
 from ..base import Target, Trainer
 from ..documents import read_config
@@ -106,5 +107,6 @@ TARGET = Target(
     "torch-fsdp",
     "accelerate 16cb6eb8 (2026-07-24), src/accelerate/parallelism_config.py and commands/launch.py",
     rules=RULES,
-    trainer=Trainer(framework="accelerate", config=CONFIG, job=job, cannot_build=cannot),
+    trainer=Trainer(framework="accelerate", config=CONFIG, job=job, cannot_build=cannot,
+                    techniques=cpu_offload.CAN),
 )

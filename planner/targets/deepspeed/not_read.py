@@ -57,8 +57,10 @@ def modernise(arguments: Arguments) -> None:
         arguments.gaps.append(FieldProblem(
             f"gradients are summed in {types['grad_accum_dtype']}", file=arguments.files.get("data_types", ""),
             line=arguments.lines.get("data_types", 0), field="data_types"))  # fmt: skip
-    on_drives = given.get("zero_optimization.offload_optimizer.device") == "nvme"  # the technique zero-infinity
-    planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", *["nvme"] * on_drives)}
+    # Weights follow the states of the optimizer: the techniques zero-infinity and cpu-offload.
+    states = str(given.get("zero_optimization.offload_optimizer.device", "none"))
+    sharded = given.get("zero_optimization.stage") == 3
+    planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", *[states] * sharded)}
     for block, devices in planned.items():
         name = f"zero_optimization.{block}.device"
         device = str(given.get(name, "none"))

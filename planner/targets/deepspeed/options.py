@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ....errors import InputError
+from ..cpu_offload import FACT
 from ..options import Entry, Facts, Settings, Table, number, positive
 from ..setup import Setup
 from ..switch_options import SWITCH, entries_of
@@ -28,9 +29,7 @@ def _shards_write(setup: Setup) -> Settings:
 
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
-    device = settings.get("zero_optimization.offload_optimizer.device", "none")
-    zero = settings.get("zero_optimization.stage", 0)
-    return {"zero": zero, "offload": "opt" if device == "cpu" else "none", **techniques.states_read(settings)}
+    return {"zero": settings.get("zero_optimization.stage", 0), **techniques.states_read(settings)}
 
 
 def _overlap_write(setup: Setup) -> Settings:
@@ -123,7 +122,7 @@ TABLE = Table((
     number("pp", f"{PYTHON}.PIPELINE_STAGES", lambda s: s.layout.pp, 1),
     number("tp", "tensor_parallel.autotp_size", lambda s: s.layout.tp, 1),
     Entry(("cp", "cp_algorithm"), ("sequence_parallel_size", "data_parallel_size"), _context_write, _context_read),
-    Entry(("zero", "shard", "dp", "offload", techniques.FACT),
+    Entry(("zero", "shard", "dp", "offload", FACT),
           (*(f"zero_optimization.{name}" for name in ("stage", "contiguous_gradients", "reduce_scatter",
              "offload_optimizer.device", "offload_optimizer.pin_memory")), *techniques.OPTIONS),
           _shards_write, _shards_read),

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....cost_models.problem import Problem
+from .. import cpu_offload
 from ..argv import Arguments
+from ..cpu_offload import FACT
 from ..options import Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
@@ -21,7 +23,6 @@ PARAMS = "optimizer.params"
 OPTIMIZER_OPTIONS = ("optimizer.type", PARAMS)
 # Learning rate, which the user sets. The file has `auto`, which transformers fills in.
 RATE = "lr"
-FACT = "workload.techniques"
 NVME_PATH = "/local_nvme"  # JSON reads no variable: the folder is named in `notes`
 
 
@@ -31,7 +32,7 @@ def of(setup: Setup) -> dict[str, dict[str, float]]:
 
 
 def states_write(setup: Setup) -> Settings:
-    """Options of `zero_optimization` for ZeRO++ and for states on drives."""
+    """Options of `zero_optimization` for ZeRO++ and for states on drives or on the host."""
     chosen, out = of(setup), Settings()
     if (knobs := chosen.get("zero++")) is not None:
         out |= {QUANTIZED_WEIGHTS: knobs["weight_bits"] == 8, QUANTIZED_GRADIENTS: knobs["gradient_bits"] == 4,
@@ -40,11 +41,14 @@ def states_write(setup: Setup) -> Settings:
         out |= {f"{OPTIMIZER}.device": "nvme", f"{OPTIMIZER}.nvme_path": NVME_PATH, f"{OPTIMIZER}.pin_memory": True}
         if knobs["weights"]:
             out |= {f"{WEIGHTS}.device": "nvme", f"{WEIGHTS}.nvme_path": NVME_PATH, f"{WEIGHTS}.pin_memory": True}
+    if cpu_offload.planned(setup):
+        out |= {f"{part}.{name}": value for part in (OPTIMIZER, WEIGHTS)
+                for name, value in (("device", "cpu"), ("pin_memory", True))}  # fmt: skip
     return out
 
 
 def states_read(settings: Settings) -> Facts:
-    """The techniques that options of `zero_optimization` state."""
+    """The techniques and the offload that options of `zero_optimization` state."""
     techniques: dict[str, dict[str, float]] = {}
     weights, gradients = bool(settings.get(QUANTIZED_WEIGHTS)), bool(settings.get(QUANTIZED_GRADIENTS))
     secondary = settings.get(SECONDARY, 1)
@@ -53,7 +57,10 @@ def states_read(settings: Settings) -> Facts:
                            "secondary": max(secondary, 1)}  # fmt: skip
     if settings.get(f"{OPTIMIZER}.device") == "nvme":
         techniques["zero-infinity"] = {"weights": float(settings.get(f"{WEIGHTS}.device") == "nvme")}
-    return {FACT: techniques} if techniques else {}
+    if on_host := all(settings.get(f"{part}.device") == "cpu" for part in (OPTIMIZER, WEIGHTS)):
+        techniques |= cpu_offload.ON_HOST[FACT]
+    host = settings.get(f"{OPTIMIZER}.device") == "cpu" and not on_host
+    return {"offload": "opt" if host else "none"} | ({FACT: techniques} if techniques else {})
 
 
 def optimizer_write(setup: Setup, names: Mapping[str, str]) -> Settings:
@@ -114,7 +121,7 @@ def _one_bit_adam(problem: Problem, knobs: Knobs) -> str | None:
 
 # Technique -> why DeepSpeed cannot train by it with these knobs in any layout, or None.
 CAN: Mapping[str, Callable[[Problem, Knobs], str | None]] = {
-    "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam,
+    "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam, **cpu_offload.CAN,
 }  # fmt: skip
 
 

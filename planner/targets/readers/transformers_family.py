@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....errors import FieldProblem
+from .. import cpu_offload
 from ..accelerate.target import CONFIG as ACCELERATE
 from ..adapters import targets_of
 from ..argv import Arguments
@@ -150,11 +151,11 @@ def _fsdp(strategy: Any, block: Mapping[str, Any]) -> Facts:
     """FSDP by its words (`full_shard auto_wrap`) and its block."""
     named = strategy if isinstance(strategy, list) else str(strategy or "").split()
     given = [str(word).lower() for word in (*named, str(block.get("sharding_strategy", "full_shard")))]
-    if "offload" in given or block.get("offload_params") is True:
-        raise NoCounterpartError("fsdp: keeps weights and states on the host")
     kind = next((word for word in given if word in _STAGES), "full_shard")
     stage = 2 if block.get("reshard_after_forward") is False else _STAGES[kind]
-    return {"zero": stage} | ({"replicas": NODES} if kind.startswith("hybrid") else {})
+    away = "offload" in given or block.get("offload_params") is True
+    host = cpu_offload.of_stage(stage, "fsdp") if away else {}
+    return {"zero": stage, **host} | ({"replicas": NODES} if kind.startswith("hybrid") else {})
 
 
 def recompute(option: str = "gradient_checkpointing", *, unless: str = "") -> Entry:

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from ....cost_models.quantities.params import total_parameters
 from ....cost_models.specs.model import ModelSpec
 from ....errors import InputError
+from .. import cpu_offload
 from ..option_lists import OptionList, Registered
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
@@ -228,7 +229,7 @@ _MEMORY_AND_PRECISION = (
     Entry(("recompute", "recompute_modules", "recompute_layers"), ("activation_checkpoint",),
           lambda s: {"activation_checkpoint": s.recompute}, _recompute_read),
     Entry(("precision",), ("training.mixed_precision_param", "converters"), _precision_write, _precision_read),
-    Entry(("offload",), ("training.enable_cpu_offload",), lambda s: {}, lambda given, facts: {"offload": "none"}),
+    cpu_offload.entry("training.enable_cpu_offload"),
     Entry((), ("training.disable_cuda_graphs",), _graphs_write, lambda given, facts: {}),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only
+from .. import cpu_offload
 from ..argv import Arguments
 from ..base import Target, Trainer
 from ..config_modules import ROTATED, read_config_module, read_modules
@@ -278,9 +279,10 @@ TARGET = Target(
         Rule(f"{_N}: replicas", ("cp", "ep", "zero"), _replicas,
              "z0 replicates (DDP): with cp {cp} or ep {ep} its mesh shards parameters (FSDP2)"),
         only(_N, "recompute_layers", (0,), "torchtitan recomputes all layers or none"),
-        only(_N, "offload", ("none",), "enable_cpu_offload also moves the weights, which this plan keeps on the GPU"),
+        only(_N, "offload", ("none",), "enable_cpu_offload moves weights, too: plan with `--technique cpu-offload`"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
         *rules_of(_N),
     ),
-    trainer=Trainer(framework="torchtitan", config=CONFIG, job=job, cannot_build=cannot),
+    trainer=Trainer(framework="torchtitan", config=CONFIG, job=job, cannot_build=cannot,
+                    techniques=cpu_offload.CAN),
 )  # fmt: skip

@@ -38,6 +38,9 @@ CASES: dict[str, tuple[Plan, dict[str, Any]]] = {
         "offload_param": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}}),
     "optimizer": (plan_of(SHARDED, {"zero-infinity": {"weights": 0}}), {
         "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}}),
+    "host": (plan_of(SHARDED, "cpu-offload"), {
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "offload_param": {"device": "cpu", "pin_memory": True}}),
     "1-bit-adam": (plan_of(f"{REPLICAS}-fp16", "1-bit-adam", total_tokens="1B", dtype="fp16"), {}),
 }  # fmt: skip
 
@@ -60,6 +63,27 @@ def test_deepspeed_says_the_technique_and_reads_it_back(name: str, tmp_path: Pat
     imported = import_config("deepspeed", [tmp_path / "ds_config.json"], {
         "model": ASKED["model"], "cluster": ASKED["cluster"], "seq_len": 2048})
     assert imported.price().best.step_s == pytest.approx(plan.best.step_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("target", "main_file", "option", "without"),
+    [("accelerate", "accelerate.yaml", "fsdp_offload_params: true", "fsdp_offload_params: false"),
+     ("torchtitan", "torchtitan_plan.py", "enable_cpu_offload=True", "enable_cpu_offload=False")],
+)  # fmt: skip
+def test_states_on_the_host(target: str, main_file: str, option: str, without: str, tmp_path: Path) -> None:
+    """The option of FSDP2 is written, read back at the same price, and missed where it is edited away."""
+    plan = plan_of(SHARDED, "cpu-offload", target=target, model="llama-3.1-8b")
+    files = dict(emit(plan, target).files)
+    assert option in files[main_file]
+    assert check_files(files).problems == []
+    if target == "accelerate":
+        (tmp_path / main_file).write_text(files[main_file], encoding="utf-8")
+        (tmp_path / "arguments.json").write_text(files["training_arguments.json"], encoding="utf-8")
+        imported = import_config(target, [tmp_path / main_file, tmp_path / "arguments.json"], {
+            "model": "llama-3.1-8b", "cluster": ASKED["cluster"], "seq_len": 2048})
+        assert imported.price().best.step_s == pytest.approx(plan.best.step_s, rel=1e-6)
+    files[main_file] = files[main_file].replace(option, without)
+    assert any("techniques is none, plan.json has cpu-offload" in str(each) for each in check_files(files).problems)
 
 
 @pytest.mark.slow

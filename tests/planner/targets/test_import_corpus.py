@@ -128,6 +128,6 @@ def described(imported: Imported) -> dict[str, object]:
     model = request.model if isinstance(request.model, dict) else {}
     return {
         **layout, "recompute": layout["recompute"]["mode"], "workload.seq_len": request.workload.seq_len,
-        "workload.global_batch": request.workload.global_batch,
+        "workload.global_batch": request.workload.global_batch, "techniques": "+".join(request.workload.techniques),
         **{f"model.{name}": value for name, value in model.items()},
     }  # fmt: skip

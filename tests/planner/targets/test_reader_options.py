@@ -142,9 +142,36 @@ def test_older_names_of_the_host_in_deepspeed(tmp_path: Path) -> None:
     assert read('"cpu_offload": true, ').layout.as_dict()["offload"] == "opt"
     (gap,) = read('"cpu_offload_param": true, ').gaps
     assert "keeps weights on cpu" in gap.message
+    both = read('"cpu_offload": true, "cpu_offload_param": true, ')
+    assert not both.gaps
+    assert both.request.workload.techniques == {"cpu-offload": {"on": 1}}
+    assert both.layout.as_dict()["offload"] == "none"
     path.write_text(ZERO3.replace("{", '{"data_types": {"grad_accum_dtype": "bf16"}, ', 1), encoding="utf-8")
     (gap,) = import_config("deepspeed", [path], given).gaps
     assert gap.message == "gradients are summed in bf16"
+
+
+@pytest.mark.parametrize(
+    ("block", "gap"),
+    [
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_offload_params: true}", ""),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP, fsdp_offload_params: true}",
+         "in ZeRO-3 alone"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, "
+         "offload_param_device: cpu}", ""),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_param_device: cpu}",
+         "keeps weights on cpu"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_optimizer_device: cpu, "
+         "offload_param_device: cpu}", "keeps weights on cpu"),
+    ],
+)  # fmt: skip
+def test_states_on_the_host_in_accelerate(tmp_path: Path, block: str, gap: str) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(f"{block}\nnum_processes: 8\n", encoding="utf-8")
+    found = import_config("accelerate", [path], {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"})
+    assert [gap in each.message for each in found.gaps] == [True] * bool(gap)
+    if not gap:
+        assert found.request.workload.techniques == {"cpu-offload": {"on": 1}}
 
 
 def test_an_unknown_fsdp_option_of_accelerate_is_a_gap(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ GAPS = [
     ("hf-trainer", RECIPE + "beta: 0.1\n", "beta", 9),
     ("hf-trainer", RECIPE + "gradient_acumulation_steps: 4\n", "gradient_acumulation_steps", 9),
     ("hf-trainer", RECIPE + "optim: adafactor\n", "optim", 9),
-    ("hf-trainer", RECIPE + "fsdp: full_shard offload\n", "fsdp", 9),
+    ("hf-trainer", RECIPE + "fsdp: shard_grad_op offload\n", "fsdp", 9),
     ("axolotl", AXOLOTL + "rl: dpo\n", "rl", 9),
     ("axolotl", AXOLOTL + "gradient_checkpointing: offload\n".replace("gradient_checkpointing", "layer_offloading"),
      "layer_offloading", 9),
@@ -349,3 +349,9 @@ def test_every_reader_is_a_format() -> None:
 def test_names_of_the_hub(name: str, known: str | None) -> None:
     spec = known_model(name)
     assert (spec and spec.name) == known
+
+
+def test_states_on_the_host_are_read(tmp_path: Path) -> None:
+    recipe = imported(tmp_path, "hf-trainer", RECIPE + "fsdp: full_shard offload\n")
+    assert not recipe.gaps
+    assert list(recipe.request.workload.techniques) == ["cpu-offload"]
