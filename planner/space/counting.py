@@ -8,6 +8,7 @@ recompute_layers and offload_layers are 0, and the mesh.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,12 +23,12 @@ from .rules import Rule
 from .tree import MESH_FIELDS, RECOMPUTE_FIELDS, SCHEDULE_FIELDS, Columns, Count, Space, allowed, cross, select
 
 Counts = NDArray[np.int64]
+Options = tuple[Columns, Ints]  # of a level, and the category of each
 # The last two: full recompute of some layers, and none while some layers are offloaded.
 _MODES = len(RECOMPUTE_MODES) + 2
 _CATEGORIES = (len(SCHEDULES), _MODES, 4, len(OFFLOADS))
-_LEVELS = ("schedule", "recompute", "state", "joint")  # keys of `level_rules`, in the order in which rules count
-# Cached counts of LayoutCounts -> the level whose rules they depend on.
-_COUNTS = {"num_schedules": "schedule", "_num_undominated": "recompute", "num_shards": "state"}
+# Key of `level_rules` -> the fields of a mesh that the options of the level depend on, and the number of categories.
+_OPTIONS = {"schedule": (("pp",), len(SCHEDULES)), "recompute": (("pp",), _MODES), "state": (("dp", "cp"), 4)}
 _CATEGORY_FIELDS = {"schedule", "recompute", "recompute_layers", "offload_layers", "zero", "offload"}
 
 
@@ -35,10 +36,6 @@ def recompute_category(columns: Columns) -> Ints:
     """The recompute mode. Full recompute of some layers, and offload of some layers, are separate modes."""
     recomputed = columns["recompute"] + (columns["recompute_layers"] > 0)
     return np.asarray(np.where(columns["offload_layers"] > 0, _MODES - 1, recomputed))
-
-
-def _schedule(columns: Columns) -> Ints:
-    return columns["schedule"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,6 @@ class PerSignature:
     def at(self, signature: Ints, *rest: Any) -> Counts:
         """Counts of these signatures. rest: indices into the other axes."""
         return np.asarray(self.table[(self.row[signature], *rest)])
-
-    def sums(self) -> Counts:
-        """[signature] sum over all other axes."""
-        return np.asarray(self.table.sum(axis=1)[self.row])
 
 
 def category_grid() -> Columns:
@@ -124,46 +117,68 @@ class LayoutCounts:
     @cached_property
     def num_schedules(self) -> PerSignature:
         """[schedule] options that pass."""
-        return self._per_pp(self.space.schedules, _schedule, len(SCHEDULES), self.level_rules["schedule"])
+        return self._passing("schedule", self._schedules)
 
     @cached_property
     def num_recomputes(self) -> PerSignature:
         """[mode] number of options that pass and are not dominated."""
 
-        def kept(pp: int) -> Columns:
-            options = self.space.recomputes(pp)
-            return select(options, ~self.dominated_mask(options))
+        def kept(pp: int) -> Options:
+            options, modes = self._recomputes(pp)
+            undominated = ~self.dominated_mask(options)
+            return select(options, undominated), modes[undominated]
 
-        return self._per_pp(kept, recompute_category, _MODES, self.level_rules["recompute"])
+        return self._passing("recompute", kept)
 
     @cached_property
     def _num_undominated(self) -> PerSignature:
         """[mode] number of options that pass, including dominated ones."""
-        return self._per_pp(self.space.recomputes, recompute_category, _MODES, self.level_rules["recompute"])
+        return self._passing("recompute", self._recomputes)
+
+    @cached_property
+    def num_shards(self) -> PerSignature:
+        """[zero] number of sizes of the shard group that pass."""
+        return self._passing("state", self._shards)
 
     def dominated_mask(self, options: Columns) -> Mask:
         """Mask of dominated recompute options."""
         pairs = zip(options["recompute"].tolist(), options["recompute_modules"].tolist(), strict=True)
         return np.array([pair in self.dominated for pair in pairs])
 
-    def _per_pp(
-        self, options_of: Callable[[int], Columns], category: Callable[[Columns], Ints], width: int,
-        rules: Sequence[Rule],
-    ) -> PerSignature:  # fmt: skip
-        rows, of_signature = self._read_by(rules, "pp")
-        out = np.zeros((len(rows["pp"]), width), dtype=np.int64)
-        for pp in np.unique(rows["pp"]).tolist():
-            which = np.flatnonzero(rows["pp"] == pp)
-            options = options_of(pp)
-            codes = category(options)
-            if rules:
-                columns = cross(select(rows, which), options)
-                ok = allowed(rules, columns, self.space.problem).reshape(len(which), len(codes))
-            else:
-                ok = np.ones((len(which), len(codes)), dtype=bool)
-            for code in range(width):
-                out[which, code] = ok[:, codes == code].sum(axis=1)
-        return PerSignature.of(out, of_signature)
+    def _schedules(self, pp: int) -> Options:
+        options = self.space.schedules(pp)
+        return options, options["schedule"]
+
+    def _recomputes(self, pp: int) -> Options:
+        options = self.space.recomputes(pp)
+        return options, recompute_category(options)
+
+    def _shards(self, dp: int, cp: int) -> Options:
+        sizes = {zero: self.space.shards(dp, cp, zero) for zero in set(self.space.states(dp * cp)["zero"].tolist())}
+        zero = np.repeat(list(sizes), [len(some) for some in sizes.values()])
+        return {"shard": np.concatenate(list(sizes.values())), "zero": zero}, zero
+
+    def _passing(self, level: str, options_of: Callable[..., Options]) -> PerSignature:
+        """[category] number of options that pass all rules of `level`."""
+        numbers, of_signature = self._counted(level, options_of)
+        return PerSignature.of(numbers[0], of_signature)
+
+    def _counted(self, level: str, options_of: Callable[..., Options], *, each: bool = False) -> tuple[Counts, Ints]:
+        """[1, row, category] number of options that pass all rules of `level`, and [signature] its row. options_of: the
+        options for values of the fields that they depend on. each: [rules + 1, ...] after every rule, none first."""
+        rules, (fields, width) = self.level_rules[level], _OPTIONS[level]
+        rows, of_signature = self._read_by(rules, *fields)
+        out = np.zeros((len(rules) + 1 if each else 1, len(rows["tp"]), width), dtype=np.int64)
+        first, alike = group_rows(rows[name] for name in fields)
+        for index, values in enumerate(zip(*(rows[name][first].tolist() for name in fields), strict=True)):
+            which = np.flatnonzero(alike == index)
+            options, categories = options_of(*values)
+            pairs = cross(select(rows, which), options) if rules else {}
+            passes = [np.ones(len(which) * len(categories), dtype=bool),
+                      *(rule.allows(pairs, self.space.problem) for rule in rules)]  # fmt: skip
+            kept = np.logical_and.accumulate(passes)[-len(out) :].reshape(len(out), len(which), -1)
+            out[:, which] = kept.astype(np.float64) @ np.eye(width)[categories]
+        return out, of_signature
 
     def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
         """Signatures that differ in the mesh fields of `rules` (and in `also`), and the index of each signature."""
@@ -172,23 +187,6 @@ class LayoutCounts:
             columns = {name: self.signatures[0][name] for name in sorted(read | {"tp"})}
             self.known_groups[read] = distinct_rows(columns, set(read))
         return self.known_groups[read]
-
-    @cached_property
-    def num_shards(self) -> PerSignature:
-        """[zero] number of sizes of the shard group that pass."""
-        rules = self.level_rules["state"]
-        rows, of_signature = self._read_by(rules, "dp", "cp")
-        out = np.zeros((len(rows["dp"]), 4), dtype=np.int64)
-        pairs, inverse = np.unique(rows["dp"] << 32 | rows["cp"], return_inverse=True)
-        for index, pair in enumerate(pairs.tolist()):
-            dp, cp = pair >> 32, pair & 0xFFFFFFFF
-            which = np.flatnonzero(inverse == index)
-            for zero in sorted(set(self.space.states(dp * cp)["zero"].tolist())):
-                shards = np.array(self.space.shards(dp, cp, zero), dtype=np.int64)
-                options = {"shard": shards, "zero": np.full(len(shards), zero)}
-                ok = allowed(rules, cross(select(rows, which), options), self.space.problem)
-                out[which, zero] = ok.reshape(len(which), len(shards)).sum(axis=1)
-        return PerSignature.of(out, of_signature)
 
     @cached_property
     def _joint(self) -> tuple[NDArray[np.bool_], Ints]:
@@ -245,52 +243,38 @@ class LayoutCounts:
         several rules is therefore counted once, under the first.
         """
         meshes_of = np.bincount(self.signature, minlength=len(self.signatures[0]["pp"]))
-        bare = self._under({level: [] for level in _LEVELS}, dominated=frozenset())
-        sizes = {
-            "schedule": bare.num_schedules.sums(),
-            "recompute": bare.num_recomputes.sums(),
-            "state": bare.num_shards.sums() * len(OFFLOADS),
-        }
-        remaining = sizes["schedule"] * sizes["recompute"] * sizes["state"]
-        for level in ("schedule", "recompute", "state"):
-            for index in range(len(self.level_rules[level])):
-                sizes[level] = _level_size(self._with_rules(level, index + 1), level)
-                now = sizes["schedule"] * sizes["recompute"] * sizes["state"]
-                count.exclude(self.level_rules[level][index].name, int(((remaining - now) * meshes_of).sum()))
-                remaining = now
-        for index in range(len(self.level_rules["joint"])):
-            counts = self._with_rules("joint", index + 1)
+        options: dict[str, Callable[..., Options]]
+        options = {"schedule": self._schedules, "recompute": self._recomputes, "state": self._shards}
+        counted = {level: self._counted(level, of, each=True) for level, of in options.items()}
+        sizes = {level: numbers[0].sum(axis=1)[row] for level, (numbers, row) in counted.items()}
+        for level, (numbers, row) in counted.items():
+            beside = meshes_of * len(OFFLOADS) * math.prod(sizes[other] for other in sizes if other != level)
+            passing = numbers.sum(axis=2)
+            for rule, excluded in zip(self.level_rules[level], passing[:-1] - passing[1:], strict=True):
+                count.exclude(rule.name, int((excluded[row] * beside).sum()) if excluded.any() else 0)
+            sizes[level] = passing[-1][row]
+        remaining = math.prod(sizes.values()) * len(OFFLOADS)
+        for index, rule in enumerate(self.level_rules["joint"]):
+            counts = self._with_joint_rules(index + 1)
             now = counts._total(counts._num_undominated)
-            count.exclude(self.level_rules["joint"][index].name, int(((remaining - now) * meshes_of).sum()))
+            count.exclude(rule.name, int(((remaining - now) * meshes_of).sum()))
             remaining = now
         count.dominated += int((remaining * meshes_of).sum()) - int(self.weight.sum())
         self.known_groups.clear()  # each has a number for every signature
 
-    def _with_rules(self, level: str, number: int) -> LayoutCounts:
-        """The same meshes with only the first `number` rules of `level`, and none of the later levels."""
-        earlier = _LEVELS[: _LEVELS.index(level)]
-        rules = {name: self.level_rules[name] if name in earlier else [] for name in _LEVELS}
-        rules[level] = self.level_rules[level][:number]
-        counts = self._under(rules, self.dominated)
-        # Earlier levels have all their rules, so their counts are known.
-        vars(counts).update({name: getattr(self, name) for name, home in _COUNTS.items() if home in earlier})
+    def _with_joint_rules(self, number: int) -> LayoutCounts:
+        """The same meshes and signatures with only the first `number` joint rules: they distinguish less, so that
+        signatures stay valid."""
+        rules = {**self.level_rules, "joint": self.level_rules["joint"][:number]}
+        counts = LayoutCounts(self.space, self.meshes, self.dominated, rules, self.signatures, self.known_groups)
+        vars(counts).update({name: getattr(self, name) for name in ("num_schedules", "_num_undominated", "num_shards")})
         return counts
-
-    def _under(self, rules: dict[str, list[Rule]], dominated: frozenset[tuple[int, int]]) -> LayoutCounts:
-        """The same meshes and signatures under fewer rules, which distinguish less, so that signatures stay valid."""
-        return LayoutCounts(self.space, self.meshes, dominated, rules, self.signatures, self.known_groups)
 
 
 def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
     """The distinct rows of `fields` (with the other columns of the first occurrence), and the index of every row."""
     first, index = group_rows(columns[name] for name in sorted(fields))
     return select(columns, first), index
-
-
-def _level_size(counts: LayoutCounts, level: str) -> Counts:
-    if level == "schedule":
-        return counts.num_schedules.sums()
-    return counts._num_undominated.sums() if level == "recompute" else counts.num_shards.sums() * len(OFFLOADS)
 
 
 def num_legal(space: Space) -> int:
