@@ -92,17 +92,7 @@ def kernel_seconds(tables: Tables, rates: Rates) -> KernelSeconds:
         if of_rates is rates:
             return seconds
     layers = tuple(layer_seconds(operations, rates, tables.num_keys) for operations in tables.operations)
-    return _remember(tables, rates, KernelSeconds(tables.problem, tables.num_keys, layers))
-
-
-def keep_kernel_seconds(tables: Tables, rates: Rates, changed: Rates) -> Rates:
-    """`changed`, for which `tables` keep the seconds that they have under `rates`: a question about one term only."""
-    _remember(tables, changed, kernel_seconds(tables, rates))
-    return changed
-
-
-def _remember(tables: Tables, rates: Rates, seconds: KernelSeconds) -> KernelSeconds:
-    known = _known.setdefault(tables, [])
+    seconds = KernelSeconds(tables.problem, tables.num_keys, layers)
     known.append((rates, seconds))
     del known[:-_REMEMBERED]
     return seconds

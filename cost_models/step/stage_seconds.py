@@ -111,12 +111,6 @@ def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Arra
     return out if ledger.store is None else out + ledger.once(lambda unlike: store_seconds.pass_s(unlike, rates))
 
 
-def exposed_s(ledger: Ledger, rates: Rates) -> Array:
-    """[J, n] seconds per micro-batch that are not compute: gradient accumulation, exposed FSDP and offload traffic."""
-    stage = stage_seconds(ledger, rates)
-    return np.asarray(stage.accumulate + stage.fsdp + stage.offload)
-
-
 def unhidden_s(ledger: Ledger, rates: Rates, *, shards_known: bool) -> Array:
     """[n] seconds per micro-batch of exposed FSDP and offload traffic on the first profile."""
     stage = stage_seconds(ledger, rates, shards_known=shards_known)

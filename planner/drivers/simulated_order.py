@@ -10,12 +10,15 @@ spread of such ratios. The layout with the smallest of these is run next, until 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.quantities import tables
+from ...cost_models.quantities.tables import Tables
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.outcome import SearchOutcome
@@ -63,10 +66,18 @@ class SimulatedOrder:
             window.learn(layout, self.of(layout).step_s / closed_s)
         return self
 
+    @cached_property
+    def _tables(self) -> Tables:
+        """Of all layouts that the search kept, built once."""
+        top = self.outcome.top
+        kept = Layouts.concatenate([top.kept[1], Layouts.of([row[2] for row in top.rows])])
+        return tables.build(self.resolved.problem, tables.index_keys(kept)[0])
+
     def of(self, layout: Layout) -> Staged:
         """A layout, priced as all others."""
         if layout not in self._staged:
-            staged = self._staged[layout] = Staged.of(self.resolved, layout, simulate=self._simulate)
+            staged = Staged.of(self.resolved, layout, simulate=self._simulate, known=self._tables)
+            self._staged[layout] = staged
             self._rows.append((float(f"{staged.step_s:.9g}"), staged.id, layout))
             self._rows.sort(key=lambda row: row[:2])
         return self._staged[layout]

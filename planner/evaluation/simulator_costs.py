@@ -23,7 +23,7 @@ from ...cost_models.rates import collectives
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.schedules.simulator import Costs
 from ...cost_models.specs.stack import StackSpec
-from ...cost_models.step import stage_messages, stage_seconds
+from ...cost_models.step import stage_messages
 from ...cost_models.step.data_parallel import in_pieces, of_whole_weights_s
 from ...cost_models.step.per_pass_overhead import per_pass_overhead_s
 from ..request.resolve import Resolved
@@ -79,7 +79,7 @@ def hiding_shares(stack: StackSpec) -> tuple[float, float]:
 def _free_shares(staged: Staged) -> tuple[float, float]:
     """The shares of the forward and of the backward passes that no other traffic hides behind: the speeds at which
     weights are gathered and gradients are reduced beside them."""
-    stack, stage = staged.resolved.stack, stage_seconds.stage_seconds(staged.ledger, staged.resolved.rates)
+    stack, stage = staged.resolved.stack, staged.stage
     free_s = np.array([stage.forward, stage.backward]) - stage.used
     passes_s = np.array([stage.forward, stage.cycle - stage.forward])
     forward, backward = np.clip(free_s.sum(axis=(1, 2)) / passes_s.sum(axis=(1, 2)), 0.0, 1.0).tolist()
@@ -94,7 +94,8 @@ def _exposed_s(staged: Staged) -> Array:
     added_bytes = rows @ accumulated_bytes(single_layers(staged.ledger), 0)[: rows.shape[1]]
     on_device = np.bincount(devices, added_bytes)[devices]
     share = np.divide(added_bytes, on_device, out=1.0 / chunks_on_device, where=on_device > 0)
-    return np.asarray(stage_seconds.exposed_s(staged.ledger, staged.resolved.rates)[devices, 0] * share)
+    stage = staged.stage
+    return np.asarray((stage.accumulate + stage.fsdp + stage.offload)[devices, 0] * share)
 
 
 def with_bytes(staged: Staged, costs: Costs) -> Costs:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ...cost_models import build_ledger
-from ...cost_models.arrays import Array
+from ...cost_models.arrays import Array, Ints
 from ...cost_models.layouts import SCHEDULES, Layout, Layouts
 from ...cost_models.quantities import tables
 from ...cost_models.quantities.ledger import Ledger
@@ -23,11 +23,13 @@ from ...cost_models.quantities.stages import (
     recomputed_rows,
 )
 from ...cost_models.quantities.tables import Tables, index_keys
-from ...cost_models.rates.kernel_seconds import keep_kernel_seconds, kernel_seconds
+from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import COMPONENTS
 from ...cost_models.schedules import simulator
 from ...cost_models.schedules.simulator import Costs, Schedule, Timeline
 from ...cost_models.step import step, stragglers
+from ...cost_models.step.data_parallel import exposed_dp_s
+from ...cost_models.step.stage_seconds import StageSeconds, stage_seconds
 from ...cost_models.step.step import Estimate
 from ...cost_models.step.vocabulary_seconds import vocabulary_overhead_s
 from ..document.partitions import custom_partition, layout_id
@@ -60,24 +62,27 @@ class Staged:
 
     @classmethod
     def of(
-        cls, resolved: Resolved, layout: Layout, partition: Partition | None = None, *, simulate: bool = False
-    ) -> Staged:
-        """partition: None for stages as even as possible; simulate: whether `step_s` is that of the simulator."""
-        columns = Layouts.of([layout])
-        keys, _ = index_keys(columns)
-        return cls._priced(resolved, layout, partition, tables.build(resolved.problem, keys), simulate)
+        cls, resolved: Resolved, layout: Layout, partition: Partition | None = None, *, simulate: bool = False,
+        known: Tables | None = None,
+    ) -> Staged:  # fmt: skip
+        """partition: None for stages as even as possible; simulate: whether `step_s` is that of the simulator; known:
+        tables that may have its shard key, of other layouts of the request."""
+        keys, _ = index_keys(Layouts.of([layout]))
+        if known is None or not (same := np.all([of == keys[name] for name, of in known.keys.items()], axis=0)).any():
+            known, same = tables.build(resolved.problem, keys), np.ones(1, dtype=bool)
+        return cls._priced(resolved, layout, partition, known, np.flatnonzero(same), simulate)
 
     def split(self, partition: Partition | None) -> Staged:
         """The same layout with other stages, out of the same tables."""
-        return self._priced(self.resolved, self.layout, partition, self.ledger.tables, self.simulate)
+        return self._priced(self.resolved, self.layout, partition, self.ledger.tables, self.ledger.key, self.simulate)
 
     @classmethod
     def _priced(
-        cls, resolved: Resolved, layout: Layout, partition: Partition | None, of_shards: Tables, simulate: bool
-    ) -> Staged:
+        cls, resolved: Resolved, layout: Layout, partition: Partition | None, of_shards: Tables, key: Ints,
+        simulate: bool,
+    ) -> Staged:  # fmt: skip
         partition = partition or even_partition(resolved, layout)
-        first_key = np.zeros(1, dtype=np.int64)
-        ledger = build_ledger.build(resolved.problem, of_shards, Layouts.of([layout]), first_key, partition)
+        ledger = build_ledger.build(resolved.problem, of_shards, Layouts.of([layout]), key, partition)
         return cls(resolved, layout, partition, ledger, step.price(ledger, resolved.rates, detail=True), simulate)
 
     @cached_property
@@ -164,6 +169,11 @@ class Staged:
         return simulator.make(self.schedule_name, self.layout.pp, self.num_micro_batches, chunks)
 
     @cached_property
+    def stage(self) -> StageSeconds:
+        """Seconds of a micro-batch on each device, by the closed form."""
+        return stage_seconds(self.ledger, self.resolved.rates)
+
+    @cached_property
     def costs(self) -> Costs:
         """Seconds of every operation of the schedule."""
         return simulator_costs.costs_of(self)
@@ -236,11 +246,13 @@ class Staged:
     def _contention_s(self) -> float:
         """Seconds by which hidden data-parallel communication slows compute, as the closed form has them: the simulator
         runs hidden traffic for free."""
-        ledger, rates = self.estimate.ledger, self.estimate.rates
+        ledger, rates, slowest = self.estimate.ledger, self.estimate.rates, self.estimate.slowest
+        # Over islands the estimate has some of the stages only.
+        stage = self.stage if ledger is self.ledger else stage_seconds(ledger, rates)
+        passes = stage.forward[slowest, 0], stage.backward[slowest, 0], stage.used[:, slowest, 0]
         without = replace(rates, stack=replace(rates.stack, contention=0.0))
-        # Kernel seconds stay as they are: they have the contention of tensor-parallel traffic.
-        shown, _ = step.step_terms(ledger, keep_kernel_seconds(ledger.tables, rates, without))
-        return max(float(self.estimate.terms["dp"][0] - shown["dp"][0]), 0.0)
+        with_s, without_s = (exposed_dp_s(ledger, of, *passes) for of in (rates, without))
+        return float(with_s[0] - without_s[0])
 
     @cached_property
     def _never_hidden_s(self) -> float:
