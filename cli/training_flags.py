@@ -48,3 +48,7 @@ BalanceExperts = Annotated[
 Metrics = Annotated[
     Path | None, _flag("--metrics", metavar="FILE", text="Write each step here, one JSON object per line.")
 ]
+Tracker = Annotated[
+    str | None,
+    _flag("--tracker", metavar="NAME[=PLACE]", text="Write the metrics to tensorboard[=DIR] or wandb[=PROJECT], too."),
+]

@@ -1,4 +1,4 @@
-"""Metrics of a run as JSON lines: one object per step and evaluation, for tools that plot them. No torch here."""
+"""Metrics of a run: one line of JSON per step and evaluation, and the same values for a tracker. No torch here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,54 @@ from typing import Any
 from ..errors import InputError
 from .job import Job
 from .report import Event
+from .trackers.base import Tracker
+from .trackers.registry import open_tracker
 
 FORMAT_VERSION = "1.0"
+_OF_STEP = ("loss", "gradient_norm", "learning_rate", "step_s", "tokens_per_s", "mfu")
 
 
-def begin_metrics(path: Path, done: int) -> None:
-    """Starts the file of a run, or removes the steps after `done` from the file of a run that goes on.
+class Metrics:
+    """Where the metrics of a run go. One rank has them."""
 
-    Raises InputError for a file that cannot be written or that has other lines.
-    """
+    def __init__(self, job: Job, done: int, path: Path | None, tracker: str | None) -> None:
+        """Starts after `done` finished steps. path: file of lines; tracker: a text of `checked_tracker`; None: neither.
+
+        Raises InputError for a file that cannot be written or has other lines, and for a tracker that does not start.
+        """
+        self.job, self.path = job, path
+        self.tracker: Tracker | None = None
+        if path is not None:
+            _begin(path, done)
+        if tracker is not None:
+            self.tracker = open_tracker(tracker, job, done)
+
+    def write(self, event: Event) -> None:
+        """Adds a step or an evaluation; other events have no metrics."""
+        if event["event"] not in ("step", "evaluation"):
+            return
+        step, values = int(event["step"]), self._values(event)
+        if self.path is not None:
+            line = {"format_version": FORMAT_VERSION, "step": step, **values, "time": time.time()}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        if self.tracker is not None:
+            self.tracker.write(step, {name: value for name, value in values.items() if value is not None})
+
+    def close(self) -> None:
+        if self.tracker is not None:
+            self.tracker.close()
+
+    def _values(self, event: Event) -> Mapping[str, Any]:
+        tokens = {"tokens": event["step"] * self.job.tokens_per_step}
+        if event["event"] == "evaluation":
+            return {"evaluation_loss": event["loss"], **tokens}
+        return {**{name: event.get(name) for name in _OF_STEP}, "predicted_step_s": self.job.predicted_step_s,
+                "predicted_mfu": self.job.predicted_mfu, **tokens}  # fmt: skip
+
+
+def _begin(path: Path, done: int) -> None:
+    """Starts the file of a run, or removes the steps after `done` from the file of a run that goes on."""
     try:
         before = path.read_text(encoding="utf-8").splitlines() if done and path.exists() else []
         kept = [line for line in before if int(json.loads(line)["step"]) <= done]
@@ -28,20 +67,3 @@ def begin_metrics(path: Path, done: int) -> None:
         raise InputError(f"{path}: {error.strerror or error}", hint="give `--metrics` another file") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} has no metrics of this run: {error}", hint="give `--metrics` another file") from None
-
-
-def append_metrics(path: Path, event: Event, job: Job) -> None:
-    """Appends a step (loss and norm, rate, seconds, tokens/s and MFU beside the prediction) or an evaluation."""
-    if event["event"] == "evaluation":
-        _append(path, {"step": event["step"], "evaluation_loss": event["loss"]}, job)
-        return
-    fields = ("step", "loss", "gradient_norm", "learning_rate", "step_s", "tokens_per_s", "mfu")
-    _append(path, {**{name: event.get(name) for name in fields}, "predicted_step_s": job.predicted_step_s,
-                   "predicted_mfu": job.predicted_mfu}, job)  # fmt: skip
-
-
-def _append(path: Path, values: Mapping[str, Any], job: Job) -> None:
-    line = {"format_version": FORMAT_VERSION, **values, "tokens": values["step"] * job.tokens_per_step,
-            "time": time.time()}  # fmt: skip
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")

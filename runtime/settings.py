@@ -63,6 +63,7 @@ class Settings:
     planned_dtype: bool = False  # check parity in the plan's dtype, not in float64
     report: str | None = None  # file; None: no report
     metrics: str | None = None  # file of one JSON object per step; None: none is written
+    tracker: str | None = None  # as `checked_tracker` gives it; None: no tracker
     checkpoint: str | None = None  # folder; None: no checkpoints
     checkpoint_every: int = 100  # steps between saves; the last step is always saved
     checkpoint_async: bool = False  # save in the background
@@ -128,7 +129,7 @@ _FLAGS = {"learning_rate": "lr", "min_learning_rate": "min-lr", "keep_axes": "ke
 _VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_token": int, "seed": int,
            "weight_decay": float, "no_decay": str, "eval_data": str, "eval_every": int, "eval_batches": int,
            "learning_rate": float, "schedule": str, "warmup": int, "min_learning_rate": float, "decay_steps": int,
-           "metrics": str, "clip": float, "lora_alpha": float, "device": str,
+           "metrics": str, "tracker": str, "clip": float, "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int, "restarts": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts",

@@ -33,7 +33,7 @@ from .checkpoint.pretrained import Pretrained
 from .checkpoint.saver import Saver
 from .failures import TERMINATED, RunFailed
 from .job import Job
-from .metrics import append_metrics, begin_metrics
+from .metrics import Metrics
 from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import Mesh, build_mesh
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
@@ -89,10 +89,10 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     if job.init_from is not None:
         _tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = _resume(trainer, settings, recorder)
-    if settings.metrics is not None and dist.get_rank() == 0:
-        begin_metrics(Path(settings.metrics), done)
-    training = _Training(trainer, settings, recorder, saver, terminated)
+    training = _Training(trainer, settings, recorder, saver, terminated, _metrics(settings, job, done))
     peaks = training.run(done, before)
+    if training.metrics is not None:
+        training.metrics.close()
     status.set("ending")
     trainer.settle()
     _tell({"event": "end", **peaks}, settings, recorder)
@@ -104,6 +104,13 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
         raise RunFailed(not_saved_line(training.unsaved), hint="training since the last checkpoint is lost")
     if training.stopped:
         status.end(TERMINATED)
+
+
+def _metrics(settings: Settings, job: Job, done: int) -> Metrics | None:
+    """Rank 0 writes the metrics of all ranks."""
+    if dist.get_rank() != 0 or settings.metrics is settings.tracker is None:
+        return None
+    return Metrics(job, done, None if settings.metrics is None else Path(settings.metrics), settings.tracker)
 
 
 def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.device, Mesh]:
@@ -185,11 +192,12 @@ class _Training:
     """The steps of a run, and the checkpoints between them."""
 
     def __init__(
-        self, trainer: Trainer, settings: Settings, recorder: Recorder, saver: Saver | None, terminated: threading.Event
-    ) -> None:
-        """terminated: set when this rank is signalled to end."""
+        self, trainer: Trainer, settings: Settings, recorder: Recorder, saver: Saver | None,
+        terminated: threading.Event, metrics: Metrics | None,
+    ) -> None:  # fmt: skip
+        """terminated: set when this rank is signalled to end; metrics: None on ranks that write none."""
         self.trainer, self.settings, self.recorder = trainer, settings, recorder
-        self.saver, self.terminated = saver, terminated
+        self.saver, self.terminated, self.metrics = saver, terminated, metrics
         self.stopped = False  # whether a rank was signalled to end before the last step
         self.unsaved: Event | None = None  # of the last save, where it failed
 
@@ -250,6 +258,8 @@ class _Training:
         self._tell(event)
 
     def _tell(self, event: Event) -> None:
+        if self.metrics is not None:
+            self.metrics.write(event)
         _tell(event, self.settings, self.recorder)
 
     def _peaks(self, peak_bytes: Sequence[int]) -> dict[str, list[int]]:
@@ -270,8 +280,6 @@ def _tell(event: Event, settings: Settings, recorder: Recorder) -> None:
     if dist.get_rank() != 0:
         return
     recorder.add(event)
-    if settings.metrics is not None and event["event"] in ("step", "evaluation"):
-        append_metrics(Path(settings.metrics), event, recorder.job)
     if settings.events:
         sys.stdout.write(EVENT_PREFIX + json.dumps(event) + "\n")
     elif line := event_line(event, recorder.job):

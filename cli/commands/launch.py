@@ -76,6 +76,7 @@ def command(
         Path | None, _number("--report", metavar="FILE", text="Write a report of the run to this JSON file.")
     ] = None,
     metrics: training_flags.Metrics = None,
+    tracker: training_flags.Tracker = None,
     checkpoint: Annotated[
         Path | None, _number("--checkpoint", metavar="DIR", text="Folder for checkpoints; the last step is saved.")
     ] = None,
@@ -129,6 +130,7 @@ def command(
     from ...runtime.nodes import nodes_for, shell_line
     from ...runtime.report import Recorder
     from ...runtime.settings import Settings
+    from ...runtime.trackers.registry import checked_tracker
 
     terminal: Terminal = context.obj
     _check_files(report, None if resume else metrics, force=force)  # a resumed run appends to its metrics
@@ -141,14 +143,13 @@ def command(
     saving = launch_flags.saving_settings(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last,
                                           resume=resume, max_restarts=max_restarts, elastic=elastic)  # fmt: skip
     settings = Settings(
-        plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data),
-        init_from=_resolved(init_from), shuffle=shuffle, end_token=end_token, eval_data=_resolved(eval_data),
-        eval_every=eval_every, eval_batches=eval_batches, seed=seed, schedule=schedule, warmup=warmup,
-        min_learning_rate=min_lr, decay_steps=decay_steps, metrics=_resolved(metrics),
-        weight_decay=weight_decay, no_decay=no_decay,
-        learning_rate=learning_rate, clip=clip, lora_alpha=lora_alpha, device=device, timeout_s=timeout,
-        scale_down=scale_down, keep_axes=keep_axes, check_parity=check_parity, as_trained=as_trained,
-        planned_dtype=planned_dtype, balance_experts=balance_experts,
+        plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), init_from=_resolved(init_from),
+        shuffle=shuffle, end_token=end_token, eval_data=_resolved(eval_data), eval_every=eval_every,
+        eval_batches=eval_batches, seed=seed, learning_rate=learning_rate, schedule=schedule, warmup=warmup,
+        min_learning_rate=min_lr, decay_steps=decay_steps, weight_decay=weight_decay, no_decay=no_decay, clip=clip,
+        metrics=_resolved(metrics), tracker=None if tracker is None else checked_tracker(tracker),
+        lora_alpha=lora_alpha, device=device, timeout_s=timeout, scale_down=scale_down, keep_axes=keep_axes,
+        check_parity=check_parity, as_trained=as_trained, planned_dtype=planned_dtype, balance_experts=balance_experts,
         order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     loaded, job, notes = _prepared(settings)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from meshwright.runtime.learning_rate import RateSchedule
-from meshwright.runtime.metrics import append_metrics, begin_metrics
+from meshwright.runtime.metrics import Metrics
 from meshwright.runtime.report import event_line
 from meshwright.runtime.settings import Settings, prepare
 from meshwright.runtime.trainer import Trainer
@@ -120,11 +120,10 @@ def test_metrics_of_a_run_that_went_back(tmp_path: Path) -> None:
         return {"event": "step", "step": number, "loss": 4.0, "gradient_norm": 1.0, "learning_rate": 0.1, "step_s": 1.0,
                 "tokens_per_s": 32.0, "mfu": wanted.mfu(1.0)}  # fmt: skip
 
-    begin_metrics(path, 0)
+    metrics = Metrics(wanted, 0, path, None)
     for number in (1, 2, 3):
-        append_metrics(path, step(number), wanted)
-    begin_metrics(path, 2)  # from the checkpoint of step 2
-    append_metrics(path, step(3), wanted)
+        metrics.write(step(number))
+    Metrics(wanted, 2, path, None).write(step(3))  # from the checkpoint of step 2
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[2]["tokens"] == 3 * wanted.tokens_per_step
@@ -132,10 +131,10 @@ def test_metrics_of_a_run_that_went_back(tmp_path: Path) -> None:
     assert event_line(step(1), wanted).endswith("1 s (predicted 0.5 s)  MFU 20.0% (predicted 40.0%)")
     assert wanted.mfu(0.5) == 0.4
     assert replace(wanted, predicted_step_s=None).mfu(1.0) is None
-    begin_metrics(path, 0)
+    Metrics(wanted, 0, path, None)
     assert not path.read_text()
     path.write_text("no metrics\n")
     with pytest.raises(InputError, match="has no metrics of this run"):
-        begin_metrics(path, 2)
+        Metrics(wanted, 2, path, None)
     with pytest.raises(InputError, match="No such file"):
-        begin_metrics(tmp_path / "none" / "m.jsonl", 0)
+        Metrics(wanted, 0, tmp_path / "none" / "m.jsonl", None)

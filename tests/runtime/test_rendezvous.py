@@ -180,7 +180,7 @@ def test_settings_that_change_the_training_are_compared(tmp_path: Path) -> None:
     order.write_text("F0")
     usual = Settings(plan=str(plan))
     others: dict[str, Any] = {"data": "tokens", "order": str(order), "checkpoint": "ckpt"}
-    of_each_node = {"plan", "device", "timeout_s", "report", "metrics", "keep", "run_dir", "events",
+    of_each_node = {"plan", "device", "timeout_s", "report", "metrics", "tracker", "keep", "run_dir", "events",
                     "restarts"}
     for field in fields(Settings):
         value = getattr(usual, field.name)

@@ -1,0 +1,133 @@
+"""Trackers get what the JSON lines have, read back with the packages that show it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cli.main import main
+from meshwright.runtime.metrics import Metrics
+from meshwright.runtime.trackers.registry import TRACKERS, checked_tracker
+
+from meshwright.errors import InputError, MissingExtraError, UnknownNameError
+
+from .jobs import job
+
+_BLOCK = 1 << 15
+JOB = job("dp1-mbs1-z0-rnone", predicted_step_s=0.5)
+Values = dict[str, dict[int, float]]  # name -> step -> value
+
+
+def step(number: int, loss: float) -> dict[str, Any]:
+    return {"event": "step", "step": number, "loss": loss, "gradient_norm": 1.0, "learning_rate": 0.1, "step_s": 1.5,
+            "tokens_per_s": 32.0}  # fmt: skip
+
+
+def trained(tracker: str, path: Path) -> Values:
+    """Three steps, then the second one again from a checkpoint before it. Returns the values of the JSON lines."""
+    for done, losses in ((0, (4.0, 3.5, 3.0)), (1, (3.25,))):
+        metrics = Metrics(JOB, done, path, tracker)
+        for number, loss in enumerate(losses, done + 1):
+            metrics.write(step(number, loss))
+        metrics.write({"event": "evaluation", "step": done + len(losses), "loss": 2.5 - done, "batches": 1})
+        metrics.write({"event": "checkpoint", "step": done + len(losses)})
+        metrics.close()
+    out: Values = defaultdict(dict)
+    for line in map(json.loads, path.read_text().splitlines()):
+        for name, value in line.items():
+            if name not in ("format_version", "step", "time") and value is not None:
+                out[name][line["step"]] = value
+    assert out["loss"] == {1: 4.0, 2: 3.25}
+    assert out["evaluation_loss"] == {2: 1.5}
+    return dict(out)
+
+
+def test_tensorboard_shows_the_lines(tmp_path: Path) -> None:
+    """Steps of the first time after the checkpoint are gone."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    lines = trained(checked_tracker(f"tensorboard={tmp_path / 'runs'}"), tmp_path / "m.jsonl")
+    events = EventAccumulator(str(tmp_path / "runs"))
+    events.Reload()
+    shown = {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
+    assert set(shown) == set(lines)
+    for name, values in lines.items():
+        assert shown[name] == pytest.approx(values), name
+
+
+def records(log: bytes) -> Iterator[bytes]:
+    """The records of a file of wandb: LevelDB's log format (doc/log_format.md) after a header of 7 bytes."""
+    at, parts = 7, b""
+    while at + 7 < len(log):
+        if _BLOCK - at % _BLOCK < 7:  # no header fits into the rest of a block
+            at += _BLOCK - at % _BLOCK
+        length, kind = struct.unpack("<HB", log[at + 4 : at + 7])
+        parts += log[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+def test_wandb_has_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline: each part of the training is a run, and the second one begins after the checkpoint."""
+    pytest.importorskip("wandb").teardown()  # a process reads the variables once
+    record_type = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    lines = trained(checked_tracker("wandb=tiny"), tmp_path / "m.jsonl")
+    shown: Values = defaultdict(dict)
+    projects = []
+    for path in sorted(tmp_path.glob("wandb/*run-*/*.wandb"), key=lambda each: each.stat().st_mtime_ns):
+        for data in records(path.read_bytes()):
+            record = record_type.FromString(data)
+            if record.HasField("run"):
+                projects.append((record.run.project, record.run.run_group))
+            for item in record.history.item:
+                name = item.nested_key[0] if item.nested_key else item.key
+                if not name.startswith("_"):
+                    shown[name][record.history.step.num] = json.loads(item.value_json)
+    assert projects == [("tiny", "test")] * 2
+    assert shown["loss"] == {1: 4.0, 2: 3.25, 3: 3.0}  # the first run keeps its last step
+    for values in shown.values():
+        values.pop(3, None)
+    assert dict(shown) == lines
+
+
+def test_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb").teardown()  # a process reads the variables once
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", "no key")
+    with pytest.raises(InputError, match="--tracker wandb:") as caught:
+        Metrics(JOB, 0, None, "wandb=tiny")
+    assert "WANDB_MODE=offline" in caught.value.hint
+
+
+def test_names_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("meshwright.runtime.trackers.registry.find_spec", lambda name: name)
+    assert checked_tracker("tensorboard") == f"tensorboard={tmp_path / 'runs'}"
+    assert checked_tracker("wandb") == "wandb=meshwright"
+    with pytest.raises(UnknownNameError, match="unknown tracker `tensorbord`") as unknown:
+        checked_tracker("tensorbord=x")
+    assert "tensorboard" in unknown.value.hint
+    monkeypatch.setattr("meshwright.runtime.trackers.registry.find_spec", lambda name: None)
+    for name in TRACKERS:
+        with pytest.raises(MissingExtraError, match=f"--tracker {name} needs the `{name}` extra") as caught:
+            checked_tracker(name)
+        assert caught.value.hint == f"pip install 'meshwright[{name}]'"
+
+
+def test_the_command_checks_it_before_it_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Path(__file__).parents[2] / "examples" / "launch" / "dense" / "meshwright" / "plan.json"
+    assert main(["launch", str(plan), "--dry-run", "--tracker", "mlflow"]) == 2
+    assert "unknown tracker `mlflow`" in capsys.readouterr().err
+    pytest.importorskip("tensorboard")
+    assert main(["launch", str(plan), "--dry-run", "--tracker", f"tensorboard={tmp_path / 'a b'}"]) == 0
+    assert f"--tracker 'tensorboard={tmp_path / 'a b'}'" in capsys.readouterr().out
