@@ -20,6 +20,7 @@ from ...profiles.stack.engines import engine_names
 from ..accuracy.row import RowReader
 from ..accuracy.unpriced_forms import REQUESTS, form_of, read_unpriced
 from .formats import BYTES, cache_format
+from .instance import InstanceLayout
 
 _NOMINAL = {(1024, 1024), (1024, 8192), (8192, 1024)}
 _NOMINAL_MEAN = 0.9
@@ -29,21 +30,6 @@ _SUFFIX = re.compile(r"-(FP8|NVFP4|FP4|MXFP4|Instruct|\d{4})$", re.IGNORECASE)
 
 # Models with the text backbone of another (Kimi-K2.5: ROCm/ATOM, recipes/Kimi-K2.5.md).
 _BACKBONES = {"Kimi-K2.5": "kimi-k2", "Kimi-K2.5-NVFP4": "kimi-k2"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceLayout:
-    """The layout of one instance, and how many instances there are."""
-
-    tp: int  # of attention
-    attention_dp: int
-    pp: int
-    ep: int
-    instances: int
-
-    @property
-    def gpus(self) -> int:
-        return self.tp * self.attention_dp * self.pp * self.instances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,113 @@
+"""Instances of an engine on given GPUs as columns of a pool: the rates of their GPUs, links and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...cost_models.arrays import Array
+from ...cost_models.quantities.exchanges import Op
+from ...cost_models.rates.collectives import Curve, Levels, curve
+from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.served_model import ServedModel, stacked
+from ...cost_models.specs.cluster import GpuSpec
+from ...cost_models.specs.model import ModelSpec
+from ...profiles.rates.device_rates import surfaces_for
+from ...profiles.rates.link_rates import collective_rates
+from ...profiles.stack.engines import Engine
+from .formats import BYTES, PRODUCTS, cache_read_bytes, dense_format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceLayout:
+    """The layout of one instance, and how many instances there are."""
+
+    tp: int  # of attention
+    attention_dp: int
+    pp: int
+    ep: int
+    instances: int
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.attention_dp * self.pp * self.instances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A row of a pool: one configuration of an engine."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    levels: Levels  # that join its GPUs
+    weights: str  # number format of dense weights
+    cache: str  # number format of the KV cache
+    engine: Engine
+    host_s: float  # of an iteration that takes prompts
+    layout: InstanceLayout
+    chunk_tokens: int  # prompt tokens of an iteration at most
+    max_sequences: int  # of a group of tp ranks
+
+
+def pool(rows: Sequence[Instance]) -> Pool:
+    """The rows as columns."""
+
+    def column(value: Callable[[Instance], float]) -> Array:
+        return np.array([float(value(row)) for row in rows])
+
+    return Pool(
+        model=stacked([_served(row.model) for row in rows]),
+        tp=column(lambda row: row.layout.tp), attention_dp=column(lambda row: row.layout.attention_dp),
+        pp=column(lambda row: row.layout.pp), ep=column(lambda row: row.layout.ep),
+        instances=column(lambda row: row.layout.instances),
+        weight_bytes=column(lambda row: BYTES[dense_format(row.model, row.weights)]),
+        expert_bytes=column(lambda row: BYTES[row.weights]), kv_bytes=column(lambda row: BYTES[row.cache]),
+        kv_read_bytes=column(lambda row: cache_read_bytes(row.gpu, row.cache)),
+        flops_per_s=column(lambda row: _product_rate(row.gpu, row.weights)),
+        attention_flops_per_s=column(lambda row: _attention_rate(row.gpu)),
+        memory_bw_bytes_per_s=column(lambda row: _memory_rate(row.gpu)),
+        memory_bytes=column(lambda row: row.gpu.memory_bytes),
+        all_reduce=_joined([_curve(row.levels, "all_reduce", row.layout.tp) for row in rows]),
+        all_to_all=_joined([_curve(row.levels, "all_to_all", row.layout.tp * row.layout.attention_dp) for row in rows]),
+        host_s=column(lambda row: row.host_s), chunk_tokens=column(lambda row: row.chunk_tokens),
+        max_sequences=column(lambda row: row.max_sequences),
+        mixes_prompts=column(lambda row: row.engine.mixes_prompts),
+        reserved_output=column(lambda row: row.engine.reserved_output),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _served(model: ModelSpec) -> ServedModel:
+    return ServedModel.of(model)
+
+
+def _product_rate(gpu: GpuSpec, weights: str) -> float:
+    """FLOP/s of large products. Weights narrower than what the GPU multiplies are widened to bf16."""
+    surfaces, wanted = surfaces_for(gpu).gemm, PRODUCTS.get(weights, weights)
+    surface = surfaces.get(wanted) or surfaces["bf16"]
+    return float(surface.peak_flops_per_s * surface.efficiency * surface.training_factor)
+
+
+def _memory_rate(gpu: GpuSpec) -> float:
+    surface = surfaces_for(gpu).gemm["bf16"]
+    return float(surface.memory_bw_bytes_per_s * surface.memory_efficiency)
+
+
+def _attention_rate(gpu: GpuSpec) -> float:
+    surface = surfaces_for(gpu).attention["flash3"]
+    return float(surface.peak_flops_per_s * surface.forward_efficiency * surface.training_factor)
+
+
+@lru_cache(maxsize=1024)
+def _curve(levels: Levels, op: Op, ranks: int) -> tuple[float, float, float]:
+    """Latency, seconds per byte and ramp of a collective over neighbours."""
+    made = curve(collective_rates(), levels, op, ranks, 1)
+    return float(made.latency_s[0]), float(made.s_per_byte[0]), float(made.ramp[0])
+
+
+def _joined(curves: Sequence[tuple[float, float, float]]) -> Curve:
+    latency, per_byte, ramp = np.array(curves).T
+    return Curve(latency, per_byte, ramp)
