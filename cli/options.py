@@ -37,6 +37,15 @@ class RequestFlags(TypedDict, total=False):
     stack: str | None  # name or file
     stages: str | None  # even, own, or the chunks
     top: int | None  # layouts to list
+    workload: str | None  # train or serve
+    input: str | None  # serving: tokens of a prompt
+    output: str | None  # serving: tokens of an answer
+    rate: str | None  # serving: requests per second
+    concurrency: int | None  # serving: requests at any time
+    ttft: str | None  # serving: promised time to first token
+    tpot: str | None  # serving: promised time per output token
+    percentile: str | None  # serving: percentage of the requests that keep the promises
+    kv_cache: str | None  # serving: number format of the cache
 
 
 def request_flags(context: typer.Context) -> RequestFlags:

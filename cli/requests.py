@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..planner.document.candidate import Candidate
     from ..planner.document.plan import Plan
     from ..planner.request.load import Request
+    from ..planner.request.serving import ServingRequest
     from .options import RequestFlags
 
 
@@ -25,6 +26,14 @@ def build(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags) ->
 
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     return load_request(path, given, list(sets or ()), flags=True)
+
+
+def build_any(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags) -> Request | ServingRequest:
+    """As `build`, of any kind of workload."""
+    from ..planner.request.load import load_any_request
+
+    given = {name: value for name, value in flags.items() if value is not None and value != []}
+    return load_any_request(path, given, list(sets or ()), flags=True)
 
 
 def is_plan(path: Path | None) -> bool:

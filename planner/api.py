@@ -18,17 +18,19 @@ from .drivers.headroom import with_headroom
 from .drivers.watch import Progress, Watch, interactive_progress
 from .heterogeneous.islands import applies
 from .request.keywords import RequestFields
-from .request.load import Request, load_request
+from .request.load import Request, load_any_request, load_request
 from .request.resolve import Resolved, resolve
+from .request.serving import ServingFields, ServingRequest
 from .request.target_choice import for_able_target
 from .search.executors import opened
 from .search.tasks import check_time_limit
 from .search.techniques import with_techniques
 
 if TYPE_CHECKING:
+    from .document.serving_plan import ServingPlan
     from .drivers.mixed_lengths import MixedLengthsPlan
 
-__all__ = ["evaluate", "load_plan", "plan", "plan_documents"]
+__all__ = ["evaluate", "load_plan", "plan", "plan_documents", "plan_serving"]
 
 
 def plan(
@@ -94,6 +96,24 @@ def plan_documents(
     from .drivers.mixed_lengths import plan_mixed_lengths
 
     return plan_mixed_lengths(resolve(_request(request, request_fields)), progress, seed, num_batches)
+
+
+def plan_serving(request: ServingRequest | Path | str | None = None, **fields: Unpack[ServingFields]) -> ServingPlan:
+    """The cheapest deployment that keeps the promises, the runners-up, and the proof.
+
+    request: a ServingRequest or a request file of `workload.kind: serve`. fields: fields of the request by their flat
+        names, each described in `ServingFields` (planner/request/serving.py); beside a file they replace its fields.
+
+    Raises InputError for what does not fit together, NoFeasibleLayoutError (1) where no deployment keeps the promises.
+    """
+    from .drivers.serving import plan_serving as planned
+
+    if isinstance(request, ServingRequest):
+        return planned(request)
+    loaded = load_any_request(request, {"workload": "serve", **fields})
+    if not isinstance(loaded, ServingRequest):
+        raise InputError("workload.kind: train has no promises to serve", hint="`plan` plans it")
+    return planned(loaded)
 
 
 def _packed(request: Request) -> Request:

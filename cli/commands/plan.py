@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .. import mixed_lengths, options, requests, tradeoffs
+from .. import mixed_lengths, options, requests, serving, serving_flags, tradeoffs
 from ..allocator import keep_freed_memory
 from ..console import Terminal
 from ..files import check_writable, write_file
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...planner.document.plan import Plan
     from ...planner.request.gpu_counts import GpuRange
     from ...planner.request.load import Request
+    from ...planner.request.serving import ServingRequest
 
 
 def command(
@@ -77,7 +78,16 @@ def command(
     ] = 0,
     jobs: options.Jobs = 1,
     executor: options.Executor = None,
-    output: options.Output = None,
+    workload: serving_flags.Workload = None,
+    input: serving_flags.Input = None,
+    rate: serving_flags.Rate = None,
+    concurrency: serving_flags.Concurrency = None,
+    ttft: serving_flags.Ttft = None,
+    tpot: serving_flags.Tpot = None,
+    percentile: serving_flags.Percentile = None,
+    kv_cache: serving_flags.KvCache = None,
+    output_file: serving_flags.OutputFile = None,
+    output: serving_flags.Output = None,
     force: options.Force = False,
     trace: Annotated[
         Path | None,
@@ -88,6 +98,8 @@ def command(
 ) -> None:
     """Find the fastest layout that fits, and the runners-up.
 
+    With --workload serve: find the cheapest deployment that keeps the promises.
+
     A request file, flags, or both: a flag wins over the file.
 
     \b
@@ -96,57 +108,68 @@ def command(
       meshwright plan request.yaml --fix tp=8 --max-memory 70GiB -o plan.json
       meshwright plan request.yaml --pareto time,memory
       meshwright plan run.yaml --gpus 64..256 --deadline 90d
+      meshwright plan serve.yaml --rate 4/s --ttft 1s --tpot 50ms
     """
     from ...cost_models import units
     from ...planner import api
     from ...planner.request.gpu_counts import parse_range
+    from ...planner.request.serving import ServingRequest
 
     terminal: Terminal = context.obj
     numbers = None if gpus is None else parse_range(gpus)
     flags = options.request_flags(context)
     flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
+    file = serving.tokens_or_file(flags, output_file)
     requested = _request(request, set_, flags, numbers)
-    for path in (output, trace):
+    for path in (file, trace):
         if path is not None:
             check_writable(path, force=force)
+    of_layouts = {"--gpus": numbers, "--pareto": pareto, "--trace": trace, "--layers own": layers == "own",
+                  "--time-limit": time_limit, "--allow-technique": allow_technique}  # fmt: skip
+    if isinstance(requested, ServingRequest):
+        serving.refuse({**of_layouts, "--fastest": fastest, "--deadline": deadline})
+        return serving.run(terminal, requested, file, force=force)
     if requested.workload.max_len is not None:
-        mixed_lengths.refuse({"--gpus": numbers, "--pareto": pareto, "--trace": trace, "--layers own": layers == "own",
-                              "--time-limit": time_limit, "--allow-technique": allow_technique})  # fmt: skip
-        mixed_lengths.run(terminal, requested, output, force=force, seed=seed)
-        return
+        mixed_lengths.refuse(of_layouts)
+        return mixed_lengths.run(terminal, requested, file, force=force, seed=seed)
     if trace is not None:
-        from ...planner.explain.trace import check_drawn, chrome_trace, of_candidate
+        from ...planner.explain.trace import check_drawn
 
         check_drawn(requested, allow_technique or ())
-    limit_s = None if time_limit is None else units.parse(time_limit, "s")
     keep_freed_memory()
+    limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
         single = {"--trace": trace, "--stages own": requested.stages == "own", "--layers own": layers == "own",
                   "--allow-technique": allow_technique}  # fmt: skip
-        tradeoffs.refuse(single, output, deadline)
+        tradeoffs.refuse(single, file, deadline)
         deadline_s = None if deadline is None else units.parse(deadline, "s")
-        tradeoffs.run(terminal, requested, numbers, pareto, deadline_s, top=top, output=output, force=force, jobs=jobs,
-                      executor=executor, time_limit_s=limit_s)  # fmt: skip
-        return
+        return tradeoffs.run(terminal, requested, numbers, pareto, deadline_s, top=top, output=file, force=force,
+                             jobs=jobs, executor=executor, time_limit_s=limit_s)  # fmt: skip
     with terminal.progress("searching") as progress:
         plan = api.plan(requested, progress=progress, time_limit_s=limit_s, layers=layers, seed=seed, fastest=fastest,
-                        jobs=jobs, executor=executor,
-                        allow_techniques=allow_technique or ())  # fmt: skip
-    if output is not None:
-        write_file(output, plan.to_json(), force=force)
-    if trace is not None:
-        write_file(trace, chrome_trace(of_candidate(requested, plan.best)), force=force)
-    _show(terminal, plan, output)
+                        jobs=jobs, executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
+    _write(plan, requested, file, trace, force=force)
+    _show(terminal, plan, file)
 
 
 def _request(
     file: Path | None, sets: list[str] | None, flags: options.RequestFlags, numbers: GpuRange | None
-) -> Request:
+) -> Request | ServingRequest:
     """The request of the file and the flags. Over a range of GPUs it names no number of them."""
     if numbers is None or flags["gpu"] is None or flags["cluster"] is not None:
-        return requests.build(file, sets, flags)
+        return requests.build_any(file, sets, flags)
     # A GPU alone is a request only with a number of them.
     return requests.build(file, sets, {**flags, "gpus": numbers.first}).model_copy(update={"gpus": None})
+
+
+def _write(plan: Plan, requested: Request, file: Path | None, trace: Path | None, *, force: bool) -> None:
+    """The plan, and the pipeline of its best layout."""
+    if file is not None:
+        write_file(file, plan.to_json(), force=force)
+    if trace is not None:
+        from ...planner.explain.trace import chrome_trace, of_candidate
+
+        write_file(trace, chrome_trace(of_candidate(requested, plan.best)), force=force)
 
 
 def _show(terminal: Terminal, plan: Plan, output: Path | None) -> None:

@@ -38,7 +38,7 @@ def work_text(work: Work) -> str:
     return f"{work.global_batch:,} x {work.seq_len:,} tokens per step, {work.precision}"
 
 
-def space_line(space: SpaceCount, *, stopped: bool) -> str:
+def space_line(space: SpaceCount, *, stopped: bool, noun: str = "layouts") -> str:
     """`4,212 layouts: 3,105 invalid, 846 out of memory, 261 priced`: the numbers add up to the first."""
     parts = [
         (sum(space.ruled_out.values()), "ruled out"),
@@ -49,4 +49,4 @@ def space_line(space: SpaceCount, *, stopped: bool) -> str:
         (space.unvisited if stopped else 0, "not reached"),
     ]
     counted = ", ".join(f"{text.count(number)} {word}" for number, word in parts if number)
-    return text.wrapped(f"{text.count(space.total)} layouts: {counted}")
+    return text.wrapped(f"{text.count(space.total)} {noun}: {counted}")

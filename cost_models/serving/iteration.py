@@ -43,13 +43,15 @@ class Batch:
     context: Array  # tokens in the cache of each
     prompt_tokens: Array  # prefilled beside them
     prompt_context: Array  # tokens that a prompt token sees, in the mean
+    prompt_groups: Array  # groups of attention data parallelism that the prompt tokens lie in, evenly; the others wait
 
 
 def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     """[n] seconds. Products and reads of weights are each a soft maximum (exponent 4, as in rates/surfaces.py); the
     parts of a layer come one after another, and add."""
-    tokens = (batch.sequences + batch.prompt_tokens) / pool.attention_dp
-    device = _dense_s(pool, constants, batch, tokens) + _experts_s(pool, constants, tokens)
+    together = batch.sequences + batch.prompt_tokens
+    tokens = batch.sequences / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group
+    device = _dense_s(pool, constants, batch, tokens) + _experts_s(pool, constants, together)
     device = device + _decode_attention_s(pool, constants, batch) + _prompt_attention_s(pool, constants, batch)
     device = device + _passes_s(pool, constants, batch, tokens) + _collectives_s(pool, constants, tokens)
     device = device + constants.layer_s * pool.model.layers
@@ -75,9 +77,9 @@ def touched_experts(experts: Array, top_k: Array, tokens: Array) -> Array:
     return np.asarray(experts * -np.expm1(tokens * np.log1p(-np.minimum(top_k / experts, 1.0 - 1e-9))))
 
 
-def _experts_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
-    """Routed experts: all groups of attention data parallelism share them."""
-    model, together = pool.model, tokens * pool.attention_dp
+def _experts_s(pool: Pool, constants: ServingConstants, together: Array) -> Array:
+    """Routed experts: all groups of attention data parallelism share them. together: tokens of all groups."""
+    model = pool.model
     share = model.top_k / model.experts
     touched = touched_experts(model.experts, model.top_k, together) / model.experts
     flops = 2.0 * model.expert_parameters * (share * together + touched * _HALF_TILE) / pool.stage_gpus
@@ -95,7 +97,7 @@ def _decode_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -
 
 
 def _prompt_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
-    model, tokens = pool.model, batch.prompt_tokens / pool.attention_dp
+    model, tokens = pool.model, batch.prompt_tokens / batch.prompt_groups
     seen = np.minimum(batch.prompt_context, model.window)
     flops = tokens * (batch.prompt_context * model.pair_flops + seen * model.window_pair_flops) / pool.tp
     return np.asarray(flops / pool.attention_flops_per_s)
@@ -106,8 +108,9 @@ def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, tokens: Arr
     recurrence of mixers, whose prompt tokens come one after another."""
     model = pool.model
     norms = _NORM_BYTES * model.layers * tokens
-    routed = _ROUTED_BYTES * model.moe_layers * model.top_k * tokens * pool.attention_dp / pool.ep
-    scanned = constants.scan_s * model.mixer_layers * batch.prompt_tokens / pool.attention_dp
+    together = batch.sequences + batch.prompt_tokens
+    routed = _ROUTED_BYTES * model.moe_layers * model.top_k * together / pool.ep
+    scanned = constants.scan_s * model.mixer_layers * batch.prompt_tokens / batch.prompt_groups
     return np.asarray(model.hidden * (norms + routed) / pool.memory_bw_bytes_per_s + scanned)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -38,6 +38,10 @@ class Service:
     sequences: Array  # that decode at once, of an instance
     capacity: Array  # sequences that the caches of an instance hold
     prompt_load: Array  # share of time that prompts take
+    queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
+    decode_s: Array  # of an iteration without prompts, of `tpot_s`
+    prompt_s: Array  # that a prompt adds to the iterations of its instance
+    stable: Mask  # whether the queue of an open loop does not grow, and caches hold all requests of a closed one
 
 
 def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants) -> Service:
@@ -51,14 +55,16 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     capacity = np.where(capacity > 0, capacity, decode.max_sequences)
     number = np.minimum(load.concurrency / decode.instances, 1e6)  # of an instance
     held = np.minimum(np.where(load.rate > 0, capacity, number), capacity)
-    running, state = 0.7 * held, _State(np.zeros_like(held), np.zeros_like(held), np.zeros_like(held))
+    running, state = 0.7 * held, _State(*(np.zeros_like(held) for _ in range(len(fields(_State)))))
     for _ in range(_ROUNDS):
-        state = _at(running, prefill, decode, apart, load, constants, held)
+        state = _at(running, state, prefill, decode, apart, load, constants, held)
         decoding = steps * state.tpot_s
         closed = held * decoding / (state.ttft_s + decoding)
-        opened = np.minimum(load.rate / decode.instances * decoding, capacity)
+        opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, apart), capacity)
         running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.tpot_s))
+    opened = (state.prompt_load < _BUSIEST) & (running < 0.999 * capacity)
+    stable = np.where(load.rate > 0, opened, number <= capacity)
     waiting = np.where(load.rate > 0, 0.0, np.maximum(number - held, 0.0) * decode.instances)
     waiting = np.where(np.isfinite(load.concurrency), waiting, 0.0)
     tokens = rate * load.output
@@ -66,7 +72,17 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     return Service(
         ttft_s=state.ttft_s + waiting / rate, tpot_s=state.tpot_s, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
+        queue_s=state.queue_s + waiting / rate, decode_s=state.decode_s, prompt_s=state.prompt_s,
+        stable=stable,
     )  # fmt: skip
+
+
+def _decoding_at(rate: Array, steps: Array, state: _State, apart: Mask) -> Array:
+    """Sequences b that decode on an instance at a rate of arrivals, out of b = rate (steps decode_s + (b-1) prompt_s):
+    prompts that come meanwhile lengthen the answer, and so bring more of them."""
+    beside_s = np.where(apart, 0.0, state.prompt_s)
+    share = np.minimum(rate * beside_s, _BUSIEST)
+    return np.asarray(rate * np.maximum(steps * state.decode_s - beside_s, 0.0) / (1.0 - share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +90,33 @@ class _State:
     ttft_s: Array
     tpot_s: Array
     prompt_load: Array
+    queue_s: Array
+    decode_s: Array
+    prompt_s: Array
+    mixed_s: Array  # of an iteration with prompts
 
 
 def _at(
-    running: Array, prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants, held: Array
+    running: Array, before: _State, prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants,
+    held: Array,
 ) -> _State:  # fmt: skip
-    """Latencies while so many sequences decode on an instance."""
+    """Latencies while so many sequences decode on an instance. before: in the round before."""
     steps = np.maximum(load.output - 1.0, 1.0)
     decoding = Batch(sequences=running / decode.pp, context=load.prompt + load.output / 2,
-                     prompt_tokens=np.zeros_like(running), prompt_context=load.prompt / 2)  # fmt: skip
+                     prompt_tokens=np.zeros_like(running), prompt_context=load.prompt / 2,
+                     prompt_groups=np.ones_like(running))  # fmt: skip
     decode_s = iteration_seconds(decode, constants, decoding)
     chunk = np.minimum(load.prompt, prefill.chunk_tokens)
+    # Groups with a prompt in the same iteration: in an open loop as many as prompts come during one.
+    arriving = np.clip(load.rate / prefill.instances / prefill.pp * before.mixed_s, 1.0, prefill.attention_dp)
+    groups = np.where(load.rate > 0, arriving, prefill.attention_dp)
     mixed = replace(decoding, sequences=np.where(apart, 0.0, decoding.sequences),
-                    prompt_tokens=chunk * prefill.attention_dp)  # fmt: skip
+                    prompt_tokens=chunk * groups, prompt_groups=groups)  # fmt: skip
     chunks, alone_s = load.prompt / chunk, np.where(apart, 0.0, decode_s)
     mixed_s = iteration_seconds(prefill, constants, mixed)
     # Seconds that a prompt adds to the iterations of an instance.
     launched_s = prefill.host_s * load.prompt / prefill.chunk_tokens  # busy engines fill their iterations with prompts
-    added_s = (np.maximum(mixed_s - alone_s, 0.0) * chunks + launched_s) / (prefill.attention_dp * prefill.pp)
+    added_s = (np.maximum(mixed_s - alone_s, 0.0) * chunks + launched_s) / (groups * prefill.pp)
     together = _together(held, prefill.mixes_prompts, load, constants)
     others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
     ahead = together * all_others / 2.0 * decode.instances / prefill.instances
@@ -104,7 +129,7 @@ def _at(
     queue = queue + ahead
     front_s = prefill.host_s + constants.prompt_token_s * load.prompt + load.transfer_s
     ttft_s = front_s + _WAITS * decode_s + mixed_s * chunks + queue * added_s
-    return _State(ttft_s, tpot_s, prompt_load)
+    return _State(ttft_s, tpot_s, prompt_load, queue * added_s, decode_s, added_s, mixed_s)
 
 
 def _together(number: Array, mixes: Array, load: Load, constants: ServingConstants) -> Array:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Ints
 from ..rates.collectives import Curve
 from .served_model import ServedModel
 
@@ -43,6 +43,13 @@ class Pool:
     mixes_prompts: Array  # 1: prompts are prefilled beside sequences that decode; 0: decoding stops for them
     reserved_output: Array  # share of an answer that a sequence needs room for when it starts
 
+    def rows(self, index: Ints, instances: Array) -> Pool:
+        """The rows `index` [m], with so many instances each [m]."""
+        taken = {name: getattr(self, name)[index] for name in _COLUMNS}
+        model = ServedModel(**{field.name: getattr(self.model, field.name)[index] for field in fields(ServedModel)})
+        curves = {name: _taken(getattr(self, name), index) for name in ("all_reduce", "all_to_all")}
+        return replace(self, **{**taken, **curves, "model": model, "instances": instances})
+
     @property
     def stage_gpus(self) -> Array:
         return self.tp * self.attention_dp
@@ -77,3 +84,10 @@ class Pool:
         room = self.memory_bytes * MEMORY_SHARE - self.weights_bytes - WORKING_BYTES
         held = np.floor(np.maximum(room, 0.0) * self.pp / (self.kv_bytes * self.kv_elements(tokens)))
         return np.asarray(np.minimum(held, self.max_sequences) * self.attention_dp)
+
+
+_COLUMNS = [field.name for field in fields(Pool) if field.type == "Array"]
+
+
+def _taken(curve: Curve, index: Ints) -> Curve:
+    return Curve(curve.latency_s[index], curve.s_per_byte[index], curve.ramp[index])

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -21,9 +21,14 @@ from ...profiles.io.document import Document, FieldPath, dotted
 from ...profiles.io.reader import read_document
 from .fix import parse_fix
 from .keywords import FLAT
-from .schema import LoraRequest, Request, Train, WorkloadRequest, request_from_dict, request_to_dict
+from .problems import explain
+from .schema import BaseRequest, Request, request_from_dict, request_to_dict
+from .serving import SERVING_FLAT, ServingRequest
 
-__all__ = ["ENVIRONMENT", "Request", "changed_request", "load_request", "request_from_dict", "request_to_dict"]
+__all__ = ["ENVIRONMENT", "Request", "changed_request", "load_any_request", "load_request", "request_from_dict",
+           "request_to_dict"]  # fmt: skip
+
+_PLACES = FLAT | SERVING_FLAT
 
 # Fields that the canonical form of a request spells in another way than its reader.
 _CANONICAL = {"workload.max_memory": "workload.max_memory_bytes"}
@@ -40,8 +45,23 @@ def load_request(
     """The request in `path` (YAML, JSON, TOML, `-`: stdin), changed by `sets` (`a.b=c`) and `overrides` (keys of FLAT).
 
     flags: name the overrides as flags of the command line in messages and origins. None among them means not given.
-    Raises InputError with all problems at once, each with file and line, flag, or field.
+    Raises InputError with all problems at once, each with file and line, flag, or field; and for a request to serve.
     """
+    request = load_any_request(path, overrides, sets, flags=flags)
+    if not isinstance(request, Request):
+        raise InputError("workload.kind: serve has no layout of a training step",
+                         hint="`meshwright plan` plans it, in Python `plan_serving`")  # fmt: skip
+    return request
+
+
+def load_any_request(
+    path: Path | str | None,
+    overrides: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    *,
+    flags: bool = False,
+) -> Request | ServingRequest:
+    """As `load_request`, of any kind of workload: a Request or a ServingRequest."""
     draft = _Draft(read_document(path) if path is not None else None, flags=flags)
     given = dict(overrides or {})
     draft.defaults(os.environ, elsewhere=given)
@@ -49,9 +69,9 @@ def load_request(
         draft.set(text)
     draft.override(given)
     for text in sets:  # again, what lies inside of a value that an override has replaced
-        if any(_set(text)[0][: len(FLAT[name])] == FLAT[name] != _set(text)[0] for name in given if given[name]):
+        if any(_set(text)[0][: len(_PLACES[name])] == _PLACES[name] != _set(text)[0] for name in given if given[name]):
             draft.set(text)
-    return draft.request()
+    return draft.request(ServingRequest) if draft.kind == "serve" else draft.request(Request)
 
 
 def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
@@ -66,7 +86,7 @@ def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
     work["max_memory"] = None if limit is None else f"{limit} B"
     for place, value in sets.items():
         draft.put(place, value, _of_set(place))
-    return draft.request()
+    return draft.request(Request)
 
 
 def _set(text: str) -> tuple[FieldPath, Any]:
@@ -75,6 +95,9 @@ def _set(text: str) -> tuple[FieldPath, Any]:
     if not equals or not name.strip() or not value.strip():
         raise InputError(f"--set `{text}` is not `field=value`", hint="write `--set workload.seq_len=4096`")
     return tuple(name.strip().split(".")), read_document("--set", text=value).data
+
+
+_AnyRequest = TypeVar("_AnyRequest", bound=BaseRequest)
 
 
 @dataclass(frozen=True)
@@ -143,18 +166,20 @@ class _Draft:
         self.put(place, value, _of_set(place))
 
     def override(self, given: Mapping[str, Any]) -> None:
-        for name, value in given.items():
-            if name not in FLAT:
-                hint = did_you_mean(nearest(name, FLAT), otherwise=f"known: {', '.join(sorted(FLAT))}")
+        for name, value in sorted(given.items(), key=lambda item: item[0] != "workload"):  # its kind decides on others
+            if name not in _PLACES:
+                hint = did_you_mean(nearest(name, _PLACES), otherwise=f"known: {', '.join(sorted(_PLACES))}")
                 raise InputError(f"unknown argument `{name}`", hint=hint)
             if value is None:
                 continue
             flag = f"--{name.replace('_', '-')}"
             origin = _Origin(flag, "flag") if self.flags else _Origin(f"argument {name}", "argument")
-            if name == "fix":
+            if name == "fix" and self.kind != "serve":
                 self._override_fix(value, origin)
+            elif name == "workload" and isinstance(value, str):
+                self.put(("workload", "kind"), value, origin)
             else:
-                self.put(FLAT[name], str(value) if isinstance(value, Path) else value, origin)
+                self.put(_PLACES[name], str(value) if isinstance(value, Path) else value, origin)
 
     def _override_fix(self, value: Any, origin: _Origin) -> None:
         """Adds to what the file fixes; a field given here replaces the file's value instead of clashing with it."""
@@ -165,7 +190,13 @@ class _Draft:
         for name, field_value in fixed.items():
             self.put(("fix", name), field_value, origin)
 
-    def request(self) -> Request:
+    @property
+    def kind(self) -> object:
+        """The kind of workload that is given; None: the default."""
+        work = self.data.get("workload")
+        return work.get("kind") if isinstance(work, Mapping) else None
+
+    def request(self, schema: type[_AnyRequest]) -> _AnyRequest:
         if not self.data.get("cluster") and not self.data.get("gpu"):
             hint = "`--cluster dgx-h100:2`, or `--gpu h100-sxm-80gb --gpus 8`"
             missing = [FieldProblem("cluster: is missing", hint=hint)]
@@ -174,7 +205,7 @@ class _Draft:
         else:
             missing = []
         try:
-            request = Request.model_validate(self.data)
+            request = schema.model_validate(self.data)
         except ValidationError as error:
             raise _together([self._problem(problem) for problem in error.errors()] + missing) from None
         if missing:
@@ -186,7 +217,7 @@ class _Draft:
 
     def _problem(self, error: ErrorDetails) -> FieldProblem:
         place: FieldPath = tuple(error["loc"])
-        message, hint = _explain(error, place)
+        message, hint = explain(error, place, ServingRequest if self.kind == "serve" else Request)
         origin = next((self.origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self.origins), None)
         if origin is not None and origin.kind == "flag":
             return FieldProblem(message, field=origin.text, hint=hint)
@@ -221,53 +252,3 @@ def _leaves(data: Any, place: FieldPath = ()) -> list[FieldPath]:
     if isinstance(data, dict) and data:
         return [leaf for key, value in data.items() for leaf in _leaves(value, (*place, str(key)))]
     return [place] if place else []
-
-
-def _keys_at(place: FieldPath) -> list[str]:
-    """The keys that a request knows at `place`."""
-    model: Any = Request
-    nested = {"workload": WorkloadRequest, "train": Train, "lora": LoraRequest}
-    for part in place:
-        model = nested.get(str(part), model)
-    return sorted(model.model_fields)
-
-
-# pydantic's type of an error -> the kind of value that it expects
-_EXPECTED = {
-    "string_type": "a valid string",
-    "bool_type": "a valid boolean",
-    "float_type": "a valid number",
-    "list_type": "a valid list",
-    "tuple_type": "a valid tuple",
-}
-
-
-def _explain(error: ErrorDetails, place: FieldPath) -> tuple[str, str]:
-    """pydantic's complaint in our words: (message, hint)."""
-    context, given = error.get("ctx") or {}, error["input"]
-    match error["type"]:
-        case "input":
-            return str(context["message"]), str(context["hint"])
-        case "extra_forbidden":
-            known = _keys_at(place[:-1])
-            hint = did_you_mean(nearest(str(place[-1]), known), otherwise=f"known: {', '.join(known)}")
-            return f"unknown key `{place[-1]}`", hint
-        case "missing" if place == ("model",):
-            return "is missing", "name a model (`--model llama-3.1-8b`) or the folder of its config.json"
-        case "missing":
-            return "is missing", ""
-        case "greater_than" | "greater_than_equal":
-            return f"must be 1 or more, is {given}", ""
-        case "int_type" | "int_from_float":
-            return f"must be a whole number, is `{given}`", ""
-        case "literal_error":
-            return f"`{given}` is none of {str(context['expected']).replace(chr(39), '')}", ""
-        case "model_type" | "model_attributes_type" | "dict_type":
-            words = "`all` or " if place == ("workload", "train") else ""
-            return f"must be {words}a mapping, is `{given}`", f"its keys: {', '.join(_keys_at(place))}"
-        case "value_error":
-            return str(context["error"]), ""
-        case kind if kind in _EXPECTED:
-            return f"must be {_EXPECTED[kind]}", ""
-        case _:
-            return error["msg"], ""

@@ -189,7 +189,7 @@ def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
 
 def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     """Model and workload, and warnings. Raises InputError if one does not fit the other."""
-    model, warnings = _model(request.model)
+    model, warnings = referenced_model(request.model)
     workload = request.to_workload(model.max_positions)
     warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:
@@ -221,7 +221,8 @@ def _check_adapters(model: ModelSpec, workload: Workload) -> None:
         )
 
 
-def _model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
+def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
+    """The model behind the `model` of a request, and warnings."""
     if isinstance(reference, str):
         return load_model(reference)
     return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")

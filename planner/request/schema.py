@@ -41,11 +41,13 @@ _MOST_TOKENS = 2**53  # whole numbers of a float64
 DEFAULT_TOKENS_PER_STEP = 2**22  # about what models of 8B and more were trained with
 
 
-class _Model(BaseModel):
+class RequestPart(BaseModel):
+    """A part of a request: read-only, without unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LoraRequest(_Model):
+class LoraRequest(RequestPart):
     """Low-rank adapters; the base weights stay frozen."""
 
     rank: Positive
@@ -53,14 +55,14 @@ class LoraRequest(_Model):
     base_dtype: Literal["bf16", "int8", "nf4"] = "bf16"
 
 
-class Train(_Model):
+class Train(RequestPart):
     """The trained parameters: all (neither field), adapters, the last layers, or both of these."""
 
     lora: Annotated[LoraRequest, BeforeValidator(checked(parse_lora))] | None = None
     last_layers: Positive | None = None
 
 
-class WorkloadRequest(_Model):
+class WorkloadRequest(RequestPart):
     """One training step.
 
     Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
@@ -101,7 +103,7 @@ class WorkloadRequest(_Model):
         return {} if value == "all" else value
 
 
-class SpotRequest(_Model):
+class SpotRequest(RequestPart):
     """Nodes that their owner may take back. interrupted_every: mean time from one interruption of a node to the next;
     price: of a node, in place of the cluster's."""
 
@@ -109,7 +111,18 @@ class SpotRequest(_Model):
     price: Price | None = None
 
 
-class Request(_Model):
+class BaseRequest(RequestPart):
+    """A request of any kind of workload."""
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Where each given field came from (`request.yaml, line 3`, `--seq-len`); what is not here is a default."""
+        return self._origins
+
+
+class Request(BaseRequest):
     """A checked request. `model` and `cluster`: a name, a path, or the description itself; exclude: nodes of the
     cluster that are not planned on, by name or number."""
 
@@ -126,13 +139,6 @@ class Request(_Model):
     # None: even, but groups of nodes that differ are planned one by one. Else a way of STAGES, or the given chunks.
     stages: Stages | None = None
     top: Positive = 5
-
-    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
-
-    @property
-    def origins(self) -> dict[str, str]:
-        """Where each given field came from (`request.yaml, line 3`, `--seq-len`); what is not here is a default."""
-        return self._origins
 
     @property
     def names_target(self) -> bool:

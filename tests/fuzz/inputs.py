@@ -36,7 +36,9 @@ REQUESTED = ["--model", "gpt2", "--gpu", "h100-sxm-80gb", "--gpus", "2"]
 BASES: dict[str, tuple[list[str], ...]] = {
     "plan": ([*REQUESTED, "--time-limit", "0.2s"], ["request.yaml", "--time-limit", "0.2s"],
              [*REQUESTED, "--fix", "tp=2"],
-             ["--model", "config", "--cluster", "cluster.yaml", "--time-limit", "0.2s"]),
+             ["--model", "config", "--cluster", "cluster.yaml", "--time-limit", "0.2s"],
+             ["--workload", "serve", *REQUESTED, "--input", "500", "--output", "100", "--rate", "4/s", "--tpot",
+              "50ms", "--top", "1"]),
     "what-if": (["plan.json", "--set", "gpu.peak=x2"], ["plan.json", "--set", "gpus=4"],
                 ["plan.json", "--study", "sensitivity"],
                 ["plan.json", "--vary", "gpu.peak=x0.5..x2"]),

@@ -47,7 +47,7 @@ def serve(of_pool: Pool, of_load: Load) -> Service:
 
 def decoding(sequences: float, context: float = 1000.0, prompt_tokens: float = 0.0) -> Batch:
     return Batch(sequences=column(sequences), context=column(context), prompt_tokens=column(prompt_tokens),
-                 prompt_context=column(500))  # fmt: skip
+                 prompt_context=column(500), prompt_groups=column(1))  # fmt: skip
 
 
 @pytest.mark.parametrize(

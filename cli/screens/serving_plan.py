@@ -1,0 +1,101 @@
+"""The screen of `meshwright plan --workload serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from .. import text
+from ..console import table
+from .header import space_line
+from .parts import headless
+
+if TYPE_CHECKING:
+    from ...planner.document.serving_plan import Percentiles, ServingCandidate, ServingPlan, ServingPool
+    from .parts import Part
+
+_ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
+_BINDS = {
+    "ttft": "time to first token", "tpot": "time per output token", "queue": "prompts, which fill all iterations",
+    "cache": "the KV cache, which holds no more sequences", "nothing": "nothing up to the largest load that was tried",
+}  # fmt: skip
+
+
+def screen(plan: ServingPlan, saved_as: str | None) -> list[Part]:
+    """The deployments, then the first of them: pools, latencies, what binds, the proof."""
+    best, work = plan.best, plan.request["workload"]
+    lines = [*_header(plan, work), "", _candidates(plan), "", f"Deployment {best.choice}: {best.deployment_id}"]
+    return [*lines, *_details(plan, best), "", *_closing(plan), "", _next(saved_as)]
+
+
+def _header(plan: ServingPlan, work: Mapping[str, object]) -> list[Part]:
+    groups = plan.resolved["cluster"]["groups"]
+    nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
+    load = (f"{work['rate']:g}/s" if work["rate"] else f"{work['concurrency']} at any time" if work["concurrency"]
+            else "as many as can be")  # fmt: skip
+    promised = [f"{name} {text.duration(float(str(work[key])))}" for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"))
+                if work[key]]  # fmt: skip
+    first = (f"{plan.resolved['model']['name']} on {nodes}, {plan.resolved['engine']}, weights in {work['precision']}; "
+             f"prompts of {work['input']:,} tokens, answers of {work['output']:,}, {load}")  # fmt: skip
+    return [text.wrapped(first), f"Promised to {work['percentile']:g} % of the requests: "
+            f"{text.listed(promised) or 'nothing'}"]  # fmt: skip
+
+
+def _candidates(plan: ServingPlan) -> Part:
+    percentile = f"p{plan.request['workload']['percentile']:g} ms"
+    names = ("GPUs", f"TTFT {percentile}", f"TPOT {percentile}", "carries", "USD/Mtoken")
+    rows = [(str(it.choice), it.deployment_id, str(it.pools[0].chunk_tokens), str(it.gpus), _ms(it.ttft_promised_s),
+             _ms(it.tpot_promised_s), text.significant(it.largest_load), text.significant(it.usd_per_mtoken))
+            for it in plan.candidates]  # fmt: skip
+    return table("#", "deployment", "chunk", *names, rows=rows, right=("chunk", *names))
+
+
+def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
+    rows = [row for pool in best.pools for row in _pool(pool)]
+    if best.simulated is not None:
+        kept = f"by {text.percent(best.simulated.kept)} % of {best.simulated.requests:,} simulated requests"
+        rows += [("TTFT ms", _spread(best.simulated.ttft_s)), ("TPOT ms", _spread(best.simulated.tpot_s)),
+                 ("promises kept", kept)]  # fmt: skip
+    unit = "/s" if best.stable_load is not None else " requests at once"
+    stable = f"; stable up to {text.significant(best.stable_load)}/s" if best.stable_load is not None else ""
+    rows += [
+        ("throughput", f"{best.output_tokens_per_s:,.0f} tokens/s, {best.output_tokens_per_s_per_gpu:,.0f} per GPU"),
+        ("carries", f"{text.significant(best.largest_load)}{unit} within the promises{stable}"),
+        ("goodput", f"{text.significant(best.goodput_per_gpu)}{unit} per GPU"),
+        ("binds", _BINDS[best.binds]),
+    ]  # fmt: skip
+    return [headless([(f"  {name}", value) for name, value in rows])]
+
+
+def _pool(pool: ServingPool) -> list[tuple[str, str]]:
+    cache = pool.cache_sequences
+    return [
+        (_ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
+        ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
+        ("KV cache", f"{text.gib(pool.cache_bytes)} GiB of a GPU in {pool.kv_cache}: {cache:,} sequences"),
+    ]  # fmt: skip
+
+
+def _closing(plan: ServingPlan) -> list[Part]:
+    proof = plan.certificate
+    better = "cheaper" if proof.unit in ("USD/h", "GPUs") else "carries more"
+    is_better = f"is {better}" if better == "cheaper" else better
+    lines: list[Part] = [space_line(proof.space, stopped=bool(proof.stopped), noun="deployments"), text.wrapped(
+        f"Proven by this model's prices: no other deployment of this space that keeps the promises {is_better}.")]
+    equals = [it.largest_load for it in plan.candidates if it.gpus == plan.best.gpus]
+    if (ahead := max(equals) / plan.best.largest_load - 1) > 0:
+        lines.append(text.wrapped(f"Deployment 1 is simpler than one of as many GPUs that carries "
+                                  f"{text.percent(ahead)} % more, less than the error of the model."))  # fmt: skip
+    return lines
+
+
+def _next(saved_as: str | None) -> str:
+    return f"Wrote {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan"
+
+
+def _spread(values: Percentiles) -> str:
+    return f"p50 {_ms(values.p50)}, p90 {_ms(values.p90)}, p99 {_ms(values.p99)}"
+
+
+def _ms(seconds: float) -> str:
+    return text.significant(seconds * 1e3)

@@ -1,0 +1,48 @@
+"""`plan --workload serve`: a deployment of an inference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from . import requests
+from .console import Terminal
+from .files import write_file
+from .options import RequestFlags
+from .screens import serving_plan as screen
+
+if TYPE_CHECKING:
+    from ..planner.request.serving import ServingRequest
+
+
+def tokens_or_file(flags: RequestFlags, given: Path | None) -> Path | None:
+    """The file of -o and --output. `--output` stays in the flags as tokens of an answer where it is a number."""
+    output = flags.get("output")
+    if output is None or output.replace("_", "").replace(",", "").rstrip("kK").isdecimal():
+        return given
+    flags["output"] = None
+    if given is not None:
+        raise InputError(f"-o {given} and --output {output}: two files for one plan", hint="leave one of them out")
+    return Path(output)
+
+
+def refuse(options: Mapping[str, object]) -> None:
+    """Refuses what goes with a training step, by name."""
+    if given := [name for name, value in options.items() if value]:
+        raise InputError(f"{given[0]} goes with a training step, not with `--workload serve`", hint="leave it out")
+
+
+def run(terminal: Terminal, request: ServingRequest, output: Path | None, *, force: bool) -> None:
+    """Plans, writes and shows."""
+    from ..planner import api
+
+    with terminal.progress("searching"):
+        plan = api.plan_serving(request)
+    if output is not None:
+        write_file(output, plan.to_json(), force=force)
+    if terminal.settings.json:
+        terminal.write(plan.to_json())
+    terminal.show(screen.screen(plan, saved_as=str(output) if output else None))
+    requests.show_warnings(terminal, plan.warnings)

@@ -1,0 +1,35 @@
+"""Flags of `plan --workload serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _flag(*names: str, metavar: str, text: str) -> object:
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+Workload = Annotated[
+    str | None, _flag("--workload", metavar="train|serve", text="Plan a training step, or a deployment that serves "
+                      "[train].")
+]  # fmt: skip
+Input = Annotated[str | None, _flag("--input", metavar="N", text="serve: tokens of a prompt, mean.")]
+OutputFile = Annotated[Path | None, _flag("-o", metavar="FILE", text="Write the plan here, as JSON.")]
+Output = Annotated[
+    str | None, _flag("--output", metavar="FILE|N", text="As -o; a number with serve: tokens of an answer, mean.")
+]
+Rate = Annotated[str | None, _flag("--rate", metavar="N/s", text="serve: requests per second [as many as can be].")]
+Concurrency = Annotated[
+    int | None, _flag("--concurrency", metavar="N", text="serve: requests at any time, in place of --rate.")
+]
+Ttft = Annotated[str | None, _flag("--ttft", metavar="TIME", text="serve: promised time to first token (1s).")]
+Tpot = Annotated[str | None, _flag("--tpot", metavar="TIME", text="serve: promised time per output token (50ms).")]
+Percentile = Annotated[
+    str | None, _flag("--percentile", metavar="P", text="serve: percentage of the requests that keep both [90].")
+]
+KvCache = Annotated[
+    str | None, _flag("--kv-cache", metavar="auto|bf16|fp8", text="serve: number format of the KV cache [auto].")
+]

@@ -1,0 +1,118 @@
+"""The plan of a deployment that serves: its pools, their promises, its proof. JSON in base units, as the plan of a
+training step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .base import DocumentPart, rounded
+from .certificate import SpaceCount
+
+FORMAT_VERSION = "1.0"
+Role = Literal["both", "prefill", "decode"]
+Binds = Literal["ttft", "tpot", "queue", "cache", "nothing"]
+Unit = Literal["USD/h", "GPUs", "requests/s", "requests at once"]
+
+
+class ServingPool(DocumentPart):
+    """Equal instances of an engine."""
+
+    role: Role
+    site: str  # name of the nodes
+    gpu: str
+    gpus_per_node: int
+    instances: int
+    gpus: int  # of all instances
+    tp: int
+    pp: int
+    ep: int
+    attention_dp: int
+    chunk_tokens: int  # prompt tokens of an iteration at most
+    max_sequences: int  # of an instance that the engine is told to run at once
+    weights: str  # number format
+    kv_cache: str  # number format
+    weights_bytes: float  # of a GPU
+    cache_bytes: float  # of a GPU
+    cache_sequences: int  # that the cache of an instance holds
+
+
+class Percentiles(DocumentPart):
+    """Of the simulated requests, seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class SimulatedService(DocumentPart):
+    """What the simulated instances gave."""
+
+    requests: int
+    ttft_s: Percentiles
+    tpot_s: Percentiles
+    kept: float  # share of the requests that keep both promises
+
+
+class ServingCandidate(DocumentPart):
+    """One deployment under the load of the request, by the closed form unless it says otherwise."""
+
+    choice: int
+    deployment_id: str
+    pools: tuple[ServingPool, ...]
+    gpus: int
+    rate: float  # requests per second
+    concurrency: float  # requests at any time
+    ttft_s: float  # mean
+    tpot_s: float  # mean
+    ttft_promised_s: float  # that `percentile` % of the requests do not exceed
+    tpot_promised_s: float
+    largest_load: float  # under which the promises hold: requests per second, or at once in a closed loop
+    stable_load: float | None  # under which the queue does not grow; None in a closed loop
+    output_tokens_per_s: float
+    output_tokens_per_s_per_gpu: float
+    goodput_per_gpu: float  # `largest_load` over GPUs
+    sequences: float  # that decode at once, of an instance
+    prompt_load: float  # share of time that prompts take
+    binds: Binds  # what breaks first beyond `largest_load`
+    usd_per_hour: float | None  # rent, where it is known
+    usd_per_mtoken: float | None  # of output
+    simulated: SimulatedService | None = None
+
+
+class ServingCertificate(DocumentPart):
+    """The proof: no deployment of the space that keeps the promises has a value below `lower_bound`, in `unit`."""
+
+    space: SpaceCount
+    lower_bound: float
+    unit: Unit
+    gap: float
+    proven: bool
+    stopped: str | None = None
+
+
+class ServingPlan(DocumentPart):
+    """The result of `meshwright plan --workload serve`."""
+
+    format_version: str = FORMAT_VERSION
+    kind: Literal["serving-plan"] = "serving-plan"
+    tool: dict[str, str]
+    request_sha256: str
+    request: dict[str, Any]
+    origins: dict[str, str] = Field(default_factory=dict)
+    candidates: tuple[ServingCandidate, ...] = Field(min_length=1)  # the choice first
+    indifference: float  # deployments this near to the best carry as much by the error of the model
+    certificate: ServingCertificate
+    resolved: dict[str, Any]  # model, cluster, engine
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> ServingCandidate:
+        return self.candidates[0]
+
+    def to_json(self) -> str:
+        """The document as it is written to a file."""
+        return json.dumps(rounded(self.model_dump(mode="json")), sort_keys=True, indent=1) + "\n"

@@ -1,0 +1,130 @@
+"""Plans deployments that serve: the exact search, the simulation of those that are listed, the document."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._version import __version__
+from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.documents import spec_to_dict
+from ...cost_models.specs.model import ModelSpec
+from ...errors import InputError
+from ...profiles.cluster.document import cluster_to_dict
+from ...profiles.cluster.load import load_cluster
+from ...profiles.stack.engines import Engines, shipped_engines
+from ..document.base import rounded
+from ..document.certificate import SpaceCount
+from ..document.plan import digest_of
+from ..document.serving_plan import ServingCandidate, ServingCertificate, ServingPlan, Unit
+from ..request.lengths import check_positions
+from ..request.resolve import referenced_model
+from ..request.serving import ServeWorkload, ServingRequest
+from ..serving.candidates import Question, candidates, deployment_id
+from ..serving.formats import BYTES, cache_format
+from ..serving.infeasible import no_deployment
+from ..serving.promises import Promises
+from ..serving.search import Deployment, Found, search
+from ..serving.space import Served, sites_of, space_of
+
+# Deployments whose loads differ by less are not told apart: half of the median error of TPOT on published runs
+# (docs/guides/serving.md).
+INDIFFERENCE = 0.05
+
+
+def plan_serving(request: ServingRequest) -> ServingPlan:
+    """The cheapest deployment that keeps the promises of `request`.
+
+    Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
+    """
+    model, warnings = referenced_model(request.model)
+    work = request.workload
+    if work.rate is not None and work.concurrency is not None:
+        raise InputError("rate and concurrency: a load is either open or closed", hint="leave one of them out")
+    warnings = [*warnings, *check_positions(model, work.input + work.output, stretches=True)]
+    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
+    engines = shipped_engines()
+    spaces = [space_of(site, served_of(model, work, engines, request.target), request.fix)
+              for site in sites_of(cluster)]  # fmt: skip
+    question = question_of(work, engines)
+    found = search(spaces, question.load, question.promises, engines.constants)
+    if not found.deployments:
+        raise no_deployment(spaces, question, found)
+    listed = candidates(question, _preferred(found)[: request.top])
+    texts = [*warnings, *(notice.text for notice in cluster.warnings), *_doubts(listed[0], work)]
+    return _document(request, model, cluster, listed, _certificate(found, question), tuple(dict.fromkeys(texts)))
+
+
+def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: str) -> Served:
+    """What all instances have in common. Raises UnknownNameError for an engine that is not known."""
+    cache = cache_format(model, work.precision, work.kv_cache)
+    return Served(model=model, weights=work.precision, cache=cache if cache in BYTES else "bf16",
+                  engine=engines.of(target), host_s=engines.host_s(target, ""))  # fmt: skip
+
+
+def question_of(work: ServeWorkload, engines: Engines) -> Question:
+    """The load and the promises."""
+    promises = Promises(
+        prompt=float(work.input), output=float(work.output), ttft_s=work.ttft or np.inf, tpot_s=work.tpot or np.inf,
+        share=work.percentile / 100.0, closed=work.concurrency is not None,
+    )  # fmt: skip
+    load = float(work.concurrency) if work.concurrency is not None else work.rate
+    return Question(load=load, promises=promises, constants=engines.constants)
+
+
+def _preferred(found: Found) -> list[Deployment]:
+    """The best of each layout, the simplest of those that cannot be told from the best first."""
+    by_layout: dict[str, Deployment] = {}
+    for deployment in found.deployments:
+        by_layout.setdefault(deployment_id(deployment), deployment)
+    best, *others = by_layout.values()
+    near = [best, *(it for it in others if it.gpus == best.gpus and it.usd_per_hour == best.usd_per_hour
+                    and it.largest_load >= best.largest_load * (1 - INDIFFERENCE))]  # fmt: skip
+    chosen = min(near, key=_parts)
+    return [chosen, *(it for it in by_layout.values() if it is not chosen)]
+
+
+def _parts(deployment: Deployment) -> tuple[int, int]:
+    """Kinds of parallelism inside instances, then GPUs of an instance."""
+    layouts = [stand.instance.layout for stand in deployment.stands]
+    kinds = sum((it.tp > 1) + (it.pp > 1) + (it.attention_dp > 1) + (it.ep > 1) for it in layouts)
+    return kinds, max(it.gpus for it in layouts)
+
+
+def _certificate(found: Found, question: Question) -> ServingCertificate:
+    best = found.deployments[0]
+    space = SpaceCount(
+        total=found.total, by_axis=found.by_axis, ruled_out=found.ruled_out, dominated=found.dominated,
+        out_of_memory=found.out_of_memory, bounded=0, priced=len(found.deployments),
+    )  # fmt: skip
+    bound, unit = _value(best, question, found)
+    return ServingCertificate(space=space, lower_bound=bound, unit=unit, gap=0.0, proven=True)
+
+
+def _value(best: Deployment, question: Question, found: Found) -> tuple[float, Unit]:
+    if question.load is None:
+        return best.largest_load, "requests/s"
+    if found.rented and best.usd_per_hour is not None:
+        return best.usd_per_hour, "USD/h"
+    return float(best.gpus), "GPUs"
+
+
+def _doubts(best: ServingCandidate, work: ServeWorkload) -> list[str]:
+    """Warnings where the simulated instances break a promise that the closed form keeps."""
+    if best.simulated is None or best.simulated.kept >= work.percentile / 100.0:
+        return []
+    return [f"simulated, {best.simulated.kept:.0%} of the requests keep the promises of deployment 1, less than the "
+            f"{work.percentile:g} % that the closed form expects"]  # fmt: skip
+
+
+def _document(
+    request: ServingRequest, model: ModelSpec, cluster: ClusterSpec, listed: tuple[ServingCandidate, ...],
+    certificate: ServingCertificate, warnings: tuple[str, ...],
+) -> ServingPlan:  # fmt: skip
+    canonical = request.model_dump(mode="json")
+    return ServingPlan(
+        tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
+        origins=request.origins, candidates=listed, indifference=INDIFFERENCE, certificate=certificate,
+        resolved={"model": rounded(spec_to_dict(model)), "cluster": rounded(cluster_to_dict(cluster)),
+                  "engine": request.target},
+        warnings=warnings,
+    )  # fmt: skip

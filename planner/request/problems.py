@@ -1,0 +1,71 @@
+"""Faults that pydantic finds in a request, in the words of this tool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from ...errors import did_you_mean, nearest
+from ...profiles.io.document import FieldPath
+from .schema import BaseRequest, LoraRequest, Request, Train, WorkloadRequest
+from .serving import ServeWorkload, ServingRequest
+
+
+def _keys_at(place: FieldPath, schema: type[BaseRequest]) -> list[str]:
+    """The keys that a request knows at `place`."""
+    model: Any = schema
+    work = ServeWorkload if schema is ServingRequest else WorkloadRequest
+    nested = {"workload": work, "train": Train, "lora": LoraRequest}
+    for part in place:
+        model = nested.get(str(part), model)
+    return sorted(model.model_fields)
+
+
+# pydantic's type of an error -> the kind of value that it expects
+_EXPECTED = {
+    "string_type": "a valid string",
+    "bool_type": "a valid boolean",
+    "float_type": "a valid number",
+    "list_type": "a valid list",
+    "tuple_type": "a valid tuple",
+}
+_EXAMPLES: dict[FieldPath, str] = {
+    ("workload", "input"): "tokens of a prompt: `--input 2000`",
+    ("workload", "output"): "tokens of an answer: `--output 300`",
+}
+
+
+def explain(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest]) -> tuple[str, str]:
+    """pydantic's complaint in our words: (message, hint)."""
+    context, given = error.get("ctx") or {}, error["input"]
+    match error["type"]:
+        case "input":
+            return str(context["message"]), str(context["hint"])
+        case "extra_forbidden":
+            known = _keys_at(place[:-1], schema)
+            if schema is Request and place[-1] in ServeWorkload.model_fields:
+                return f"`{place[-1]}` belongs to serving", "add `--workload serve`, in a file `kind: serve`"
+            hint = did_you_mean(nearest(str(place[-1]), known), otherwise=f"known: {', '.join(known)}")
+            return f"unknown key `{place[-1]}`", hint
+        case "missing" if place == ("model",):
+            return "is missing", "name a model (`--model llama-3.1-8b`) or the folder of its config.json"
+        case "missing":
+            return "is missing", _EXAMPLES.get(place, "")
+        case "greater_than" | "greater_than_equal":
+            return f"must be 1 or more, is {given}", ""
+        case "int_type" | "int_from_float":
+            return f"must be a whole number, is `{given}`", ""
+        case "literal_error" if place == ("workload", "kind"):
+            return f"`{given}` is none of train, serve", ""
+        case "literal_error":
+            return f"`{given}` is none of {str(context['expected']).replace(chr(39), '')}", ""
+        case "model_type" | "model_attributes_type" | "dict_type":
+            words = "`all` or " if place == ("workload", "train") else ""
+            return f"must be {words}a mapping, is `{given}`", f"its keys: {', '.join(_keys_at(place, schema))}"
+        case "value_error":
+            return str(context["error"]), ""
+        case kind if kind in _EXPECTED:
+            return f"must be {_EXPECTED[kind]}", ""
+        case _:
+            return error["msg"], ""

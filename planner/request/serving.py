@@ -1,0 +1,175 @@
+"""The shape of a request to serve: a model, a cluster, requests per second, and promised latencies."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from ...cost_models.units import parse
+from ...errors import InputError
+from ...profiles.io.document import FieldPath
+from .fields import Length, Nodes, Positive, checked, parse_factor
+from .schema import BaseRequest, RequestPart
+
+Weights = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
+_SECONDS_OF = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _seconds(value: Any) -> float:
+    """`50ms` -> 0.05."""
+    seconds = parse(value, "s")
+    if not 0 < seconds < math.inf:
+        raise InputError(f"must be more than 0, is {value}", hint="write `50ms`")
+    return seconds
+
+
+def _rate(value: Any) -> float:
+    """`4/s` -> 4.0 requests per second."""
+    match = re.fullmatch(r"\s*([0-9.,_eE+-]+)\s*/\s*(s|min|h)\s*", str(value))
+    if match is None:
+        raise InputError(
+            f"`{value}` is no rate", hint="requests per second, minute or hour: `4/s`, `240/min`, `9000/h`"
+        )
+    return parse_factor(match[1].replace(",", "").replace("_", "")) / _SECONDS_OF[match[2]]
+
+
+def _percentile(value: Any) -> float:
+    """`p99`, `99` or `99.9`."""
+    number = parse_factor(str(value).strip().removeprefix("p"))
+    if not 50 <= number < 100:
+        raise InputError(f"percentile {value} is not from 50 to below 100", hint="write `99`: of 100 requests 99")
+    return number
+
+
+def _parse_fix(value: Any) -> dict[str, Any]:
+    """`["tp=4", "mode=together"]` or a mapping -> {axis: value}."""
+    given = [item if isinstance(item, Mapping) else dict([_pair(str(item))])
+             for item in ([value] if isinstance(value, str | Mapping) else value)]  # fmt: skip
+    fixed: dict[str, Any] = {}
+    for name, text in ((name, text) for item in given for name, text in item.items()):
+        if name not in FIXABLE:
+            raise InputError(f"serving has no `{name}` to fix", hint=f"it has {', '.join(FIXABLE)}")
+        fixed[str(name)] = FIXABLE[name](text)
+    return fixed
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not value.strip():
+        raise InputError(f"`{text}` is not `field=value`", hint="write `--fix tp=4`")
+    return name.strip(), value.strip()
+
+
+def _degree(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise InputError(f"`{value}` is not a whole number", hint="write `--fix tp=4`") from None
+    if number < 1:
+        raise InputError(f"must be 1 or more, is {value}")
+    return number
+
+
+# Axis of the space -> its reader.
+FIXABLE: Mapping[str, Callable[[Any], int]] = dict.fromkeys(
+    ("tp", "pp", "ep", "attention_dp", "replicas", "chunk_tokens"), _degree
+)
+Seconds = Annotated[
+    float, BeforeValidator(checked(_seconds)), WithJsonSchema({"type": "string", "examples": ["50 ms"]})
+]
+Rate = Annotated[float, BeforeValidator(checked(_rate)), WithJsonSchema({"type": "string", "examples": ["4/s"]})]
+Percentile = Annotated[
+    float, BeforeValidator(checked(_percentile)), WithJsonSchema({"type": "number", "examples": [90, 99]})
+]
+ServingFix = Annotated[
+    dict[str, int], BeforeValidator(checked(_parse_fix)),
+    WithJsonSchema({"type": "object", "propertyNames": {"enum": list(FIXABLE)}}),
+]  # fmt: skip
+
+
+class ServeWorkload(RequestPart):
+    """Requests that an engine answers.
+
+    input, output: tokens of a prompt and of an answer, means. rate: of an open loop; concurrency: requests at any time
+    of a closed one; neither: the plan carries as much as it can. ttft, tpot: promised time to first token (queue
+    included) and time per output token after the first, which `percentile` % of the requests keep.
+    precision: number format of the weights. kv_cache: that of the cache, auto: as the checkpoint has it.
+    """
+
+    kind: Literal["serve"]
+    input: Length
+    output: Length
+    rate: Rate | None = None
+    concurrency: Positive | None = None
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    percentile: Percentile = 90.0
+    precision: Weights = "bf16"
+    kv_cache: Literal["auto", "bf16", "fp8"] = "auto"
+
+
+class ServingRequest(BaseRequest):
+    """A checked request to serve. target: the engine; fix: axes of the space that are given."""
+
+    model: str | dict[str, Any]
+    cluster: str | dict[str, Any] | None = None
+    gpu: str | None = None
+    gpus: Positive | None = None
+    exclude: Nodes = ()
+    workload: ServeWorkload
+    target: str = "vllm"
+    fix: ServingFix = Field(default_factory=dict)
+    top: Positive = 5
+
+
+class ServingFields(TypedDict, total=False):
+    """Keywords of `plan_serving`. `model`, `input`, `output`, and either `cluster` or `gpu` and `gpus` are needed."""
+
+    model: str | Path | Mapping[str, Any] | None
+    """As in `plan`."""
+    cluster: str | Path | Mapping[str, Any] | None
+    """As in `plan`. Groups of nodes that differ are pools of their own."""
+    gpu: str | None
+    """As in `plan`."""
+    gpus: int | None
+    """As in `plan`."""
+    exclude: str | list[str | int] | None
+    """As in `plan`."""
+    target: str | None
+    """The engine: vllm, sglang or tensorrt-llm [vllm]."""
+    fix: str | list[str] | Mapping[str, Any] | None
+    """Axes of the space that are given: `{"tp": 4}` or `["tp=4"]`."""
+    top: int | None
+    """How many deployments the plan lists [5]."""
+    input: int | str | None
+    """Tokens of a prompt, mean."""
+    output: int | str | None
+    """Tokens of an answer, mean."""
+    rate: str | None
+    """Requests of an open loop: `4/s` [as many as can be]."""
+    concurrency: int | None
+    """Requests at any time of a closed loop."""
+    ttft: str | None
+    """Promised time to first token: `1s` [none]."""
+    tpot: str | None
+    """Promised time per output token: `50ms` [none]."""
+    percentile: float | str | None
+    """Percentage of the requests that keep the promises [90]."""
+    precision: Weights | None
+    """Number format of the weights [bf16]."""
+    dtype: Weights | None
+    """The same as `precision`."""
+    kv_cache: Literal["auto", "bf16", "fp8"] | None
+    """Number format of the KV cache [auto: as the checkpoint has it]."""
+
+
+# Flat name -> place in the request, of the fields that a training request lacks.
+SERVING_FLAT: dict[str, FieldPath] = {
+    name: ("workload", name)
+    for name in ("input", "output", "rate", "concurrency", "ttft", "tpot", "percentile", "kv_cache")
+}

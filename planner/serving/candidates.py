@@ -1,0 +1,145 @@
+"""A deployment as it is listed in a plan: priced under the load, simulated, and what binds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...cost_models.arrays import Array, Mask
+from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES, Pool
+from ...cost_models.serving.simulation import Requests, Simulated, simulate
+from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
+from .instance import InstanceLayout
+from .promises import Priced, Promises, largest_load, priced, unpromised
+from .search import Deployment, Stand, stands_pool
+
+_BEYOND = 1.01  # times the largest load, where what binds breaks
+_REQUESTS, _MOST_REQUESTS, _LIVES = 600, 3000, 10  # simulated: so many lives of those that run at once
+_BATCH = 8  # sequences of a step of the emitted limit
+_HEADROOM = 1.5  # of the emitted limit over the sequences that run at the largest load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of every deployment. load: requests per second, or at once in a closed loop; None: no given one."""
+
+    load: float | None
+    promises: Promises
+    constants: ServingConstants
+
+
+def candidates(question: Question, deployments: Sequence[Deployment]) -> tuple[ServingCandidate, ...]:
+    """The deployments under the load of the question; without one each under its own largest load."""
+    largest = np.array([it.largest_load for it in deployments])
+    load = largest if question.load is None else np.full_like(largest, question.load)
+    now, most = at(question, deployments, load), at(question, deployments, largest)
+    beyond = at(question, deployments, largest * _BEYOND)
+    stable = largest_load(*_columns(deployments), unpromised(question.promises), question.constants)
+    return tuple(
+        _candidate(question, it, row, now, float(most.service.sequences[row]), _binds(question.promises, beyond, row),
+                   None if question.promises.closed else float(stable[row]))
+        for row, it in enumerate(deployments)
+    )  # fmt: skip
+
+
+def _candidate(
+    question: Question, deployment: Deployment, row: int, now: Priced, most_sequences: float, binds: Binds,
+    stable_load: float | None,
+) -> ServingCandidate:  # fmt: skip
+    service = now.service
+    ttft_s, tpot_s, tokens = (float(column[row]) for column in (service.ttft_s, service.tpot_s,
+                                                                 service.output_tokens_per_s))  # fmt: skip
+    rate, usd = tokens / question.promises.output, deployment.usd_per_hour
+    roles: tuple[Role, ...] = ("prefill", "decode") if deployment.apart else ("both",)
+    return ServingCandidate(
+        choice=row + 1, deployment_id=deployment_id(deployment), gpus=deployment.gpus, rate=rate,
+        pools=tuple(_pool(stand, role, question, most_sequences)
+                    for stand, role in zip(deployment.stands, roles, strict=True)),
+        concurrency=rate * (ttft_s + (question.promises.output - 1) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
+        ttft_promised_s=float(now.latencies.ttft_s[row]), tpot_promised_s=float(now.latencies.tpot_s[row]),
+        largest_load=deployment.largest_load, stable_load=stable_load, output_tokens_per_s=tokens,
+        output_tokens_per_s_per_gpu=tokens / deployment.gpus, goodput_per_gpu=deployment.largest_load / deployment.gpus,
+        sequences=float(service.sequences[row]), prompt_load=float(service.prompt_load[row]), binds=binds,
+        usd_per_hour=usd, usd_per_mtoken=None if usd is None else usd / 3600.0 / tokens * 1e6,
+        simulated=_simulated(question, deployment, rate, float(service.sequences[row])),
+    )  # fmt: skip
+
+
+def deployment_id(deployment: Deployment) -> str:
+    """`2 x tp4`, or `1 x tp4 + 2 x tp2` (prefill + decode)."""
+    return " + ".join(f"{stand.instances} x {layout_id(stand.instance.layout)}" for stand in deployment.stands)
+
+
+def layout_id(layout: InstanceLayout) -> str:
+    """`tp4-pp2`: degrees above 1."""
+    parts = [f"tp{layout.tp}", *(f"{name}{value}" for name, value in (
+        ("pp", layout.pp), ("adp", layout.attention_dp), ("ep", layout.ep)) if value > 1)]  # fmt: skip
+    return "-".join(parts)
+
+
+def at(question: Question, deployments: Sequence[Deployment], load: Array) -> Priced:
+    """The deployments under a load each, one per row."""
+    prefill, decode, apart = _columns(deployments)
+    return priced(prefill, decode, apart, load, question.promises, question.constants)
+
+
+def _columns(deployments: Sequence[Deployment]) -> tuple[Pool, Pool, Mask]:
+    return (stands_pool([it.prefill for it in deployments]), stands_pool([it.decode for it in deployments]),
+            np.array([it.apart for it in deployments]))  # fmt: skip
+
+
+def _binds(promises: Promises, beyond: Priced, row: int) -> Binds:
+    """What breaks first, where the load is a little too large."""
+    if beyond.latencies.ttft_s[row] > promises.ttft_s:
+        return "ttft"
+    if beyond.latencies.tpot_s[row] > promises.tpot_s:
+        return "tpot"
+    if bool(beyond.service.stable[row]):
+        return "nothing"
+    return "cache" if beyond.service.sequences[row] >= 0.99 * beyond.service.capacity[row] else "queue"
+
+
+def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> ServingPool:
+    layout, columns = stand.instance.layout, stands_pool([stand])
+    capacity = int(columns.capacity(np.array([question.promises.prompt]), np.array([question.promises.output]))[0])
+    room = float(columns.memory_bytes[0] * MEMORY_SHARE - columns.weights_bytes[0] - WORKING_BYTES)
+    wanted = int(np.ceil(max(sequences, 1.0) * _HEADROOM / _BATCH)) * _BATCH
+    return ServingPool(
+        role=role, site=stand.site.name, gpu=stand.site.gpu.name, gpus_per_node=stand.site.gpus_per_node,
+        instances=stand.instances, gpus=stand.gpus, tp=layout.tp, pp=layout.pp, ep=layout.ep,
+        attention_dp=layout.attention_dp, chunk_tokens=stand.instance.chunk_tokens,
+        max_sequences=max(min(wanted, capacity), 1), weights=stand.instance.weights, kv_cache=stand.instance.cache,
+        weights_bytes=float(columns.weights_bytes[0]), cache_bytes=room, cache_sequences=capacity,
+    )  # fmt: skip
+
+
+def _simulated(question: Question, deployment: Deployment, rate: float, sequences: float) -> SimulatedService:
+    """One instance of each pool with its share of the load; requests are dealt at random."""
+    promises, number = question.promises, int(np.clip(_LIVES * sequences, _REQUESTS, _MOST_REQUESTS))
+    latencies = [_instance(question, stand, rate, number, prefills=not deployment.apart or stand is deployment.prefill,
+                           decodes=stand is deployment.decode) for stand in deployment.stands]  # fmt: skip
+    ttft_s, tpot_s = latencies[0].ttft_s, latencies[-1].tpot_s
+    early, quick = ttft_s <= promises.ttft_s, tpot_s <= promises.tpot_s
+    kept = early.mean() * quick.mean() if deployment.apart else (early & quick).mean()
+    return SimulatedService(requests=number, ttft_s=_percentiles(ttft_s), tpot_s=_percentiles(tpot_s), kept=float(kept))
+
+
+def _instance(
+    question: Question, stand: Stand, rate: float, number: int, *, prefills: bool, decodes: bool
+) -> Simulated:  # fmt: skip
+    promises, columns = question.promises, stands_pool([stand])
+    front_s = float(columns.host_s[0]) + question.constants.prompt_token_s * promises.prompt + promises.transfer_s
+    requests = Requests(
+        prompt=promises.prompt, output=promises.output, rate=0.0 if promises.closed else rate / stand.instances,
+        concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number, front_s=front_s,
+    )  # fmt: skip
+    capacity = float(columns.capacity(np.array([promises.prompt]), np.array([promises.output]))[0])
+    return simulate(columns, question.constants, requests, capacity, prefills=prefills, decodes=decodes)
+
+
+def _percentiles(values: Array) -> Percentiles:
+    p50, p90, p99 = (float(value) for value in np.quantile(values, [0.5, 0.9, 0.99]))
+    return Percentiles(mean=float(values.mean()), p50=p50, p90=p90, p99=p99)

@@ -1,0 +1,90 @@
+"""Why no deployment keeps the promises, and what would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...cost_models.arrays import Array
+from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ...errors import NoFeasibleLayoutError
+from .candidates import Question, deployment_id, layout_id
+from .instance import Instance, pool
+from .promises import priced, unpromised
+from .search import Found, search
+from .space import Space
+
+_GIB = 2.0**30
+_ALONE = 1e-3  # of a load: a request meets no other one
+
+
+def no_deployment(spaces: Sequence[Space], question: Question, found: Found) -> NoFeasibleLayoutError:
+    """The reason, in the order: no layout, no memory, one request alone, the load."""
+    instances = [instance for space in spaces for instance in space.instances]
+    if not instances:
+        rules = ", ".join(sorted(found.ruled_out))
+        return NoFeasibleLayoutError(f"no layout of an instance is legal: all break rules of {rules or 'GPUs'}",
+                                     hint="leave out a `--fix`")  # fmt: skip
+    columns = pool(instances)
+    prompt, output = np.array(question.promises.prompt), np.array(question.promises.output)
+    fits = columns.capacity(prompt, output) >= 1
+    if not fits.any():
+        return _no_memory(instances, question)
+    rows = np.flatnonzero(fits)
+    one = columns.rows(rows, np.ones(len(rows)))
+    alone = priced(one, one, np.zeros(len(rows), dtype=bool), np.full(len(rows), _ALONE), question.promises,
+                   question.constants).latencies  # fmt: skip
+    held = [instances[row] for row in rows]
+    promises = question.promises
+    if (alone.ttft_s > promises.ttft_s).all():
+        return _alone("TTFT", held, alone.ttft_s, promises.ttft_s, "more tp or shorter prompts")
+    if (alone.tpot_s > promises.tpot_s).all():
+        return _alone("TPOT", held, alone.tpot_s, promises.tpot_s, "more tp, or weights of fewer bytes (`--dtype fp8`)")
+    if ((alone.ttft_s > promises.ttft_s) | (alone.tpot_s > promises.tpot_s)).all():
+        text = (f"no layout keeps both promises for one request alone: TTFT {_text(promises.ttft_s)} and TPOT "
+                f"{_text(promises.tpot_s)}")  # fmt: skip
+        return NoFeasibleLayoutError(text, hint="more tp, shorter prompts, or a later promise")
+    return _too_much(spaces, question)
+
+
+def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleLayoutError:
+    """The layout with the most room beside its weights."""
+    columns = pool(instances)
+    room = columns.memory_bytes * MEMORY_SHARE - WORKING_BYTES - columns.weights_bytes
+    best = int(np.argmax(room * columns.pp))
+    tokens = question.promises.prompt + columns.reserved_output * question.promises.output
+    needed = (columns.kv_bytes * columns.kv_elements(tokens) / columns.pp)[best]
+    whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB
+    name = layout_id(instances[best].layout)
+    text = (f"the KV cache holds no sequence: of {whole:.1f} GiB of a GPU for the engine, {name} "
+            f"takes {weights:.1f} for weights and {WORKING_BYTES / _GIB:.1f} for buffers, which leaves "
+            f"{max(room[best], 0.0) / _GIB:.1f} for a sequence of {needed / _GIB:.2f}")  # fmt: skip
+    return NoFeasibleLayoutError(text, hint="more GPUs for an instance, `--dtype fp8`, or shorter requests")
+
+
+def _alone(
+    name: str, instances: Sequence[Instance], seconds: Array, promised: float, cure: str
+) -> NoFeasibleLayoutError:  # fmt: skip
+    best = int(np.argmin(seconds))
+    text = (f"{name} {_text(promised)} cannot be kept: one request alone takes {_text(float(seconds[best]))} at best, "
+            f"by {layout_id(instances[best].layout)}")  # fmt: skip
+    return NoFeasibleLayoutError(text, hint=f"{cure}: replicas do not shorten one request")
+
+
+def _too_much(spaces: Sequence[Space], question: Question) -> NoFeasibleLayoutError:
+    """The load is too high: how much the cluster carries, with the promises and without."""
+    kept = search(spaces, None, question.promises, question.constants).deployments
+    stable = search(spaces, None, unpromised(question.promises), question.constants).deployments
+    load, unit = question.load or 0.0, " requests at once" if question.promises.closed else "/s"
+    most = kept[0]
+    text = (f"{load:g}{unit} is too much: {most.gpus} GPUs keep the promises up to {most.largest_load:.3g}{unit} "
+            f"({deployment_id(most)})")  # fmt: skip
+    if not question.promises.closed:
+        text += f"; the queue is stable up to {stable[0].largest_load:.3g}/s ({deployment_id(stable[0])})"
+    needed = int(np.ceil(load / most.largest_load * most.gpus))
+    return NoFeasibleLayoutError(text, hint=f"about {needed} such GPUs, or a lower rate")
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

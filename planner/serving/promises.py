@@ -1,0 +1,78 @@
+"""The largest load under which deployments keep their promises, one deployment per column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...cost_models.arrays import Array, Mask
+from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.load import Load, Service, steady_state
+from ...cost_models.serving.percentiles import Latencies, latencies
+from ...cost_models.serving.pool import Pool
+
+_HALVINGS = 40  # of the logarithm of the load: to 1e-9 of it
+_LEAST = 1e-4  # requests per second, or at once, of an instance: none meets another one
+_MOST = 1e4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promises:
+    """Lengths of requests in tokens, and what `share` of them is promised, in seconds; infinite: nothing."""
+
+    prompt: float
+    output: float
+    ttft_s: float
+    tpot_s: float
+    share: float
+    closed: bool  # the load is requests at any time, not requests per second
+    transfer_s: float = 0.0  # of a prompt's cache from pool to pool
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Deployments under a load, columns [n]."""
+
+    service: Service
+    latencies: Latencies
+    kept: Mask
+
+
+def priced(
+    prefill: Pool, decode: Pool, apart: Mask, load: Array, promises: Promises, constants: ServingConstants
+) -> Priced:  # fmt: skip
+    """apart: [n] whether prefill and decode have instances of their own. load: [n] of all instances."""
+    shape = load.shape
+    columns = Load(
+        prompt=np.full(shape, promises.prompt), output=np.full(shape, promises.output),
+        concurrency=load if promises.closed else np.full(shape, np.inf),
+        rate=np.zeros(shape) if promises.closed else load,
+        burst_share=np.zeros(shape), transfer_s=np.full(shape, promises.transfer_s),
+    )  # fmt: skip
+    service = steady_state(prefill, decode, apart, columns, constants)
+    tails = latencies(promises.share, service, decode, apart, columns, constants)
+    kept = service.stable & (tails.ttft_s <= promises.ttft_s) & (tails.tpot_s <= promises.tpot_s)
+    return Priced(service, tails, kept)
+
+
+def largest_load(
+    prefill: Pool, decode: Pool, apart: Mask, promises: Promises, constants: ServingConstants
+) -> Array:  # fmt: skip
+    """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them.
+
+    Bisects: latencies grow with the load.
+    """
+    low = np.full(decode.tp.shape, np.log(_LEAST))
+    high = np.full_like(low, np.log(_MOST))
+    alone = priced(prefill, decode, apart, np.exp(low), promises, constants).kept
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        kept = priced(prefill, decode, apart, np.exp(middle), promises, constants).kept
+        low, high = np.where(kept, middle, low), np.where(kept, high, middle)
+    return np.where(alone, np.exp(low), 0.0)
+
+
+def unpromised(promises: Promises) -> Promises:
+    """The same requests without promises."""
+    return replace(promises, ttft_s=np.inf, tpot_s=np.inf)

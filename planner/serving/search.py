@@ -1,0 +1,145 @@
+"""The exact search for deployments where prompts and answers share instances.
+
+Latencies grow with the load of an instance, and equal instances share the load evenly. So a layout needs
+ceil(load / largest load of one instance) instances, every smaller number breaks a promise, and every larger one costs
+more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...cost_models.arrays import Array, Ints
+from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.pool import Pool
+from .instance import Instance, pool
+from .promises import Promises, largest_load
+from .space import Site, Space
+
+_ROUNDING = 1e-6  # of the bisection: a load that it misses by less is kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stand:
+    """Equal instances on a site."""
+
+    site: Site
+    instance: Instance
+    instances: int
+
+    @property
+    def gpus(self) -> int:
+        return self.instance.layout.gpus * self.instances
+
+
+def stands_pool(stands: Sequence[Stand]) -> Pool:
+    """The instances as columns, one row a stand."""
+    instances = np.array([float(stand.instances) for stand in stands])
+    return pool([stand.instance for stand in stands]).rows(np.arange(len(stands)), instances)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Instances that prefill and instances that decode; the same ones where they are together."""
+
+    prefill: Stand
+    decode: Stand
+    largest_load: float  # that keeps the promises
+
+    @property
+    def apart(self) -> bool:
+        return self.prefill is not self.decode
+
+    @property
+    def stands(self) -> tuple[Stand, ...]:
+        return (self.prefill, self.decode) if self.apart else (self.decode,)
+
+    @property
+    def gpus(self) -> int:
+        return sum(stand.gpus for stand in self.stands)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Rent; None where that of a site is not known."""
+        rents = [stand.site.usd_per_gpu_hour for stand in self.stands]
+        if any(rent is None for rent in rents):
+            return None
+        return sum(stand.gpus * (stand.site.usd_per_gpu_hour or 0.0) for stand in self.stands)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Deployments that keep the promises, the cheapest first, and what became of the others."""
+
+    deployments: tuple[Deployment, ...]
+    rented: bool  # the price is rent
+    total: int
+    by_axis: dict[str, int]
+    ruled_out: dict[str, int]
+    out_of_memory: int
+    dominated: int  # more instances of a layout than keep the promises
+
+
+def search(spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants) -> Found:
+    """load: of all requests; None: as much as each site carries."""
+    ruled_out: Counter[str] = Counter()
+    deployments = list[Deployment]()
+    out_of_memory = dominated = 0
+    for space in spaces:
+        ruled_out.update(space.ruled_out)
+        if not space.instances:
+            continue
+        columns, most = pool(space.instances), np.array(space.most)
+        fits = columns.capacity(np.array(promises.prompt), np.array(promises.output)) >= 1
+        out_of_memory += int(most[~fits].sum())
+        if not fits.any():
+            continue
+        rows = np.flatnonzero(fits)
+        held = largest_of(columns, rows, promises, constants)
+        needed = most[rows] if load is None else np.ceil(load * (1 - _ROUNDING) / np.maximum(held, 1e-12))
+        kept = (held > 0) & (needed <= most[rows])
+        number = np.where(kept, np.maximum(needed, 1), most[rows]).astype(np.int64)
+        broken = np.where(kept, 0 if load is None else number - 1, number)
+        ruled_out["promise"] += int(broken.sum())
+        dominated += int((most[rows] - broken - kept).sum())
+        deployments += [_together(space, int(rows[i]), int(number[i]), float(held[i])) for i in np.flatnonzero(kept)]
+    rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
+    return Found(
+        deployments=tuple(sorted(deployments, key=lambda it: _order(it, load, rented=rented))), rented=rented,
+        total=sum(space.total for space in spaces), by_axis=_axes(spaces),
+        ruled_out={name: count for name, count in ruled_out.items() if count},
+        out_of_memory=out_of_memory, dominated=dominated,
+    )  # fmt: skip
+
+
+def _together(space: Space, row: int, instances: int, largest_load: float) -> Deployment:
+    stand = Stand(site=space.site, instance=space.instances[row], instances=instances)
+    return Deployment(prefill=stand, decode=stand, largest_load=largest_load * instances)
+
+
+def largest_of(columns: Pool, rows: Ints, promises: Promises, constants: ServingConstants) -> Array:
+    """[row] the largest load of one instance."""
+    one = columns.rows(rows, np.ones(len(rows)))
+    return largest_load(one, one, np.zeros(len(rows), dtype=bool), promises, constants)
+
+
+def _order(deployment: Deployment, load: float | None, *, rented: bool) -> tuple[float, ...]:
+    """The cheapest first, then those that carry most; without a load those that carry most, then the cheapest."""
+    price = (deployment.usd_per_hour or 0.0) if rented else float(deployment.gpus)
+    carried = round(deployment.largest_load, 9)
+    rest = [value for stand in deployment.stands
+            for value in (stand.instance.layout.pp, stand.instance.layout.attention_dp, stand.instance.layout.tp,
+                          stand.instance.layout.ep, stand.instance.chunk_tokens)]  # fmt: skip
+    return (-carried, price, *rest) if load is None else (price, -carried, *rest)
+
+
+def _axes(spaces: Sequence[Space]) -> dict[str, int]:
+    axes: Counter[str] = Counter()
+    for space in spaces:
+        for name, count in space.by_axis.items():
+            axes[name] = max(axes[name], count)
+    return dict(axes)

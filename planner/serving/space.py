@@ -1,0 +1,128 @@
+"""The space of deployments: which layouts an instance of an engine may have on each group of nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from ...cost_models.rates.collectives import Levels
+from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
+from ...cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
+from ...profiles.stack.engines import Engine
+from .instance import Instance, InstanceLayout
+
+CHUNKS = (2048, 4096, 8192, 16384)  # prompt tokens of an iteration that are compared
+_MOST_STAGES = 16
+_ALL = 0  # of the axis `ep`: all GPUs of a stage share the experts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Nodes that are alike, on which instances of one kind stand."""
+
+    name: str
+    gpu: GpuSpec
+    num_gpus: int
+    gpus_per_node: int
+    levels: Levels
+    usd_per_gpu_hour: float | None  # rent; None: not known
+
+
+def sites_of(cluster: ClusterSpec) -> tuple[Site, ...]:
+    """Groups of nodes that differ are sites of their own."""
+    if not cluster.islands:
+        group = cluster.groups[0]
+        return (_site(cluster.name, cluster, 0, group.num_nodes, cluster.levels),)
+    return tuple(_site(island.name, cluster, island.group, island.num_nodes, island.levels)
+                 for island in cluster.islands)  # fmt: skip
+
+
+def _site(name: str, cluster: ClusterSpec, number: int, num_nodes: int, levels: Levels) -> Site:
+    group = cluster.groups[number]
+    rent = group.usd_per_node_hour
+    return Site(name=name, gpu=group.gpu, num_gpus=num_nodes * group.gpus_per_node, gpus_per_node=group.gpus_per_node,
+                levels=levels, usd_per_gpu_hour=None if rent is None else rent / group.gpus_per_node)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What every instance of a request has in common."""
+
+    model: ModelSpec
+    weights: str
+    cache: str
+    engine: Engine
+    host_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The legal instances of a site, and how many deployments break which rule."""
+
+    site: Site
+    instances: tuple[Instance, ...]
+    most: tuple[int, ...]  # [instance] that the site has GPUs for
+    total: int  # deployments: instances of one layout, one or more
+    ruled_out: Mapping[str, int]
+    by_axis: Mapping[str, int]
+
+
+def space_of(site: Site, served: Served, fix: Mapping[str, int]) -> Space:
+    """Deployments on a site: tp within a node, pp in powers of two, attention data parallelism and experts in parallel
+    where a model has experts; every number of replicas. fix: axis -> the one value it has."""
+    axes = _axes(site, served.model)
+    axes |= {name: (value,) for name, value in fix.items() if name in axes}
+    ruled_out: Counter[str] = Counter()
+    instances, most, total = list[Instance](), list[int](), 0
+    for tp, pp, groups, ep, chunk in product(*axes.values()):
+        layout = InstanceLayout(tp=tp, attention_dp=groups, pp=pp, ep=ep or tp * groups, instances=1)
+        number = site.num_gpus // layout.gpus
+        if not number or (ep == _ALL and layout.ep == 1):
+            continue
+        numbers = 1 if "replicas" in fix else number
+        total += numbers
+        broken = next(broken_rules(served.model, layout), None)
+        if broken is None and fix.get("replicas", 0) > number:
+            broken = "gpus"
+        if broken is not None:
+            ruled_out[broken] += numbers
+            continue
+        instances.append(Instance(
+            model=served.model, gpu=site.gpu, levels=site.levels, weights=served.weights, cache=served.cache,
+            engine=served.engine, host_s=served.host_s, layout=layout, chunk_tokens=chunk,
+            max_sequences=served.engine.max_sequences))  # fmt: skip
+        most.append(number)
+    counts = {name: len(values) for name, values in axes.items()}
+    return Space(site=site, instances=tuple(instances), most=tuple(most), total=total, ruled_out=dict(ruled_out),
+                 by_axis={**counts, "replicas": max(most, default=0)})  # fmt: skip
+
+
+def _axes(site: Site, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    node = tuple(n for n in range(1, site.gpus_per_node + 1) if site.gpus_per_node % n == 0)
+    stages = tuple(2**k for k in range(_MOST_STAGES.bit_length()) if 2**k <= min(site.num_gpus, _MOST_STAGES))
+    groups = tuple(2**k for k in range(site.num_gpus.bit_length())) if model.is_moe else (1,)
+    return {"tp": node, "pp": stages, "attention_dp": groups, "ep": (1, _ALL) if model.is_moe else (1,),
+            "chunk_tokens": CHUNKS}  # fmt: skip
+
+
+def broken_rules(model: ModelSpec, layout: InstanceLayout) -> Iterator[str]:
+    """Names of the rules that a layout breaks (vLLM 0.32: ModelConfig.verify_with_parallel_config and
+    QKVParallelLinear; with --enable-expert-parallel experts are shared by all GPUs of a stage)."""
+    for attention in model.attentions:
+        heads, pairs = attention.heads, attention.kv_heads
+        if heads % layout.tp:
+            yield "heads"
+        if not attention.is_mla and pairs % layout.tp and layout.tp % pairs:
+            yield "kv heads"
+    stage = layout.tp * layout.attention_dp
+    experts = [block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)]
+    if any(block.inner % layout.tp for block in model.feed_forwards if isinstance(block, FeedForward)):
+        yield "width"
+    if layout.ep == 1 and any(block.expert_inner % stage for block in experts):
+        yield "width"
+    if layout.pp > model.num_layers:
+        yield "layers"
+    if layout.ep not in (1, stage) or (layout.ep > 1 and any(layout.ep > block.experts for block in experts)):
+        yield "experts"

@@ -1,0 +1,95 @@
+"""The simulated instance: conservation, and the closed form of means and percentiles beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from meshwright.cost_models.serving.simulation import Requests, simulate
+from meshwright.planner.serving.instance import Instance, InstanceLayout, pool
+from meshwright.planner.serving.promises import Promises, largest_load, priced
+from meshwright.profiles.cluster.load import load_cluster
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.engines import shipped_engines
+
+ENGINES = shipped_engines()
+CLUSTER = load_cluster("8xh100-sxm-80gb", gpu=None, num_gpus=None, exclude=())
+PROMPT, OUTPUT = 2000.0, 300.0
+
+
+def instance(model: str = "llama-3.1-70b", engine: str = "vllm", **degrees: int) -> Instance:
+    layout = InstanceLayout(**{"tp": 1, "pp": 1, "ep": 1, "attention_dp": 1, "instances": 1, **degrees})
+    return Instance(model=load_model(model)[0], gpu=CLUSTER.gpu, levels=CLUSTER.levels, weights="bf16", cache="bf16",
+                    engine=ENGINES.of(engine), host_s=0.03, layout=layout, chunk_tokens=8192,
+                    max_sequences=1024)  # fmt: skip
+
+
+def promises(ttft_s: float = np.inf, tpot_s: float = np.inf, share: float = 0.9, *, closed: bool = False) -> Promises:
+    return Promises(prompt=PROMPT, output=OUTPUT, ttft_s=ttft_s, tpot_s=tpot_s, share=share, closed=closed)
+
+
+def requests(rate: float, number: int = 800, concurrency: int = 0) -> Requests:
+    front_s = 0.03 + ENGINES.constants.prompt_token_s * PROMPT
+    return Requests(prompt=PROMPT, output=OUTPUT, rate=rate, concurrency=concurrency, number=number, front_s=front_s)
+
+
+@pytest.mark.parametrize(("row", "rate"), [
+    (instance(tp=4), 1.0), (instance(tp=4), 2.5), (instance(tp=8), 5.0), (instance(tp=4, pp=2), 5.0),
+    (instance("llama-3.1-8b"), 6.0), (instance("qwen3-30b-a3b", tp=2, attention_dp=4, ep=8), 10.0),
+], ids=["70b, idle", "70b, busy", "70b tp8", "70b stages", "8b", "experts"])  # fmt: skip
+def test_the_closed_form_gives_what_the_simulated_instance_gives(row: Instance, rate: float) -> None:
+    columns, together = pool([row]), np.array([False])
+    capacity = float(columns.capacity(np.array([PROMPT]), np.array([OUTPUT]))[0])
+    run = simulate(columns, ENGINES.constants, requests(rate), capacity)
+    closed = priced(columns, columns, together, np.array([rate]), promises(), ENGINES.constants)
+    assert closed.service.ttft_s[0] == pytest.approx(run.ttft_s.mean(), rel=0.25)
+    assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.15)
+    assert closed.latencies.ttft_s[0] == pytest.approx(np.quantile(run.ttft_s, 0.9), rel=0.3)
+    assert closed.latencies.tpot_s[0] == pytest.approx(np.quantile(run.tpot_s, 0.9), rel=0.2)
+
+
+def test_every_request_ends_once_and_none_before_its_prompt() -> None:
+    columns = pool([instance(tp=4)])
+    run = simulate(columns, ENGINES.constants, requests(2.0, number=200), 100.0)
+    assert len(run.ttft_s) == 160  # the first fifth is the warm-up
+    assert run.ttft_s.min() > 0.1
+    assert run.tpot_s.min() > 0.01
+
+
+def test_a_closed_loop_runs_as_many_as_it_has() -> None:
+    """By Little's law requests per second times their time are the concurrency."""
+    columns, together = pool([instance(tp=4)]), np.array([False])
+    run = simulate(columns, ENGINES.constants, requests(0.0, number=300, concurrency=16), 100.0)
+    closed = priced(columns, columns, together, np.array([16.0]), promises(closed=True), ENGINES.constants)
+    assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.2)
+
+
+def test_a_full_cache_makes_prompts_wait() -> None:
+    columns = pool([instance(tp=4)])
+    free, full = (simulate(columns, ENGINES.constants, requests(2.0, number=200), room) for room in (100.0, 6.0))
+    assert full.ttft_s.mean() > 3 * free.ttft_s.mean()
+    assert full.tpot_s.mean() < free.tpot_s.mean()
+
+
+def test_an_engine_that_does_not_mix_stops_decoding_for_prompts() -> None:
+    mixed, stopped = (simulate(pool([instance(tp=4, engine=name)]), ENGINES.constants, requests(2.0, number=300), 100.0)
+                      for name in ("vllm", "sglang"))  # fmt: skip
+    assert np.quantile(stopped.tpot_s, 0.5) > np.quantile(mixed.tpot_s, 0.5)
+
+
+def test_latencies_grow_with_the_load() -> None:
+    """The search rests on it."""
+    columns, together = pool([instance(tp=4)] * 60), np.zeros(60, dtype=bool)
+    load = np.linspace(0.05, 4.5, 60)
+    tails = priced(columns, columns, together, load, promises(), ENGINES.constants).latencies
+    assert (np.diff(tails.ttft_s) >= -1e-9).all()
+    assert (np.diff(tails.tpot_s) >= -1e-9).all()
+
+
+def test_the_largest_load_is_where_a_promise_breaks() -> None:
+    columns, together, asked = pool([instance(tp=4)]), np.array([False]), promises(ttft_s=1.0, tpot_s=0.04)
+    most = largest_load(columns, columns, together, asked, ENGINES.constants)
+    inside, beyond = (priced(columns, columns, together, most * share, asked, ENGINES.constants)
+                      for share in (0.999, 1.001))  # fmt: skip
+    assert inside.kept[0]
+    assert not beyond.kept[0]
+    assert largest_load(columns, columns, together, promises(ttft_s=0.01), ENGINES.constants)[0] == 0.0

@@ -1,0 +1,185 @@
+"""Plans of deployments: the search against all deployments, what is refused and why, the document, the screen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from meshwright.planner.api import plan_serving
+from meshwright.planner.document.serving_plan import ServingPlan
+from meshwright.planner.request.load import load_any_request, load_request
+from meshwright.planner.request.serving import ServingFields, ServingRequest
+from meshwright.planner.serving.instance import pool
+from meshwright.planner.serving.promises import Promises, priced
+from meshwright.planner.serving.search import search
+from meshwright.planner.serving.space import Served, Space, sites_of, space_of
+from meshwright.profiles.cluster.load import load_cluster
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.engines import shipped_engines
+
+from meshwright.errors import InputError, MeshwrightError, NoFeasibleLayoutError
+
+from ...snapshots import run_here
+
+ENGINES = shipped_engines()
+ASKED = ("--model", "llama-3.1-70b", "--cluster", "8xh100-sxm-80gb", "--input", "2000", "--output", "300")
+FIELDS: ServingFields = {"model": "llama-3.1-70b", "cluster": "8xh100-sxm-80gb", "input": 2000, "output": 300,
+                         "rate": "4/s", "ttft": "1s", "tpot": "50ms", "top": 1}  # fmt: skip
+
+
+def planned(changes: ServingFields) -> ServingPlan:
+    fields: ServingFields = {**FIELDS, **changes}
+    return plan_serving(**fields)
+
+
+@pytest.fixture(scope="module")
+def plan() -> ServingPlan:
+    return planned({"top": 2})
+
+
+def space(model: str = "llama-3.1-70b", cluster: str = "8xh100-sxm-80gb", **fix: int) -> Space:
+    served = Served(model=load_model(model)[0], weights="bf16", cache="bf16", engine=ENGINES.of("vllm"),
+                    host_s=ENGINES.host_s("vllm", ""))  # fmt: skip
+    return space_of(sites_of(load_cluster(cluster, gpu=None, num_gpus=None, exclude=()))[0], served, fix)
+
+
+@pytest.mark.parametrize(("model", "cluster", "rate"), [
+    ("llama-3.1-70b", "8xh100-sxm-80gb", 4.0), ("llama-3.1-70b", "dgx-h100:2", 9.0),
+    ("llama-3.1-8b", "8xa100-sxm-80gb", 12.0), ("qwen3-30b-a3b", "8xh100-sxm-80gb", 20.0),
+])  # fmt: skip
+def test_the_search_finds_what_pricing_every_deployment_finds(model: str, cluster: str, rate: float) -> None:
+    promises = Promises(prompt=2000, output=300, ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
+    of_model = space(model, cluster)
+    found = search([of_model], rate, promises, ENGINES.constants)
+    every = [(row, n) for row, most in enumerate(of_model.most) for n in range(1, most + 1)]
+    columns = pool(of_model.instances).rows(np.array([row for row, _ in every]), np.array([float(n) for _, n in every]))
+    fits = columns.capacity(np.array(2000.0), np.array(300.0)) >= 1
+    kept = priced(columns, columns, np.zeros(len(every), dtype=bool), np.full(len(every), rate), promises,
+                  ENGINES.constants).kept & fits  # fmt: skip
+    assert found.deployments[0].gpus == int(columns.gpus[kept].min())
+    least = {row: min(n for (other, n), is_kept in zip(every, kept, strict=True) if is_kept and other == row)
+             for row, _ in {pair for pair, is_kept in zip(every, kept, strict=True) if is_kept}}  # fmt: skip
+    assert len(found.deployments) == len(least)
+    assert sorted(it.decode.instances for it in found.deployments) == sorted(least.values())
+    assert int((~fits).sum()) == found.out_of_memory
+
+
+def test_the_counts_add_up(plan: ServingPlan) -> None:
+    counted = plan.certificate.space
+    parts = (counted.dominated, counted.out_of_memory, counted.priced, *counted.ruled_out.values())
+    assert sum(parts) == counted.total
+    assert plan.certificate.proven
+    assert plan.certificate.unit == "USD/h"
+    assert plan.certificate.lower_bound == min(it.usd_per_hour or 0.0 for it in plan.candidates)
+
+
+def test_the_best_deployment_keeps_its_promises_when_it_is_simulated(plan: ServingPlan) -> None:
+    best = plan.best
+    assert best.ttft_promised_s <= 1.0
+    assert best.tpot_promised_s <= 0.05
+    assert best.simulated is not None
+    assert best.simulated.kept >= 0.9
+    assert best.simulated.ttft_s.p50 <= best.simulated.ttft_s.p90 <= best.simulated.ttft_s.p99
+    assert best.binds == "tpot"
+    assert best.largest_load >= 4.0
+    assert best.stable_load is not None
+    assert best.stable_load > best.largest_load
+
+
+def test_cost_is_rent_over_tokens(plan: ServingPlan) -> None:
+    best = plan.best
+    assert best.usd_per_hour is not None
+    assert best.usd_per_mtoken is not None
+    assert best.usd_per_mtoken == pytest.approx(best.usd_per_hour / 3600 / (4 * 300) * 1e6, rel=1e-6)
+    assert planned({"rate": "2/s"}).best.gpus < best.gpus
+
+
+def test_without_a_rate_the_plan_carries_as_much_as_it_can() -> None:
+    plan = planned({"rate": None})
+    assert plan.certificate.unit == "requests/s"
+    assert plan.certificate.lower_bound >= plan.best.largest_load * (1 - 1e-9)
+    assert plan.best.largest_load >= (1 - plan.indifference) * plan.certificate.lower_bound
+
+
+def test_a_closed_loop_has_no_more_requests_than_the_cache_holds() -> None:
+    best = planned({"rate": None, "concurrency": 64}).best
+    assert best.pools[0].cache_sequences * best.pools[0].instances >= 64
+    assert best.concurrency == pytest.approx(64, rel=0.05)
+
+
+@pytest.mark.parametrize(("flags", "says", "never"), [
+    (("--rate", "4/s", "--ttft", "50ms"), "more tp or shorter prompts", "more replicas"),
+    (("--rate", "4/s", "--tpot", "5ms"), "more tp", "more replicas"),
+    (("--rate", "40/s", "--ttft", "1s", "--tpot", "50ms"), "the queue is stable up to", "alone"),
+    (("--rate", "4/s", "--fix", "tp=1", "--fix", "pp=1"), "the KV cache holds no sequence", "rate"),
+    (("--rate", "4/s", "--fix", "tp=3"), "heads", "memory"),
+])  # fmt: skip
+def test_the_answer_is_no(flags: tuple[str, ...], says: str, never: str) -> None:
+    result = run_here("plan", "--workload", "serve", *ASKED, *flags)
+    assert result.code == 1
+    assert says in result.err
+    assert never not in result.err
+
+
+@pytest.mark.parametrize(("flags", "says"), [
+    (("--rate", "4"), "`4/s`"), (("--rate", "0/s"), "more than 0"), (("--tpot", "50"), "has no unit"),
+    (("--percentile", "120"), "from 50 to below 100"), (("--fix", "zero=3"), "tp, pp, ep"),
+    (("--rate", "4/s", "--concurrency", "8"), "open or closed"), (("--seq-len", "512"), "unknown key"),
+    (("--target", "vlm"), "vllm"), (("--trace", "x.json"), "training step"), (("--kv-cache", "fp7"), "fp8"),
+])  # fmt: skip
+def test_wrong_input_is_named(flags: tuple[str, ...], says: str) -> None:
+    result = run_here("plan", "--workload", "serve", *ASKED, *flags)
+    assert result.code == 2
+    assert says in result.err
+
+
+def test_flags_of_serving_need_the_workload() -> None:
+    result = run_here("plan", *ASKED[:4], "--rate", "4/s")
+    assert result.code == 2
+    assert "--workload serve" in result.err
+    result = run_here("plan", "--workload", "serve", *ASKED[:4])
+    assert "--input 2000" in result.err
+    assert "--output 300" in result.err
+
+
+def test_a_file_of_its_kind_is_planned_and_other_commands_name_it(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("model: llama-3.1-70b\ncluster: 8xh100-sxm-80gb\n"
+                    "workload: {kind: serve, input: 2K, output: 300, rate: 240/min, tpot: 50ms}\n")  # fmt: skip
+    request = load_any_request(file)
+    assert isinstance(request, ServingRequest)
+    assert (request.workload.input, request.workload.rate, request.workload.tpot) == (2048, 4.0, 0.05)
+    assert request.origins["workload.rate"] == f"{file}, line 3"
+    with pytest.raises(InputError, match=r"workload\.kind"):
+        load_request(file)
+    result = run_here("plan", file.name, "--tpot", "40ms", "--top", "1", "-o", "plan.json", cwd=tmp_path)
+    assert result.code == 0, result.err
+    document = json.loads((tmp_path / "plan.json").read_text())
+    assert document["kind"] == "serving-plan"
+    assert document["request"]["workload"]["tpot"] == 0.04
+
+
+def test_output_is_a_file_or_tokens(tmp_path: Path) -> None:
+    args = ("plan", "--workload", "serve", *ASKED, "--rate", "2/s", "--top", "1")
+    assert run_here(*args, "-o", "a.json", cwd=tmp_path).code == 0
+    both = run_here(*args[:-2], "--output", "b.json", "-o", "a.json", "--force", cwd=tmp_path)
+    assert both.code == 2
+    assert "two files" in both.err
+
+
+def test_the_screen_fits_80_columns() -> None:
+    result = run_here("plan", "--workload", "serve", *ASKED, "--rate", "4/s", "--ttft", "1s", "--tpot", "50ms")
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert "Proven by this model's prices" in result.out
+
+
+def test_an_error_has_its_exit_code() -> None:
+    with pytest.raises(NoFeasibleLayoutError):
+        planned({"rate": "400/s"})
+    with pytest.raises(MeshwrightError, match="unknown engine"):
+        planned({"target": "tgi"})
