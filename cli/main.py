@@ -52,6 +52,7 @@ COMMANDS = {
     "profile import": Command("Know", "Make a cluster file from the output of other tools", "profile_import"),
     "launch": Command("Run", "Train a plan with torchrun, or rehearse it here", "launch"),
     "launch export": Command("Run", "Write a checkpoint as a Hugging Face folder", "launch_export"),
+    "launch tokens": Command("Run", "Write token shards from text", "launch_tokens"),
     "emit": Command("Run", "Write the files that launch a plan", "emit"),
     "check": Command("Run", "Check launch files, plans and requests", "check"),
     "import": Command("Run", "Price a launch config, and find a faster layout", "import_config"),

@@ -41,7 +41,7 @@ THIRD_PARTY = {
     "planner": {"numpy", "pydantic", "pydantic_core", "pulp", "highspy", "distributed", "ray"},
     "profiles": {"numpy", "scipy", "pydantic", "yaml", "torch"},
     "cost_models": {"numpy"},
-    "runtime": {"torch", "numpy", "safetensors", "wandb"},
+    "runtime": {"torch", "numpy", "safetensors", "wandb", "tokenizers"},
 }
 # The folders of planner from the lowest; a folder imports those on the lines above it, never one on its own line.
 PLANNER = (

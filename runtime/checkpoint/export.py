@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, MissingExtraError
 from ..model.adapters import Adapters
+from ..new_folder import new_folder
 from ..trainer import DTYPES
 from .adapter_export import CONFIG as ADAPTER_CONFIG
 from .adapter_export import WEIGHTS, adapter_config, adapter_tensors, check_readable, modules
@@ -95,7 +95,7 @@ def export(
         raise InputError(f"{checkpoint}: trained in {dtype}", hint="`--dtype fp32`")
     if merge and adapters is None:
         raise InputError(f"--merge: {checkpoint} has no adapters, it has all weights", hint="leave out `--merge`")
-    with _new_folder(to) as partial:
+    with new_folder(to) as partial:
         if adapters is None or merge:
             fill = (fill_from(checkpoint, model) if adapters is None
                     else fill_merged(checkpoint, manifest, model, adapters))  # fmt: skip
@@ -104,25 +104,6 @@ def export(
         else:
             sizes, files = _write_adapters(checkpoint, partial, manifest, model, adapters, dtype)
     return Exported(to, manifest.step, dtype, len(sizes), sum(sizes), files)
-
-
-@contextmanager
-def _new_folder(to: Path) -> Iterator[Path]:
-    """A folder beside `to` that gets its name once it is complete. Raises InputError for a folder with files."""
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise InputError(f"{to} is there already", hint="name a folder that is new or empty")
-    partial = to.with_name(f".partial-{to.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        if to.exists():
-            to.rmdir()
-        partial.rename(to)
-    except OSError as error:
-        raise InputError(f"{to}: {error.strerror or error}", hint="choose a folder with room for the weights") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _whole(checkpoint: Path) -> Manifest:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from meshwright.cli import main as cli
 
+from ..fuzz.corpus import TOKENIZER
 from ..snapshots import FOLDER, ROOT, check, run, run_here, run_terminal
 
 SMALL = ["--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "8", "--global-batch", "64"]
@@ -236,6 +237,14 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "Llama-3.1-8B").mkdir(exist_ok=True)
     hub = ROOT / "tests" / "data" / "configs" / "llama-3.1-8b.json"
     (plans / "Llama-3.1-8B" / "config.json").write_bytes(hub.read_bytes())
+    if name == "launch tokens":
+        for folder in (plans / "hf", plans / "Llama-3.1-8B"):
+            folder.mkdir(exist_ok=True)
+            (folder / "tokenizer.json").write_text(TOKENIZER)
+            (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+        (plans / "wiki.jsonl").write_text('{"text": "one"}\n')
+        for text in ("a.txt", "b.txt"):
+            (plans / text).write_text("one two")
     assert examples(name)
     for line in examples(name):
         if "--from-run" in line or name == "launch export":
@@ -245,7 +254,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
             words += ["--force"]
             if not words[-2].endswith("stack.yaml"):  # which the next example reads
                 words[words.index("-o") + 1] = "example.json"
-        if words[0] in ("launch", "profile", "explore") and name != "profile import":
+        if words[0] in ("launch", "profile", "explore") and name not in ("profile import", "launch tokens"):
             words.append("--dry-run")  # tests/runtime trains, tests/test_profile_*.py measure
         if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
             target = words[words.index("--to") + 1]

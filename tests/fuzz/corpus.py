@@ -58,6 +58,13 @@ ROWS = """\
   features: {attention: cudnn, loss: fused, grad_reduce: fp32}
   measured: {step_s: 2.0, peak_memory_gib: 40.0, peak_memory_kind: allocated, peak_memory_scope: max over ranks}
 """
+TOKENIZER = """\
+{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": {"type": "Whitespace"},
+ "added_tokens": [{"id": 3, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true}],
+ "post_processor": null, "decoder": null,
+ "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "one": 1, "two": 2}, "unk_token": "<unk>"}}
+"""
 
 
 def build(folder: Path) -> None:
@@ -65,6 +72,10 @@ def build(folder: Path) -> None:
     texts = {"request.yaml": REQUEST, "cluster.yaml": CLUSTER, "rows.yaml": ROWS, "report.json": '{"kind": "run"}'}
     for name, text in texts.items():
         (folder / name).write_text(text)
+    (folder / "text.jsonl").write_text('{"text": "one two"}\n{"text": "two"}\n')
+    (folder / "hf").mkdir()
+    (folder / "hf" / "tokenizer.json").write_text(TOKENIZER)
+    (folder / "hf" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     (folder / "config").mkdir()
     data = ROOT / "tests/data"
     shutil.copy(data / "configs/llama-3.1-8b.json", folder / "config/config.json")

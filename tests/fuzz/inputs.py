@@ -60,6 +60,8 @@ BASES: dict[str, tuple[list[str], ...]] = {
                         "-o", "links.yaml"],),
     "launch": (["plan.json", "--dry-run"], ["plan.json", "--dry-run", "--choice", "2", "--steps", "3"]),
     "launch export": (["checkpoint", "--to-hf", "out"], ["plan.json", "--to-hf", "out", "--file-size", "1 GB"]),
+    "launch tokens": (["text.jsonl", "--tokenizer", "hf", "-d", "tokens"],
+                      ["text.jsonl", "--tokenizer", "hf", "-d", "out", "--plan", "plan.json", "--shard-tokens", "9"]),
     "emit": (["plan.json"], ["plan.json", "-d", "run2"], ["plan.json", "-d", "run", "--force"],
              ["plan.json", "--launcher", "slurm"],
              ["plan.json", "--to", "megatron"]),

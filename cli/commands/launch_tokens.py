@@ -1,0 +1,73 @@
+"""`meshwright launch tokens`: writes token shards for `launch --data` from text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...errors import InputError
+from ..console import FORMAT_VERSION, Terminal
+
+
+def command(
+    context: typer.Context,
+    texts: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Text, or JSON lines (.jsonl).", show_default=False)
+    ],
+    tokenizer: Annotated[
+        Path, typer.Option("--tokenizer", metavar="DIR", help="Folder with tokenizer.json.", show_default=False)
+    ],
+    directory: Annotated[
+        Path, typer.Option("-d", "--directory", metavar="DIR", help="Write the shards here.", show_default=False)
+    ],
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Check that the tokens fit the model of this plan.",
+                                  show_default=False)
+    ] = None,
+    field: Annotated[
+        str, typer.Option("--field", metavar="NAME", help="Text of a JSON line [text].", show_default=False)
+    ] = "text",
+    end_token: Annotated[
+        int | None, typer.Option("--end-token", metavar="ID", help="Token after each document [eos_token].",
+                                 show_default=False)
+    ] = None,
+    shard_tokens: Annotated[
+        str, typer.Option("--shard-tokens", metavar="N", help="Tokens of a shard at most [100M].", show_default=False)
+    ] = "100M",
+) -> None:  # fmt: skip
+    """Write token shards for `launch --data` from text, by a Hugging Face tokenizer.
+
+    \b
+    Examples:
+      meshwright launch tokens wiki.jsonl --tokenizer Llama-3.1-8B/ -d tokens/
+      meshwright launch tokens a.txt b.txt --tokenizer hf/ -d ab/ --plan plan.json
+    """
+    from ...cost_models import units
+    from ...runtime.tokenizing import Tokenizer, write_shards
+
+    terminal: Terminal = context.obj
+    number = int(units.parse(shard_tokens, "count"))
+    if not 1 <= number <= 1 << 31:
+        raise InputError(f"--shard-tokens {shard_tokens}: must be 1 to 2,147,483,648", hint="`--shard-tokens 100M`")
+    by = Tokenizer(tokenizer)
+    if plan is not None:
+        from ...planner.document.reading import load_plan
+        from ...planner.document.specs import model_of
+
+        by.check_fits(model_of(load_plan(str(plan)).resolved, plan.name).vocab, "the plan's model")
+    end_token = by.end_token() if end_token is None else end_token
+    with terminal.progress("tokenizing", bar=False):
+        done = write_shards(by, texts, directory, end_token=end_token, field=field, shard_tokens=number,
+                            on_file=terminal.verbose)  # fmt: skip
+    if terminal.settings.json:
+        terminal.write_json({
+            "format_version": FORMAT_VERSION, "kind": "tokens", "folder": str(directory), "end_token": end_token,
+            "num_documents": done.num_documents, "num_tokens": done.num_tokens, "dtype": done.dtype,
+            "files": list(done.files),
+        })  # fmt: skip
+        return
+    terminal.show([f"{directory}: {done.num_tokens:,} tokens of {done.num_documents:,} documents, {len(done.files)} x "
+                   f"npy ({done.dtype})"])  # fmt: skip
+    terminal.talk(f"Train on them: --data {directory} --end-token {end_token}")
