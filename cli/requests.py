@@ -36,15 +36,15 @@ def build_any(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags
     return load_any_request(path, given, list(sets or ()), flags=True)
 
 
-def is_plan(path: Path | None) -> bool:
-    """Whether `path` holds a plan (and not a request)."""
+def is_plan(path: Path | None, kind: str = "plan") -> bool:
+    """Whether `path` holds a plan of this kind (and not a request)."""
     if path is None or path.suffix.lower() != ".json" or not path.is_file():
         return False
     try:
         data = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         return False
-    return isinstance(data, dict) and data.get("kind") == "plan"
+    return isinstance(data, dict) and data.get("kind") == kind
 
 
 Result = TypeVar("Result", bound="BaseModel")

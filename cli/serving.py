@@ -15,6 +15,7 @@ from .screens import serving_plan as screen
 
 if TYPE_CHECKING:
     from ..planner.request.serving import ServingRequest
+    from ..planner.targets.emit import Emitted
 
 
 def tokens_or_file(flags: RequestFlags, given: Path | None) -> Path | None:
@@ -32,6 +33,22 @@ def refuse(options: Mapping[str, object]) -> None:
     """Refuses what goes with a training step, by name."""
     if given := [name for name, value in options.items() if value]:
         raise InputError(f"{given[0]} goes with a training step, not with `--workload serve`", hint="leave it out")
+
+
+def refuse_launcher(launcher: str, version: str | None) -> None:
+    """Refuses what starts a training job, by name."""
+    if launcher != "torchrun" or version is not None:
+        raise InputError("--launcher and --target-version are for training; a serving plan gives one script per pool",
+                         hint="leave it out")  # fmt: skip
+
+
+def emitted(plan: Path, to: str | None, choice: int) -> Emitted:
+    """The files of a deployment."""
+    from ..planner.document.reading import load_serving_plan
+    from ..planner.targets.engines.emit import emit_serving
+
+    loaded = load_serving_plan(plan)
+    return emit_serving(loaded, to or str(loaded.resolved["engine"]), choice)
 
 
 def run(terminal: Terminal, request: ServingRequest, output: Path | None, *, force: bool) -> None:

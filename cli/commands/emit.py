@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .. import options
+from .. import options, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import make_folder, write_files
+
+if TYPE_CHECKING:
+    from ...planner.targets.emit import Emitted
 
 
 def command(
@@ -38,25 +41,19 @@ def command(
     """Write the files that launch a plan, or print them.
 
     The files are for the target of the plan, or for another that can run it (--to).
+    A plan of `plan --workload serve` gives a script for its engine.
 
     \b
     Examples:
       meshwright emit plan.json
       meshwright emit plan.json --to megatron --launcher slurm -d run
     """
-    from ...planner.document.reading import load_plan
-    from ...planner.explain.nearest import nearest_hint
-    from ...planner.targets.emit import LayoutRefusedError, emit
-    from ...planner.targets.registry import own_target
-
     terminal: Terminal = context.obj
-    loaded = load_plan(plan)
-    to = to or own_target(loaded.resolved["target"])
-    try:
-        written = emit(loaded, to, launcher, version, choice, str(plan))
-    except LayoutRefusedError as error:
-        error.hint = error.hint or nearest_hint(loaded, choice, to, error.fields)
-        raise
+    if requests.is_plan(plan, "serving-plan"):
+        serving.refuse_launcher(launcher, version)
+        written = serving.emitted(plan, to, choice)
+    else:
+        written = _emitted(plan, to, launcher, version, choice)
     for warning in written.warnings:
         terminal.warn(warning)
     if directory is not None:
@@ -68,6 +65,22 @@ def command(
         for name, text in written.files.items():
             if name != "plan.json":  # the reader has it
                 terminal.show([f"# ----- {name}", text.rstrip("\n")])
+
+
+def _emitted(plan: Path, to: str | None, launcher: str, version: str | None, choice: int) -> Emitted:
+    """The files of a training plan; the nearest layout in the hint where the target refuses this one."""
+    from ...planner.document.reading import load_plan
+    from ...planner.explain.nearest import nearest_hint
+    from ...planner.targets.emit import LayoutRefusedError, emit
+    from ...planner.targets.registry import own_target
+
+    loaded = load_plan(plan)
+    to = to or own_target(loaded.resolved["target"])
+    try:
+        return emit(loaded, to, launcher, version, choice, str(plan))
+    except LayoutRefusedError as error:
+        error.hint = error.hint or nearest_hint(loaded, choice, to, error.fields)
+        raise
 
 
 def _write(terminal: Terminal, texts: dict[str, str], directory: Path, *, force: bool) -> None:

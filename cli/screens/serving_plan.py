@@ -90,7 +90,7 @@ def _closing(plan: ServingPlan) -> list[Part]:
 
 
 def _next(saved_as: str | None) -> str:
-    return f"Wrote {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan"
+    return f"Next: meshwright emit {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan"
 
 
 def _spread(values: Percentiles) -> str:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from ...errors import FieldProblem, InputError
 from . import integrity
 from .plan import FORMAT_VERSION, Plan
+from .serving_plan import ServingPlan
 
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
 
@@ -22,6 +23,9 @@ def read_plan(text: str, name: str) -> Plan:
         raise InputError(f"{name}: not JSON: {error}", hint=_WRITES_ONE) from None
     except RecursionError:
         raise InputError(f"{name}: nested too deeply to be read", hint=_WRITES_ONE) from None
+    if isinstance(data, dict) and data.get("kind") == "serving-plan":
+        raise InputError(f"{name}: the plan of a deployment, not of a training step",
+                         hint="`emit` writes its files; `plan` makes one of a training step")  # fmt: skip
     if not isinstance(data, dict) or data.get("kind") != "plan":
         raise InputError(f"{name}: not a plan", hint=_WRITES_ONE)
     major = str(data.get("format_version", "")).partition(".")[0]
@@ -47,13 +51,27 @@ def read_plan(text: str, name: str) -> Plan:
     return plan
 
 
+def load_serving_plan(path: Path | str) -> ServingPlan:
+    """The plan of a deployment in the file `path`. Raises InputError for a missing or damaged one."""
+    try:
+        return ServingPlan.model_validate_json(_text(path))
+    except ValidationError as error:
+        raise InputError.of([
+            FieldProblem(problem["msg"].lower(), file=str(path), field=".".join(map(str, problem["loc"])))
+            for problem in error.errors()
+        ]) from None  # fmt: skip
+
+
 def load_plan(path: Path | str) -> Plan:
     """The plan in the file `path`. Raises InputError for a missing, damaged, edited or newer one."""
+    return read_plan(_text(path), str(path))
+
+
+def _text(path: Path | str) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}", hint=_WRITES_ONE) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}, line {line}: not UTF-8 text", hint=_WRITES_ONE) from None
-    return read_plan(text, str(path))

@@ -11,6 +11,7 @@ import numpy as np
 from ...cost_models.arrays import Array
 from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates.collectives import Curve, Levels, curve
+from ...cost_models.rates.surfaces import GemmSurface
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.served_model import ServedModel, stacked
 from ...cost_models.specs.cluster import GpuSpec
@@ -85,19 +86,25 @@ def _served(model: ModelSpec) -> ServedModel:
 
 
 def _product_rate(gpu: GpuSpec, weights: str) -> float:
-    """FLOP/s of large products. Weights narrower than what the GPU multiplies are widened to bf16."""
-    surfaces, wanted = surfaces_for(gpu).gemm, PRODUCTS.get(weights, weights)
-    surface = surfaces.get(wanted) or surfaces["bf16"]
+    """FLOP/s of large products. Weights narrower than what the GPU multiplies are widened to 16 bits."""
+    surface = surfaces_for(gpu).gemm.get(PRODUCTS.get(weights, weights)) or _plain_products(gpu)
     return float(surface.peak_flops_per_s * surface.efficiency * surface.training_factor)
 
 
+def _plain_products(gpu: GpuSpec) -> GemmSurface:
+    """Of bf16; fp16 where the GPU lacks it (V100), else of the format that it has."""
+    surfaces = surfaces_for(gpu).gemm
+    return next(surfaces[name] for name in ("bf16", "fp16", *surfaces) if name in surfaces)
+
+
 def _memory_rate(gpu: GpuSpec) -> float:
-    surface = surfaces_for(gpu).gemm["bf16"]
+    surface = _plain_products(gpu)
     return float(surface.memory_bw_bytes_per_s * surface.memory_efficiency)
 
 
 def _attention_rate(gpu: GpuSpec) -> float:
-    surface = surfaces_for(gpu).attention["flash3"]
+    surfaces = surfaces_for(gpu).attention
+    surface = next(surfaces[name] for name in ("flash3", *surfaces) if name in surfaces)
     return float(surface.peak_flops_per_s * surface.forward_efficiency * surface.training_factor)
 
 

@@ -95,17 +95,17 @@ def search(spaces: Sequence[Space], load: float | None, promises: Promises, cons
             continue
         columns, most = pool(space.instances), np.array(space.most)
         fits = columns.capacity(np.array(promises.prompt), np.array(promises.output)) >= 1
-        out_of_memory += int(most[~fits].sum())
+        out_of_memory += int((most[~fits] - space.least + 1).sum())
         if not fits.any():
             continue
         rows = np.flatnonzero(fits)
         held = largest_of(columns, rows, promises, constants)
         needed = most[rows] if load is None else np.ceil(load * (1 - _ROUNDING) / np.maximum(held, 1e-12))
         kept = (held > 0) & (needed <= most[rows])
-        number = np.where(kept, np.maximum(needed, 1), most[rows]).astype(np.int64)
-        broken = np.where(kept, 0 if load is None else number - 1, number)
-        ruled_out["promise"] += int(broken.sum())
-        dominated += int((most[rows] - broken - kept).sum())
+        number = np.where(kept, np.maximum(needed, space.least), most[rows] + 1).astype(np.int64)
+        fewer = number - space.least  # break a promise; without a load carry less
+        ruled_out["promise"] += int(fewer.sum()) if load is not None else int(fewer[~kept].sum())
+        dominated += int((most[rows] - number)[kept].sum()) + (int(fewer[kept].sum()) if load is None else 0)
         deployments += [_together(space, int(rows[i]), int(number[i]), float(held[i])) for i in np.flatnonzero(kept)]
     rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
     return Found(

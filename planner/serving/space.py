@@ -63,6 +63,7 @@ class Space:
 
     site: Site
     instances: tuple[Instance, ...]
+    least: int  # instances of a deployment
     most: tuple[int, ...]  # [instance] that the site has GPUs for
     total: int  # deployments: instances of one layout, one or more
     ruled_out: Mapping[str, int]
@@ -75,17 +76,16 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int]) -> Space:
     axes = _axes(site, served.model)
     axes |= {name: (value,) for name, value in fix.items() if name in axes}
     ruled_out: Counter[str] = Counter()
-    instances, most, total = list[Instance](), list[int](), 0
+    instances, most, total, least = list[Instance](), list[int](), 0, fix.get("replicas", 1)
     for tp, pp, groups, ep, chunk in product(*axes.values()):
         layout = InstanceLayout(tp=tp, attention_dp=groups, pp=pp, ep=ep or tp * groups, instances=1)
         number = site.num_gpus // layout.gpus
         if not number or (ep == _ALL and layout.ep == 1):
             continue
-        numbers = 1 if "replicas" in fix else number
+        number = least if "replicas" in fix and least <= number else number
+        numbers = max(number - least + 1, 1)
         total += numbers
-        broken = next(broken_rules(served.model, layout), None)
-        if broken is None and fix.get("replicas", 0) > number:
-            broken = "gpus"
+        broken = "gpus" if number < least else next(broken_rules(served.model, layout), None)
         if broken is not None:
             ruled_out[broken] += numbers
             continue
@@ -95,7 +95,8 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int]) -> Space:
             max_sequences=served.engine.max_sequences))  # fmt: skip
         most.append(number)
     counts = {name: len(values) for name, values in axes.items()}
-    return Space(site=site, instances=tuple(instances), most=tuple(most), total=total, ruled_out=dict(ruled_out),
+    return Space(site=site, instances=tuple(instances), least=least, most=tuple(most), total=total,
+                 ruled_out=dict(ruled_out),
                  by_axis={**counts, "replicas": max(most, default=0)})  # fmt: skip
 
 

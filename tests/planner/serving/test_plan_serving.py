@@ -75,6 +75,17 @@ def test_the_counts_add_up(plan: ServingPlan) -> None:
     assert plan.certificate.lower_bound == min(it.usd_per_hour or 0.0 for it in plan.candidates)
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 9])
+def test_a_fixed_number_of_replicas_stays(replicas: int) -> None:
+    promises = Promises(prompt=2000, output=300, ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
+    of_model = space(replicas=replicas)
+    found = search([of_model], 1.0, promises, ENGINES.constants)
+    assert all(it.decode.instances == replicas for it in found.deployments)
+    assert bool(found.deployments) == (replicas < 9)
+    counted = (found.dominated, found.out_of_memory, len(found.deployments), *found.ruled_out.values())
+    assert sum(counted) == found.total
+
+
 def test_the_best_deployment_keeps_its_promises_when_it_is_simulated(plan: ServingPlan) -> None:
     best = plan.best
     assert best.ttft_promised_s <= 1.0
