@@ -40,7 +40,7 @@ ROWS = 1 << 16  # rows per batch, so that the working arrays stay within tens of
 # Meshes, and nodes per level, that are expanded at once. Few at first, so that a good layout is found early and cuts
 # the rest. Later more, because the order matters less and numpy's call overhead should stay small.
 _FIRST_MESHES, _MOST_MESHES = 512, 8192
-_FIRST_ROWS = (1024, 4096, 8192)
+_FIRST_ROWS = (1024, 512, 2048)
 _MOST_ROWS = (4096, 16384, 32768)
 
 

@@ -110,6 +110,7 @@ class FrontierSearch(Search):
     """Search of a whole space for its frontier. `rivals`: see Frontier; the other options are those of Search."""
 
     two_objectives = True
+    first_rows = (1024, 4096, 8192)  # a frontier cuts little before it has many members
 
     def __init__(self, *arguments: Any, rivals: Sequence[tuple[float, float]] = (), **options: Any) -> None:
         super().__init__(*arguments, **options)
