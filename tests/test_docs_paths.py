@@ -58,7 +58,7 @@ FOREIGN = {
     "torch": ("tools/autograd/derivatives.yaml",),
     "torchtitan": ("torchtitan/models/norms.py",),
     "transformers": ("src/transformers/modeling_rope_utils.py", "src/transformers/activations.py"),
-    "of the reader": ("recipe.py", "run/bridge_plan.py"),
+    "of the reader": ("recipe.py", "run/bridge_plan.py", "run/nemo_plan.py"),
 }
 # What the commands of the Makefile write; it is not kept.
 WRITTEN = {"benchmarks/single_gpu/runs.jsonl", "benchmarks/single_gpu_h200"}

@@ -22,8 +22,8 @@ def command(
     kind: Annotated[
         str,
         typer.Argument(metavar="FORMAT", show_default=False,
-                       help="megatron-args, megatron-bridge, torchtitan, deepspeed, accelerate, hf-trainer, "
-                    "axolotl, llama-factory, nemo, nanotron, maxtext, verl, slime."),
+                       help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
+                    "hf-trainer, axolotl, llama-factory, nemo, nanotron, maxtext, verl, slime."),
     ],
     files: Annotated[
         list[Path],

@@ -79,7 +79,8 @@ FP8_PARAM_GATHER = Switch(
     applies=_gathers,
     needs={"grad_buffer": {"fp8_recipe": ("mxfp8",)}},
     # training/config.py:1487 of Megatron-Bridge 51885cf1. Under FSDP it removes the buffer automatically.
-    needs_of={"megatron-bridge": {"on": {"fp8_recipe": ("delayed", "current", "blockwise")}}},
+    needs_of={target: {"on": {"fp8_recipe": ("delayed", "current", "blockwise")}}
+              for target in ("megatron-bridge", "nemo")},
     choices=lambda situation: ("grad_buffer", "on"),
 )
 FP4_PARAM_GATHER = Switch(
@@ -88,7 +89,7 @@ FP4_PARAM_GATHER = Switch(
     values=("off", "on"),
     changes=lambda stack, value: {"fp8_gather": value == "on"},
     source="Megatron-LM d98e8a64, core/distributed/param_and_grad_buffer.py",
-    options=of_megatron({"off": {}, "on": {"--fp4-param-gather": True}}),
+    options=of_megatron({"off": {}, "on": {"--fp4-param-gather": True}}, nemo=("off",)),
     concerns=lambda problem: problem.workload.precision == "fp4",
     subject="training in fp4",
     applies=_gathers,

@@ -50,7 +50,7 @@ MOE_DISPATCHER = Switch(
     options=of_megatron({
         "allgather": {}, "alltoall": {_TYPE: "alltoall"},
         "deepep": {_TYPE: "flex", _BACKEND: "deepep"}, "hybridep": {_TYPE: "flex", _BACKEND: "hybridep"},
-    }),
+    }, nemo=("allgather", "alltoall", "deepep")),
     choices=_dispatchers,
 )  # fmt: skip
 EP_OVERLAP = Switch(
@@ -64,7 +64,7 @@ EP_OVERLAP = Switch(
     subject="mixtures of experts",
     applies=spreads_experts,
     needs={"on": {"moe_dispatcher": ("alltoall", "deepep", "hybridep")}},  # core/transformer/transformer_config.py
-    options=of_megatron({"off": {}, "on": {"--overlap-moe-expert-parallel-comm": True}}),
+    options=of_megatron({"off": {}, "on": {"--overlap-moe-expert-parallel-comm": True}}, nemo=("off",)),
     choices=lambda situation: ("off", "on"),
 )  # fmt: skip
 
@@ -87,7 +87,7 @@ DELAY_WGRAD = Switch(
     concerns=has_experts,
     subject="mixtures of experts",
     applies=lambda layout: bool(layout.ep_overlap),
-    options=of_megatron({"off": {}, "on": {"--delay-wgrad-compute": True}}),
+    options=of_megatron({"off": {}, "on": {"--delay-wgrad-compute": True}}, nemo=("off",)),
     choices=_delays,
 )
 # An expert rank has room for 1.5 times its average tokens. Saved tensors are stashed in pages: 1.2 times the average on
@@ -122,7 +122,7 @@ MOE_PAGED_STASH = Switch(
     # Under other recipes experts read token counts back to the host, which excludes graphs: TransformerEngine e7c550c5,
     # pytorch/ops/basic/grouped_linear.py, _is_graph_safe_path_supported.
     needs={"on": {"moe_dispatcher": ("hybridep",), "fp8_recipe": ("mxfp8", "current")}},
-    options=of_megatron({"off": {}, "on": _STASH}),
+    options=of_megatron({"off": {}, "on": _STASH}, nemo=("off",)),
     choices=_stash_choices,
 )
 MOE_PERMUTE_FUSION = Switch(

@@ -51,7 +51,7 @@ CUDA_GRAPHS = Switch(
     values=VALUES,
     axis=True,
     source="FIDELITY 5 (launches); cost_models/cuda_graphs.py",
-    options=of_megatron(*_SPELLINGS),
+    options=of_megatron(*_SPELLINGS, nemo=("none",)),
     companions=frozenset({_RNG, _UNCHECKED}),
     needs={"full_iteration": {"moe_dispatcher": ("hybridep",), "moe_paged_stash": ("on",)}},
     choices=_choices,

@@ -44,12 +44,13 @@ ATTENTION = Switch(
     changes=lambda stack, value: {"attention": value},
     source="docs/reference/efficiencies.md: each kernel has its own efficiencies",
     # By itself (`auto`) TransformerEngine takes what the stack says: pytorch/attention/dot_product_attention/utils.py,
-    # get_attention_backend. `flash` is FlashAttention 3 where that is installed, else 2. Megatron-Bridge has an enum in
-    # place of the words, which is not written.
+    # get_attention_backend. `flash` is FlashAttention 3 where that is installed, else 2. Megatron-Bridge and NeMo have
+    # an enum in place of the words, which is not written.
     options={
         **of("megatron", {"flash2": {"--attention-backend": "flash"}, "flash3": {"--attention-backend": "flash"},
                           "cudnn": {"--attention-backend": "fused"}, "unfused": {"--attention-backend": "unfused"}}),
         **of("megatron-bridge", {"cudnn": {}}),
+        **of("nemo", {"cudnn": {}}),
     },
 )  # fmt: skip
 CROSS_ENTROPY = Switch(

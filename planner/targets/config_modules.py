@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .recipes.state import Recipe
     from .recipes.values import Doubt, Given
 
+# The call that makes a recipe of NeMo.
+NEMO_RECIPE = "pretrain"
 # The function that sets rotary positions, and the setting that holds its text.
 ROTATED = "rotated"
 # The setting that holds the name of a model of the Hugging Face Hub.
@@ -60,7 +62,7 @@ def read_config_module(
     modules = {where: _module(where, other) for where, other in {path: text, **(beside or {})}.items()}
     single = (name for name, option in options.options.items() if option.kind in _ONE_VALUE)
     follower = Follower(modules, container, frozenset(name.rpartition(".")[2] for name in single),
-                        understood=(ROTATED,))  # fmt: skip
+                        understood=(ROTATED,), nested=container == NEMO_RECIPE)  # fmt: skip
     makers = follower.makers(path)
     arguments = Arguments()
     chosen = function if function is not None else makers[-1] if len(makers) == 1 else None
@@ -70,6 +72,8 @@ def read_config_module(
     recipe = follower.follow(path, chosen)
     _start(arguments, recipe, bases or {}, path)
     for option, given in recipe.given.items():
+        if any(_is_code(holder, options) for holder in _outwards(option)[1:]):
+            continue
         for name in [name for name in arguments.settings if name.startswith(f"{option}.")]:  # a block anew
             del arguments.settings[name]
         for name, part in _block(arguments, option, given, options, bases or {}).items():
@@ -140,6 +144,10 @@ def _outwards(name: str) -> list[str]:
     """An option, then the blocks that hold it, from the inside."""
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+def _is_code(name: str, options: OptionList) -> bool:
+    return name in options.options and options.options[name].kind == "code"
 
 
 def _has_options(name: str, options: OptionList) -> bool:
@@ -217,7 +225,7 @@ def _add(arguments: Arguments, name: str, given: Given, options: OptionList, fam
         arguments.settings.pop(name, None)
     elif name.endswith("activation_func") and isinstance(node, ast.Name):
         arguments.settings[name] = node.id
-    elif options.options[name].kind == "code":
+    elif _is_code(name, options):
         arguments.settings[name] = ast.unparse(node)
     elif options.options[name].kind != "any" or "." in name:  # others (optimizer, dataloader) do not affect layouts
         _typed(arguments, name, given, options)
@@ -267,8 +275,10 @@ def _typed(arguments: Arguments, name: str, given: Given, options: OptionList) -
 
 
 def _module(path: str, text: str) -> ast.Module:
+    from .recipes.nemo_run import plain
+
     try:
-        return ast.parse(text)
+        return plain(ast.parse(text), NEMO_RECIPE)
     except SyntaxError as error:
         message = f"not valid Python: {error.msg}"
         raise InputError.of([FieldProblem(message, file=path, line=error.lineno or 0)]) from None

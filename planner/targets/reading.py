@@ -178,6 +178,7 @@ def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem
 # Keys that identify a file, its framework, and the format that reads it. The first match wins.
 _LOOKS_LIKE = (
     (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
+    (r"(?m)^\s*(import nemo_run|from nemo\.collections import llm)", "NeMo 2", "nemo-recipe"),
     (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory", "llama-factory"),
     (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl", "axolotl"),
     (r"(?m)^(exp_manager|trainer):", "NeMo", "nemo"), (r"(?m)^(tokens|parallelism):", "nanotron", "nanotron"),

@@ -16,13 +16,14 @@ from .megatron import target as megatron
 from .megatron_bridge import target as megatron_bridge
 from .meshwright import target as meshwright
 from .nanotron import target as nanotron
+from .nemo import target as nemo
 from .torchtitan import target as torchtitan
 from .trl import target as trl
 
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
-    for module in (meshwright, megatron, megatron_bridge, torchtitan, deepspeed, accelerate, trl, llama_factory,
-                   axolotl, nanotron, any_target)
+    for module in (meshwright, megatron, megatron_bridge, nemo, torchtitan, deepspeed, accelerate, trl,
+                   llama_factory, axolotl, nanotron, any_target)
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+NEMO_PARSER = Path(__file__).parents[2] / "planner" / "targets" / "nemo" / "parser.py"
 NANOTRON_PARSER = Path(__file__).parents[2] / "planner" / "targets" / "nanotron" / "parser.py"
 BRIDGE_PARSER = Path(__file__).parents[2] / "planner" / "targets" / "megatron_bridge" / "parser.py"
 
@@ -123,6 +124,22 @@ def nanotron(mesh: Mesh, rank: int) -> dict[str, int]:
     return {name: context.get_local_ranks(rank)[name] for name in ("tp", "cp", "dp", "pp")}
 
 
+def nemo(mesh: Mesh, rank: int) -> dict[str, int]:
+    from megatron.core import parallel_state as state
+    from nemo.lightning import MegatronStrategy, _strategy_lib
+
+    state.destroy_model_parallel()
+    fake(rank, mesh["world"])
+    strategy = MegatronStrategy(
+        tensor_model_parallel_size=mesh["tp"], pipeline_model_parallel_size=mesh["pp"], pipeline_dtype="float32",
+        context_parallel_size=mesh["cp"], expert_model_parallel_size=mesh["ep"],
+        expert_tensor_parallel_size=mesh["etp"], use_gloo_process_groups=False,
+    )  # fmt: skip
+    _strategy_lib.init_parallel_ranks(mesh["world"], rank, rank % 8, strategy.parallelism)
+    _strategy_lib.init_model_parallel()
+    return of_core(state)
+
+
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     os.environ["DS_ACCELERATOR"] = "cpu"
@@ -132,11 +149,14 @@ def main() -> None:
         torch._utils._get_available_device_type = lambda: "cpu"  # its mesh is of GPUs
     if sys.argv[1] == "megatron-bridge":
         runpy.run_path(str(BRIDGE_PARSER))["load"](sys.argv[2])
+    if sys.argv[1] == "nemo":
+        os.environ.setdefault("LOCAL_WORLD_SIZE", "8")
+        runpy.run_path(str(NEMO_PARSER))["load"]()
     if sys.argv[1] == "nanotron":
         runpy.run_path(str(NANOTRON_PARSER))["load"](sys.argv[2])
     coordinate: Any = {
         "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan, "deepspeed": deepspeed,
-        "accelerate": accelerate, "nanotron": nanotron,
+        "accelerate": accelerate, "nanotron": nanotron, "nemo": nemo,
     }[sys.argv[1]]  # fmt: skip
     for line in sys.stdin:
         mesh: Mesh = json.loads(line)

@@ -102,12 +102,12 @@ def meshes(target: str) -> list[dict[str, int]]:
     for world in (8, 16, 32, 64, 128, 256, 512):
         tp, cp = 2, 2 if world > 8 and target != "deepspeed" else 1
         pp = 2 if target != "accelerate" else 1
-        ep = 2 if target in ("megatron", "megatron-bridge", "torchtitan") else 1
+        ep = 2 if target in ("megatron", "megatron-bridge", "nemo", "torchtitan") else 1
         if target == "deepspeed" and world >= 64:
             pp, tp = 4, 4
         degrees.append({"world": world, "tp": tp, "cp": cp, "pp": pp, "ep": ep, "etp": 1,
                         "dp": world // (tp * cp * pp)})  # fmt: skip
-    if target.startswith("megatron"):
+    if target.startswith("megatron") or target == "nemo":
         degrees.append({"world": 64, "tp": 4, "cp": 1, "pp": 2, "ep": 4, "etp": 2, "dp": 8})
     return degrees
 

@@ -36,7 +36,7 @@ def cannot_rotate(model: ModelSpec, options: OptionList | None) -> dict[str, boo
     scaling = model.trained_scaling
     if scaling is None:
         return {}
-    bridge = options is not None and options.target == "megatron-bridge"
+    bridge = options is not None and options.target in ("megatron-bridge", "nemo")
     # GPT models of pretrain_gpt.py get both since 0.19. Before, gpt_builders.py did not pass the first.
     linear = bridge or options is None or "--yarn-original-max-position-embeddings" in options.options
     kind, factor = scaling.kind, scaling.factor

@@ -39,14 +39,14 @@ BASES: Mapping[str, Settings] = {
 _BLOCKS = r"(model|ddp|optimizer|train|dist|mixed_precision|checkpoint)\.(?!mtp_hybrid_override_pattern$)"
 
 
-def _fields(arguments: Mapping[str, str]) -> dict[str, str]:
-    """Regular expressions of arguments of pretrain_gpt.py as those of fields."""
-    return {f"{_BLOCKS}({pattern.replace('--', '').replace('-', '_')})": text for pattern, text in arguments.items()}
+def fields_of(arguments: Mapping[str, str], blocks: str = _BLOCKS) -> dict[str, str]:
+    """Regular expressions of arguments of pretrain_gpt.py as those of fields. blocks: one of the blocks with fields."""
+    return {f"{blocks}({pattern.replace('--', '').replace('-', '_')})": text for pattern, text in arguments.items()}
 
 
-PRICES = _fields(megatron.PRICES)
+PRICES = fields_of(megatron.PRICES)
 CHANGES: Mapping[str, str] = {
-    **_fields(megatron.CHANGES),
+    **fields_of(megatron.CHANGES),
     r"peft\.(exclude_modules|lora_dtype)": "adapters of other modules, or in another precision",
     r"model\.(freeze_.*|vision_.*|is_vision_.*|image_.*|audio_.*)": "a model of images or sound",
     r"model\.cpu_offloading_weights": "weights on the host",

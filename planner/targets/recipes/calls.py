@@ -54,6 +54,8 @@ class Calls(Expressions):
     container: str
     # Functions that are read elsewhere.
     understood: Sequence[str]
+    # Whether calls of classes make blocks, which may hold others.
+    nested: bool
 
     @abstractmethod
     def around(self, path: str) -> State:
@@ -68,6 +70,9 @@ class Calls(Expressions):
             return call.positional[0]
         if isinstance(function, Function) and self._followed(function, state):
             return self._inside(function, call, state)
+        if self.nested and call.last[:1].isupper() and not call.positional:
+            bare = ast.copy_location(ast.Call(node.func, [], []), node)
+            return self._changed(Recipe({"": self.given(bare, state)}), call, state)
         own = self._of_python(call, state)
         if own is not None:
             return own

@@ -25,13 +25,13 @@ class Follower(Assignments):
     """Follows functions of modules (path -> tree).
 
     scalars: names of options that hold no block. understood: functions that return their first argument; another reader
-    reads their changes to it.
+    reads their changes to it. nested: whether classes in the config are blocks that hold blocks.
     """
 
     def __init__(self, modules: Mapping[str, ast.Module], container: str, scalars: frozenset[str] = frozenset(),
-                 understood: Sequence[str] = ()) -> None:  # fmt: skip
+                 understood: Sequence[str] = (), *, nested: bool = False) -> None:  # fmt: skip
         self.modules, self.container, self.scalars, self.understood = modules, container, scalars, understood
-        self.steps = 0
+        self.nested, self.steps = nested, 0
         self._states: dict[str, State] = {}
         # Functions by name, of the first file that has it: a recipe may leave out its imports.
         self._known = {name: Function(path, node) for path in reversed(list(modules))

@@ -317,9 +317,68 @@ NANOTRON: dict[str, tuple[Corruption, ...]] = {
                   _edit(_N, r"(torch_adam_is_fused:) true", r"\1 false"), _edit(_N, r"(name:) adamW", r"\1 sgd"),
                   _edit(_N, r"^(  start_training_step: 1\n)", r"\1  sequence_length: 128\n")),
 }  # fmt: skip
+_Q = "nemo_plan.py"
+
+
+def _nemo_misspelt(files: Files, rng: np.random.Generator) -> Files | None:
+    names = re.findall(r"^ {12,}(\w{6,})=(?!run\.)", files[_Q], re.MULTILINE)
+    name = str(rng.choice(names))
+    cut = int(rng.integers(3, len(name) - 1))
+    return edited(files, _Q, rf"^(\s+){name}=", rf"\g<1>{name[:cut] + name[cut + 1 :]}=")
+
+
+NEMO: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (_edit(_Q, r"^(\s+)nl\.MegatronStrategy,$", r"\g<0>\n\1made_up=3,"),
+                    _edit(_Q, r"^(\s+)DistributedDataParallelConfig,$", r"\g<0>\n\1overlap_everything=True,"),
+                    _edit(_Q, r"^(\s+)llm\.pretrain,$", r"\g<0>\n\1made_up=3,")),
+    "misspelt key": (_nemo_misspelt, _edit(_Q, r"^(\s+)(llm\.GPTConfig|Llama31Config),$", r"\1llm.GPTConfg,")),
+    "wrong type": (_edit(_Q, r"^(\s+micro_batch_size=)\d+", r"\1'four'"),
+                   _edit(_Q, r"^(\s+num_layers=)\d+", r"\g<1>8.5"),
+                   _edit(_Q, r'^(\s+recompute_granularity=)"\w+"', r'\1"some"'),
+                   _edit(_Q, r'^(\s+optimizer=)"\w+"', r'\1"adem"'),
+                   _edit(_Q, r'^(\s+precision=)"[\w-]+"', r'\1"bf17"')),
+    "out of range": (_edit(_Q, r"^(\s+micro_batch_size=)\d+", r"\g<1>0"),
+                     _edit(_Q, r"^(\s+global_batch_size=)\d+", r"\1-8"),
+                     _edit(_Q, r"^(\s+tensor_model_parallel_size=)\d+", r"\g<1>0"),
+                     _edit(_Q, r"^(\s+virtual_pipeline_model_parallel_size=)\d+", r"\g<1>0"),
+                     _edit(_Q, r"^(\s+devices=)\d+", r"\g<1>0")),
+    "product of degrees": (_edit(_Q, r"^(\s+tensor_model_parallel_size=)(\d+)", _times(5)), _LAUNCH_NODES,
+                           _edit(_Q, r"^(\s+context_parallel_size=)(\d+)", _times(7)),
+                           _edit(_Q, r"^(\s+num_nodes=)(\d+)", _plus(1))),
+    "indivisible": (_edit(_Q, r"^(\s+num_layers=)(\d+)", _plus(1)),
+                    _edit(_Q, r"^(\s+num_attention_heads=)(\d+)", _plus(1)),
+                    _edit(_Q, r"^(\s+global_batch_size=)(\d+)", _plus(1)),
+                    _edit(_Q, r"^(\s+num_moe_experts=)(\d+)", _plus(1)),
+                    _edit(_Q, r"^(\s+virtual_pipeline_model_parallel_size=)(\d+)", _times(13))),
+    "mutually exclusive": (
+        _edit(_Q, r'^(\s+)fsdp="megatron",', r'\1fsdp="pytorch",'),
+        _edit(_Q, r'^(\s+)save_ckpt_format="fsdp_dtensor",\n', ""),
+        _edit(_Q, r"^(\s+)(pipeline_model_parallel_layout=.*)$", r"\1\2\1num_layers_in_first_pipeline_stage=3,"),
+        _edit(_Q, r"^(\s+data=run.Config\((?:\n.*)*?\n\s+seq_length=)(\d+)", _times(2)),
+        _edit(_Q, r"^(\s+)llm\.GPTConfig,$", r"\g<0>\n\1scale_factor=8.0,"),
+    ),
+    "environment rule": (
+        _edit("launch.sh", r"^export CUDA_DEVICE_MAX_CONNECTIONS=1$", "unset CUDA_DEVICE_MAX_CONNECTIONS"),
+        lambda files, rng: edited(files, "launch.sh", r"^unset (CUDA_DEVICE_MAX_CONNECTIONS)$", r"export \1=1")
+        if "fsdp" in files[_Q] else None,
+    ),
+    "stage list": (
+        _edit(_Q, r"(layout=\S*t\*)(\d+)", _plus(1)), _edit(_Q, r"(layout=\S*)\|(?=t)", r"\1|t|"),
+        _edit(_Q, r'(layout="E)t\*?\d*', r"\1"), _edit(_Q, r'(layout=\S+)L"', r'\1"'),
+    ),
+    "elsewhere": (
+        _edit(_Q, r"^(\s+)nl\.MegatronStrategy,$", r"\g<0>\n\1use_tp_pp_dp_mapping=True,"),
+        _edit(_Q, r"^(\s+)MegatronCommOverlapCallback,$", r"\g<0>\n\1bucket_size=1000,"),
+        _edit(_Q, r"^(\s+)Llama31Config,$", r"\1llm.GPTConfig,"),
+        _edit(_Q, r"^(\s+bias_activation_fusion=)True", r"\1False"),
+        _edit(_Q, r"^(\s+overlap_param_gather=)True", r"\1False"), _edit(_Q, r"^(\s+rotary_base=)\d+", r"\g<1>1234"),
+        _edit(_Q, r"^(\s+)nl\.Trainer,$", r"\g<0>\n\1accumulate_grad_batches=4,"),
+        _edit(_Q, r"^(\s+use_distributed_optimizer=)True", r"\1False"),
+    ),
+}  # fmt: skip
 CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN,
              "megatron-bridge": BRIDGE, "trl": TRL, "llama-factory": LLAMA_FACTORY, "axolotl": AXOLOTL,
-             "nanotron": NANOTRON}  # fmt: skip
+             "nanotron": NANOTRON, "nemo": NEMO}  # fmt: skip
 
 
 def corrupted(target: str, folders: list[Files], count: int, seed: int = 0) -> list[tuple[str, Files]]:

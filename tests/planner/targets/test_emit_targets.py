@@ -36,6 +36,7 @@ WRITTEN = tuple(name for name, target in TARGETS.items() if target.config is not
 ONLY_DEFAULT = {
     "megatron": set[str](),
     "megatron-bridge": set[str](),
+    "nemo": {"cuda_graphs", "ep_overlap", "offload", "offload_layers", "offload_modules"},
     "torchtitan": {"cuda_graphs", "ep_overlap", "etp", "offload", "offload_layers", "offload_modules",
                    "recompute_layers", "recompute_modules"},
     "deepspeed": {"cuda_graphs", "ep_overlap", "etp", "offload_layers", "offload_modules", "recompute_layers",

@@ -189,7 +189,7 @@ def test_adapters(tmp_path: Path, kind: str, text: str, rank: int, targets: tupl
     lora = found.request.workload.train.lora
     assert lora is not None
     assert (lora.rank, lora.targets, lora.base_dtype) == (rank, targets, base)
-    assert found.request.target == (kind if kind in TARGETS else {"nemo": "any"}.get(kind, "trl"))
+    assert found.request.target == {"nemo": "any"}.get(kind, kind if kind in TARGETS else "trl")
     assert found.price().best.step_s > 0
 
 

@@ -1,0 +1,16 @@
+#!/bin/sh
+# dp16-mbs1-z2-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 13.6 s per step predicted
+# Plan 33200fcae649, layout 1. Written by meshwright 0.1.0; options checked against NeMo 2.7.3 (pypi).
+# Starts the ranks of one node. On every node:
+#   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh
+set -euf
+here=$(cd "$(dirname "$0")" && pwd)
+NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
+unset CUDA_DEVICE_MAX_CONNECTIONS
+# NCCL chooses network interfaces and RDMA adapters itself. If a node has others too (storage, management), set the
+# interface for the rendezvous of the ranks and the prefix of the RDMA adapters of the fabric.
+# export NCCL_SOCKET_IFNAME=eth0  # edit
+# export NCCL_IB_HCA=mlx5  # edit
+exec torchrun --nnodes 2 --nproc-per-node 8 \
+  --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \
+  "$here/nemo_plan.py" "$@"
