@@ -45,6 +45,7 @@ LoraAlpha = Annotated[
 BalanceExperts = Annotated[
     bool, _flag("--balance-experts", text="Assign tokens to experts round-robin, to time untrained weights.")
 ]
+Compile = Annotated[bool, _flag("--compile", text="Compile each layer by torch.compile.")]
 Metrics = Annotated[
     Path | None, _flag("--metrics", metavar="FILE", text="Write each step here, one JSON object per line.")
 ]

@@ -13,6 +13,7 @@ from ..cost_models.specs.model import MixtureOfExperts
 from ..errors import InputError
 from ..planner.document.reading import load_plan
 from .checkpoint.manifest import check_resumable
+from .compiling import check_compiled
 from .evaluation import BATCHES, EVERY, evaluation_of
 from .job import Job, job_of
 from .learning_rate import RateSchedule
@@ -71,6 +72,7 @@ class Settings:
     resume: bool = False  # resume from the newest checkpoint
     restarts: int = 0  # failures of the run so far, beside those that torchrun counts
     balance_experts: bool = False  # assign tokens to experts round-robin
+    compile: bool = False  # compile layers by torch.compile
     order: str | None = None  # order of passes, a name or a CSV file; None: the layout's schedule
     run_dir: str | None = None  # folder for the status files of the ranks; None: none are written
     events: bool = False  # rank 0 prints events, not lines
@@ -108,7 +110,7 @@ class Settings:
         names = ("choice", "steps", "seed", "learning_rate", "schedule", "warmup", "min_learning_rate",
                  "decay_steps", "weight_decay", "no_decay", "clip", "lora_alpha", "shuffle", "end_token",
                  "eval_every", "eval_batches",
-                 "scale_down", "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts",
+                 "scale_down", "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts", "compile",
                  "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
         values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
@@ -132,7 +134,7 @@ _VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_toke
            "metrics": str, "tracker": str, "clip": float, "lora_alpha": float, "device": str,
            "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int, "restarts": int,
            "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
-_SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts",
+_SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts", "compile",
              "checkpoint_async", "resume", "events")  # fmt: skip
 
 
@@ -161,6 +163,8 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
                          hint="plan with `--lora RANK`, or leave it out")  # fmt: skip
     if settings.balance_experts:
         check_balancing(job, settings)
+    if settings.compile:
+        check_compiled(job)
     check_data(job, settings)
     rates = RateSchedule(settings.learning_rate, settings.steps, settings.schedule, settings.warmup,
                          settings.min_learning_rate, settings.decay_steps)  # fmt: skip
@@ -173,9 +177,8 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     job = replace(job, weight_decay=settings.weight_decay, no_decay=excluded_kinds(settings.no_decay))
     job = replace(job, rates=rates, steps=settings.steps, seed=settings.seed, learning_rate=settings.learning_rate,
                   clip=settings.clip or None, init_from=settings.init_from, data=settings.data,
-                  shuffle=settings.shuffle,
+                  shuffle=settings.shuffle, end_token=settings.end_token,
                   evaluation=evaluation_of(settings.eval_data, settings.eval_every, settings.eval_batches),
-                  end_token=settings.end_token,
                   lora_alpha=settings.lora_alpha, balances_experts=settings.balance_experts)  # fmt: skip
     if not settings.check_parity:
         return job, notes

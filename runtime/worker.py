@@ -31,6 +31,7 @@ from .agent import die_with_parent
 from .checkpoint.checkpoint import Checkpoints
 from .checkpoint.pretrained import Pretrained
 from .checkpoint.saver import Saver
+from .compiling import check_compiler, compile_layers
 from .failures import TERMINATED, RunFailed
 from .job import Job
 from .metrics import Metrics
@@ -85,7 +86,7 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
         status.set(f"reading the weights in {job.init_from}")
         pretrained = Pretrained(Path(job.init_from), job.model)
         trainer = Trainer(replace(job, init_digest=pretrained.digest), mesh, device, init_param=pretrained.init_param)
-    _tell(_environment(device, job), settings, recorder)
+    _tell(_environment(device, job, settings), settings, recorder)
     if job.init_from is not None:
         _tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = _resume(trainer, settings, recorder)
@@ -124,6 +125,8 @@ def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.devi
         raise InputError(f"{world_size} ranks were started, layout {job.layout} runs on {job.world_size}",
                          hint=f"start {job.world_size} ranks, or `meshwright launch --scale-down`")  # fmt: skip
     device = _device(settings, job)
+    if settings.compile and device.type == "cpu":
+        check_compiler()
     _connect(job, device, settings.collective_timeout_s, status)
     return job, notes, device, build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
 
@@ -214,6 +217,8 @@ class _Training:
             torch.cuda.reset_peak_memory_stats(device)
         for index in range(done, job.steps):
             following = tracked.following() if tracked is not None and index < done + TRACKED_STEPS else nullcontext()
+            if self.settings.compile and index == done + (0 if tracked is None else TRACKED_STEPS):
+                compile_layers(self.trainer.chunks)  # torch compiles nothing while memory is tracked
             stop = self._step(index, following)
             last = stop or index + 1 == job.steps
             if job.evaluation is not None and (last or (index + 1) % job.evaluation.every == 0):
@@ -269,10 +274,10 @@ class _Training:
         return dict(zip(PEAKS, world.all_reduce(peaks).tolist(), strict=False))
 
 
-def _environment(device: torch.device, job: Job) -> Event:
+def _environment(device: torch.device, job: Job, settings: Settings) -> Event:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {"event": "start", "torch": torch.__version__, "backend": dist.get_backend(), "device": name,
-            "world_size": job.world_size}  # fmt: skip
+            "world_size": job.world_size, "compiled": settings.compile}  # fmt: skip
 
 
 def _tell(event: Event, settings: Settings, recorder: Recorder) -> None:

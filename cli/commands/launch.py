@@ -48,6 +48,7 @@ def command(
     clip: training_flags.Clip = 1.0,
     lora_alpha: training_flags.LoraAlpha = None,
     balance_experts: training_flags.BalanceExperts = False,
+    compile_layers: training_flags.Compile = False,
     order: Annotated[
         str | None, _number("--order", metavar="NAME|FILE", text="Order of the passes: a name or a CSV file.")
     ] = None,
@@ -150,7 +151,7 @@ def command(
         metrics=_resolved(metrics), tracker=None if tracker is None else checked_tracker(tracker),
         lora_alpha=lora_alpha, device=device, timeout_s=timeout, scale_down=scale_down, keep_axes=keep_axes,
         check_parity=check_parity, as_trained=as_trained, planned_dtype=planned_dtype, balance_experts=balance_experts,
-        order=_absolute(order) if order and Path(order).exists() else order, **saving,
+        compile=compile_layers, order=_absolute(order) if order and Path(order).exists() else order, **saving,
     )  # fmt: skip
     loaded, job, notes = _prepared(settings)
     nodes = nodes_for(loaded, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
