@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .parts import Part
 
 _ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
+_LONGEST_ID = 32
 _BINDS = {
     "ttft": "time to first token", "tpot": "time per output token", "queue": "prompts, which fill all iterations",
     "cache": "the KV cache, which holds no more sequences", "nothing": "nothing up to the largest load that was tried",
@@ -24,8 +25,8 @@ _BINDS = {
 def screen(plan: ServingPlan, saved_as: str | None) -> list[Part]:
     """The deployments, then the first of them: pools, latencies, what binds, the proof."""
     best, work = plan.best, plan.request["workload"]
-    lines = [*_header(plan, work), "", _candidates(plan), "", f"Deployment {best.choice}: {best.deployment_id}"]
-    return [*lines, *_details(plan, best), "", *_closing(plan), "", _next(saved_as)]
+    lines = [*_header(plan, work), "", *_candidates(plan), "", f"Deployment {best.choice}: {best.deployment_id}"]
+    return [*lines, *_details(plan, best), "", *_separation(plan), *_closing(plan), "", _next(saved_as)]
 
 
 def _header(plan: ServingPlan, work: Mapping[str, object]) -> list[Part]:
@@ -41,13 +42,17 @@ def _header(plan: ServingPlan, work: Mapping[str, object]) -> list[Part]:
             f"{text.listed(promised) or 'nothing'}"]  # fmt: skip
 
 
-def _candidates(plan: ServingPlan) -> Part:
-    percentile = f"p{plan.request['workload']['percentile']:g} ms"
-    names = ("GPUs", f"TTFT {percentile}", f"TPOT {percentile}", "carries", "USD/Mtoken")
-    rows = [(str(it.choice), it.deployment_id, str(it.pools[0].chunk_tokens), str(it.gpus), _ms(it.ttft_promised_s),
-             _ms(it.tpot_promised_s), text.significant(it.largest_load), text.significant(it.usd_per_mtoken))
-            for it in plan.candidates]  # fmt: skip
-    return table("#", "deployment", "chunk", *names, rows=rows, right=("chunk", *names))
+def _candidates(plan: ServingPlan) -> list[Part]:
+    """Long names stand below the table."""
+    names = ("GPUs", "TTFT ms", "TPOT ms", "carries", "USD/Mtoken")
+    numbers = [(str(it.gpus), _ms(it.ttft_promised_s), _ms(it.tpot_promised_s), text.significant(it.largest_load),
+                text.significant(it.usd_per_mtoken)) for it in plan.candidates]  # fmt: skip
+    ids = [it.deployment_id for it in plan.candidates]
+    if max(map(len, ids)) > _LONGEST_ID:
+        short = [(str(number), *row) for number, row in enumerate(numbers, 1)]
+        return [table("#", *names, rows=short, right=names), "", *(f"{n}  {name}" for n, name in enumerate(ids, 1))]
+    rows = [(str(n), name, *row) for n, (name, row) in enumerate(zip(ids, numbers, strict=True), 1)]
+    return [table("#", "deployment", *names, rows=rows, right=names)]
 
 
 def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
@@ -76,12 +81,39 @@ def _pool(pool: ServingPool) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
+def _separation(plan: ServingPlan) -> list[Part]:
+    """Why prefill and decode are together or apart, and the GPUs that each role needs."""
+    apart, best = plan.separation, plan.best
+    if apart is None:
+        return []
+    chosen = len(best.pools) > 1
+    if apart.best is None or apart.largest_load is None:
+        reason = "no deployment of separate prefill and decode keeps the promises on these GPUs"
+    elif chosen:
+        reason = "no deployment with both on the same instances is cheaper, or as cheap and carries more"
+    else:
+        reason = (f"the cheapest, {apart.best} (prefill + decode), has {apart.gpus} GPUs and carries "
+                  f"{text.significant(apart.largest_load)}/s")  # fmt: skip
+    lines: list[Part] = [text.wrapped(f"{'Apart' if chosen else 'Not apart'}: {reason}.")]
+    if apart.prefill_gpus is not None and apart.decode_gpus is not None:
+        together = "" if apart.together_gpus is None else f"; together {text.significant(apart.together_gpus)}"
+        lines.append(text.wrapped(
+            f"GPUs for 1/s, in parts of instances: apart {text.significant(apart.prefill_gpus)} that prefill and "
+            f"{text.significant(apart.decode_gpus)} that decode (1 : "
+            f"{text.significant(apart.decode_gpus / apart.prefill_gpus)}){together}."))  # fmt: skip
+    return [*lines, ""]
+
+
 def _closing(plan: ServingPlan) -> list[Part]:
     proof = plan.certificate
     better = "cheaper" if proof.unit in ("USD/h", "GPUs") else "carries more"
     is_better = f"is {better}" if better == "cheaper" else better
     lines: list[Part] = [space_line(proof.space, stopped=bool(proof.stopped), noun="deployments"), text.wrapped(
         f"Proven by this model's prices: no other deployment of this space that keeps the promises {is_better}.")]
+    if proof.space.simulated > 1:
+        first = f"{proof.space.simulated} of the best were simulated: deployment 1 is the first of them that keeps the"
+        lines.append(text.wrapped(f"{first} promises there, too, or the best where none does."))
+        return lines
     equals = [it.largest_load for it in plan.candidates if it.gpus == plan.best.gpus]
     if (ahead := max(equals) / plan.best.largest_load - 1) > 0:
         lines.append(text.wrapped(f"Deployment 1 is simpler than one of as many GPUs that carries "

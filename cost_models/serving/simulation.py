@@ -55,6 +55,7 @@ class _Lane:
     requests: Requests
     prefills: bool  # else prompts come with their caches
     decodes: bool  # else a request ends with its first token
+    depth: float = 1.0  # prompts in a pipeline at once, each in a stage of its own
     now_s: float = 0.0
     waiting: deque[_Request] = field(default_factory=deque)
     running: list[_Request] = field(default_factory=list)
@@ -80,12 +81,14 @@ class _Lane:
         if tokens and not mixes:
             decoding = []
         steps = 1.0
-        if not tokens and decoding:
+        if not prompts and decoding:
             once = self.iteration_s(decoding, 0.0, 1.0, 0.0)
             until = max((next_arrival_s - self.now_s) / once, 1.0)
             steps = float(min(min(it.left_output for it in decoding), np.ceil(until)))
-        self.now_s += steps * self.iteration_s(decoding, tokens, min(max(len(prompts), 1), groups), steps)
-        return self._decoded(decoding, steps) + self._prefilled(prompts)
+        seconds = steps * self.iteration_s(decoding, tokens, min(max(len(prompts), 1), groups), steps)
+        self.now_s += seconds / self.depth  # when the first stage is free
+        done_s = self.now_s + seconds * (1.0 - 1.0 / self.depth)
+        return self._decoded(decoding, steps) + self._prefilled(prompts, done_s)
 
     def _taken(self, room: int, beside: float) -> list[tuple[_Request, float]]:
         """Prompts of the next iteration and how many tokens of each, first come first; `room`: sequences that the cache
@@ -110,14 +113,14 @@ class _Lane:
             self.running = [request for request in self.running if request.left_output > 0.5]
         return len(over)
 
-    def _prefilled(self, prompts: list[tuple[_Request, float]]) -> int:
+    def _prefilled(self, prompts: list[tuple[_Request, float]], done_s: float) -> int:
         over = 0
         for request, taken in prompts:
             request.left_prompt -= taken
             if request.left_prompt > 0.5 and self.prefills:
                 continue
             self.waiting.remove(request)
-            request.first_s = self.now_s if self.prefills else request.arrival_s
+            request.first_s = done_s if self.prefills else request.arrival_s
             request.left_output -= 1.0
             if self.decodes and request.left_output > 0.5:
                 self.running.append(request)
@@ -137,8 +140,9 @@ def simulate(
     decodes: bool = True, seed: int = 0,
 ) -> Simulated:  # fmt: skip
     """One lane of one instance. pool: one row. capacity: sequences that the caches of the instance hold."""
-    lane = _Lane(pool, constants, requests, prefills, decodes)
-    stages = float(pool.pp[0])
+    # Instances that prefill alone have one queue before their first stage.
+    stages, depth = (float(pool.pp[0]), 1.0) if decodes else (1.0, float(pool.pp[0]))
+    lane = _Lane(pool, constants, requests, prefills, decodes, depth)
     room = max(int(capacity / stages), 1)
     closed = requests.rate <= 0
     gaps = np.random.default_rng(seed).exponential(size=requests.number)

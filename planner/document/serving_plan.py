@@ -83,6 +83,19 @@ class ServingCandidate(DocumentPart):
     simulated: SimulatedService | None = None
 
 
+class Separation(DocumentPart):
+    """Prefill and decode on instances of their own beside both on the same ones. `..._gpus` are those for a request per
+    second, where any part of an instance can be had; None: nothing keeps the promises."""
+
+    best: str | None  # id of the cheapest deployment apart
+    gpus: int | None
+    usd_per_hour: float | None
+    largest_load: float | None
+    prefill_gpus: float | None
+    decode_gpus: float | None
+    together_gpus: float | None
+
+
 class ServingCertificate(DocumentPart):
     """The proof: no deployment of the space that keeps the promises has a value below `lower_bound`, in `unit`."""
 
@@ -106,6 +119,7 @@ class ServingPlan(DocumentPart):
     candidates: tuple[ServingCandidate, ...] = Field(min_length=1)  # the choice first
     indifference: float  # deployments this near to the best carry as much by the error of the model
     certificate: ServingCertificate
+    separation: Separation | None = None  # None: deployments apart were not searched
     resolved: dict[str, Any]  # model, cluster, engine
     warnings: tuple[str, ...] = ()
 

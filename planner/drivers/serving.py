@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..._version import __version__
@@ -15,20 +17,22 @@ from ...profiles.stack.engines import Engines, shipped_engines
 from ..document.base import rounded
 from ..document.certificate import SpaceCount
 from ..document.plan import digest_of
-from ..document.serving_plan import ServingCandidate, ServingCertificate, ServingPlan, Unit
+from ..document.serving_plan import Separation, ServingCandidate, ServingCertificate, ServingPlan, Unit
 from ..request.lengths import check_positions
 from ..request.resolve import referenced_model
 from ..request.serving import ServeWorkload, ServingRequest
+from ..serving.apart import Apart, search_apart
 from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
 from ..serving.infeasible import no_deployment
 from ..serving.promises import Promises
-from ..serving.search import Deployment, Found, search
+from ..serving.search import Deployment, Found, order, search
 from ..serving.space import Served, sites_of, space_of
 
 # Deployments whose loads differ by less are not told apart: half of the median error of TPOT on published runs
 # (docs/guides/serving.md).
 INDIFFERENCE = 0.05
+_MOST_SIMULATED = 8
 
 
 def plan_serving(request: ServingRequest) -> ServingPlan:
@@ -47,11 +51,21 @@ def plan_serving(request: ServingRequest) -> ServingPlan:
               for site in sites_of(cluster)]  # fmt: skip
     question = question_of(work, engines)
     found = search(spaces, question.load, question.promises, engines.constants)
+    apart = None
+    if work.rate is not None and "replicas" not in request.fix:
+        apart = search_apart(spaces, work.rate, question.promises, engines.constants,
+                             cluster.levels[-1].bw_bytes_per_s)  # fmt: skip
+    separation = None if apart is None else _separation(found, apart)
+    found = found if apart is None else joined(found, apart, work.rate)
     if not found.deployments:
         raise no_deployment(spaces, question, found)
-    listed = candidates(question, _preferred(found)[: request.top])
+    ordered = _preferred(found)
+    chosen, simulated = _confirmed(question, ordered)
+    listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
     texts = [*warnings, *(notice.text for notice in cluster.warnings), *_doubts(listed[0], work)]
-    return _document(request, model, cluster, listed, _certificate(found, question), tuple(dict.fromkeys(texts)))
+    certificate = _certificate(found, question, simulated)
+    plan = _document(request, model, cluster, listed, certificate, tuple(dict.fromkeys(texts)))
+    return plan.model_copy(update={"separation": separation})
 
 
 def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: str) -> Served:
@@ -71,16 +85,50 @@ def question_of(work: ServeWorkload, engines: Engines) -> Question:
     return Question(load=load, promises=promises, constants=engines.constants)
 
 
+def joined(found: Found, apart: Apart, load: float | None) -> Found:
+    """Deployments together and apart in one order."""
+    every = sorted((*found.deployments, *apart.deployments), key=lambda it: order(it, load, rented=found.rented))
+    ruled_out = {**found.ruled_out, "promise": found.ruled_out.get("promise", 0) + apart.broken}
+    return replace(found, deployments=tuple(every), total=found.total + apart.total, ruled_out=ruled_out,
+                   out_of_memory=found.out_of_memory + apart.out_of_memory, bounded=apart.bounded)  # fmt: skip
+
+
+def _separation(together: Found, apart: Apart) -> Separation:
+    best = apart.deployments[0] if apart.deployments else None
+    return Separation(
+        best=deployment_id(best) if best else None, gpus=best.gpus if best else None,
+        usd_per_hour=best.usd_per_hour if best else None, largest_load=best.largest_load if best else None,
+        prefill_gpus=apart.prefill_gpus, decode_gpus=apart.decode_gpus,
+        together_gpus=min((it.gpus / it.largest_load for it in together.deployments), default=None),
+    )  # fmt: skip
+
+
 def _preferred(found: Found) -> list[Deployment]:
-    """The best of each layout, the simplest of those that cannot be told from the best first."""
-    by_layout: dict[str, Deployment] = {}
-    for deployment in found.deployments:
-        by_layout.setdefault(deployment_id(deployment), deployment)
-    best, *others = by_layout.values()
+    """The deployments, the simplest of those that cannot be told from the best first."""
+    best, *others = found.deployments
     near = [best, *(it for it in others if it.gpus == best.gpus and it.usd_per_hour == best.usd_per_hour
                     and it.largest_load >= best.largest_load * (1 - INDIFFERENCE))]  # fmt: skip
     chosen = min(near, key=_parts)
-    return [chosen, *(it for it in by_layout.values() if it is not chosen)]
+    return [chosen, *(it for it in found.deployments if it is not chosen)]
+
+
+def _confirmed(question: Question, ordered: list[Deployment]) -> tuple[Deployment, int]:
+    """The first deployment whose simulated instances keep the promises, and how many were simulated; the first of all
+    where none of those tried does."""
+    tried = ordered[:_MOST_SIMULATED]
+    for number, deployment in enumerate(tried, 1):
+        simulated = candidates(question, [deployment])[0].simulated
+        if simulated is not None and simulated.kept >= question.promises.share:
+            return deployment, number
+    return ordered[0], len(tried)
+
+
+def _best_of_layouts(ordered: list[Deployment]) -> list[Deployment]:
+    """The first of each layout: others have other chunks."""
+    by_layout: dict[str, Deployment] = {}
+    for deployment in ordered:
+        by_layout.setdefault(deployment_id(deployment), deployment)
+    return list(by_layout.values())
 
 
 def _parts(deployment: Deployment) -> tuple[int, int]:
@@ -90,11 +138,11 @@ def _parts(deployment: Deployment) -> tuple[int, int]:
     return kinds, max(it.gpus for it in layouts)
 
 
-def _certificate(found: Found, question: Question) -> ServingCertificate:
+def _certificate(found: Found, question: Question, simulated: int) -> ServingCertificate:
     best = found.deployments[0]
     space = SpaceCount(
         total=found.total, by_axis=found.by_axis, ruled_out=found.ruled_out, dominated=found.dominated,
-        out_of_memory=found.out_of_memory, bounded=0, priced=len(found.deployments),
+        out_of_memory=found.out_of_memory, bounded=found.bounded, priced=len(found.deployments), simulated=simulated,
     )  # fmt: skip
     bound, unit = _value(best, question, found)
     return ServingCertificate(space=space, lower_bound=bound, unit=unit, gap=0.0, proven=True)

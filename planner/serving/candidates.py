@@ -17,7 +17,7 @@ from .promises import Priced, Promises, largest_load, priced, unpromised
 from .search import Deployment, Stand, stands_pool
 
 _BEYOND = 1.01  # times the largest load, where what binds breaks
-_REQUESTS, _MOST_REQUESTS, _LIVES = 600, 3000, 10  # simulated: so many lives of those that run at once
+_REQUESTS, _MOST_REQUESTS, _LIVES = 400, 3000, 10  # simulated: so many lives of those that run at once
 _BATCH = 8  # sequences of a step of the emitted limit
 _HEADROOM = 1.5  # of the emitted limit over the sequences that run at the largest load
 
@@ -37,7 +37,8 @@ def candidates(question: Question, deployments: Sequence[Deployment]) -> tuple[S
     load = largest if question.load is None else np.full_like(largest, question.load)
     now, most = at(question, deployments, load), at(question, deployments, largest)
     beyond = at(question, deployments, largest * _BEYOND)
-    stable = largest_load(*_columns(deployments), unpromised(question.promises), question.constants)
+    stable = largest_load(*_columns(deployments), unpromised(question.promises), question.constants,
+                          _transfers(deployments))  # fmt: skip
     return tuple(
         _candidate(question, it, row, now, float(most.service.sequences[row]), _binds(question.promises, beyond, row),
                    None if question.promises.closed else float(stable[row]))
@@ -83,12 +84,16 @@ def layout_id(layout: InstanceLayout) -> str:
 def at(question: Question, deployments: Sequence[Deployment], load: Array) -> Priced:
     """The deployments under a load each, one per row."""
     prefill, decode, apart = _columns(deployments)
-    return priced(prefill, decode, apart, load, question.promises, question.constants)
+    return priced(prefill, decode, apart, load, question.promises, question.constants, _transfers(deployments))
 
 
 def _columns(deployments: Sequence[Deployment]) -> tuple[Pool, Pool, Mask]:
     return (stands_pool([it.prefill for it in deployments]), stands_pool([it.decode for it in deployments]),
             np.array([it.apart for it in deployments]))  # fmt: skip
+
+
+def _transfers(deployments: Sequence[Deployment]) -> Array:
+    return np.array([it.transfer_s for it in deployments])
 
 
 def _binds(promises: Promises, beyond: Priced, row: int) -> Binds:
@@ -119,7 +124,8 @@ def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> Ser
 def _simulated(question: Question, deployment: Deployment, rate: float, sequences: float) -> SimulatedService:
     """One instance of each pool with its share of the load; requests are dealt at random."""
     promises, number = question.promises, int(np.clip(_LIVES * sequences, _REQUESTS, _MOST_REQUESTS))
-    latencies = [_instance(question, stand, rate, number, prefills=not deployment.apart or stand is deployment.prefill,
+    latencies = [_instance(question, stand, rate, number, deployment.transfer_s,
+                           prefills=not deployment.apart or stand is deployment.prefill,
                            decodes=stand is deployment.decode) for stand in deployment.stands]  # fmt: skip
     ttft_s, tpot_s = latencies[0].ttft_s, latencies[-1].tpot_s
     early, quick = ttft_s <= promises.ttft_s, tpot_s <= promises.tpot_s
@@ -128,10 +134,10 @@ def _simulated(question: Question, deployment: Deployment, rate: float, sequence
 
 
 def _instance(
-    question: Question, stand: Stand, rate: float, number: int, *, prefills: bool, decodes: bool
+    question: Question, stand: Stand, rate: float, number: int, transfer_s: float, *, prefills: bool, decodes: bool
 ) -> Simulated:  # fmt: skip
     promises, columns = question.promises, stands_pool([stand])
-    front_s = float(columns.host_s[0]) + question.constants.prompt_token_s * promises.prompt + promises.transfer_s
+    front_s = float(columns.host_s[0]) + question.constants.prompt_token_s * promises.prompt + transfer_s
     requests = Requests(
         prompt=promises.prompt, output=promises.output, rate=0.0 if promises.closed else rate / stand.instances,
         concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number, front_s=front_s,

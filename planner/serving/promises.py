@@ -27,7 +27,6 @@ class Promises:
     tpot_s: float
     share: float
     closed: bool  # the load is requests at any time, not requests per second
-    transfer_s: float = 0.0  # of a prompt's cache from pool to pool
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,17 @@ class Priced:
 
 
 def priced(
-    prefill: Pool, decode: Pool, apart: Mask, load: Array, promises: Promises, constants: ServingConstants
+    prefill: Pool, decode: Pool, apart: Mask, load: Array, promises: Promises, constants: ServingConstants,
+    transfer_s: Array | None = None,
 ) -> Priced:  # fmt: skip
-    """apart: [n] whether prefill and decode have instances of their own. load: [n] of all instances."""
+    """apart: [n] whether prefill and decode have instances of their own. load: [n] of all instances. transfer_s: [n] of
+    a prompt's cache from pool to pool."""
     shape = load.shape
     columns = Load(
         prompt=np.full(shape, promises.prompt), output=np.full(shape, promises.output),
         concurrency=load if promises.closed else np.full(shape, np.inf),
         rate=np.zeros(shape) if promises.closed else load,
-        burst_share=np.zeros(shape), transfer_s=np.full(shape, promises.transfer_s),
+        burst_share=np.zeros(shape), transfer_s=np.zeros(shape) if transfer_s is None else transfer_s,
     )  # fmt: skip
     service = steady_state(prefill, decode, apart, columns, constants)
     tails = latencies(promises.share, service, decode, apart, columns, constants)
@@ -57,7 +58,8 @@ def priced(
 
 
 def largest_load(
-    prefill: Pool, decode: Pool, apart: Mask, promises: Promises, constants: ServingConstants
+    prefill: Pool, decode: Pool, apart: Mask, promises: Promises, constants: ServingConstants,
+    transfer_s: Array | None = None,
 ) -> Array:  # fmt: skip
     """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them.
 
@@ -65,10 +67,10 @@ def largest_load(
     """
     low = np.full(decode.tp.shape, np.log(_LEAST))
     high = np.full_like(low, np.log(_MOST))
-    alone = priced(prefill, decode, apart, np.exp(low), promises, constants).kept
+    alone = priced(prefill, decode, apart, np.exp(low), promises, constants, transfer_s).kept
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        kept = priced(prefill, decode, apart, np.exp(middle), promises, constants).kept
+        kept = priced(prefill, decode, apart, np.exp(middle), promises, constants, transfer_s).kept
         low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     return np.where(alone, np.exp(low), 0.0)
 

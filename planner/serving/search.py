@@ -49,6 +49,7 @@ class Deployment:
     prefill: Stand
     decode: Stand
     largest_load: float  # that keeps the promises
+    transfer_s: float = 0.0  # of a prompt's cache from pool to pool
 
     @property
     def apart(self) -> bool:
@@ -82,6 +83,7 @@ class Found:
     ruled_out: dict[str, int]
     out_of_memory: int
     dominated: int  # more instances of a layout than keep the promises
+    bounded: int = 0  # keep the promises and cost more than others
 
 
 def search(spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants) -> Found:
@@ -109,7 +111,7 @@ def search(spaces: Sequence[Space], load: float | None, promises: Promises, cons
         deployments += [_together(space, int(rows[i]), int(number[i]), float(held[i])) for i in np.flatnonzero(kept)]
     rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
     return Found(
-        deployments=tuple(sorted(deployments, key=lambda it: _order(it, load, rented=rented))), rented=rented,
+        deployments=tuple(sorted(deployments, key=lambda it: order(it, load, rented=rented))), rented=rented,
         total=sum(space.total for space in spaces), by_axis=_axes(spaces),
         ruled_out={name: count for name, count in ruled_out.items() if count},
         out_of_memory=out_of_memory, dominated=dominated,
@@ -127,7 +129,7 @@ def largest_of(columns: Pool, rows: Ints, promises: Promises, constants: Serving
     return largest_load(one, one, np.zeros(len(rows), dtype=bool), promises, constants)
 
 
-def _order(deployment: Deployment, load: float | None, *, rented: bool) -> tuple[float, ...]:
+def order(deployment: Deployment, load: float | None, *, rented: bool) -> tuple[float, ...]:
     """The cheapest first, then those that carry most; without a load those that carry most, then the cheapest."""
     price = (deployment.usd_per_hour or 0.0) if rented else float(deployment.gpus)
     carried = round(deployment.largest_load, 9)

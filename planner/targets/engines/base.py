@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...document.serving_plan import ServingPool
 
+ROUTER = "prefill and decode are apart: a router of the engine that knows both pools must deal the requests"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:

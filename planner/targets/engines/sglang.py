@@ -3,7 +3,7 @@ options are spelled out: the short ones are abbreviations of argparse."""
 
 from __future__ import annotations
 
-from .base import EngineTarget, Setup
+from .base import ROUTER, EngineTarget, Setup
 
 _CONVERTED = ("fp8",)
 _MASTER_PORT = 20000
@@ -26,6 +26,8 @@ def _options(setup: Setup) -> list[str]:
         out.append(f"--quantization {pool.weights}")
     if pool.kv_cache == "fp8":
         out.append("--kv-cache-dtype fp8_e4m3")
+    if pool.role != "both":
+        out += [f"--disaggregation-mode {pool.role}", "--disaggregation-transfer-backend nixl"]
     if setup.nodes > 1:
         out += [f"--nnodes {setup.nodes}", "--node-rank $rank", f"--dist-init-addr $head:{_MASTER_PORT}"]
     return out
@@ -36,9 +38,11 @@ def _refusals(setup: Setup) -> list[str]:
 
 
 def _notes(setup: Setup) -> list[str]:
+    notes = [ROUTER] if setup.pool.role != "both" else []
     if setup.pool.weights in ("bf16", *_CONVERTED):
-        return []
-    return [f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of {setup.model}"]
+        return notes
+    wanted = f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of {setup.model}"
+    return [*notes, wanted]
 
 
 SGLANG = EngineTarget(

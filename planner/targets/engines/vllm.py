@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....cost_models.serving.pool import MEMORY_SHARE
-from .base import EngineTarget, Setup
+from .base import ROUTER, EngineTarget, Setup
 
 # Formats that vLLM converts 16-bit weights to as it loads them; others need a checkpoint in them.
 _CONVERTED = ("fp8",)
@@ -26,6 +26,8 @@ def _options(setup: Setup) -> list[str]:
         out.append(f"--quantization {pool.weights}")
     if pool.kv_cache == "fp8":
         out.append("--kv-cache-dtype fp8")
+    if pool.role != "both":
+        out.append("--kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}'")
     if setup.nodes > 1:
         out += [f"--nnodes {setup.nodes}", "--node-rank $rank", "--master-addr $head",
                 "$([ $rank = 0 ] || echo --headless)"]  # fmt: skip
@@ -39,9 +41,11 @@ def _refusals(setup: Setup) -> list[str]:
 
 
 def _notes(setup: Setup) -> list[str]:
+    notes = [ROUTER] if setup.pool.role != "both" else []
     if setup.pool.weights in ("bf16", *_CONVERTED):
-        return []
-    return [f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of {setup.model}"]
+        return notes
+    wanted = f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of {setup.model}"
+    return [*notes, wanted]
 
 
 VLLM = EngineTarget(

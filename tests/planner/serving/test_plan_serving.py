@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,12 @@ def plan() -> ServingPlan:
     return planned({"top": 2})
 
 
-def space(model: str = "llama-3.1-70b", cluster: str = "8xh100-sxm-80gb", **fix: int) -> Space:
+def space(
+    model: str = "llama-3.1-70b", cluster: str = "8xh100-sxm-80gb", fix: Mapping[str, int] | None = None
+) -> Space:  # fmt: skip
     served = Served(model=load_model(model)[0], weights="bf16", cache="bf16", engine=ENGINES.of("vllm"),
                     host_s=ENGINES.host_s("vllm", ""))  # fmt: skip
-    return space_of(sites_of(load_cluster(cluster, gpu=None, num_gpus=None, exclude=()))[0], served, fix)
+    return space_of(sites_of(load_cluster(cluster, gpu=None, num_gpus=None, exclude=()))[0], served, fix or {})
 
 
 @pytest.mark.parametrize(("model", "cluster", "rate"), [
@@ -78,7 +81,7 @@ def test_the_counts_add_up(plan: ServingPlan) -> None:
 @pytest.mark.parametrize("replicas", [1, 2, 9])
 def test_a_fixed_number_of_replicas_stays(replicas: int) -> None:
     promises = Promises(prompt=2000, output=300, ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
-    of_model = space(replicas=replicas)
+    of_model = space(fix={"replicas": replicas})
     found = search([of_model], 1.0, promises, ENGINES.constants)
     assert all(it.decode.instances == replicas for it in found.deployments)
     assert bool(found.deployments) == (replicas < 9)
