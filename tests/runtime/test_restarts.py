@@ -90,6 +90,20 @@ def test_ranks_on_two_nodes_start_again_without_a_checkpoint(plan: Path, tmp_pat
     assert "rank 1 was killed by SIGKILL" in "".join(other.text)
 
 
+@pytest.mark.slow
+def test_a_launcher_that_died_is_started_again_and_joins(plan: Path, tmp_path: Path) -> None:
+    words = node_words(tmp_path / "ckpt", "--max-restarts", "1", "--steps", "100000", "--checkpoint-every", "5")
+    with LiveRun(plan, *words) as run:
+        with LiveRun(plan, *words, "--node-rank", "1") as lost:
+            run.wait(lambda: bool(run.saved))
+            lost.process.kill()
+        run.wait(lambda: any("waiting for the other nodes" in line for line in run.text))
+        with LiveRun(plan, *words, "--node-rank", "1"):
+            run.wait(lambda: len(run.lives) == 1 and run.steps_of_this_life > 2)
+    assert run.lives[0] in run.saved
+    assert "restart 1: a rank had failed" in "".join(run.text)
+
+
 # ---- what node 0 decides
 
 
