@@ -29,6 +29,7 @@ from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import Bridge
 from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages
 from .islands import IslandPart, crossing
+from .never_hidden import never_hidden_s
 
 _FROM_F = np.array([1.0, 1.0, 0.0, 0.0])  # as in stages/coefficients.py
 
@@ -47,11 +48,12 @@ class PipelineColumns:
     kept_bytes: Array  # [3, layer kind, n] of one layer: states, and of a micro-batch from F to I and from I to W
     fixed_bytes: Array  # [device, moment, n] whatever the layers
     update_s: Array  # [n] of the optimizer, at least
+    never_hidden_s: Array  # [island, kind, n] of one layer: data-parallel messages that nothing hides, at least
 
     @property
     def with_floor(self) -> PipelineColumns:
         """The same, and a last layout that is as good as any of them in everything: what bounds it bounds them all."""
-        names = ("pass_s", "message_s", "kept_bytes", "fixed_bytes", "update_s")
+        names = ("pass_s", "message_s", "kept_bytes", "fixed_bytes", "update_s", "never_hidden_s")
         columns = {name: getattr(self, name) for name in names}
         return replace(self, **{name: np.concatenate([values, values.min(axis=-1, keepdims=True)], axis=-1)
                                 for name, values in columns.items()})  # fmt: skip
@@ -78,7 +80,7 @@ def columns_of(
         pass_s=np.stack([_pass_s(ledger, rate) for rate in rates], axis=1),
         message_s=_message_s(parts, ledger, first.num_gpus // first.pp, bridge_of), moments=np.array(needs.moments[:2]),
         kept_bytes=needs.kept_bytes[:, kinds] * needs.growth(rates[0]), fixed_bytes=needs.fixed_bytes(rates[0]),
-        update_s=np.min(update_s, axis=0),
+        update_s=np.min(update_s, axis=0), never_hidden_s=never_hidden_s(parts, layouts),
     )  # fmt: skip
 
 

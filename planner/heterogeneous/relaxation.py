@@ -3,13 +3,16 @@
 The layers of one layout are divided by the continuous program of `stages/ilp.py`: paths through the schedule, memory at
 every moment, no chunk inside without a layer. Its multipliers prove its value. The same multipliers prove a bound of
 every other layout of the same schedule, stages, micro-batches and order of islands (weak duality). With weights w_P of
-the paths P, y_d of the bytes of devices d, z_c of the chunks c that may not be empty and v_c of those of a V:
+the paths P, u_d of the data-parallel messages of devices d that nothing hides, y_d of their bytes, z_c of the chunks c
+that may not be empty and v_c of those of a V:
 
-  step >= sum_P w_P (messages + edges)(P) + sum_c z_c - sum_d y_d room_d + sum_k layers_k min_c price(c, k)
-  price(c, k) = sum_P w_P seconds(P, c, k) + y_d(c) bytes(c, k) - z_c + v_c
+  step >= sum_P w_P (messages + edges)(P) + sum_d u_d edges(d) + sum_c z_c - sum_d y_d room_d
+          + sum_k layers_k min_c price(c, k)
+  price(c, k) = sum_P w_P seconds(P, c, k) + u_d(c) unhidden(c, k) + y_d(c) bytes(c, k) - z_c + v_c
 
-whatever the multipliers are, as long as none is negative and the w_P add up to 1. So the multipliers of each program
-are tried on all layouts like it, which costs a few products, and few layouts need a program of their own.
+whatever the multipliers are, as long as none is negative, the w_P add up to 1 and the u_d to at most 1. So the
+multipliers of each program are tried on all layouts like it, which costs a few products, and few layouts need a
+program of their own.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Multipliers:
     passes: Array  # [pass, chunk] how often the mean path runs each
     hops: Array  # [2, chunk] messages on it that bring a chunk its input, and its gradient
     links: Array  # [2, chunk] messages on it that only keep the link busy
+    unhidden: Array  # [device] share of each in the messages that nothing hides
     per_byte_s: Array  # [device, moment]
     filled_s: Array  # [chunk] z
     folded_s: Array  # [chunk] v: below 0 on the way there, the opposite on the way back
@@ -83,9 +87,12 @@ class Relaxation:
         of_moments = np.concatenate([np.ones_like(x.moments[:1]), x.moments])  # [3, chunk, moment]
         held = np.einsum("cm,bcm->cb", proof.per_byte_s[devices], of_moments)
         price_s += np.tensordot(held, kept, 1) * per_byte
+        unhidden_s = proof.unhidden[devices, None, None] * x.never_hidden_s[..., rows][island]
+        price_s += unhidden_s[:, x.kinds]
         price_s += ((proof.folded_s - proof.filled_s)[:, None] * scale)[:, None]
         room = self.memory_bytes[:, None, None] - x.fixed_bytes[..., rows]
         fixed_s = np.tensordot(of_edges, pass_s, 3) + self._messages_s(proof.hops, proof.links, rows)
+        fixed_s += np.tensordot(x.edges, unhidden_s, 2)
         fixed_s += proof.filled_s.sum() * scale - np.tensordot(proof.per_byte_s, room, 2) * per_byte
         return np.asarray(self.growth * (fixed_s + x.layers @ price_s.min(axis=0) + x.update_s[rows]))
 
@@ -97,7 +104,7 @@ class Relaxation:
             if self.growth * (program.value_s + float(self.columns.update_s[row])) >= enough_s:
                 break
             longest, longest_s = self._longest(row, program.layers)
-            is_last = program.value_s >= longest_s * (1 - _SETTLED)
+            is_last = program.value_s - program.unhidden_s >= longest_s * (1 - _SETTLED)
             if is_last:
                 break
             self.paths += longest
@@ -153,8 +160,8 @@ class Relaxation:
 
 
 class _Program:
-    """The continuous program of one layout, solved. Its variables: n[chunk, kind], the seconds of the pipeline, and the
-    share of the memory that the fullest device lacks."""
+    """The continuous program of one layout, solved. Its variables: n[chunk, kind], the seconds of the pipeline, those
+    of messages that nothing hides, and the share of the memory that the fullest device lacks."""
 
     def __init__(self, of: Relaxation, row: int) -> None:
         self.of, self.num_paths = of, 0
@@ -162,7 +169,7 @@ class _Program:
         self.num_chunks, self.num_kinds = self.layer_s.shape[1:]
         self.scales = float(of.layer_s[row]), float(of.layer_bytes[row])
         self.unit = self.scales[0] * of.schedule.num_micro_batches  # solvers like values near 1
-        blocks = [self._memory_rows(row), self._filled_rows(), self._folded_rows()]
+        blocks = [self._memory_rows(row), self._filled_rows(), self._folded_rows(), self._unhidden_rows(row)]
         self.sizes = [len(limits) for _, limits in blocks]
         self.solver = self._empty()
         self._add(*self._placed_rows(), equal=True)
@@ -173,12 +180,12 @@ class _Program:
     def _empty(self) -> highspy.Highs:
         """A solver with the variables and the goal, without rows."""
         solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        width = self.num_chunks * self.num_kinds + 2
+        width = self.num_chunks * self.num_kinds + 3
         # To presolve programs of some fifteen variables takes as long as to solve them.
         for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
             solver.setOptionValue(option, value)
         cost = np.zeros(width)
-        cost[-2:] = 1.0, _OVERFLOW * float(self.of.columns.layers.sum()) / len(self.of.on)
+        cost[-3:] = 1.0, 1.0, _OVERFLOW * float(self.of.columns.layers.sum()) / len(self.of.on)
         none: Ints = np.zeros(0, dtype=np.int32)
         solver.addCols(width, cost, np.zeros(width), np.full(width, highspy.kHighsInf), 0, none, none, np.zeros(0))
         return solver
@@ -199,19 +206,24 @@ class _Program:
 
     @property
     def value_s(self) -> float:
-        """Seconds of the pipeline, at least."""
+        """Seconds of the pipeline and of messages that nothing hides, at least."""
         return float(self.solver.getInfo().objective_function_value) * self.unit
+
+    @property
+    def unhidden_s(self) -> float:
+        """Seconds of messages that nothing hides."""
+        return float(self.solver.getSolution().col_value[-2]) * self.unit
 
     @property
     def layers(self) -> Array:
         """[chunk, layer kind] of the answer"""
-        values = np.array(self.solver.getSolution().col_value[:-2], dtype=np.float64)
+        values = np.array(self.solver.getSolution().col_value[:-3], dtype=np.float64)
         return np.maximum(values, 0.0).reshape(self.num_chunks, self.num_kinds)  # off by up to 1e-12
 
     @property
     def multipliers(self) -> Multipliers:
         duals = np.maximum(-np.array(self.solver.getSolution().row_dual), 0.0)
-        _, memory, filled, folded, weights = np.split(duals, np.cumsum([self.num_kinds, *self.sizes]))
+        _, memory, filled, folded, unhidden, weights = np.split(duals, np.cumsum([self.num_kinds, *self.sizes]))
         # Any multipliers prove a bound, so a program that the solver gave up on needs no care.
         weights = weights / weights.sum() if weights.any() else np.full(len(weights), 1.0 / len(weights))
         v = np.concatenate([-folded, np.zeros(self.num_chunks - 2 * len(folded)), folded[::-1]])
@@ -223,14 +235,14 @@ class _Program:
 
         return Multipliers(
             passes=mean(*_PASSES), hops=mean("hops")[0], links=mean("links")[0], layer_s=self.scales[0],
-            layer_bytes=self.scales[1], folded_s=self.unit * v,
+            layer_bytes=self.scales[1], folded_s=self.unit * v, unhidden=unhidden / max(float(unhidden.sum()), 1.0),
             per_byte_s=self.unit * memory.reshape(len(self.of.on), -1) / self.of.memory_bytes[:, None],
             filled_s=self.unit * np.concatenate([[0.0], filled, [0.0]]),
         )  # fmt: skip
 
     def _placed_rows(self) -> tuple[Array, Array]:
         """All layers are somewhere."""
-        return self._with(np.tile(np.eye(self.num_kinds), self.num_chunks), 0.0, 0.0), self.of.columns.layers
+        return self._with(np.tile(np.eye(self.num_kinds), self.num_chunks)), self.of.columns.layers
 
     def _path_rows(self, paths: Sequence[Path]) -> tuple[Array, Array]:
         """Every path is as long as the pipeline at most."""
@@ -239,7 +251,7 @@ class _Program:
         layers = np.einsum("qpc,pck->qck", passes, self.layer_s).reshape(len(paths), -1)
         fixed = np.tensordot(passes, self.edge_s, 2)
         fixed += np.tensordot(hops, self.message_s[0], 2) + np.tensordot(links, self.message_s[1], 2)
-        return self._with(layers / self.unit, -1.0, 0.0), -fixed / self.unit
+        return self._with(layers / self.unit, pipeline=-1.0), -fixed / self.unit
 
     def _memory_rows(self, row: int) -> tuple[Array, Array]:
         """Every device holds its layers at every moment."""
@@ -247,18 +259,27 @@ class _Program:
         on_device = np.equal.outer(np.arange(len(memory)), x.devices)
         held = on_device[:, None, :, None] * self.resident.swapaxes(0, 1) / memory[:, None, None, None]
         room = 1.0 - x.fixed_bytes[..., row] / memory[:, None]
-        return self._with(held.reshape(room.size, -1), 0.0, -1.0), room.ravel()
+        return self._with(held.reshape(room.size, -1), lacking=-1.0), room.ravel()
 
     def _filled_rows(self) -> tuple[Array, Array]:
         """Only the first and the last chunk may be empty."""
         inner = self._of_chunks[1:-1]
-        return self._with(-inner, 0.0, 0.0), np.full(len(inner), -1.0)
+        return self._with(-inner), np.full(len(inner), -1.0)
 
     def _folded_rows(self) -> tuple[Array, Array]:
         """In a V no more layers come back than went there."""
         folded = self.of.num_folded
         rows = self._of_chunks[::-1][:folded] - self._of_chunks[:folded]
-        return self._with(rows, 0.0, 0.0), np.zeros(folded)
+        return self._with(rows), np.zeros(folded)
+
+    def _unhidden_rows(self, row: int) -> tuple[Array, Array]:
+        """The messages that nothing hides are those of the device with most of them."""
+        x, devices = self.of.columns, np.arange(len(self.of.on))
+        of_chunks = x.never_hidden_s[..., row][self.of.at[0]] / self.unit
+        on_device = np.equal.outer(devices, x.devices).astype(np.float64)
+        layers = on_device[..., None] * of_chunks[:, x.kinds]
+        edges = on_device @ (x.edges * of_chunks).sum(axis=1)
+        return self._with(layers.reshape(len(devices), -1), unhidden=-1.0), -edges
 
     @property
     def _of_chunks(self) -> Array:
@@ -266,5 +287,5 @@ class _Program:
         return np.repeat(np.eye(self.num_chunks), self.num_kinds, axis=1)
 
     @staticmethod
-    def _with(rows: Array, pipeline: float, lacking: float) -> Array:
-        return np.column_stack([rows, np.full(len(rows), pipeline), np.full(len(rows), lacking)])
+    def _with(rows: Array, *, pipeline: float = 0.0, unhidden: float = 0.0, lacking: float = 0.0) -> Array:
+        return np.column_stack([rows, np.tile([pipeline, unhidden, lacking], (len(rows), 1))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.quantities.stages import Partition, on_devices
-from ..stages.coefficients import problem_of, runs_of
+from ..stages.coefficients import edge_rows, problem_of, runs_of
 from ..stages.problem import MemoryNeeds, PartitionProblem
+from .never_hidden import never_hidden_s
 from .pipeline import CrossIslandPipeline
 from .relaxation import Relaxation
 
@@ -45,7 +46,20 @@ def joint_problem(
 
     changed: dict[str, Any] = {name: rows(name, part_of_chunk) for name in _OF_CHUNKS}
     changed |= {name: rows(name, part_of_device) for name in _OF_DEVICES}
+    unhidden_s = never_hidden_s(pipeline.parts, [pipeline.layout])[..., 0]
+    layers_s, edges_s = _unhidden_s(unhidden_s[part_of_device], edge_rows(pipeline), pipeline.devices,
+                                    pipeline.resolved.problem.pattern)  # fmt: skip
+    changed["update_s"], changed["fixed_update_s"] = changed["update_s"] + layers_s, changed["fixed_update_s"] + edges_s
     return replace(of_parts[0], **changed, hop_s=np.array(pipeline.hops_s), link_s=np.array(pipeline.links_s))
+
+
+def _unhidden_s(
+    unhidden_s: Array, edges: Array, devices: Sequence[int], pattern: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """[device, run] seconds of messages of one layer that nothing hides, and [device] of the edges, out of [device,
+    kind] of one layer; edges: [chunk, kind]. They come after the pipeline, as the optimizer does."""
+    of_runs = unhidden_s[:, [kind for kind, _ in runs_of(pattern)]]
+    return of_runs, (on_devices(edges, devices) * unhidden_s).sum(axis=1)
 
 
 def floor_problem(relaxation: Relaxation, pattern: tuple[int, ...], rows: Ints) -> PartitionProblem:
@@ -56,6 +70,8 @@ def floor_problem(relaxation: Relaxation, pattern: tuple[int, ...], rows: Ints) 
     layer_s, edge_s, message_s, resident = (np.min(values, axis=0) for values in of_rows)
     kinds, devices = np.searchsorted(x.kinds, [kind for kind, _ in runs]), len(relaxation.on)
     forward_s, input_s, weight_s = layer_s[..., kinds]
+    update_s, fixed_update_s = _unhidden_s(x.never_hidden_s[..., rows].min(axis=-1)[relaxation.on], x.edges,
+                                           x.devices.tolist(), pattern)  # fmt: skip
     needs = MemoryNeeds(resident_bytes=resident[..., kinds], dropped_bytes=np.zeros_like(resident[..., kinds]),
                         fixed_bytes=x.fixed_bytes[..., rows].min(axis=-1),
                         recompute_bytes=np.zeros(devices))  # fmt: skip
@@ -64,7 +80,7 @@ def floor_problem(relaxation: Relaxation, pattern: tuple[int, ...], rows: Ints) 
         forward_s=forward_s, input_s=input_s, weight_s=weight_s, recompute_s=np.zeros_like(input_s),
         edge_forward_s=edge_s[0], edge_input_s=edge_s[1], edge_weight_s=edge_s[2], hop_s=message_s[0],
         link_s=message_s[1], needs=needs, memory_bytes=relaxation.memory_bytes,
-        update_s=np.zeros((devices, len(runs))), fixed_update_s=np.zeros(devices), chooses_recompute=False,
+        update_s=update_s, fixed_update_s=fixed_update_s, chooses_recompute=False,
         once_s=float(x.update_s[rows].min()), growth=relaxation.growth,
     )  # fmt: skip
 

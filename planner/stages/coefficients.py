@@ -61,7 +61,7 @@ def problem_of(
     recompute_s = kernels.recompute_s(*staged.recompute_code).sum(axis=1)[:, key]
     input_s = np.maximum(kernels.backward_s[:, key] - weight_s, 0.0) + accumulate_s
     input_s = input_s if chooses else input_s + recompute_s
-    update_s, edges = optimizer_seconds.optimizer_s(single, rates), _edge_rows(staged)
+    update_s, edges = optimizer_seconds.optimizer_s(single, rates), edge_rows(staged)
     layer_update_s = update_s[:-1] - update_s[-1]
 
     def of_runs(of_kinds: Array, number: int) -> Array:
@@ -81,7 +81,7 @@ def problem_of(
     )  # fmt: skip
 
 
-def _edge_rows(staged: Staged) -> Array:
+def edge_rows(staged: Staged) -> Array:
     """[chunk, kind] embedding, head and MTP modules, without any layer."""
     problem, layout = staged.resolved.problem, staged.layout
     no_layers = (0,) * len(staged.devices)

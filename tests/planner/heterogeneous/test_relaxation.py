@@ -179,21 +179,16 @@ def test_three_groups_are_used_with_a_gap_that_says_something() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("asked", "gap"),
-    # The gathers of updated weights show since they are priced as measured, and loosen the bound of a small batch.
-    [({"global_batch": 64}, 0.09), ({}, 0.05)],
-    ids=["batch 64", "default batch"],
-)
-def test_three_groups_are_used_whatever_the_layout(asked: dict[str, Any], gap: float) -> None:
-    assert_three_groups(api.plan(model="llama-3.1-8b", cluster=THREE, **asked), 1.5, gap)
+@pytest.mark.parametrize("asked", [{"global_batch": 64}, {}], ids=["batch 64", "default batch"])
+def test_three_groups_are_used_whatever_the_layout(asked: dict[str, Any]) -> None:
+    assert_three_groups(api.plan(model="llama-3.1-8b", cluster=THREE, **asked), 1.5)
 
 
-def assert_three_groups(plan: Plan, faster: float, gap: float = 0.05) -> None:
+def assert_three_groups(plan: Plan, faster: float) -> None:
     """All groups are used, `faster` times as fast as the best of them alone."""
     assert plan.best.spread is not None
     assert {use.name for use in plan.best.spread.islands} == {"dgx-h100", "dgx-a100-80gb", "8xl40s"}
     assert plan.certificate.gap is not None
-    assert plan.certificate.gap <= gap
+    assert plan.certificate.gap <= 0.05
     assert plan.ways is not None
     assert min(way.step_s for way in plan.ways if way.manner == "together") > faster * plan.best.step_s
