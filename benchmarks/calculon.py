@@ -20,7 +20,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-GPUS, BATCH = 8, 8
+GPUS = 8
 
 
 def cpu_seconds(command: list[str], folder: Path, **variables: str) -> tuple[float, str]:
@@ -32,21 +32,21 @@ def cpu_seconds(command: list[str], folder: Path, **variables: str) -> tuple[flo
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout + done.stderr
 
 
-def calculon(checkout: Path, python: str) -> dict[str, float]:
+def calculon(checkout: Path, python: str, batch: int) -> dict[str, float]:
     """Its search for the best execution, on one core."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [python, "bin/calculon", "llm-optimal-execution", "models/megatron-22B.json", str(GPUS), str(BATCH),
+        words = [python, "bin/calculon", "llm-optimal-execution", "models/megatron-22B.json", str(GPUS), str(batch),
                  "float16", "systems/a100_80g.json", str(Path(folder) / "best.json"), "-c", "1"]  # fmt: skip
         seconds, printed = cpu_seconds(words, checkout, PYTHONPATH=str(checkout))
     found = re.search(r"Total executions: (\d+)", printed)
     return {"cpu_s": round(seconds, 1), "layouts": int(found[1]) if found else 0}
 
 
-def ours() -> dict[str, float]:
+def ours(batch: int) -> dict[str, float]:
     """`meshwright plan` with all that its screen shows."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "meshwright", "plan", "--model", "gpt-22b", "--cluster", "dgx-a100-80gb:1",
-                 "--global-batch", str(BATCH), "--seq-len", "2048", "--target", "megatron",
+                 "--global-batch", str(batch), "--seq-len", "2048", "--target", "megatron",
                  "-o", "plan.json"]  # fmt: skip
         seconds, _ = cpu_seconds(words, Path(folder))
         plan = json.loads((Path(folder) / "plan.json").read_text(encoding="utf-8"))
@@ -57,10 +57,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("checkout", type=Path, help="folder of Calculon")
     parser.add_argument("--python", default=sys.executable, help="interpreter with psutil and pandas [this one]")
+    parser.add_argument("--batch", type=int, default=8, help="sequences of a step [8]; its space grows with them")
     parser.add_argument("-o", "--out", type=Path, help="file of the result, JSON")
     given = parser.parse_args()
-    mine, theirs = ours(), calculon(given.checkout.resolve(), given.python)
-    result = {"date": str(datetime.now(UTC).date()), "meshwright": mine, "calculon": theirs,
+    mine, theirs = ours(given.batch), calculon(given.checkout.resolve(), given.python, given.batch)
+    result = {"date": str(datetime.now(UTC).date()), "batch": given.batch, "meshwright": mine, "calculon": theirs,
               "ratio": round(theirs["cpu_s"] / mine["cpu_s"])}  # fmt: skip
     text = json.dumps(result, indent=1)
     if given.out:

@@ -12,7 +12,6 @@ import platform
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from limits import measure as limits
 from meshwright.cost_models import build_ledger
 from meshwright.cost_models.arrays import Ints
 from meshwright.cost_models.layouts import Layouts
@@ -215,18 +215,18 @@ def tuned_plans() -> dict[str, Any]:
 
 def ranking() -> dict[str, Any]:
     """Percent that the first layout of a plan takes longer than the fastest of 200, both simulated, as
-    `make ranking` wrote it last."""
+    `make ranking` wrote it last, and when."""
     written = json.loads((HERE / "ranking.json").read_text(encoding="utf-8"))
-    return {"ranking_regret_percent": max(of_request["regret"] for of_request in written.values()),
-            "ranking_regret_percent_by_request": {name: row["regret"] for name, row in written.items()},
-            "ranking_layouts": sum(row["layouts"] + row["discarded"] for row in written.values())}  # fmt: skip
+    rows = written["requests"]
+    return {"ranking_date": written["date"], "ranking_regret_percent": max(row["regret"] for row in rows.values()),
+            "ranking_regret_percent_by_request": {name: row["regret"] for name, row in rows.items()},
+            "ranking_layouts": sum(row["layouts"] + row["discarded"] for row in rows.values())}  # fmt: skip
 
 
-def command_seconds(*arguments: str) -> float:
-    """Wall seconds of the command line, start-up included; least of three."""
-    command = [sys.executable, "-m", "meshwright", *arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        return best_of(3, lambda: subprocess.run(command, check=True, capture_output=True, cwd=folder))
+def calculon() -> dict[str, Any]:
+    """The comparison with Calculon that `benchmarks/calculon.py` wrote last, with its date."""
+    written = HERE / "calculon.json"
+    return {"calculon": json.loads(written.read_text(encoding="utf-8"))} if written.exists() else {}
 
 
 def main() -> None:
@@ -247,7 +247,8 @@ def main() -> None:
         **ranking(),
         "search_peak_rss_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "plan_commands": plan_commands(),
-        "help_s": round(command_seconds("--help"), 3),
+        **limits(),
+        **calculon(),
     }  # fmt: skip
     if options.suite:
         started = time.perf_counter()

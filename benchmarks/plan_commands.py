@@ -72,20 +72,28 @@ def _figures(command: Command) -> dict[str, float]:
 
 
 def _run(*arguments: str) -> tuple[float, float, float]:
-    """Seconds of the clock, CPU seconds and peak bytes of `meshwright arguments`."""
+    """Seconds of the clock, CPU seconds and peak bytes of `meshwright arguments`, which proves its plan."""
+    *used, screen = timed("-m", "meshwright", *arguments)
+    if "Proven" not in screen:
+        raise SystemExit(f"meshwright {shlex.join(arguments)}: nothing proven\n{screen}")
+    return used[0], used[1], used[2]
+
+
+def timed(*arguments: str) -> tuple[float, float, float, str]:
+    """Seconds of the clock, CPU seconds, peak bytes and screen of `python arguments`."""
     # Compiled modules are kept, as an installed package has them.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        with subprocess.Popen([sys.executable, "-m", "meshwright", *arguments], cwd=folder, env=environment,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # fmt: skip
-            screen = process.stdout.read() if process.stdout else b""
+        with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL) as process:  # fmt: skip
+            screen = process.stdout.read().decode() if process.stdout else ""
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode or b"Proven" not in screen:
-        raise SystemExit(f"meshwright {shlex.join(arguments)}: exit {process.returncode}\n{screen.decode()}")
-    return time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024.0
+    if process.returncode:
+        raise SystemExit(f"python {shlex.join(arguments)}: exit {process.returncode}\n{screen}")
+    return time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024.0, screen
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def main() -> None:
             results[name] = measure(resolve(load_request(None, fields)), options.layouts)
             print(f"{name:62}  {results[name]}", flush=True)
     if options.output is not None:
-        options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        written = {"date": str(datetime.now(UTC).date()), "requests": results}
+        options.output.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
