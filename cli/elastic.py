@@ -8,6 +8,7 @@ from ..errors import InputError, MeshwrightError
 from .console import Terminal
 
 if TYPE_CHECKING:
+    from ..planner.document.lengths_plan import LengthsPlan
     from ..planner.document.plan import Plan
     from ..runtime.nodes import Nodes
     from ..runtime.restarts import Recovery
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def recovery_of(
-    terminal: Terminal, plan: Plan, settings: Settings, nodes: Nodes, *, elastic: bool, rejoin_s: float | None
-) -> Recovery:
+    terminal: Terminal, plan: Plan | LengthsPlan, settings: Settings, nodes: Nodes, *, elastic: bool,
+    rejoin_s: float | None,
+) -> Recovery:  # fmt: skip
     """How a run goes on after a failure. With `elastic` node 0 shows at once what one node less would mean.
 
     Raises InputError where the run has one node, or other nodes than its plan.
@@ -29,6 +31,9 @@ def recovery_of(
         raise InputError(f"--rejoin-timeout {rejoin_s:g}: must be above 0", hint="leave it out for 60 s")
     if not elastic:
         return Recovery(rejoin_s)
+    if plan.kind != "plan":
+        raise InputError("--elastic: not with a plan for documents of mixed lengths",
+                         hint="`--max-restarts N` starts its ranks again")  # fmt: skip
     from ..planner.studies.fewer_nodes import num_nodes, plan_for_nodes
 
     if nodes.nnodes == 1:

@@ -26,13 +26,14 @@ def refuse(options: Mapping[str, object]) -> None:
 def run(terminal: Terminal, request: Request, output: Path | None, *, force: bool, seed: int) -> None:
     """Plans and shows; `output` gets the plan, and a file beside it the batches for a sampler, as JSON lines."""
     from ..planner import api
+    from ..planner.document.sampler_plan import sampler_path
 
-    sampler = None if output is None else output.with_suffix(".batches.jsonl")
+    sampler = None if output is None else sampler_path(output)
     if sampler is not None:
         check_writable(sampler, force=force)
     with terminal.progress("planning batches") as progress:
         planned = api.plan_documents(request, progress=progress, seed=seed)
-    document = planned.to_dict()
+    document = planned.document().model_dump(mode="json")
     if output is not None and sampler is not None:
         lines = "".join(f"{line}\n" for line in planned.sampler_lines())
         write_files({output: to_json(document), sampler: lines}, force=force)

@@ -23,6 +23,8 @@ from ..cost_models.specs.model import ModelSpec
 from ..planner.document.candidate import Chunk
 from .data import open_source
 from .job import Job
+from .mixed_lengths.job import LengthsJob
+from .mixed_lengths.tokens import DocumentTokens
 from .model.adapters import Adapters, of_input, of_output
 from .model.block import Block, Context, Numerics
 from .model.decoder import DecoderChunk
@@ -168,17 +170,17 @@ def train(job: Job) -> list[Step]:
     masters = [parameter.detach().to(wide, copy=True) for parameter in parameters]
     optimizer = _optimizer(job, masters, _undecayed(model, job.no_decay))
     further = 1 + job.model.mtp_layers
-    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further,
-                         shuffle=job.shuffle)  # fmt: skip
+    batch_of = _batches(job, further)
     steps = []
     for step in range(job.steps):
-        tokens, total = source.batch(step), 0.0
-        number = job.tokens_per_step
+        batch, total = batch_of(step), 0.0
+        number = sum(len(rows) * (rows.shape[1] - further) for rows in batch)
         if job.end_token is not None:
-            number = sum(token != job.end_token for row in tokens[:, : job.seq_len].tolist() for token in row)
+            number = sum(int((rows[:, : job.seq_len] != job.end_token).sum()) for rows in batch)
         sums = [torch.zeros_like(master) for master in masters]
-        for rows in torch.split(tokens, _rows(job)):
-            shifted = [rows[:, first : first + job.seq_len] for first in range(1 + further)]
+        for rows in batch:
+            model.seq_len = rows.shape[1] - further
+            shifted = [rows[:, first : first + model.seq_len] for first in range(1 + further)]
             if job.end_token is not None:
                 shifted[1] = torch.where(shifted[0] == job.end_token, -1, shifted[1])
             loss = model(*shifted) / number
@@ -194,6 +196,16 @@ def train(job: Job) -> list[Step]:
                 parameter.copy_(master)
         steps.append(Step(total, norm))
     return steps
+
+
+def _batches(job: Job, further: int) -> Callable[[int], Sequence[Tensor]]:
+    """The passes through the model of each step, [sequences, tokens + further]: each document by itself, if any."""
+    if isinstance(job, LengthsJob):
+        tokens = DocumentTokens(job)
+        return lambda step: [document[None] for document in tokens.documents(step)]
+    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further,
+                         shuffle=job.shuffle)  # fmt: skip
+    return lambda step: torch.split(source.batch(step), _rows(job))
 
 
 def _rows(job: Job) -> int:

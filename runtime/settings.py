@@ -11,12 +11,16 @@ from pathlib import Path
 
 from ..cost_models.specs.model import MixtureOfExperts
 from ..errors import InputError
+from ..planner.document.lengths_plan import load_lengths_plan
 from ..planner.document.reading import load_plan
+from ..planner.document.sampler_plan import sampler_path
 from .checkpoint.manifest import check_resumable
 from .compiling import check_compiled
 from .evaluation import BATCHES, EVERY, evaluation_of
 from .job import Job, job_of
 from .learning_rate import RateSchedule
+from .mixed_lengths.job import LengthsJob, lengths_job
+from .mixed_lengths.rehearsal import rehearsed
 from .parallel.schedules import custom_order
 from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
@@ -119,7 +123,9 @@ class Settings:
         values["checkpoint"] = str(self.checkpoint and "a folder")
         values["init_from"] = str(self.init_from and "a folder")
         flags = {f"--{_FLAGS.get(name, name).replace('_', '-')}": value for name, value in values.items()}
-        return {"the plan's SHA-256": _digest(self.plan), **flags}
+        batches = sampler_path(Path(self.plan))
+        sampler = {"the sampler plan's SHA-256": _digest(str(batches))} if batches.is_file() else {}
+        return {"the plan's SHA-256": _digest(self.plan), **sampler, **flags}
 
 
 def _digest(path: str) -> str:
@@ -140,7 +146,25 @@ _SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dty
 
 def planned_job(settings: Settings) -> Job:
     """The job as planned, before any flag changes it."""
-    return job_of(load_plan(settings.plan), settings.choice, Path(settings.plan).name)
+    path = Path(settings.plan)
+    if (lengths := load_lengths_plan(path)) is not None:
+        check_lengths_flags(settings)
+        return lengths_job(lengths, path)
+    return job_of(load_plan(path), settings.choice, path.name)
+
+
+def check_lengths_flags(settings: Settings) -> None:
+    """Raises InputError for a flag that needs sequences of one length."""
+    refused = {"--choice": settings.choice != 1, "--shuffle": settings.shuffle,
+               "--end-token": settings.end_token is not None, "--eval-data": settings.eval_data is not None,
+               "--order": settings.order is not None, "--planned-dtype": settings.planned_dtype,
+               "--compile": settings.compile}  # fmt: skip
+    if given := [name for name, value in refused.items() if value]:
+        raise InputError(f"{given[0]}: not with a plan for documents of mixed lengths", hint="leave it out")
+
+
+def _shrunk(job: Job, kept: dict[str, int]) -> tuple[Job, list[str]]:
+    return rehearsed(job, kept) if isinstance(job, LengthsJob) else scale_down(job, kept)
 
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:
@@ -154,7 +178,7 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
         raise InputError(f"--init-from {settings.init_from}: a rehearsal trains a small model, of other shapes",
                          hint="leave out `--scale-down`, or `--init-from`")  # fmt: skip
     if settings.scale_down:
-        job, notes = scale_down(job, kept_axes(settings.keep_axes))
+        job, notes = _shrunk(job, kept_axes(settings.keep_axes))
     if settings.order is not None:
         job = replace(job, custom_order=custom_order(settings.order, job), predicted_step_s=None)
         job.check_states()

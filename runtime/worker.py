@@ -35,6 +35,7 @@ from .compiling import check_compiler, compile_layers
 from .failures import TERMINATED, RunFailed
 from .job import Job
 from .metrics import Metrics
+from .mixed_lengths.trainer import trainer_of
 from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import Mesh, build_mesh
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks, resident_bytes
@@ -81,11 +82,11 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     job, notes, device, mesh = meet(settings, status)
     recorder, before = Recorder(job, notes), resident_bytes()
     if job.init_from is None:
-        trainer = Trainer(job, mesh, device)
+        trainer = trainer_of(job, mesh, device)
     else:
         status.set(f"reading the weights in {job.init_from}")
         pretrained = Pretrained(Path(job.init_from), job.model)
-        trainer = Trainer(replace(job, init_digest=pretrained.digest), mesh, device, init_param=pretrained.init_param)
+        trainer = trainer_of(replace(job, init_digest=pretrained.digest), mesh, device, pretrained.init_param)
     _tell(_environment(device, job, settings), settings, recorder)
     if job.init_from is not None:
         _tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)

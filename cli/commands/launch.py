@@ -14,6 +14,7 @@ from ..files import check_writable
 from ..pretrained import check_pretrained
 
 if TYPE_CHECKING:
+    from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
     from ...runtime.job import Job
     from ...runtime.settings import Settings
@@ -177,14 +178,16 @@ def _check_files(*files: Path | None, force: bool) -> None:
             check_writable(file, force=force)
 
 
-def _prepared(settings: Settings) -> tuple[Plan, Job, list[str]]:
+def _prepared(settings: Settings) -> tuple[Plan | LengthsPlan, Job, list[str]]:
     """The plan, the job of the flags, and what was shrunk. Raises InputError for what does not fit them."""
+    from ...planner.document.lengths_plan import load_lengths_plan
     from ...planner.document.reading import load_plan
     from ...planner.targets.emit import check_trained
     from ...runtime.settings import prepare
 
-    plan = load_plan(settings.plan)
-    check_trained(plan, "meshwright")
+    plan = load_lengths_plan(Path(settings.plan)) or load_plan(settings.plan)
+    if plan.kind == "plan":
+        check_trained(plan, "meshwright")
     job, notes = prepare(settings)
     if settings.init_from is not None:
         check_pretrained(Path(settings.init_from), job.model)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from ..._version import __version__
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layout
 from ...errors import InputError, NoFeasibleLayoutError
@@ -20,8 +19,12 @@ from ..batches.draws import draw
 from ..batches.ledger_costs import Family, families, ledger_costs, longest_held
 from ..batches.packing import Batch
 from ..batches.unlike_degrees import BatchResult, best_plan
+from ..document.lengths_plan import LengthsPlan, PolicyPart
+from ..document.plan import digest_of
+from ..document.sampler_plan import SamplerBatch, SamplerGroup
 from ..request.load import request_to_dict
 from ..request.resolve import Resolved
+from .assembly import resolved_part
 from .watch import Progress
 
 NUM_BATCHES = 20  # drawn
@@ -84,34 +87,41 @@ class MixedLengthsPlan:
         degree = self.static.degrees[0]
         return self.family.layout(degree, self.resolved.problem.num_gpus)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "format_version": "1.0", "kind": "mixed-lengths-plan", "request": request_to_dict(self.resolved.request),
-            "layout": self.static_layout.as_dict(), "layout_id": str(self.static_layout),
-            "rank_tokens": self.costs.rank_tokens, "ranks": self.costs.num_ranks, "seed": self.seed,
-            "batches": len(self.batches), "max_gap": self.max_gap, "mean_gap": self.mean_gap,
-            "policies": [{"name": policy.name, "mean_s": policy.mean_s, "p95_s": policy.p95_s,
-                          "degrees": list(policy.degrees), "mean_micro_batches": policy.mean_micro_batches}
-                         for policy in self.policies],
-            "warnings": [warning.text for warning in self.resolved.warnings],
-        }  # fmt: skip
+    @property
+    def widest_layout(self) -> Layout:
+        """The layout of the widest groups of the per-sequence plans."""
+        return self.family.layout(self.per_sequence.degrees[-1], self.resolved.problem.num_gpus)
+
+    def document(self) -> LengthsPlan:
+        """The plan as it is written to a file."""
+        request = request_to_dict(self.resolved.request)
+        return LengthsPlan(
+            tool={"name": "meshwright", "version": __version__}, request=request, request_sha256=digest_of(request),
+            layout_id=str(self.static_layout), widest_layout_id=str(self.widest_layout),
+            rank_tokens=self.costs.rank_tokens, ranks=self.costs.num_ranks, seed=self.seed,
+            batches=len(self.batches), max_gap=self.max_gap, mean_gap=self.mean_gap,
+            policies=tuple(PolicyPart(name=policy.name, mean_s=policy.mean_s, p95_s=policy.p95_s,
+                                      degrees=policy.degrees, mean_micro_batches=policy.mean_micro_batches)
+                           for policy in self.policies),
+            resolved=resolved_part(self.resolved),
+            warnings=tuple(warning.text for warning in self.resolved.warnings),
+        )  # fmt: skip
 
     def sampler_lines(self) -> Iterator[str]:
         """The sampler plan of the per-sequence policy: a header, then a JSON line per batch."""
-        size = len(self.batches[0])
-        yield json.dumps({"kind": "sampler-plan", "format_version": "1.0", "global_batch": size, "seed": self.seed,
-                          "ranks": self.costs.num_ranks, "rank_tokens": self.costs.rank_tokens})  # fmt: skip
+        yield self.document().header.model_dump_json()
         for number, (plan, lengths) in enumerate(zip(self.per_sequence.plans, self.batches, strict=True)):
-            yield json.dumps({"batch": number, "lengths": [int(length) for length in lengths],
-                              "microbatches": [list(_placed(groups)) for groups in plan.micro_batches]})  # fmt: skip
+            yield SamplerBatch(
+                batch=number, lengths=tuple(int(length) for length in lengths),
+                microbatches=tuple(tuple(_placed(groups)) for groups in plan.micro_batches),
+            ).model_dump_json()  # fmt: skip
 
 
-def _placed(groups: Sequence[Group]) -> Iterator[dict[str, object]]:
+def _placed(groups: Sequence[Group]) -> Iterator[SamplerGroup]:
     """Groups with their ranks: descending degrees, so that each begins at a multiple of its own."""
     first = 0
     for group in groups:
-        yield {"cp": group.degree, "ranks": list(range(first, first + group.degree)), "seqs": list(group.sequences)}
+        yield SamplerGroup(cp=group.degree, ranks=tuple(range(first, first + group.degree)), seqs=group.sequences)
         first += group.degree
 
 

@@ -181,6 +181,14 @@ class DecoderChunk(nn.Module):
         """The token table for predictions, in this chunk or another one of the device."""
         return self._table[0]
 
+    def split(self, cp: ContextParallel) -> None:
+        """Splits the rows that come next in another way."""
+        self.context = replace(self.context, cp=cp)
+        self._tables.clear()
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.context = self.context
+
     def parts(self) -> Iterator[tuple[str, nn.Module]]:
         """Name and module of embedding, layers, head and predictions, which are gathered and reduced as units.
 
@@ -256,16 +264,17 @@ class DecoderChunk(nn.Module):
         if not isinstance(layer, DecoderLayer) or layer.attention is None:
             raise TypeError("not a decoder layer with attention")
         context, rotation = layer.context, Rotation.of(self.spec, layer.attention.spec)
-        if (rotation, context.cp) not in self._tables:
+        key = rotation, context.cp, self.seq_len
+        if key not in self._tables:
             angles = context.positions(self.seq_len).double()[:, None] * frequencies(rotation)
             made = [(rotation.amplitude * values).to(context.device, context.dtype)
                     for values in (angles.cos(), angles.sin())]  # fmt: skip
-            self._tables[rotation, context.cp] = made[0], made[1]
+            self._tables[key] = made[0], made[1]
             if context.recompute.offload is not None:
                 context.recompute.offload.stays(made)
-        return self._tables[rotation, context.cp]
+        return self._tables[key]
 
     @property
-    def _tables(self) -> dict[tuple[Rotation, ContextParallel | None], tuple[Tensor, Tensor]]:
+    def _tables(self) -> dict[tuple[Rotation, ContextParallel | None, int], tuple[Tensor, Tensor]]:
         tables: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
         return tables

@@ -4,6 +4,9 @@ Ring (arXiv 2310.01889) and all-gather (arXiv 2407.21783, 3.3.2) move keys and v
 have more work, so rank r has two of 2 x cp chunks, the r-th from the start and the r-th from the end (zigzag). Every
 pair of ranks then has the same number of scores. Ulysses (arXiv 2309.14509) scatters heads of whole sequences.
 
+Documents of mixed lengths (documents.py) follow each other in a row; each is split like a sequence of its own, and
+attention stays inside it. Ulysses splits the whole row.
+
 q is [b, heads, s/cp, d]; k and v are [b, heads or fewer, s/cp, d].
 """
 
@@ -20,6 +23,7 @@ from torch import Tensor
 
 from ..model import flash
 from .comm import Group
+from .documents import Documents
 
 # Attention of q over k and v, [b, heads, s, d] each.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -34,18 +38,37 @@ class ContextParallel:
     group: Group  # the cp ranks
     algorithm: str  # one of layouts.CP_ALGORITHMS
     fused: bool = False  # use GPU kernels
+    documents: Documents | None = None  # in each row; None: a row is one sequence
 
     def positions(self, seq_len: int) -> Tensor:
-        """Positions of this rank's tokens in their sequence: [s/cp], int64."""
+        """Positions of this rank's tokens in their sequence: [s/cp], int64. With documents `seq_len` is not used."""
+        if self.documents is None:
+            return self._split(seq_len)
+        return self.documents.positions()[self.rows()]
+
+    def rows(self) -> Tensor:
+        """Places of this rank's tokens in a row of documents: [s/cp], int64."""
+        if self.documents is None:
+            raise RuntimeError("there are no documents in a row")
+        if self.is_contiguous:
+            return self._split(sum(self.documents.padded))
+        return torch.cat([start + self._split(length) for start, length in self.documents.placed()])
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether a rank has consecutive tokens of a row."""
+        return self.algorithm == "ulysses" or self.group.size == 1
+
+    def _split(self, length: int) -> Tensor:
         rank, size = self.group.rank, self.group.size
-        if self.algorithm == "ulysses":
-            return torch.arange(rank * seq_len // size, (rank + 1) * seq_len // size)
-        chunks = torch.arange(seq_len).view(2 * size, -1)
+        if self.is_contiguous:
+            return torch.arange(rank * length // size, (rank + 1) * length // size)
+        chunks = torch.arange(length).view(2 * size, -1)
         return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])
 
     def scatter_heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs of attention: under ulysses fewer heads of whole sequences, [b, heads/cp, s, d]."""
-        if self.algorithm != "ulysses":
+        if self.algorithm != "ulysses" or self.group.size == 1:
             return q, k, v
         q, k, v = scatter_heads(1, 2, self.group, q, k, v)
         return q, k, v
@@ -74,14 +97,23 @@ class ContextParallel:
 
         attend: None for plain attention, the only kind under ring and all-gather.
         """
-        if self.algorithm == "ulysses":
-            return scatter_heads(2, 1, self.group, (attend or causal)(q, k, v))[0]
+        if self.is_contiguous:
+            whole = self._inside(attend or causal, q, k, v)
+            return whole if self.group.size == 1 else scatter_heads(2, 1, self.group, whole)[0]
         if attend is not None:
             raise RuntimeError(f"{self.algorithm} attention has no windows, softcaps or sinks")
         route = _Gathered(self.group) if self.algorithm == "allgather" else _Ring(self.group)
         kernel = flash.GPU if self.fused else flash.CPU
-        out: Tensor = _Balanced.apply(q, k, v, route, kernel)  # type: ignore[no-untyped-call]
+        lengths = (q.shape[2],) if self.documents is None else self.documents.shares(self.group.size)
+        out: Tensor = _Balanced.apply(q, k, v, route, kernel, lengths)  # type: ignore[no-untyped-call]
         return out
+
+    def _inside(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention of whole rows, each document by itself."""
+        if self.documents is None:
+            return attend(q, k, v)
+        parts = (torch.split(x, list(self.documents.padded), dim=2) for x in (q, k, v))
+        return torch.cat([attend(*document) for document in zip(*parts, strict=True)], dim=2)
 
 
 def _in_order(x: Tensor, order: Tensor) -> Tensor:
@@ -149,28 +181,39 @@ class _Ring:
         return home if coming is None else home.add_(coming())
 
 
-def _seen(rank: int, source: int, length: int) -> tuple[slice, slice]:
-    """The queries of `rank` that see keys of another rank `source`, among the two chunks of each."""
-    early, late, both = slice(0, length // 2), slice(length // 2, length), slice(0, length)
-    return (both, early) if source < rank else (late, both)
+def _seen(rank: int, source: int, lengths: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+    """The queries of `rank` and the keys of `source` that they see, for each document.
+
+    lengths: tokens of the documents on a rank, in two chunks of its sequence each.
+    """
+    start = 0
+    for length in lengths:
+        middle, end = start + length // 2, start + length
+        both, early, late = slice(start, end), slice(start, middle), slice(middle, end)
+        yield (both, both) if source == rank else (both, early) if source < rank else (late, both)
+        start = end
 
 
 class _Balanced(torch.autograd.Function):
     """Attention over one part of keys at a time. It keeps this rank's q, k, v, output and log-sum-exp."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel, lengths: Sequence[int]
+    ) -> Tensor:
         local, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
         parts = route.parts(local)
         next(parts)  # starts its transfer before attention over it
-        total = flash.Total(*kernel.forward(q, k, v, True))
+        own = [kernel.forward(q[:, :, rows], k[:, :, rows], v[:, :, rows], True)
+               for rows, _ in _seen(rank, rank, lengths)]  # fmt: skip
+        total = flash.Total(*(torch.cat(pieces, dim=2) for pieces in zip(*own, strict=True)))
         for source, part in parts:
-            rows, columns = _seen(rank, source, q.shape[2])
-            keys, values = part[:, :, columns].tensor_split([width], dim=-1)
-            total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
+            for rows, columns in _seen(rank, source, lengths):
+                keys, values = part[:, :, columns].tensor_split([width], dim=-1)
+                total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
         out = total.out.to(q.dtype)
         ctx.save_for_backward(q, local, out, total.lse)
-        ctx.route, ctx.kernel, ctx.width = route, kernel, width
+        ctx.route, ctx.kernel, ctx.width, ctx.lengths = route, kernel, width, lengths
         return out
 
     @staticmethod
@@ -181,19 +224,19 @@ class _Balanced(torch.autograd.Function):
 
         def gradients() -> Iterator[PartialSum]:
             for source, part in route.parts(local):
-                here = source == rank
-                rows, columns = (slice(None), slice(None)) if here else _seen(rank, source, q.shape[2])
-                keys, values = part[:, :, columns].tensor_split([width], dim=-1)
-                of_q, of_k, of_v = kernel.backward(
-                    grads[0][:, :, rows], q[:, :, rows], keys, values, out[:, :, rows], lse[:, :, rows], here
-                )
-                grad_q[:, :, rows].add_(of_q)
                 made = torch.zeros_like(part)
-                made[:, :, columns] = torch.cat([of_k, of_v], dim=-1)
+                for rows, columns in _seen(rank, source, ctx.lengths):
+                    keys, values = part[:, :, columns].tensor_split([width], dim=-1)
+                    of_q, of_k, of_v = kernel.backward(
+                        grads[0][:, :, rows], q[:, :, rows], keys, values, out[:, :, rows], lse[:, :, rows],
+                        source == rank,
+                    )  # fmt: skip
+                    grad_q[:, :, rows].add_(of_q)
+                    made[:, :, columns] = torch.cat([of_k, of_v], dim=-1)
                 yield source, made
 
         grad_kv = route.back(gradients())
-        return grad_q.to(q.dtype), grad_kv[..., :width], grad_kv[..., width:], None, None
+        return grad_q.to(q.dtype), grad_kv[..., :width], grad_kv[..., width:], None, None, None
 
 
 class _ScatterHeads(torch.autograd.Function):

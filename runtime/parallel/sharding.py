@@ -110,7 +110,7 @@ class Unit(Weights):
         num_passes: backward passes of a step, after which the gradients are complete.
         """
         super().__init__(name, parameters, groups, zero, device, fill)
-        self._reductions, self._num_passes = reductions, num_passes
+        self._reductions, self.num_passes = reductions, num_passes
         self.states_on_host, dtype = states_on_host, self.flat.dtype
         # Gradients are summed and reduced in fp32. In bf16, with 8 bits of mantissa, a sum over many micro-batches and
         # ranks could lose small terms.
@@ -152,7 +152,7 @@ class Unit(Weights):
 
     def _all_arrived(self) -> None:
         """As many gradients have arrived as a backward pass makes."""
-        is_last = self._arrivals == self._num_passes * len(self.parameters)
+        is_last = self._arrivals == self.num_passes * len(self.parameters)
         if self.zero < 2:
             if is_last and self._reductions is not None:
                 self._reductions.add(self._reduced_hops())

@@ -17,6 +17,7 @@ from ...cost_models.quantities.stages import Partition
 from ...cost_models.quantities.tables import Tables, index_keys, operations
 from ...cost_models.specs.workload import Workload
 from ..job import Job
+from ..mixed_lengths.job import LengthsJob
 from ..parallel.strategies import Strategies
 
 # The cost models have no float64. All their fp32 buffers are twice as large.
@@ -25,6 +26,8 @@ _SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
 
 def predicted_bytes(job: Job) -> list[dict[str, float]]:
     """Bytes of every buffer on one rank, and their sum `allocated`, per stage."""
+    if isinstance(job, LengthsJob):
+        job = job.uniform
     if job.strategies is not None:
         return [_scaled(job, buffers) for buffers in _layerwise_bytes(job.strategies, job, _problem(job))]
     memory = DeviceMemory(ledger_of(job))

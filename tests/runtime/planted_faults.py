@@ -8,7 +8,7 @@ compares: `runtime/reference.py`, `runtime/rehearsal/parity.py`, and the part of
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -315,9 +315,9 @@ def causal_mask_off_by_one(patch: Patch) -> None:
     """The first query of a late chunk does not see the keys of the ranks behind."""
     before = context_parallel._seen
 
-    def seen(rank: int, source: int, length: int) -> tuple[slice, slice]:
-        rows, columns = before(rank, source, length)
-        return (rows if source < rank else slice(length // 2 + 1, length)), columns
+    def seen(rank: int, source: int, lengths: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+        for rows, columns in before(rank, source, lengths):
+            yield (rows if source <= rank else slice(rows.start + 1, rows.stop)), columns
 
     everywhere(patch, before, seen)
 

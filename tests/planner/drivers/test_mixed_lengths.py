@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,8 @@ from meshwright.cost_models.step import step
 from meshwright.planner import api
 from meshwright.planner.batches.batch_plan import peak_tokens
 from meshwright.planner.batches.ledger_costs import Family, ledger_costs
+from meshwright.planner.document.lengths_plan import load_lengths_plan
+from meshwright.planner.document.sampler_plan import read_sampler, sampler_path
 from meshwright.planner.drivers.mixed_lengths import MixedLengthsPlan
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
@@ -88,3 +93,42 @@ def test_costs_are_those_of_the_ledger() -> None:
     priced = float(step.price(ledger, resolved.rates).step_s[0])
     group_s = 4 * costs.seconds(np.array([4096.0]))[0, 2]
     assert costs.once_s + 3 * (costs.micro_batch_s + group_s) == pytest.approx(priced, rel=0.01)
+
+
+def test_the_files_of_a_plan_are_read_back(tmp_path: Path) -> None:
+    result, path = planned(), tmp_path / "plan.json"
+    path.write_text(result.document().model_dump_json(), encoding="utf-8")
+    sampler_path(path).write_text("\n".join(result.sampler_lines()), encoding="utf-8")
+    document = load_lengths_plan(path)
+    assert document == result.document()
+    batches = read_sampler(sampler_path(path), result.document().header)
+    assert [batch.lengths for batch in batches] == [tuple(map(int, lengths)) for lengths in result.batches]
+
+
+def test_batches_of_another_plan_are_refused_with_each_field(tmp_path: Path) -> None:
+    path = tmp_path / "plan.batches.jsonl"
+    path.write_text("\n".join(planned().sampler_lines()), encoding="utf-8")
+    other = planned().document().header.model_copy(update={"seed": 7, "global_batch": 64})
+    with pytest.raises(InputError) as error:
+        read_sampler(path, other)
+    text = str(error.value)
+    assert "seed: is 0, the plan has 7" in text
+    assert "global_batch: is 48, the plan has 64" in text
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda line: line["lengths"].pop(), "47 documents, the plan has 48"),
+    (lambda line: line["microbatches"][0][0]["seqs"].pop(), "do not hold every document once"),
+    (lambda line: line["microbatches"][0][0].update(ranks=[1, 2]), "consecutive ranks from a multiple"),
+    (lambda line: line["microbatches"][0].append({"cp": 1, "ranks": [99], "seqs": []}), "at least 1 item"),
+    (lambda line: line["lengths"].__setitem__(0, 10**9), "tokens, "),
+])  # fmt: skip
+def test_a_damaged_batch_is_refused(damage: Callable[[dict[str, Any]], None], message: str, tmp_path: Path) -> None:
+    header, first, *rest = planned().sampler_lines()
+    line = json.loads(first)
+    damage(line)
+    path = tmp_path / "plan.batches.jsonl"
+    path.write_text("\n".join([header, json.dumps(line), *rest]), encoding="utf-8")
+    with pytest.raises(InputError, match="line 2") as error:
+        read_sampler(path, planned().document().header)
+    assert message in str(error.value)

@@ -1,0 +1,90 @@
+"""The plan for documents of mixed lengths as JSON: three policies, and the layout whose groups have unlike degrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from ...cost_models.layouts import Layout, parse
+from ...errors import FieldProblem, InputError
+from .base import DocumentPart
+from .sampler_plan import SamplerHeader
+
+KIND = "mixed-lengths-plan"
+FORMAT_VERSION = "1.1"
+
+
+class PolicyPart(DocumentPart):
+    """One rule for degrees, over the drawn batches."""
+
+    name: str  # static, adaptive or per sequence
+    mean_s: float  # seconds of a step
+    p95_s: float  # seconds that 95 % of the steps do not exceed
+    degrees: tuple[int, ...]  # of all groups, ascending
+    mean_micro_batches: float
+
+
+class LengthsPlan(DocumentPart):
+    """The result of `meshwright plan --max-len`."""
+
+    format_version: str = FORMAT_VERSION
+    kind: Literal["mixed-lengths-plan"] = "mixed-lengths-plan"
+    tool: dict[str, str]  # name and version of the program that wrote it
+    request: dict[str, Any]
+    request_sha256: str
+    layout_id: str  # of groups of the static degree
+    widest_layout_id: str  # of the widest groups of the per-sequence plans
+    rank_tokens: int  # of a micro-batch that a rank holds
+    ranks: int  # that groups divide among themselves
+    seed: int  # of the draw of the batches
+    batches: int  # drawn
+    max_gap: float  # of the per-sequence plans to their bounds, relative
+    mean_gap: float
+    policies: tuple[PolicyPart, ...]
+    resolved: dict[str, Any]  # as in the plan of one layout
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def header(self) -> SamplerHeader:
+        """The first line of its sampler plan."""
+        return SamplerHeader(global_batch=int(self.resolved["workload"]["global_batch"]), seed=self.seed,
+                             ranks=self.ranks, rank_tokens=self.rank_tokens)  # fmt: skip
+
+    @property
+    def widest(self) -> Layout:
+        """The layout of the widest groups; the others differ from it in degree only."""
+        return parse(self.widest_layout_id)
+
+    def policy(self, name: str) -> PolicyPart:
+        """One of the three policies."""
+        return next(policy for policy in self.policies if policy.name == name)
+
+
+def is_lengths_plan(text: str) -> bool:
+    """Whether the text of a file is such a plan, perhaps a damaged one."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == KIND
+
+
+def load_lengths_plan(path: Path) -> LengthsPlan | None:
+    """The plan in a file; None for a file of another kind, or none. Raises InputError naming each damaged field."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not is_lengths_plan(text):
+        return None
+    try:
+        return LengthsPlan.model_validate_json(text)
+    except ValidationError as error:
+        hint = "the file was edited, or written by another version: plan again"
+        raise InputError.of([
+            FieldProblem(problem["msg"].lower(), file=path.name, field=".".join(map(str, problem["loc"])), hint=hint)
+            for problem in error.errors()
+        ]) from None  # fmt: skip
