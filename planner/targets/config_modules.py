@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # The call that makes a recipe of NeMo.
 NEMO_RECIPE = "pretrain"
-# The function that sets rotary positions, and the setting that holds its text.
-ROTATED = "rotated"
+# The function that sets positions and norms of a model, and the setting that holds its text.
+AS_PLANNED = "as_planned"
 # The setting that holds the name of a model of the Hugging Face Hub.
 HUB_MODEL = "model.hf_model_id"
 _HUB_CALLS = ("from_hf_pretrained", "from_hf_config")
@@ -62,7 +62,7 @@ def read_config_module(
     modules = {where: _module(where, other) for where, other in {path: text, **(beside or {})}.items()}
     single = (name for name, option in options.options.items() if option.kind in _ONE_VALUE)
     follower = Follower(modules, container, frozenset(name.rpartition(".")[2] for name in single),
-                        understood=(ROTATED,), nested=container == NEMO_RECIPE)  # fmt: skip
+                        understood=(AS_PLANNED,), nested=container == NEMO_RECIPE)  # fmt: skip
     makers = follower.makers(path)
     arguments = Arguments()
     chosen = function if function is not None else makers[-1] if len(makers) == 1 else None
@@ -81,9 +81,9 @@ def read_config_module(
     for doubt in dict.fromkeys(recipe.doubts):
         _doubt(arguments, doubt, options)
     functions = [node for node in modules[path].body if isinstance(node, ast.FunctionDef)]
-    rotated = next((node for node in functions if node.name == ROTATED), None)
-    if rotated is not None:
-        arguments.settings[ROTATED], arguments.lines[ROTATED] = ast.unparse(rotated), rotated.lineno
+    changes = next((node for node in functions if node.name == AS_PLANNED), None)
+    if changes is not None:
+        arguments.settings[AS_PLANNED], arguments.lines[AS_PLANNED] = ast.unparse(changes), changes.lineno
     return arguments
 
 

@@ -1,10 +1,11 @@
-"""The configuration that Megatron and Megatron-Bridge train with, after their own defaults and validation.
+"""The configuration that a framework trains with, after its own defaults and validation.
 
 Run by the Python that has the framework:
 
     python resolved.py TARGET SOURCE < cases.jsonl > values.jsonl
 
-A case is that of the target's parser. Values have the names of Megatron Core, whichever class or argument sets them.
+A case is that of the target's parser. Values have the names of Megatron Core, whichever class or argument sets them;
+those of torchtitan have the names of its classes, with the layer for the fields of a layer.
 """
 
 from __future__ import annotations
@@ -83,18 +84,77 @@ def megatron_bridge(case: dict[str, Any], parser: dict[str, Any]) -> dict[str, A
     return of_core(config.model) | others | {"tied": config.model.share_embeddings_and_output_weights}
 
 
+# Field of Trainer.Config of torchtitan.
+TITAN = (
+    "training.seq_len", "training.local_batch_size", "training.global_batch_size", "training.dtype",
+    "training.mixed_precision_param", "training.mixed_precision_reduce", "training.enable_cpu_offload",
+    "training.disable_cuda_graphs", "parallelism.tensor_parallel_degree", "parallelism.enable_sequence_parallel",
+    "parallelism.pipeline_parallel_degree", "parallelism.pipeline_parallel_schedule",
+    "parallelism.pipeline_parallel_microbatch_size", "parallelism.context_parallel_degree",
+    "parallelism.expert_parallel_degree", "parallelism.data_parallel_replicate_degree",
+    "parallelism.data_parallel_shard_degree", "parallelism.fsdp_reshard_after_forward", "compile.enable",
+    "model_spec.model.dim", "model_spec.model.vocab_size", "model_spec.model.enable_weight_tying",
+)  # fmt: skip
+ROPE = ("theta", "scaling", "scaling_factor", "low_freq_factor", "high_freq_factor",
+        "original_max_position_embeddings", "rope_factor", "original_seq_len")  # fmt: skip
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def of(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return plain(config)
+
+
+def titan_layer(layer: Any) -> dict[str, Any]:
+    """Fields of a layer of torchtitan that change what is trained."""
+    attention, moe = layer.attention, layer.moe
+    norms = [layer.attention_norm, layer.ffn_norm,
+             *(getattr(attention, name, None) for name in ("q_norm", "kv_norm", "qk_norm"))]  # fmt: skip
+    out = {"heads": attention.n_heads, "norm_eps": [norm.eps for norm in norms if norm is not None],
+           **{f"rope.{name}": getattr(attention.rope, name) for name in ROPE}}  # fmt: skip
+    if hasattr(attention, "kv_lora_rank"):
+        out |= {name: getattr(attention, name) for name in LATENT}
+    else:
+        qkv = attention.qkv_linear
+        out |= {"kv_heads": qkv.n_kv_heads, "head_dim": qkv.head_dim, "qkv_bias": qkv.wqkv.bias,
+                "qk_norm": attention.qk_norm is not None}  # fmt: skip
+    if moe is None:
+        return out | {"inner": layer.feed_forward.w1.out_features}
+    router, shared = moe.router, moe.shared_experts
+    return out | {
+        "experts": moe.num_experts, "expert_inner": moe.routed_experts.inner_experts.hidden_dim,
+        "top_k": router.top_k, "scores": router.score_func, "normalises": router.route_norm,
+        "scale": router.route_scale, "groups": router.num_expert_groups, "top_groups": router.num_limited_groups,
+        "bias_rate": moe.load_balance_coeff, "shared_inner": shared.w1.out_features if shared else 0,
+        "force_balance": router._debug_force_load_balance,
+    }  # fmt: skip
+
+
+def torchtitan(case: dict[str, Any], parser: dict[str, Any]) -> dict[str, Any]:
+    config = parser["parse"](case)
+    recompute = type(config.activation_checkpoint).__qualname__ if config.activation_checkpoint else None
+    return {**{name: of(config, name) for name in TITAN}, "recompute": recompute,
+            "layers": [titan_layer(layer) for layer in config.model_spec.model.layers],
+            "norm_eps": config.model_spec.model.norm.eps, "fp8": "Float8" in repr(config),
+            "mtp": len(getattr(config.model_spec.model, "mtp_layers", ()))}  # fmt: skip
+
+
+VALUES: dict[str, Callable[..., dict[str, Any]]] = {
+    "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan}  # fmt: skip
+
+
 def main() -> None:
     target, source = sys.argv[1:3]
     sys.argv = ["parser.py", source]
     parser = runpy.run_path(str(TARGETS / target.replace("-", "_") / "parser.py"))
     answers = parser.get("answers", sys.stdout)
     sys.stdout = sys.stderr
-    values: Callable[..., dict[str, Any]] = {"megatron": megatron, "megatron-bridge": megatron_bridge}[target]
     if target == "megatron-bridge":
         parser["load"].update = parser["load"](source).runtime_config_update
     for line in sys.stdin:
         with contextlib.redirect_stdout(sys.stderr):
-            found = values(json.loads(line), parser)
+            found = VALUES[target](json.loads(line), parser)
         print(json.dumps(found), file=answers, flush=True)
 
 

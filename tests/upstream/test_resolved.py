@@ -1,4 +1,4 @@
-"""Megatron and Megatron-Bridge train with what the plan states, after their own defaults and validation.
+"""Megatron, Megatron-Bridge and torchtitan train with what the plan states, after their own defaults and validation.
 
 The other tests compare files with the plan by the table that wrote them. Here the framework reads them, and the
 expected values are stated again from the plan, in the framework's names.
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from meshwright.cost_models.layouts import CP_ALGORITHMS
-from meshwright.cost_models.specs.model import MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs.model import Layer, MixtureOfExperts, ModelSpec
 from meshwright.planner.targets.setup import Setup
 
 from ..planner.targets.emit_plans import config_of
@@ -132,13 +132,92 @@ def of_layout(setup: Setup) -> dict[str, Any]:
     return out
 
 
+TITAN_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
+                   "dualpipe-v": "DualPipeV"}  # fmt: skip
+
+
+def of_titan_layer(model: ModelSpec, kind: Layer) -> dict[str, Any]:
+    attention, block = kind.transformer_blocks
+    scaling = model.trained_scaling
+    out: dict[str, Any] = {"heads": attention.heads, "norm_eps": {model.norm_epsilon}, "rope.theta": model.rope_theta,
+                           "rope.scaling": {"llama3": "llama"}.get(scaling.kind, scaling.kind) if scaling else "none"}
+    if scaling is not None and scaling.kind == "llama3":
+        out |= {"rope.scaling_factor": scaling.factor, "rope.low_freq_factor": scaling.low_freq_factor,
+                "rope.high_freq_factor": scaling.high_freq_factor,
+                "rope.original_max_position_embeddings": scaling.original_max_positions}  # fmt: skip
+    elif scaling is not None:
+        out |= {"rope.rope_factor": scaling.factor, "rope.original_seq_len": scaling.original_max_positions}
+    if attention.is_mla:
+        out |= {"q_lora_rank": attention.q_lora_rank, "kv_lora_rank": attention.kv_lora_rank,
+                "qk_rope_head_dim": attention.rope_head_dim, "v_head_dim": attention.value_head_dim,
+                "qk_nope_head_dim": attention.head_dim - attention.rope_head_dim}  # fmt: skip
+    else:
+        out |= {"kv_heads": attention.kv_heads, "head_dim": attention.head_dim, "qkv_bias": attention.qkv_bias,
+                "qk_norm": attention.norm_parameters > 0}  # fmt: skip
+    if not isinstance(block, MixtureOfExperts):
+        return out | {"inner": block.inner}
+    grouped = block.groups > 1
+    return out | {
+        "experts": block.experts, "expert_inner": block.expert_inner, "top_k": block.top_k,
+        "scores": block.router_scores, "normalises": block.router_normalised, "scale": block.router_scale,
+        "groups": block.groups if grouped else None, "top_groups": block.top_groups if grouped else None,
+        "shared_inner": block.shared_inner, "force_balance": False,
+        "bias_rate": 1e-3,  # its default; no flavour has a balancing loss, which `emit` notes
+    }  # fmt: skip
+
+
+def of_titan(setup: Setup) -> dict[str, Any]:
+    model, layout = setup.model, setup.layout
+    training, parallelism = "training.", "parallelism."
+    replicas = layout.dp // layout.shard if layout.zero else layout.dp
+    out: dict[str, Any] = {
+        "model_spec.model.dim": model.hidden, "model_spec.model.vocab_size": model.vocab,
+        "model_spec.model.enable_weight_tying": model.tied_embeddings, "norm_eps": model.norm_epsilon,
+        "mtp": model.mtp_layers, "fp8": setup.precision == "fp8", f"{training}seq_len": setup.workload.seq_len,
+        f"{training}global_batch_size": setup.workload.global_batch, f"{training}dtype": "float32",
+        f"{training}mixed_precision_param": "float32" if setup.precision == "fp32" else "bfloat16",
+        f"{training}mixed_precision_reduce": "float32", f"{training}enable_cpu_offload": False,
+        "recompute": "FullAC.Config" if setup.recompute == "full" else None,
+        f"{parallelism}tensor_parallel_degree": layout.tp, f"{parallelism}pipeline_parallel_degree": layout.pp,
+        f"{parallelism}context_parallel_degree": layout.cp, f"{parallelism}expert_parallel_degree": layout.ep,
+        f"{parallelism}data_parallel_replicate_degree": replicas,
+        f"{parallelism}data_parallel_shard_degree": layout.shard if layout.zero else 1,
+        "compile.enable": setup.switches["torch_compile"] == "on",
+    }  # fmt: skip
+    if layout.zero:
+        out[f"{parallelism}fsdp_reshard_after_forward"] = {2: "never", 3: "always"}[layout.zero]
+    if layout.tp > 1:
+        out[f"{parallelism}enable_sequence_parallel"] = bool(layout.sequence_parallel)
+    if layout.pp > 1:
+        return out | {f"{parallelism}pipeline_parallel_schedule": TITAN_SCHEDULES[setup.schedule],
+                      f"{parallelism}pipeline_parallel_microbatch_size": layout.micro_batch,
+                      f"{training}local_batch_size": setup.workload.global_batch // layout.dp}  # fmt: skip
+    return out | {f"{training}local_batch_size": layout.micro_batch}
+
+
+def expected_of(target: str, setup: Setup) -> dict[str, Any]:
+    """Name -> value of the plan, restated."""
+    if target != "torchtitan":
+        return of_model(setup.model) | of_experts(setup) | of_numerics(setup) | of_layout(setup)
+    layers = (of_titan_layer(setup.model, setup.model.kinds[number]) for number in setup.model.pattern)
+    return of_titan(setup) | {f"layers.{number}.{name}": value for number, layer in enumerate(layers)
+                              for name, value in layer.items()}  # fmt: skip
+
+
+def flat(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of torchtitan with those of its layers by name."""
+    layers = enumerate(values.pop("layers", ()))
+    return values | {f"layers.{number}.{name}": set(value) if name == "norm_eps" else value
+                     for number, layer in layers for name, value in layer.items()}  # fmt: skip
+
+
 def differs(expected: Any, value: Any) -> bool:
     if isinstance(expected, float) and isinstance(value, int | float):
         return abs(value - expected) > 1e-6 * abs(expected)
     return bool((value or None) != (expected or None))  # no prediction modules are None or 0
 
 
-@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan"])
 def test_the_framework_trains_with_what_the_plan_states(target: str) -> None:
     if source(target) is None:
         row(target, "trains with what the plan states", "not run")
@@ -147,13 +226,13 @@ def test_the_framework_trains_with_what_the_plan_states(target: str) -> None:
     cases = "".join(json.dumps(parser.case(files, Setup.of(plan, 1))) + "\n" for plan, files in found)
     words = [python_of(target), str(HERE / "resolved.py"), target, source(target) or ""]
     done = subprocess.run(words, input=cases, text=True, capture_output=True, check=False)
-    values = [json.loads(line) for line in done.stdout.splitlines()]
+    values = [flat(json.loads(line)) for line in done.stdout.splitlines()]
     assert len(values) == len(found), done.stderr[-2000:]
     wrong: Counter[str] = Counter()
     right = 0
     for (plan, _), value in zip(found, values, strict=True):
         setup = Setup.of(plan, 1)
-        expected = of_model(setup.model) | of_experts(setup) | of_numerics(setup) | of_layout(setup)
+        expected = expected_of(target, setup)
         problems = [name for name, each in expected.items() if differs(each, value[name])]
         wrong.update(f"{name}: {value[name]}, not {expected[name]}" for name in problems)
         right += not problems

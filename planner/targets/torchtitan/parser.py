@@ -14,11 +14,13 @@ import json
 import sys
 import tempfile
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 answers, sys.stdout = sys.stdout, sys.stderr
-del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
+if __name__ == "__main__":
+    del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
 if len(sys.argv) > 1:
     sys.path.insert(0, sys.argv[1])
 
@@ -31,7 +33,7 @@ titan_utils.has_cuda_capability = lambda major, minor: True
 from torchtitan.config import ConfigManager  # noqa: E402
 from torchtitan.distributed.parallel_dims import ParallelDims  # noqa: E402
 
-folder = Path(tempfile.mkdtemp())
+folder, numbers = Path(tempfile.mkdtemp()), count()
 sys.path.insert(0, str(folder))
 
 
@@ -43,12 +45,20 @@ def modules_of(name: str, flavor: str, layers: int) -> frozenset[str]:
         return frozenset(dict(module.model_registry(flavor).model.build().named_modules()))
 
 
-def verdict(case: dict[str, Any], number: int) -> str | None:
-    name = f"case_{number}"
+def parse(case: dict[str, Any]) -> Any:
+    """The configuration that torchtitan makes of a module."""
+    name = f"case_{next(numbers)}"
     (folder / f"{name}.py").write_text(case["module"], encoding="utf-8")
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            config = ConfigManager().parse_args(["--module", name, "--config", "plan"])
+            return ConfigManager().parse_args(["--module", name, "--config", "plan"])
+    finally:
+        sys.modules.pop(name, None)
+
+
+def verdict(case: dict[str, Any]) -> str | None:
+    try:
+        config = parse(case)
         ParallelDims.from_config(config.parallelism, case["world"])
         parts = config.parallelism.module_fqns_per_model_part or []
         known = modules_of(config.model_spec.name, config.model_spec.flavor, len(config.model_spec.model.layers))
@@ -58,10 +68,9 @@ def verdict(case: dict[str, Any], number: int) -> str | None:
         return f"exit {error.code}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    finally:
-        sys.modules.pop(name, None)
     return None
 
 
-for position, line in enumerate(sys.stdin):
-    print(json.dumps(verdict(json.loads(line), position)), file=answers, flush=True)
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)

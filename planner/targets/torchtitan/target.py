@@ -11,13 +11,13 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS
 from ....cost_models.problem import Problem
-from ....cost_models.specs.model import ModelSpec
+from ....cost_models.specs.model import MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only
 from .. import cpu_offload
 from ..argv import Arguments
 from ..base import Target, Trainer
-from ..config_modules import ROTATED, read_config_module, read_modules
+from ..config_modules import AS_PLANNED, read_config_module, read_modules
 from ..documents import read_config
 from ..framework_parser import FrameworkParser
 from ..launch_config import LaunchConfig
@@ -59,10 +59,10 @@ from dataclasses import replace
 
 {imports}
 
-{rotated}
+{as_planned}
 
 def plan() -> Trainer.Config:
-    model_spec = rotated(model_registry("{flavor}"{model_arguments}))
+    model_spec = as_planned(model_registry("{flavor}"{model_arguments}))
     return Trainer.Config(
         model_spec=model_spec,
         loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
@@ -70,13 +70,16 @@ def plan() -> Trainer.Config:
 {dataloader}{blocks}        activation_checkpoint={recompute},
     )
 """
-_ROTATED = """\
-def rotated(model_spec):
-    \"\"\"Rotary positions as in the plan: a flavour has those of one release of its family.\"\"\"
+_AS_PLANNED = """\
+def as_planned(model_spec):
+    \"\"\"Rotary positions and epsilon of norms as in the plan: a flavour has those of one release of its family.\"\"\"
     for layer in {layers}:
         layer.attention.rope = replace(
             layer.attention.rope,{values})
-{mscale}    return model_spec
+{mscale}        for norm in ({norms}):
+            norm.eps = {epsilon}
+    model_spec.model.norm.eps = {epsilon}
+    return model_spec
 """
 _IMPORTS = """\
 from torchtitan.components.loss import CrossEntropyLoss
@@ -116,9 +119,11 @@ def _block(name: str, kind: str, settings: Settings) -> str:
     return f"        {name}={kind}(\n{''.join(lines)}        ),\n"
 
 
-def _rotated(model: ModelSpec) -> str:
-    """The text of the function that sets RoPE.Config of each layer (models/common/rope.py)."""
+def _as_planned(model: ModelSpec) -> str:
+    """The text of the function that sets RoPE.Config (models/common/rope.py) and the norms of each layer."""
     scaling, latent = model.trained_scaling, model.attentions[0].is_mla
+    inner = ("q_norm", "kv_norm") if latent else ("qk_norm",) if model.attentions[0].norm_parameters else ()
+    norms = ["layer.attention_norm", "layer.ffn_norm", *(f"layer.attention.{name}" for name in inner)]
     values: Settings = {"theta": model.rope_theta, "scaling": "none"}
     if scaling is not None and scaling.kind == "llama3":
         values |= {"scaling": "llama", "scaling_factor": scaling.factor, "low_freq_factor": scaling.low_freq_factor,
@@ -132,9 +137,9 @@ def _rotated(model: ModelSpec) -> str:
     mscale = f"        layer.attention.mscale = {scaling.mscale_all_dim}\n" if latent and scaling is not None else ""
     lines = "".join(f"            {key}={json.dumps(value) if isinstance(value, str) else value},\n"
                     for key, value in values.items())  # fmt: skip
-    return _ROTATED.format(
+    return _AS_PLANNED.format(
         layers=every if model.mtp_layers else "model_spec.model.layers", values=f"\n{lines}        ",
-        mscale=mscale,
+        mscale=mscale, norms=", ".join(norms), epsilon=model.norm_epsilon,
     )  # fmt: skip
 
 
@@ -156,9 +161,18 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
         blocks += _block("compile", "CompileConfig", settings)
     return _MODULE.format(
         header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor,
-        model_arguments=more, rotated=_rotated(setup.model), dataloader=dataloader, blocks=blocks,
+        model_arguments=more, as_planned=_as_planned(setup.model), dataloader=dataloader, blocks=blocks,
         recompute="FullAC.Config()" if settings["activation_checkpoint"] == "full" else "None",
     )  # fmt: skip
+
+
+def _notes(model: ModelSpec) -> tuple[str, ...]:
+    """Assumptions of the model, and how its experts are balanced."""
+    blocks = [block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)]
+    if not blocks or blocks[0].choice_bias:
+        return model.assumptions
+    return (*model.assumptions, "torchtitan has no balancing loss: experts are balanced by a bias of their choice "
+                                "(`moe.load_balance_coeff` of a layer)")  # fmt: skip
 
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
@@ -170,7 +184,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header, options)},
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 "  -m torchtitan.train --module torchtitan_plan --config plan",
-        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, notes=setup.model.assumptions,
+        environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, notes=_notes(setup.model),
         example="--hf_assets_path ... --training.steps 1000",
     )  # fmt: skip
 
@@ -250,7 +264,7 @@ CONFIG = LaunchConfig(
     table=table,
     conflicts=conflicts,
     import_format=_N,
-    prices={ROTATED: "rotary positions"},
+    prices={AS_PLANNED: "rotary positions and epsilon of norms"},
     reading=Reading(changes=CHANGES, harmless=HARMLESS),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),

@@ -104,7 +104,7 @@ def test_rotary_positions_of_torchtitan_are_compared() -> None:
     files = emitted("llama-3.1-8b", "dp16-mbs1-z3-rfull", "torchtitan")
     changed = edited(files, "torchtitan_plan.py", r"theta=[\d.]+", "theta=10000.0")
     assert changed is not None
-    assert [problem.field for problem in check_files(changed).problems] == ["rotated"]
+    assert [problem.field for problem in check_files(changed).problems] == ["as_planned"]
 
 
 def test_the_rest_is_listed_as_not_judged() -> None:

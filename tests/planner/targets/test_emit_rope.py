@@ -164,7 +164,7 @@ def test_torchtitan_rotates_as_the_plan(model: str, said: set[str]) -> None:
     for version in ("0.3.0", "0.4.0.dev"):
         text = emit(plan, "torchtitan", version=version).files[MAIN["torchtitan"]]
         assert said <= {line.strip() for line in text.splitlines()}
-        assert "model_spec = rotated(model_registry(" in text
+        assert "model_spec = as_planned(model_registry(" in text
         assert ("mscale" in text) == (model == "deepseek-v2-lite")
     compile(text, "torchtitan_plan.py", "exec")
 
