@@ -166,6 +166,7 @@ class DeviceMemory:
             weights = weights + np.where((zero == 3) & ~scattered, ledger.updated[j] * states.weight, 0.0)
         adapters = 0.0 if ledger.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
+        gradient = gradient * np.where(divided, 1.0, ledger.states.narrowing)
         optimizer = np.where(ledger.states.away, 0.0, optimizer_bytes(ledger, j))
         return {
             "weights": weights + adapters,

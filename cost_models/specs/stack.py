@@ -131,6 +131,9 @@ class StackSpec:
     # Attention over ranks that share a sequence is torch's, of eager kernels (layer_kinds/torch_ring.py).
     rings_in_torch: bool = False
     repeats_keys: bool = False  # keys and values are copied for every query head before attention
+    # Per parameter, as whole gradients of sharded weights (ZeRO-2 and 3) are summed and reduced; 0: gradient_bytes.
+    # What was scattered has gradient_bytes again. Training in fp32 has fp32 gradients.
+    sharded_sum_bytes: int = 0
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

@@ -95,7 +95,7 @@ def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
     if ledger.problem.stack.reduces == "buckets" or not (tp > 1).any():
         return np.zeros(len(tp))
     curve = group_curve(rates, "tp", "all_reduce", tp, np.ones_like(tp))
-    num_bytes = gradients.trained_whole(ledger) * ledger.problem.state_bytes.gradient
+    num_bytes = gradients.trained_whole(ledger) * ledger.problem.state_bytes.gradient * ledger.states.narrowing
     return in_pieces(curve, num_bytes, gradients.whole_parts(ledger))
 
 
@@ -121,7 +121,8 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
     gathers: Op = "broadcast" if broadcasts else "all_gather"
     plan, per_pass, calls_of = ledger.exchanges, ledger.layouts["zero"] == 3, gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
-        scattered, gathered, buckets = largest * traffic.scattered, largest * traffic.gathered, calls_of[part]
+        scattered = largest * traffic.scattered * ledger.states.narrowing
+        gathered, buckets = largest * traffic.gathered, calls_of[part]
         for hop in (Hop("all_reduce"),) if ledger.states.sums_gradients else plan.gradients:
             scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
             reduce_s += np.where(ledger.states.reduces_once, in_pieces(scatter, scattered, buckets), 0.0)
@@ -147,7 +148,8 @@ def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces:
         calls = calls_of[part]
         calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)  # a piece is one call at the least
         copies = group_curve(rates, REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
-        seconds += in_pieces(copies, largest * traffic.replicated / groups.shard / pieces, calls)
+        sent = largest * traffic.replicated * ledger.states.narrowing / groups.shard
+        seconds += in_pieces(copies, sent / pieces, calls)
     return seconds
 
 

@@ -82,7 +82,8 @@ def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[
     scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
     for part, (weights, trained) in zip(curves, _PARTS, strict=False):
         of_weights, of_trained = (ledger.per_kind(ledger.tables.parameters[name]) for name in (weights, trained))
-        gradients = {kind: parameters * ledger.problem.state_bytes.gradient for kind, parameters in of_trained.items()}
+        gradient = ledger.problem.state_bytes.gradient * ledger.states.narrowing
+        gradients = {kind: parameters * gradient for kind, parameters in of_trained.items()}
         for hops in gather:
             gather[hops] += _seconds(part[hops], ledger, rows, j, of_weights)
         scatter += _seconds(part[plan.gradients], ledger, rows, j, gradients)

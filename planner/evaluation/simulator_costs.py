@@ -174,7 +174,8 @@ def data_parallel_s(resolved: Resolved, ledger: Ledger, rows: Array) -> tuple[Ar
         calls = max(float(total[0]) * per_chunk, 1.0) if total[0] else 0.0
         trained = rows @ ledger.tables.parameters[name][:, int(ledger.key[0])]
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
-        gradient, weight = trained * states.gradient, trained * states.weight
+        gradient = trained * states.gradient * float(np.max(ledger.states.narrowing))
+        weight = trained * states.weight
         if ledger.states.reduces_once[0]:
             op: Op = "all_reduce" if ledger.states.sums_gradients else "reduce_scatter"
             reduce_s += _collective_s(resolved, f"{prefix}shard", op, shard, stride, gradient, calls)

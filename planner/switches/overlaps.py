@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...cost_models.specs.stack import StackSpec
-from .base import Changes, Switch, of, on_off
+from .base import Changes, Options, Switch, of, on_off
 from .megatron import of_megatron
 
 _TP_SHARE = 0.45  # FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %
@@ -55,3 +55,24 @@ OVERLAP_PARAM_GATHER = Switch(
     options=of_megatron({"off": {}, "on": {"--overlap-param-gather": True}}),
     choices=lambda situation: ("on", "off"),
 )
+
+
+def _kept_whole(stack: StackSpec, value: str) -> Changes:
+    """FSDP2 without a sync keeps the gradients of a micro-batch whole."""
+    return {"sharded_states": "fsdp2" if value == "on" else "fsdp2-no-sync"} if stack.is_fsdp2 else {}
+
+
+_SYNC = "accelerator_config"
+_EACH: Options = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+SYNC_EACH_BATCH = Switch(
+    name="sync_each_batch",
+    meaning="gradients of sharded weights are scattered after every micro-batch, not kept whole until the last",
+    values=("off", "on"),
+    changes=_kept_whole,
+    source="transformers 5.12, trainer.py, and accelerate 1.15, accelerator.py, no_sync: set_requires_gradient_sync",
+    applies=lambda layout: layout.zero > 1,
+    options={**{target: {"off": ({},), "on": ({f"training_arguments.{_SYNC}": _EACH},)}
+                for target in ("accelerate", "trl", "llama-factory")},
+             **of("axolotl", {"off": {}, "on": {_SYNC: _EACH}})},
+    choices=lambda situation: ("on",),
+)  # fmt: skip

@@ -104,7 +104,7 @@ CONFIG = LaunchConfig(
 TARGET = Target(
     _N,
     "accelerate (FSDP2, parallelism_config)",
-    "torch-fsdp",
+    "accelerate",
     "accelerate 16cb6eb8 (2026-07-24), src/accelerate/parallelism_config.py and commands/launch.py",
     rules=RULES,
     trainer=Trainer(framework="accelerate", config=CONFIG, job=job, cannot_build=cannot,

@@ -77,7 +77,7 @@ CONFIG = LaunchConfig(
 TARGET = Target(
     _N,
     "Axolotl (Trainer on accelerate)",
-    "torch-fsdp",
+    "accelerate",
     "Axolotl 0.19.0, utils/schemas/, utils/trainer.py and loaders/model.py",
     rules=(
         *RULES,

@@ -51,7 +51,7 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
 TARGET = Target(
     _N,
     "LLaMA-Factory (Trainer on accelerate)",
-    "torch-fsdp",
+    "accelerate",
     "LLaMA-Factory 0.9.5, src/llamafactory/hparams/, model/loader.py and model/adapter.py",
     rules=(*RULES, only(_N, "tp", (1,), "it loads a model whole (tp {tp})"),
            only(_N, "cp", (1,), "its trainers split no sequences (cp {cp})"),

@@ -277,7 +277,7 @@ def compared(facts: Facts, own: str = "", *, splits: bool = False) -> Compared:
         return Compared(own)
     if "workload.train_layers" in facts:  # which the others do not train
         alone = {"pp": 1, "ep": 1, "tp": facts["tp"], "cp": facts["cp"]}
-        return Compared("any", {"fix": alone, "stack": "torch-fsdp"})
+        return Compared("any", {"fix": alone, "stack": "accelerate"})
     if facts.get("zero") == 1 or facts["offload"] != "none":
         return Compared("deepspeed")
     return Compared("trl" if "workload.lora" in facts and facts["tp"] == 1 else "accelerate")

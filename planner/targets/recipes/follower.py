@@ -39,7 +39,8 @@ class Follower(Assignments):
 
     def makers(self, path: str) -> list[str]:
         """The functions of a file that make a config, in turn."""
-        return [name for name, node in self._functions(path).items() if self._makes(node)]
+        return [name for name, node in self._functions(path).items()
+                if self._makes(node) and name not in self.understood]  # fmt: skip
 
     def has(self, path: str, name: str) -> bool:
         """Whether a file has a function that returns something."""

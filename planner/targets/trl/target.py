@@ -39,7 +39,7 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
 TARGET = Target(
     _N,
     "TRL and peft (SFTTrainer on accelerate)",
-    "torch-fsdp",
+    "accelerate",
     "TRL 1.16.0, trl/trainer/sft_config.py and model_config.py, trl/scripts/sft.py; peft 0.21.2, LoraConfig",
     rules=(*RULES, only(_N, "tp", (1,), "its script loads a model whole (tp {tp})")),
     built_on="accelerate",

@@ -1,4 +1,4 @@
-# dp16-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15.7 s per step predicted
+# dp16-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15.4 s per step predicted
 # Plan 85ce0a916264, layout 1. Written by meshwright 0.1.0; options checked against accelerate 1.15.0 (pypi).
 """A minimal training of a model of transformers; `sh launch.sh --help` lists the arguments."""
 

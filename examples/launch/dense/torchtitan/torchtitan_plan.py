@@ -15,8 +15,8 @@ from torchtitan.models.llama3 import model_registry
 from torchtitan.trainer import Trainer
 
 
-def rotated(model_spec):
-    """Rotary positions as in the plan: a flavour has those of one release of its family."""
+def as_planned(model_spec):
+    """Rotary positions and epsilon of norms as in the plan: a flavour has those of one release of its family."""
     for layer in model_spec.model.layers:
         layer.attention.rope = replace(
             layer.attention.rope,
@@ -27,11 +27,14 @@ def rotated(model_spec):
             high_freq_factor=4.0,
             original_max_position_embeddings=8192,
         )
+        for norm in (layer.attention_norm, layer.ffn_norm):
+            norm.eps = 1e-05
+    model_spec.model.norm.eps = 1e-05
     return model_spec
 
 
 def plan() -> Trainer.Config:
-    model_spec = rotated(model_registry("8B"))
+    model_spec = as_planned(model_registry("8B"))
     return Trainer.Config(
         model_spec=model_spec,
         loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),

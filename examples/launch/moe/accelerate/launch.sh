@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.75 s per step predicted
+# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.43 s per step predicted
 # Plan db163cd3f404, layout 1. Written by meshwright 0.1.0; options checked against accelerate 1.15.0 (pypi).
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --model <folder with config.json>

@@ -1,4 +1,4 @@
-# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.75 s per step predicted
+# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.43 s per step predicted
 # Plan db163cd3f404, layout 1. Written by meshwright 0.1.0; options checked against accelerate 1.15.0 (pypi).
 """A minimal training of a model of transformers; `sh launch.sh --help` lists the arguments."""
 

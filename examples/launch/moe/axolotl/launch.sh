@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.75 s per step predicted
+# dp16-mbs4-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 9.43 s per step predicted
 # Plan e3f781c8d465, layout 1. Written by meshwright 0.1.0; options checked against Axolotl 0.19.0 (pypi).
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --base_model=<model> --learning_rate=<rate> --num_epochs=<number> --output_dir=<folder>

@@ -15,19 +15,22 @@ from torchtitan.models.qwen3 import model_registry
 from torchtitan.trainer import Trainer
 
 
-def rotated(model_spec):
-    """Rotary positions as in the plan: a flavour has those of one release of its family."""
+def as_planned(model_spec):
+    """Rotary positions and epsilon of norms as in the plan: a flavour has those of one release of its family."""
     for layer in model_spec.model.layers:
         layer.attention.rope = replace(
             layer.attention.rope,
             theta=1000000.0,
             scaling="none",
         )
+        for norm in (layer.attention_norm, layer.ffn_norm, layer.attention.qk_norm):
+            norm.eps = 1e-06
+    model_spec.model.norm.eps = 1e-06
     return model_spec
 
 
 def plan() -> Trainer.Config:
-    model_spec = rotated(model_registry("30B-A3B"))
+    model_spec = as_planned(model_registry("30B-A3B"))
     return Trainer.Config(
         model_spec=model_spec,
         loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
