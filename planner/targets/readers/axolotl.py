@@ -106,7 +106,7 @@ READER = Reader(
             r"(mean_resizing|reinit)_(embeddings|weights)|streaming\w*|pretraining_sample_concatenation|"
             r"dataloader_(drop_last|prefetch_factor)|local_rank|world_size|device|early_stopping_patience|"
             r"use_(pose|kernels|ray|mlflow|comet|trackio|eaft|wandb|tensorboard)|neftune_noise_alpha|noisy_embedding_alpha|"
-            r"experimental_skip_move_to_device|min_sample_len|accelerator_config|revision_of_model|"
+            r"experimental_skip_move_to_device|min_sample_len|revision_of_model|"
             r"gradient_checkpointing_kwargs|max_grad_norm|multipack_real_batches|curriculum_sampling|mlflow_tracking_uri|"
             r"comet_\w+|trackio_space_id|swanlab_\w+|low_cpu_mem_usage|greater_is_better|heads_k_stride|ring_attn_func|"
             r"experts_implementation|excess_length_strategy|fp32_norm(s|_classes)|optim_args|adam\w*|generate_max_len|"

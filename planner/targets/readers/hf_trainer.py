@@ -52,7 +52,7 @@ _HARMLESS = (
     r"lora_(alpha|dropout|bias)|bnb_\w+|use_bnb_nested_quant|tf32|full_determinism|include_\w+|"
     r"label_(names|smoothing_factor)|neftune_noise_alpha|benchmarks|callbacks|system_prompt|assistant_only_loss|"
     r"completion_only_loss|num_train_epochs|max_steps|max_grad_norm|dataloader_\w+|ignore_data_skip|disable_tqdm|"
-    r"greater_is_better|length_column_name|group_by_length|skip_memory_metrics|accelerator_config|ray_scope|"
+    r"greater_is_better|length_column_name|group_by_length|skip_memory_metrics|ray_scope|"
     r"(model|code)_revision|wandb_\w+|use_cache|low_cpu_mem_usage|config)(\.|$)"
 )
 READER = Reader(

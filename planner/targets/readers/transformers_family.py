@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....errors import FieldProblem
+from ...switches.overlaps import SYNC_EACH_BATCH
 from .. import cpu_offload
 from ..accelerate.target import CONFIG as ACCELERATE
 from ..adapters import targets_of
@@ -22,6 +23,7 @@ from ..import_format import Compared
 from ..option_lists import option_list
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..reading import read_facts
+from ..switch_options import SWITCH
 from .reader import noted, reads, states, value
 
 # The option of `accelerate launch` that names its file; the file is given beside the recipe.
@@ -34,7 +36,10 @@ _SAME = {"train_micro_batch_size_per_gpu": "per_device_train_batch_size",
          "gradient_accumulation_steps": "gradient_accumulation_steps"}  # fmt: skip
 # Keys of fsdp_config, with and without their prefix.
 FSDP = tuple(f"fsdp_config.{prefix}{name}" for name in _BLOCK for prefix in ("", "fsdp_"))
-SHARDING_KINDS = {CONFIG_FILE: "any", "deepspeed": "any", "fsdp": "any", **dict.fromkeys(FSDP, "any")}
+# The block of a recipe for Accelerator, of which only the synchronisation of micro-batches matters.
+ACCELERATOR = "accelerator_config"
+SHARDING_KINDS = {CONFIG_FILE: "any", "deepspeed": "any", "fsdp": "any", ACCELERATOR: "any",
+                  **dict.fromkeys(FSDP, "any")}  # fmt: skip
 # What says nothing beside them.
 FSDP_HARMLESS = (
     r"^(fsdp_config\.)?(fsdp_)?(min_num_params|transformer_layer_cls_to_wrap|backward_prefetch(_policy)?|forward_prefetch|"
@@ -123,8 +128,16 @@ def _contradiction(arguments: Arguments, name: str, text: str, hint: str = "keep
 
 def sharding() -> Entry:
     """ZeRO stage, shards and degrees: of DeepSpeed, FSDP or accelerate; without them plain data parallelism."""
-    fields = ("zero", "shard", "dp", "offload", "tp", "cp", "cp_algorithm", "num_gpus")
-    return reads(fields, tuple(SHARDING_KINDS), _sharding)
+    sync = f"{SWITCH}{SYNC_EACH_BATCH.name}"
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        found, block = _sharding(settings, facts), settings.get(ACCELERATOR)
+        kwargs = block.get("gradient_accumulation_kwargs") if isinstance(block, Mapping) else None
+        each = isinstance(kwargs, Mapping) and kwargs.get("sync_each_batch") is True
+        return found | ({sync: "on"} if each and found["zero"] > 1 else {})
+
+    fields = ("zero", "shard", "dp", "offload", "tp", "cp", "cp_algorithm", "num_gpus", sync)
+    return reads(fields, tuple(SHARDING_KINDS), read)
 
 
 def _sharding(settings: Settings, facts: Facts) -> Facts:

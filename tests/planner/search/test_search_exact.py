@@ -49,7 +49,7 @@ TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     9: {"three-level": {"weights_over": 1, "gradients_over": 2}}, 1: {"zero-infinity": {"weights": 0}},
     4: {"zero-infinity": {}, "zero++": {"secondary": 1}}, 7: {"luwu": {"network_gb_per_s": 400}},
     10: {"fuyou": {"gb_per_s": 100}}, 2: {"vocabulary-parallel": {}}, 11: {"diloco": {"period": 20}, "zero++": {}},
-    13: {"cpu-offload": {}},
+    19: {"cpu-offload": {}},
 }  # fmt: skip
 MUON = (5, 8)  # requests of twelve that train by it, unless adapters train
 CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",

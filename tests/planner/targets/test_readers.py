@@ -355,3 +355,12 @@ def test_states_on_the_host_are_read(tmp_path: Path) -> None:
     recipe = imported(tmp_path, "hf-trainer", RECIPE + "fsdp: full_shard offload\n")
     assert not recipe.gaps
     assert list(recipe.request.workload.techniques) == ["cpu-offload"]
+
+
+def test_other_words_for_accelerator_change_nothing(tmp_path: Path) -> None:
+    """Of its block only the synchronisation of micro-batches matters, where weights are sharded."""
+    block = "accelerator_config: {split_batches: false, gradient_accumulation_kwargs: {sync_each_batch: true}}\n"
+    sharded, plain = (imported(tmp_path, "hf-trainer", RECIPE + more) for more in (f"fsdp: full_shard\n{block}", block))
+    assert not sharded.gaps + plain.gaps
+    assert sharded.settings["sync_each_batch"] == "on"
+    assert "sync_each_batch" not in plain.settings
