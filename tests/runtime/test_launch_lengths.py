@@ -21,6 +21,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_rehearsal_trains_what_one_process_trains_in_the_planned_memory(plan: Path) -> None:
     code, out, err = finish(start(str(plan), "--scale-down", "--check-parity", "--steps", "2"))
     assert code == 0, out + err

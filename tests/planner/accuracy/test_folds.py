@@ -141,6 +141,7 @@ def test_a_cell_that_is_far_off_widens_no_interval_of_its_own(cases: Sequence[Ca
     assert covered == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_folds(tmp_path: Path, report: FoldReport) -> None:
     shown = run_here("validate", "--folds", cwd=tmp_path)
     assert shown.code == 0

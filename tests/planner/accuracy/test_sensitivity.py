@@ -33,6 +33,7 @@ def test_a_slower_device_makes_its_runs_slower_and_no_others() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.slow
 def test_numbers_that_are_not_tried_on_a_run_do_not_move_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick way, which prices only runs that a number may move, gives what pricing all of them gives."""
     runs = [case for case in read_cases(shipped_files(), Problems([])) if case.core and case.measured.step_s]

@@ -23,7 +23,13 @@ from .emit_plans import random_plans
 ASKED = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
 
 
-@pytest.fixture(scope="module", params=CATALOGUE)
+# Recipes in Python are followed statement by statement, which takes longer.
+SLOW = ("megatron-bridge", "nemo")
+
+
+@pytest.fixture(scope="module", params=[
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CATALOGUE
+])  # fmt: skip
 def folders(request: pytest.FixtureRequest) -> tuple[str, list[Files]]:
     out = []
     for plan in random_plans(request.param, 60, seed=1)[0]:
