@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshwright.cost_models.arrays import Mask
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts
+from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.schedule_kinds import KINDS
 from meshwright.cost_models.schedules.csv import from_csv
 from meshwright.cost_models.schedules.simulator import make
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
-from meshwright.planner.space.rules import RULES
+from meshwright.planner.space.rules import RULES, Columns, Rule, micro_batches
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.planner.targets.torchtitan.options import SCHEDULES as CLASSES
 
@@ -31,11 +35,14 @@ def is_taken(schedule: str, pp: int, m: int, chunks: int) -> bool:
     return True
 
 
-def is_legal(schedule: str, pp: int, m: int, chunks: int) -> bool:
+ALL_RULES = RULES + TARGETS["torchtitan"].rules
+
+
+def is_legal(schedule: str, pp: int, m: int, chunks: int, rules: Sequence[Rule] = ALL_RULES) -> bool:
     """Whether all rules of the space and of torchtitan allow it."""
     problem = replace(PROBLEM, num_gpus=pp, workload=replace(PROBLEM.workload, global_batch=m))
     columns = Layouts.of([Layout(pp=pp, vpp=chunks, schedule=SCHEDULES.index(schedule), zero=0)])
-    return all(bool(rule.allows(columns, problem)[0]) for rule in RULES + TARGETS["torchtitan"].rules)
+    return all(bool(rule.allows(columns, problem)[0]) for rule in rules)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -44,6 +51,24 @@ def is_legal(schedule: str, pp: int, m: int, chunks: int) -> bool:
 def test_torch_takes_what_is_planned_and_nothing_else(schedule: str, pp: int, m: int, vpp: int) -> None:
     chunks = KINDS[SCHEDULES.index(schedule)].chunks or vpp
     assert is_legal(schedule, pp, m, chunks) == is_taken(schedule, pp, m, chunks)
+
+
+def _whole_rounds(columns: Columns, problem: Problem) -> Mask:
+    """As Megatron-LM without --microbatch-group-size-per-virtual-pipeline-stage asks; torch does not."""
+    return np.asarray((columns["vpp"] == 1) | (micro_batches(columns, problem) % columns["pp"] == 0))
+
+
+TOO_STRICT = (*ALL_RULES, Rule("planted", ("pp", "dp", "micro_batch", "vpp"), _whole_rounds, "planted"))
+TOO_LOOSE = tuple(rule for rule in ALL_RULES if "micro-batches" not in rule.name)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rules", [TOO_STRICT, TOO_LOOSE], ids=["too strict", "too loose"])
+def test_a_planted_rule_is_seen(rules: Sequence[Rule]) -> None:
+    cases = [(name, pp, m, KINDS[SCHEDULES.index(name)].chunks or 2) for name in CLASSES for pp in (2, 3)
+             for m in range(1, 9)]  # fmt: skip
+    assert all(is_legal(*case) == is_taken(*case) for case in cases)
+    assert any(is_legal(*case, rules) != is_taken(*case) for case in cases)
 
 
 @pytest.mark.filterwarnings("ignore")
