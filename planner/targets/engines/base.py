@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...document.serving_plan import ServingPool
 
-ROUTER = "prefill and decode are apart: a router of the engine that knows both pools must deal the requests"
+_ROUTER = "prefill and decode are apart: a router of the engine that knows both pools must deal the requests"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,5 +57,12 @@ class EngineTarget:
     options: Callable[[Setup], list[str]]
     # Why it cannot run an instance; empty: it can.
     refusals: Callable[[Setup], list[str]]
-    # Manual steps for the user.
-    notes: Callable[[Setup], list[str]]
+    converts: frozenset[str] = frozenset()  # formats of weights that it makes of a checkpoint in bf16
+
+    def notes(self, setup: Setup) -> list[str]:
+        """Manual steps for the user."""
+        notes = [_ROUTER] if setup.pool.role != "both" else []
+        if setup.pool.weights in ("bf16", *self.converts):
+            return notes
+        return [*notes, f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of "
+                        f"{setup.model}"]  # fmt: skip

@@ -3,9 +3,9 @@ options are spelled out: the short ones are abbreviations of argparse."""
 
 from __future__ import annotations
 
-from .base import ROUTER, EngineTarget, Setup
+from .base import EngineTarget, Setup
 
-_CONVERTED = ("fp8",)
+_CONVERTED = frozenset({"fp8"})
 _MASTER_PORT = 20000
 
 
@@ -37,15 +37,7 @@ def _refusals(setup: Setup) -> list[str]:
     return []
 
 
-def _notes(setup: Setup) -> list[str]:
-    notes = [ROUTER] if setup.pool.role != "both" else []
-    if setup.pool.weights in ("bf16", *_CONVERTED):
-        return notes
-    wanted = f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of {setup.model}"
-    return [*notes, wanted]
-
-
 SGLANG = EngineTarget(
     name="sglang", release="0.5.23", start="sglang serve --model-path", options=_options, refusals=_refusals,
-    notes=_notes,
+    converts=_CONVERTED,
 )  # fmt: skip

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ....cost_models.serving.pool import MEMORY_SHARE
-from .base import ROUTER, EngineTarget, Setup
+from .base import EngineTarget, Setup
 
 # Formats that vLLM converts 16-bit weights to as it loads them; others need a checkpoint in them.
-_CONVERTED = ("fp8",)
+_CONVERTED = frozenset({"fp8"})
 
 
 def _options(setup: Setup) -> list[str]:
@@ -40,14 +40,6 @@ def _refusals(setup: Setup) -> list[str]:
     return []
 
 
-def _notes(setup: Setup) -> list[str]:
-    notes = [ROUTER] if setup.pool.role != "both" else []
-    if setup.pool.weights in ("bf16", *_CONVERTED):
-        return notes
-    wanted = f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of {setup.model}"
-    return [*notes, wanted]
-
-
 VLLM = EngineTarget(
-    name="vllm", release="0.32", start="vllm serve", options=_options, refusals=_refusals, notes=_notes
+    name="vllm", release="0.32", start="vllm serve", options=_options, refusals=_refusals, converts=_CONVERTED
 )
