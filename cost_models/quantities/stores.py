@@ -28,5 +28,5 @@ class Store:
     duplex: bool = False  # fetching and returning have links of their own
     over_pcie: bool = False  # its traffic crosses PCIe too
     during_backward: bool = False  # a layer is updated while the layers before it are still differentiated
-    on_host: bool = False  # what is away is in host memory
+    on_host: bool = False  # host memory holds the states that are away
     pinned_bytes: float = 0.0  # of buffers in host memory, per GPU

@@ -40,7 +40,7 @@ class ServingPool(DocumentPart):
 
 
 class Percentiles(DocumentPart):
-    """Of the simulated requests, seconds."""
+    """Seconds of the simulated requests."""
 
     mean: float
     p50: float
@@ -49,7 +49,7 @@ class Percentiles(DocumentPart):
 
 
 class SimulatedService(DocumentPart):
-    """What the simulated instances gave."""
+    """Latencies of the simulated instances."""
 
     requests: int
     ttft_s: Percentiles

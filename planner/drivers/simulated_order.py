@@ -68,7 +68,7 @@ class SimulatedOrder:
 
     @cached_property
     def _tables(self) -> Tables:
-        """Of all layouts that the search kept, built once."""
+        """Tables of all layouts that the search kept, built once."""
         top = self.outcome.top
         kept = Layouts.concatenate([top.kept[1], Layouts.of([row[2] for row in top.rows])])
         return tables.build(self.resolved.problem, tables.index_keys(kept)[0])

@@ -118,7 +118,7 @@ class BaseRequest(RequestPart):
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where each given field came from (`request.yaml, line 3`, `--seq-len`); what is not here is a default."""
+        """Where each given field came from (`request.yaml, line 3`, `--seq-len`). Other fields have defaults."""
         return self._origins
 
 

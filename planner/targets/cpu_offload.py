@@ -36,9 +36,7 @@ def entry(option: str) -> Entry:
     return Entry(("offload", FACT), (option,), lambda setup: {option: True} if planned(setup) else {}, read)
 
 
-def _can(problem: Problem, knobs: Mapping[str, float]) -> str | None:
-    return None
-
-
-# For the techniques of a trainer.
-CAN: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = {TECHNIQUE.name: _can}
+# For the techniques of a trainer: no layout of ZeRO-3 is refused.
+CAN: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = {
+    TECHNIQUE.name: lambda problem, knobs: None
+}  # fmt: skip
