@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import MeshwrightError
-from .. import options, requests
+from .. import mixed_lengths, options, requests
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import explain as explain_screen
 from ..screens import listings as listings_screen
@@ -25,7 +25,8 @@ def command(
     context: typer.Context,
     plan: options.PlanFile,
     choice: Annotated[
-        int, typer.Argument(metavar="#", help="Number of the layout in the plan [1].", show_default=False)
+        int, typer.Argument(metavar="#", help="Number of the layout in the plan, or of a step of "
+                            "documents of mixed lengths [1].", show_default=False)
     ] = 1,
     why_not: Annotated[
         str | None,
@@ -38,15 +39,21 @@ def command(
 ) -> None:
     """Explain a layout of a plan: time, memory, targets and the search.
 
+    A plan of `plan --max-len`: lengths, degrees, and how long groups wait.
+
     \b
     Examples:
       meshwright explain plan.json
       meshwright explain plan.json 2
       meshwright explain plan.json --why-not tp8-dp1-mbs1-z1-rfull
     """
+    from ...planner.document.lengths_plan import load_lengths_plan
     from ...planner.document.reading import load_plan
 
     terminal: Terminal = context.obj
+    if (lengths := load_lengths_plan(plan)) is not None:
+        of_layouts = {"--why-not": why_not, "--origins": origins, "--plot": plot}
+        return mixed_lengths.explain(terminal, plan, lengths, choice, of_layouts)
     loaded = load_plan(plan)
     candidate = requests.candidate(loaded, choice)
     if why_not is not None:

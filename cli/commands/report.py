@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .. import options, requests
+from .. import mixed_lengths, options, requests
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
 
@@ -31,11 +31,15 @@ def command(
       meshwright report plan.json -o report.html
       meshwright report plan.json --choice 2 -o second.html
     """
+    from ...planner.document.lengths_plan import load_lengths_plan
     from ...planner.document.reading import load_plan
     from ...planner.explain.report import report
     from ..pages.report import report_page
 
     terminal: Terminal = context.obj
+    if (lengths := load_lengths_plan(plan)) is not None:
+        check_writable(output, force=force)
+        return mixed_lengths.report(terminal, plan, lengths, choice, output, force=force)
     loaded = load_plan(plan)
     check_writable(output, force=force)
     result = requests.rounded(report(loaded, choice))

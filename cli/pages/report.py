@@ -41,7 +41,7 @@ def report_page(plan: Plan, report: Report) -> str:
         stage_rows=pictures.stage_rows(report.rank_map), sliders=pictures.sliders(report.price_grid, candidate),
         closed_form_s=candidate.closed_s, binding=binding(report.sensitivity),
         sensitivity=sensitivity_cells(report.sensitivity), certificate=conclusion.certificate_line(plan),
-        fates=_fates(plan), facts=_grouped(report.facts),
+        fates=_fates(plan), facts=grouped(report.facts),
         files=[(profile.name, profile.sha256[:16]) for profile in plan.profiles],
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def _fates(plan: Plan) -> list[tuple[str, str]]:
     return [(fate, text.count(number)) for fate, number in shown]
 
 
-def _grouped(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
+def grouped(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
     """Facts by what they are of, in their order."""
     groups: dict[str, list[Fact]] = {}
     for fact in facts:

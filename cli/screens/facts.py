@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
     from ...planner.studies.tradeoffs import Question
 
@@ -57,7 +58,7 @@ class Facts:
     headroom_bytes: float  # of it that a chosen layout leaves free; 0 in plans that know none
 
     @classmethod
-    def of(cls, result: Plan | Question) -> Facts:
+    def of(cls, result: Plan | LengthsPlan | Question) -> Facts:
         """The facts of a plan, or of an answer about numbers of GPUs (then of the smallest)."""
         resolved = result.resolved
         groups = resolved["cluster"]["groups"]

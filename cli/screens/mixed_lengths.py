@@ -1,45 +1,134 @@
-"""The screen of `meshwright plan --max-len`."""
+"""The screens of a plan for documents of mixed lengths: the three rules for degrees, and what groups wait for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
+from .facts import Facts
+from .header import cluster_text
 
 if TYPE_CHECKING:
-    from ...planner.drivers.mixed_lengths import MixedLengthsPlan, Policy
+    from ...planner.document.lengths_plan import LengthsPlan, PolicyPart
+    from ...planner.explain.mixed_lengths import LengthsExplanation, MicroBatchLoad
     from .parts import Part
 
 _RULES = {"static": "one for all batches", "adaptive": "one per batch", "per sequence": "one per document"}
+Rows = list[list[str]]
 
 
-def screen(planned: MixedLengthsPlan, saved_as: str | None, sampler: str | None) -> list[Part]:
+def screen(plan: LengthsPlan, saved_as: str | None, sampler: str | None) -> list[Part]:
     """The three policies side by side, their common layout, and the proven gap."""
-    resolved, costs = planned.resolved, planned.costs
-    group = resolved.cluster.groups[0]
-    work = resolved.workload
-    gap = f"at most {text.percent(planned.max_gap)} %, on average {text.percent(planned.mean_gap)} %"
     saved = f"Wrote {saved_as}, and {sampler} for a sampler" if saved_as else "Next: add `-o plan.json` to keep it"
+    columns, rows = policy_cells(plan)
     return [
-        text.wrapped(f"{resolved.model.name} on {group.num_nodes} x {group.gpus_per_node} {group.gpu.name}, "
-                     f"{work.global_batch:,} documents of up to {work.seq_len:,} tokens per step, {work.precision}"),
+        text.wrapped(header(plan)),
         "",
-        table("plan", "degree", "degrees used", "micro-batches", "mean step s", "p95 s", "speedup",
-              rows=[_row(policy, planned.static) for policy in planned.policies],
-              right=("micro-batches", "mean step s", "p95 s", "speedup")),
+        table(*columns, rows=rows, right=columns[3:]),
         "",
-        text.wrapped(f"Layout of the static plan: {planned.static_layout}, but a micro-batch holds tokens: "
-                     f"{costs.rank_tokens:,} on each of {costs.num_ranks} ranks"),
-        text.wrapped(f"Gap of the per-sequence plans to a proven bound: {gap} ({len(planned.batches)} batches, "
-                     f"seed {planned.seed})"),
+        *map(text.wrapped, layout_lines(plan)),
         "",
         saved,
-    ]  # fmt: skip
+    ]
 
 
-def _row(policy: Policy, static: Policy) -> list[str]:
-    degrees = ", ".join(map(str, policy.degrees))
-    return [policy.name, _RULES[policy.name], degrees, text.fixed(policy.mean_micro_batches, 1),
+def explain_screen(plan: LengthsPlan, explanation: LengthsExplanation) -> list[Part]:
+    """The policies with their waiting, lengths, degrees, and one step by its micro-batches."""
+    parts: list[Part] = [text.wrapped(header(plan))]
+    for title, (columns, rows), words in (
+        ("Plans", policy_cells(plan, explanation), 3),
+        (f"Documents of {plan.batches} batches, and their degrees in the per-sequence plans",
+         length_cells(explanation), 0),
+        ("Groups of the per-sequence plans, in a step", degree_cells(explanation), 0),
+        (step_title(explanation), step_cells(explanation), 0),
+    ):  # fmt: skip
+        parts += ["", title, table(*columns, rows=rows, right=columns[words:])]
+    return [*parts, "", *map(text.wrapped, layout_lines(plan))]
+
+
+def header(plan: LengthsPlan) -> str:
+    """`llama-2-7b on 8 x 8 a100-sxm-40gb, 512 documents of up to 196,608 tokens per step, bf16`."""
+    facts = Facts.of(plan)
+    return (f"{facts.model} on {cluster_text(facts)}, {facts.work.global_batch:,} documents of up to "
+            f"{facts.work.seq_len:,} tokens per step, {facts.work.precision}")  # fmt: skip
+
+
+def policy_cells(plan: LengthsPlan, explanation: LengthsExplanation | None = None) -> tuple[list[str], Rows]:
+    """(columns, rows) of the policies; the explanation adds how long ranks wait."""
+    columns = ["plan", "degree", "degrees used", "micro-batches", "mean step s", "p95 s", "speedup"]
+    rows = [_policy_row(policy, plan.policy("static")) for policy in plan.policies]
+    if explanation is not None:
+        columns.append("ranks wait %")
+        for row, waits in zip(rows, explanation.policies, strict=True):
+            row.append(text.percent(waits.idle))
+    return columns, rows
+
+
+def _policy_row(policy: PolicyPart, static: PolicyPart) -> list[str]:
+    return [policy.name, _RULES[policy.name], _degrees(policy.degrees), text.fixed(policy.mean_micro_batches, 1),
             text.significant(policy.mean_s), text.significant(policy.p95_s),
-            f"{text.fixed(policy.speedup_over(static), 2)}x"]  # fmt: skip
+            f"{text.fixed(static.mean_s / policy.mean_s, 2)}x"]  # fmt: skip
+
+
+def _degrees(degrees: Sequence[int]) -> str:
+    return ", ".join(map(str, degrees))
+
+
+def layout_lines(plan: LengthsPlan) -> Iterator[str]:
+    """The layout that the degrees belong to, and the proof."""
+    yield (f"Layout of the static plan: {plan.layout_id}, but a micro-batch holds tokens: {plan.rank_tokens:,} on each "
+           f"of {plan.ranks:,} ranks")  # fmt: skip
+    yield (f"Gap of the per-sequence plans to a proven bound: at most {text.percent(plan.max_gap)} %, on average "
+           f"{text.percent(plan.mean_gap)} % ({plan.batches} batches, seed {plan.seed})")  # fmt: skip
+
+
+def length_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:
+    """(columns, rows) of documents by length."""
+    rows = [[f"{row.longest:,}", text.percent(row.documents), text.percent(row.tokens), _degrees(row.degrees)]
+            for row in explanation.lengths]  # fmt: skip
+    return ["tokens up to", "documents %", "tokens %", "degrees"], rows
+
+
+def degree_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:
+    """(columns, rows) of the groups of each degree."""
+    rows = [[str(row.degree), text.fixed(row.groups, 1), text.fixed(row.documents, 1), text.percent(row.tokens),
+             text.significant(row.busy_s), text.significant(row.waits_s), text.percent(row.slowest)]
+            for row in explanation.degrees]  # fmt: skip
+    return ["degree", "groups", "documents", "tokens %", "busy s", "waits s", "slowest in %"], rows
+
+
+def step_title(explanation: LengthsExplanation) -> str:
+    """`Step 1: 512 documents ...`."""
+    step = explanation.step
+    return (f"Step {step.number}: {step.tokens:,} tokens in {text.significant(step.seconds)} s; groups of a degree "
+            f"together, from the least to the most")  # fmt: skip
+
+
+def step_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:
+    """(columns, rows) of the micro-batches of the step, one row for the groups of a degree."""
+    columns = ["micro-batch", "ends after s", "degree", "groups", "documents", "tokens", "longest", "busy s", "waits s"]
+    return columns, [row for number, micro_batch in enumerate(explanation.step.micro_batches, 1)
+                     for row in _micro_batch_rows(number, micro_batch)]  # fmt: skip
+
+
+def _micro_batch_rows(number: int, micro_batch: MicroBatchLoad) -> Rows:
+    rows: Rows = []
+    for degree in dict.fromkeys(group.degree for group in micro_batch.groups):
+        groups = [group for group in micro_batch.groups if group.degree == degree]
+        rows.append([
+            *(["", ""] if rows else [str(number), text.significant(micro_batch.seconds)]), str(degree),
+            str(len(groups)), str(sum(group.documents for group in groups)),
+            f"{sum(group.tokens for group in groups):,}", f"{max(group.longest for group in groups):,}",
+            _span([group.busy_s for group in groups]), _span([group.waits_s for group in groups]),
+        ])  # fmt: skip
+    if micro_batch.free_ranks:
+        ranks = f"{micro_batch.free_ranks} rank{'s' if micro_batch.free_ranks > 1 else ''}"
+        rows.append(["", "", ranks, "none", "", "", "", "", text.significant(micro_batch.seconds)])
+    return rows
+
+
+def _span(values: Sequence[float]) -> str:
+    least, most = text.significant(min(values)), text.significant(max(values))
+    return least if least == most else f"{least} - {most}"

@@ -14,7 +14,7 @@ from .base import DocumentPart
 from .sampler_plan import SamplerHeader
 
 KIND = "mixed-lengths-plan"
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 
 
 class PolicyPart(DocumentPart):
@@ -25,6 +25,16 @@ class PolicyPart(DocumentPart):
     p95_s: float  # seconds that 95 % of the steps do not exceed
     degrees: tuple[int, ...]  # of all groups, ascending
     mean_micro_batches: float
+
+
+class CostsPart(DocumentPart):
+    """Seconds of documents on groups of each degree, as `GroupCosts` of planner/batches/costs.py has them."""
+
+    degrees: tuple[int, ...]  # [D] ascending
+    grid: tuple[float, ...]  # [g] lengths, tokens, ascending
+    token_s: tuple[tuple[float, ...], ...]  # [g, D] seconds of a token of a document of such a length
+    micro_batch_s: float  # seconds of a micro-batch whatever it holds
+    once_s: float  # seconds of a step whatever it holds
 
 
 class LengthsPlan(DocumentPart):
@@ -43,9 +53,15 @@ class LengthsPlan(DocumentPart):
     batches: int  # drawn
     max_gap: float  # of the per-sequence plans to their bounds, relative
     mean_gap: float
+    costs: CostsPart
     policies: tuple[PolicyPart, ...]
     resolved: dict[str, Any]  # as in the plan of one layout
     warnings: tuple[str, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document that is trained."""
+        return int(self.resolved["workload"]["seq_len"])
 
     @property
     def header(self) -> SamplerHeader:

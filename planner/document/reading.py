@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ...errors import FieldProblem, InputError
 from . import integrity
+from .lengths_plan import KIND as LENGTHS_KIND
 from .plan import FORMAT_VERSION, Plan
 from .serving_plan import ServingPlan
 
@@ -26,6 +27,9 @@ def read_plan(text: str, name: str) -> Plan:
     if isinstance(data, dict) and data.get("kind") == "serving-plan":
         raise InputError(f"{name}: the plan of a deployment, not of a training step",
                          hint="`emit` writes its files; `plan` makes one of a training step")  # fmt: skip
+    if isinstance(data, dict) and data.get("kind") == LENGTHS_KIND:
+        raise InputError(f"{name}: a plan of documents with a degree each, not of one layout",
+                         hint="`explain`, `report` and `launch` read it")  # fmt: skip
     if not isinstance(data, dict) or data.get("kind") != "plan":
         raise InputError(f"{name}: not a plan", hint=_WRITES_ONE)
     major = str(data.get("format_version", "")).partition(".")[0]

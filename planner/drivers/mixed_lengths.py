@@ -19,7 +19,7 @@ from ..batches.draws import draw
 from ..batches.ledger_costs import Family, families, ledger_costs, longest_held
 from ..batches.packing import Batch
 from ..batches.unlike_degrees import BatchResult, best_plan
-from ..document.lengths_plan import LengthsPlan, PolicyPart
+from ..document.lengths_plan import CostsPart, LengthsPlan, PolicyPart
 from ..document.plan import digest_of
 from ..document.sampler_plan import SamplerBatch, SamplerGroup
 from ..request.load import request_to_dict
@@ -100,6 +100,7 @@ class MixedLengthsPlan:
             layout_id=str(self.static_layout), widest_layout_id=str(self.widest_layout),
             rank_tokens=self.costs.rank_tokens, ranks=self.costs.num_ranks, seed=self.seed,
             batches=len(self.batches), max_gap=self.max_gap, mean_gap=self.mean_gap,
+            costs=_costs_part(self.costs),
             policies=tuple(PolicyPart(name=policy.name, mean_s=policy.mean_s, p95_s=policy.p95_s,
                                       degrees=policy.degrees, mean_micro_batches=policy.mean_micro_batches)
                            for policy in self.policies),
@@ -115,6 +116,14 @@ class MixedLengthsPlan:
                 batch=number, lengths=tuple(int(length) for length in lengths),
                 microbatches=tuple(tuple(_placed(groups)) for groups in plan.micro_batches),
             ).model_dump_json()  # fmt: skip
+
+
+def _costs_part(costs: GroupCosts) -> CostsPart:
+    """The costs as they are written: numbers of numpy become those of Python."""
+    return CostsPart(
+        degrees=tuple(costs.degrees.tolist()), grid=tuple(costs.grid.tolist()),
+        token_s=tuple(map(tuple, costs.token_s.tolist())), micro_batch_s=costs.micro_batch_s, once_s=costs.once_s,
+    )  # fmt: skip
 
 
 def _placed(groups: Sequence[Group]) -> Iterator[SamplerGroup]:
