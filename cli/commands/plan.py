@@ -33,7 +33,7 @@ def command(
     lengths: options.Lengths = None,
     max_len: options.MaxLen = None,
     packed: options.Packed = None,
-    global_batch: options.GlobalBatch = None,
+    global_batch: options.GlobalBatchOrDocuments = None,
     dtype: options.Dtype = None,
     optimizer: options.Optimizer = None,
     lora: options.LoraOption = None,

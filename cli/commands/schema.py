@@ -15,13 +15,17 @@ class Kind(StrEnum):
 
     request = "request"
     plan = "plan"
+    mixed_lengths_plan = "mixed-lengths-plan"
+    sampler_plan = "sampler-plan"
 
 
 def command(
     context: typer.Context,
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Document to describe.", show_default=False)],
 ) -> None:
-    """Print the JSON schema of a request file or of a plan.
+    """Print the JSON schema of a request or a plan.
+
+    KIND: request, plan, mixed-lengths-plan, or sampler-plan (a line of the file).
 
     \b
     Example:
@@ -32,11 +36,14 @@ def command(
 
 
 def schema(kind: str) -> dict[str, object]:
-    """The schema of `request` or `plan`, in the 2020-12 dialect."""
+    """The schema of a document in the 2020-12 dialect. kind: a value of `Kind`."""
     from pydantic import BaseModel
 
-    from ...planner.document import plan as plan_document
-    from ...planner.request import load
+    from ...planner.document.lengths_plan import LengthsPlan
+    from ...planner.document.plan import Plan
+    from ...planner.document.sampler_plan import SamplerLine
+    from ...planner.request.load import Request
 
-    model: type[BaseModel] = load.Request if kind == "request" else plan_document.Plan
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    models: dict[str, type[BaseModel]] = {"request": Request, "plan": Plan, "mixed-lengths-plan": LengthsPlan,
+                                          "sampler-plan": SamplerLine}  # fmt: skip
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **models[kind].model_json_schema()}

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from ...planner.explain.mixed_lengths import LengthsExplanation
     from ...planner.explain.report import Fact
 
-_COLOURS = 6  # of the style sheet
-
 
 def lengths_page(plan: LengthsPlan, explanation: LengthsExplanation, facts: Sequence[Fact]) -> str:
     """The whole document."""
     subject = Facts.of(plan)
     degrees = plan.policy("per sequence").degrees
     return render(
-        "mixed_lengths.html", plan=plan, explanation=explanation, degrees=degrees, colours=_COLOURS,
+        "mixed_lengths.html", plan=plan, explanation=explanation, degrees=degrees,
         title=f"{subject.model} on {header.cluster_text(subject)}", header=screens.header(plan),
         verdict=_verdict(plan, explanation), tiles=_tiles(plan, explanation), lines=list(screens.layout_lines(plan)),
         policies=screens.policy_cells(plan, explanation), lengths=screens.length_cells(explanation),

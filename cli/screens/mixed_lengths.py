@@ -37,14 +37,14 @@ def screen(plan: LengthsPlan, saved_as: str | None, sampler: str | None) -> list
 def explain_screen(plan: LengthsPlan, explanation: LengthsExplanation) -> list[Part]:
     """The policies with their waiting, lengths, degrees, and one step by its micro-batches."""
     parts: list[Part] = [text.wrapped(header(plan))]
-    for title, (columns, rows), words in (
-        ("Plans", policy_cells(plan, explanation), 3),
+    for title, (columns, rows), numbers in (
+        ("Plans", policy_cells(plan, explanation), slice(3, None)),
         (f"Documents of {plan.batches} batches, and their degrees in the per-sequence plans",
-         length_cells(explanation), 0),
-        ("Groups of the per-sequence plans, in a step", degree_cells(explanation), 0),
-        (step_title(explanation), step_cells(explanation), 0),
+         length_cells(explanation), slice(3)),
+        ("Groups of the per-sequence plans, in a step", degree_cells(explanation), slice(None)),
+        (step_title(explanation), step_cells(explanation), slice(None)),
     ):  # fmt: skip
-        parts += ["", title, table(*columns, rows=rows, right=columns[words:])]
+        parts += ["", title, table(*columns, rows=rows, right=columns[numbers])]
     return [*parts, "", *map(text.wrapped, layout_lines(plan))]
 
 
@@ -94,7 +94,7 @@ def length_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:
 def degree_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:
     """(columns, rows) of the groups of each degree."""
     rows = [[str(row.degree), text.fixed(row.groups, 1), text.fixed(row.documents, 1), text.percent(row.tokens),
-             text.significant(row.busy_s), text.significant(row.waits_s), text.percent(row.slowest)]
+             text.fixed(row.busy_s, 3), text.fixed(row.waits_s, 3), text.percent(row.slowest)]
             for row in explanation.degrees]  # fmt: skip
     return ["degree", "groups", "documents", "tokens %", "busy s", "waits s", "slowest in %"], rows
 
@@ -103,12 +103,12 @@ def step_title(explanation: LengthsExplanation) -> str:
     """`Step 1: 512 documents ...`."""
     step = explanation.step
     return (f"Step {step.number}: {step.tokens:,} tokens in {text.significant(step.seconds)} s; groups of a degree "
-            f"together, from the least to the most")  # fmt: skip
+            f"together, from the least to the most seconds")  # fmt: skip
 
 
 def step_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:
     """(columns, rows) of the micro-batches of the step, one row for the groups of a degree."""
-    columns = ["micro-batch", "ends after s", "degree", "groups", "documents", "tokens", "longest", "busy s", "waits s"]
+    columns = ["micro-batch", "takes s", "degree", "groups", "documents", "tokens", "longest", "busy s", "waits s"]
     return columns, [row for number, micro_batch in enumerate(explanation.step.micro_batches, 1)
                      for row in _micro_batch_rows(number, micro_batch)]  # fmt: skip
 
@@ -118,17 +118,17 @@ def _micro_batch_rows(number: int, micro_batch: MicroBatchLoad) -> Rows:
     for degree in dict.fromkeys(group.degree for group in micro_batch.groups):
         groups = [group for group in micro_batch.groups if group.degree == degree]
         rows.append([
-            *(["", ""] if rows else [str(number), text.significant(micro_batch.seconds)]), str(degree),
+            *(["", ""] if rows else [str(number), text.fixed(micro_batch.seconds, 3)]), str(degree),
             str(len(groups)), str(sum(group.documents for group in groups)),
             f"{sum(group.tokens for group in groups):,}", f"{max(group.longest for group in groups):,}",
             _span([group.busy_s for group in groups]), _span([group.waits_s for group in groups]),
         ])  # fmt: skip
     if micro_batch.free_ranks:
         ranks = f"{micro_batch.free_ranks} rank{'s' if micro_batch.free_ranks > 1 else ''}"
-        rows.append(["", "", ranks, "none", "", "", "", "", text.significant(micro_batch.seconds)])
+        rows.append(["", "", ranks, "none", "", "", "", "", text.fixed(micro_batch.seconds, 3)])
     return rows
 
 
 def _span(values: Sequence[float]) -> str:
-    least, most = text.significant(min(values)), text.significant(max(values))
+    least, most = text.fixed(min(values), 3), text.fixed(max(values), 3)
     return least if least == most else f"{least} - {most}"

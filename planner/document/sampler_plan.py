@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, RootModel, ValidationError
 
 from ...errors import FieldProblem, InputError
 from .base import DocumentPart
@@ -62,6 +62,10 @@ class SamplerHeader(DocumentPart):
     seed: int  # of the draw of the batches
     ranks: int  # that groups divide among themselves
     rank_tokens: int  # of a micro-batch that a rank holds
+
+
+class SamplerLine(RootModel[SamplerHeader | SamplerBatch]):
+    """A line of the file."""
 
 
 def sampler_path(plan: Path) -> Path:

@@ -210,7 +210,8 @@ def _degrees(steps: Sequence[_Step]) -> Iterator[DegreeLoad]:
     for degree in sorted({busy.group.degree for _, busy in groups}):
         inside = [(step, busy) for step, busy in groups if busy.group.degree == degree]
         yield DegreeLoad(
-            degree=degree, groups=len(inside) / len(steps), tokens=sum(step.tokens(busy) for step, busy in inside) / total,
+            degree=degree, groups=len(inside) / len(steps),
+            tokens=sum(step.tokens(busy) for step, busy in inside) / total,
             documents=sum(len(busy.group.sequences) for _, busy in inside) / len(steps),
             busy_s=float(np.mean([busy.busy_s for _, busy in inside])),
             waits_s=float(np.mean([busy.waits_s for _, busy in inside])),

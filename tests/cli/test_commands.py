@@ -192,12 +192,20 @@ def test_diff_exit_code(plans: Path) -> None:
     assert run_here("diff", "plan.json", "plan.json", "--exit-code", cwd=plans).code == 0
 
 
-@pytest.mark.parametrize("kind", ["request", "plan"])
-def test_schemas_are_json_schemas(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "field"), [("request", "model"), ("plan", "candidates"), ("mixed-lengths-plan", "costs")]
+)
+def test_schemas_are_json_schemas(kind: str, field: str) -> None:
     document = json.loads(run_here("schema", kind).out)
     assert document["$schema"].endswith("2020-12/schema")
     assert document["type"] == "object"
-    assert "model" in document["properties"] if kind == "request" else "candidates" in document["properties"]
+    assert field in document["properties"]
+
+
+def test_the_schema_of_a_sampler_plan_has_both_kinds_of_lines() -> None:
+    parts = json.loads(run_here("schema", "sampler-plan").out)["$defs"]
+    assert "rank_tokens" in parts["SamplerHeader"]["properties"]
+    assert "microbatches" in parts["SamplerBatch"]["properties"]
 
 
 def examples(name: str) -> list[str]:
