@@ -91,11 +91,12 @@ def plan_documents(
     """Plans of documents of mixed lengths (`lengths` and `max_len` of the request): one degree for all, one for each
     batch, one for each document. seed: of the `num_batches` batches that are drawn. The rest is as in `plan`.
 
-    Raises InputError for what is not planned so, NoFeasibleLayoutError (1) where the longest document does not fit.
+    Raises InputError for what is not planned so, UnsupportedError where the target has one degree for all documents,
+    NoFeasibleLayoutError (1) where the longest document does not fit.
     """
-    from .drivers.mixed_lengths import plan_mixed_lengths
+    from .drivers.document_degrees import plan_document_degrees
 
-    return plan_mixed_lengths(resolve(_request(request, request_fields)), progress, seed, num_batches)
+    return plan_document_degrees(resolve(_request(request, request_fields)), progress, seed, num_batches)
 
 
 def plan_serving(request: ServingRequest | Path | str | None = None, **fields: Unpack[ServingFields]) -> ServingPlan:

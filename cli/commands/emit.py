@@ -12,6 +12,8 @@ from ..console import FORMAT_VERSION, Terminal
 from ..files import make_folder, write_files
 
 if TYPE_CHECKING:
+    from ...planner.document.lengths_plan import LengthsPlan
+    from ...planner.document.plan import Plan
     from ...planner.targets.emit import Emitted
 
 
@@ -69,18 +71,27 @@ def command(
 
 def _emitted(plan: Path, to: str | None, launcher: str, version: str | None, choice: int) -> Emitted:
     """The files of a training plan; the nearest layout in the hint where the target refuses this one."""
+    from ...planner.document.lengths_plan import load_lengths_plan
     from ...planner.document.reading import load_plan
     from ...planner.explain.nearest import nearest_hint
     from ...planner.targets.emit import LayoutRefusedError, emit
     from ...planner.targets.registry import own_target
 
-    loaded = load_plan(plan)
+    lengths = load_lengths_plan(plan)
+    loaded = load_plan(plan) if lengths is None else _started(lengths)
     to = to or own_target(loaded.resolved["target"])
     try:
         return emit(loaded, to, launcher, version, choice, str(plan))
     except LayoutRefusedError as error:
         error.hint = error.hint or nearest_hint(loaded, choice, to, error.fields)
         raise
+
+
+def _started(plan: LengthsPlan) -> Plan:
+    """The plan of one layout that starts a run whose framework gives each document a degree."""
+    from ...planner.drivers.document_degrees import training_plan
+
+    return training_plan(plan)
 
 
 def _write(terminal: Terminal, texts: dict[str, str], directory: Path, *, force: bool) -> None:

@@ -77,9 +77,12 @@ def _degrees(degrees: Sequence[int]) -> str:
 
 
 def layout_lines(plan: LengthsPlan) -> Iterator[str]:
-    """The layout that the degrees belong to, and the proof."""
+    """The layout that the degrees belong to, the rule of a framework that chooses them, and the proof."""
     yield (f"Layout of the static plan: {plan.layout_id}, but a micro-batch holds tokens: {plan.rank_tokens:,} on each "
            f"of {plan.ranks:,} ranks")  # fmt: skip
+    if plan.rule_tokens:
+        yield (f"{plan.resolved['target']} gives a document the least degree, a power of two, at most "
+               f"{plan.rule_tokens:,} tokens of it on a rank, and trains it alone, its length rounded up")  # fmt: skip
     yield (f"Gap of the per-sequence plans to a proven bound: at most {text.percent(plan.max_gap)} %, on average "
            f"{text.percent(plan.mean_gap)} % ({plan.batches} batches, seed {plan.seed})")  # fmt: skip
 

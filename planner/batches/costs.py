@@ -13,7 +13,7 @@ two lengths, and interpolates a ledger's prices, which have more.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,12 +31,17 @@ class GroupCosts:
     token_s: Array  # [g, D] seconds of a token of a sequence of such a length
     micro_batch_s: float  # seconds of a micro-batch whatever it holds
     once_s: float = 0.0  # seconds of a step whatever it holds
+    document_s: float = 0.0  # seconds of a document whatever its length, where each trains alone
 
     def seconds(self, lengths: Array) -> Array:
         """[k, D] seconds of sequences of `lengths` [k] tokens; inf where the ranks of a group do not hold one."""
         token_s = np.stack([np.interp(lengths, self.grid, column) for column in self.token_s.T], axis=-1)
         holds = lengths[:, None] <= self.rank_tokens * self.degrees
-        return np.where(holds, token_s * lengths[:, None], np.inf)
+        return np.where(holds, token_s * lengths[:, None] + self.document_s, np.inf)
+
+    def one_by_one(self, rank_tokens: int) -> GroupCosts:
+        """The costs where the documents of a group train one after another, and none has more tokens on a rank."""
+        return replace(self, rank_tokens=rank_tokens, document_s=self.micro_batch_s, micro_batch_s=0.0)
 
     @property
     def longest(self) -> int:

@@ -9,7 +9,7 @@ so groups of any degree meet in one exchange, and the memory of a rank depends o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,24 +38,27 @@ class Family:
     tp: int
     cp_algorithm: str
     recompute: str  # mode
+    zero: int = 3
 
     def layout(self, degree: int, num_gpus: int) -> Layout:
         """Its layout with groups of `degree` ranks, whose micro-batch has as many sequences as the group has ranks."""
         dp = num_gpus // (self.tp * degree)
         return Layout(
-            tp=self.tp, sequence_parallel=int(self.tp > 1), cp=degree, dp=dp, shard=dp, micro_batch=degree, zero=3,
-            cp_algorithm=CP_ALGORITHMS.index(self.cp_algorithm) if degree > 1 else 0,
+            tp=self.tp, sequence_parallel=int(self.tp > 1), cp=degree, dp=dp, shard=dp, micro_batch=degree,
+            zero=self.zero, cp_algorithm=CP_ALGORITHMS.index(self.cp_algorithm) if degree > 1 else 0,
             recompute=RECOMPUTE_MODES.index(self.recompute),
             recompute_modules=module_mask(("attn",)) if self.recompute == "selective" else 0,
         )  # fmt: skip
 
 
-def families(resolved: Resolved) -> Iterator[Family]:
+def families(
+    resolved: Resolved, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), zero: int = 3
+) -> Iterator[Family]:
     """The families that are compared."""
     for tp in powers_of_two(resolved.cluster.gpus_per_node).tolist():
-        for algorithm in ("ulysses", "ring", "allgather"):
+        for algorithm in algorithms:
             for recompute in RECOMPUTE_MODES:
-                yield Family(tp, algorithm, recompute)
+                yield Family(tp, algorithm, recompute, zero)
 
 
 def ledger_costs(resolved: Resolved, family: Family) -> GroupCosts | None:

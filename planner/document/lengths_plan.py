@@ -48,6 +48,7 @@ class LengthsPlan(DocumentPart):
     layout_id: str  # of groups of the static degree
     widest_layout_id: str  # of the widest groups of the per-sequence plans
     rank_tokens: int  # of a micro-batch that a rank holds
+    rule_tokens: int = 0  # of a document on a rank, above which a framework doubles its degree; 0: planned degrees
     ranks: int  # that groups divide among themselves
     seed: int  # of the draw of the batches
     batches: int  # drawn
@@ -67,7 +68,8 @@ class LengthsPlan(DocumentPart):
     def header(self) -> SamplerHeader:
         """The first line of its sampler plan."""
         return SamplerHeader(global_batch=int(self.resolved["workload"]["global_batch"]), seed=self.seed,
-                             ranks=self.ranks, rank_tokens=self.rank_tokens)  # fmt: skip
+                             ranks=self.ranks, rank_tokens=self.rule_tokens or self.rank_tokens,
+                             one_by_one=bool(self.rule_tokens))  # fmt: skip
 
     @property
     def widest(self) -> Layout:

@@ -62,6 +62,7 @@ class SamplerHeader(DocumentPart):
     seed: int  # of the draw of the batches
     ranks: int  # that groups divide among themselves
     rank_tokens: int  # of a micro-batch that a rank holds
+    one_by_one: bool = False  # whether the documents of a group train one after another
 
 
 class SamplerLine(RootModel[SamplerHeader | SamplerBatch]):
@@ -131,6 +132,7 @@ def _contradictions(batch: SamplerBatch, planned: SamplerHeader) -> Iterator[tup
             first = group.ranks[0] if group.ranks else 0
             if list(group.ranks) != list(range(first, first + group.cp)) or first % group.cp:
                 yield f"{field}.{at}.ranks", f"are not {group.cp} consecutive ranks from a multiple of {group.cp}"
-            if (tokens := batch.tokens_of(group)) > group.cp * planned.rank_tokens:
+            lengths = [batch.lengths[seq] for seq in group.seqs]
+            if (tokens := max(lengths) if planned.one_by_one else sum(lengths)) > group.cp * planned.rank_tokens:
                 room = f"{group.cp} ranks hold {group.cp} x {planned.rank_tokens:,}"
                 yield f"{field}.{at}.seqs", f"have {tokens:,} tokens, {room}"

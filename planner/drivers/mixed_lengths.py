@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,6 +76,7 @@ class MixedLengthsPlan:
     max_gap: float  # of the per-sequence plans to their bounds, relative
     mean_gap: float
     seed: int
+    rule_tokens: int = 0  # as in LengthsPlan
 
     @property
     def policies(self) -> tuple[Policy, Policy, Policy]:
@@ -99,14 +100,20 @@ class MixedLengthsPlan:
             tool={"name": "meshwright", "version": __version__}, request=request, request_sha256=digest_of(request),
             layout_id=str(self.static_layout), widest_layout_id=str(self.widest_layout),
             rank_tokens=self.costs.rank_tokens, ranks=self.costs.num_ranks, seed=self.seed,
-            batches=len(self.batches), max_gap=self.max_gap, mean_gap=self.mean_gap,
+            rule_tokens=self.rule_tokens, batches=len(self.batches), max_gap=self.max_gap, mean_gap=self.mean_gap,
             costs=_costs_part(self.costs),
             policies=tuple(PolicyPart(name=policy.name, mean_s=policy.mean_s, p95_s=policy.p95_s,
                                       degrees=policy.degrees, mean_micro_batches=policy.mean_micro_batches)
                            for policy in self.policies),
             resolved=resolved_part(self.resolved),
-            warnings=tuple(warning.text for warning in self.resolved.warnings),
+            warnings=(*(warning.text for warning in self.resolved.warnings), *self._slower()),
         )  # fmt: skip
+
+    def _slower(self) -> Iterator[str]:
+        static, own = self.static, self.per_sequence
+        if own.mean_s > static.mean_s:
+            yield (f"one degree for all batches is faster than the rule of {self.resolved.target.framework}: "
+                   f"{static.mean_s:.3g} s per step, not {own.mean_s:.3g} s")  # fmt: skip
 
     def sampler_lines(self) -> Iterator[str]:
         """The sampler plan of the per-sequence policy: a header, then a JSON line per batch."""
@@ -142,28 +149,38 @@ def plan_mixed_lengths(
     Raises InputError for what is not planned by sequence, NoFeasibleLayoutError where all ranks together do not hold
     the longest document.
     """
-    _check(resolved)
+    check(resolved)
     batches = draw(resolved.workload.lengths, resolved.workload.global_batch, num_batches, seed)
     longest = max(length for length, _ in resolved.workload.lengths)
     family, costs = _best_family(resolved, batches, longest)
-    degree = one_degree.static_degree(batches, costs, longest)
-    static = [one_degree.with_degree(lengths, costs, degree) for lengths in batches]
     results = list[BatchResult]()
     for number, lengths in enumerate(batches):
         if progress is not None:
             progress(number, len(batches), "planning batches")
         results.append(best_plan(lengths, costs))
+    return beside_one_degree(resolved, family, costs, batches, longest, results, seed)
+
+
+def beside_one_degree(
+    resolved: Resolved, family: Family, costs: GroupCosts, batches: Sequence[Array], longest: int,
+    results: Sequence[BatchResult], seed: int, rule_tokens: int = 0,
+) -> MixedLengthsPlan:  # fmt: skip
+    """The per-sequence plans of the batches (`results`) beside those of one degree. longest: tokens of the longest
+    document that a run may meet."""
+    degree = one_degree.static_degree(batches, costs, longest)
+    static = [one_degree.with_degree(lengths, costs, degree) for lengths in batches]
     gaps = [result.gap for result in results]
     return MixedLengthsPlan(
         resolved, family, costs, tuple(batches),
         static=Policy("static", tuple(plan for plan in static if plan is not None)),
         adaptive=Policy("adaptive", tuple(one_degree.adaptive(lengths, costs) for lengths in batches)),
         per_sequence=Policy("per sequence", tuple(result.plan for result in results)),
-        max_gap=float(max(gaps)), mean_gap=float(np.mean(gaps)), seed=seed,
+        max_gap=float(max(gaps)), mean_gap=float(np.mean(gaps)), seed=seed, rule_tokens=rule_tokens,
     )  # fmt: skip
 
 
-def _check(resolved: Resolved) -> None:
+def check(resolved: Resolved) -> None:
+    """Raises InputError for what is not planned by sequence."""
     request, hint = resolved.request, "leave it out, or `--max-len`"
     refused = {"--fix": request.fix, "--stages": request.stages, "--pad": not request.workload.packed,
                "--technique": request.workload.techniques, "--lora": request.workload.train.lora,
@@ -181,27 +198,30 @@ def _best_family(resolved: Resolved, batches: Sequence[Array], longest: int) -> 
     """The family whose per-sequence plans have the least bound over the batches, of those that hold the longest."""
     held = {family: longest_held(resolved, family) for family in families(resolved)}
     if max(held.values()) < longest:
-        raise _too_long(resolved, longest, max(held.values()))
+        raise too_long(resolved, longest, max(held.values()), families)
     able = [(family, costs) for family, room in held.items()
             if room >= longest and (costs := ledger_costs(resolved, family))]  # fmt: skip
-    return min(able, key=lambda pair: sum(_bound_s(lengths, pair[1]) for lengths in batches))
+    return min(able, key=lambda pair: sum(bound_s(lengths, pair[1]) for lengths in batches))
 
 
-def _bound_s(lengths: Array, costs: GroupCosts) -> float:
+def bound_s(lengths: Array, costs: GroupCosts) -> float:
+    """Seconds of a step that no plan of a batch beats."""
     order = descending(lengths)
     batch = Batch(lengths[order], costs.seconds(lengths[order]), costs)
     return costs.once_s + costs.least_micro_batches(lengths) * costs.micro_batch_s + area_bound(batch)[0]
 
 
-def _too_long(resolved: Resolved, longest: int, held: int) -> NoFeasibleLayoutError:
-    """Nothing holds the longest document: the least number of GPUs that would, in doublings of those there are."""
+def too_long(
+    resolved: Resolved, longest: int, held: int, compared: Callable[[Resolved], Iterable[Family]]
+) -> NoFeasibleLayoutError:
+    """No family holds the longest document: the least number of GPUs that would, in doublings of those there are."""
     gpus = resolved.problem.num_gpus
     text = f"a document of {longest:,} tokens does not fit: {gpus:,} GPUs together hold {held:,} tokens of one"
     group = resolved.cluster.groups[0]
     for doublings in range(1, _MOST_DOUBLINGS + 1):
         more = replace(group, num_nodes=group.num_nodes << doublings)
         larger = replace(resolved, cluster=replace(resolved.cluster, groups=(more,)))
-        if any(longest_held(larger, family) >= longest for family in families(larger)):
+        if any(longest_held(larger, family) >= longest for family in compared(larger)):
             shorter = f", or `--max-len {held}`" if held else ""
             return NoFeasibleLayoutError(text, hint=f"{more.num_gpus:,} GPUs hold it{shorter}")
     return NoFeasibleLayoutError(text, hint=f"{more.num_gpus:,} GPUs do not hold it: shorter documents")

@@ -97,9 +97,10 @@ def explain_lengths(plan: LengthsPlan, batches: Sequence[SamplerBatch], step: in
     if not 1 <= step <= len(batches):
         raise InputError(f"the plan has no step {step}", hint=f"it has 1 to {len(batches)}")
     costs = _costs(plan)
-    steps = [_Step(batch, costs) for batch in batches]
+    own = costs.one_by_one(plan.rule_tokens) if plan.rule_tokens else costs
+    steps = [_Step(batch, own) for batch in batches]
     return LengthsExplanation(
-        policies=tuple(_policies(plan, batches, costs)), lengths=tuple(_lengths(steps, plan.longest)),
+        policies=tuple(_policies(plan, batches, costs, own)), lengths=tuple(_lengths(steps, plan.longest)),
         degrees=tuple(_degrees(steps)), step=_step(step, steps[step - 1]),
     )  # fmt: skip
 
@@ -158,7 +159,10 @@ def _busy(placed: Sequence[tuple[Group, int]], seconds: Array, costs: GroupCosts
     return [_Busy(group, first, busy_s, max(busy)) for (group, first), busy_s in zip(placed, busy, strict=True)]
 
 
-def _policies(plan: LengthsPlan, batches: Sequence[SamplerBatch], costs: GroupCosts) -> Iterator[PolicyIdle]:
+def _policies(
+    plan: LengthsPlan, batches: Sequence[SamplerBatch], costs: GroupCosts, own: GroupCosts
+) -> Iterator[PolicyIdle]:
+    """costs: of one degree for all; own: of the per-sequence plans."""
     lengths = [np.array(batch.lengths, dtype=np.float64) for batch in batches]
     degree = plan.policy("static").degrees[0]
     planned = [tuple(tuple(Group(group.cp, group.seqs) for group in groups) for groups in batch.microbatches)
@@ -167,7 +171,7 @@ def _policies(plan: LengthsPlan, batches: Sequence[SamplerBatch], costs: GroupCo
     yield _idle("static", [each.micro_batches for each in static if each is not None], lengths, costs)
     adaptive: list[BatchPlan] = [one_degree.adaptive(of_batch, costs) for of_batch in lengths]
     yield _idle("adaptive", [each.micro_batches for each in adaptive], lengths, costs)
-    yield _idle("per sequence", planned, lengths, costs)
+    yield _idle("per sequence", planned, lengths, own)
 
 
 def _idle(

@@ -8,4 +8,5 @@ TARGET = Target(
     "generic",
     "no limits beyond what the model and batch allow",
     stages="recompute",
+    mixed_lengths="planned",
 )

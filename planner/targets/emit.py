@@ -125,6 +125,8 @@ def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[t
         out.append((("stages",), split))
     if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
         out.append((("micro_batch",), UNEVEN_SHARES))
+    if setup.documents is not None and target.mixed_lengths != "hybrid":
+        out.append(((), "the plan gives each document a degree by the rule of Megatron"))
     out += [((), text) for text in target.trainer.cannot_build(setup.model, setup.workload, options)]
     out += [reason for part in uniform for reason in target.trainer.cannot_run(part, options)]
     config = target.trainer.config
@@ -142,6 +144,6 @@ def _header(setup: Setup, framework: str, options: OptionList | None) -> tuple[s
     checked = f"; options checked against {framework}" if options is not None else ""
     return (
         f"{setup.candidate.layout_id}: {setup.model.name} on {setup.nodes}, "
-        f"{setup.candidate.step_s:.3g} s per step predicted",
+        f"{setup.step_s:.3g} s per step predicted",
         f"Plan {setup.plan_id}, layout {setup.choice}. Written by {setup.tool}{checked}.",
     )

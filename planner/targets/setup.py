@@ -19,6 +19,20 @@ from ..document.specs import model_of, stack_of, workload_of
 
 
 @dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Documents with a degree each, which the framework chooses by their lengths."""
+
+    # Tokens of a document on a rank, above which its degree doubles.
+    rank_tokens: int
+    # Tokens of which the length of a document is a multiple.
+    multiple: int
+    # Documents of a step.
+    per_step: int
+    # Predicted seconds of a step, mean.
+    step_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setup:
     """One candidate of a plan, unpacked."""
 
@@ -43,12 +57,19 @@ class Setup:
     gpus_per_node: int
     # GPUs joined by the fastest link: one node, or the nodes of the plan in one rack.
     domain: int
+    # None where all documents have the degree of the layout.
+    documents: Documents | None = None
 
     @property
     def problem(self) -> Problem:
         partition = self.candidate.partition if self.candidate.layerwise is None else None
         return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node,
                        domain=self.domain, stages=partition.sizes if partition is not None else None)  # fmt: skip
+
+    @property
+    def step_s(self) -> float:
+        """Predicted seconds of a step."""
+        return self.candidate.step_s if self.documents is None else self.documents.step_s
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -126,6 +147,7 @@ class Setup:
             stack=stack_of(plan.resolved, name), switches=plan.resolved.get("switches", {}), nodes=nodes,
             capability=capability, num_nodes=num_nodes, gpus_per_node=gpus_per_node,
             domain=domain_of(plan, num_nodes * gpus_per_node, gpus_per_node),
+            documents=Documents(**told) if (told := plan.resolved.get("documents")) else None,
         )  # fmt: skip
 
 

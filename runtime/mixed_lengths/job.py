@@ -64,6 +64,9 @@ class LengthsJob(Job):
 
 def lengths_job(plan: LengthsPlan, path: Path) -> LengthsJob:
     """The job of a plan in the file `path`. Raises InputError for a damaged file, UnsupportedError if it cannot run."""
+    if plan.rule_tokens:
+        raise UnsupportedError(f"{path.name}: a framework with a rule of its own chooses its degrees",
+                               hint="`emit` writes its files; `--target meshwright` plans for `launch`")  # fmt: skip
     model, stack = model_of(plan.resolved, path.name), stack_of(plan.resolved, path.name)
     workload, layout = workload_of(plan.resolved, path.name), plan.widest
     reason = unsupported(layout, model, workload, stack)

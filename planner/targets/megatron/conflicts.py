@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..options import Settings
-from . import offload
+from . import document_degrees, offload
 from .environment import conflicts_of_fused_experts, conflicts_of_hybridep
 from .hybrid import PATTERN, layers_of
 from .muon import LAYER_WISE, conflicts_of_muon
@@ -49,7 +49,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     """Rules of validate_args and TransformerConfig on combinations of options."""
     of_the_parser = [(name, f"needs {other}") for name, other in _OF_THE_PARSER
                      if name in settings and other not in settings]  # fmt: skip
-    return of_the_parser + conflicts_of_the_core(settings, environment)
+    return of_the_parser + document_degrees.conflicts(settings) + conflicts_of_the_core(settings, environment)
 
 
 def conflicts_of_the_core(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:

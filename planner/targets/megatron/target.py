@@ -24,7 +24,7 @@ from ..reading import Reading
 from ..scripts import read_arguments, read_scripts
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import delta_net, offload, switch_rules
+from . import delta_net, document_degrees, offload, switch_rules
 from .cannot_build import cannot_build
 from .conflicts import EXCLUSIVE, conflicts
 from .environment import environment
@@ -113,7 +113,8 @@ def arguments(settings: Settings) -> list[str]:
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
     """Writes megatron.args, and the command that passes it to pretrain_gpt.py."""
-    text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(table(options).write(setup)))
+    settings = {**table(options).write(setup), **document_degrees.settings(setup)}
+    text = comment((*header, *_ADD)) + "".join(f"{line}\n" for line in arguments(settings))
     script = "pretrain_hybrid.py" if is_hybrid(setup.model) else "pretrain_gpt.py"
     return Job(
         name=f"{setup.model.name}-megatron", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
@@ -121,8 +122,8 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 f'  "${CHECKOUT}/{script}" $(sed \'/^#/d\' "$here/{MAIN_FILE}")',
         environment=environment(setup, _N),
-        needs={CHECKOUT: "the folder of a Megatron-LM checkout"}, notes=setup.model.assumptions,
-        example=_OWN,
+        needs={CHECKOUT: "the folder of a Megatron-LM checkout"},
+        notes=(*setup.model.assumptions, *document_degrees.notes(setup)), example=_OWN,
     )  # fmt: skip
 
 
@@ -209,5 +210,6 @@ TARGET = Target(
     stages="layers",
     rules=rules(_N),
     axes=offload.axes,
+    mixed_lengths="hybrid",
     trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build, cannot_run=_cannot_run),
 )  # fmt: skip

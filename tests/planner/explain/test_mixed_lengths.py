@@ -122,4 +122,7 @@ def test_flags_of_one_layout_and_lost_batches_are_refused(saved: Path) -> None:
     assert "plan.batches.jsonl" in lost.err
     emitted = run_here("emit", saved.name, cwd=saved.parent)
     assert emitted.code == 2
-    assert "a plan of documents with a degree each" in emitted.err
+    assert "only our runtime trains by it" in emitted.err
+    compared = run_here("diff", saved.name, saved.name, cwd=saved.parent)
+    assert compared.code == 2
+    assert "a plan of documents with a degree each" in compared.err

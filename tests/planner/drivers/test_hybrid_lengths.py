@@ -1,0 +1,151 @@
+"""Plans for Megatron's hybrid context parallelism: its rule is priced, its files are written and checked."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from meshwright.planner import api
+from meshwright.planner.batches.hybrid_rule import hybrid_micro_batches
+from meshwright.planner.document.sampler_plan import SamplerBatch, read_sampler, sampler_path
+from meshwright.planner.drivers.document_degrees import training_plan
+from meshwright.planner.drivers.mixed_lengths import MixedLengthsPlan
+from meshwright.planner.explain.mixed_lengths import explain_lengths
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+
+from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
+
+from ...snapshots import run_here
+
+LENGTHS = "512:60,2048:30,4096:8,16384:2"
+ASKED = {"model": "llama-2-7b", "cluster": "dgx-a100-40gb:2", "global_batch": 48, "num_batches": 2,
+         "lengths": LENGTHS, "max_len": "16K", "target": "megatron"}  # fmt: skip
+
+
+@cache
+def planned() -> MixedLengthsPlan:
+    return api.plan_documents(**ASKED)  # type: ignore[arg-type]
+
+
+@cache
+def files() -> dict[str, str]:
+    return emit(training_plan(planned().document()), "megatron").files
+
+
+def test_the_plan_is_that_of_the_rule_and_priced_as_such() -> None:
+    result = planned()
+    costs = result.costs.one_by_one(result.rule_tokens)
+    seconds = []
+    for lengths, plan in zip(result.batches, result.per_sequence.plans, strict=True):
+        assert not (lengths % (costs.num_ranks * max(2, result.family.tp))).any()
+        by_rule = hybrid_micro_batches(lengths, result.rule_tokens, costs.num_ranks)
+        assert sorted(map(len, by_rule)) == sorted(map(len, plan.micro_batches))
+        column = {degree: at for at, degree in enumerate(costs.degrees.tolist())}
+        table = costs.seconds(lengths)
+        makespans = [max(sum(table[k, column[group.degree]] for k in group.sequences) for group in groups)
+                     for groups in by_rule]  # fmt: skip
+        seconds.append(sum(makespans) + costs.once_s)
+    assert np.mean(seconds) == pytest.approx(result.per_sequence.mean_s)
+    assert result.family.zero == 1
+
+
+def test_documents_train_alone_so_each_costs_what_a_micro_batch_costs() -> None:
+    costs = planned().costs
+    alone = costs.one_by_one(costs.rank_tokens)
+    lengths = np.array([512.0, 4096.0])
+    assert alone.seconds(lengths) - costs.seconds(lengths) == pytest.approx(costs.micro_batch_s)
+    assert alone.micro_batch_s == 0.0
+
+
+def test_the_files_start_the_rule(tmp_path: Path) -> None:
+    options = files()["megatron.args"].splitlines()
+    plan = planned()
+    for line in ("--hybrid-context-parallel", f"--max-seqlen-per-dp-cp-rank {plan.rule_tokens}", "--sft",
+                 "--calculate-per-token-loss", f"--context-parallel-size {plan.costs.num_ranks}",
+                 "--use-distributed-optimizer"):  # fmt: skip
+        assert line in options
+    assert f"{plan.per_sequence.mean_s:.3g} s per step predicted" in files()["launch.sh"]
+    assert "--tp-comm-overlap" not in options
+    checked = check_files(files(), None, None)
+    assert checked.problems == []
+
+
+@pytest.mark.parametrize(("line", "other", "message"), [
+    ("--hybrid-context-parallel", "", "--hybrid-context-parallel: is gone"),
+    ("--calculate-per-token-loss", "", "needs --calculate-per-token-loss"),
+    ("--sft", "", "needs --sft"),
+    ("--bf16", "--bf16\n--cuda-graph-impl local", "cannot be given together with CUDA graphs"),
+    ("--bf16", "--bf16\n--dataloader-type cyclic", "cannot be given together with --dataloader-type cyclic"),
+    ("--bf16", "--bf16\n--pipeline-model-parallel-size 2", "cannot be given together with a pipeline"),
+    ("--bf16", "--bf16\n--tp-comm-overlap", "cannot be given together with --tp-comm-overlap"),
+    ("--bf16", "--bf16\n--use-megatron-fsdp", "cannot be given together with Megatron-FSDP"),
+])  # fmt: skip
+def test_edited_files_are_found(line: str, other: str, message: str) -> None:
+    text = files()["megatron.args"]
+    assert f"\n{line}\n" in text
+    edited = {**files(), "megatron.args": text.replace(f"\n{line}\n", f"\n{other}\n" if other else "\n")}
+    problems = check_files(edited, None, None).problems
+    assert message in " ".join(map(str, problems))
+
+
+def test_another_number_of_tokens_is_found() -> None:
+    edited = {**files(), "megatron.args": files()["megatron.args"].replace(str(planned().rule_tokens), "333")}
+    assert "is 333, `emit` wrote" in " ".join(map(str, check_files(edited, None, None).problems))
+
+
+def test_other_frameworks_do_not_start_the_rule() -> None:
+    with pytest.raises(LayoutRefusedError, match="a degree by the rule of Megatron"):
+        emit(training_plan(planned().document()), "meshwright")
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "megatron-bridge", "nemo"])
+def test_frameworks_of_one_degree_refuse_it_with_the_plan_that_they_have(target: str) -> None:
+    with pytest.raises(UnsupportedError, match="one context-parallel degree for all documents") as error:
+        api.plan_documents(**{**ASKED, "target": target})  # type: ignore[arg-type]
+    assert "`--seq-len 16384` in place of `--max-len`" in error.value.hint
+
+
+def test_what_the_rule_cannot_train_is_refused() -> None:
+    with pytest.raises(InputError, match="24 GPUs are none"):
+        api.plan_documents(**{**ASKED, "cluster": "dgx-a100-40gb:3"})  # type: ignore[arg-type]
+    with pytest.raises(NoFeasibleLayoutError, match="a document of 1,000,000 tokens does not fit"):
+        api.plan_documents(**{**ASKED, "lengths": "512:9,1000000:1", "max_len": "1024K"})  # type: ignore[arg-type]
+
+
+def test_the_sampler_plan_may_hold_more_tokens_than_ranks_do_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "plan.batches.jsonl"
+    path.write_text("\n".join(planned().sampler_lines()), encoding="utf-8")
+    document = planned().document()
+    batches = read_sampler(path, document.header)
+    step = np.mean([explain_lengths(document, batches, number).step.seconds for number in (1, 2)])
+    assert step == pytest.approx(planned().per_sequence.mean_s)
+    _, line, *_ = planned().sampler_lines()
+    batch = SamplerBatch.model_validate_json(line)
+    assert any(batch.tokens_of(group) > group.cp * document.rule_tokens for group in batch.groups)
+    tight = document.model_copy(update={"rule_tokens": document.rule_tokens // 2})
+    lines = [tight.header.model_dump_json(), line]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InputError, match="ranks hold"):
+        read_sampler(path, tight.header)
+
+
+def test_the_commands_write_the_files_and_launch_refuses_the_plan(tmp_path: Path) -> None:
+    plan = planned()
+    path = tmp_path / "plan.json"
+    path.write_text(plan.document().model_dump_json(), encoding="utf-8")
+    sampler_path(path).write_text("\n".join(plan.sampler_lines()), encoding="utf-8")
+    written = run_here("emit", "plan.json", "-d", "run", cwd=tmp_path)
+    assert written.code == 0, written.err
+    assert "--sft reads packs" in written.err
+    checked = run_here("check", "run", "--json", cwd=tmp_path)
+    assert checked.code == 0, checked.out
+    assert json.loads(checked.out)["items"][0]["problems"] == []
+    shown = run_here("explain", "plan.json", cwd=tmp_path)
+    assert "trains it alone" in " ".join(shown.out.split())
+    launched = run_here("launch", "plan.json", "--scale-down", cwd=tmp_path)
+    assert launched.code == 2
+    assert "a framework with a rule of its own" in launched.err
