@@ -18,6 +18,7 @@ from .fields import Fields
 from .numerics import with_numerics
 from .unknown_parts import not_understood
 from .unmodelled import unmodelled
+from .vision import in_words, read_tower
 
 _ALL_FAMILIES = "`meshwright show families` lists those with formulas"
 _EXPLICIT_FORM = (
@@ -35,6 +36,8 @@ def read_config(
     Raises UnknownNameError for a model_type without formulas, InputError with all problems for bad fields.
     """
     text, prefix, warnings = _text_part(data, name)
+    if (tower := read_tower(data, file=file, line=line)) is not None:
+        warnings.append(f"{name}: its vision tower has {in_words(tower)}")
     model_type = text.get("model_type")
     if not isinstance(model_type, str):
         raise _no_model_type(data, file or name)

@@ -182,6 +182,22 @@ def test_vision_part_is_left_out_with_a_warning() -> None:
     assert any("vision_config" in warning for warning in warnings)
 
 
+def test_a_known_tower_is_described_beside_the_text_model() -> None:
+    data = {"text_config": LLAMA, "vision_config": {"model_type": "qwen3_vl", "out_hidden_size": 4096}}
+    _, warnings = read_config(data, "m")
+    assert any("m: its vision tower has 576 million parameters" in warning for warning in warnings)
+    assert any("1,024 x 1,024 pixels is 1,024 tokens" in warning for warning in warnings)
+
+
+def test_problems_of_a_tower_are_named_together() -> None:
+    tower = {"model_type": "qwen3_vl_moe", "depth": 0, "patch_size": "16", "deepstack_visual_indexes": [30]}
+    text = problems({"text_config": LLAMA, "vision_config": tower})
+    for problem in ("depth: must be 1 or more", "patch_size: must be an integer", "deepstack_visual_indexes: names"):
+        assert f"vision_config.{problem}" in text
+    uneven = {"model_type": "qwen3_vl", "num_heads": 7}
+    assert "vision_config.num_heads: 7 heads" in problems({"text_config": LLAMA, "vision_config": uneven})
+
+
 def test_flat_multimodal_config_warns_too() -> None:
     data = {**LLAMA, "model_type": "qwen2_vl", "vision_config": {"depth": 32}}
 

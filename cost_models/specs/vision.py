@@ -1,0 +1,28 @@
+"""A vision tower: the encoder that turns patches of images and frames into tokens of a language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTower:
+    """A pre-norm encoder with biases over the patches of one image or frame pair, and the mergers that project blocks
+    of patches to the width of the language model. Qwen3-VL (transformers 5.24, models/qwen3_vl)."""
+
+    layers: int
+    hidden: int  # width
+    heads: int
+    inner: int  # width of the feed-forward block
+    patch: int  # pixels of a side
+    channels: int  # of a pixel
+    frames: int  # of a patch; an image is repeated
+    merge: int  # patches of a side that become one token
+    positions: int  # rows of the learned position table
+    output: int  # width of the language model
+    deepstack: int = 0  # layers whose output a merger of its own adds to early layers of the language model
+
+    def patches(self, height: int, width: int) -> int:
+        """Patches of an image of `height` x `width` pixels, cut off to whole blocks that become a token."""
+        side = self.patch * self.merge
+        return (height // side) * (width // side) * self.merge**2
