@@ -35,20 +35,18 @@ def refuse(options: Mapping[str, object]) -> None:
         raise InputError(f"{given[0]} goes with a training step, not with `--workload serve`", hint="leave it out")
 
 
-def refuse_launcher(launcher: str, version: str | None) -> None:
-    """Refuses what starts a training job, by name."""
-    if launcher != "torchrun" or version is not None:
-        raise InputError("--launcher and --target-version are for training; a serving plan gives one script per pool",
-                         hint="leave it out")  # fmt: skip
-
-
-def emitted(plan: Path, to: str | None, choice: int) -> Emitted:
+def emitted(
+    plan: Path, to: str | None, launcher: str | None, version: str | None, choice: int, transfer: str | None
+) -> Emitted:  # fmt: skip
     """The files of a deployment."""
     from ..planner.document.reading import load_serving_plan
     from ..planner.targets.engines.emit import emit_serving
 
+    if version is not None:
+        raise InputError("--target-version is for training; a serving plan is for one release", hint="leave it out")
     loaded = load_serving_plan(plan)
-    return emit_serving(loaded, to or str(loaded.resolved["engine"]), choice)
+    engine = to or str(loaded.resolved["engine"])
+    return emit_serving(loaded, engine, choice, launcher or "scripts", transfer or "nixl")
 
 
 def run(terminal: Terminal, request: ServingRequest, output: Path | None, *, force: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...errors import InputError
 from .. import options, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import make_folder, write_files
@@ -25,13 +26,19 @@ def command(
         typer.Option("--to", metavar="TARGET", help="Framework to write for [that of the plan].", show_default=False),
     ] = None,
     launcher: Annotated[
-        str, typer.Option("--launcher", metavar="NAME", show_default=False,
-                          help="torchrun, slurm, kubernetes, hostfile, ray, skypilot [torchrun]."),
-    ] = "torchrun",
+        str | None, typer.Option("--launcher", metavar="NAME", show_default=False,
+                                 help="torchrun, slurm, kubernetes, hostfile, ray, skypilot [torchrun]; of a serving "
+                                      "plan scripts, dynamo, llm-d [scripts]."),
+    ] = None,
     version: Annotated[
         str | None,
         typer.Option("--target-version", metavar="V", help="Release of the framework [the newest known].",
                      show_default=False),
+    ] = None,
+    transfer: Annotated[
+        str | None,
+        typer.Option("--transfer", metavar="nixl|mooncake", show_default=False,
+                     help="serve: transfer of caches from prefill to decode [nixl]."),
     ] = None,
     choice: options.Choice = 1,
     directory: Annotated[
@@ -43,7 +50,8 @@ def command(
     """Write the files that launch a plan, or print them.
 
     The files are for the target of the plan, or for another that can run it (--to).
-    A plan of `plan --workload serve` gives a script for its engine.
+    A plan of `plan --workload serve` gives scripts for its engine, or manifests of
+    Dynamo or llm-d.
 
     \b
     Examples:
@@ -52,10 +60,11 @@ def command(
     """
     terminal: Terminal = context.obj
     if requests.is_plan(plan, "serving-plan"):
-        serving.refuse_launcher(launcher, version)
-        written = serving.emitted(plan, to, choice)
+        written = serving.emitted(plan, to, launcher, version, choice, transfer)
+    elif transfer is not None:
+        raise InputError("--transfer is for serving plans; this one is of a training step", hint="leave it out")
     else:
-        written = _emitted(plan, to, launcher, version, choice)
+        written = _emitted(plan, to, launcher or "torchrun", version, choice)
     for warning in written.warnings:
         terminal.warn(warning)
     if directory is not None:
@@ -96,8 +105,6 @@ def _started(plan: LengthsPlan) -> Plan:
 
 def _write(terminal: Terminal, texts: dict[str, str], directory: Path, *, force: bool) -> None:
     """All files or, where one may not be written, none."""
-    from ...errors import InputError
-
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory} is not a folder", hint="choose another `-d`")
     present = sorted(path.name for path in directory.iterdir()) if directory.exists() else []

@@ -88,6 +88,7 @@ def build(folder: Path) -> None:
             ["plan", *requested, "-o", "plan.json"],
             ["plan", *requested, "--fix", "tp=2", "-o", "other.json"],
             ["emit", "plan.json", "-d", "run", "--quiet"],
+            ["plan", "--workload", "serve", *requested, "--input", "500", "--output", "100", "-o", "serving.json"],
         ):
             if main(words):
                 raise RuntimeError(f"the fuzzer's own files cannot be made: meshwright {' '.join(words)}")

@@ -64,7 +64,7 @@ BASES: dict[str, tuple[list[str], ...]] = {
                       ["text.jsonl", "--tokenizer", "hf", "-d", "out", "--plan", "plan.json", "--shard-tokens", "9"]),
     "emit": (["plan.json"], ["plan.json", "-d", "run2"], ["plan.json", "-d", "run", "--force"],
              ["plan.json", "--launcher", "slurm"],
-             ["plan.json", "--to", "megatron"]),
+             ["plan.json", "--to", "megatron"], ["serving.json", "--launcher", "dynamo", "--transfer", "nixl"]),
     "check": (["plan.json"], ["request.yaml"], ["run"], [".", "--to", "megatron"]),
     "import": (["megatron-args", "megatron.args", *REQUESTED], ["deepspeed", "ds_config.json", *REQUESTED]),
     "show": (["gpus"], ["models"], ["clusters", "dgx-h100"], ["techniques", "diloco"], ["targets"], ["stacks"],

@@ -1,14 +1,21 @@
-"""An engine as a target: the command of one of its instances."""
+"""An engine as a target, an instance of it, and the ways to start a deployment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...document.serving_plan import ServingPool
 
-_ROUTER = "prefill and decode are apart: a router of the engine that knows both pools must deal the requests"
+# How caches get from instances that prefill to those that decode.
+TRANSFERS = ("nixl", "mooncake")
+FIRST_PORT = {"both": 8000, "prefill": 8100, "decode": 8200}
+ROUTER_PORT = 8000
+# Of the server of an instance that prefills, from which decoding ones learn where caches lie (the default of SGLang and
+# of VLLM_MOONCAKE_BOOTSTRAP_PORT).
+BOOTSTRAP_PORT = 8998
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +25,13 @@ class Setup:
     pool: ServingPool
     model: str  # name on the Hugging Face Hub, or a path
     longest: int | None  # tokens of a sequence that the cache holds, where it holds less than the model has positions
+    prompt: int  # tokens, mean
+    transfer: str = "nixl"  # of TRANSFERS
+
+    @property
+    def name(self) -> str:
+        """Of the files of its pool."""
+        return "serve" if self.pool.role == "both" else self.pool.role
 
     @property
     def gpus(self) -> int:
@@ -41,9 +55,51 @@ class Setup:
         return MEMORY_SHARE * static / (static + WORKING_BYTES)
 
     @property
+    def free_share(self) -> float:
+        """Share for the cache of the memory that the weights leave."""
+        memory = (self.pool.weights_bytes + self.pool.cache_bytes + WORKING_BYTES) / MEMORY_SHARE
+        return self.pool.cache_bytes / (memory - self.pool.weights_bytes)
+
+    @property
     def group_sequences(self) -> int:
         """Sequences at once of a group of attention data parallelism, each of which has a scheduler."""
         return -(-self.pool.max_sequences // self.pool.attention_dp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A deployment to start."""
+
+    deployment_id: str
+    engine: EngineTarget
+    setups: tuple[Setup, ...]  # one for each pool
+
+    @property
+    def apart(self) -> bool:
+        """Prefill and decode are on instances of their own."""
+        return len(self.setups) > 1
+
+    @property
+    def one_node(self) -> bool:
+        """All instances fit on one node."""
+        pools = [setup.pool for setup in self.setups]
+        return len({pool.site for pool in pools}) == 1 and sum(pool.gpus for pool in pools) <= pools[0].gpus_per_node
+
+    @property
+    def unlike_tp(self) -> bool:
+        """The pools split the heads of the cache in different ways."""
+        return len({setup.pool.tp for setup in self.setups}) > 1
+
+    def addresses(self, setup: Setup) -> list[tuple[str, int]]:
+        """Host and place on its node of every instance of a pool; hosts of several nodes have made-up names."""
+        if self.one_node:
+            return [("127.0.0.1", slot) for slot in range(setup.pool.instances)]
+        return [(f"{setup.name}-node{number // setup.slots * setup.nodes}", number % setup.slots)
+                for number in range(setup.pool.instances)]  # fmt: skip
+
+    def urls(self, setup: Setup) -> list[str]:
+        """`host:port` of every instance of a pool."""
+        return [f"{host}:{FIRST_PORT[setup.pool.role] + slot}" for host, slot in self.addresses(setup)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +108,37 @@ class EngineTarget:
 
     name: str
     release: str  # whose options these are
-    start: str  # words before the model
-    # The options of an instance, each a line. $port, $rank and $head are variables of the script.
-    options: Callable[[Setup], list[str]]
+    start: tuple[str, ...]  # words before the model
+    # The options of an instance, each one or two words, whatever starts it.
+    options: Callable[[Setup], list[tuple[str, ...]]]
+    # Further options of a script, as bash: addresses and nodes. $slot, $port, $rank and $head are variables of it.
+    script_options: Callable[[Setup], list[str]]
+    # Variables of an instance of a deployment apart: name -> value as bash.
+    environment: Callable[[Setup, Service], dict[str, str]]
+    # The files that start its router: name -> text.
+    router: Callable[[Service], dict[str, str]]
     # Why it cannot run an instance; empty: it can.
     refusals: Callable[[Setup], list[str]]
+    # The YAML of an instance, where options are in a file.
+    config: Callable[[Setup], dict[str, Any]] | None = None
     converts: frozenset[str] = frozenset()  # formats of weights that it makes of a checkpoint in bf16
+    transfers: tuple[str, ...] = TRANSFERS
+    by_mpi: bool = False  # MPI starts an instance over several nodes, one process for each GPU
 
     def notes(self, setup: Setup) -> list[str]:
         """Manual steps for the user."""
-        notes = [_ROUTER] if setup.pool.role != "both" else []
         if setup.pool.weights in ("bf16", *self.converts):
-            return notes
-        return [*notes, f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of "
-                        f"{setup.model}"]  # fmt: skip
+            return []
+        return [f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of "
+                f"{setup.model}"]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingLauncher:
+    """A way to start the instances of a deployment."""
+
+    name: str
+    files: Callable[[Service], dict[str, str]]  # name -> text
+    refusals: Callable[[Service], list[str]]  # why it cannot; empty: it can
+    notes: Callable[[Service], list[str]]  # manual steps for the user
+    next_step: Callable[[Service], str]  # the command that starts the first

@@ -1,13 +1,18 @@
-"""The engines that files are written for: one line each."""
+"""The engines that files are written for, and what starts them: one line each."""
 
 from __future__ import annotations
 
-from ....errors import UnsupportedError
-from .base import EngineTarget
+from ....errors import UnknownNameError, UnsupportedError
+from .base import EngineTarget, ServingLauncher
+from .dynamo import DYNAMO
+from .llm_d import LLM_D
+from .scripts import SCRIPTS
 from .sglang import SGLANG
+from .tensorrt_llm import TENSORRT_LLM
 from .vllm import VLLM
 
-ENGINE_TARGETS: dict[str, EngineTarget] = {target.name: target for target in (VLLM, SGLANG)}
+ENGINE_TARGETS: dict[str, EngineTarget] = {target.name: target for target in (VLLM, SGLANG, TENSORRT_LLM)}
+SERVING_LAUNCHERS: dict[str, ServingLauncher] = {launcher.name: launcher for launcher in (SCRIPTS, DYNAMO, LLM_D)}
 
 
 def engine_target(name: str) -> EngineTarget:
@@ -16,3 +21,10 @@ def engine_target(name: str) -> EngineTarget:
         hint = f"these can: {', '.join(ENGINE_TARGETS)}; plan again with `--target vllm`"
         raise UnsupportedError(f"files for {name} cannot be written yet", hint=hint)
     return ENGINE_TARGETS[name]
+
+
+def serving_launcher(name: str) -> ServingLauncher:
+    """Raises UnknownNameError."""
+    if name not in SERVING_LAUNCHERS:
+        raise UnknownNameError("launcher of serving plans", name, SERVING_LAUNCHERS)
+    return SERVING_LAUNCHERS[name]

@@ -1,36 +1,60 @@
 """SGLang 0.5.23: `sglang serve`. Options: ServerArgs.add_cli_args. Its tp counts attention data parallelism, too, and
-options are spelled out: the short ones are abbreviations of argparse."""
+options are spelled out: the short ones are abbreviations of argparse. Its router for prefill and decode apart is the
+package sglang-router (sgl-model-gateway, bindings/python: --pd-disaggregation, --prefill URL BOOTSTRAP_PORT)."""
 
 from __future__ import annotations
 
-from .base import EngineTarget, Setup
+from .base import BOOTSTRAP_PORT, ROUTER_PORT, EngineTarget, Service, Setup
+from .scripts import router_script
 
 _CONVERTED = frozenset({"fp8"})
 _MASTER_PORT = 20000
 
 
-def _options(setup: Setup) -> list[str]:
-    pool, out = setup.pool, ["--port $port"]
-    out.append(f"--tp-size {pool.tp * pool.attention_dp}")
+def _options(setup: Setup) -> list[tuple[str, ...]]:
+    pool = setup.pool
+    out: list[tuple[str, ...]] = [("--tp-size", str(pool.tp * pool.attention_dp))]
     if pool.pp > 1:
-        out.append(f"--pp-size {pool.pp}")
+        out.append(("--pp-size", str(pool.pp)))
     if pool.attention_dp > 1:
-        out.append(f"--attn-dp-size {pool.attention_dp}")
+        out.append(("--attn-dp-size", str(pool.attention_dp)))
     if pool.ep > 1:
-        out.append(f"--ep-size {pool.ep}")
-    out += [f"--chunked-prefill-size {pool.chunk_tokens}", f"--max-running-requests {pool.max_sequences}",
-            f"--mem-fraction-static {setup.static_share:.3f}"]  # fmt: skip
+        out.append(("--ep-size", str(pool.ep)))
+    out += [("--chunked-prefill-size", str(pool.chunk_tokens)), ("--max-running-requests", str(pool.max_sequences)),
+            ("--mem-fraction-static", f"{setup.static_share:.3f}")]  # fmt: skip
     if setup.longest is not None:
-        out.append(f"--context-length {setup.longest}")
+        out.append(("--context-length", str(setup.longest)))
     if pool.weights in _CONVERTED:
-        out.append(f"--quantization {pool.weights}")
+        out.append(("--quantization", pool.weights))
     if pool.kv_cache == "fp8":
-        out.append("--kv-cache-dtype fp8_e4m3")
+        out.append(("--kv-cache-dtype", "fp8_e4m3"))
     if pool.role != "both":
-        out += [f"--disaggregation-mode {pool.role}", "--disaggregation-transfer-backend nixl"]
+        out += [("--disaggregation-mode", pool.role), ("--disaggregation-transfer-backend", setup.transfer)]
+    return out
+
+
+def _script_options(setup: Setup) -> list[str]:
+    out = ["--host 0.0.0.0", "--port $port"]
+    if setup.pool.role == "prefill":
+        out.append(f"--disaggregation-bootstrap-port $(({BOOTSTRAP_PORT} + slot))")
     if setup.nodes > 1:
         out += [f"--nnodes {setup.nodes}", "--node-rank $rank", f"--dist-init-addr $head:{_MASTER_PORT}"]
     return out
+
+
+def _environment(setup: Setup, service: Service) -> dict[str, str]:
+    """A staging buffer where the pools split heads differently (llm-d d5f76180, guides/pd-disaggregation)."""
+    return {"SGLANG_DISAGG_STAGING_BUFFER": "1"} if service.unlike_tp else {}
+
+
+def _router(service: Service) -> dict[str, str]:
+    prefill, decode = service.setups
+    ports = [BOOTSTRAP_PORT + slot for _, slot in service.addresses(prefill)]
+    words = ["exec python3 -m sglang_router.launch_router --pd-disaggregation",
+             *(f"--prefill http://{url} {port}" for url, port in zip(service.urls(prefill), ports, strict=True)),
+             *(f"--decode http://{url}" for url in service.urls(decode)), "--policy round_robin",
+             f"--host 0.0.0.0 --port {ROUTER_PORT}"]  # fmt: skip
+    return {"router.sh": router_script(service, words)}
 
 
 def _refusals(setup: Setup) -> list[str]:
@@ -38,6 +62,6 @@ def _refusals(setup: Setup) -> list[str]:
 
 
 SGLANG = EngineTarget(
-    name="sglang", release="0.5.23", start="sglang serve --model-path", options=_options, refusals=_refusals,
-    converts=_CONVERTED,
+    name="sglang", release="0.5.23", start=("sglang", "serve", "--model-path"), options=_options,
+    script_options=_script_options, environment=_environment, router=_router, refusals=_refusals, converts=_CONVERTED,
 )  # fmt: skip

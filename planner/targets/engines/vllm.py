@@ -1,37 +1,73 @@
-"""vLLM 0.32: `vllm serve`. Options: its argument parser (vllm.entrypoints.launchers.cli_args.make_arg_parser)."""
+"""vLLM 0.32: `vllm serve`. Options: its argument parser (vllm.entrypoints.launchers.cli_args.make_arg_parser). Its
+router for prefill and decode apart: vllm-project/router 811db12b, src/main.rs."""
 
 from __future__ import annotations
 
+import json
+
 from ....cost_models.serving.pool import MEMORY_SHARE
-from .base import EngineTarget, Setup
+from .base import BOOTSTRAP_PORT, ROUTER_PORT, EngineTarget, Service, Setup
+from .scripts import router_script
 
 # Formats that vLLM converts 16-bit weights to as it loads them; others need a checkpoint in them.
 _CONVERTED = frozenset({"fp8"})
+# vllm/envs.py: the port of the first rank of an instance; each rank takes the next.
+_NIXL_PORT = {"prefill": 5600, "decode": 5700}
 
 
-def _options(setup: Setup) -> list[str]:
-    pool, out = setup.pool, ["--port $port"]
-    out.append(f"--tensor-parallel-size {pool.tp}")
+def kv_transfer(setup: Setup) -> str:
+    """The connector of an instance, as JSON (vllm/config/kv_transfer.py)."""
+    if setup.transfer == "mooncake":
+        role = {"prefill": "kv_producer", "decode": "kv_consumer"}[setup.pool.role]
+        return json.dumps({"kv_connector": "MooncakeConnector", "kv_role": role}, separators=(",", ":"))
+    return json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}, separators=(",", ":"))
+
+
+def _options(setup: Setup) -> list[tuple[str, ...]]:
+    pool = setup.pool
+    out: list[tuple[str, ...]] = [("--tensor-parallel-size", str(pool.tp))]
     if pool.pp > 1:
-        out.append(f"--pipeline-parallel-size {pool.pp}")
+        out.append(("--pipeline-parallel-size", str(pool.pp)))
     if pool.attention_dp > 1:
-        out.append(f"--data-parallel-size {pool.attention_dp}")
+        out.append(("--data-parallel-size", str(pool.attention_dp)))
     if pool.ep > 1:
-        out.append("--enable-expert-parallel")
-    out += [f"--max-num-batched-tokens {pool.chunk_tokens}", f"--max-num-seqs {setup.group_sequences}",
-            f"--gpu-memory-utilization {MEMORY_SHARE:g}"]  # fmt: skip
+        out.append(("--enable-expert-parallel",))
+    out += [("--max-num-batched-tokens", str(pool.chunk_tokens)), ("--max-num-seqs", str(setup.group_sequences)),
+            ("--gpu-memory-utilization", f"{MEMORY_SHARE:g}")]  # fmt: skip
     if setup.longest is not None:
-        out.append(f"--max-model-len {setup.longest}")
+        out.append(("--max-model-len", str(setup.longest)))
     if pool.weights in _CONVERTED:
-        out.append(f"--quantization {pool.weights}")
+        out.append(("--quantization", pool.weights))
     if pool.kv_cache == "fp8":
-        out.append("--kv-cache-dtype fp8")
+        out.append(("--kv-cache-dtype", "fp8"))
     if pool.role != "both":
-        out.append("--kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}'")
-    if setup.nodes > 1:
-        out += [f"--nnodes {setup.nodes}", "--node-rank $rank", "--master-addr $head",
-                "$([ $rank = 0 ] || echo --headless)"]  # fmt: skip
+        out.append(("--kv-transfer-config", kv_transfer(setup)))
     return out
+
+
+def _script_options(setup: Setup) -> list[str]:
+    nodes = [f"--nnodes {setup.nodes}", "--node-rank $rank", "--master-addr $head",
+             "$([ $rank = 0 ] || echo --headless)"]  # fmt: skip
+    return ["--port $port", *(nodes if setup.nodes > 1 else [])]
+
+
+def _environment(setup: Setup, service: Service) -> dict[str, str]:
+    if setup.transfer == "mooncake":
+        return {"VLLM_MOONCAKE_BOOTSTRAP_PORT": f"$(({BOOTSTRAP_PORT} + slot))"}
+    host = "127.0.0.1" if service.one_node else "${VLLM_NIXL_SIDE_CHANNEL_HOST:-$(hostname -I | cut -d ' ' -f 1)}"
+    return {"VLLM_NIXL_SIDE_CHANNEL_HOST": host,
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": f"$(({_NIXL_PORT[setup.pool.role]} + slot * {setup.gpus}))"}  # fmt: skip
+
+
+def _router(service: Service) -> dict[str, str]:
+    prefill, decode = service.setups
+    ports = [f" {BOOTSTRAP_PORT + slot}" if prefill.transfer == "mooncake" else ""
+             for _, slot in service.addresses(prefill)]  # fmt: skip
+    words = ["exec vllm-router --vllm-pd-disaggregation", f"--kv-connector {prefill.transfer}",
+             *(f"--prefill http://{url}{port}" for url, port in zip(service.urls(prefill), ports, strict=True)),
+             *(f"--decode http://{url}" for url in service.urls(decode)), "--policy round_robin",
+             f"--host 0.0.0.0 --port {ROUTER_PORT}"]  # fmt: skip
+    return {"router.sh": router_script(service, words)}
 
 
 def _refusals(setup: Setup) -> list[str]:
@@ -41,5 +77,6 @@ def _refusals(setup: Setup) -> list[str]:
 
 
 VLLM = EngineTarget(
-    name="vllm", release="0.32", start="vllm serve", options=_options, refusals=_refusals, converts=_CONVERTED
-)
+    name="vllm", release="0.32", start=("vllm", "serve"), options=_options, script_options=_script_options,
+    environment=_environment, router=_router, refusals=_refusals, converts=_CONVERTED,
+)  # fmt: skip

@@ -97,7 +97,7 @@ def test_what_an_engine_cannot_run_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="the plan is for vllm"):
         emit_serving(plan, "sglang")
     with pytest.raises(UnsupportedError, match="cannot be written"):
-        emit_serving(plan, "tensorrt-llm")
+        emit_serving(plan, "llama-cpp")
 
 
 def test_the_command_writes_the_script(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""llm-d: Deployments of model servers, and the Helm values of its router. llm-d/llm-d 83bb7c18:
+guides/pd-disaggregation/modelserver/gpu/{vllm,sglang}/base, guides/recipes/modelserver/base/single-host (labels, ports,
+the sidecar beside instances that decode), guides/{pd-disaggregation,optimized-baseline}/router (plugins)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Service, ServingLauncher, Setup
+from .manifests import documents, resource_name, yaml_of
+
+_FILE, _VALUES = "modelserver.yaml", "router.values.yaml"
+_IMAGES = {"vllm": "docker.io/vllm/vllm-openai:v0.32.0", "sglang": "docker.io/lmsysorg/sglang:v0.5.23"}
+_SIDECAR = "ghcr.io/llm-d/llm-d-routing-sidecar:latest"
+_CONNECTORS = {"vllm": "nixlv2", "sglang": "sglang"}
+_PORT, _BEHIND_SIDECAR = 8000, 8200
+
+
+def _files(service: Service) -> dict[str, str]:
+    name = resource_name(service.deployment_id)
+    engine = service.engine
+    header = (f"{service.deployment_id}. Options of {engine.name} {engine.release}.", f"kubectl apply -f {_FILE}")
+    router = (f"helm install {name} $ROUTER_STANDALONE_CHART -f guides/recipes/router/base.values.yaml -f {_VALUES}",)
+    return {_FILE: documents(header, *(_deployment(service, setup, name) for setup in service.setups)),
+            _VALUES: documents(router, _values(service, name))}  # fmt: skip
+
+
+def _deployment(service: Service, setup: Setup, name: str) -> dict[str, Any]:
+    role = "decode" if setup.pool.role == "both" else setup.pool.role
+    labels = {"llm-d.ai/guide": name, "llm-d.ai/role": role, "llm-d.ai/inference-serving": "true"}
+    pod: dict[str, Any] = {
+        "containers": [_container(service, setup)],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "20Gi"}}],
+    }  # fmt: skip
+    if setup.pool.role == "decode":
+        pod = {"initContainers": [_sidecar(service)], **pod}
+    return {
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": f"{name}-{setup.name}", "labels": labels},
+        "spec": {"replicas": setup.pool.instances, "selector": {"matchLabels": labels},
+                 "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }  # fmt: skip
+
+
+def _container(service: Service, setup: Setup) -> dict[str, Any]:
+    engine = service.engine
+    port = _BEHIND_SIDECAR if setup.pool.role == "decode" else _PORT
+    words = [setup.model, *(word for option in engine.options(setup) for word in option),
+             "--host", "0.0.0.0", "--port", str(port)]  # fmt: skip
+    return {
+        "name": "modelserver", "image": _IMAGES[engine.name], "command": list(engine.start), "args": words,
+        "env": _variables(service, setup), "ports": [{"name": "modelserver", "containerPort": port}],
+        "resources": {"limits": {"nvidia.com/gpu": str(setup.gpus)}},
+        "startupProbe": {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 30, "failureThreshold": 120},
+        "readinessProbe": {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 5},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }  # fmt: skip
+
+
+def _variables(service: Service, setup: Setup) -> list[dict[str, Any]]:
+    token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "llm-d-hf-token", "key": "HF_TOKEN"}}}
+    if not service.apart:
+        return [token]
+    if service.engine.name == "vllm":  # one instance in a pod: no ports of its own
+        return [token, {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST",
+                        "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]  # fmt: skip
+    return [token, *({"name": name, "value": value} for name, value in
+                     service.engine.environment(setup, service).items())]  # fmt: skip
+
+
+def _sidecar(service: Service) -> dict[str, Any]:
+    """Asks an instance that prefills for the cache of each request before it passes the request on."""
+    return {
+        "name": "routing-proxy", "image": _SIDECAR, "restartPolicy": "Always",
+        "args": [f"--port={_PORT}", f"--kv-connector={_CONNECTORS[service.engine.name]}", "--secure-serving=false"],
+        "ports": [{"name": "sidecar", "containerPort": _PORT}],
+    }  # fmt: skip
+
+
+def _values(service: Service, name: str) -> dict[str, Any]:
+    return {"router": {
+        "extraServicePorts": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8081}],
+        "epp": {"replicas": 1, "pluginsConfigFile": "plugins.yaml",
+                "pluginsCustomConfig": {"plugins.yaml": yaml_of(_plugins(apart=service.apart))}},
+        "modelServers": {"matchLabels": {"llm-d.ai/guide": name}},
+    }}  # fmt: skip
+
+
+def _plugins(*, apart: bool) -> dict[str, Any]:
+    """Least loaded first, as the plan deals requests evenly; no caches of prefixes."""
+    names = ("inflight-load-producer", "token-load-scorer", "max-score-picker")
+    load: list[dict[str, Any]] = [{"type": name} for name in names]
+    if not apart:
+        plugins = load
+        profiles = [_profile("default", "token-load-scorer")]
+    else:
+        decider = {"deciders": {"prefill": "always-disagg-pd-decider"}}
+        plugins = [{"type": "always-disagg-pd-decider"}, {"type": "disagg-profile-handler", "parameters": decider},
+                   *({"type": name} for name in ("prefill-filter", "decode-filter", "active-request-scorer")), *load]
+        profiles = [_profile("prefill", "prefill-filter", "token-load-scorer"),
+                    _profile("decode", "decode-filter", "active-request-scorer")]  # fmt: skip
+    return {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig", "plugins": plugins,
+            "schedulingProfiles": profiles}  # fmt: skip
+
+
+def _profile(name: str, *plugins: str) -> dict[str, Any]:
+    return {"name": name, "plugins": [{"pluginRef": it} for it in (*plugins, "max-score-picker")]}
+
+
+def _refusals(service: Service) -> list[str]:
+    if service.engine.name not in _IMAGES:
+        return [f"{service.engine.name}: llm-d's guide for pools has vLLM and SGLang"]
+    out = [f"{setup.pool.role}: an instance of {setup.nodes} nodes is no Deployment (llm-d starts it as a "
+           "LeaderWorkerSet)" for setup in service.setups if setup.nodes > 1]  # fmt: skip
+    if service.apart and service.setups[0].transfer == "mooncake":
+        out.append("mooncake: the image of the model server does not have it")
+    return out
+
+
+def _notes(service: Service) -> list[str]:
+    return [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
+
+
+LLM_D = ServingLauncher(name="llm-d", files=_files, refusals=_refusals, notes=_notes,
+                        next_step=lambda service: f"kubectl apply -f {_FILE}, helm install with {_VALUES}")  # fmt: skip

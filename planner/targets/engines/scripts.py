@@ -1,0 +1,77 @@
+"""Scripts that start instances on their nodes, and the router of prefill and decode apart."""
+
+from __future__ import annotations
+
+import shlex
+
+from .base import FIRST_PORT, ROUTER_PORT, Service, ServingLauncher, Setup
+from .manifests import yaml_of
+
+
+def router_script(service: Service, words: list[str]) -> str:
+    """bash that starts a router by `words`."""
+    lines = ["#!/usr/bin/env bash", f"# {service.deployment_id}: the router, on port {ROUTER_PORT}."]
+    if not service.one_node:
+        lines.append("# edit: the addresses of your nodes in place of prefill-node0 and the others")
+    return "\n".join([*lines, "set -euo pipefail", " \\\n  ".join(words)]) + "\n"
+
+
+def _files(service: Service) -> dict[str, str]:
+    engine = service.engine
+    files = {f"{setup.name}.sh": _script(service, setup) for setup in service.setups}
+    if engine.config is not None:
+        files |= {f"{setup.name}.yaml": yaml_of(engine.config(setup)) for setup in service.setups}
+    return {**files, **(engine.router(service) if service.apart else {})}
+
+
+def _script(service: Service, setup: Setup) -> str:
+    """bash: starts an instance; its arguments choose it, where there are several."""
+    engine, pool = service.engine, setup.pool
+    many = "s" if pool.instances > 1 else ""
+    lines = ["#!/usr/bin/env bash",
+             f"# {service.deployment_id}: {pool.instances} instance{many} of {setup.gpus} {pool.gpu}.",
+             f"# Options of {engine.name} {engine.release}."]  # fmt: skip
+    lines += (_on_nodes if setup.nodes > 1 else _on_node)(service, setup)
+    if service.apart:
+        lines += [f"export {name}={value}" for name, value in engine.environment(setup, service).items()]
+    if engine.config is not None:
+        lines.append('here=$(cd "$(dirname "$0")" && pwd)')
+    start = " ".join((*(("trtllm-llmapi-launch",) if engine.by_mpi and setup.nodes > 1 else ()), *engine.start))
+    command = [f'exec {start} "${{MODEL:-{setup.model}}}"', *engine.script_options(setup),
+               *map(shlex.join, engine.options(setup))]  # fmt: skip
+    return "\n".join([*lines, " \\\n  ".join(command)]) + "\n"
+
+
+def _on_nodes(service: Service, setup: Setup) -> list[str]:
+    """The parameters of an instance over several nodes."""
+    port = f"slot=0 port={FIRST_PORT[setup.pool.role]}"
+    if service.engine.by_mpi:
+        return [f"# On {setup.nodes} nodes: mpirun -n {setup.gpus} --map-by ppr:{setup.pool.gpus_per_node}:node "
+                f"bash {setup.name}.sh", "set -euo pipefail", port]  # fmt: skip
+    return [f"# On each of the {setup.nodes} nodes of an instance: {setup.name}.sh RANK HEAD_ADDRESS",
+            "set -euo pipefail", "rank=${1:?rank of this node, from 0}", "head=${2:?address of node 0}",
+            port]  # fmt: skip
+
+
+def _on_node(service: Service, setup: Setup) -> list[str]:
+    """The parameters of an instance on a node, beside others."""
+    first = service.setups[0].pool.gpus if service.one_node and setup is not service.setups[0] else 0
+    slots = min(setup.slots, setup.pool.instances)
+    return [f"# {setup.name}.sh SLOT: one of up to {slots} instances of a node, from 0.",
+            f"# FIRST_GPU: the first GPU of instance 0 on this node [{first}].",
+            "set -euo pipefail", "slot=${1:-0}", f"port=$(({FIRST_PORT[setup.pool.role]} + slot))",
+            f"gpu=$((${{FIRST_GPU:-{first}}} + slot * {setup.gpus}))",
+            f"export CUDA_VISIBLE_DEVICES=$(seq -s, $gpu $((gpu + {setup.gpus - 1})))"]  # fmt: skip
+
+
+def _notes(service: Service) -> list[str]:
+    if not service.apart or service.one_node:
+        return []
+    return ["router.sh names made-up hosts: put the addresses of your nodes in their place"]
+
+
+SCRIPTS = ServingLauncher(
+    name="scripts", files=_files, refusals=lambda service: [], notes=_notes,
+    next_step=lambda service: "bash " + ", bash ".join(
+        [*(f"{setup.name}.sh" for setup in service.setups), *(["router.sh"] if service.apart else [])]),
+)  # fmt: skip
