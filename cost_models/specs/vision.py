@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTower:
-    """A pre-norm encoder with biases over the patches of one image or frame pair, and the mergers that project blocks
-    of patches to the width of the language model. Qwen3-VL (transformers 5.24, models/qwen3_vl)."""
+    """A pre-norm encoder with biases over the patches of one image or frame pair, and what projects blocks of patches
+    to the width of the language model: Qwen3-VL, and SigLIP in Gemma 3 (transformers 5.24, models/qwen3_vl, gemma3)."""
 
     layers: int
     hidden: int  # width
@@ -20,9 +21,12 @@ class VisionTower:
     merge: int  # patches of a side that become one token
     positions: int  # rows of the learned position table
     output: int  # width of the language model
+    # mlp: the patches of a block side by side, through two products; mean: their mean, through a norm and a product
+    merger: Literal["mlp", "mean"]
     deepstack: int = 0  # layers whose output a merger of its own adds to early layers of the language model
+    side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
 
     def patches(self, height: int, width: int) -> int:
         """Patches of an image of `height` x `width` pixels, cut off to whole blocks that become a token."""
-        side = self.patch * self.merge
-        return (height // side) * (width // side) * self.merge**2
+        block = self.patch * self.merge
+        return ((self.side or height) // block) * ((self.side or width) // block) * self.merge**2

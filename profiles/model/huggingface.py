@@ -36,8 +36,6 @@ def read_config(
     Raises UnknownNameError for a model_type without formulas, InputError with all problems for bad fields.
     """
     text, prefix, warnings = _text_part(data, name)
-    if (tower := read_tower(data, file=file, line=line)) is not None:
-        warnings.append(f"{name}: its vision tower has {in_words(tower)}")
     model_type = text.get("model_type")
     if not isinstance(model_type, str):
         raise _no_model_type(data, file or name)
@@ -47,7 +45,12 @@ def read_config(
     spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
     spec = with_choice_bias(fields, model_type, spec)
     spec = replace(spec, unmodelled=(*spec.unmodelled, *unmodelled(fields, spec.family)))
+    whole = Fields(data, file=file, line=line)
+    tower = read_tower(whole)
+    fields.absorb(whole)
     fields.finish()
+    if tower is not None:
+        warnings.append(f"{name}: its vision tower has {in_words(tower)}")
     if data.get("quantization_config") or text.get("quantization_config"):
         warnings.append(f"{name}: quantization_config is ignored, training is planned in the precision of the workload")
     if data.get("auto_map"):

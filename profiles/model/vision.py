@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from math import isqrt
 
 from ...cost_models.quantities import vision
 from ...cost_models.specs.vision import VisionTower
-from ..io.document import LineOf, no_line
 from .fields import Fields
 
-_SIDE = 1024  # pixels of the image whose cost is named
+_SIDE = 1024  # pixels of the image whose cost is named, where images keep their size
+_TOKENS = "mm_tokens_per_image"
 
 
-def _qwen3_vl(f: Fields) -> VisionTower:
+def _qwen3_vl(f: Fields, whole: Fields) -> VisionTower:
     """Defaults of Qwen3VLVisionConfig (transformers 5.24)."""
     depth = f.count("depth", default=27)
     return VisionTower(
@@ -21,36 +21,50 @@ def _qwen3_vl(f: Fields) -> VisionTower:
         inner=f.count("intermediate_size", default=4304), patch=f.count("patch_size", default=16),
         channels=f.count("in_channels", default=3), frames=f.count("temporal_patch_size", default=2),
         merge=f.count("spatial_merge_size", default=2), positions=f.count("num_position_embeddings", default=2304),
-        output=f.count("out_hidden_size", default=3584),
+        output=f.count("out_hidden_size", default=3584), merger="mlp",
         deepstack=len(f.indices("deepstack_visual_indexes", depth) or ()) if f.has("deepstack_visual_indexes") else 3,
     )  # fmt: skip
 
 
-_TOWERS: Mapping[str, Callable[[Fields], VisionTower]] = {
-    name: _qwen3_vl for name in ("qwen3_vl", "qwen3_vl_vision", "qwen3_vl_moe", "qwen3_vl_moe_vision")
-}
+def _gemma3(f: Fields, whole: Fields) -> VisionTower:
+    """SigLIP without its head, and the projector of Gemma 3: the mean of a square of patches is a token."""
+    side, patch, per_image = f.count("image_size"), f.count("patch_size", default=16), whole.count(_TOKENS, default=256)
+    wide, tokens = side // patch, isqrt(per_image)
+    if f.sound and (tokens**2 != per_image or wide % tokens):
+        f.problem("image_size", f"{wide} x {wide} patches of {patch} pixels do not become {per_image} tokens")
+    text = whole.part("text_config")
+    return VisionTower(
+        layers=f.count("num_hidden_layers", default=12), hidden=f.count("hidden_size", default=768),
+        heads=f.count("num_attention_heads", default=12), inner=f.count("intermediate_size", default=3072), patch=patch,
+        channels=f.count("num_channels", default=3), frames=1, merge=max(1, wide // tokens), positions=wide**2,
+        output=text.count("hidden_size", default=2304) if text is not None else 2304, merger="mean", side=side,
+    )  # fmt: skip
 
 
-def read_tower(config: Mapping[str, Any], *, file: str = "", line: LineOf = no_line) -> VisionTower | None:
-    """The tower that the `vision_config` of a config.json describes; None for a kind without formulas, or none.
+# model_type of the whole model -> its tower.
+_TOWERS: Mapping[str, Callable[[Fields, Fields], VisionTower]] = {
+    "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl, "gemma3": _gemma3,
+}  # fmt: skip
 
-    Raises InputError with all bad fields.
-    """
-    part = config.get("vision_config")
-    if not isinstance(part, Mapping) or (make := _TOWERS.get(str(part.get("model_type")))) is None:
+
+def read_tower(whole: Fields) -> VisionTower | None:
+    """The tower that a config.json describes; None for a kind without formulas, or none. Bad fields become problems of
+    `whole`."""
+    make = _TOWERS.get(str(whole.get("model_type")))
+    part = whole.part("vision_config") if make is not None else None
+    if make is None or part is None:
         return None
-    fields = Fields(part, file=file, prefix=("vision_config",), line=line)
-    tower = make(fields)
-    if fields.sound and tower.hidden % tower.heads:
-        fields.problem("num_heads", f"{tower.heads} heads do not divide hidden_size {tower.hidden}")
-    fields.finish()
+    tower = make(part, whole)
+    if part.sound and tower.hidden % tower.heads:
+        part.problem("hidden_size", f"{tower.hidden} is not a multiple of {tower.heads} heads")
+    whole.absorb(part)
     return tower
 
 
 def in_words(tower: VisionTower) -> str:
     """`576 million parameters; an image of 1,024 x 1,024 pixels is 1,024 tokens and 5.8 TFLOPs forward`."""
-    patches = tower.patches(_SIDE, _SIDE)
-    size = sum(vision.parameters(tower).values()) / 1e6
-    return (f"{size:,.0f} million parameters; an image of {_SIDE:,} x {_SIDE:,} pixels is "
+    side = tower.side or _SIDE
+    patches, size = tower.patches(side, side), sum(vision.parameters(tower).values()) / 1e6
+    return (f"{size:,.0f} million parameters; an image of {side:,} x {side:,} pixels is "
             f"{vision.tokens(tower, patches):,} tokens and {vision.forward_flops(tower, patches) / 1e12:.2g} "
             "TFLOPs forward")  # fmt: skip

@@ -7,12 +7,18 @@ from typing import Any
 import pytest
 import torch
 from meshwright.cost_models.quantities.vision import forward_flops, parameters, tokens
+from meshwright.cost_models.specs.vision import VisionTower
+from meshwright.profiles.model.fields import Fields
 from meshwright.profiles.model.vision import read_tower
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.models.gemma3.configuration_gemma3 import Gemma3Config, Gemma3TextConfig
+from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeVisionConfig
 from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeVisionModel
+from transformers.models.siglip.configuration_siglip import SiglipVisionConfig
+from transformers.models.siglip.modeling_siglip import SiglipVisionModel
 
 SMALL: dict[str, Any] = {
     "depth": 3, "hidden_size": 48, "intermediate_size": 112, "num_heads": 4, "out_hidden_size": 80, "patch_size": 8,
@@ -22,10 +28,50 @@ LARGEST: dict[str, Any] = {"out_hidden_size": 4096}  # all other fields have the
 KINDS = [(Qwen3VLVisionConfig, Qwen3VLVisionModel), (Qwen3VLMoeVisionConfig, Qwen3VLMoeVisionModel)]
 
 
-def read(config: Any) -> Any:
-    tower = read_tower({"vision_config": config.to_dict()})
+def read(config: Any) -> VisionTower:
+    return of_whole({"model_type": "qwen3_vl", "vision_config": config.to_dict()})
+
+
+def of_whole(config: dict[str, Any]) -> VisionTower:
+    fields = Fields(config)
+    tower = read_tower(fields)
+    fields.finish()
     assert tower is not None
     return tower
+
+
+def gemma(**fields: Any) -> Any:
+    """The tower of Gemma 3 with other sizes: (image_size / patch_size)^2 patches, 4 of a side become a token."""
+    vision = SiglipVisionConfig(vision_use_head=False, **fields)
+    return Gemma3Config(vision_config=vision, text_config=Gemma3TextConfig(hidden_size=80),
+                        mm_tokens_per_image=(fields["image_size"] // fields["patch_size"] // 4) ** 2)  # fmt: skip
+
+
+SMALL_GEMMA = {"image_size": 64, "patch_size": 8, "hidden_size": 48, "intermediate_size": 112, "num_hidden_layers": 3,
+               "num_attention_heads": 4}  # fmt: skip
+PUBLISHED_GEMMA = {"image_size": 896, "patch_size": 14, "hidden_size": 1152, "intermediate_size": 4304,
+                   "num_hidden_layers": 27, "num_attention_heads": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [SMALL_GEMMA, PUBLISHED_GEMMA])
+def test_parameters_of_gemma_are_those_of_transformers(fields: dict[str, Any]) -> None:
+    config = gemma(**fields)
+    with torch.device("meta"):
+        theirs = [SiglipVisionModel(config.vision_config), Gemma3MultiModalProjector(config)]
+    tower = of_whole(config.to_dict())
+    assert sum(parameters(tower).values()) == sum(p.numel() for module in theirs for p in module.parameters())
+
+
+def test_flops_of_gemma_are_those_that_torch_counts() -> None:
+    config = gemma(**SMALL_GEMMA)
+    config.vision_config._attn_implementation = "eager"
+    model, projector = SiglipVisionModel(config.vision_config), Gemma3MultiModalProjector(config)
+    tower = of_whole(config.to_dict())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        out = projector(model(torch.zeros(1, 3, 64, 64)).last_hidden_state)
+    patches = tower.patches(1, 1)  # every image is scaled
+    assert out.shape[1:] == (tokens(tower, patches), tower.output)
+    assert forward_flops(tower, patches) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 @pytest.mark.parametrize("fields", [SMALL, LARGEST])

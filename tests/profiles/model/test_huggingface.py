@@ -180,22 +180,30 @@ def test_vision_part_is_left_out_with_a_warning() -> None:
     assert spec.vocab == 262_208  # the family's default: the published text_config leaves it out
     assert spec.num_layers == 34
     assert any("vision_config" in warning for warning in warnings)
+    assert any("896 x 896 pixels is 256 tokens" in warning for warning in warnings)
 
 
 def test_a_known_tower_is_described_beside_the_text_model() -> None:
-    data = {"text_config": LLAMA, "vision_config": {"model_type": "qwen3_vl", "out_hidden_size": 4096}}
+    data = {"model_type": "qwen3_vl", "text_config": LLAMA, "vision_config": {"out_hidden_size": 4096}}
     _, warnings = read_config(data, "m")
     assert any("m: its vision tower has 576 million parameters" in warning for warning in warnings)
     assert any("1,024 x 1,024 pixels is 1,024 tokens" in warning for warning in warnings)
 
 
 def test_problems_of_a_tower_are_named_together() -> None:
-    tower = {"model_type": "qwen3_vl_moe", "depth": 0, "patch_size": "16", "deepstack_visual_indexes": [30]}
-    text = problems({"text_config": LLAMA, "vision_config": tower})
+    tower = {"depth": 0, "patch_size": "16", "deepstack_visual_indexes": [30]}
+    broken = {**LLAMA, "hidden_size": -2}
+    text = problems({"model_type": "qwen3_vl_moe", "text_config": broken, "vision_config": tower})
+    assert "text_config.hidden_size" in text
     for problem in ("depth: must be 1 or more", "patch_size: must be an integer", "deepstack_visual_indexes: names"):
         assert f"vision_config.{problem}" in text
-    uneven = {"model_type": "qwen3_vl", "num_heads": 7}
-    assert "vision_config.num_heads: 7 heads" in problems({"text_config": LLAMA, "vision_config": uneven})
+    uneven = {"model_type": "qwen3_vl", "text_config": LLAMA, "vision_config": {"num_heads": 7}}
+    assert "vision_config.hidden_size: 1152 is not a multiple of 7 heads" in problems(uneven)
+    gemma = {"model_type": "gemma3", "text_config": LLAMA}
+    assert "vision_config.image_size" in problems({**gemma, "vision_config": {"patch_size": 14}})
+    assert "64 x 64 patches of 14 pixels do not become 250 tokens" in problems(
+        {**gemma, "mm_tokens_per_image": 250, "vision_config": {"image_size": 896, "patch_size": 14}}
+    )
 
 
 def test_flat_multimodal_config_warns_too() -> None:
