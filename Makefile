@@ -52,6 +52,7 @@ $(UPSTREAM)/of/%/.installed: tests/upstream/requirements-%.txt
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q 'torch==2.13.*'
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q --no-deps $$(sed -n 's/^# alone: //p' $<)
+	sed -n 's/^# without: //p' $< | xargs -r $(@D)/bin/python -m pip --disable-pip-version-check uninstall -q -y
 	@touch $@
 
 test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed $(OF_THEIR_OWN:%=$(UPSTREAM)/of/%/.installed)  ## emitted files against the frameworks themselves

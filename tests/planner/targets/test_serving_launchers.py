@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from meshwright.planner.api import plan_serving
 from meshwright.planner.document.serving_plan import ServingPlan
 from meshwright.planner.targets.engines.emit import emit_serving
 from meshwright.planner.targets.engines.manifests import yaml_of
@@ -19,7 +18,8 @@ from meshwright.planner.targets.engines.registry import ENGINE_TARGETS
 from meshwright.errors import UnknownNameError, UnsupportedError
 
 from ...snapshots import ROOT, run_here
-from .test_engines import known
+from .drawn_services import drawn, for_engine, planned
+from .test_engines import known, options
 
 # Read in TensorRT-LLM 1.2, tensorrt_llm/llmapi/llm_args.py (TorchLlmArgs and the classes of its blocks).
 TENSORRT_LLM_KEYS = {
@@ -34,18 +34,13 @@ TENSORRT_LLM_KEYS = {
 @pytest.fixture(scope="module")
 def plan() -> ServingPlan:
     """A planned deployment, and two with the same instances apart: 4 x tp1 + 2 x tp2 and 4 x tp1 + 4 x tp1."""
-    plan = plan_serving(model="llama-3.1-8b", cluster="8xh100-sxm-80gb", input=2000, output=300, rate="1/s", top=1,
-                        fix=["tp=1", "pp=1"])  # fmt: skip
+    plan = planned()
     best = plan.best
     first = best.pools[0].model_copy(update={"role": "prefill", "instances": 4, "gpus": 4})
     others = [first.model_copy(update={"role": "decode", "tp": tp, "instances": 4 // tp}) for tp in (2, 1)]
     pairs = [best.model_copy(update={"choice": number, "pools": (first, other)}) for number, other in
              enumerate(others, 2)]  # fmt: skip
     return plan.model_copy(update={"candidates": (best, *pairs)})
-
-
-def for_engine(plan: ServingPlan, engine: str) -> ServingPlan:
-    return plan.model_copy(update={"resolved": {**plan.resolved, "engine": engine}})
 
 
 def apart(plan: ServingPlan, *, unlike: bool) -> int:
@@ -75,6 +70,14 @@ def ran(files: dict[str, str], script: str, folder: Path, *arguments: str, **var
     done = subprocess.run(["bash", script, *arguments], cwd=folder, env=environment, text=True, capture_output=True,
                           check=True)  # fmt: skip
     return shlex.split(done.stdout.replace("{", "'{").replace("}", "}'"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_options_of_drawn_plans_are_in_the_recorded_list(engine: str, plan: ServingPlan) -> None:
+    for one in drawn(plan, 100):
+        for name, text in emit_serving(for_engine(one, engine), engine).files.items():
+            if name.endswith(".sh") and name != "router.sh":
+                assert set(options(text)) <= known(engine)
 
 
 def test_pools_on_a_node_have_their_own_devices_ports_and_router(plan: ServingPlan, tmp_path: Path) -> None:
