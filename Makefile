@@ -102,8 +102,8 @@ memory-table: $(VENV)/.test-installed  ## train 40 random stages on the CPU, pre
 single-gpu: $(VENV)/.test-installed  ## train four models on one GPU, predicted beside measured
 	$(BIN)/python benchmarks/single_gpu.py -o benchmarks/single_gpu
 
-fsdp2: $(VENV)/.test-installed  ## steps of the runtime beside those of FSDP2, 4 ranks on CPUs (3 min)
-	$(BIN)/python benchmarks/fsdp2.py
+fsdp2: $(VENV)/.test-installed  ## steps of the runtime beside those of FSDP2, eager and compiled, 4 ranks on CPUs (8 min; GBIT= as root)
+	$(BIN)/python benchmarks/fsdp2.py $(if $(GBIT),--gbit $(GBIT)) -o benchmarks/fsdp2.json
 
 closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (67 min)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py -o benchmarks/closed_loop_results

@@ -2,13 +2,14 @@
 
 Four ranks on CPUs and gloo train one model in both ways, in the same processes and with steps in turn, so that other
 load on the machine slows both. The model is the runtime's decoder (`runtime/model`), and both start from the same
-weights. FSDP2 wraps its embedding, each layer, its head, and the whole. Both run eagerly, in the same dtypes: weights
-and activations in bf16 (or fp32), gradients reduced in fp32, fused AdamW on fp32 weights. Sharding, sums and clipping
-are those of the plan: ZeRO-3 reshards after each forward pass, ZeRO-2 keeps weights until the step ends.
+weights. FSDP2 wraps its embedding, each layer, its head, and the whole. Both run in the same dtypes: weights and
+activations in bf16 (or fp32), gradients reduced in fp32, fused AdamW on fp32 weights. Sharding, sums and clipping are
+those of the plan: ZeRO-3 reshards after each forward pass, ZeRO-2 keeps weights until the step ends. Both run eagerly,
+and again with each layer compiled by the same function.
 
-Prints, for each ZeRO stage: medians of both and of their ratio over pairs of steps; bytes sent, CPU seconds, calls that
-wait and seconds of waiting per rank and step; the largest relative difference of losses. Exits with 1 where the ratio
-exceeds --most, the losses differ, or the bytes of the two do.
+Prints, for each ZeRO stage and setting: medians of both and of their ratio over pairs of steps; bytes sent, user CPU
+seconds, calls that wait and seconds of waiting per rank and step; the largest relative difference of losses. Exits with
+1 where the ratio exceeds --most, the losses differ, or the bytes of the two do.
 
 Messages between ranks on one machine are copies in memory, which take the cores from the compute beside them. --gbit
 runs the ranks in a network namespace (Linux, root) whose loopback device has that rate, so that they wait for messages
@@ -18,45 +19,40 @@ as on a cluster.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from measured_steps import Side, blocking, launch, ratio
 from meshwright.planner import api
+from meshwright.runtime.compiling import check_compiler, compile_layers
 from meshwright.runtime.job import Job, job_of
-from meshwright.runtime.parallel.comm import Group, Pending
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.reference import whole_model
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import DTYPES, Trainer
-from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.utils._python_dispatch import TorchDispatchMode
 
 RANKS, WARM_UP = 4, 2
 MOST_RATIO, MOST_BYTES = 1.1, 1e-3  # of steps; relative difference of bytes
-# Bytes of which argument of a collective, and how many times (n - 1) / n of them a rank sends.
-SENT = {"_allgather_base_": (0, 1), "_reduce_scatter_base_": (1, 1), "allreduce_": (0, 2)}
 # Relative difference of losses: sums in another order, in the dtype of the weights.
 TOLERANCE = {"bf16": 2e-3, "fp32": 2e-5}
-Step = Callable[[int], float]
+SETTINGS = ("eager", "compiled")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--zero", default="1,2,3", help="ZeRO stages, separated by commas [1,2,3]")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="of both, separated by commas [eager,compiled]")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of weights and activations [bf16]")
     parser.add_argument("--pairs", type=int, default=10, help="timed steps of each [10]")
     parser.add_argument("--hidden", type=int, default=256, help="hidden size of the model [256]")
@@ -65,45 +61,28 @@ def main() -> int:
     parser.add_argument("--micro-batches", type=int, default=2, help="micro-batches of a rank, one sequence each [2]")
     parser.add_argument("--most", type=float, default=MOST_RATIO, help=f"largest ratio of medians [{MOST_RATIO}]")
     parser.add_argument("--gbit", type=float, help="rate of all messages together, Gbit/s [that of the machine]")
+    parser.add_argument("-o", "--output", help="file for the results as JSON [none]")
     parser.add_argument("--verdict", help=argparse.SUPPRESS)  # file for the exit code, from the process that starts all
     asked = parser.parse_args()
-    return _launch(asked.gbit) if asked.verdict is None else _rank(asked)
-
-
-def _launch(gbit: float | None) -> int:
-    """Starts the ranks under torchrun. Returns their exit code."""
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    with tempfile.TemporaryDirectory() as folder, _namespace(gbit) as inside:
-        verdict = Path(folder) / "verdict"
-        done = subprocess.run([*inside, *words, __file__, *sys.argv[1:], "--verdict", str(verdict)], env=environment)
-        return done.returncode or int(verdict.read_text(encoding="utf-8"))
-
-
-@contextmanager
-def _namespace(gbit: float | None) -> Iterator[list[str]]:
-    """Words before a command that runs it where the loopback device has a rate; none without a rate."""
-    if gbit is None:
-        yield []
-        return
-    name = f"fsdp2-{os.getpid()}"
-    inside = ["ip", "netns", "exec", name]
-    subprocess.run(["ip", "netns", "add", name], check=True)
-    try:
-        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        subprocess.run([*inside, "tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", f"{gbit}gbit",
-                        "burst", "1mb", "latency", "100ms"], check=True)  # fmt: skip
-        yield inside
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], check=True)
+    if unknown := set(asked.settings.split(",")) - set(SETTINGS):
+        parser.error(f"--settings {', '.join(sorted(unknown))}: it is one of {', '.join(SETTINGS)}")
+    return launch(__file__, RANKS, asked.gbit) if asked.verdict is None else _rank(asked)
 
 
 def _rank(asked: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    codes = [_compare(_job(asked, int(zero)), asked) for zero in asked.zero.split(",")]
+    cases = list(itertools.product(map(int, asked.zero.split(",")), asked.settings.split(",")))
+    if "compiled" in asked.settings:
+        check_compiler()
+    rows = [_compare(_job(asked, zero), asked, setting) for zero, setting in cases]
     if dist.get_rank() == 0:
-        Path(asked.verdict).write_text(str(max(codes)), encoding="utf-8")
+        Path(asked.verdict).write_text(str(max(_exceeds(row, asked.most) for row in rows)), encoding="utf-8")
+        if asked.output is not None:
+            document = {"measured": f"{datetime.now(UTC):%Y-%m-%d}", "torch": torch.__version__,
+                        "cores": len(os.sched_getaffinity(0)), "ranks": RANKS, "gbit": asked.gbit,
+                        "rows": rows}  # fmt: skip
+            Path(asked.output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     dist.destroy_process_group()
     return 0
 
@@ -122,97 +101,61 @@ def _job(asked: argparse.Namespace, zero: int) -> Job:
     return replace(job_of(plan, 1), dtype=asked.dtype)
 
 
-@dataclass
-class Side:
-    """One of the two ways, and its measured steps."""
-
-    name: str
-    step: Step  # trains on the batch of an index; returns the loss
-    seconds: list[float] = field(default_factory=list)  # of each step
-    cpu_s: list[float] = field(default_factory=list)  # of each step, summed over ranks
-    losses: list[float] = field(default_factory=list)
-    sent: int = 0  # bytes that a rank sends in a step
-    waits: int = 0  # calls of a rank that wait for messages in a step
-    waited_s: list[float] = field(default_factory=list)  # seconds of a rank in such calls, of each step
-
-    def train(self, index: int) -> None:
-        """Takes and times a step."""
-        dist.barrier()
-        started, cpu = time.perf_counter(), time.process_time()
-        with waiting() as waits:
-            self.losses.append(self.step(index))
-        cpu_s = torch.tensor([time.process_time() - cpu, sum(waits)], dtype=torch.float64)
-        seconds = time.perf_counter() - started
-        dist.all_reduce(cpu_s)
-        self.waits = len(waits)
-        self.seconds.append(seconds)
-        self.cpu_s.append(float(cpu_s[0]))
-        self.waited_s.append(float(cpu_s[1]) / RANKS)
-
-    def forget(self) -> None:
-        """Drops the times of the warm-up."""
-        for times in (self.seconds, self.cpu_s, self.waited_s):
-            times.clear()
-
-
-def _compare(job: Job, asked: argparse.Namespace) -> int:
-    sides = [Side("runtime", _runtime(job)), Side("FSDP2", _fsdp2(job)), Side("blocking", _blocking(_runtime(job)))]
-    for index in range(WARM_UP):
-        for side in sides:
-            with Sent() as sent:
-                side.train(index)
-            side.sent = sent.num_bytes
+def _compare(job: Job, asked: argparse.Namespace, setting: str) -> dict[str, Any]:
+    """Trains in all ways in turn and prints the result. Returns it as a row of the JSON file."""
+    sides = [_runtime(job), _fsdp2(job), blocking(_runtime(job))]
     for side in sides:
-        side.forget()
-    for index in range(WARM_UP, WARM_UP + asked.pairs):
+        side.count(0)
+        if setting == "compiled":
+            compile_layers(side.chunks)
+    for index in range(1, WARM_UP + asked.pairs):
         for side in sides if index % 2 else reversed(sides):
             side.train(index)
-    return _report(job, sides, asked.most) if dist.get_rank() == 0 else 0
+            if index < WARM_UP:
+                side.forget()
+    row = _row(job, sides, setting)
+    if dist.get_rank() == 0:
+        _print(row, sides)
+    return row
 
 
-def _report(job: Job, sides: list[Side], most: float) -> int:
+def _row(job: Job, sides: list[Side], setting: str) -> dict[str, Any]:
     ours, theirs, blocking = sides
-    ratio, of_blocking = (median(a / b for a, b in zip(ours.seconds, other.seconds, strict=True))
-                          for other in (theirs, blocking))  # fmt: skip
-    difference = max(abs(a - b) / b for a, b in zip(ours.losses, theirs.losses, strict=True))
-    print(f"ZeRO-{job.layout.zero}, {job.dtype}, {job.model.num_layers} layers of {job.model.hidden}, "
-          f"{job.num_micro_batches} x {job.seq_len} tokens a rank, load {os.getloadavg()[0]:.1f}")  # fmt: skip
-    print(f"{'':10}{'step s':>9}{'CPU s':>9}{'MB sent':>10}{'waits':>8}{'waited s':>10}{'loss':>10}")
-    for side in sides:
-        print(f"{side.name:10}{median(side.seconds):9.3f}{median(side.cpu_s):9.3f}{side.sent / 1e6:10.1f}"
-              f"{side.waits:8}{median(side.waited_s):10.3f}{side.losses[-1]:10.5f}")  # fmt: skip
-    print(f"median of {len(ours.seconds)} rounds: {ratio:.3f} of FSDP2 (at most {most:g}), "
-          f"{of_blocking:.3f} of blocking")  # fmt: skip
-    print(f"losses differ by {difference:.1e}", flush=True)
-    more_bytes = abs(ours.sent / theirs.sent - 1.0)
-    return int(ratio > most or difference > TOLERANCE[job.dtype] or more_bytes > MOST_BYTES)
+    return {
+        "zero": job.layout.zero, "setting": setting, "dtype": job.dtype, "layers": job.model.num_layers,
+        "hidden": job.model.hidden, "seq_len": job.seq_len, "micro_batches": job.num_micro_batches,
+        "rounds": len(ours.seconds), "load": os.getloadavg()[0], "sides": [side.row() for side in sides],
+        "of_fsdp2": ratio(ours.seconds, theirs.seconds), "user_of_fsdp2": ratio(ours.user_s, theirs.user_s),
+        "of_blocking": ratio(ours.seconds, blocking.seconds),
+        "losses_differ": max(abs(a - b) / b for a, b in zip(ours.losses, theirs.losses, strict=True)),
+        "bytes_differ": abs(ours.sent / theirs.sent - 1.0),
+    }  # fmt: skip
 
 
-def _runtime(job: Job) -> Step:
+def _print(row: dict[str, Any], sides: list[Side]) -> None:
+    print(f"ZeRO-{row['zero']}, {row['setting']}, {row['dtype']}, {row['layers']} layers of {row['hidden']}, "
+          f"{row['micro_batches']} x {row['seq_len']} tokens a rank, load {row['load']:.1f}")  # fmt: skip
+    print(f"{'':10}{'step s':>9}{'user s':>9}{'MB sent':>10}{'waits':>8}{'waited s':>10}{'loss':>10}")
+    for side in map(Side.row, sides):
+        print(f"{side['name']:10}{side['step_s']:9.3f}{side['user_s']:9.3f}{int(side['sent_bytes']) / 1e6:10.1f}"
+              f"{side['waits']:8}{side['waited_s']:10.3f}{side['loss']:10.5f}")  # fmt: skip
+    print(f"median of {row['rounds']} rounds: {row['of_fsdp2']:.3f} of the seconds of FSDP2, "
+          f"{row['user_of_fsdp2']:.3f} of its user CPU, {row['of_blocking']:.3f} of the seconds of blocking")
+    print(f"losses differ by {row['losses_differ']:.1e}", flush=True)
+
+
+def _exceeds(row: dict[str, Any], most: float) -> int:
+    """1 where the runtime takes too long, or the two did not train the same with the same messages."""
+    return int(row["of_fsdp2"] > most or row["losses_differ"] > TOLERANCE[row["dtype"]]
+               or row["bytes_differ"] > MOST_BYTES)  # fmt: skip
+
+
+def _runtime(job: Job) -> Side:
     trainer = Trainer(job, build_mesh(job.layout, dist.get_rank(), Status(), 600.0), torch.device("cpu"))
-    return lambda index: trainer.step(index).loss
+    return Side("runtime", lambda index: trainer.step(index).loss, trainer.chunks)
 
 
-def _blocking(step: Step) -> Step:
-    """The same step, where each collective is waited for before anything else is computed."""
-    before = Group._start
-
-    def start(*arguments: Any) -> Pending:
-        pending = before(*arguments)
-        pending.wait()
-        return pending
-
-    def blocking(index: int) -> float:
-        Group._start = start  # type: ignore[method-assign, assignment]
-        try:
-            return step(index)
-        finally:
-            Group._start = before  # type: ignore[method-assign]
-
-    return blocking
-
-
-def _fsdp2(job: Job) -> Step:
+def _fsdp2(job: Job) -> Side:
     """The same decoder under `fully_shard`, trained as FSDP2's documentation does, with the sums of the runtime."""
     model, mesh = whole_model(job).float(), init_device_mesh("cpu", (RANKS,))
     batches = Trainer(job, build_mesh(job.layout, dist.get_rank(), Status(), 600.0), torch.device("cpu"))
@@ -247,44 +190,7 @@ def _fsdp2(job: Job) -> Step:
         dist.all_reduce(total)
         return float(total)
 
-    return step
-
-
-class Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes that this rank sends in collectives, by ring algorithms."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.num_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        namespace, _, name = str(func.name()).partition("::")
-        if namespace == "c10d" and name in SENT:
-            index, times = SENT[name]
-            tensors: list[Tensor] = [args[index]] if isinstance(args[index], Tensor) else list(args[index])
-            self.num_bytes += times * (RANKS - 1) * sum(tensor.nbytes for tensor in tensors) // RANKS
-        elif namespace == "c10d" and name != "barrier":
-            raise RuntimeError(f"{name} is not counted")
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def waiting() -> Iterator[list[float]]:
-    """Seconds of every wait of this rank for messages."""
-    seconds, before = [], dist.Work.wait
-
-    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return before(work, *args, **kwargs)
-        finally:
-            seconds.append(time.perf_counter() - started)
-
-    dist.Work.wait = wait  # type: ignore[method-assign, assignment]
-    try:
-        yield seconds
-    finally:
-        dist.Work.wait = before  # type: ignore[method-assign]
+    return Side("FSDP2", step, [model])
 
 
 if __name__ == "__main__":
