@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 COLLECTIVES = {"_allgather_base_": (0, 1), "_reduce_scatter_base_": (1, 1), "allreduce_": (0, 2)}
 NOT_SENT = ("barrier", "recv_")
 Step = Callable[[int], float]
+_Result = TypeVar("_Result")
 
 
 def launch(script: str, ranks: int, gbit: float | None) -> int:
@@ -71,6 +72,14 @@ class Side:
     sent: int = 0  # bytes that a rank sends in a step
     waits: int = 0  # calls of a rank that wait for messages in a step
     waited_s: list[float] = field(default_factory=list)  # seconds of a rank in such calls, of each step
+    blocked_s: list[float] = field(default_factory=list)  # of these, where `blocking` has put them, on this rank
+
+    def block(self, wait: Callable[[], _Result]) -> _Result:
+        """Waits, and counts the seconds."""
+        started = time.perf_counter()
+        result = wait()
+        self.blocked_s[-1] += time.perf_counter() - started
+        return result
 
     def train(self, index: int) -> None:
         """Takes and times a step."""
@@ -94,7 +103,7 @@ class Side:
 
     def forget(self) -> None:
         """Drops the times of the warm-up."""
-        for times in (self.seconds, self.user_s, self.waited_s):
+        for times in (self.seconds, self.user_s, self.waited_s, self.blocked_s):
             times.clear()
 
     def row(self) -> dict[str, float | int | str]:
@@ -104,27 +113,33 @@ class Side:
                 "loss": self.losses[-1]}  # fmt: skip
 
 
-def blocking(side: Side) -> Side:
-    """The same steps, where each message is waited for before anything else is computed."""
-    before, pass_on = Group._start, Group.pass_on
+def blocking(side: Side, axis: str | None = None) -> Side:
+    """The same steps, where each message over an axis is waited for before anything else is computed.
 
-    def start(*arguments: Any) -> Pending:
-        pending = before(*arguments)
-        pending.wait()
+    axis: None for all messages.
+    """
+    before, pass_on = Group._start, Group.pass_on
+    result = Side("blocking", lambda index: step(index), side.chunks)
+
+    def start(group: Group, *arguments: Any) -> Pending:
+        pending = before(group, *arguments)
+        if axis in (None, group.axis):
+            result.block(pending.wait)
         return pending
 
     def passed(group: Group, tensor: Tensor) -> Callable[[], Tensor]:
-        arrived = pass_on(group, tensor)()
+        arrived = result.block(pass_on(group, tensor))
         return lambda: arrived
 
     def step(index: int) -> float:
+        result.blocked_s.append(0.0)
         Group._start, Group.pass_on = start, passed  # type: ignore[method-assign, assignment]
         try:
             return side.step(index)
         finally:
             Group._start, Group.pass_on = before, pass_on  # type: ignore[method-assign]
 
-    return Side("blocking", step, side.chunks)
+    return result
 
 
 def ratio(ones: Sequence[float], others: Sequence[float]) -> float:

@@ -33,7 +33,8 @@ _HOST = 6
 # Fields of StackSpec that pricing alone reads: under other values of these the operations stay as they are.
 STACK_FIELDS = frozenset((
     "throughput", "elementwise_traffic", "tp_overlap", "sequence_parallel_overlap", "dp_overlap", "fsdp_overlap",
-    "cp_overlap", "ep_overlap", "ep_overlap_beside", "offload_overlap", "contention", "host_s_per_kernel", "sources",
+    "cp_overlap", "blocking_heads", "ep_overlap", "ep_overlap_beside", "offload_overlap", "contention",
+    "host_s_per_kernel", "sources",
 ))  # fmt: skip
 
 
@@ -234,6 +235,14 @@ def tp_overlap(stack: StackSpec, sequence_parallel: Mask | bool) -> Array:
     return np.where(sequence_parallel, max(stack.tp_overlap, stack.sequence_parallel_overlap), stack.tp_overlap)
 
 
+def _cp_overlap(stack: StackSpec, ops: LayerOperations) -> Array:
+    """Share of the messages of context parallelism that hides, [key] or one for all keys."""
+    swaps = [np.asarray(exchange.num_bytes) > 0 for exchange in ops.exchanges
+             if exchange.axis == "cp" and exchange.op == "all_to_all"]  # fmt: skip
+    blocks = np.any(swaps, axis=0) if swaps and stack.blocking_heads else False
+    return np.where(blocks, 0.0, stack.cp_overlap)
+
+
 def _hide(sums: _Sums, stack: StackSpec, ops: LayerOperations) -> Array:
     """Keep only exposed communication. A share of it hides, at most as long as the overlapped compute.
 
@@ -243,7 +252,7 @@ def _hide(sums: _Sums, stack: StackSpec, ops: LayerOperations) -> Array:
     every = np.zeros_like(sums.all[0])
     matmul, attention, memory = sums.all[0], sums.all[1], sums.all[2]
     ep = np.where(ops.ep_overlap, max(stack.ep_overlap, stack.ep_overlap_beside), stack.ep_overlap)
-    share = {"tp": tp_overlap(stack, ops.sequence_parallel), "cp": stack.cp_overlap, "ep": ep}
+    share = {"tp": tp_overlap(stack, ops.sequence_parallel), "cp": _cp_overlap(stack, ops), "ep": ep}
     for axis, index in _AXES.items():
         total = sums.all[index]
         if not total.any():

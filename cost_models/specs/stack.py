@@ -114,6 +114,8 @@ class StackSpec:
     # behind it (as Ulysses). gather: each gets the states of all (LASP-2, arXiv 2502.07563). scan: each gets that of
     # the ranks before it, from its neighbour (ZeCO, arXiv 2507.01004).
     mixer_context: Literal["heads", "gather", "scan"] = "heads"
+    # All-to-alls that swap tokens for heads (Ulysses, mixers) block; none of them hides (`cp_overlap`).
+    blocking_heads: bool = False
     # Of a mixer with a state nothing is kept between its projections: its convolution and scan are steps of torch that
     # run again in the backward pass. Else they are kernels that keep some of what they make.
     recomputes_scans: bool = False

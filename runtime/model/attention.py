@@ -39,6 +39,7 @@ class SelfAttention(Block):
         self.k_norm = self._norm(widths["k"]) if spec.norm_parameters else None
         if spec.sink_parameters:
             self.add("sinks", [spec.sink_parameters], 0)
+        self.scores = Scores(spec.window, spec.score_softcap)
 
     def _norm(self, width: int) -> Norm:
         if self.of_heads:
@@ -46,38 +47,51 @@ class SelfAttention(Block):
         return Norm(self.context, width, bias=False, split=True)
 
     def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        q, k, v, *gate = self.columns(x, "q", "k", "v", *(("gate",) if self.spec.output_gate else ()))
-        if not self.of_heads:
-            q, k = self._normed(q, k)
-        q, k, v = (part.view(*part.shape[:-1], -1, width)
-                   for part, width in zip((q, k, v), self._head_dims(), strict=True))  # fmt: skip
-        if self.of_heads:
-            q, k = self._normed(q, k)
-        if positions is not None:
-            q, k = rotate(q, *positions), rotate(k, *positions)
-        if self.spec.score_scale is not None:  # the core divides by the square root
-            q = q * (self.spec.score_scale * self.spec.head_dim**0.5)
-        out = self._core(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2).flatten(2)
-        return self.row(out * torch.sigmoid(gate[0]) if gate else out, "o")
+        spec, context = self.spec, self.context
+        late = ("q", "gate")[: 1 + spec.output_gate]
+        # Keys and values first: their exchange over cp runs beside products of queries. tp ranks gather x only once.
+        k, v, *rest = self.columns(x, "k", "v", *(() if context.group.size == 1 else late))
+        k = self._turned(k, self.k_norm, positions).transpose(1, 2)
+        v = v.view(*v.shape[:-1], -1, spec.value_head_dim).transpose(1, 2)
+        exchange = context.exchange(k) if self._is_plain(k.shape[2]) else None
+        keys = None if exchange is None else exchange.send(k, v)
+        q, *gate = rest or self.columns(x, *late)
+        q = self._turned(q, self.q_norm, positions).transpose(1, 2)
+        if spec.score_scale is not None:  # the core divides by the square root
+            q = q * (spec.score_scale * spec.head_dim**0.5)
+        if exchange is None or keys is None:
+            out = self._core(q, k, v)
+        else:
+            out = context.recompute.region("attn", exchange.attention, q, keys)
+        out = out.transpose(1, 2).flatten(2)
+        out = self.row(out * torch.sigmoid(gate[0]) if gate else out, "o")
+        return out if exchange is None or keys is None else exchange.send_again(out, keys)
 
-    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return (q, k) if self.q_norm is None or self.k_norm is None else (self.q_norm(q), self.k_norm(k))
+    def _turned(self, x: Tensor, norm: Norm | None, positions: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Queries or keys [b, s, n x d] -> [b, s, n, d], normalised and rotated."""
+        if norm is not None and not self.of_heads:
+            x = norm(x)
+        x = x.view(*x.shape[:-1], -1, self.spec.head_dim)
+        if norm is not None and self.of_heads:
+            x = norm(x)
+        return x if positions is None else rotate(x, *positions)
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Queries, keys and values, [b, heads, s, d] each."""
         context, sinks, cp = self.context, self.maybe("sinks"), self.context.cp
-        scores = Scores(self.spec.window, self.spec.score_softcap)
-        length = q.shape[2] * (1 if cp is None else cp.group.size)
-        if sinks is None and scores.softcap is None and not scores.cuts(length):
+        if self._is_plain(q.shape[2]):
             return context.recompute.region("attn", context.attention, q, k, v)
         here = None if sinks is None or cp is None else cp.group
 
         def attention(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
             mine = [part if here is None else part.chunk(here.size)[here.rank] for part in sinks]
-            attend = partial(blocked, sinks=mine[0] if mine else None, how=scores)
+            attend = partial(blocked, sinks=mine[0] if mine else None, how=self.scores)
             return context.attention(q, k, v, attend)
 
         return context.recompute.region("attn", attention, q, k, v, *(() if sinks is None else (sinks,)))
 
-    def _head_dims(self) -> tuple[int, int, int]:
-        return self.spec.head_dim, self.spec.head_dim, self.spec.value_head_dim
+    def _is_plain(self, length: int) -> bool:
+        """Whether attention has no sinks, softcap or window that cuts. length: tokens of a sequence on this rank."""
+        cp = self.context.cp
+        whole = length * (1 if cp is None else cp.group.size)
+        return self.maybe("sinks") is None and self.scores.softcap is None and not self.scores.cuts(whole)

@@ -16,6 +16,7 @@ from ...cost_models.specs.model import ModelSpec
 from ..parallel import tensor_parallel as tp
 from ..parallel.comm import Group
 from ..parallel.context_parallel import Attend, ContextParallel, causal
+from ..parallel.key_exchange import KeyExchange
 from ..parallel.recompute import Recompute
 from ..parallel.split_backward import linear
 from .adapters import Adapters, of_input, of_output
@@ -82,6 +83,10 @@ class Context:
     def core(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
         """attend: None for plain causal attention."""
         return (attend or causal)(q, k, v) if self.cp is None else self.cp.core(q, k, v, attend)
+
+    def exchange(self, k: Tensor) -> KeyExchange | None:
+        """The exchange of keys like k and their values over cp; None where a rank has those of whole sequences."""
+        return None if self.cp is None or self.cp.is_contiguous else self.cp.exchange(k)
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend | None = None) -> Tensor:
         """Causal attention of this rank's queries, [b, heads, s, d], over whole sequences."""

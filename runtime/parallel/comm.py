@@ -76,6 +76,11 @@ class Pending:
             _wait_until_released(self.before)
         self.before = ()
 
+    def keeping(self, tensor: torch.Tensor) -> Pending:
+        """Does not wait for the release of `tensor`, to which other code will refer before the collective ends."""
+        self.before = [(each, count) for each, count in self.before if each is not tensor]
+        return self
+
 
 class Group:
     """The ranks that communicate along `axis`."""

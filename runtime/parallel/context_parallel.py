@@ -12,10 +12,10 @@ q is [b, heads, s/cp, d]; k and v are [b, heads or fewer, s/cp, d].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +24,10 @@ from torch import Tensor
 from ..model import flash
 from .comm import Group
 from .documents import Documents
+from .key_exchange import Gathered, KeyExchange, Ring
 
 # Attention of q over k and v, [b, heads, s, d] each.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-# A rank of the group, and its keys and values (or their gradients) concatenated: [b, heads, s/cp, d + d].
-PartialSum = tuple[int, Tensor]
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,14 @@ class ContextParallel:
             return whole if self.group.size == 1 else scatter_heads(2, 1, self.group, whole)[0]
         if attend is not None:
             raise RuntimeError(f"{self.algorithm} attention has no windows, softcaps or sinks")
-        route = _Gathered(self.group) if self.algorithm == "allgather" else _Ring(self.group)
-        kernel = flash.GPU if self.fused else flash.CPU
-        lengths = (q.shape[2],) if self.documents is None else self.documents.shares(self.group.size)
-        out: Tensor = _Balanced.apply(q, k, v, route, kernel, lengths)  # type: ignore[no-untyped-call]
-        return out
+        exchange = self.exchange(k)
+        return exchange.attention(q, exchange.send(k, v))
+
+    def exchange(self, k: Tensor) -> KeyExchange:
+        """The exchange of keys like k and their values with the other ranks, under ring and all-gather."""
+        route = Gathered(self.group) if self.algorithm == "allgather" else Ring(self.group)
+        lengths = (k.shape[2],) if self.documents is None else self.documents.shares(self.group.size)
+        return KeyExchange(route, k.shape[-1], flash.GPU if self.fused else flash.CPU, tuple(lengths))
 
     def _inside(self, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of whole rows, each document by itself."""
@@ -124,119 +126,6 @@ def _in_order(x: Tensor, order: Tensor) -> Tensor:
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal attention: [b, heads, s, d] each. Queries share fewer key and value heads."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-
-
-class _Route(Protocol):
-    """The exchange of keys and values with the other ranks, and of their gradients."""
-
-    group: Group
-
-    def parts(self, local: Tensor) -> Iterator[PartialSum]:
-        """Keys and values of every rank, starting with this rank."""
-
-    def back(self, gradients: Iterable[PartialSum]) -> Tensor:
-        """Sums over all ranks the gradients for this rank. Input: gradients for every rank, in the order of `parts`."""
-
-
-@dataclass(frozen=True)
-class _Gathered:
-    group: Group
-
-    def parts(self, local: Tensor) -> Iterator[PartialSum]:
-        size, rank = self.group.size, self.group.rank
-        every = self.group.all_gather(local.new_empty(size * len(local), *local.shape[1:]), local)
-        every = every.view(size, *local.shape)
-        yield from ((source % size, every[source % size]) for source in range(rank, rank + size))
-
-    def back(self, gradients: Iterable[PartialSum]) -> Tensor:
-        every: Tensor | None = None
-        for source, made in gradients:
-            if every is None:
-                every = made.new_empty(self.group.size, *made.shape)
-            every[source] = made
-        if every is None:
-            raise RuntimeError("no rank has keys")
-        return self.group.reduce_scatter(torch.empty_like(every[0]), every.flatten(0, 1))
-
-
-@dataclass(frozen=True)
-class _Ring:
-    group: Group
-
-    def parts(self, local: Tensor) -> Iterator[PartialSum]:
-        """Sends each part to the next rank while attention over it is computed."""
-        size, rank, part = self.group.size, self.group.rank, local
-        for step in range(size):
-            coming = self.group.pass_on(part) if step + 1 < size else None
-            yield (rank - step) % size, part
-            part = part if coming is None else coming()
-
-    def back(self, gradients: Iterable[PartialSum]) -> Tensor:
-        """Sends the gradients of a part around the ring until they reach its rank."""
-        following = iter(gradients)
-        _, home = next(following)
-        coming = None
-        for _, made in following:
-            coming = self.group.pass_on(made if coming is None else made.add_(coming()))
-        return home if coming is None else home.add_(coming())
-
-
-def _seen(rank: int, source: int, lengths: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """The queries of `rank` and the keys of `source` that they see, for each document.
-
-    lengths: tokens of the documents on a rank, in two chunks of its sequence each.
-    """
-    start = 0
-    for length in lengths:
-        middle, end = start + length // 2, start + length
-        both, early, late = slice(start, end), slice(start, middle), slice(middle, end)
-        yield (both, both) if source == rank else (both, early) if source < rank else (late, both)
-        start = end
-
-
-class _Balanced(torch.autograd.Function):
-    """Attention over one part of keys at a time. It keeps this rank's q, k, v, output and log-sum-exp."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, route: _Route, kernel: flash.Kernel, lengths: Sequence[int]
-    ) -> Tensor:
-        local, width, rank = torch.cat([k, v], dim=-1), k.shape[-1], route.group.rank
-        parts = route.parts(local)
-        next(parts)  # starts its transfer before attention over it
-        own = [kernel.forward(q[:, :, rows], k[:, :, rows], v[:, :, rows], True)
-               for rows, _ in _seen(rank, rank, lengths)]  # fmt: skip
-        total = flash.Total(*(torch.cat(pieces, dim=2) for pieces in zip(*own, strict=True)))
-        for source, part in parts:
-            for rows, columns in _seen(rank, source, lengths):
-                keys, values = part[:, :, columns].tensor_split([width], dim=-1)
-                total.add(rows, *kernel.forward(q[:, :, rows], keys, values, False))
-        out = total.out.to(q.dtype)
-        ctx.save_for_backward(q, local, out, total.lse)
-        ctx.route, ctx.kernel, ctx.width, ctx.lengths = route, kernel, width, lengths
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, local, out, lse = ctx.saved_tensors
-        route, kernel, width = ctx.route, ctx.kernel, ctx.width
-        rank, grad_q = route.group.rank, torch.zeros_like(q, dtype=lse.dtype)
-
-        def gradients() -> Iterator[PartialSum]:
-            for source, part in route.parts(local):
-                made = torch.zeros_like(part)
-                for rows, columns in _seen(rank, source, ctx.lengths):
-                    keys, values = part[:, :, columns].tensor_split([width], dim=-1)
-                    of_q, of_k, of_v = kernel.backward(
-                        grads[0][:, :, rows], q[:, :, rows], keys, values, out[:, :, rows], lse[:, :, rows],
-                        source == rank,
-                    )  # fmt: skip
-                    grad_q[:, :, rows].add_(of_q)
-                    made[:, :, columns] = torch.cat([of_k, of_v], dim=-1)
-                yield source, made
-
-        grad_kv = route.back(gradients())
-        return grad_q.to(q.dtype), grad_kv[..., :width], grad_kv[..., width:], None, None, None
 
 
 class _ScatterHeads(torch.autograd.Function):

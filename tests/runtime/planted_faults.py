@@ -27,8 +27,7 @@ from meshwright.runtime.model.decoder import DecoderChunk, plainly
 from meshwright.runtime.model.dispatch import Dispatch
 from meshwright.runtime.model.embedding import TokenTable
 from meshwright.runtime.model.experts import Experts
-from meshwright.runtime.parallel import context_parallel, recompute
-from meshwright.runtime.parallel.context_parallel import PartialSum
+from meshwright.runtime.parallel import key_exchange, recompute
 from meshwright.runtime.parallel.pipeline import Pipeline
 from meshwright.runtime.parallel.sharding import Groups, Unit, Weights, gradient_norm, squared_norm
 from meshwright.runtime.trainer import Step, Trainer
@@ -300,20 +299,20 @@ def rotary_positions_off(patch: Patch) -> None:
 
 def second_hop_of_the_ring(patch: Patch) -> None:
     """The ring's second hop brings the keys and values of the first once more."""
-    before = context_parallel._Ring.parts
+    before = key_exchange.Ring.parts
 
-    def parts(self: Any, local: Tensor) -> Iterator[PartialSum]:
+    def parts(self: Any, local: Tensor) -> Iterator[key_exchange.PartialSum]:
         kept = local
         for hop, (source, part) in enumerate(before(self, local)):
             yield source, kept if hop == 2 else part
             kept = part
 
-    patch.setattr(context_parallel._Ring, "parts", parts)
+    patch.setattr(key_exchange.Ring, "parts", parts)
 
 
 def causal_mask_off_by_one(patch: Patch) -> None:
     """The first query of a late chunk does not see the keys of the ranks behind."""
-    before = context_parallel._seen
+    before = key_exchange._seen
 
     def seen(rank: int, source: int, lengths: Sequence[int]) -> Iterator[tuple[slice, slice]]:
         for rows, columns in before(rank, source, lengths):

@@ -21,7 +21,7 @@ from meshwright.planner.request.resolve import resolve
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.runtime.job import Job, job_of, unsupported
 from meshwright.runtime.model import flash
-from meshwright.runtime.parallel import context_parallel
+from meshwright.runtime.parallel import context_parallel, key_exchange
 from meshwright.runtime.parallel.comm import Group
 from meshwright.runtime.parallel.mesh import build_mesh, rank_lists
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare_memory
@@ -65,7 +65,7 @@ def test_trains_the_same_model(text: str) -> None:
 
 def sees_the_future(trainer: Trainer, rank: int) -> None:
     """The mask of the ring without its rule for chunks that come later."""
-    context_parallel._seen = lambda rank, source, lengths: iter([(slice(None), slice(None))])
+    key_exchange._seen = lambda rank, source, lengths: iter([(slice(None), slice(None))])
 
 
 def other_positions(trainer: Trainer, rank: int) -> None:
@@ -101,10 +101,10 @@ def lse_of_the_first_part(trainer: Trainer, rank: int) -> None:
 def gradients_stay_away(trainer: Trainer, rank: int) -> None:
     """What other ranks made for the keys of this one does not come home."""
 
-    def back(self: Any, gradients: Iterable[context_parallel.PartialSum]) -> Tensor:
+    def back(self: Any, gradients: Iterable[key_exchange.PartialSum]) -> Tensor:
         return list(gradients)[0][1]  # noqa: RUF015
 
-    context_parallel._Ring.back = back  # type: ignore[method-assign]
+    key_exchange.Ring.back = back  # type: ignore[method-assign]
 
 
 def over_data_ranks_only(trainer: Trainer, rank: int) -> None:
@@ -181,7 +181,7 @@ def _counted(group: Group) -> Counter[str]:
 
         setattr(group, name, counted)
 
-    for name, kind, which in (("all_gather", "all_gather", 0), ("reduce_scatter", "reduce_scatter", 1),
+    for name, kind, which in (("start_all_gather", "all_gather", 0), ("start_reduce_scatter", "reduce_scatter", 1),
                               ("all_to_all", "all_to_all", 1), ("pass_on", "p2p", 0)):  # fmt: skip
         count(name, kind, which)
     return found

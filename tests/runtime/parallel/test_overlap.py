@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from meshwright.runtime.job import Job
+from meshwright.runtime.model import flash
+from meshwright.runtime.model.block import Block
 from meshwright.runtime.model.decoder import DecoderLayer
 from meshwright.runtime.parallel.comm import Group, Pending
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
+from torch import Tensor
 
 from ..fork import TIMEOUT_S, fork
-from ..jobs import job
+from ..jobs import job, llama
 
 LAYERS, MICRO_BATCHES = 4, 3  # of `job`
 
@@ -94,3 +98,61 @@ def test_collectives_run_beside_layers(layout_id: str, gathers: int, scatters: i
         assert watch.most["all_gather"] <= 1
     # A scatter of the head or the embedding blocks beside one of a layer.
     assert max(watch.most["reduce_scatter"], watch.most["all_reduce"]) <= 2
+
+
+def order_of(wanted: Job) -> list[str]:
+    """Messages over cp, attention and products of queries on rank 0, in the first micro-batch of a step."""
+
+    def one(rank: int) -> list[str]:
+        mesh = build_mesh(wanted.layout, rank, Status(), TIMEOUT_S)
+        trainer, events = Trainer(wanted, mesh, torch.device("cpu")), list[str]()
+        start, wait, pass_on, columns = Group._start, Pending.wait, Group.pass_on, Block.columns
+        forward, backward = flash.CPU.forward, flash.CPU.backward
+
+        def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*arguments: Any) -> Any:
+                events.append(name)
+                return function(*arguments)
+
+            return noted
+
+        def starts(group: Group, what: str, *arguments: Any) -> Pending:
+            events.extend([f"start {what}"] * (group.axis == "cp"))
+            return start(group, what, *arguments)
+
+        def waits(pending: Pending) -> None:
+            events.extend([f"wait {pending.what}"] * (pending.group.axis == "cp" and pending.work is not None))
+            wait(pending)
+
+        def passes(group: Group, tensor: Tensor) -> Callable[[], Tensor]:
+            events.append("start pass")
+            return noting("wait pass", pass_on(group, tensor))
+
+        def projects(block: Block, x: Tensor, *names: str) -> list[Tensor]:
+            events.extend(["project q"] * ("q" in names))
+            return columns(block, x, *names)
+
+        Group._start, Pending.wait, Group.pass_on = starts, waits, passes  # type: ignore[method-assign, assignment]
+        Block.columns = projects  # type: ignore[method-assign, assignment]
+        object.__setattr__(flash.CPU, "forward", noting("attend", forward))
+        object.__setattr__(flash.CPU, "backward", noting("attend back", backward))
+        for name, parameter in trainer.chunks[0].named_parameters():
+            if name.endswith(("attention.q", "attention.o")):
+                parameter.register_hook(noting(f"gradient of {name[-1]}", lambda grad: None))  # type: ignore[no-untyped-call]
+        trainer.step(0)
+        return events[: len(events) // wanted.num_micro_batches]
+
+    result: list[str] = fork(wanted.world_size, one)[0]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message", "gradients"), [("g", "all_gather", "reduce_scatter"), ("r", "pass", "pass")]
+)
+def test_keys_travel_beside_queries_and_attention(algorithm: str, message: str, gradients: str) -> None:
+    found = order_of(job(f"cp2{algorithm}-dp1-mbs1-z0-rnone", llama(1)))
+    assert found == [
+        f"start {message}", "project q", "attend", f"wait {message}", "attend",
+        f"start {message}", "gradient of o", "attend back", f"wait {message}", "attend back",
+        f"start {gradients}", "gradient of q", f"wait {gradients}",
+    ]  # fmt: skip
