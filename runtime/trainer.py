@@ -199,7 +199,7 @@ class Trainer:
         status.set("updating weights")
         for unit in self.units:
             unit.hand_over()
-        with host.memory(self.job.offloads_states):
+        with host.memory(self.job.offloads_states), host.threads(self.job.offloads_states):
             if self.job.no_decay:  # the optimizer decays none then
                 with torch.no_grad():
                     decay_(self.decayed, 1 - self.optimizer.param_groups[0]["lr"] * self.job.weight_decay)

@@ -5,6 +5,7 @@ Tensors made inside `memory()` belong to the host; PeakMemory ignores them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,6 +24,30 @@ def memory(wanted: bool = True) -> Iterator[None]:
         yield
     finally:
         _MEANT.reset(token)
+
+
+@contextmanager
+def threads(wanted: bool = True) -> Iterator[None]:
+    """Context in which operations on host tensors use this rank's share of the cores of its node, if `wanted`.
+
+    torchrun gives every rank one thread (OMP_NUM_THREADS=1). More stay as they are.
+    """
+    before = torch.get_num_threads()
+    share = core_share() if wanted else before
+    if share <= before:
+        yield
+        return
+    torch.set_num_threads(share)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def core_share() -> int:
+    """Cores of this process over the ranks of its node; 1 outside torchrun, where their number is unknown."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE")
+    return 1 if ranks is None else max(1, len(os.sched_getaffinity(0)) // int(ranks))
 
 
 def is_meant() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,17 @@ import torch
 from meshwright.cost_models.specs.workload import Lora, Workload
 from meshwright.planner import api
 from meshwright.runtime.job import job_of, unsupported
-from meshwright.runtime.parallel import offload
+from meshwright.runtime.parallel import host, offload
+from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.schedules import custom_order
 from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
+from meshwright.runtime.status import Status
+from meshwright.runtime.trainer import Trainer
 
 from meshwright.errors import UnsupportedError
 
-from ..fork import peak_bytes
+from ..fork import TIMEOUT_S, fork, peak_bytes
 from ..jobs import job
 from ..rehearsal.test_memory import rehearsal
 from ..rehearsal.test_parity import model_for, parity_of
@@ -110,3 +114,45 @@ def test_plans_of_both_kinds() -> None:
     plan = api.plan(**asked, fix={"offload": "act", "pp": 2})
     assert {candidate.to_layout().schedule for candidate in plan.candidates} <= {0, 1, 2}
     assert job_of(plan, 1).offloads_activations
+
+
+# ---- threads of the optimizer on the host
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "threads"), [(8, "2", 4), (8, "3", 2), (2, "4", 1), (8, None, 1)]
+)
+def test_a_rank_has_its_share_of_the_cores(
+    cores: int, ranks: str | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with host.threads(wanted=False):
+            assert torch.get_num_threads() == 1
+        with host.threads():
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("layout_id", "threads"), [("dp1-mbs1-z0-rnone-oopt", 3), ("dp1-mbs1-z0-rnone", 1)])
+def test_the_optimizer_on_the_host_runs_with_them(
+    layout_id: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "core_share", lambda: 3)
+    wanted = job(layout_id)
+
+    def one(rank: int) -> int:
+        mesh = build_mesh(wanted.layout, rank, Status(), TIMEOUT_S)
+        trainer, seen = Trainer(wanted, mesh, torch.device("cpu")), list[int]()
+        monkeypatch.setattr(trainer.optimizer, "step", lambda: seen.append(torch.get_num_threads()))
+        trainer.step(0)
+        return seen[0]
+
+    assert fork(1, one) == [threads]
