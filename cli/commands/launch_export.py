@@ -78,13 +78,16 @@ def command(
         terminal.write_json({
             "format_version": FORMAT_VERSION, "kind": "export", "folder": str(done.folder), "step": done.step,
             "dtype": done.dtype, "num_tensors": done.num_tensors, "num_bytes": done.num_bytes,
-            "files": list(done.files),
+            "files": list(done.files), "predictions": done.predictions,
         })  # fmt: skip
         return
     terminal.show([f"{done.folder}: step {done.step}, {done.num_tensors} tensors in {done.dtype}, "
                    f"{done.num_bytes / 2**20:,.1f} MiB, {len(done.files)} x safetensors"])  # fmt: skip
-    if model.mtp_layers:
-        terminal.warn("predictions of more than one token are left out: no model of transformers has them")
+    if done.predictions:
+        terminal.show([f"prediction modules: {done.predictions}, as layers after those of the model; transformers "
+                       "ignores them"])  # fmt: skip
+    if done.left_out:
+        terminal.warn("predictions of more than one token are left out: the runtime has no names of their weights")
 
 
 def _config(manifest: Manifest, given: Path | None, checkpoint: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..new_folder import new_folder
 from ..trainer import DTYPES
 from .adapter_export import CONFIG as ADAPTER_CONFIG
 from .adapter_export import WEIGHTS, adapter_config, adapter_tensors, check_readable, modules
-from .huggingface import sources
+from .huggingface import copies, sources, stored_predictions
 from .manifest import DamagedError, Manifest
 from .pretrained import CONFIG, is_choice_bias, tensors_of, whole_weights
 from .safetensors_folder import INDEX, SINGLE
@@ -76,6 +76,8 @@ class Exported:
     num_tensors: int
     num_bytes: int  # of all tensors
     files: tuple[str, ...]  # of weights
+    predictions: int  # modules that predict further tokens, among the weights
+    left_out: int  # such modules of the run that the family's files have no names for
 
 
 def export(
@@ -89,6 +91,7 @@ def export(
     damaged checkpoint or a folder that holds files.
     """
     manifest = _whole(checkpoint)
+    model = replace(model, mtp_layers=int(manifest.run["model"].get("mtp_layers", 0)))
     adapters = adapters_of(manifest)
     dtype = dtype or str(manifest.run["dtype"])
     if dtype not in EXPORTED:
@@ -102,8 +105,11 @@ def export(
             sizes, files = _write(partial, tensors(model), dtype, file_bytes, fill, on_file)
             _write_config(config, partial, dtype)
         else:
+            model = replace(model, mtp_layers=0)  # predictions have no adapters
             sizes, files = _write_adapters(checkpoint, partial, manifest, model, adapters, dtype)
-    return Exported(to, manifest.step, dtype, len(sizes), sum(sizes), files)
+    predictions = stored_predictions(model)
+    return Exported(to, manifest.step, dtype, len(sizes), sum(sizes), files, predictions,
+                    model.mtp_layers - predictions)  # fmt: skip
 
 
 def _whole(checkpoint: Path) -> Manifest:
@@ -122,7 +128,8 @@ def tensors(model: ModelSpec) -> list[Theirs]:
     shapes = {name: weight.shape for name, weight in whole_weights(model).items()}
     parts: dict[str, list[Part]] = {}
     whole: dict[str, Shape] = {}
-    for ours, source in sources(model).items():
+    repeated = [(ours, Source(theirs)) for theirs, ours in copies(model).items()]
+    for ours, source in (*sources(model).items(), *repeated):
         for index, (name, sizes) in enumerate(tensors_of(source, shapes[ours])):
             first = (index, *(0 for _ in sizes)) if source.per_expert else tuple(0 for _ in sizes)
             box = (1, *sizes) if source.per_expert else sizes

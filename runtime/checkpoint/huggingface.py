@@ -2,7 +2,7 @@
 
 Some weights have other names in memory (get_model_conversion_mapping of transformers). Each of our weights is a part of
 one of theirs, perhaps transposed or with permuted rows, or one tensor per expert. The same table therefore maps in both
-directions, and also maps gradients. Their models have no multi-token prediction.
+directions, and also maps gradients. Their models ignore multi-token prediction, whose weights published files have.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Naming:
     parallel_norms: tuple[str, ...] = ()  # replaces `norms` where two parallel blocks have a norm each
     positions: Source | None = None  # learned positions
     head: str = "lm_head"
+    predictions: bool = False  # whether files have prediction modules as further layers, as those of DeepSeek-V3
     turns_neighbours: bool = False  # rotary pairs are adjacent elements of a head, not elements half a head apart
 
 
@@ -72,7 +73,38 @@ def sources(model: ModelSpec) -> Sources:
         out["head.projection"] = Source(f"{naming.head}.weight")
     if model.head_bias:
         out["head.projection_bias"] = Source(f"{naming.head}.bias")
+    for number in range(stored_predictions(model)):
+        out |= _prediction(naming, model, number)
     return out
+
+
+def stored_predictions(model: ModelSpec) -> int:
+    """Prediction modules that the files of the model's family have names for."""
+    return model.mtp_layers if FAMILIES[model.family].predictions else 0
+
+
+def prediction_prefix(model: ModelSpec, number: int) -> str:
+    """The start of the names of a prediction module, which follows the layers (DeepSeek-V3: model.layers.61)."""
+    return f"{FAMILIES[model.family].layers}.{model.num_layers + number}."
+
+
+def _prediction(naming: Naming, model: ModelSpec, number: int) -> Sources:
+    """Sources of a prediction module, by the index of DeepSeek-V3's files and vLLM's DeepSeekMTP."""
+    ours, theirs = f"predictions.{number}", prediction_prefix(model, number)
+    layer = _layer(naming, model, model.kinds[model.pattern[-1]])
+    out = {f"{ours}.layer.{name}": replace(at, name=theirs + at.name) for name, at in layer.items()}
+    for name, of_files in (("hidden_norm", "hnorm"), ("token_norm", "enorm"), ("norm", "shared_head.norm")):
+        out |= norm(f"{ours}.{name}", theirs + of_files, model.norm_bias)
+    # Their projection takes the embedding first and then the hidden state, ours the other way round.
+    out[f"{ours}.projection"] = Source(f"{theirs}eh_proj.weight", lambda rows: rows.roll(rows.shape[1] // 2, 1))
+    return out
+
+
+def copies(model: ModelSpec) -> dict[str, str]:
+    """Name of each tensor of prediction modules that repeats a weight of the model -> that weight of ours."""
+    return {prediction_prefix(model, number) + theirs: ours for number in range(stored_predictions(model))
+            for theirs, ours in (("embed_tokens.weight", "embedding.tokens"),
+                                 ("shared_head.head.weight", "head.projection"))}  # fmt: skip
 
 
 def converted(model: ModelSpec, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -128,7 +160,7 @@ _OUTPUT_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 FAMILIES: Mapping[str, Naming] = {
     "arcee": _llama(feed_forward=_TWO_PRODUCTS),
     "deepseek_v2": _llama(attention=latent),
-    "deepseek_v3": _llama(attention=latent),
+    "deepseek_v3": _llama(attention=latent, predictions=True),
     "dots1": _llama(),
     "ernie4_5": _llama(turns_neighbours=True),
     "ernie4_5_moe": _llama(
@@ -148,8 +180,8 @@ FAMILIES: Mapping[str, Naming] = {
     "glm": _llama(feed_forward=gate_above_input, turns_neighbours=True),
     "glm4": _llama(feed_forward=gate_above_input, turns_neighbours=True, norms=(
         "input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm")),
-    "glm4_moe": _llama(),
-    "glm4_moe_lite": _llama(attention=latent),
+    "glm4_moe": _llama(predictions=True),
+    "glm4_moe_lite": _llama(attention=latent, predictions=True),
     "gpt2": Naming(
         layers="transformer.h", tokens="transformer.wte", final_norm="transformer.ln_f", attention=transposed,
         feed_forward=partial(columns_first, "mlp.c_fc", "mlp.c_proj"), norms=("ln_1", "ln_2"),

@@ -26,7 +26,7 @@ from ..model.experts import CHOICE_BIAS
 from ..model.initial_weights import init_param, same_weight
 from ..parallel.comm import Group
 from ..status import Status
-from .huggingface import FAMILIES, sources
+from .huggingface import FAMILIES, copies, prediction_prefix, sources, stored_predictions
 from .safetensors_folder import TensorFolder
 from .sources import Source
 
@@ -50,11 +50,14 @@ class Pretrained:
         """Raises InputError with all problems of the folder, UnsupportedError for a family without a table."""
         config = _config_of(folder)
         self.model = named_as(config, model)
-        # DeepSeek-V3 keeps its prediction modules as further layers.
-        self._stored_layers = model.num_layers + int(config.get("num_nextn_predict_layers") or 0)
         self.tensors = TensorFolder(folder)
-        self._sources = sources(self.model)
         self._prefix = self._left_out_prefix()
+        # DeepSeek-V3 keeps its prediction modules as further layers. What transformers has written lacks them.
+        stored = range(int(config.get("num_nextn_predict_layers") or 0))
+        self._predictions = tuple(self._in_file(prediction_prefix(self.model, number)) for number in stored)
+        if not any(name.startswith(self._predictions) for name in self.tensors.entries):
+            self.model = replace(self.model, mtp_layers=0)
+        self._sources = sources(self.model)
         problems = [*self.tensors.problems, *self._problems()]
         if problems:
             shown = problems[:_SHOWN]
@@ -79,7 +82,7 @@ class Pretrained:
                 "rounded": not dtypes <= _EXACT_IN[dtype]}  # fmt: skip
 
     def init_param(self, parameter: Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:
-        """Fills a parameter with this rank's part. Adapters and predictions, which no folder has, are drawn."""
+        """Fills a parameter with this rank's part. Adapters, and predictions that the folder lacks, are drawn."""
         source = self._sources.get(same_weight(name, tied=tied))
         if source is None:
             init_param(parameter, name, split, seed, tied=tied)
@@ -136,29 +139,30 @@ class Pretrained:
 
     def _beside(self, expected: dict[str, tuple[int, ...]]) -> Iterator[FieldProblem]:
         """Problems of tensors that the model does not have."""
-        layers = self._in_file(FAMILIES[self.model.family].layers)
-        predictions = tuple(f"{layers}.{index}." for index in range(self.model.num_layers, self._stored_layers))
+        repeated = {self._in_file(theirs): ours for theirs, ours in copies(self.model).items()}
+        left_out = self._predictions[stored_predictions(self.model) :]
         for name, entry in self.tensors.entries.items():
-            if name in expected or name.endswith(_BUFFERS) or name.startswith(predictions):
+            if name in expected or name.endswith(_BUFFERS) or name.startswith(left_out):
                 continue
-            if name.endswith(_CHOICE_BIASES):
+            if name in repeated:
+                yield from self._second(name, repeated[name], "the runtime has one for the model and its predictions")
+            elif name.endswith(_CHOICE_BIASES):
                 if self.tensors.tensor(name).any():
                     yield FieldProblem("is not zero: the plan's model chooses experts without it", file=entry.file.name,
                                        field=name, hint="plan for the model of this folder: `--model FOLDER`")
             elif name == self._in_file(self._head):
-                yield from self._second_head(name)
+                yield from self._second(name, "embedding.tokens", "the folder's model is untied, the plan's is tied",
+                                        "plan for an untied model: `tie_word_embeddings: false` in config.json")
             else:
                 yield FieldProblem(f"{_by(entry.shape)}: the plan's model has no such weight", file=entry.file.name,
                                    field=name)  # fmt: skip
 
-    def _second_head(self, name: str) -> Iterator[FieldProblem]:
-        """The problem of a head beside tied embeddings. Older folders store the same weights twice."""
-        tokens = self._in_file(self._sources["embedding.tokens"].name)
-        if tokens in self.tensors.entries and torch.equal(self.tensors.tensor(name), self.tensors.tensor(tokens)):
-            return
-        yield FieldProblem(f"differs from {tokens}: the folder's model is untied, the plan's is tied",
-                           file=self.tensors.entries[name].file.name, field=name,
-                           hint="plan for an untied model: `tie_word_embeddings: false` in config.json")  # fmt: skip
+    def _second(self, name: str, weight: str, why: str, hint: str = "") -> Iterator[FieldProblem]:
+        """The problem of a tensor that repeats a weight of the model with other numbers."""
+        first = self._in_file(self._sources[weight].name)
+        if first not in self.tensors.entries or not torch.equal(self.tensors.tensor(name), self.tensors.tensor(first)):
+            yield FieldProblem(f"differs from {first}: {why}", file=self.tensors.entries[name].file.name, field=name,
+                               hint=hint)  # fmt: skip
 
     def _expected(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of each tensor that the files need."""

@@ -3,6 +3,7 @@ does not fit is refused with all that is wrong."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from meshwright.cost_models.specs.workload import Lora
 from meshwright.runtime import reference
 from meshwright.runtime.checkpoint.checkpoint import Checkpoints
 from meshwright.runtime.checkpoint.export import export, tensors
+from meshwright.runtime.checkpoint.huggingface import copies, sources
 from meshwright.runtime.checkpoint.manifest import check_run, newest
 from meshwright.runtime.checkpoint.pretrained import Pretrained
 from meshwright.runtime.checkpoint.safetensors_folder import INDEX, SINGLE, TensorFolder
@@ -136,6 +138,81 @@ def in_and_out(spec: ModelSpec, layouts: tuple[str, ...], folder: Path, dtype: s
         assert done.dtype == dtype
         assert len(done.files) > 1
         assert not unlike(folder / "in", folder / f"out{index}"), layouts[index]
+
+
+# ------------------------------------------------------------------------------------------ prediction modules
+# Names behind `model.layers.61.` in the index of deepseek-ai/DeepSeek-V3, without the experts and the scales of fp8.
+OF_PREDICTIONS = {
+    "eh_proj.weight", "embed_tokens.weight", "enorm.weight", "hnorm.weight", "shared_head.head.weight",
+    "shared_head.norm.weight", "input_layernorm.weight", "post_attention_layernorm.weight",
+    "self_attn.kv_a_layernorm.weight", "self_attn.kv_a_proj_with_mqa.weight", "self_attn.kv_b_proj.weight",
+    "self_attn.o_proj.weight", "self_attn.q_a_layernorm.weight", "self_attn.q_a_proj.weight",
+    "self_attn.q_b_proj.weight", "mlp.gate.e_score_correction_bias", "mlp.gate.weight",
+    "mlp.shared_experts.down_proj.weight", "mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight",
+}  # fmt: skip
+
+
+def saved_with_predictions(folder: Path) -> ModelSpec:
+    """DeepSeek-V3's model with one prediction module, whose weights stand in the files as those of the model do."""
+    spec = replace(saved("deepseek_v3", folder), mtp_layers=1)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}), encoding="utf-8")
+    generator = torch.Generator().manual_seed(7)
+    prefix = f"model.layers.{spec.num_layers}."
+    weights = {each.name: torch.randn(each.shape, generator=generator)
+               for each in tensors(spec) if each.name.startswith(prefix)}  # fmt: skip
+
+    def add(state: dict[str, Tensor]) -> None:
+        state.update(weights)
+        for copy, first in copies(spec).items():
+            state[copy] = state[sources(spec)[first].name].clone()
+
+    weights_of(folder, add)
+    return spec
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_prediction_modules_go_there_and_back(tmp_path: Path) -> None:
+    spec = saved_with_predictions(tmp_path / "in")
+    prefix = f"model.layers.{spec.num_layers}."
+    stored = {name.removeprefix(prefix) for name in TensorFolder(tmp_path / "in").entries if name.startswith(prefix)}
+    assert {name for name in stored if ".experts." not in name} == OF_PREDICTIONS
+    in_and_out(spec, EXPERTS, tmp_path, "fp32")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_prediction_takes_the_embedding_first_in_files(tmp_path: Path) -> None:
+    """vLLM's DeepSeekMTP multiplies eh_proj by the embedding and then the hidden state."""
+    spec = saved_with_predictions(tmp_path)
+    theirs = TensorFolder(tmp_path).tensor(f"model.layers.{spec.num_layers}.eh_proj.weight")
+    model = reference.whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32"))
+    ours = model.predictions[0].get_parameter("projection")
+    whole = ParamShard(tuple(ours.shape))
+    Pretrained(tmp_path, spec).init_param(ours, "predictions.0.projection", whole, 0, tied=False)
+    hidden, embedding = torch.randn(2, spec.hidden)
+    torch.testing.assert_close(ours @ torch.cat([hidden, embedding]), theirs @ torch.cat([embedding, hidden]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_faults_of_prediction_modules(tmp_path: Path) -> None:
+    spec = saved_with_predictions(tmp_path / "in")
+    prefix = f"model.layers.{spec.num_layers}."
+
+    def broken(state: dict[str, Tensor]) -> None:
+        del state[f"{prefix}hnorm.weight"]
+        state[f"{prefix}shared_head.head.weight"][0, 0] += 1
+        state[f"{prefix}further.weight"] = torch.zeros(1)
+
+    weights_of(tmp_path / "in", broken)
+    with pytest.raises(InputError) as caught:
+        Pretrained(tmp_path / "in", spec)
+    for line in ("hnorm.weight: is missing", "shared_head.head.weight: differs from lm_head.weight",
+                 "further.weight: 1: the plan's model has no such weight"):  # fmt: skip
+        assert line in caught.value.message
+    # A plan without predictions leaves them out, and a folder without them has them drawn.
+    Pretrained(tmp_path / "in", replace(spec, mtp_layers=0))
+    weights_of(tmp_path / "in", lambda state: [state.pop(name) for name in list(state) if name.startswith(prefix)])
+    assert "predictions.0.projection" not in Pretrained(tmp_path / "in", spec)._sources
 
 
 # ------------------------------------------------------------------------------------------------- what does not fit
