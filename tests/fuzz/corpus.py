@@ -65,6 +65,10 @@ TOKENIZER = """\
  "post_processor": null, "decoder": null,
  "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "one": 1, "two": 2}, "unk_token": "<unk>"}}
 """
+TINY = """\
+{"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8,
+ "vocab_size": 16, "max_position_embeddings": 8, "hidden_act": "silu", "tie_word_embeddings": false}
+"""
 
 
 def build(folder: Path) -> None:
@@ -76,6 +80,8 @@ def build(folder: Path) -> None:
     (folder / "hf").mkdir()
     (folder / "hf" / "tokenizer.json").write_text(TOKENIZER)
     (folder / "hf" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    (folder / "tiny").mkdir()
+    (folder / "tiny" / "config.json").write_text(TINY)
     (folder / "config").mkdir()
     data = ROOT / "tests/data"
     shutil.copy(data / "configs/llama-3.1-8b.json", folder / "config/config.json")
@@ -89,6 +95,9 @@ def build(folder: Path) -> None:
             ["plan", *requested, "--fix", "tp=2", "-o", "other.json"],
             ["emit", "plan.json", "-d", "run", "--quiet"],
             ["plan", "--workload", "serve", *requested, "--input", "500", "--output", "100", "-o", "serving.json"],
+            ["plan", "--model", "tiny", "--gpu", "h100-sxm-80gb", "--gpus", "1", "--seq-len", "8", "--global-batch",
+             "1", "--target", "meshwright", "--quiet", "-o", "tiny.json"],
+            ["launch", "tiny.json", "--device", "cpu", "--steps", "1", "--checkpoint", "trained", "--quiet"],
         ):
             if main(words):
                 raise RuntimeError(f"the fuzzer's own files cannot be made: meshwright {' '.join(words)}")
