@@ -55,7 +55,7 @@ def read_case(row: RowReader) -> Case | Unpriced | None:
         row.part(part, required=True)
     stack_name = row.text("stack", default="")
     features = {**row.part("features"), **of_tuning(row), **ran_with(row, stack_name)}
-    measured = _measured(row)
+    measured = read_measured(row)
     if not all(isinstance(row.get(part), Mapping) for part in ("cluster", "layout", "model")):
         return None
     num_gpus, cluster = read_cluster(row, features)
@@ -111,7 +111,8 @@ def _one_unit(row: RowReader, units: Mapping[str, float]) -> None:
             row.fail(("measured", name), f"{given[name]:g} is {value:g} as `{wanted}`{also}", f"give `{wanted}` alone")
 
 
-def _measured(row: RowReader) -> Measured:
+def read_measured(row: RowReader) -> Measured:
+    """What a row has measured; a quantity in another unit is a problem."""
     _one_unit(row, _STEP_UNITS)
     _one_unit(row, _MEMORY_UNITS)
     gib = row.number("measured", "peak_memory_gib")

@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeVar
@@ -19,6 +19,7 @@ from ...errors import FieldProblem, InputError
 from ...profiles.io.folders import PUBLISHED
 from ...profiles.io.reader import read_document
 from .case import read_case
+from .mixed_lengths import REGIME, MixedCase, read_mixed
 from .row import Case, RowReader, Unpriced
 from .unpriced_forms import NotPriced, form_of, read_unpriced
 
@@ -51,6 +52,8 @@ class Problems:
     count: int = 0
     # Rows that are right, and that lack what a prediction needs.
     unpriced: list[Unpriced] = field(default_factory=list)
+    # Steps on documents of mixed lengths, which have no layout.
+    mixed: list[MixedCase] = field(default_factory=list)
     # Rows that are right, of forms that no cost model prices -> how many.
     not_priced: Counter[NotPriced] = field(default_factory=Counter)
 
@@ -66,17 +69,21 @@ class Problems:
 
 def read_cases(paths: Sequence[Path], problems: Problems, progress: Progress | None = None) -> Iterator[Case]:
     """The runs of all files. `problems` gets the problems of wrong rows, the rows that lack a field which a prediction
-    needs, and the rows of forms that no cost model prices."""
+    needs, those on documents of mixed lengths, and the rows of forms that no cost model prices."""
     for run in read_rows(paths, _read_run, problems, progress):
         if isinstance(run, Unpriced):
             problems.unpriced.append(run)
+        elif isinstance(run, MixedCase):
+            problems.mixed.append(run)
         elif isinstance(run, NotPriced):
             problems.not_priced[run] += 1
         elif isinstance(run, Case):
             yield run
 
 
-def _read_run(row: RowReader) -> Case | Unpriced | NotPriced | None:
+def _read_run(row: RowReader) -> Case | MixedCase | Unpriced | NotPriced | None:
+    if isinstance(row.document.data, Mapping) and row.get("regime") == REGIME:
+        return read_mixed(row)
     form = form_of(row)
     return read_unpriced(row, form) if form else read_case(row)
 

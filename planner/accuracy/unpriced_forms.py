@@ -1,9 +1,8 @@
 """Rows of other forms than a training run at one sequence length: read and checked, and priced by no cost model yet.
 
-A published step on documents of mixed lengths, a step of reinforcement learning and a measurement of an inference
-engine have fields of their own, and so has a tuned plan, which has no measurement at all. `validate` counts them by
-file and names why it gives no prediction (docs/concepts/trust.md). Measurements of engines in files of their own are
-priced (planner/serving/validate.py).
+A step of reinforcement learning and a measurement of an inference engine have fields of their own, and so has a tuned
+plan, which has no measurement at all. `validate` counts them by file and names why it gives no prediction
+(docs/concepts/trust.md). Measurements of engines in files of their own are priced (planner/serving/validate.py).
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ class Form:
 
     kind: str
     reason: str
-    # A field that only rows of this form have, and its value there (empty: any).
+    # A field that only rows of this form have.
     mark: Names
-    value: str = ""
     texts: tuple[Names, ...]
     gpu: Names = ("gpu",)
     wholes: tuple[Names, ...] = (("num_gpus",),)
@@ -61,17 +59,6 @@ REQUESTS = Form(
     durations={"ttft": "ms", "tpot": "ms", "e2e": "ms"},
 )  # fmt: skip
 _FORMS = (
-    Form(
-        kind="steps on documents of mixed lengths", reason="lengths and groups of ranks change by step",
-        mark=("regime",), value="mixed-length", gpu=("cluster", "gpu"),
-        texts=(("id",), ("source",), ("model", "name"), ("workload", "dataset"), ("layout", "system")),
-        wholes=(("model", "hidden"), ("model", "layers"), ("model", "heads"), ("model", "head_dim"),
-                ("model", "ffn_hidden"), ("cluster", "num_gpus"), ("cluster", "gpus_per_node"),
-                ("workload", "max_seq_len")),
-        numbers=(("cluster", "nic_gbps_per_node"), ("workload", "global_batch"),
-                 ("workload", "tokens_per_global_batch"), ("layout", "tp"), ("layout", "dp_x_cp")),
-        durations={"step": "s"},
-    ),
     Form(
         kind="steps of reinforcement learning", reason="a step generates before it trains, which is not priced",
         mark=("workflow",), texts=(("id",), ("source",), ("workflow",), ("model",)),
@@ -94,8 +81,7 @@ def form_of(row: RowReader) -> Form | None:
     if not isinstance(row.document.data, Mapping):
         return None
     for form in _FORMS:
-        given = row.get(*form.mark)
-        if given is not None and form.value in ("", given):
+        if row.get(*form.mark) is not None:
             return form
     return None
 

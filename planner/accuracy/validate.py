@@ -19,7 +19,7 @@ from ...profiles.rates.reference_devices import knows_generation
 from ...profiles.stack.load import family_of
 from ...profiles.stack.stack_file import load_stacks
 from ..evaluation import intervals
-from . import host_tensors, order
+from . import host_tensors, mixed_lengths, order
 from .batch_pricing import ledger_of, rates_of
 from .outcome import RunOutcome
 from .row import Case, Unpriced
@@ -51,6 +51,7 @@ def validate(
     software, problems = load_stacks(stack) if stack else {}, Problems([])
     cases = read_cases(list(paths) or shipped_files(), problems, progress)
     outcomes = [outcome(case, _software(software, case)) for case in cases]
+    outcomes += [mixed_lengths.outcome(case) for case in problems.mixed]
     outcomes += [_not_priced(row) for row in problems.unpriced]
     if problems.count and not (keep_going and (outcomes or problems.not_priced)):
         raise problems.error()

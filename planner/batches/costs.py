@@ -43,6 +43,11 @@ class GroupCosts:
         """The costs where the documents of a group train one after another, and none has more tokens on a rank."""
         return replace(self, rank_tokens=rank_tokens, document_s=self.micro_batch_s, micro_batch_s=0.0)
 
+    def from_degree(self, least: int) -> GroupCosts:
+        """The costs where no group has fewer ranks than `least`."""
+        able = self.degrees >= least
+        return replace(self, degrees=self.degrees[able], token_s=self.token_s[:, able])
+
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence that any group holds."""

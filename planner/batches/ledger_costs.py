@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -20,15 +21,26 @@ from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout, Layou
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import tables
 from ...cost_models.quantities.tables import index_keys
+from ...cost_models.rates.rates import Rates
 from ...cost_models.step import step
 from ...cost_models.step.step import Estimate
-from ..request.resolve import Resolved
 from ..space.rules import violations
 from .costs import GroupCosts, powers_of_two
 
 _TOKENS = 4096  # of a rank, at which seconds and bytes are taken; both are linear in them
 _SHORT = 256  # tokens of documents whose attention does not count
 _ROUND = 128  # tokens of a rank are a multiple
+
+
+class Priced(Protocol):
+    """A problem with what its prices depend on: a resolved request, or a published run."""
+
+    @property
+    def problem(self) -> Problem: ...
+    @property
+    def rates(self) -> Rates: ...
+    @property
+    def budget_bytes(self) -> float: ...  # of the memory of a device
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,7 @@ class Family:
     cp_algorithm: str
     recompute: str  # mode
     zero: int = 3
+    recompute_layers: int = 0  # of full recomputation; 0: all
 
     def layout(self, degree: int, num_gpus: int) -> Layout:
         """Its layout with groups of `degree` ranks, whose micro-batch has as many sequences as the group has ranks."""
@@ -46,42 +59,42 @@ class Family:
         return Layout(
             tp=self.tp, sequence_parallel=int(self.tp > 1), cp=degree, dp=dp, shard=dp, micro_batch=degree,
             zero=self.zero, cp_algorithm=CP_ALGORITHMS.index(self.cp_algorithm) if degree > 1 else 0,
-            recompute=RECOMPUTE_MODES.index(self.recompute),
+            recompute=RECOMPUTE_MODES.index(self.recompute), recompute_layers=self.recompute_layers,
             recompute_modules=module_mask(("attn",)) if self.recompute == "selective" else 0,
         )  # fmt: skip
 
 
 def families(
-    resolved: Resolved, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), zero: int = 3
+    priced: Priced, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), zero: int = 3
 ) -> Iterator[Family]:
     """The families that are compared."""
-    for tp in powers_of_two(resolved.cluster.gpus_per_node).tolist():
+    for tp in powers_of_two(priced.problem.gpus_per_node).tolist():
         for algorithm in algorithms:
             for recompute in RECOMPUTE_MODES:
                 yield Family(tp, algorithm, recompute, zero)
 
 
-def ledger_costs(resolved: Resolved, family: Family) -> GroupCosts | None:
+def ledger_costs(priced: Priced, family: Family) -> GroupCosts | None:
     """Costs of a family; None where no layout of it is legal or a rank holds no token."""
-    pricer = _Pricer(resolved, family)
+    pricer = _Pricer(priced, family)
     room = pricer.rank_tokens()
     if room < _ROUND:
         return None
-    grid = _grid(resolved.workload.seq_len)
-    full, half = (pricer.micro_batch_s(tokens, _SHORT)[0] for tokens in (_TOKENS, _TOKENS // 2))
+    grid = _grid(priced.problem.workload.seq_len)
+    full, half = (pricer.micro_batch_s(tokens, _SHORT)[0] for tokens in (room, room // 2))
     fixed_s = max(2.0 * half - full, 0.0)
-    seconds = np.stack([pricer.micro_batch_s(_TOKENS, length) for length in grid])
+    seconds = np.stack([pricer.micro_batch_s(room, length) for length in grid])
     degrees = np.array([layout.cp for layout in pricer.layouts], dtype=np.int64)
     return GroupCosts(
         num_ranks=pricer.num_ranks, degrees=degrees, rank_tokens=room, grid=grid,
-        token_s=(seconds - fixed_s) / (_TOKENS * degrees), micro_batch_s=fixed_s,
-        once_s=float(pricer.priced(_TOKENS, _SHORT, 1).step_s[0]) - full,
+        token_s=(seconds - fixed_s) / (room * degrees), micro_batch_s=fixed_s,
+        once_s=float(pricer.priced(room, _SHORT, 1).step_s[0]) - full,
     )  # fmt: skip
 
 
-def longest_held(resolved: Resolved, family: Family) -> int:
+def longest_held(priced: Priced, family: Family) -> int:
     """Tokens of the longest sequence that groups of a family hold; 0 for none."""
-    pricer = _Pricer(resolved, family)
+    pricer = _Pricer(priced, family)
     return pricer.rank_tokens() * max((layout.cp for layout in pricer.layouts), default=0)
 
 
@@ -94,8 +107,8 @@ def _grid(longest: int) -> Array:
 class _Pricer:
     """Prices of the layouts of a family, one per degree."""
 
-    def __init__(self, resolved: Resolved, family: Family) -> None:
-        self.resolved, num_gpus = resolved, resolved.problem.num_gpus
+    def __init__(self, priced: Priced, family: Family) -> None:
+        self.subject, num_gpus = priced, priced.problem.num_gpus
         self.num_ranks = num_gpus // family.tp
         problem = self._problem(_TOKENS, _SHORT, 1)
         layouts = (family.layout(int(degree), num_gpus) for degree in powers_of_two(self.num_ranks))
@@ -104,10 +117,10 @@ class _Pricer:
     def _problem(self, tokens: int, length: float, num_micro_batches: int) -> Problem:
         """`tokens` on every rank in each micro-batch, in documents of `length`."""
         workload = replace(
-            self.resolved.workload, seq_len=tokens, global_batch=self.num_ranks * num_micro_batches, packed=True,
+            self.subject.problem.workload, seq_len=tokens, global_batch=self.num_ranks * num_micro_batches, packed=True,
             mean_len=float(length), mean_square_len=float(length) ** 2, lengths=(),
         )  # fmt: skip
-        return replace(self.resolved.problem, workload=workload)
+        return replace(self.subject.problem, workload=workload)
 
     def priced(self, tokens: int, length: float, num_micro_batches: int) -> Estimate:
         """The closed form of the layouts."""
@@ -115,7 +128,7 @@ class _Pricer:
         keys, index = index_keys(columns)
         problem = self._problem(tokens, length, num_micro_batches)
         ledger = build_ledger.build(problem, tables.build(problem, keys), columns, index)
-        return step.price(ledger, self.resolved.rates)
+        return step.price(ledger, self.subject.rates)
 
     def micro_batch_s(self, tokens: int, length: float) -> Array:
         """[D] seconds of a micro-batch more."""
@@ -125,6 +138,16 @@ class _Pricer:
         """Tokens of a micro-batch that fit on a rank: bytes grow linearly with them. 0 without a legal layout."""
         if not self.layouts:
             return 0
-        least, more = (float(self.priced(tokens, _SHORT, 2).device_bytes.max()) for tokens in (_TOKENS, 2 * _TOKENS))
-        room = _TOKENS + (self.resolved.budget_bytes - least) / ((more - least) / _TOKENS)
+        tokens, least, more = _TOKENS, 0.0, 0.0
+        while more <= least:  # few tokens may hide beside the peak of the states
+            least, more = (self._most_bytes(count) for count in (tokens, 2 * tokens))
+            if more <= least and least > self.subject.budget_bytes:
+                return 0
+            tokens *= 2
+        tokens //= 2
+        room = tokens + (self.subject.budget_bytes - least) / ((more - least) / tokens)
         return max(int(room // _ROUND) * _ROUND, 0)
+
+    def _most_bytes(self, tokens: int) -> float:
+        """Bytes of the fullest rank of any layout, with `tokens` on each."""
+        return float(self.priced(tokens, _SHORT, 2).device_bytes.max())

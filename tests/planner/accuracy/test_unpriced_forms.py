@@ -14,13 +14,6 @@ from meshwright.errors import InputError
 
 from ...snapshots import run_here
 
-MIXED = """\
-- {id: mixed, source: a, quality: B, regime: mixed-length,
-   model: {name: m, hidden: 4096, layers: 32, heads: 32, head_dim: 128, ffn_hidden: 16384},
-   cluster: {gpu: a100_sxm_40g, num_gpus: 64, gpus_per_node: 8, nic_gbps_per_node: 400},
-   workload: {dataset: github, max_seq_len: 196608, global_batch: 512}, layout: {system: flexsp},
-   measured: {step_s: 28.42, step_from: figure}}
-"""
 LEARNING = """\
 - {id: grpo, source: a, workflow: grpo, model: m, gpu: 'h100 (paper)', num_gpus: 256,
    generation: {tp: 32, pp: 1}, training: {tp: 1, ep: 16, vpp: null}, measured: {step_s: 134.0, ref_s: null}}
@@ -45,12 +38,12 @@ def complaints(tmp_path: Path, text: str) -> list[str]:
 
 def test_rows_are_counted_by_file_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(LEARNING + LEARNING.replace("grpo,", "other,", 1), encoding="utf-8")
-    (tmp_path / "rest.yaml").write_text(MIXED + SERVING + TUNED, encoding="utf-8")
+    (tmp_path / "rest.yaml").write_text(SERVING + TUNED, encoding="utf-8")
     result = run_here("validate", "two.yaml", "rest.yaml", "--json", cwd=tmp_path)
     assert result.code == 0
     found = {rows["kind"]: (rows["file"], rows["rows"]) for rows in json.loads(result.out)["not_priced"]}
     assert found == {
-        "steps of reinforcement learning": ("two.yaml", 2), "steps on documents of mixed lengths": ("rest.yaml", 1),
+        "steps of reinforcement learning": ("two.yaml", 2),
         "requests to inference engines": ("rest.yaml", 1), "tuned plans": ("rest.yaml", 1),
     }  # fmt: skip
     screen = run_here("validate", "two.yaml", cwd=tmp_path).out
@@ -61,10 +54,6 @@ def test_rows_are_counted_by_file_with_the_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "old", "new", "complaint"),
     [
-        (MIXED, "step_s: 28.42", "step_s: 0", "measured.step_s: must be more than 0, is 0"),
-        (MIXED, "step_s: 28.42", "step_ms: 28420", "measured.step_ms: 28420 is 28.42 as `step_s`"),
-        (MIXED, "a100_sxm_40g", "a101", "cluster.gpu: unknown GPU `a101`"),
-        (MIXED, "hidden: 4096, ", "", "model.hidden: `model.hidden` is missing"),
         (LEARNING, "tp: 32", "tp: 0", "generation.tp: must be 1 or more, is 0"),
         (LEARNING, "step_s: 134.0, ", "", "measured: has no number"),
         (SERVING, "ttft_ms_p99: 27873.2", "ttft_ms_p99: 500.0, ttft_s_p99: 0.5",
@@ -83,12 +72,12 @@ def test_a_wrong_row_is_named_by_line_and_field(tmp_path: Path, text: str, old: 
 
 def test_all_problems_come_at_once_and_the_rest_is_counted_by_keep_going(tmp_path: Path) -> None:
     path = tmp_path / "rows.yaml"
-    path.write_text(MIXED + LEARNING.replace("134.0", "-1") + SERVING.replace("id: serve", "id: mixed"))
+    path.write_text(TUNED + LEARNING.replace("134.0", "-1") + SERVING.replace("id: serve", "id: tuned"))
     with pytest.raises(InputError) as error:
         validate([path])
     assert [problem.field for problem in error.value.problems] == ["measured.step_s", "id"]
     kept = validate([path], keep_going=True)
-    assert [rows.kind for rows in kept.not_priced] == ["steps on documents of mixed lengths"]
+    assert [rows.kind for rows in kept.not_priced] == ["tuned plans"]
     assert len(kept.problems) == 2
 
 
