@@ -50,8 +50,8 @@ class RequestFlags(TypedDict, total=False):
 
 def request_flags(context: typer.Context) -> RequestFlags:
     """The parameters of the command that runs which go into the request."""
-    # The output of a command is a file but where it plans serving.
-    fields = [name for name in RequestFlags.__annotations__ if name != "output" or "workload" in context.params]
+    # The output of a command is a file, but an answer may be one where it plans serving.
+    fields = [name for name in RequestFlags.__annotations__ if name != "output" or "output_file" in context.params]
     given = {name: context.params[name] for name in fields if name in context.params}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     return cast(RequestFlags, plain)

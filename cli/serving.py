@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from . import requests
-from .console import Terminal
+from .console import FORMAT_VERSION, Terminal
 from .files import write_file
 from .options import RequestFlags
 from .screens import serving_plan as screen
 
 if TYPE_CHECKING:
+    from ..planner.drivers.imported_service import ImportedService
     from ..planner.request.serving import ServingRequest
     from ..planner.targets.emit import Emitted
 
@@ -35,6 +36,14 @@ def refuse(options: Mapping[str, object]) -> None:
         raise InputError(f"{given[0]} goes with a training step, not with `--workload serve`", hint="leave it out")
 
 
+def training_flags(flags: RequestFlags) -> dict[str, object]:
+    """The flags that are given. Refuses those of serving, by name."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    if wrong := [name for name in ("input", "output", "rate", "ttft", "tpot", "percentile") if name in given]:
+        raise InputError(f"--{wrong[0]} goes with vllm and sglang, not with a training config", hint="leave it out")
+    return given
+
+
 def emitted(
     plan: Path, to: str | None, launcher: str | None, version: str | None, choice: int, transfer: str | None
 ) -> Emitted:  # fmt: skip
@@ -47,6 +56,42 @@ def emitted(
     loaded = load_serving_plan(plan)
     engine = to or str(loaded.resolved["engine"])
     return emit_serving(loaded, engine, choice, launcher or "scripts", transfer or "nixl")
+
+
+def import_command(
+    terminal: Terminal, kind: str, files: list[Path], flags: RequestFlags, arguments: list[str], output: Path | None,
+    *, force: bool,
+) -> None:  # fmt: skip
+    """Reads a team's own command, and shows what serves more."""
+    from ..planner.drivers.imported_service import import_service
+    from ..planner.request.serving import read_rate
+    from ..planner.targets.engines.registry import engine_target
+    from .screens import serving_import
+
+    with terminal.progress("searching"):
+        imported = import_service(kind, files, flags, arguments)
+    engine = engine_target(kind)
+    if output is not None and imported.best is not None:
+        write_file(output, imported.best.to_json(), force=force)
+    if terminal.settings.json:
+        terminal.write_json(_imported(imported, f"{kind} {engine.release}"))
+    rate = flags.get("rate")
+    saved_as = str(output) if output is not None and imported.best is not None else None
+    asked = None if rate is None else read_rate(rate)
+    terminal.show(serving_import.screen(imported, f"{kind} {engine.release}", asked, saved_as))
+
+
+def _imported(imported: ImportedService, framework: str) -> dict[str, object]:
+    command = imported.command
+    return {
+        "format_version": FORMAT_VERSION, "kind": "import", "framework": framework,
+        "fix": imported.instance.fix if imported.instance else None, "options_read": len(command.read),
+        "unknown": command.unknown, "assumed": list(imported.assumed),
+        "gaps": [{"message": gap.message, "file": gap.file, "line": gap.line, "field": gap.field}
+                 for gap in command.gaps],
+        "candidate": imported.theirs.best.model_dump(mode="json") if imported.theirs else None,
+        "best": imported.best.best.model_dump(mode="json") if imported.best else None,
+    }  # fmt: skip
 
 
 def run(terminal: Terminal, request: ServingRequest, output: Path | None, *, force: bool) -> None:

@@ -19,6 +19,7 @@ from .request.load import Request, load_request
 from .request.resolve import Resolved, resolve
 from .switches.registry import SWITCHES
 from .targets.argv import Arguments
+from .targets.engines.command_line import READ_ENGINES
 from .targets.facts import layout_of, request_part
 from .targets.import_format import Compared, Format, of_target
 from .targets.model_names import known_model
@@ -103,7 +104,7 @@ def import_config(
     degrees that do not multiply to the GPUs.
     """
     if kind not in FORMATS:
-        raise UnknownNameError("format", kind, FORMATS)
+        raise UnknownNameError("format", kind, [*FORMATS, *READ_ENGINES])
     source = FORMATS[kind]
     options, warning = source.option_list(version)
     files = {str(path): _text(path) for path in paths}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import options, requests
+from .. import options, requests, serving, serving_flags
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
 from ..screens import import_config as import_screen
@@ -23,7 +23,8 @@ def command(
         str,
         typer.Argument(metavar="FORMAT", show_default=False,
                        help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
-                    "hf-trainer, axolotl, llama-factory, nemo, nanotron, maxtext, verl, slime."),
+                    "hf-trainer, axolotl, llama-factory, nemo, nanotron, maxtext, verl, slime, vllm, "
+                    "sglang."),
     ],
     files: Annotated[
         list[Path],
@@ -44,10 +45,13 @@ def command(
         typer.Option("--arg", metavar="V", show_default=False,
                      help="Parameter of a script, in turn; NAME=V sets a variable or an option, 3=V the third one."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the faster plan here.", show_default=False),
-    ] = None,
+    input: serving_flags.Input = None,
+    rate: serving_flags.Rate = None,
+    ttft: serving_flags.Ttft = None,
+    tpot: serving_flags.Tpot = None,
+    percentile: serving_flags.Percentile = None,
+    output_file: serving_flags.OutputFile = None,
+    output: serving_flags.Output = None,
     force: options.Force = False,
 ) -> None:
     """Price the layout of a launch config, with a faster layout and the reason.
@@ -57,6 +61,8 @@ def command(
     listed. Shell scripts are followed, not run; name files that they source beside
     them. An option that may change the layout and is not understood is named, and
     nothing is priced.
+    Commands of vllm and sglang need the lengths (--input, --output) and take
+    promises: they are compared with the deployment that carries the largest rate.
 
     \b
     Examples:
@@ -64,16 +70,21 @@ def command(
       meshwright import megatron-args train.sh --cluster dgx-h100:8 --arg TP=4
       meshwright import deepspeed ds.json --model qwen3-8b --cluster dgx-h100:2
       meshwright import axolotl lora.yaml --cluster dgx-h100:1
+      meshwright import vllm serve.sh --cluster dgx-h100 --input 2000 --output 300
     """
     from ...errors import NoFeasibleLayoutError, UnsupportedError
     from ...planner import api
     from ...planner.importing import import_config
+    from ...planner.targets.engines.command_line import READ_ENGINES
 
     terminal: Terminal = context.obj
-    if output is not None:
-        check_writable(output, force=force)
-    given = {name: value for name, value in options.request_flags(context).items() if value is not None}
-    imported = import_config(kind, files, given, version, arguments or ())
+    flags = options.request_flags(context)
+    file = serving.tokens_or_file(flags, output_file)
+    if file is not None:
+        check_writable(file, force=force)
+    if kind in READ_ENGINES:
+        return serving.import_command(terminal, kind, files, flags, arguments or [], file, force=force)
+    imported = import_config(kind, files, serving.training_flags(flags), version, arguments or ())
     for warning in imported.warnings:
         terminal.warn(warning)
     if imported.gaps:
@@ -90,15 +101,15 @@ def command(
             plan = api.plan(imported.request, progress=progress)
     except (NoFeasibleLayoutError, UnsupportedError) as error:  # where their engine does more than plans for the target
         why = error.message
-    if output is not None and plan is not None:
-        write_file(output, plan.to_json(), force=force)
+    if file is not None and plan is not None:
+        write_file(file, plan.to_json(), force=force)
     if terminal.settings.json:
         terminal.write_json({
             **_read(imported), "candidate": priced.best.model_dump(mode="json"),
             "best": plan.best.model_dump(mode="json") if plan else None, "switched": list(imported.switched),
             "switched_step_s": switched,
         })  # fmt: skip
-    saved_as = str(output) if output and plan else None
+    saved_as = str(file) if file and plan else None
     terminal.show(import_screen.import_screen(imported, priced, switched, plan or why, saved_as))
     requests.show_warnings(terminal, plan.warnings if plan else ())
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
 _LONGEST_ID = 32
-_BINDS = {
+BINDS = {
     "ttft": "time to first token", "tpot": "time per output token", "queue": "prompts, which fill all iterations",
     "cache": "the KV cache, which holds no more sequences", "nothing": "nothing up to the largest load that was tried",
 }  # fmt: skip
@@ -67,7 +67,7 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
         ("throughput", f"{best.output_tokens_per_s:,.0f} tokens/s, {best.output_tokens_per_s_per_gpu:,.0f} per GPU"),
         ("carries", f"{text.significant(best.largest_load)}{unit} within the promises{stable}"),
         ("goodput", f"{text.significant(best.goodput_per_gpu)}{unit} per GPU"),
-        ("binds", _BINDS[best.binds]),
+        ("binds", BINDS[best.binds]),
     ]  # fmt: skip
     return [headless([(f"  {name}", value) for name, value in rows])]
 

@@ -28,7 +28,7 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
-def _rate(value: Any) -> float:
+def read_rate(value: Any) -> float:
     """`4/s` -> 4.0 requests per second."""
     match = re.fullmatch(r"\s*([0-9.,_eE+-]+)\s*/\s*(s|min|h)\s*", str(value))
     if match is None:
@@ -82,7 +82,7 @@ FIXABLE: Mapping[str, Callable[[Any], int]] = dict.fromkeys(
 Seconds = Annotated[
     float, BeforeValidator(checked(_seconds)), WithJsonSchema({"type": "string", "examples": ["50 ms"]})
 ]
-Rate = Annotated[float, BeforeValidator(checked(_rate)), WithJsonSchema({"type": "string", "examples": ["4/s"]})]
+Rate = Annotated[float, BeforeValidator(checked(read_rate)), WithJsonSchema({"type": "string", "examples": ["4/s"]})]
 Percentile = Annotated[
     float, BeforeValidator(checked(_percentile)), WithJsonSchema({"type": "number", "examples": [90, 99]})
 ]

@@ -59,22 +59,22 @@ def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[
     for path, text in files.items():
         if posixpath.basename(path) in sourced:
             continue
-        if text.lstrip().startswith("--") or _is_list(text):
+        if text.lstrip().startswith("--") or is_list(text):
             part = Arguments()
-            read_words(list(_plain_words(text)), options, part, path)
+            read_words(list(plain_words(text)), options, part, path)
         else:
             part = _read_script(path, text, options, given, beside, known)
         arguments.add(part, path)
     return arguments
 
 
-def _is_list(text: str) -> bool:
+def is_list(text: str) -> bool:
     """Whether a file holds options only."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
     return bool(lines) and lines[0].startswith("--")
 
 
-def _plain_words(text: str) -> list[tuple[str, int]]:
+def plain_words(text: str) -> list[tuple[str, int]]:
     """(word, line) in a file of options, without any expansion."""
     out = []
     for number, line in enumerate(text.splitlines(), 1):

@@ -77,6 +77,7 @@ def build(folder: Path) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "text.jsonl").write_text('{"text": "one two"}\n{"text": "two"}\n')
+    (folder / "serve.sh").write_text("vllm serve gpt2 --tensor-parallel-size 2 --max-num-seqs 8\n")
     (folder / "hf").mkdir()
     (folder / "hf" / "tokenizer.json").write_text(TOKENIZER)
     (folder / "hf" / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')

@@ -11,6 +11,7 @@ from meshwright.planner import api
 from meshwright.planner.importing import FORMATS, Imported, import_config
 from meshwright.planner.request.load import request_from_dict
 from meshwright.planner.targets.emit import emit
+from meshwright.planner.targets.engines.command_line import READ_ENGINES
 
 from meshwright.errors import InputError, UnknownNameError
 
@@ -25,7 +26,7 @@ def layout_of(kind: str, name: str, **given: object) -> Imported:
 
 def test_the_help_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "--help"]) == 0
-    assert f"FORMAT <str> {', '.join(FORMATS)}." in " ".join(capsys.readouterr().out.split())
+    assert f"FORMAT <str> {', '.join([*FORMATS, *READ_ENGINES])}." in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_published_launch_line_of_llama_3_70b(capsys: pytest.CaptureFixture[str]) -> None:

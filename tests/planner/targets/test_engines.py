@@ -22,7 +22,7 @@ LISTS = {"vllm": "vllm-0.32", "sglang": "sglang-0.5.23"}
 
 def known(engine: str) -> set[str]:
     """Options that the engine's own parser printed."""
-    return set((ROOT / "tests/data/serving_options" / f"{LISTS[engine]}.txt").read_text(encoding="utf-8").split())
+    return set((ROOT / "planner/targets/engines" / f"{LISTS[engine]}.txt").read_text(encoding="utf-8").split())
 
 
 def planned(engine: str, model: str = "llama-3.1-70b", cluster: str = "8xh100-sxm-80gb", *fix: str) -> ServingPlan:

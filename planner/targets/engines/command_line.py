@@ -1,0 +1,214 @@
+"""Reads the command line of vLLM or SGLang: the layout of its instances, from a script or a list of options.
+
+Options are those of the releases that files are written for, recorded from the engines' own parsers in
+planner/targets/engines/*.txt. A script is followed, not run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from ....errors import FieldProblem, InputError, did_you_mean, nearest
+from ..scripts import is_list, plain_words
+from ..shell.script import follow
+from ..shell.values import shown
+
+_OPTION = re.compile(r"--?[A-Za-z]")
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_PROGRAMS = {
+    "vllm": (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")),
+    "sglang": (("sglang", "serve"), ("-m", "sglang.launch_server")),
+}
+READ_ENGINES = tuple(_PROGRAMS)
+_LISTS = {"vllm": "vllm-0.32", "sglang": "sglang-0.5.23"}
+# Option -> fact.
+_FACTS: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "--model": "model", "--tensor-parallel-size": "tp", "-tp": "tp", "--pipeline-parallel-size": "pp", "-pp": "pp",
+        "--data-parallel-size": "dp", "-dp": "dp", "--enable-expert-parallel": "experts", "-ep": "experts",
+        "--max-num-batched-tokens": "chunk_tokens", "--quantization": "weights", "-q": "weights",
+        "--kv-cache-dtype": "cache",
+    },
+    "sglang": {
+        "--model-path": "model", "--model": "model", "--tp-size": "ranks", "--tensor-parallel-size": "ranks",
+        "--tp": "ranks", "--pp-size": "pp", "--pipeline-parallel-size": "pp", "--dp-size": "dp", "--dp": "dp",
+        "--data-parallel-size": "dp", "--attn-dp-size": "groups", "--attention-data-parallel-size": "groups",
+        "--enable-dp-attention": "dp_attention", "--ep-size": "ep", "--ep": "ep", "--expert-parallel-size": "ep",
+        "--chunked-prefill-size": "chunk_tokens", "--quantization": "weights", "--kv-cache-dtype": "cache",
+    },
+}  # fmt: skip
+_NUMBERS = frozenset({"tp", "pp", "dp", "ranks", "groups", "ep", "chunk_tokens"})
+_FLAGS = frozenset({"experts", "dp_attention"})
+# Options that change the speed and that no plan holds -> what they do.
+_NOT_PLANNED: Mapping[str, str] = {
+    "--speculative-config": "speculation", "--speculative-algorithm": "speculation",
+    "--kv-transfer-config": "prefill and decode apart, or a cache outside the GPUs",
+    "--disaggregation-mode": "prefill and decode apart: the command of one pool",
+    "--decode-context-parallel-size": "context parallelism", "--prefill-context-parallel-size": "context parallelism",
+    "--attn-cp-size": "context parallelism", "--moe-dp-size": "data parallelism of experts",
+    "--enable-two-batch-overlap": "overlap of two batches", "--enable-dbo": "overlap of two batches",
+    "--cpu-offload-gb": "weights on the host", "--dllm-algorithm": "a diffusion model",
+}  # fmt: skip
+_FORMATS = {"fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "mxfp4": "mxfp4",
+            "modelopt": "fp8", "modelopt_fp8": "fp8", "modelopt_fp4": "nvfp4", "w8a8_int8": "int8",
+            "w8a8_fp8": "fp8"}  # fmt: skip
+# Names of checkpoints in a format: `DeepSeek-R1-FP4`, `Llama-3.1-70B-Instruct-AWQ`.
+_NAMED_FORMATS = (("nvfp4", "nvfp4"), ("mxfp4", "mxfp4"), ("fp4", "nvfp4"), ("fp8", "fp8"),
+                  ("awq", "int4"), ("gptq", "int4"))
+_CACHES = {"auto": "auto", "bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+
+
+@dataclass(kw_only=True)
+class CommandLine:
+    """A command that starts an engine."""
+
+    engine: str
+    facts: dict[str, int | str] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)  # options that the layout depends on
+    unread: list[str] = field(default_factory=list)  # options of the engine that change no layout
+    unknown: dict[str, int] = field(default_factory=dict)  # options that the engine does not have -> line
+    gaps: list[FieldProblem] = field(default_factory=list)  # what no plan holds
+    problems: list[FieldProblem] = field(default_factory=list)  # values that cannot be read
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadInstance:
+    """The layout of an instance, as `fix` of a request has it, and what the request takes from the command."""
+
+    fix: dict[str, int]
+    weights: str | None
+    cache: str | None
+    replicas: int  # that the command starts
+
+
+def read_command(engine: str, files: Mapping[str, str], given: Sequence[str] = ()) -> CommandLine:
+    """The command in `files` (path -> text). given: positional parameters, or NAME=value.
+
+    Raises InputError: no such command, or several different ones.
+    """
+    found = [(path, words) for path, text in files.items() for words in _commands(engine, text, given)]
+    if not found:
+        hint = f"a line with `{' '.join(_PROGRAMS[engine][0])}`, or its options"
+        raise InputError(f"{', '.join(files)}: no command of {engine} in it", hint=hint)
+    path, words = found[0]
+    others = [line for _, other in found[1:] for line in [other[0][1] if other else 0]
+              if [word for word, _ in other] != [word for word, _ in words]]  # fmt: skip
+    if others:
+        raise InputError.of([FieldProblem(f"starts {len(others) + 1} different commands of {engine}", file=path,
+                                          line=others[0], hint="leave one of them in the file")])  # fmt: skip
+    out = CommandLine(engine=engine)
+    _read(out, path, words)
+    if out.problems:
+        raise InputError.of(out.problems)
+    return out
+
+
+def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
+    """The layout of an instance. vLLM's data parallelism is that of attention where a model has experts, else replicas;
+    SGLang's tp counts that of attention, and its `--dp-size` means replicas but for `--enable-dp-attention`."""
+    facts = {name: value for name, value in command.facts.items() if isinstance(value, int)}
+    pp, dp = facts.get("pp", 1), facts.get("dp", 1)
+    if command.engine == "vllm":
+        tp, groups = facts.get("tp", 1), dp if is_moe else 1
+        replicas = 1 if is_moe else dp
+        ep = tp * groups if "experts" in facts else 1
+    else:
+        groups = dp if "dp_attention" in facts else facts.get("groups", 1)
+        replicas = 1 if "dp_attention" in facts else dp
+        ranks, ep = facts.get("ranks", 1), facts.get("ep", 1)
+        if ranks % groups:
+            raise InputError(f"tp {ranks} is not a multiple of {groups} groups of attention data parallelism",
+                             hint="SGLang's --tp-size counts both")  # fmt: skip
+        tp = ranks // groups
+    fix = {"tp": tp, "pp": pp, "attention_dp": groups, "ep": ep}
+    if "chunk_tokens" in facts:
+        fix["chunk_tokens"] = facts["chunk_tokens"]
+    named = str(command.facts.get("model", "")).lower()
+    by_name = next((value for word, value in _NAMED_FORMATS if word in named), None)
+    texts = {name: str(command.facts[name]) for name in ("weights", "cache") if name in command.facts}
+    return ReadInstance(fix=fix, weights=texts.get("weights", by_name), cache=texts.get("cache"), replicas=replicas)
+
+
+@cache
+def known_options(engine: str) -> frozenset[str]:
+    """Options that the engine's own parser has."""
+    text = Path(__file__).with_name(f"{_LISTS[engine]}.txt").read_text(encoding="utf-8")
+    return frozenset(text.split()) | frozenset(_FACTS[engine])
+
+
+def _commands(engine: str, text: str, given: Sequence[str]) -> list[list[tuple[str, int]]]:
+    """(word, line) after the words that start the engine, of each command."""
+    if is_list(text):
+        return [plain_words(text)]
+    named = {found[1]: found[2] for word in given if (found := _NAMED.fullmatch(word))}
+    positional = [word for word in given if not _NAMED.fullmatch(word)]
+    out = []
+    for command in follow(text, named, positional or None).commands:
+        words = list(zip(command.words, command.lines or (command.line,) * len(command.words), strict=True))
+        if (start := _start(engine, command.words)) is not None:
+            out.append(words[start:])
+    return out
+
+
+def _start(engine: str, words: Sequence[str]) -> int | None:
+    """The place after the words that start the engine."""
+    for first, second in _PROGRAMS[engine]:
+        for place in range(len(words) - 1):
+            if words[place].rpartition("/")[2] == first and words[place + 1] == second:
+                return place + 2
+    return None
+
+
+def _read(out: CommandLine, path: str, words: Sequence[tuple[str, int]]) -> None:
+    known, facts = known_options(out.engine), _FACTS[out.engine]
+    position = 0
+    while position < len(words):
+        word, line = words[position]
+        position += 1
+        if not _OPTION.match(word):
+            if position == 1:
+                out.facts["model"] = word
+            continue
+        written, equals, value = word.partition("=")
+        name = written.replace("_", "-") if written.startswith("--") else written
+        fact = facts.get(name)
+        if fact in _FLAGS:
+            out.facts[fact] = 1
+        elif not equals and position < len(words) and not _OPTION.match(words[position][0]):
+            value = words[position][0]
+            position += 1
+        if name not in known:
+            out.unknown[written] = line
+        elif name in _NOT_PLANNED:
+            out.gaps.append(FieldProblem(_NOT_PLANNED[name], file=path, line=line, field=name))
+        elif fact is None:
+            out.unread.append(name)
+        else:
+            out.read.append(name)
+            if fact not in _FLAGS:
+                _store(out, fact, value, FieldProblem("", file=path, line=line, field=name))
+
+
+def _store(out: CommandLine, fact: str, value: str, where: FieldProblem) -> None:
+    """Keeps the value of a fact, or the problem with it."""
+    if fact in _NUMBERS:
+        if fact == "chunk_tokens" and value == "-1":
+            out.gaps.append(where._replace(message="prompts in one piece"))
+        elif not value.isdecimal() or int(value) < 1:
+            message = f"`{shown(value)}` is not a number from 1"
+            out.problems.append(where._replace(message=message, hint="give a variable by --arg NAME=VALUE"))
+        else:
+            out.facts[fact] = int(value)
+        return
+    formats = {"weights": _FORMATS, "cache": _CACHES}.get(fact)
+    if formats is None:
+        out.facts[fact] = value
+    elif value in formats:
+        out.facts[fact] = formats[value]
+    else:
+        hint = did_you_mean(nearest(value, formats))
+        out.gaps.append(where._replace(message=f"`{value}`: a number format that no plan holds", hint=hint))

@@ -1,0 +1,145 @@
+"""Commands of vLLM and SGLang that people run: read with their layout, with gaps named, or refused by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.drivers.imported_service import import_service
+from meshwright.planner.targets.engines.command_line import CommandLine, instance_of, known_options, read_command
+from meshwright.planner.targets.engines.emit import emit_serving
+
+from meshwright.errors import InputError
+
+from ...snapshots import run_here
+from .drawn_services import drawn, for_engine, planned
+
+SCRIPT = """\
+#!/bin/bash
+TP=${TP:-8}
+export VLLM_USE_V1=1
+vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size $TP \\
+  --max-num-seqs 256 --max_num_batched_tokens=4096 --kv-cache-dtype fp8_e4m3 \\
+  --tensor-paralel-size 4 --port 8000
+"""
+
+
+def read(engine: str, text: str, *given: str) -> CommandLine:
+    return read_command(engine, {"serve.sh": text}, given)
+
+
+def fix(engine: str, options: str, *, is_moe: bool = False) -> dict[str, int]:
+    start = {"vllm": "vllm serve m", "sglang": "python3 -m sglang.launch_server --model-path m"}[engine]
+    return instance_of(read(engine, f"{start} {options}\n"), is_moe=is_moe).fix
+
+
+def test_a_script_is_followed() -> None:
+    command = read("vllm", SCRIPT)
+    instance = instance_of(command, is_moe=False)
+    assert command.facts["model"] == "meta-llama/Llama-3.1-70B-Instruct"
+    assert instance.fix == {"tp": 8, "pp": 1, "attention_dp": 1, "ep": 1, "chunk_tokens": 4096}
+    assert instance.cache == "fp8"
+    assert command.unread == ["--max-num-seqs", "--port"]
+    assert command.unknown == {"--tensor-paralel-size": 6}
+    assert instance_of(read("vllm", SCRIPT, "TP=2"), is_moe=False).fix["tp"] == 2
+
+
+def test_a_list_of_options_is_a_command() -> None:
+    command = read("vllm", "--model meta-llama/Llama-3.1-8B  # ours\n-tp 2\n--enforce-eager\n")
+    assert (command.facts, command.unread) == ({"model": "meta-llama/Llama-3.1-8B", "tp": 2}, ["--enforce-eager"])
+
+
+def test_data_parallelism_of_vllm_is_of_attention_where_there_are_experts() -> None:
+    options = "-tp 1 -dp 8 --enable-expert-parallel"
+    assert fix("vllm", options, is_moe=True) == {"tp": 1, "pp": 1, "attention_dp": 8, "ep": 8}
+    assert fix("vllm", options.replace(" --enable-expert-parallel", ""))["attention_dp"] == 1
+
+
+def test_old_and_new_spellings_of_sglang_mean_the_same() -> None:
+    new = fix("sglang", "--tp-size 8 --attn-dp-size 8 --ep-size 8", is_moe=True)
+    assert new == {"tp": 1, "pp": 1, "attention_dp": 8, "ep": 8}
+    assert fix("sglang", "--tp 8 --dp 8 --enable-dp-attention --ep 8", is_moe=True) == new
+    assert fix("sglang", "--tp 4 --dp 2", is_moe=True)["attention_dp"] == 1
+    with pytest.raises(InputError, match="tp 4 is not a multiple of 3"):
+        fix("sglang", "--tp 4 --attn-dp-size 3", is_moe=True)
+
+
+@pytest.mark.parametrize(("engine", "option", "message"), [
+    ("vllm", "--speculative-config '{\"method\":\"eagle\"}'", "speculation"),
+    ("vllm", "--kv-transfer-config '{}'", "prefill and decode apart"),
+    ("vllm", "--quantization bitsandbytes", "number format"),
+    ("sglang", "--disaggregation-mode prefill", "one pool"),
+    ("sglang", "--chunked-prefill-size -1", "one piece"),
+])  # fmt: skip
+def test_what_no_plan_holds_is_a_gap(engine: str, option: str, message: str) -> None:
+    start = {"vllm": "vllm serve m", "sglang": "sglang serve --model-path m"}[engine]
+    (gap,) = read(engine, f"{start} \\\n  {option}\n").gaps
+    assert message in gap.message
+    assert (gap.line, gap.field) == (2, option.split()[0])
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("torchrun train.py --tp 2\n", "no command of vllm"),
+    ("vllm serve m -tp two\n", "line 1, -tp: `two` is not a number from 1"),
+    ("vllm serve m -tp 2\nvllm serve m -tp 4\n", "2 different commands"),
+    ("vllm serve m -tp 0 -pp x\n", "`0` is not"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_refused_by_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read("vllm", text)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_what_is_emitted_reads_back(engine: str) -> None:
+    count = 0
+    for plan in drawn(planned(), 60):
+        pool = plan.best.pools[0]
+        if pool.role != "both":
+            continue
+        text = emit_serving(for_engine(plan, engine), engine).files["serve.sh"]
+        command = read(engine, text, "0", "node0")
+        instance = instance_of(command, is_moe=True)
+        assert instance.fix == {"tp": pool.tp, "pp": pool.pp, "attention_dp": pool.attention_dp, "ep": pool.ep,
+                                "chunk_tokens": pool.chunk_tokens}  # fmt: skip
+        assert (instance.weights or "bf16", instance.cache or "bf16") == (pool.weights, pool.kv_cache)
+        assert not command.unknown
+        assert not command.gaps
+        count += 1
+    assert count > 20
+
+
+def test_every_option_that_is_read_is_one_of_the_engine() -> None:
+    for engine in ("vllm", "sglang"):
+        assert len(known_options(engine)) > 400
+
+
+def test_the_best_deployment_of_the_same_gpus_carries_more(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct-FP8 -tp 4\n")
+    asked = {"cluster": "4xh100-sxm-80gb", "input": "1000", "output": "100", "ttft": "1s", "tpot": "50ms"}
+    imported = import_service("vllm", [tmp_path / "serve.sh"], {**asked, "rate": "4/s"})
+    assert imported.theirs is not None
+    assert imported.best is not None
+    assert imported.theirs.best.deployment_id == "1 x tp4"
+    assert imported.theirs.best.pools[0].weights == "fp8"
+    assert imported.best.best.largest_load > 1.1 * imported.theirs.best.largest_load
+    with pytest.raises(InputError, match="= 4 GPUs, the cluster 2"):
+        import_service("vllm", [tmp_path / "serve.sh"], {**asked, "cluster": "2xh100-sxm-80gb"})
+    with pytest.raises(InputError, match="does not name its GPUs"):
+        import_service("vllm", [tmp_path / "serve.sh"], {**asked, "cluster": None})
+
+
+def test_the_command_compares(tmp_path: Path) -> None:
+    (tmp_path / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B -tp 4 --tpp 2\n")
+    asked = ("--cluster", "4xh100-sxm-80gb", "--input", "1000", "--output", "100", "--tpot", "50ms", "--rate", "1/s")
+    shown = run_here("import", "vllm", "serve.sh", *asked, "-o", "p.json", cwd=tmp_path)
+    assert shown.code == 0, shown.err
+    assert "unknown to vllm 0.32: --tpp (line 1)" in shown.out
+    assert "enough for 1" in shown.out
+    assert "% more" in shown.out
+    assert (tmp_path / "p.json").is_file()
+    (tmp_path / "gap.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --speculative-config x\n")
+    gap = run_here("import", "vllm", "gap.sh", *asked, cwd=tmp_path)
+    assert "line 1: --speculative-config: speculation" in gap.out
+    training = run_here("import", "megatron-args", "serve.sh", *asked, cwd=tmp_path)
+    assert training.code == 2
+    assert "--input goes with vllm and sglang" in training.err
