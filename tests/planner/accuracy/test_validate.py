@@ -318,10 +318,11 @@ def test_stacks_belong_to_families() -> None:
         assert spec.name == version["family"]
         assert not warnings
         kernels = ("attention", "logit_bytes", "loss_traffic_bytes")
-        numbers = [key for key, fact in version.items() if key not in ("family", *kernels)
+        counts = ("messages_ahead", "step_reductions") if name == "meshwright" else ()  # of calls, in its own code
+        numbers = [key for key, fact in version.items() if key not in ("family", *kernels, *counts)
                    and isinstance(fact["value"], int | float) and not isinstance(fact["value"], bool)
                    and fact["value"] != 0]  # fmt: skip
-        assert len(numbers) <= (5 if name == "meshwright" else 2)  # its own overlaps are measured, not fitted to runs
+        assert len(numbers) <= (4 if name == "meshwright" else 2)  # its own overlaps are measured, not fitted to runs
         assert all(fact["source"] for key, fact in version.items() if key != "family")
 
 
