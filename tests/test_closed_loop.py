@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meshwright.planner import api
+from meshwright.planner.document.reading import load_plan
 from scipy.stats import kendalltau
 
 from meshwright.errors import InputError
@@ -325,15 +327,16 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().split()[2]
 
 
-def test_every_layout_gets_a_plan_of_its_own(tmp_path: Path) -> None:
+def test_every_layout_gets_a_plan_of_its_own_that_ranks_accept(tmp_path: Path) -> None:
     whole = tmp_path / "plan.json"
-    whole.write_text(json.dumps({"model": "m", "candidates": [{"choice": n, "layout_id": f"l{n}"} for n in (1, 2, 3)]}))
-    picked = [sample.Entry(f"l{n}", whole, n, 1.0, ["drawn"]) for n in (3, 1)]
+    made = api.plan(model="llama-3.2-1b", cluster="8xrtx-4090", target="meshwright", top=3, global_batch=32)
+    whole.write_text(made.to_json())
+    layouts = made.candidates
+    picked = [sample.Entry(layouts[n - 1].layout_id, whole, n, 1.0, ["drawn"]) for n in (3, 1)]
     choices.separate(picked, tmp_path)
     for entry in picked:
-        document = json.loads(entry.plan.read_text())
-        assert document == {"model": "m", "candidates": [{"choice": 1, "layout_id": entry.layout_id}]}
-        assert entry.choice == 1
+        (alone,) = load_plan(entry.plan).candidates
+        assert (entry.choice, alone.choice, alone.layout_id) == (1, 1, entry.layout_id)
 
 
 def _within(seconds: float, happens: Callable[[], bool]) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from meshwright.planner.document.plan import digest_of
 
 from .cases import Case, Model
 from .emulated import StepFailed
@@ -70,7 +71,7 @@ def separate(picked: Sequence[Entry], folder: Path) -> None:
             if entry.plan == plan:
                 alone = {**document["candidates"][entry.choice - 1], "choice": 1}
                 entry.plan, entry.choice = folder / f"{number}.json", 1
-                entry.plan.write_text(json.dumps({**document, "candidates": [alone]}), encoding="utf-8")
+                _write(document, [alone], entry.plan)
 
 
 def _plan(words: list[str], out: Path) -> Path:
@@ -96,6 +97,13 @@ def _routing(model: Model, folder: Path) -> list[str]:
 
 def _read(plan: Path) -> Any:
     return json.loads(plan.read_text(encoding="utf-8"))
+
+
+def _write(document: dict[str, Any], candidates: list[Any], out: Path) -> Path:
+    """The plan with other candidates, under a digest of its own: ranks refuse a plan that differs from its digest."""
+    rest = {name: value for name, value in document.items() if name != "document_sha256"} | {"candidates": candidates}
+    out.write_text(json.dumps({**rest, "document_sha256": digest_of(rest)}), encoding="utf-8")
+    return out
 
 
 def _entries(plan: Path, role: str) -> list[Entry]:
@@ -126,8 +134,7 @@ def _in_listed_order(plan: Path, *, only_first: bool = False) -> Path:
     for candidate in candidates:
         candidate["placement"] |= {"logical_of_rank": None}
     out = plan.with_name(f"{plan.stem}-listed.json")
-    out.write_text(json.dumps({**document, "candidates": candidates}), encoding="utf-8")
-    return out
+    return _write(document, candidates, out)
 
 
 def avoided(best: Entry) -> list[str]:
