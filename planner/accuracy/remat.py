@@ -6,30 +6,15 @@ by all. Everything else is computed again, up to the last tensor that a gradient
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, module_mask
 from ...cost_models.offload_modules import mask_of_modules
+from ..targets.maxtext.remat import POLICIES, QKV, modules_again
 from .host_tensors import BLOCK_OUTPUT
 from .row import RowReader
 
-_QKV = frozenset(("query_proj", "key_proj", "value_proj"))
-_UP = frozenset(("mlpwi_0", "mlpwi_1", "mlpwi"))
-_DOTS = _QKV | _UP | {"out_proj", "mlpwo"}
 _INPUT = "decoder_layer_input"
-# Policy -> (tensors kept on the device, tensors kept on the host).
-POLICIES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
-    "full": (frozenset(), frozenset()),
-    "minimal": (_DOTS, frozenset()),
-    "minimal_flash": (_DOTS | {"context"}, frozenset()),
-    "save_dot_except_mlp": (_QKV | {"out_proj"}, frozenset()),
-    "save_dot_except_mlpwi": (_QKV | {"out_proj", "mlpwo"}, frozenset()),
-    "save_qkv_proj": (_QKV, frozenset()),
-    "save_out_proj": (frozenset(("out_proj",)), frozenset()),
-    "qkv_proj_offloaded": (frozenset(), _QKV),
-    "minimal_offloaded": (frozenset(), _DOTS),
-}
 
 
 def is_remat(row: RowReader) -> bool:
@@ -70,11 +55,8 @@ def _names(row: RowReader, key: str) -> frozenset[str]:
 
 def _recomputed(layout: Layout, saved: frozenset[str]) -> Layout:
     """The recomputation of a policy: the whole layer unless it keeps the attention projections, which are first."""
-    if not (saved >= _QKV or "qkv_proj" in saved):
+    if (modules := modules_again(saved)) is None:
         return replace(layout, recompute=RECOMPUTE_MODES.index("full"))
-    modules = ["norm", "act"]
-    modules += [] if "context" in saved else ["attn"]
-    modules += [] if saved >= {"mlpwi_0", "mlpwi_1"} or "mlpwi" in saved else ["mlp", "moe", "shared"]
     mode = RECOMPUTE_MODES.index("selective")
     return replace(layout, recompute=mode, recompute_modules=module_mask(modules))
 
@@ -84,5 +66,5 @@ def _offloaded(layout: Layout, host: frozenset[str]) -> Layout:
     output of the last projection has as many elements as what that takes."""
     if layout.recompute == RECOMPUTE_MODES.index("full"):
         return replace(layout, offload=OFFLOADS.index("act")) if _INPUT in host else layout
-    sent = {"qkv_linear": _INPUT in host, "core_attn": host >= _QKV, "attn_proj": bool(host & {"out_proj", "context"})}
+    sent = {"qkv_linear": _INPUT in host, "core_attn": host >= QKV, "attn_proj": bool(host & {"out_proj", "context"})}
     return replace(layout, offload_modules=mask_of_modules(*(name for name, goes in sent.items() if goes)))

@@ -12,6 +12,7 @@ from .axolotl import target as axolotl
 from .base import Target
 from .deepspeed import target as deepspeed
 from .llama_factory import target as llama_factory
+from .maxtext import target as maxtext
 from .megatron import target as megatron
 from .megatron_bridge import target as megatron_bridge
 from .meshwright import target as meshwright
@@ -23,7 +24,7 @@ from .trl import target as trl
 TARGETS: dict[str, Target] = {
     module.TARGET.name: module.TARGET
     for module in (meshwright, megatron, megatron_bridge, nemo, torchtitan, deepspeed, accelerate, trl,
-                   llama_factory, axolotl, nanotron, any_target)
+                   llama_factory, axolotl, nanotron, maxtext, any_target)
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 NEMO_PARSER = Path(__file__).parents[2] / "planner" / "targets" / "nemo" / "parser.py"
@@ -140,7 +141,28 @@ def nemo(mesh: Mesh, rank: int) -> dict[str, int]:
     return of_core(state)
 
 
+def maxtext(mesh: Mesh, rank: int) -> dict[str, int]:
+    """The mesh of jax that create_device_mesh of MaxText makes, in the order of `mesh_axes` of its base.yml."""
+    import numpy as np
+    from jax.experimental import mesh_utils
+
+    sizes = {"fsdp": mesh["dp"], "context": mesh["cp"], "tensor": mesh["tp"]}
+    left, inside = 8, dict[str, int]()
+    for axis in reversed(sizes):
+        inside[axis] = min(sizes[axis], left)
+        left //= inside[axis]
+    devices = [SimpleNamespace(id=number, platform="gpu", device_kind="", process_index=number // 8,
+                               slice_index=number // 8) for number in range(mesh["world"])]  # fmt: skip
+    nodes, over = mesh["world"] // 8, [sizes[axis] // inside[axis] for axis in sizes]
+    shape = [inside[axis] for axis in sizes]
+    placed = (mesh_utils.create_hybrid_device_mesh(shape, over, devices) if nodes > 1
+              else mesh_utils.create_device_mesh(shape, devices))  # fmt: skip
+    where = np.argwhere(np.vectorize(lambda device: device.id == rank)(placed))[0].tolist()
+    return dict(zip(("dp", "cp", "tp"), where, strict=True))
+
+
 def main() -> None:
+
     answers, sys.stdout = sys.stdout, sys.stderr
     os.environ["DS_ACCELERATOR"] = "cpu"
     if sys.argv[1] == "torchtitan":
@@ -152,11 +174,13 @@ def main() -> None:
     if sys.argv[1] == "nemo":
         os.environ.setdefault("LOCAL_WORLD_SIZE", "8")
         runpy.run_path(str(NEMO_PARSER))["load"]()
+    if sys.argv[1] == "maxtext":
+        os.environ["JAX_PLATFORMS"] = "cpu"
     if sys.argv[1] == "nanotron":
         runpy.run_path(str(NANOTRON_PARSER))["load"](sys.argv[2])
     coordinate: Any = {
         "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan, "deepspeed": deepspeed,
-        "accelerate": accelerate, "nanotron": nanotron, "nemo": nemo,
+        "accelerate": accelerate, "nanotron": nanotron, "nemo": nemo, "maxtext": maxtext,
     }[sys.argv[1]]  # fmt: skip
     for line in sys.stdin:
         mesh: Mesh = json.loads(line)

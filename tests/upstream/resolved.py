@@ -5,7 +5,8 @@ Run by the Python that has the framework:
     python resolved.py TARGET SOURCE < cases.jsonl > values.jsonl
 
 A case is that of the target's parser. Values have the names of Megatron Core, whichever class or argument sets them;
-those of torchtitan have the names of its classes, with the layer for the fields of a layer.
+those of torchtitan and MaxText have the names of their classes, those of torchtitan with the layer for the fields of a
+layer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +142,30 @@ def torchtitan(case: dict[str, Any], parser: dict[str, Any]) -> dict[str, Any]:
             "mtp": len(getattr(config.model_spec.model, "mtp_layers", ()))}  # fmt: skip
 
 
+# Field of MaxTextConfig.
+MAXTEXT = (
+    "hardware", "attention", "attention_type", "dtype", "weight_dtype", "grad_dtype", "mu_dtype", "opt_type",
+    "quantization", "remat_policy", "scan_layers", "packing", "context_parallel_strategy", "shard_optimizer_over_data",
+    "optimizer_memory_host_offload", "max_target_length", "micro_batch_size_to_train_on",
+    "global_batch_size_to_train_on", "emb_dim", "num_decoder_layers", "num_query_heads", "num_kv_heads", "head_dim",
+    "mlp_dim", "mlp_activations", "vocab_size", "normalization_layer_epsilon", "rope_max_timescale", "rope_type",
+    "rope_use_scale", "logits_via_embedding", "normalize_embedding_logits", "attention_bias", "use_qk_norm",
+    "decoder_block", "num_experts", "mtp_num_layers", "dropout_rate",
+)  # fmt: skip
+
+
+def maxtext(case: dict[str, Any], parser: dict[str, Any]) -> dict[str, Any]:
+    parser["load"](sys.argv[1])
+    config = parser["resolved"](case)
+    axes = zip(config.mesh_axes, config.ici_parallelism, config.dcn_parallelism, strict=True)
+    return {name: plain(getattr(config, name)) for name in MAXTEXT} | {
+        "axes": {axis: inside * over for axis, inside, over in axes if inside * over != 1},
+        "ranks of a node": prod(config.ici_parallelism)}  # fmt: skip
+
+
 VALUES: dict[str, Callable[..., dict[str, Any]]] = {
-    "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan}  # fmt: skip
+    "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan,
+    "maxtext": maxtext}  # fmt: skip
 
 
 def main() -> None:

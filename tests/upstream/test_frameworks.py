@@ -2,8 +2,8 @@
 
 MESHWRIGHT_UPSTREAM names the folder of their environments (tests/upstream/pythons.py), MEGATRON_PATH a checkout of
 Megatron-LM (pip has only its core, without the argument parser), MEGATRON_BRIDGE_PATH one of Megatron-Bridge with its
-submodule, NANOTRON_PATH one of nanotron. The row of an absent framework is skipped here, and `not run` in the table; it
-never counts as passed.
+submodule, NANOTRON_PATH one of nanotron, MAXTEXT_PATH one of MaxText. The row of an absent framework is skipped here,
+and `not run` in the table; it never counts as passed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def meshes(target: str) -> list[dict[str, int]]:
     degrees = []
     for world in (8, 16, 32, 64, 128, 256, 512):
         tp, cp = 2, 2 if world > 8 and target != "deepspeed" else 1
-        pp = 2 if target != "accelerate" else 1
+        pp = 2 if target not in ("accelerate", "maxtext") else 1
         ep = 2 if target in ("megatron", "megatron-bridge", "nemo", "torchtitan") else 1
         if target == "deepspeed" and world >= 64:
             pp, tp = 4, 4
@@ -114,8 +114,8 @@ def meshes(target: str) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("target", [name for name in CATALOGUE if not TARGETS[name].built_on])
 def test_ranks_have_the_coordinates_of_the_plan(target: str) -> None:
-    path = source(target) if target in ("megatron-bridge", "nanotron") else ""
-    modules = {"megatron": "megatron.core", "megatron-bridge": "torch", "nanotron": "dacite"}
+    path = source(target) if target in ("megatron-bridge", "nanotron", "maxtext") else ""
+    modules = {"megatron": "megatron.core", "megatron-bridge": "torch", "nanotron": "dacite", "maxtext": "jax"}
     if path is None or not has(target, modules.get(target, target)):
         row(target, "rank coordinates equal", "not run")
         pytest.skip(f"{target} is not there")

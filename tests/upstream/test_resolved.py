@@ -1,4 +1,4 @@
-"""Megatron, Megatron-Bridge and torchtitan train with what the plan states, after their own defaults and validation.
+"""Frameworks train with what the plan states, after their own defaults and validation.
 
 The other tests compare files with the plan by the table that wrote them. Here the framework reads them, and the
 expected values are stated again from the plan, in the framework's names.
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from meshwright.cost_models.layouts import CP_ALGORITHMS
-from meshwright.cost_models.specs.model import Layer, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.planner.targets.setup import Setup
 
 from ..planner.targets.emit_plans import config_of
@@ -139,8 +139,12 @@ TITAN_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved
 def of_titan_layer(model: ModelSpec, kind: Layer) -> dict[str, Any]:
     attention, block = kind.transformer_blocks
     scaling = model.trained_scaling
-    out: dict[str, Any] = {"heads": attention.heads, "norm_eps": {model.norm_epsilon}, "rope.theta": model.rope_theta,
-                           "rope.scaling": {"llama3": "llama"}.get(scaling.kind, scaling.kind) if scaling else "none"}
+    out: dict[str, Any] = {
+        "heads": attention.heads,
+        "norm_eps": {model.norm_epsilon},
+        "rope.theta": model.rope_theta,
+        "rope.scaling": {"llama3": "llama"}.get(scaling.kind, scaling.kind) if scaling else "none",
+    }
     if scaling is not None and scaling.kind == "llama3":
         out |= {"rope.scaling_factor": scaling.factor, "rope.low_freq_factor": scaling.low_freq_factor,
                 "rope.high_freq_factor": scaling.high_freq_factor,
@@ -195,8 +199,46 @@ def of_titan(setup: Setup) -> dict[str, Any]:
     return out | {f"{training}local_batch_size": layout.micro_batch}
 
 
+def of_maxtext(setup: Setup) -> dict[str, Any]:
+    model, layout = setup.model, setup.layout
+    attention = model.attentions[0]
+    inner = [block.inner for block in model.feed_forwards if isinstance(block, FeedForward)]
+    shards = layout.shard if layout.zero == 3 else 1
+    sizes = {"data": layout.dp // shards, "fsdp": shards, "context": layout.cp,
+             "tensor_sequence" if layout.sequence_parallel else "tensor": layout.tp}  # fmt: skip
+    modules = set(setup.recompute_modules)
+    policy = {frozenset(("norm", "act")): "minimal_with_context", frozenset(("norm", "act", "attn")): "minimal",
+              frozenset(("norm", "act", "mlp")): "save_dot_with_context_except_mlp",
+              frozenset(("norm", "act", "attn", "mlp")): "save_dot_except_mlp"}  # fmt: skip
+    out: dict[str, Any] = {
+        "axes": {axis: size for axis, size in sizes.items() if size > 1}, "ranks of a node": setup.gpus_per_node,
+        "hardware": "gpu", "attention": "cudnn_flash_te", "attention_type": "global", "dtype": "bfloat16",
+        "opt_type": "adamw", "quantization": "", "scan_layers": True, "shard_optimizer_over_data": False,
+        "remat_policy": "full" if setup.recompute == "full" else policy[frozenset(modules)],
+        "optimizer_memory_host_offload": False, "max_target_length": setup.workload.seq_len,
+        "micro_batch_size_to_train_on": layout.micro_batch * layout.dp,
+        "global_batch_size_to_train_on": setup.workload.global_batch, "emb_dim": model.hidden,
+        "num_decoder_layers": model.num_layers, "num_query_heads": attention.heads,
+        "num_kv_heads": attention.kv_heads, "head_dim": attention.head_dim, "mlp_dim": inner[0],
+        "mlp_activations": ["silu", "linear"], "vocab_size": model.vocab, "rope_max_timescale": model.rope_theta,
+        "normalization_layer_epsilon": model.norm_epsilon, "logits_via_embedding": model.tied_embeddings,
+        "attention_bias": attention.qkv_bias, "use_qk_norm": attention.norm_parameters > 0, "num_experts": 1,
+        "mtp_num_layers": 0, "dropout_rate": 0.0, "rope_type": "llama3.1" if model.rope_scaling else "default",
+        "rope_use_scale": True,  # of llama3.1 only
+        **dict.fromkeys(("weight_dtype", "grad_dtype", "mu_dtype"), "float32"),
+    }  # fmt: skip
+    if layout.cp > 1:
+        ring = CP_ALGORITHMS[layout.cp_algorithm] == "ring"
+        out |= {"context_parallel_strategy": "ring" if ring else "all_gather", "packing": ring}
+    if model.tied_embeddings:
+        out["normalize_embedding_logits"] = False
+    return out
+
+
 def expected_of(target: str, setup: Setup) -> dict[str, Any]:
     """Name -> value of the plan, restated."""
+    if target == "maxtext":
+        return of_maxtext(setup)
     if target != "torchtitan":
         return of_model(setup.model) | of_experts(setup) | of_numerics(setup) | of_layout(setup)
     layers = (of_titan_layer(setup.model, setup.model.kinds[number]) for number in setup.model.pattern)
@@ -217,7 +259,7 @@ def differs(expected: Any, value: Any) -> bool:
     return bool((value or None) != (expected or None))  # no prediction modules are None or 0
 
 
-@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan"])
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "maxtext"])
 def test_the_framework_trains_with_what_the_plan_states(target: str) -> None:
     if source(target) is None:
         row(target, "trains with what the plan states", "not run")

@@ -97,7 +97,7 @@ def test_a_tiny_model_trains(name: str, tmp_path: Path) -> None:
     assert "parameters, the planned model" not in done.stderr
 
 
-@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "axolotl", "nanotron"])
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "axolotl", "nanotron", "maxtext"])
 def test_what_needs_a_gpu_is_not_run(target: str) -> None:
     row(target, "trains three steps", "not run: needs a GPU")
     pytest.skip(f"{target} needs a GPU")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..other_layers import other_layers
 from ..readers import nanotron as reader
 from ..setup import Setup
 from ..switch_options import rules_of
+from ..unlike import unlike
 from .options import DEGREES, OPTIMIZER, TABLE, P, T
 from .stages import cut
 
@@ -99,13 +99,6 @@ def _built(model: ModelSpec) -> ModelSpec:
     )  # fmt: skip
 
 
-def _others(have: object, built: object, prefix: str) -> list[str]:
-    """`field value` of each field of a dataclass that differs from the built one."""
-    differ = [(field.name, getattr(have, field.name)) for field in fields(built)  # type: ignore[arg-type]
-              if getattr(have, field.name) != getattr(built, field.name)]  # fmt: skip
-    return [f"{prefix}{name} {value}" for name, value in differ]
-
-
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """One sentence per part of the model and its training that nanotron cannot express."""
     if other := other_layers(model, _N):
@@ -118,19 +111,9 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
         "workload.lora: no adapters": workload.lora is not None,
         "workload.trains_layers: it trains all layers": workload.trains_layers is not None,
     }
-    return [text for text, applies in reasons.items() if applies] or _unlike_qwen2(model, workload)
-
-
-def _unlike_qwen2(model: ModelSpec, workload: Workload) -> list[str]:
-    """Parts of a dense model that Qwen2Config has no option for, one sentence each."""
-    built = _built(model)
-    (attention, block), (plain, gated) = (spec.kinds[0].transformer_blocks for spec in (model, built))
-    unseen = attention.window is not None and attention.window >= workload.seq_len
-    parts = [*_others(model, built, "model."), *_others(model.kinds[0], built.kinds[0], "model.kinds."),
-             *_others(attention, plain, "model.kinds."), *_others(block, gated, "model.kinds.")]  # fmt: skip
-    whole = ("model.kinds ", "model.kinds.attention ", "model.kinds.feed_forward ")
-    return [f"{part}: Qwen2Config has no option for it" for part in parts
-            if not part.startswith((*whole, *(("model.kinds.window ",) if unseen else ())))]  # fmt: skip
+    return [text for text, applies in reasons.items() if applies] or unlike(
+        model, _built(model), workload, "Qwen2Config has no option for it"
+    )
 
 
 def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[str, str]]:

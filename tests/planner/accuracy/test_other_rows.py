@@ -121,7 +121,7 @@ def test_less_kept_takes_longer(tmp_path: Path) -> None:
 
 def test_a_policy_that_is_not_known(tmp_path: Path) -> None:
     assert complaints(tmp_path, recompute="policy: most")[0].startswith(
-        "line 8, layout.recompute.policy: `most` is none of full, minimal,")  # fmt: skip
+        "line 8, layout.recompute.policy: `most` is none of full, none, minimal_with_context, minimal,")  # fmt: skip
 
 
 def test_chips_of_two_devices(tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ def _edit(name: str, pattern: str, new: Replacement) -> Corruption:
     return lambda files, rng: edited(files, name, pattern, new)
 
 
+def _add(name: str, line: str) -> Corruption:
+    return lambda files, rng: {**files, name: files[name] + line}
+
+
 def _times(factor: int) -> Callable[[re.Match[str]], str]:
     return lambda found: f"{found[1]}{int(found[2]) * factor}"
 
@@ -376,9 +380,57 @@ NEMO: dict[str, tuple[Corruption, ...]] = {
         _edit(_Q, r"^(\s+use_distributed_optimizer=)True", r"\1False"),
     ),
 }  # fmt: skip
+_G = "maxtext.yml"
+_PARALLEL = "ici_tensor_parallelism|ici_tensor_sequence_parallelism"
+MAXTEXT: dict[str, tuple[Corruption, ...]] = {
+    "unknown key": (_add(_G, "made_up: 3\n"), _edit(_G, r"^(weight_dtype: .*\n)", r"\1made_up_dtype: float32\n")),
+    "misspelt key": (_edit(_G, r"^remat_policy:", "remat_polcy:"),
+                     _edit(_G, "ici_fsdp_parallelism", "ici_fsdp_paralelism"),
+                     _edit(_G, "per_device_batch_size", "per_device_batchsize"), _edit(_G, r"^head_dim:", "headdim:"),
+                     _edit(_G, "base_num_kv_heads", "base_num_key_heads")),
+    "wrong type": (_edit(_G, r"^(ici_fsdp_parallelism:) \d+", r"\1 many"),
+                   _edit(_G, r"^(base_emb_dim:) \d+", r"\1 2.5"),
+                   _edit(_G, r"^(max_target_length:) \d+", r'\1 "long"'),
+                   _edit(_G, r"^(remat_policy:) \w+", r"\1 some"), _edit(_G, r"^(dtype:) \w+", r"\1 int8"),
+                   _edit(_G, r"^(decoder_block:) \w+", r"\1 llama9")),
+    "out of range": (_edit(_G, r"^(ici_fsdp_parallelism:) \d+", r"\1 0"),
+                     _edit(_G, r"^(per_device_batch_size:) \S+", r"\1 0.0"),
+                     _edit(_G, r"^(gradient_accumulation_steps:) \d+", r"\1 0"),
+                     _edit(_G, r"^(num_slices:) \d+", r"\1 -3")),
+    "product of degrees": (_edit("launch.sh", r"^(export NNODES=)(\d+)", _plus(1)),
+                           _edit(_G, r"^(ici_fsdp_parallelism: )(\d+)", _times(3)),
+                           _edit(_G, r"^(dcn_data_parallelism: )(\d+)", _times(2)),
+                           _edit(_G, rf"^((?:{_PARALLEL}): )(\d+)", _times(5)),
+                           _edit(_G, r"^(num_slices: )(\d+)", _plus(1))),
+    "indivisible": (_edit(_G, r"^(base_num_query_heads: )(\d+)", _plus(1)),
+                    _edit(_G, r"^(per_device_batch_size: )\S+", r"\g<1>0.37")),
+    "layout": (_edit(_G, r"^(remat_policy:) full", r"\1 minimal"),
+               _edit(_G, r"^(remat_policy:) minimal\w*", r"\1 full"),
+               _edit(_G, r"^ici_tensor_sequence_parallelism", "ici_tensor_parallelism"),
+               _edit(_G, r"^ici_tensor_parallelism", "ici_tensor_sequence_parallelism"),
+               _edit(_G, r"^(context_parallel_strategy:) ring", r"\1 all_gather"),
+               _edit(_G, r"^(remat_policy:) \w+", r"\1 save_qkv_proj")),
+    "batch": (_edit(_G, r"^(gradient_accumulation_steps: )(\d+)", _plus(1)),
+              _edit(_G, r"^(max_target_length: )(\d+)", _times(2))),
+    "model": (_edit(_G, r"^(base_num_decoder_layers: )(\d+)", _plus(1)),
+              _edit(_G, r"^(base_mlp_dim: )(\d+)", _plus(64)), _edit(_G, r"^(base_num_kv_heads: )(\d+)", _times(2)),
+              _edit(_G, r"^(vocab_size: )(\d+)", _plus(512)),
+              _edit(_G, r"^(logits_via_embedding:) false", r"\1 true"),
+              _edit(_G, r"^(rope_max_timescale:) \S+", r"\1 1234"),
+              _edit(_G, r"^(normalization_layer_epsilon:) \S+", r"\1 1.0e-03"), _edit(_G, r"^rope_type: .*\n", ""),
+              _edit(_G, r"^normalize_embedding_logits: .*\n", ""), _edit(_G, r"^(use_qk_norm:) \w+", r"\1 null"),
+              _edit(_G, r"^(model_name:) default", r"\1 llama2-7b")),
+    "elsewhere": (_add(_G, "shard_optimizer_over_data: true\n"), _add(_G, "use_iota_embed: true\n"),
+                  _add(_G, "mu_dtype: bfloat16\n"), _edit(_G, r"^(rope_type: .*\n)", r"\1rope_use_scale: false\n"),
+                  _add(_G, "ici_pipeline_parallelism: 2\n"), _add(_G, "quantization: fp8\n"),
+                  _add(_G, "attention_type: local_sliding\n"), _edit(_G, r"^(weight_dtype:) \w+", r"\1 bfloat16"),
+                  _edit(_G, r"^(attention:) \w+", r"\1 dot_product"), _edit(_G, r"^(scan_layers:) true", r"\1 false"),
+                  _edit(_G, r"^(hardware:) gpu", r"\1 tpu"), _edit(_G, r"^(opt_type:) adamw", r"\1 sgd"),
+                  _edit(_G, r"^(packing:) true", r"\1 false")),
+}  # fmt: skip
 CATALOGUE = {"megatron": MEGATRON, "deepspeed": DEEPSPEED, "accelerate": ACCELERATE, "torchtitan": TORCHTITAN,
              "megatron-bridge": BRIDGE, "trl": TRL, "llama-factory": LLAMA_FACTORY, "axolotl": AXOLOTL,
-             "nanotron": NANOTRON, "nemo": NEMO}  # fmt: skip
+             "nanotron": NANOTRON, "nemo": NEMO, "maxtext": MAXTEXT}  # fmt: skip
 
 
 def corrupted(target: str, folders: list[Files], count: int, seed: int = 0) -> list[tuple[str, Files]]:

@@ -33,6 +33,8 @@ OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384),
              **dict.fromkeys(_WITH_ADAPTERS, tuple(model for model in MODELS if model[0] != "gpt-22b")),
              "nanotron": (("llama-2-70b", 4096, 480), ("llama-2-7b", 4096, 384), ("mistral-7b-v0.3", 8192, 192),
                           ("llama-3-70b", 8192, 512), ("qwen2.5-3b", 8192, 384), ("codellama-34b", 8192, 336)),
+             "maxtext": (("llama-3.1-8b", 8192, 256), ("llama-3-70b", 8192, 512), ("llama-2-7b", 4096, 384),
+                         ("qwen2.5-3b", 8192, 384), ("qwen3-8b", 4096, 480), ("mistral-7b-v0.3", 8192, 192)),
              "nemo": (*MODELS[:4], *MODELS[5:7], ("qwen3-8b", 4096, 480), ("llama-2-70b", 4096, 480)),
              "megatron": (*MODELS, *_HYBRIDS), "megatron-bridge": (*MODELS, *_HYBRIDS)}  # fmt: skip
 CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
@@ -116,7 +118,8 @@ def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Pla
     pool: list[tuple[Resolved, Layout]] = []
     for model, seq_len, batch in OF_TARGET.get(target, MODELS):
         for cluster in CLUSTERS:
-            precisions = ["bf16"] if target == "nanotron" else ["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]
+            several = ["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]
+            precisions = ["bf16"] if target in ("nanotron", "maxtext") else several
             precision = str(rng.choice(precisions))
             few = ["adamw"] if precision == "fp16" else ["muon"]  # Muon does not train in fp16
             optimizer = str(rng.choice(["adamw", "adamw-bf16", *few])) if target.startswith("megatron") else (

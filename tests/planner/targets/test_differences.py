@@ -22,7 +22,8 @@ _BLOCKS = r"\s*\"?[\w.]+\"?\s*:\s*(?:[\d.e-]+|true|false|\"[^\"]*\"),?"
 # What a plan does not hold: emitted for a start, and for the user to change.
 _OWN = re.compile(r"weight_decay|lr|seed|iters|interval|tokenizer|dataloader|split|reset_|eod_|data|save")
 _OWN_OF = {"nanotron": re.compile(r"project|train_steps|training_step|std|clip_grad|learning_rate|adam_|log_level"),
-           "nemo": re.compile(r"accelerator|max_steps|limit_val|log_every|use_distributed_sampler")}
+           "nemo": re.compile(r"accelerator|max_steps|limit_val|log_every|use_distributed_sampler"),
+           "maxtext": re.compile(r"^(run_name|dataset_type|steps|learning_rate|enable_checkpointing):")}
 _FLIPPED = {"True": "False", "False": "True", "true": "false", "false": "true"}
 EACH = 60
 

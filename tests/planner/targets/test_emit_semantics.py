@@ -29,7 +29,7 @@ SCRIPTED = {"trl", "llama-factory", "axolotl", "deepspeed", "accelerate", "torch
 
 def test_the_targets_that_describe_a_model() -> None:
     written = {name for name, target in TARGETS.items() if target.config is not None}
-    assert set(DESCRIBING) == written - SCRIPTED == {"megatron", "megatron-bridge", "nanotron", "nemo"}
+    assert set(DESCRIBING) == written - SCRIPTED == {"maxtext", "megatron", "megatron-bridge", "nanotron", "nemo"}
 
 
 @pytest.mark.parametrize("target", DESCRIBING)
@@ -38,7 +38,7 @@ def test_public_models_are_written_as_they_are_or_refused(target: str) -> None:
     written = 0
     for name in PUBLIC:
         model = load_model(name)[0]
-        layout = "dp8-mbs1-z0-rnone" if target == "nanotron" else "dp8-mbs1-z1-rnone"
+        layout = {"nanotron": "dp8-mbs1-z0-rnone", "maxtext": "dp8-mbs1-z0-rfull"}.get(target, "dp8-mbs1-z1-rnone")
         plan = api.evaluate(None, layout, model=name, cluster="dgx-h100:1", seq_len=model.max_positions,
                             global_batch=8, target=target)  # fmt: skip
         try:
@@ -49,7 +49,7 @@ def test_public_models_are_written_as_they_are_or_refused(target: str) -> None:
         found = read_explicit_form(request_part(facts, "model"), name)[0]
         assert _meaning(found) == _meaning(model), name
         written += 1
-    assert written >= {"nanotron": 20, "nemo": 30}.get(target, 51)
+    assert written >= {"nanotron": 20, "nemo": 30, "maxtext": 30}.get(target, 51)
 
 
 def _meaning(model: ModelSpec) -> ModelSpec:

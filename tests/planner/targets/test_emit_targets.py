@@ -49,6 +49,8 @@ ONLY_DEFAULT["llama-factory"] = {*ONLY_DEFAULT["trl"], "cp", "cp_algorithm", "sh
 ONLY_DEFAULT["axolotl"] = {*ONLY_DEFAULT["accelerate"], "cp", "cp_algorithm"}
 ONLY_DEFAULT["nanotron"] = {*ONLY_DEFAULT["torchtitan"], "cp", "cp_algorithm", "ep", "precision", "shard", "vpp",
                             "zero"}  # fmt: skip
+ONLY_DEFAULT["maxtext"] = {*ONLY_DEFAULT["torchtitan"], "ep", "pp", "precision", "schedule", "vpp"}
+ONLY_DEFAULT["maxtext"].remove("recompute_modules")
 # Targets that load a model whole.
 WHOLE = ("trl", "llama-factory")
 DENSE = {"model": "llama-3-70b", "cluster": "dgx-h100:8", "workload": {"seq_len": 8192, "global_batch": 512}}
@@ -141,7 +143,7 @@ def test_equal_plans_give_equal_bytes_without_secrets_or_meshwright(target: str,
 @pytest.mark.parametrize("target", WRITTEN)
 def test_headers_say_plan_tool_and_release(target: str) -> None:
     layout = {"megatron": "tp8-dp8-mbs1-z2-rfull", "nanotron": "tp8-dp8-mbs1-z0-rfull",
-              **dict.fromkeys(WHOLE, "dp64-mbs1-z2-rfull")}  # fmt: skip
+              "maxtext": "tp8-dp8-mbs1-z3-rfull", **dict.fromkeys(WHOLE, "dp64-mbs1-z2-rfull")}  # fmt: skip
     plan = plan_of(layout.get(target, "tp8-nosp-dp8-mbs1-z2-rfull"))
     text = emit(plan, target).files["launch.sh"]
     assert f"Plan {plan.request_sha256[:12]}, layout 1. Written by meshwright " in text
