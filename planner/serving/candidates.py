@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES, Pool
 from ...cost_models.serving.simulation import Requests, Simulated, simulate
 from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
-from .instance import InstanceLayout
+from .instance import Instance, InstanceLayout, pool
 from .promises import Priced, Promises, largest_load, priced, unpromised
 from .search import Deployment, Stand, stands_pool
 
@@ -20,6 +21,7 @@ _BEYOND = 1.01  # times the largest load, where what binds breaks
 _REQUESTS, _MOST_REQUESTS, _LIVES = 400, 3000, 10  # simulated: so many lives of those that run at once
 _BATCH = 8  # sequences of a step of the emitted limit
 _HEADROOM = 1.5  # of the emitted limit over the sequences that run at the largest load
+_REMEMBERED = 32  # simulated instances: more than those of the deployments that one plan simulates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,26 +126,33 @@ def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> Ser
 def _simulated(question: Question, deployment: Deployment, rate: float, sequences: float) -> SimulatedService:
     """One instance of each pool with its share of the load; requests are dealt at random."""
     promises, number = question.promises, int(np.clip(_LIVES * sequences, _REQUESTS, _MOST_REQUESTS))
-    latencies = [_instance(question, stand, rate, number, deployment.transfer_s,
+    latencies = [_instance(stand.instance, question.constants, _requests(question, stand, rate, number),
                            prefills=not deployment.apart or stand is deployment.prefill,
                            decodes=stand is deployment.decode) for stand in deployment.stands]  # fmt: skip
-    ttft_s, tpot_s = latencies[0].ttft_s, latencies[-1].tpot_s
+    ttft_s, tpot_s = latencies[0].ttft_s + deployment.transfer_s, latencies[-1].tpot_s
     early, quick = ttft_s <= promises.ttft_s, tpot_s <= promises.tpot_s
     kept = early.mean() * quick.mean() if deployment.apart else (early & quick).mean()
     return SimulatedService(requests=number, ttft_s=_percentiles(ttft_s), tpot_s=_percentiles(tpot_s), kept=float(kept))
 
 
-def _instance(
-    question: Question, stand: Stand, rate: float, number: int, transfer_s: float, *, prefills: bool, decodes: bool
-) -> Simulated:  # fmt: skip
-    promises, columns = question.promises, stands_pool([stand])
-    front_s = float(columns.host_s[0]) + question.constants.prompt_token_s * promises.prompt + transfer_s
-    requests = Requests(
+def _requests(question: Question, stand: Stand, rate: float, number: int) -> Requests:
+    """The share of an instance."""
+    promises = question.promises
+    return Requests(
         prompt=promises.prompt, output=promises.output, rate=0.0 if promises.closed else rate / stand.instances,
-        concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number, front_s=front_s,
+        concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
+        front_s=stand.instance.host_s + question.constants.prompt_token_s * promises.prompt,
     )  # fmt: skip
-    capacity = float(columns.capacity(np.array([promises.prompt]), np.array([promises.output]))[0])
-    return simulate(columns, question.constants, requests, capacity, prefills=prefills, decodes=decodes)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _instance(
+    instance: Instance, constants: ServingConstants, requests: Requests, *, prefills: bool, decodes: bool
+) -> Simulated:  # fmt: skip
+    """Remembered: deployments that are tried are listed too, and deployments apart have pools in common."""
+    columns = pool([instance])
+    capacity = float(columns.capacity(np.array([requests.prompt]), np.array([requests.output]))[0])
+    return simulate(columns, constants, requests, capacity, prefills=prefills, decodes=decodes)
 
 
 def _percentiles(values: Array) -> Percentiles:

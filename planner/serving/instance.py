@@ -37,9 +37,10 @@ class InstanceLayout:
         return self.tp * self.attention_dp * self.pp * self.instances
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Instance:
-    """A row of a pool: one configuration of an engine."""
+    """A row of a pool: one configuration of an engine. Compared by identity, so that its simulation can be remembered
+    for it."""
 
     model: ModelSpec
     gpu: GpuSpec

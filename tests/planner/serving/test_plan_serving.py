@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meshwright.cost_models.serving.iteration import ServingConstants
+from meshwright.cost_models.serving.pool import Pool
+from meshwright.cost_models.serving.simulation import Requests, Simulated, simulate
 from meshwright.planner.api import plan_serving
 from meshwright.planner.document.serving_plan import ServingPlan
 from meshwright.planner.request.load import load_any_request, load_request
 from meshwright.planner.request.serving import ServingFields, ServingRequest
+from meshwright.planner.serving import candidates as listing
 from meshwright.planner.serving.instance import pool
 from meshwright.planner.serving.promises import Promises, priced
 from meshwright.planner.serving.search import search
@@ -100,6 +104,20 @@ def test_the_best_deployment_keeps_its_promises_when_it_is_simulated(plan: Servi
     assert best.largest_load >= 4.0
     assert best.stable_load is not None
     assert best.stable_load > best.largest_load
+
+
+def test_each_instance_is_simulated_once_under_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = list[tuple[object, ...]]()
+
+    def counted(of: Pool, constants: ServingConstants, requests: Requests, capacity: float, *, prefills: bool = True,
+                decodes: bool = True) -> Simulated:  # fmt: skip
+        ran.append((of.tp[0], of.pp[0], of.chunk_tokens[0], requests, prefills, decodes))
+        return simulate(of, constants, requests, capacity, prefills=prefills, decodes=decodes)
+
+    monkeypatch.setattr(listing, "simulate", counted)
+    plan = planned({"rate": "1/s", "top": 5})
+    assert sum(len(it.pools) for it in plan.candidates) > len(set(ran))
+    assert len(ran) == len(set(ran))
 
 
 def test_cost_is_rent_over_tokens(plan: ServingPlan) -> None:
