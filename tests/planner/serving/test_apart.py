@@ -45,7 +45,7 @@ def test_the_plan_compares_both_and_starts_what_is_apart() -> None:
     assert [pool.role for pool in plan.best.pools] == ["prefill", "decode"]
     assert plan.best.gpus == sum(pool.gpus for pool in plan.best.pools)
     files = emit_serving(plan, "vllm").files
-    assert set(files) == {"prefill.sh", "decode.sh", "plan.json"}
+    assert set(files) == {"prefill.sh", "decode.sh", "router.sh", "plan.json"}
     assert all("NixlConnector" in files[f"{role}.sh"] for role in ("prefill", "decode"))
 
 
