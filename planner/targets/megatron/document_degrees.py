@@ -6,6 +6,7 @@ documents of --sft go to groups of their own), training/datasets/sft_dataset.py 
 
 from __future__ import annotations
 
+from ....cost_models.cuda_graphs import GRAPH_CODE
 from ..options import Settings
 from ..setup import Setup
 
@@ -19,6 +20,18 @@ def settings(setup: Setup) -> Settings:
     if setup.documents is None:
         return {}
     return {OPTION: True, TOKENS: setup.documents.rank_tokens, "--calculate-per-token-loss": True, "--sft": True}
+
+
+def cannot_run(setup: Setup) -> list[tuple[tuple[str, ...], str]]:
+    """(fields, sentence) per part of a layout that validate_args refuses beside hybrid context parallelism."""
+    layout = setup.layout
+    reasons = {
+        (("pp",), f"pp {layout.pp} is a pipeline"): layout.pp > 1,
+        (("zero",), f"z{layout.zero} is Megatron-FSDP"): layout.zero > 1,
+        (("cuda_graphs",), "steps are CUDA graphs"): layout.cuda_graphs != GRAPH_CODE["none"],
+    }
+    return [(fields, f"{text}, which {OPTION} excludes")
+            for (fields, text), applies in reasons.items() if applies and setup.documents is not None]  # fmt: skip
 
 
 def notes(setup: Setup) -> tuple[str, ...]:

@@ -199,7 +199,8 @@ CONFIG = LaunchConfig(
 
 
 def _cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
-    return delta_net.cannot_run(setup, options) + switch_rules.cannot_run(setup, options)
+    reasons = delta_net.cannot_run(setup, options) + switch_rules.cannot_run(setup, options)
+    return reasons + document_degrees.cannot_run(setup)
 
 
 TARGET = Target(

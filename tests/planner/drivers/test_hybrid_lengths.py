@@ -92,6 +92,17 @@ def test_edited_files_are_found(line: str, other: str, message: str) -> None:
     assert message in " ".join(map(str, problems))
 
 
+@pytest.mark.parametrize(("layout_id", "ranks", "field", "reason"), [
+    ("tp2-cp4r-pp2-dp1-mbs1-z1-rnone", 4, "pp", "pp 2 is a pipeline"),
+    ("tp4-cp2r-dp2-mbs2-z3-rnone", 4, "zero", "z3 is Megatron-FSDP"),
+    ("tp4-cp2r-dp2-gfull-mbs2-z1-rnone", 4, "cuda_graphs", "steps are CUDA graphs"),
+])  # fmt: skip
+def test_layouts_that_the_rule_excludes_are_not_emitted(layout_id: str, ranks: int, field: str, reason: str) -> None:
+    edited = planned().document().model_copy(update={"widest_layout_id": layout_id, "ranks": ranks})
+    with pytest.raises(LayoutRefusedError, match=f"{field}: {reason}, which --hybrid-context-parallel excludes"):
+        emit(training_plan(edited), "megatron")
+
+
 def test_another_number_of_tokens_is_found() -> None:
     edited = {**files(), "megatron.args": files()["megatron.args"].replace(str(planned().rule_tokens), "333")}
     assert "is 333, `emit` wrote" in " ".join(map(str, check_files(edited, None, None).problems))
