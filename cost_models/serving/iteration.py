@@ -14,6 +14,7 @@ _ACTIVATION_BYTES = 2.0  # of hidden states between GPUs
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
 _HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
+_STAGE_TENSORS = 2.0  # hidden states and the residual (vLLM 0.32, LlamaModel.forward)
 _REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (Megatron-LM, arXiv 1909.08053)
 
 
@@ -54,7 +55,7 @@ def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> 
     device = _dense_s(pool, constants, batch, tokens) + _experts_s(pool, constants, together)
     device = device + _decode_attention_s(pool, constants, batch) + _prompt_attention_s(pool, constants, batch)
     device = device + _passes_s(pool, constants, batch, tokens) + _collectives_s(pool, constants, tokens)
-    device = device + constants.layer_s * pool.model.layers
+    device = device + _messages_s(pool, tokens) + constants.layer_s * pool.model.layers
     return np.asarray(device + constants.graph_share * pool.host_s + constants.sequence_s * batch.sequences)
 
 
@@ -122,6 +123,14 @@ def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Ar
     copies = np.minimum(model.top_k, pool.stage_gpus)
     exchanged = _seconds(pool.all_to_all, constants, hidden * copies / pool.tp) * 2.0 * model.moe_layers
     return np.asarray(reduced + np.where(pool.attention_dp > 1, exchanged, 0.0))
+
+
+def _messages_s(pool: Pool, tokens: Array) -> Array:
+    """Between the stages, one after another. Each tp rank sends its part of a tensor to the next stage, whose ranks
+    gather the parts (vLLM 0.32, GroupCoordinator.isend_tensor_dict), both by NCCL."""
+    hidden = _ACTIVATION_BYTES * pool.model.hidden * tokens
+    each = collectives.seconds(pool.p2p, hidden / pool.tp) + collectives.seconds(pool.all_gather, hidden)
+    return np.asarray(_STAGE_TENSORS * (pool.pp - 1.0) * each)
 
 
 def _seconds(curve: collectives.Curve, constants: ServingConstants, num_bytes: Array) -> Array:

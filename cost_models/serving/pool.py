@@ -37,6 +37,8 @@ class Pool:
     memory_bytes: Array  # of a GPU
     all_reduce: Curve  # over tp
     all_to_all: Curve  # over tp x attention_dp
+    all_gather: Curve  # over tp
+    p2p: Curve  # from stage to stage, the slowest way
     host_s: Array  # of the engine version, per iteration that takes prompts, whose kernels the host launches one by one
     chunk_tokens: Array  # prompt tokens of an iteration at most
     max_sequences: Array  # of a group of tp ranks, by the engine's options
@@ -47,7 +49,7 @@ class Pool:
         """The rows `index` [m], with so many instances each [m]."""
         taken = {name: getattr(self, name)[index] for name in _COLUMNS}
         model = ServedModel(**{field.name: getattr(self.model, field.name)[index] for field in fields(ServedModel)})
-        curves = {name: _taken(getattr(self, name), index) for name in ("all_reduce", "all_to_all")}
+        curves = {name: _taken(getattr(self, name), index) for name in _CURVES}
         return replace(self, **{**taken, **curves, "model": model, "instances": instances})
 
     @property
@@ -87,6 +89,7 @@ class Pool:
 
 
 _COLUMNS = [field.name for field in fields(Pool) if field.type == "Array"]
+_CURVES = [field.name for field in fields(Pool) if field.type == "Curve"]
 
 
 def _taken(curve: Curve, index: Ints) -> Curve:

@@ -33,8 +33,12 @@ class InstanceLayout:
     instances: int
 
     @property
+    def stage_gpus(self) -> int:
+        return self.tp * self.attention_dp
+
+    @property
     def gpus(self) -> int:
-        return self.tp * self.attention_dp * self.pp * self.instances
+        return self.stage_gpus * self.pp * self.instances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,7 +77,9 @@ def pool(rows: Sequence[Instance]) -> Pool:
         memory_bw_bytes_per_s=column(lambda row: _memory_rate(row.gpu)),
         memory_bytes=column(lambda row: row.gpu.memory_bytes),
         all_reduce=_joined([_curve(row.levels, "all_reduce", row.layout.tp) for row in rows]),
-        all_to_all=_joined([_curve(row.levels, "all_to_all", row.layout.tp * row.layout.attention_dp) for row in rows]),
+        all_to_all=_joined([_curve(row.levels, "all_to_all", row.layout.stage_gpus) for row in rows]),
+        all_gather=_joined([_curve(row.levels, "all_gather", row.layout.tp) for row in rows]),
+        p2p=_joined([_curve(row.levels, "p2p", row.layout.pp, row.layout.stage_gpus) for row in rows]),
         host_s=column(lambda row: row.host_s), chunk_tokens=column(lambda row: row.chunk_tokens),
         max_sequences=column(lambda row: row.max_sequences),
         mixes_prompts=column(lambda row: row.engine.mixes_prompts),
@@ -110,9 +116,9 @@ def _attention_rate(gpu: GpuSpec) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _curve(levels: Levels, op: Op, ranks: int) -> tuple[float, float, float]:
-    """Latency, seconds per byte and ramp of a collective over neighbours."""
-    made = curve(collective_rates(), levels, op, ranks, 1)
+def _curve(levels: Levels, op: Op, ranks: int, stride: int = 1) -> tuple[float, float, float]:
+    """Latency, seconds per byte and ramp of a collective over ranks that are `stride` apart."""
+    made = curve(collective_rates(), levels, op, ranks, stride)
     return float(made.latency_s[0]), float(made.s_per_byte[0]), float(made.ramp[0])
 
 

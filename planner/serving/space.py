@@ -117,7 +117,7 @@ def broken_rules(model: ModelSpec, layout: InstanceLayout) -> Iterator[str]:
             yield "heads"
         if not attention.is_mla and pairs % layout.tp and layout.tp % pairs:
             yield "kv heads"
-    stage = layout.tp * layout.attention_dp
+    stage = layout.stage_gpus
     experts = [block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)]
     if any(block.inner % layout.tp for block in model.feed_forwards if isinstance(block, FeedForward)):
         yield "width"

@@ -31,7 +31,8 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
         pp=column(1), ep=column(ep), instances=column(instances), weight_bytes=column(weight_bytes),
         expert_bytes=column(weight_bytes), kv_bytes=column(2), kv_read_bytes=column(2), flops_per_s=column(1e15),
         attention_flops_per_s=column(6e14), memory_bw_bytes_per_s=column(4.6e12), memory_bytes=column(memory_gib * GIB),
-        all_reduce=none, all_to_all=none, host_s=column(0.02), chunk_tokens=column(8192), max_sequences=column(1024),
+        all_reduce=none, all_to_all=none, all_gather=none, p2p=none,
+        host_s=column(0.02), chunk_tokens=column(8192), max_sequences=column(1024),
         mixes_prompts=column(1), reserved_output=column(1),
     )  # fmt: skip
 
@@ -94,6 +95,16 @@ def test_an_iteration_is_no_faster_than_memory_and_products(name: str) -> None:
     active = model.dense_parameters + model.expert_parameters * model.top_k / model.experts
     assert one > float(active[0]) / 4.6e12
     assert many > 2 * float(active[0]) * 4096 / 1e15
+
+
+def test_stages_send_hidden_states_and_residual_in_parts_of_tp() -> None:
+    """4 stages of tp 2: 3 times two tensors of 8 x 8,192 x 2 bytes, half of each over the link, then gathered."""
+    none = pool(tp=2)
+    staged = replace(none, pp=column(4), p2p=Curve(column(10e-6), column(1e-10), column(0)),
+                     all_gather=Curve(column(4e-6), column(1e-11), column(0)))  # fmt: skip
+    seconds = 3 * 2 * (10e-6 + 8 * 8192 * 1e-10 + 4e-6 + 8 * 8192 * 2 * 1e-11)
+    more = iteration_seconds(staged, CONSTANTS, decoding(8)) - iteration_seconds(none, CONSTANTS, decoding(8))
+    assert float(more[0]) == pytest.approx(seconds, rel=1e-6)
 
 
 @pytest.mark.parametrize("field", ["sequences", "context", "prompt_tokens"])

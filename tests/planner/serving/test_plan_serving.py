@@ -73,6 +73,16 @@ def test_the_search_finds_what_pricing_every_deployment_finds(model: str, cluste
     assert int((~fits).sum()) == found.out_of_memory
 
 
+def test_messages_take_the_links_that_stages_are_on() -> None:
+    """Two stages of four GPUs are in a node of eight, two of eight are not; one stage sends nothing."""
+    of_model = space(cluster="dgx-h100:2", fix={"chunk_tokens": 8192})
+    layouts = [(it.layout.tp, it.layout.pp) for it in of_model.instances]
+    sent = pool(of_model.instances).p2p.s_per_byte[[layouts.index(it) for it in ((8, 1), (4, 2), (8, 2))]]
+    inside, between = (level.bw_bytes_per_s for level in of_model.site.levels)
+    assert sent[0] == 0
+    assert sent[2] / sent[1] == pytest.approx(inside / between, rel=0.5)
+
+
 def test_the_counts_add_up(plan: ServingPlan) -> None:
     counted = plan.certificate.space
     parts = (counted.dominated, counted.out_of_memory, counted.priced, *counted.ruled_out.values())
