@@ -49,13 +49,18 @@ class SelfAttention(Block):
     def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
         spec, context = self.spec, self.context
         late = ("q", "gate")[: 1 + spec.output_gate]
-        # Keys and values first: their exchange over cp runs beside products of queries. tp ranks gather x only once.
-        k, v, *rest = self.columns(x, "k", "v", *(() if context.group.size == 1 else late))
+        # Keys and values first over cp: their exchange runs beside products of queries. tp ranks gather x only once.
+        at_once = context.cp is None or context.group.size > 1
+        if at_once:
+            q, k, v, *gate = self.columns(x, "q", "k", "v", *late[1:])
+        else:
+            k, v = self.columns(x, "k", "v")
         k = self._turned(k, self.k_norm, positions).transpose(1, 2)
         v = v.view(*v.shape[:-1], -1, spec.value_head_dim).transpose(1, 2)
         exchange = context.exchange(k) if self._is_plain(k.shape[2]) else None
         keys = None if exchange is None else exchange.send(k, v)
-        q, *gate = rest or self.columns(x, *late)
+        if not at_once:
+            q, *gate = self.columns(x, *late)
         q = self._turned(q, self.q_norm, positions).transpose(1, 2)
         if spec.score_scale is not None:  # the core divides by the square root
             q = q * (spec.score_scale * spec.head_dim**0.5)

@@ -142,7 +142,7 @@ def test_adapters_and_merged_weights_give_the_same_logits(trained: Path, tmp_pat
         before = base(TOKENS).logits
         beside = peft.PeftModel.from_pretrained(base, adapters)(TOKENS).logits
         found = transformers.AutoModelForCausalLM.from_pretrained(merged)(TOKENS).logits
-    assert float((beside - found).abs().max()) < 1e-5 * float(found.max() - found.min())
+    assert float((beside - found).abs().max()) < 1e-5
     assert float((beside - before).abs().max()) > 1e-3
 
 
