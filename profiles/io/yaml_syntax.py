@@ -173,6 +173,20 @@ def _explain(problem: str, text: str, line: int) -> tuple[str, str]:
     return f"not valid YAML: {problem}", "check indentation, brackets and quotes on this line and the one above"
 
 
+class _Dumper(yaml.SafeDumper):
+    """Safe dumper that writes text of several lines as a block, and an object at each of its places."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def text_of(data: Any) -> str:
     """Plain Python as the text of a YAML file, keys in their order."""
-    return str(yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True))
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))

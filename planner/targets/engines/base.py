@@ -13,8 +13,8 @@ from ...document.serving_plan import ServingPool
 TRANSFERS = ("nixl", "mooncake")
 FIRST_PORT = {"both": 8000, "prefill": 8100, "decode": 8200}
 ROUTER_PORT = 8000
-# Of the server of an instance that prefills, from which decoding ones learn where caches lie (the default of SGLang and
-# of VLLM_MOONCAKE_BOOTSTRAP_PORT).
+# Instances that prefill have a server there, which tells those that decode where caches lie (default of SGLang and of
+# VLLM_MOONCAKE_BOOTSTRAP_PORT).
 BOOTSTRAP_PORT = 8998
 
 
@@ -30,17 +30,17 @@ class Setup:
 
     @property
     def name(self) -> str:
-        """Of the files of its pool."""
+        """Name of the files of the pool."""
         return "serve" if self.pool.role == "both" else self.pool.role
 
     @property
     def gpus(self) -> int:
-        """Of the instance."""
+        """GPUs of the instance."""
         return self.pool.gpus // self.pool.instances
 
     @property
     def nodes(self) -> int:
-        """Of the instance."""
+        """Nodes of the instance."""
         return -(-self.gpus // self.pool.gpus_per_node)
 
     @property

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....profiles.io.yaml_syntax import text_of
 from .base import Service, ServingLauncher, Setup
-from .manifests import config_map, documents, resource_name, yaml_of
+from .manifests import config_map, documents, resource_name
 
 _FILE = "dynamo.yaml"
 # Engine -> its name in Dynamo, and the option before the model.
@@ -22,7 +23,7 @@ def _files(service: Service) -> dict[str, str]:
     name = resource_name(service.deployment_id)
     engine = service.engine
     configs = {} if engine.config is None else {
-        f"{setup.name}.yaml": yaml_of(engine.config(setup)) for setup in service.setups}  # fmt: skip
+        f"{setup.name}.yaml": text_of(engine.config(setup)) for setup in service.setups}  # fmt: skip
     graph = {
         "apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": {"name": name},
         "spec": {"backendFramework": _BACKENDS[engine.name][0],

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....profiles.io.yaml_syntax import text_of
 from .base import Service, ServingLauncher, Setup
-from .manifests import documents, resource_name, yaml_of
+from .manifests import documents, resource_name
 
 _FILE, _VALUES = "modelserver.yaml", "router.values.yaml"
 _IMAGES = {"vllm": "docker.io/vllm/vllm-openai:v0.32.0", "sglang": "docker.io/lmsysorg/sglang:v0.5.23"}
@@ -81,7 +82,7 @@ def _values(service: Service, name: str) -> dict[str, Any]:
     return {"router": {
         "extraServicePorts": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8081}],
         "epp": {"replicas": 1, "pluginsConfigFile": "plugins.yaml",
-                "pluginsCustomConfig": {"plugins.yaml": yaml_of(_plugins(apart=service.apart))}},
+                "pluginsCustomConfig": {"plugins.yaml": text_of(_plugins(apart=service.apart))}},
         "modelServers": {"matchLabels": {"llm-d.ai/guide": name}},
     }}  # fmt: skip
 

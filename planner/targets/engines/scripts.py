@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from ....profiles.io.yaml_syntax import text_of
 from .base import FIRST_PORT, ROUTER_PORT, Service, ServingLauncher, Setup
-from .manifests import yaml_of
 
 
 def router_script(service: Service, words: list[str]) -> str:
@@ -20,7 +20,7 @@ def _files(service: Service) -> dict[str, str]:
     engine = service.engine
     files = {f"{setup.name}.sh": _script(service, setup) for setup in service.setups}
     if engine.config is not None:
-        files |= {f"{setup.name}.yaml": yaml_of(engine.config(setup)) for setup in service.setups}
+        files |= {f"{setup.name}.yaml": text_of(engine.config(setup)) for setup in service.setups}
     return {**files, **(engine.router(service) if service.apart else {})}
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....profiles.io.yaml_syntax import text_of
 from .base import ROUTER_PORT, EngineTarget, Service, Setup
-from .manifests import yaml_of
 from .scripts import router_script
 
 
@@ -56,7 +56,7 @@ def _router(service: Service) -> dict[str, str]:
         "generation_servers": {"num_instances": len(decode), "urls": decode},
     }  # fmt: skip
     words = ['exec trtllm-serve disaggregated -c "$(dirname "$0")/router.yaml"']
-    return {"router.sh": router_script(service, words), "router.yaml": yaml_of(config)}
+    return {"router.sh": router_script(service, words), "router.yaml": text_of(config)}
 
 
 def _refusals(setup: Setup) -> list[str]:

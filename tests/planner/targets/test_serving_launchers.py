@@ -12,8 +12,8 @@ import pytest
 import yaml
 from meshwright.planner.document.serving_plan import ServingPlan
 from meshwright.planner.targets.engines.emit import emit_serving
-from meshwright.planner.targets.engines.manifests import yaml_of
 from meshwright.planner.targets.engines.registry import ENGINE_TARGETS
+from meshwright.profiles.io.yaml_syntax import text_of
 
 from meshwright.errors import UnknownNameError, UnsupportedError
 
@@ -238,7 +238,7 @@ def test_yaml_reads_back() -> None:
     value = {"text": "no", "n": 3, "f": 0.5, "set": True, "empty": [], "none": {}, "port": "8000", "colon": "a: b",
              "list": [{"a": 1, "b": ["x", "1"]}, 2], "block": "a: 1\nb:\n  - x\n", "url": "http://a:1/b",
              "hash": "a #b"}  # fmt: skip
-    assert yaml.safe_load(yaml_of(value)) == value
+    assert yaml.safe_load(text_of(value)) == value
 
 
 def test_the_command_takes_launcher_and_transfer(tmp_path: Path, plan: ServingPlan) -> None:
