@@ -19,7 +19,7 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from measured_steps import Side, blocking, launch, ratio
+from measured_steps import Side, blocking, launch, ratio, train_in_turn
 from meshwright.planner import api
 from meshwright.runtime.job import Job, job_of
 from meshwright.runtime.parallel.mesh import build_mesh
@@ -74,11 +74,7 @@ def _compare(name: str, job: Job, rounds: int) -> int:
     ours, waits = _side(job), blocking(_side(job), "cp")
     for side in (ours, waits):
         side.count(0)
-    for index in range(1, WARM_UP + rounds):
-        for side in (ours, waits) if index % 2 else (waits, ours):
-            side.train(index)
-            if index < WARM_UP:
-                side.forget()
+    train_in_turn((ours, waits), WARM_UP, rounds)
     if dist.get_rank() == 0:
         print(f"{name}, cp {RANKS}, {job.model.num_layers} layers of {job.model.hidden}, {job.seq_len} tokens, "
               f"load {os.getloadavg()[0]:.1f}")  # fmt: skip

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measured_steps import Side, blocking, launch, ratio
+from measured_steps import Side, blocking, launch, ratio, train_in_turn
 from meshwright.planner import api
 from meshwright.runtime.compiling import check_compiler, compile_layers
 from meshwright.runtime.job import Job, job_of
@@ -108,11 +108,7 @@ def _compare(job: Job, asked: argparse.Namespace, setting: str) -> dict[str, Any
         side.count(0)
         if setting == "compiled":
             compile_layers(side.chunks)
-    for index in range(1, WARM_UP + asked.pairs):
-        for side in sides if index % 2 else reversed(sides):
-            side.train(index)
-            if index < WARM_UP:
-                side.forget()
+    train_in_turn(sides, WARM_UP, asked.pairs)
     row = _row(job, sides, setting)
     if dist.get_rank() == 0:
         _print(row, sides)

@@ -142,6 +142,15 @@ def blocking(side: Side, axis: str | None = None) -> Side:
     return result
 
 
+def train_in_turn(sides: Sequence[Side], warm_up: int, rounds: int) -> None:
+    """Steps of all sides, each round in the other order, on batches from 1; those below `warm_up` do not count."""
+    for index in range(1, warm_up + rounds):
+        for side in sides if index % 2 else reversed(sides):
+            side.train(index)
+            if index < warm_up:
+                side.forget()
+
+
 def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
     """Median of the ratios of pairs."""
     return median(one / other for one, other in zip(ones, others, strict=True))

@@ -21,6 +21,16 @@ from ..document.plan import Plan
 from .setup import Setup
 
 
+def sources_in(variable: str, package: str) -> Callable[[Mapping[str, str]], str | None]:
+    """Environment -> the folder `src` with `package` in the checkout that a variable names; None without one."""
+
+    def found(environment: Mapping[str, str]) -> str | None:
+        path = Path(environment.get(variable, "")) / "src"
+        return str(path) if environment.get(variable) and (path / package).is_dir() else None
+
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class FrameworkParser:
     """The script that passes files to a framework, and its requirements."""

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.model import DROPOUTS, Layer, ModelSpec, RopeScaling
 from ...cost_models.specs.workload import Workload
+
+
+def of_one_layer(model: ModelSpec, layer: Layer, rope_scaling: RopeScaling | None = None) -> ModelSpec:
+    """A decoder of `layer` alone with the sizes of `model`, and with nothing beside them but dropouts."""
+    return ModelSpec(
+        name=model.name, family=model.family, hidden=model.hidden, vocab=model.vocab, kinds=(layer,),
+        pattern=(0,) * model.num_layers, max_positions=model.max_positions, tied_embeddings=model.tied_embeddings,
+        rope_theta=model.rope_theta, norm_epsilon=model.norm_epsilon, source=model.source, assumed=model.assumed,
+        rope_scaling=rope_scaling, unmodelled=tuple(name for name in model.unmodelled if name in DROPOUTS),
+    )  # fmt: skip
 
 
 def unlike(model: ModelSpec, built: ModelSpec, workload: Workload, without: str) -> list[str]:

@@ -14,12 +14,12 @@ from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, MODULES, RECOMPUTE_MODES
 from ....cost_models.masks import mask_of
 from ....cost_models.problem import Problem
-from ....cost_models.specs.model import DROPOUTS, Attention, FeedForward, Layer, ModelSpec
+from ....cost_models.specs.model import Attention, FeedForward, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only
 from ..base import Target, Trainer
 from ..documents import read_config
-from ..framework_parser import FrameworkParser
+from ..framework_parser import FrameworkParser, sources_in
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment
 from ..option_lists import OptionList
@@ -28,7 +28,7 @@ from ..other_layers import other_layers
 from ..readers import maxtext as reader
 from ..setup import Setup
 from ..switch_options import rules_of
-from ..unlike import unlike
+from ..unlike import of_one_layer, unlike
 from .model import IOTA, LLAMA31
 from .options import AXES, BATCH, LENGTH, PACKING, STEPS, STRATEGY, TABLE, on_nodes
 from .remat import OF_MODULES
@@ -130,13 +130,7 @@ def _built(model: ModelSpec) -> ModelSpec:
                             norm_parameters=normed),
         feed_forward=FeedForward(inner=getattr(block, "inner", 0)),
     )  # fmt: skip
-    return ModelSpec(
-        name=model.name, family=model.family, hidden=model.hidden, vocab=model.vocab, kinds=(layer,),
-        pattern=(0,) * model.num_layers, max_positions=model.max_positions, tied_embeddings=model.tied_embeddings,
-        rope_theta=model.rope_theta, norm_epsilon=model.norm_epsilon, source=model.source, assumed=model.assumed,
-        rope_scaling=LLAMA31 if model.trained_scaling == LLAMA31 else None,
-        unmodelled=tuple(name for name in model.unmodelled if name in DROPOUTS),
-    )  # fmt: skip
+    return of_one_layer(model, layer, LLAMA31 if model.trained_scaling == LLAMA31 else None)
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
@@ -176,12 +170,6 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     return out
 
 
-def checkout(environment: Mapping[str, str]) -> str | None:
-    """The sources in the checkout that MAXTEXT_PATH names."""
-    path = Path(environment.get(CHECKOUT, "")) / "src"
-    return str(path) if environment.get(CHECKOUT) and (path / "maxtext").is_dir() else None
-
-
 def _parser_case(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     layout = setup.layout
     return {"config": files[MAIN_FILE], "world": layout.num_gpus, "nodes": setup.num_nodes,
@@ -201,7 +189,8 @@ CONFIG = LaunchConfig(
         r"context_parallel_load_balance|shard_mode|expansion_factor_real_data": "how ranks share sequences",
     },
     parser=FrameworkParser(script=Path(__file__).with_name("parser.py"), case=_parser_case,
-                           modules=("jax", "flax", "omegaconf", "pathwaysutils"), source=checkout),
+                           modules=("jax", "flax", "omegaconf", "pathwaysutils"),
+                           source=sources_in(CHECKOUT, "maxtext")),
 )  # fmt: skip
 TARGET = Target(
     _N,

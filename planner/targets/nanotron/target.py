@@ -11,12 +11,12 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import SCHEDULES
 from ....cost_models.problem import Problem
-from ....cost_models.specs.model import DROPOUTS, Attention, FeedForward, Layer, ModelSpec
+from ....cost_models.specs.model import Attention, FeedForward, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, micro_batches, only
 from ..base import Target, Trainer
 from ..documents import nested, read_config
-from ..framework_parser import FrameworkParser
+from ..framework_parser import FrameworkParser, sources_in
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment, torchrun
 from ..option_lists import OptionList
@@ -25,7 +25,7 @@ from ..other_layers import other_layers
 from ..readers import nanotron as reader
 from ..setup import Setup
 from ..switch_options import rules_of
-from ..unlike import unlike
+from ..unlike import of_one_layer, unlike
 from .options import DEGREES, OPTIMIZER, TABLE, P, T
 from .stages import cut
 
@@ -91,12 +91,7 @@ def _built(model: ModelSpec) -> ModelSpec:
                             value_head_dim=head_dim, qkv_bias=attention.qkv_bias),
         feed_forward=FeedForward(inner=getattr(block, "inner", 0)),
     )  # fmt: skip
-    return ModelSpec(
-        name=model.name, family=model.family, hidden=model.hidden, vocab=model.vocab, kinds=(layer,),
-        pattern=(0,) * model.num_layers, max_positions=model.max_positions, tied_embeddings=model.tied_embeddings,
-        rope_theta=model.rope_theta, norm_epsilon=model.norm_epsilon, source=model.source, assumed=model.assumed,
-        unmodelled=tuple(name for name in model.unmodelled if name in DROPOUTS),
-    )  # fmt: skip
+    return of_one_layer(model, layer)
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
@@ -129,12 +124,6 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     return out
 
 
-def checkout(environment: Mapping[str, str]) -> str | None:
-    """The sources in the checkout that NANOTRON_PATH names."""
-    path = Path(environment.get(CHECKOUT, "")) / "src"
-    return str(path) if environment.get(CHECKOUT) and (path / "nanotron").is_dir() else None
-
-
 def _parser_case(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     return {"config": files[MAIN_FILE], "world": setup.layout.num_gpus, "stages": setup.chunk_sizes}
 
@@ -153,7 +142,7 @@ CONFIG = LaunchConfig(
         r"fused_\w+|hidden_act)": "what layers compute, and with which kernels",
     },
     parser=FrameworkParser(script=Path(__file__).with_name("parser.py"), case=_parser_case,
-                           modules=("torch", "dacite"), source=checkout),
+                           modules=("torch", "dacite"), source=sources_in(CHECKOUT, "nanotron")),
 )  # fmt: skip
 TARGET = Target(
     _N,
