@@ -38,8 +38,10 @@ def refuse(options: Mapping[str, object]) -> None:
 
 def training_flags(flags: RequestFlags) -> dict[str, object]:
     """The flags that are given. Refuses those of serving, by name."""
+    from ..planner.request.serving import SERVING_FLAT
+
     given = {name: value for name, value in flags.items() if value is not None}
-    if wrong := [name for name in ("input", "output", "rate", "ttft", "tpot", "percentile") if name in given]:
+    if wrong := [name for name in SERVING_FLAT if name in given]:
         raise InputError(f"--{wrong[0]} goes with vllm and sglang, not with a training config", hint="leave it out")
     return given
 

@@ -103,7 +103,7 @@ def degree_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:
 
 
 def step_title(explanation: LengthsExplanation) -> str:
-    """`Step 1: 512 documents ...`."""
+    """`Step 1: 1,234,567 tokens in 3.38 s ...`."""
     step = explanation.step
     return (f"Step {step.number}: {step.tokens:,} tokens in {text.significant(step.seconds)} s; groups of a degree "
             f"together, from the least to the most seconds")  # fmt: skip

@@ -112,7 +112,7 @@ def _one_unit(row: RowReader, units: Mapping[str, float]) -> None:
 
 
 def read_measured(row: RowReader) -> Measured:
-    """What a row has measured; a quantity in another unit is a problem."""
+    """The measurement of a row. Records a problem for a quantity in another unit."""
     _one_unit(row, _STEP_UNITS)
     _one_unit(row, _MEMORY_UNITS)
     gib = row.number("measured", "peak_memory_gib")

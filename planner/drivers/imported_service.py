@@ -58,7 +58,7 @@ def import_service(
         fix["chunk_tokens"] = shipped_engines().of(engine).chunk_tokens
         assumed.append(f"chunks of {fix['chunk_tokens']:,} prompt tokens: the default")
     fix["replicas"] = _instances(fields, instance)
-    assumed.append(f"{fix['replicas']} instances: as many as the GPUs hold")
+    assumed.append(f"instances: {fix['replicas']}, as many as the GPUs hold")
     theirs, why = _planned({**fields, "fix": fix})
     best, none = _planned(fields)
     return ImportedService(command=command, instance=instance, theirs=theirs, best=best, why=why or none,

@@ -89,7 +89,7 @@ def prediction_prefix(model: ModelSpec, number: int) -> str:
 
 
 def _prediction(naming: Naming, model: ModelSpec, number: int) -> Sources:
-    """Sources of a prediction module, by the index of DeepSeek-V3's files and vLLM's DeepSeekMTP."""
+    """Sources of a prediction module, by the names in DeepSeek-V3.2's files and in vLLM's DeepSeekMTP."""
     ours, theirs = f"predictions.{number}", prediction_prefix(model, number)
     layer = _layer(naming, model, model.kinds[model.pattern[-1]])
     out = {f"{ours}.layer.{name}": replace(at, name=theirs + at.name) for name, at in layer.items()}

@@ -66,10 +66,9 @@ def test_degrees_by_sequence_gain_what_flexsp_measured(tmp_path: Path, model: st
     assert static / own == pytest.approx(RATIOS[model, length_k], rel=0.15)
 
 
-def test_a_causal_step_of_transformer_engine_is_near_and_nothing_dynamic_gains_much(tmp_path: Path) -> None:
-    steps = predicted(tmp_path, DCP + DCP.replace("id: te", "id: dcp").replace("megatron-lm (TE a2a+p2p)", "dcp"))
-    assert steps["te"] == pytest.approx(1.86, rel=0.2)
-    assert 0.95 <= (steps["te"] or 0.0) / (steps["dcp"] or 1.0) <= 1.2
+def test_a_causal_step_of_transformer_engine_is_near(tmp_path: Path) -> None:
+    """`dcp` is priced as the same step, so its gain is no check."""
+    assert predicted(tmp_path, DCP)["te"] == pytest.approx(1.86, rel=0.2)
 
 
 def test_rows_have_predictions_and_unknown_lengths_and_systems_are_refused(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ def in_and_out(spec: ModelSpec, layouts: tuple[str, ...], folder: Path, dtype: s
 
 
 # ------------------------------------------------------------------------------------------ prediction modules
-# Names behind `model.layers.61.` in the index of deepseek-ai/DeepSeek-V3, without the experts and the scales of fp8.
+# Names behind `model.layers.61.` in a listing of DeepSeek-V3.2's files and in vLLM's loader of DeepSeek-V3, without the
+# index of attention, the experts and the scales of fp8.
 OF_PREDICTIONS = {
     "eh_proj.weight", "embed_tokens.weight", "enorm.weight", "hnorm.weight", "shared_head.head.weight",
     "shared_head.norm.weight", "input_layernorm.weight", "post_attention_layernorm.weight",
