@@ -7,6 +7,8 @@ the predicted best, naive choices and some drawn by seed. Predicted and measured
     python benchmarks/closed_loop.py -o /tmp/results           # needs root, iproute2 and control groups
     python benchmarks/closed_loop.py --quick                   # one cluster, 8 layouts
     python benchmarks/closed_loop.py --clusters mine.yaml --only slow-link --keep /tmp/profiles
+    python benchmarks/closed_loop.py --only slow-link -o /tmp/results   # keeps the other clusters of these results
+    python benchmarks/closed_loop.py --merge /tmp/one.json -o /tmp/results   # runs nothing
 """
 
 from __future__ import annotations
@@ -18,17 +20,16 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch._dynamo  # the optimizer imports it: once here, and not in every rank
 import yaml
-from loop import choices, profiling, sample, self_test, tables, trials
+from loop import choices, profiling, sample, self_test, stored, tables, trials
 from loop.cases import Case, Model, read_cases
 from loop.emulated import CannotEmulate, Emulated, StepFailed, emulated, missing
 from meshwright.profiles.profilers import environment
@@ -64,16 +65,21 @@ QUICK = Effort(2, 5, 2, QUICK_MOST, QUICK_BEST, 2)
 
 def main(argv: Sequence[str]) -> int:
     given = _arguments(argv)
-    if lacks := missing():
-        return _refuse(f"this machine cannot emulate a cluster: it lacks {lacks}")
-    effort, results = QUICK if given.quick else FULL, list[tables.Result]()
-    about = {"date": datetime.now(UTC).date().isoformat(), "seed": given.seed, "rounds": effort.rounds,
-             "steps": effort.turns * effort.steps, "environment": _environment()}  # fmt: skip
+    effort = QUICK if given.quick else FULL
+    run = tables.Run(datetime.now(UTC).date().isoformat(), given.seed, effort.rounds, effort.turns * effort.steps,
+                     _environment())  # fmt: skip
     try:
+        if given.merge:
+            results = [result for path in given.merge for result in stored.read(path)]
+            _write(stored.renewed(_kept(given.out), results), given.out)
+            return 0
+        if lacks := missing():
+            return _refuse(f"this machine cannot emulate a cluster: it lacks {lacks}")
         cases = _wanted(read_cases(given.clusters), given.only, quick=given.quick)
-        for result in _results(cases, effort, given.seed, given.keep):
-            results.append(result)
-            _write(results, about, given.out)
+        results = _kept(given.out) if given.only else []
+        for result in _results(cases, effort, run, given.keep):
+            results = stored.renewed(results, [result])
+            _write(results, given.out)
     except (InputError, CannotEmulate) as error:
         return _refuse(str(error), getattr(error, "hint", ""))
     except (StepFailed, trials.TrialFailed) as error:
@@ -82,27 +88,38 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted; nothing is left behind", file=sys.stderr)
         return 130
-    print(tables.tables(results, about))
+    print(tables.tables(results))
     return 0
 
 
-def _write(results: Sequence[tables.Result], about: Mapping[str, Any], out: Path | None) -> None:
+def _kept(out: Path | None) -> list[tables.Result]:
+    """The results that OUT.json has so far."""
+    return [] if out is None or not out.with_suffix(".json").exists() else stored.read(out.with_suffix(".json"))
+
+
+def _write(results: Sequence[tables.Result], out: Path | None) -> None:
     """Writes the results so far, so that a run that is stopped has its first clusters."""
     if out is not None:
-        text = json.dumps(tables.document(results, about)) + "\n"
+        text = json.dumps(tables.document(results)) + "\n"
         out.with_suffix(".json").write_text(text, encoding="utf-8")
-        out.with_suffix(".md").write_text(tables.tables(results, about), encoding="utf-8")
+        out.with_suffix(".md").write_text(tables.tables(results), encoding="utf-8")
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("-o", "--out", type=Path, help="write OUT.json and OUT.md, too")
     parser.add_argument("--clusters", type=Path, default=CASES, metavar="FILE", help="what to emulate")
-    parser.add_argument("--only", action="append", default=[], metavar="CLUSTER", help="of the file's clusters")
+    parser.add_argument("--only", action="append", default=[], metavar="CLUSTER",
+                        help="of the file's clusters; OUT keeps its results of the others")  # fmt: skip
+    parser.add_argument("--merge", action="append", type=Path, default=[], metavar="FILE.json",
+                        help="run nothing: put these results into OUT")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="one cluster and model, 8 layouts, 2 rounds")
     parser.add_argument("--seed", type=int, default=0, help="of the layouts that are drawn, and of the order of turns")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep profiles, plans and logs there")
-    return parser.parse_args(argv)
+    given = parser.parse_args(argv)
+    if given.merge and given.out is None:
+        parser.error("--merge needs -o OUT, which it puts results into")
+    return given
 
 
 def _wanted(cases: list[Case], only: Sequence[str], *, quick: bool) -> list[Case]:
@@ -119,17 +136,17 @@ def _refuse(message: str, hint: str = "") -> int:
     return 2
 
 
-def _results(cases: Sequence[Case], effort: Effort, seed: int, keep: Path | None) -> Iterator[tables.Result]:
+def _results(cases: Sequence[Case], effort: Effort, run: tables.Run, keep: Path | None) -> Iterator[tables.Result]:
     with ExitStack() as stack:
         top = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="meshwright-loop-")))
         for case in cases:
             folder = top / case.name
             folder.mkdir(parents=True)
             with emulated(case.hosts) as cluster:
-                yield from _case(cluster, case, effort, seed, folder)
+                yield from _case(cluster, case, effort, run, folder)
 
 
-def _case(cluster: Emulated, case: Case, effort: Effort, seed: int, folder: Path) -> Iterator[tables.Result]:
+def _case(cluster: Emulated, case: Case, effort: Effort, run: tables.Run, folder: Path) -> Iterator[tables.Result]:
     log = _Log(case.name)
     speeds = self_test.run(cluster, folder / "self-test")
     if refusal := self_test.refusal(speeds):
@@ -139,13 +156,13 @@ def _case(cluster: Emulated, case: Case, effort: Effort, seed: int, folder: Path
     slow = (yaml.safe_load(links.read_text(encoding="utf-8"))["measured"]).get("slow", [])
     log("links", *slow)
     for model in case.models:
-        result = _result(cluster, case, model, links, effort, seed, log)
+        result = _result(cluster, case, model, links, effort, run, log)
         result.notes = [self_test.summary(speeds), *(f"profiled: {link}" for link in slow), *result.notes]
         yield result
 
 
 def _result(
-    cluster: Emulated, case: Case, model: Model, links: Path, effort: Effort, seed: int, log: _Log
+    cluster: Emulated, case: Case, model: Model, links: Path, effort: Effort, run: tables.Run, log: _Log
 ) -> tables.Result:
     """Profiles and plans one model on measured links, and trains the sample."""
     began = time.perf_counter()
@@ -155,11 +172,11 @@ def _result(
     file = profiling.cluster_file(case, model, links, devices)
     cluster.lift()
     options = choices.find(case, model, file)
-    picked = sample.chosen(options.best[: effort.best], options.naive, options.others, seed=seed, drawn=effort.drawn,
-                           most=effort.most)  # fmt: skip
+    picked = sample.chosen(options.best[: effort.best], options.naive, options.others, seed=run.seed,
+                           drawn=effort.drawn, most=effort.most)  # fmt: skip
     log(f"{model.name}: {len(picked)} layouts, the best predicted to take {picked[0].predicted_s:.3f} s")
-    _train(cluster, model, picked, effort, seed, file.parent / f"trials-{model.name}", log)
-    return tables.Result(case, model, picked, profiled_at, choices.avoided(options.best[0]))
+    _train(cluster, model, picked, effort, run.seed, file.parent / f"trials-{model.name}", log)
+    return tables.Result(case, model, picked, profiled_at, run, choices.avoided(options.best[0]))
 
 
 def _train(

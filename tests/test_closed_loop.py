@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from .snapshots import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import closed_loop
-from loop import cases, choices, emulated, quotas, sample, self_test, tables, tickers, trials
+from loop import cases, choices, emulated, quotas, sample, self_test, stored, tables, tickers, trials
 
+RUN = tables.Run("2026-01-01", seed=0, rounds=1, steps=3, environment={"torch": "2"})
 CHAIN = ROOT / "benchmarks" / "closed_loop.py"
 
 
@@ -233,10 +235,72 @@ def test_every_layout_trains_once_a_turn_in_another_order_each_time() -> None:
 
 def test_tables_say_how_fast_the_cores_were() -> None:
     case = cases.read_cases(closed_loop.CASES)[0]
-    result = tables.Result(case, case.models[0], [measured(0.9, [1.0, 1.0], slowness=1.25)], profiled_at=1.1)
-    about = {"date": "2026-01-01", "rounds": 1, "steps": 3, "seed": 0, "environment": {"torch": "2"}}
+    result = tables.Result(case, case.models[0], [measured(0.9, [1.0, 1.0], slowness=1.25)], 1.1, RUN)
     assert ("the loop that tells the cores' speed took 1.10 times its least while kernels were profiled, 1.25 times "
-            "during steps that count") in tables.tables([result], about)  # fmt: skip
+            "during steps that count") in tables.tables([result])  # fmt: skip
+
+
+def result_of(case: cases.Case, measured_s: float, date: str) -> tables.Result:
+    entry = measured(0.9, [measured_s])
+    entry.roles = ["best 1", "all dp"]
+    return tables.Result(case, case.models[0], [entry], 1.1, replace(RUN, date=date), ["a remark"])
+
+
+def write(path: Path, *results: tables.Result) -> Path:
+    path.write_text(json.dumps(tables.document(results)))
+    return path
+
+
+def test_stored_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    first, second, *_ = cases.read_cases(closed_loop.CASES)
+    results = [result_of(first, 1.0, "2026-01-01"), result_of(second, 2.0, "2026-02-02")]
+    results[1].sample.append(sample.Entry("m", Path("plan.json"), 2, 1.5, ["drawn"], failed="out of memory"))
+    read = stored.read(write(tmp_path / "r.json", *results))
+    assert json.dumps(tables.document(read)) == json.dumps(tables.document(results))  # NaN is not equal to itself
+    assert tables.tables(read) == tables.tables(results)
+
+
+def test_one_cluster_is_renewed_in_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also from files in which all clusters have the date of one run."""
+    first, second, *_ = cases.read_cases(closed_loop.CASES)
+    out = tmp_path / "all.json"
+    write(out, result_of(first, 1.0, "2026-01-01"), result_of(second, 2.0, "2026-01-01"))
+    document = tables.document([result_of(first, 3.0, "")])
+    document |= document["results"][0].pop("run") | {"date": "2026-03-03"}
+    (tmp_path / "one.json").write_text(json.dumps(document))
+    assert closed_loop.main(["--merge", str(tmp_path / "one.json"), "-o", str(tmp_path / "all")]) == 0
+    kept = stored.read(out)
+    assert [(r.case.name, r.run.date, r.sample[0].measured_s) for r in kept] == [
+        (first.name, "2026-03-03", 3.0), (second.name, "2026-01-01", 2.0)]  # fmt: skip
+    rows = [line for line in out.with_suffix(".md").read_text().splitlines() if " | 2026-" in line]
+    assert [row.split(" | ")[2] for row in rows] == ["2026-03-03", "2026-01-01"]
+
+
+@pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
+@pytest.mark.parametrize(("only", "dates"), [(True, ["2026-01-01", "2026-02-02"]), (False, ["2026-02-02"])])
+def test_a_run_of_one_cluster_keeps_the_others(
+    only: bool, dates: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = cases.read_cases(closed_loop.CASES)
+    write(tmp_path / "all.json", result_of(first, 1.0, "2026-01-01"))
+    new = result_of(second, 2.0, "2026-02-02")
+    monkeypatch.setattr(closed_loop, "_results", lambda *_: iter([new]))
+    assert closed_loop.main([*(["--only", second.name] if only else []), "-o", str(tmp_path / "all")]) == 0
+    assert [result.run.date for result in stored.read(tmp_path / "all.json")] == dates
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"results": [{}]}', None])
+def test_a_file_that_holds_no_results_is_refused(
+    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other.json"
+    if text is not None:
+        file.write_text(text)
+    assert closed_loop.main(["--merge", str(file), "-o", str(tmp_path / "all")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {file}: ")
+    assert "hint: name a JSON file of `--out`" in said
+    assert not (tmp_path / "all.json").exists()
 
 
 def test_a_time_is_told_by_the_probes_in_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,20 @@ REACH = {"regret": 0.03, "median error": 0.12, "tau": 0.75}  # at most, at most,
 NAIVE = ("default order", "all dp", "tp = host", "even stages")
 
 
+@dataclass(frozen=True)
+class Run:
+    """The run of this benchmark that measured a result."""
+
+    date: str
+    # Of the layouts that were drawn, and of the order of turns.
+    seed: int
+    rounds: int
+    # Steps of a round.
+    steps: int
+    # The machine and the versions.
+    environment: Mapping[str, str]
+
+
 @dataclass
 class Result:
     """One model on one cluster."""
@@ -27,6 +41,7 @@ class Result:
     sample: list[Entry]
     # Slowness of the cores (`core_speed`) while kernels were profiled.
     profiled_at: float
+    run: Run
     # Remarks on the cluster.
     notes: list[str] = field(default_factory=list)
 
@@ -67,8 +82,9 @@ class Result:
                  "measured_s": None if entry.failed else entry.measured_s, "failed": entry.failed or None,
                  "rounds": [[[step.seconds, step.slowness] for step in steps] for steps in entry.rounds]}
                 for entry in self.sample]  # fmt: skip
-        return {"cluster": self.case.name, "hosts": hosts, "model": {"name": self.model.name, **self.model.fields},
-                "seq_len": self.model.seq_len, "global_batch": self.model.global_batch, "figures": self.figures(),
+        return {"cluster": self.case.name, "run": asdict(self.run), "hosts": hosts,
+                "model": {"name": self.model.name, **self.model.fields}, "seq_len": self.model.seq_len,
+                "global_batch": self.model.global_batch, "figures": self.figures(),
                 "profiled_at_slowness": self.profiled_at, "layouts": rows, "told": self.notes}  # fmt: skip
 
 
@@ -77,40 +93,38 @@ def _times(entries: Sequence[Entry]) -> tuple[list[float], list[float]]:
     return [entry.predicted_s for entry in entries], [entry.measured_s for entry in entries]
 
 
-def document(results: Sequence[Result], about: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": "closed-loop", "reach": REACH, **about, "results": [result.document() for result in results]}
+def document(results: Sequence[Result]) -> dict[str, Any]:
+    return {"kind": "closed-loop", "reach": REACH, "results": [result.document() for result in results]}
 
 
-def tables(results: Sequence[Result], about: Mapping[str, Any]) -> str:
+def tables(results: Sequence[Result]) -> str:
     """Markdown: a table per cluster and model, and one of all."""
     sections = (line for result in results for line in _section(result))
-    return "\n".join([*_head(about), *_summary(results), *sections]) + "\n"
+    return "\n".join([*_head(), *_summary(results), *sections]) + "\n"
 
 
-def _head(about: Mapping[str, Any]) -> Iterator[str]:
-    yield f"# Plans and what they took, {about['date']}"
+def _head() -> Iterator[str]:
+    yield "# Plans and what they took"
     yield ""
     yield "By `make closed-loop`: emulated hosts on one machine, profiled, planned and trained on. Best of the medians "
-    yield f"of {about['rounds']} rounds of {about['steps']} steps, of which those {CALMEST:.0%} count during which the "
-    yield f"cores were fastest (other machines share them). The sample was fixed before, seed {about['seed']}."
-    yield "At equal speed: all steps, corrected by what those of one layout take longer where the cores are slower."
-    yield ""
-    yield "; ".join(f"{name} {value}" for name, value in about["environment"].items())
+    yield f"of the rounds, of whose steps those {CALMEST:.0%} count during which the cores were fastest (other "
+    yield "machines share them). The sample was fixed before. At equal speed: all steps, corrected by what those of "
+    yield "one layout take longer where the cores are slower."
     yield ""
 
 
 def _summary(results: Sequence[Result]) -> Iterator[str]:
-    head = ["cluster", "model", "layouts", "regret", "median error", "Kendall tau", "at equal speed: regret", "tau",
-            *(f"over {role}" for role in NAIVE)]  # fmt: skip
+    head = ["cluster", "model", "date", "layouts", "regret", "median error", "Kendall tau", "at equal speed: regret",
+            "tau", *(f"over {role}" for role in NAIVE)]  # fmt: skip
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
-    yield (f"| to reach | | | <= {REACH['regret']:.0%} | <= {REACH['median error']:.0%} | >= {REACH['tau']:g} | | |"
+    yield (f"| to reach | | | | <= {REACH['regret']:.0%} | <= {REACH['median error']:.0%} | >= {REACH['tau']:g} | | |"
            + " |" * len(NAIVE))  # fmt: skip
     for result in results:
         figures = result.figures()
         gains = [f"{figures[f'gain over {role}']:.2f}x" if f"gain over {role}" in figures else "-" for role in NAIVE]
-        cells = [result.case.name, result.model.name, str(len(result.measured)), f"{figures['regret']:.1%}",
-                 f"{figures['median error']:.1%}", f"{figures['tau']:.2f}",
+        cells = [result.case.name, result.model.name, result.run.date, str(len(result.measured)),
+                 f"{figures['regret']:.1%}", f"{figures['median error']:.1%}", f"{figures['tau']:.2f}",
                  f"{figures.get('regret at equal speed', math.nan):.1%}",
                  f"{figures.get('tau at equal speed', math.nan):.2f}", *gains]  # fmt: skip
         yield f"| {' | '.join(cells)} |"
@@ -118,9 +132,11 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _section(result: Result) -> Iterator[str]:
-    model = result.model
+    model, run = result.model, result.run
     yield f"## {result.case.name}, {model.name}: {model.global_batch} x {model.seq_len} tokens"
     yield ""
+    yield (f"- measured {run.date}, {run.rounds} rounds of {run.steps} steps, seed {run.seed}; "
+           + "; ".join(f"{name} {value}" for name, value in run.environment.items()))  # fmt: skip
     for host in result.case.hosts:
         link = f"{8e-6 * host.link_bytes_per_s:.0f} Mb/s" if host.link_bytes_per_s else "not shaped"
         yield f"- {host.name}: {host.ranks} ranks of {host.cores:g} cores, link {link}"
