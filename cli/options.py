@@ -37,7 +37,7 @@ class RequestFlags(TypedDict, total=False):
     stack: str | None  # name or file
     stages: str | None  # even, own, or the chunks
     top: int | None  # layouts to list
-    workload: str | None  # train or serve
+    workload: str | None  # train, serve, or an algorithm of post-training
     input: str | None  # serving: tokens of a prompt
     output: str | None  # serving: tokens of an answer
     rate: str | None  # serving: requests per second
@@ -46,6 +46,16 @@ class RequestFlags(TypedDict, total=False):
     tpot: str | None  # serving: promised time per output token
     percentile: str | None  # serving: percentage of the requests that keep the promises
     kv_cache: str | None  # serving: number format of the cache
+    prompts: int | None  # post-training: prompts of a step
+    samples: int | None  # post-training: answers to each prompt
+    output_p90: str | None  # post-training: 90th percentile of the tokens of answers
+    output_max: str | None  # post-training: tokens after which an answer is stopped
+    updates: int | None  # post-training: optimizer steps on the answers of a step
+    lag: int | None  # post-training: steps that answers may be old
+    kl: bool | None  # post-training: whether a frozen copy scores answers
+    reward: str | None  # post-training: rule, or a model
+    critic: str | None  # post-training: the critic of ppo
+    engine: str | None  # post-training: the engine that generates
 
 
 def request_flags(context: typer.Context) -> RequestFlags:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..planner.document.candidate import Candidate
     from ..planner.document.plan import Plan
     from ..planner.request.load import Request
+    from ..planner.request.reinforcement import RlRequest
     from ..planner.request.serving import ServingRequest
     from .options import RequestFlags
 
@@ -28,7 +29,9 @@ def build(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags) ->
     return load_request(path, given, list(sets or ()), flags=True)
 
 
-def build_any(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags) -> Request | ServingRequest:
+def build_any(
+    path: Path | None, sets: Sequence[str] | None, flags: RequestFlags
+) -> Request | ServingRequest | RlRequest:  # fmt: skip
     """As `build`, of any kind of workload."""
     from ..planner.request.load import load_any_request
 

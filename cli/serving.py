@@ -33,7 +33,7 @@ def tokens_or_file(flags: RequestFlags, given: Path | None) -> Path | None:
 def refuse(options: Mapping[str, object]) -> None:
     """Refuses what goes with a training step, by name."""
     if given := [name for name, value in options.items() if value]:
-        raise InputError(f"{given[0]} goes with a training step, not with `--workload serve`", hint="leave it out")
+        raise InputError(f"{given[0]} goes with a training step, not with this `--workload`", hint="leave it out")
 
 
 def training_flags(flags: RequestFlags) -> dict[str, object]:

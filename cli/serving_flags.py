@@ -13,13 +13,13 @@ def _flag(*names: str, metavar: str, text: str) -> object:
 
 
 Workload = Annotated[
-    str | None, _flag("--workload", metavar="train|serve", text="Plan a training step, or a deployment that serves "
-                      "[train].")
+    str | None, _flag("--workload", metavar="train|serve|grpo|ppo|dapo|dpo",
+                      text="Plan a training step, a deployment that serves, or a step of post-training [train].")
 ]  # fmt: skip
-Input = Annotated[str | None, _flag("--input", metavar="N", text="serve: tokens of a prompt, mean.")]
+Input = Annotated[str | None, _flag("--input", metavar="N", text="serve, rl: tokens of a prompt, mean [rl: 512].")]
 OutputFile = Annotated[Path | None, _flag("-o", metavar="FILE", text="Write the plan here, as JSON.")]
 Output = Annotated[
-    str | None, _flag("--output", metavar="FILE|N", text="As -o; a number with serve: tokens of an answer, mean.")
+    str | None, _flag("--output", metavar="FILE|N", text="As -o; a number with serve, rl: tokens of an answer, mean.")
 ]
 Rate = Annotated[str | None, _flag("--rate", metavar="N/s", text="serve: requests per second [as many as can be].")]
 Concurrency = Annotated[

@@ -19,6 +19,7 @@ from .drivers.watch import Progress, Watch, interactive_progress
 from .heterogeneous.islands import applies
 from .request.keywords import RequestFields
 from .request.load import Request, load_any_request, load_request
+from .request.reinforcement import RlFields, RlRequest
 from .request.resolve import Resolved, resolve
 from .request.serving import ServingFields, ServingRequest
 from .request.target_choice import for_able_target
@@ -27,10 +28,11 @@ from .search.tasks import check_time_limit
 from .search.techniques import with_techniques
 
 if TYPE_CHECKING:
+    from .document.rl_plan import RlPlan
     from .document.serving_plan import ServingPlan
     from .drivers.mixed_lengths import MixedLengthsPlan
 
-__all__ = ["evaluate", "load_plan", "plan", "plan_documents", "plan_serving"]
+__all__ = ["evaluate", "load_plan", "plan", "plan_documents", "plan_rl", "plan_serving"]
 
 
 def plan(
@@ -114,6 +116,24 @@ def plan_serving(request: ServingRequest | Path | str | None = None, **fields: U
     loaded = load_any_request(request, {"workload": "serve", **fields})
     if not isinstance(loaded, ServingRequest):
         raise InputError("workload.kind: train has no promises to serve", hint="`plan` plans it")
+    return planned(loaded)
+
+
+def plan_rl(request: RlRequest | Path | str | None = None, **fields: Unpack[RlFields]) -> RlPlan:
+    """The fastest placement of a step of post-training, the runners-up, and the proof.
+
+    request: an RlRequest or a request file of `workload.kind: rl`. fields: fields of the request by their flat names,
+        each described in `RlFields` (planner/request/reinforcement.py); beside a file they replace its fields.
+
+    Raises InputError for what does not fit together, NoFeasibleLayoutError (1) where a call fits on no GPUs.
+    """
+    from .drivers.reinforcement import plan_rl as planned
+
+    if isinstance(request, RlRequest):
+        return planned(request)
+    loaded = load_any_request(request, {"workload": "rl", **fields})
+    if not isinstance(loaded, RlRequest):
+        raise InputError("not a step of post-training", hint="`plan` plans a training step")
     return planned(loaded)
 
 

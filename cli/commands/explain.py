@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import MeshwrightError
-from .. import mixed_lengths, options, requests
+from .. import mixed_lengths, options, reinforcement, requests
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import explain as explain_screen
 from ..screens import listings as listings_screen
@@ -40,6 +40,7 @@ def command(
     """Explain a layout of a plan: time, memory, targets and the search.
 
     A plan of `plan --max-len`: lengths, degrees, and how long groups wait.
+    A plan of post-training: calls over GPUs, and memory over time.
 
     \b
     Examples:
@@ -51,8 +52,10 @@ def command(
     from ...planner.document.reading import load_plan
 
     terminal: Terminal = context.obj
+    of_layouts = {"--why-not": why_not, "--origins": origins, "--plot": plot}
+    if requests.is_plan(plan, "rl-plan"):
+        return reinforcement.explain(terminal, plan, choice, of_layouts)
     if (lengths := load_lengths_plan(plan)) is not None:
-        of_layouts = {"--why-not": why_not, "--origins": origins, "--plot": plot}
         return mixed_lengths.explain(terminal, plan, lengths, choice, of_layouts)
     loaded = load_plan(plan)
     candidate = requests.candidate(loaded, choice)

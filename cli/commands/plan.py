@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .. import mixed_lengths, options, requests, serving, serving_flags, tradeoffs
+from .. import mixed_lengths, options, reinforcement, requests, rl_flags, serving, serving_flags, tradeoffs
 from ..allocator import keep_freed_memory
 from ..console import Terminal
 from ..files import check_writable, write_file
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...planner.document.plan import Plan
     from ...planner.request.gpu_counts import GpuRange
     from ...planner.request.load import Request
+    from ...planner.request.reinforcement import RlRequest
     from ...planner.request.serving import ServingRequest
 
 
@@ -86,6 +87,16 @@ def command(
     tpot: serving_flags.Tpot = None,
     percentile: serving_flags.Percentile = None,
     kv_cache: serving_flags.KvCache = None,
+    prompts: rl_flags.Prompts = None,
+    samples: rl_flags.Samples = None,
+    output_p90: rl_flags.OutputP90 = None,
+    output_max: rl_flags.OutputMax = None,
+    updates: rl_flags.Updates = None,
+    lag: rl_flags.Lag = None,
+    kl: rl_flags.Kl = None,
+    reward: rl_flags.Reward = None,
+    critic: rl_flags.Critic = None,
+    engine: rl_flags.Engine = None,
     output_file: serving_flags.OutputFile = None,
     output: serving_flags.Output = None,
     force: options.Force = False,
@@ -99,6 +110,8 @@ def command(
     """Find the fastest layout that fits, and the runners-up.
 
     With --workload serve: find the cheapest deployment that keeps the promises.
+    With grpo, ppo, dapo or dpo: find the fastest placement of a step of
+    post-training.
 
     A request file, flags, or both: a flag wins over the file.
 
@@ -109,11 +122,12 @@ def command(
       meshwright plan request.yaml --pareto time,memory
       meshwright plan run.yaml --gpus 64..256 --deadline 90d
       meshwright plan serve.yaml --rate 4/s --ttft 1s --tpot 50ms
+      meshwright plan rl.yaml --workload grpo --lag 1
     """
     from ...cost_models import units
     from ...planner import api
     from ...planner.request.gpu_counts import parse_range
-    from ...planner.request.serving import ServingRequest
+    from ...planner.request.load import Request
 
     terminal: Terminal = context.obj
     numbers = None if gpus is None else parse_range(gpus)
@@ -126,9 +140,9 @@ def command(
             check_writable(path, force=force)
     of_layouts = {"--gpus": numbers, "--pareto": pareto, "--trace": trace, "--layers own": layers == "own",
                   "--time-limit": time_limit, "--allow-technique": allow_technique}  # fmt: skip
-    if isinstance(requested, ServingRequest):
+    if not isinstance(requested, Request):
         serving.refuse({**of_layouts, "--fastest": fastest, "--deadline": deadline})
-        return serving.run(terminal, requested, file, force=force)
+        return _run_other(terminal, requested, file, force=force)
     if requested.workload.max_len is not None:
         mixed_lengths.refuse(of_layouts)
         return mixed_lengths.run(terminal, requested, file, force=force, seed=seed)
@@ -154,12 +168,23 @@ def command(
 
 def _request(
     file: Path | None, sets: list[str] | None, flags: options.RequestFlags, numbers: GpuRange | None
-) -> Request | ServingRequest:
+) -> Request | ServingRequest | RlRequest:
     """The request of the file and the flags. Over a range of GPUs it names no number of them."""
     if numbers is None or flags["gpu"] is None or flags["cluster"] is not None:
         return requests.build_any(file, sets, flags)
     # A GPU alone is a request only with a number of them.
     return requests.build(file, sets, {**flags, "gpus": numbers.first}).model_copy(update={"gpus": None})
+
+
+def _run_other(
+    terminal: Terminal, requested: ServingRequest | RlRequest, file: Path | None, *, force: bool
+) -> None:  # fmt: skip
+    """Plans another workload than a training step."""
+    from ...planner.request.serving import ServingRequest
+
+    if isinstance(requested, ServingRequest):
+        return serving.run(terminal, requested, file, force=force)
+    return reinforcement.run(terminal, requested, file, force=force)
 
 
 def _write(plan: Plan, requested: Request, file: Path | None, trace: Path | None, *, force: bool) -> None:

@@ -17,6 +17,8 @@ class Kind(StrEnum):
     plan = "plan"
     mixed_lengths_plan = "mixed-lengths-plan"
     sampler_plan = "sampler-plan"
+    rl_request = "rl-request"
+    rl_plan = "rl-plan"
 
 
 def command(
@@ -25,7 +27,8 @@ def command(
 ) -> None:
     """Print the JSON schema of a request or a plan.
 
-    KIND: request, plan, mixed-lengths-plan, or sampler-plan (a line of the file).
+    KIND: request, plan, mixed-lengths-plan, sampler-plan (a line of the file),
+    rl-request or rl-plan (post-training).
 
     \b
     Example:
@@ -41,9 +44,13 @@ def schema(kind: str) -> dict[str, object]:
 
     from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
+    from ...planner.document.rl_plan import RlPlan
     from ...planner.document.sampler_plan import SamplerLine
     from ...planner.request.load import Request
+    from ...planner.request.reinforcement import RlRequest
 
-    models: dict[str, type[BaseModel]] = {"request": Request, "plan": Plan, "mixed-lengths-plan": LengthsPlan,
-                                          "sampler-plan": SamplerLine}  # fmt: skip
+    models: dict[str, type[BaseModel]] = {
+        "request": Request, "plan": Plan, "mixed-lengths-plan": LengthsPlan, "sampler-plan": SamplerLine,
+        "rl-request": RlRequest, "rl-plan": RlPlan,
+    }  # fmt: skip
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **models[kind].model_json_schema()}

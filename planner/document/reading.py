@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from ...errors import FieldProblem, InputError
 from . import integrity
+from .base import DocumentPart
 from .lengths_plan import KIND as LENGTHS_KIND
 from .plan import FORMAT_VERSION, Plan
+from .rl_plan import KIND as RL_KIND
+from .rl_plan import RlPlan
 from .serving_plan import ServingPlan
 
+_AnyPlan = TypeVar("_AnyPlan", bound=DocumentPart)
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
 
 
@@ -27,6 +32,9 @@ def read_plan(text: str, name: str) -> Plan:
     if isinstance(data, dict) and data.get("kind") == "serving-plan":
         raise InputError(f"{name}: the plan of a deployment, not of a training step",
                          hint="`emit` writes its files; `plan` makes one of a training step")  # fmt: skip
+    if isinstance(data, dict) and data.get("kind") == RL_KIND:
+        raise InputError(f"{name}: the plan of a step of post-training, not of a training step",
+                         hint="`explain` reads it; `plan` makes one of a training step")  # fmt: skip
     if isinstance(data, dict) and data.get("kind") == LENGTHS_KIND:
         raise InputError(f"{name}: a plan of documents with a degree each, not of one layout",
                          hint="`explain`, `report` and `launch` read it")  # fmt: skip
@@ -57,8 +65,17 @@ def read_plan(text: str, name: str) -> Plan:
 
 def load_serving_plan(path: Path | str) -> ServingPlan:
     """The plan of a deployment in the file `path`. Raises InputError for a missing or damaged one."""
+    return _of_kind(ServingPlan, path)
+
+
+def load_rl_plan(path: Path | str) -> RlPlan:
+    """The plan of a step of post-training in the file `path`. Raises InputError for a missing or damaged one."""
+    return _of_kind(RlPlan, path)
+
+
+def _of_kind(kind: type[_AnyPlan], path: Path | str) -> _AnyPlan:
     try:
-        return ServingPlan.model_validate_json(_text(path))
+        return kind.model_validate_json(_text(path))
     except ValidationError as error:
         raise InputError.of([
             FieldProblem(problem["msg"].lower(), file=str(path), field=".".join(map(str, problem["loc"])))

@@ -22,13 +22,15 @@ from ...profiles.io.reader import read_document
 from .fix import parse_fix
 from .keywords import FLAT
 from .problems import explain
+from .reinforcement import ALGORITHMS, RL_FLAT, RlRequest
 from .schema import BaseRequest, Request, request_from_dict, request_to_dict
 from .serving import SERVING_FLAT, ServingRequest
 
 __all__ = ["ENVIRONMENT", "Request", "changed_request", "load_any_request", "load_request", "request_from_dict",
            "request_to_dict"]  # fmt: skip
 
-_PLACES = FLAT | SERVING_FLAT
+_PLACES = FLAT | SERVING_FLAT | RL_FLAT
+_SCHEMAS: dict[object, type[BaseRequest]] = {"serve": ServingRequest, "rl": RlRequest}  # by kind of workload
 
 # Fields that the canonical form of a request spells in another way than its reader.
 _CANONICAL = {"workload.max_memory": "workload.max_memory_bytes"}
@@ -45,12 +47,13 @@ def load_request(
     """The request in `path` (YAML, JSON, TOML, `-`: stdin), changed by `sets` (`a.b=c`) and `overrides` (keys of FLAT).
 
     flags: name the overrides as flags of the command line in messages and origins. None among them means not given.
-    Raises InputError with all problems at once, each with file and line, flag, or field; and for a request to serve.
+    Raises InputError with all problems at once, each with file and line, flag, or field; and for other workloads.
     """
     request = load_any_request(path, overrides, sets, flags=flags)
     if not isinstance(request, Request):
-        raise InputError("workload.kind: serve has no layout of a training step",
-                         hint="`meshwright plan` plans it, in Python `plan_serving`")  # fmt: skip
+        kind, function = ("serve", "plan_serving") if isinstance(request, ServingRequest) else ("rl", "plan_rl")
+        raise InputError(f"workload.kind: {kind} has no layout of a training step",
+                         hint=f"`meshwright plan` plans it, in Python `{function}`")  # fmt: skip
     return request
 
 
@@ -60,8 +63,8 @@ def load_any_request(
     sets: Sequence[str] = (),
     *,
     flags: bool = False,
-) -> Request | ServingRequest:
-    """As `load_request`, of any kind of workload: a Request or a ServingRequest."""
+) -> Request | ServingRequest | RlRequest:
+    """As `load_request`, of any kind of workload."""
     draft = _Draft(read_document(path) if path is not None else None, flags=flags)
     given = dict(overrides or {})
     draft.defaults(os.environ, elsewhere=given)
@@ -71,6 +74,8 @@ def load_any_request(
     for text in sets:  # again, what lies inside of a value that an override has replaced
         if any(_set(text)[0][: len(_PLACES[name])] == _PLACES[name] != _set(text)[0] for name in given if given[name]):
             draft.set(text)
+    if draft.kind == "rl":
+        return draft.request(RlRequest)
     return draft.request(ServingRequest) if draft.kind == "serve" else draft.request(Request)
 
 
@@ -177,7 +182,9 @@ class _Draft:
             if name == "fix" and self.kind != "serve":
                 self._override_fix(value, origin)
             elif name == "workload" and isinstance(value, str):
-                self.put(("workload", "kind"), value, origin)
+                self.put(("workload", "kind"), "rl" if value in ALGORITHMS else value, origin)
+                if value in ALGORITHMS:
+                    self.put(("workload", "algorithm"), value, origin)
             else:
                 self.put(_PLACES[name], str(value) if isinstance(value, Path) else value, origin)
 
@@ -217,7 +224,7 @@ class _Draft:
 
     def _problem(self, error: ErrorDetails) -> FieldProblem:
         place: FieldPath = tuple(error["loc"])
-        message, hint = explain(error, place, ServingRequest if self.kind == "serve" else Request)
+        message, hint = explain(error, place, _SCHEMAS.get(self.kind, Request))
         origin = next((self.origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self.origins), None)
         if origin is not None and origin.kind == "flag":
             return FieldProblem(message, field=origin.text, hint=hint)

@@ -8,14 +8,17 @@ from pydantic_core import ErrorDetails
 
 from ...errors import did_you_mean, nearest
 from ...profiles.io.document import FieldPath
-from .schema import BaseRequest, LoraRequest, Request, Train, WorkloadRequest
+from .reinforcement import RlRequest, RlWorkload
+from .schema import BaseRequest, LoraRequest, Train, WorkloadRequest
 from .serving import ServeWorkload, ServingRequest
+
+_WORKLOADS: dict[type[BaseRequest], Any] = {ServingRequest: ServeWorkload, RlRequest: RlWorkload}
 
 
 def _keys_at(place: FieldPath, schema: type[BaseRequest]) -> list[str]:
     """The keys that a request knows at `place`."""
     model: Any = schema
-    work = ServeWorkload if schema is ServingRequest else WorkloadRequest
+    work = _WORKLOADS.get(schema, WorkloadRequest)
     nested = {"workload": work, "train": Train, "lora": LoraRequest}
     for part in place:
         model = nested.get(str(part), model)
@@ -44,8 +47,10 @@ def explain(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest]) ->
             return str(context["message"]), str(context["hint"])
         case "extra_forbidden":
             known = _keys_at(place[:-1], schema)
-            if schema is Request and place[-1] in ServeWorkload.model_fields:
+            if schema is not ServingRequest and place[-1] in ServeWorkload.model_fields:
                 return f"`{place[-1]}` belongs to serving", "add `--workload serve`, in a file `kind: serve`"
+            if schema is not RlRequest and place[-1] in {**RlWorkload.model_fields, **RlRequest.model_fields}:
+                return f"`{place[-1]}` belongs to post-training", "add `--workload grpo`, in a file `kind: rl`"
             hint = did_you_mean(nearest(str(place[-1]), known), otherwise=f"known: {', '.join(known)}")
             return f"unknown key `{place[-1]}`", hint
         case "missing" if place == ("model",):
@@ -57,7 +62,7 @@ def explain(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest]) ->
         case "int_type" | "int_from_float":
             return f"must be a whole number, is `{given}`", ""
         case "literal_error" if place == ("workload", "kind"):
-            return f"`{given}` is none of train, serve", ""
+            return f"`{given}` is none of train, serve, rl, grpo, ppo, dapo, dpo", ""
         case "literal_error":
             return f"`{given}` is none of {str(context['expected']).replace(chr(39), '')}", ""
         case "model_type" | "model_attributes_type" | "dict_type":

@@ -115,6 +115,11 @@ def _attention_rate(gpu: GpuSpec) -> float:
     return float(surface.peak_flops_per_s * surface.forward_efficiency * surface.training_factor)
 
 
+def link_curve(levels: Levels, op: Op, ranks: int, stride: int = 1) -> Curve:
+    """A collective over ranks that are `stride` apart."""
+    return _joined([_curve(levels, op, ranks, stride)])
+
+
 @lru_cache(maxsize=1024)
 def _curve(levels: Levels, op: Op, ranks: int, stride: int = 1) -> tuple[float, float, float]:
     """Latency, seconds per byte and ramp of a collective over ranks that are `stride` apart."""

@@ -70,10 +70,11 @@ class Space:
     by_axis: Mapping[str, int]
 
 
-def space_of(site: Site, served: Served, fix: Mapping[str, int]) -> Space:
+def space_of(site: Site, served: Served, fix: Mapping[str, int], *, across_nodes: bool = False) -> Space:
     """Deployments on a site: tp within a node, pp in powers of two, attention data parallelism and experts in parallel
-    where a model has experts; every number of replicas. fix: axis -> the one value it has."""
-    axes = _axes(site, served.model)
+    where a model has experts; every number of replicas. fix: axis -> the one value it has. across_nodes: tp may span
+    several nodes, too."""
+    axes = _axes(site, served.model, across_nodes=across_nodes)
     axes |= {name: (value,) for name, value in fix.items() if name in axes}
     ruled_out: Counter[str] = Counter()
     instances, most, total, least = list[Instance](), list[int](), 0, fix.get("replicas", 1)
@@ -100,8 +101,10 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int]) -> Space:
                  by_axis={**counts, "replicas": max(most, default=0)})  # fmt: skip
 
 
-def _axes(site: Site, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+def _axes(site: Site, model: ModelSpec, *, across_nodes: bool) -> dict[str, tuple[int, ...]]:
     node = tuple(n for n in range(1, site.gpus_per_node + 1) if site.gpus_per_node % n == 0)
+    if across_nodes:
+        node += tuple(site.gpus_per_node * n for n in (2, 4, 8) if site.gpus_per_node * n <= site.num_gpus)
     stages = tuple(2**k for k in range(_MOST_STAGES.bit_length()) if 2**k <= min(site.num_gpus, _MOST_STAGES))
     groups = tuple(2**k for k in range(site.num_gpus.bit_length())) if model.is_moe else (1,)
     return {"tp": node, "pp": stages, "attention_dp": groups, "ep": (1, _ALL) if model.is_moe else (1,),

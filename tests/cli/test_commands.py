@@ -224,6 +224,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "run.yaml").write_text("model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {total_tokens: 5T}\n")
     served = "model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {kind: serve, input: 2000, output: 300}\ntop: 1\n"
     (plans / "serve.yaml").write_text(served)
+    (plans / "rl.yaml").write_text("model: llama-3.2-1b\ncluster: 4xh100-sxm-80gb\nworkload: {kind: rl, output: 300}\n")
     (plans / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2\n")
     sizes = "hidden: 64, layers: 2, heads: 4, ffn_hidden: 128, vocab: 256, max_positions: 64"
     (plans / "tiny.yaml").write_text(f"{{{sizes}}}\n")

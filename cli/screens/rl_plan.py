@@ -1,0 +1,122 @@
+"""The screen of a plan of post-training."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from .. import text
+from ..console import table
+from .header import space_line
+from .parts import headless
+
+if TYPE_CHECKING:
+    from ...planner.document.rl_plan import RlCall, RlCandidate, RlPlan
+    from .parts import Part
+
+_COLUMNS = 56  # of the timeline
+BINDS = {"generation": "generation", "training": "training", "scoring": "scoring of the answers",
+         "moves": "weights that move"}  # fmt: skip
+
+
+def screen(plan: RlPlan, chosen: RlCandidate, saved_as: str | None) -> list[Part]:
+    """The placements, then one of them: its calls, when each runs on which GPUs, what binds, the proof."""
+    lines = [*_header(plan), "", _candidates(plan), "", *explanation(chosen), "", *_closing(plan, chosen)]
+    return [*lines, "", _next(saved_as)]
+
+
+def explanation(chosen: RlCandidate) -> list[Part]:
+    """Calls of a placement, and when each runs on which GPUs."""
+    return [f"Placement {chosen.choice}: {chosen.placement_id}", _calls(chosen), "", *timeline(chosen)]
+
+
+def memory(chosen: RlCandidate) -> list[Part]:
+    """Bytes of a GPU in every call, by what lies there."""
+    roles = sorted({role for call in chosen.calls for role in call.resident_bytes})
+    rows = [(f"  {call.name}", f"{call.first_gpu}-{call.first_gpu + call.gpus - 1}", text.significant(call.start_s),
+             text.significant(call.end_s), text.gib(call.peak_bytes),
+             *(text.gib(call.resident_bytes.get(role, 0.0)) for role in roles)) for call in chosen.calls]  # fmt: skip
+    names = ("from s", "to s", "its own", *roles)
+    return ["GiB of a GPU: the call's own, and other models that stay", table("  call", "GPUs", *names, rows=rows,
+                                                                             right=names)]  # fmt: skip
+
+
+def _header(plan: RlPlan) -> list[Part]:
+    work, resolved = plan.request["workload"], plan.resolved
+    groups = resolved["cluster"]["groups"]
+    nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
+    answers, lengths = work["prompts"] * _samples(plan), resolved["answers"]
+    first = (f"{work['algorithm']} of {resolved['models']['policy']['name']} on {nodes}, {resolved['target']} and "
+             f"{resolved['engine']}; {work['prompts']:,} x {_samples(plan)} answers a step")  # fmt: skip
+    second = (f"Answers: {lengths['mean']:,.0f} tokens in the mean, 90 % up to {lengths['p90']:,.0f}, the longest of "
+              f"{answers:,} {lengths['longest']:,.0f}")  # fmt: skip
+    return [text.wrapped(first), text.wrapped(second)]
+
+
+def _samples(plan: RlPlan) -> int:
+    work = plan.request["workload"]
+    return int(work["samples"] or {"ppo": 1, "dpo": 2}.get(work["algorithm"], 16))
+
+
+def _candidates(plan: RlPlan) -> Part:
+    rows = [(str(it.choice), it.placement_id, str(it.lag), text.significant(it.step_s),
+             text.significant(it.tokens_per_s_per_gpu), text.percent(it.idle)) for it in plan.candidates]  # fmt: skip
+    names = ("lag", "step s", "tok/s/GPU", "idle %")
+    return table("#", "placement", *names, rows=rows, right=names)
+
+
+def _calls(chosen: RlCandidate) -> Part:
+    rows = [(f"  {call.name}", f"{call.first_gpu}-{call.first_gpu + call.gpus - 1}", text.significant(_seconds(call)),
+             text.gib(call.peak_bytes + sum(call.resident_bytes.values())), layout_text(call))
+            for call in chosen.calls]  # fmt: skip
+    return table("  call", "GPUs", "s", "mem GiB", "layout", rows=rows, right=("s", "mem GiB"))
+
+
+def _seconds(call: RlCall) -> float:
+    return call.end_s - call.start_s
+
+
+def layout_text(call: RlCall) -> str:
+    """The layout of a call: that of training, or the instances of the engine."""
+    engine = call.engine
+    if engine is None:
+        return call.layout_id or ""
+    degrees = [f"tp{engine.tp}", *(f"{name}{value}" for name, value in (
+        ("pp", engine.pp), ("dp", engine.attention_dp), ("ep", engine.ep)) if value > 1)]  # fmt: skip
+    return f"{engine.instances} x {'-'.join(degrees)}, {engine.cache_sequences:,} sequences each"
+
+
+def timeline(chosen: RlCandidate) -> list[Part]:
+    """Calls over GPUs: a row for GPUs that run the same calls, a column for a share of the step."""
+    edges = sorted({edge for call in chosen.calls for edge in (call.first_gpu, call.first_gpu + call.gpus)})
+    letters = dict(zip([call.name for call in chosen.calls], "ABCDEFGHIJ", strict=False))
+    rows = []
+    for first, end in pairwise(edges):
+        cells = ["."] * _COLUMNS
+        for call in chosen.calls:
+            if call.first_gpu <= first < call.first_gpu + call.gpus:
+                start, stop = (round(at / chosen.step_s * _COLUMNS) for at in (call.start_s, call.end_s))
+                cells[start : max(stop, start + 1)] = letters[call.name] * max(stop - start, 1)
+        rows.append((f"  {first}-{end - 1}", "".join(cells[:_COLUMNS])))
+    legend = ", ".join(f"{letter} {name}" for name, letter in letters.items())
+    return [headless(rows), text.wrapped(f"  {legend}, . idle or new weights; {text.significant(chosen.step_s)} s")]
+
+
+def _closing(plan: RlPlan, chosen: RlCandidate) -> list[Part]:
+    moved = chosen.sync_s + sum(call.moves_s for call in chosen.calls)
+    lines: list[Part] = [text.wrapped(
+        f"{BINDS[chosen.binds].capitalize()} binds; {text.significant(moved)} s go into weights that move, "
+        f"{text.significant(chosen.sync_s)} s of them to the engine.")]  # fmt: skip
+    if chosen.lag:
+        lines.append(text.wrapped(
+            f"{chosen.training_gpus} GPUs train and {chosen.rollout_gpus} generate; answers are up to {chosen.lag} "
+            f"step{'s' * (chosen.lag > 1)} older than the weights that train on them."))  # fmt: skip
+    proof = plan.certificate
+    proven = "Proven by this model's prices: no other placement of this space is faster."
+    if not proof.proven:
+        proven = f"The search stopped early: another placement may be up to {text.percent(proof.gap)} % faster."
+    return [*lines, space_line(proof.space, stopped=not proof.proven, noun="placements"), text.wrapped(proven)]
+
+
+def _next(saved_as: str | None) -> str:
+    return f"Next: meshwright explain {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan"

@@ -1,0 +1,123 @@
+"""Plans post-training: the layouts of all calls, their placement and its proof, the document."""
+
+from __future__ import annotations
+
+import math
+
+from ..._version import __version__
+from ...cost_models.quantities.params import total_parameters
+from ...cost_models.specs.documents import spec_to_dict
+from ...cost_models.specs.model import ModelSpec
+from ...errors import InputError, NoFeasibleLayoutError
+from ...profiles.cluster.document import cluster_to_dict
+from ...profiles.stack.engines import shipped_engines
+from ..document.base import rounded
+from ..document.certificate import SpaceCount
+from ..document.plan import digest_of
+from ..document.rl_plan import RlCertificate, RlPlan
+from ..request.lengths import check_positions
+from ..request.reinforcement import RlRequest, RlWorkload
+from ..request.resolve import referenced_model, resolve
+from ..request.schema import Request
+from ..workflows.candidates import candidate
+from ..workflows.graph import Role, check, graph_of
+from ..workflows.prices import Prices, Question
+from ..workflows.splits import Answer, search_all
+
+_GIB = 2.0**30
+_WEIGHTS = 2.0  # bytes of a parameter
+
+
+def plan_rl(request: RlRequest) -> RlPlan:
+    """The fastest placement of the calls of a step.
+
+    Raises InputError for what does not fit together, NoFeasibleLayoutError where a call fits on no GPUs.
+    """
+    question, warnings = question_of(request)
+    work = request.workload
+    graph, prices = graph_of(work), Prices(question)
+    lags = tuple(sorted({0, min(work.lag, 1), work.lag}))
+    answer = search_all(prices, graph, question.resolved.budget_bytes, lags)
+    if not answer.found:
+        raise _no_place(prices, work)
+    listed = tuple(candidate(found, question, n) for n, found in enumerate(answer.found[: request.top], 1))
+    canonical = request.model_dump(mode="json")
+    lengths = question.lengths
+    return RlPlan(
+        tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
+        origins=request.origins, candidates=listed, certificate=_certificate(answer),
+        resolved={
+            "models": {role: rounded(spec_to_dict(model)) for role, model in question.models.items()},
+            "cluster": rounded(cluster_to_dict(question.cluster)), "target": request.target, "engine": request.engine,
+            "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
+                                "longest": lengths.longest(work.answers)}),
+        },
+        warnings=warnings,
+    )  # fmt: skip
+
+
+def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
+    """The models and the cluster behind a request, and warnings. Raises InputError."""
+    work = request.workload
+    check(work)
+    shipped_engines().of(request.engine)
+    whole = resolve(Request.model_validate({
+        "model": request.model, "cluster": request.cluster, "gpu": request.gpu, "gpus": request.gpus,
+        "exclude": request.exclude, "target": request.target,
+        "workload": {"precision": work.precision, "optimizer": work.optimizer},
+    }, context={"canonical": True}))  # fmt: skip
+    if whole.cluster.islands or whole.cluster.links is not None:
+        raise InputError("post-training over groups of nodes that differ is not planned",
+                         hint="plan on one of the groups: `--exclude` leaves nodes out")  # fmt: skip
+    models, texts = _models(whole.model, work)
+    question = Question(whole, work, request.engine, models)
+    texts += check_positions(whole.model, question.longest, stretches=True)
+    texts += [notice.text for notice in whole.warnings]
+    return question, tuple(dict.fromkeys(texts))
+
+
+def _models(policy: ModelSpec, work: RlWorkload) -> tuple[dict[Role, ModelSpec], list[str]]:
+    """Role -> model. The reference is a copy of the policy before its first step."""
+    models: dict[Role, ModelSpec] = {"policy": policy}
+    texts = list[str]()
+    named: list[tuple[Role, bool, str | None]] = [
+        ("critic", work.algorithm == "ppo", work.critic), ("reward", work.reward_model, work.reward),
+        ("reference", work.has_reference, None),
+    ]  # fmt: skip
+    for role, there, name in named:
+        if there and name is not None:
+            models[role], warnings = referenced_model(name)
+            texts += warnings
+        elif there:
+            models[role] = policy
+    return models, texts
+
+
+def _certificate(answer: Answer) -> RlCertificate:
+    tally, best = answer.tally, answer.found[0].step_s
+    space = SpaceCount(
+        total=tally.total, by_axis={}, ruled_out={}, dominated=tally.equal, out_of_memory=tally.out_of_memory,
+        bounded=tally.bounded, priced=tally.priced, unvisited=tally.unvisited,
+    )  # fmt: skip
+    bound = min(best, tally.lower_bound_s)
+    return RlCertificate(space=space, lower_bound_s=bound, gap=best / bound - 1.0, proven=not tally.unvisited)
+
+
+def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:
+    """The first call that fits on no GPUs, with its arithmetic."""
+    question, gpus = prices.question, prices.question.cluster.num_gpus
+    memory = question.resolved.memory_bytes
+    for call in graph_of(work):
+        if prices.of(call, gpus) is not None:
+            continue
+        weights = total_parameters(question.models[call.role]) * _WEIGHTS
+        room = f"{weights / _GIB:,.1f} GiB of weights over {gpus} GPUs of {memory / _GIB:,.1f} GiB"
+        if call.kind == "generate":
+            text = (f"the KV cache holds no answer: {room} leave no room for {work.input} + {math.ceil(work.output)} "
+                    f"tokens in any layout of {question.engine}")  # fmt: skip
+        elif call.kind == "infer":
+            text = f"the {call.role} model has no place: {room}"
+        else:
+            text = f"the {call.role} cannot be trained: {room} leave no room for gradients, optimizer and activations"
+        return NoFeasibleLayoutError(text, hint="more GPUs, GPUs with more memory, or a smaller model")
+    return NoFeasibleLayoutError("all calls fit alone, but not beside each other", hint="more GPUs")

@@ -1,0 +1,69 @@
+"""A placement as part of the document."""
+
+from __future__ import annotations
+
+from ..document.rl_plan import Binds, EngineLayout, RlCall, RlCandidate
+from .meshes import Mesh
+from .prices import Option, Question
+from .schedule import Placed
+from .search import Found
+
+
+def candidate(found: Found, question: Question, choice: int) -> RlCandidate:
+    """found: the placement; choice: its number in the list."""
+    work, gpus = question.work, question.cluster.num_gpus
+    tokens = work.answers * (work.input + question.lengths.mean)
+    busy = sum((it.end_s - it.start_s) * it.mesh.gpus for it in found.placed) + found.sync_s * gpus
+    rollout = [it.mesh.gpus for it in found.placed if it.call.kind == "generate"]
+    return RlCandidate(
+        choice=choice, placement_id=placement_id(found, gpus), lag=found.lag, step_s=found.step_s, sync_s=found.sync_s,
+        rollout_gpus=sum(rollout), training_gpus=next(it.mesh.gpus for it in found.placed if it.call.name == "train"),
+        calls=tuple(_call(it, question) for it in found.placed), tokens_per_s=tokens / found.step_s,
+        tokens_per_s_per_gpu=tokens / found.step_s / gpus, idle=max(1.0 - busy / (found.step_s * gpus), 0.0),
+        binds=_binds(found),
+    )  # fmt: skip
+
+
+def placement_id(found: Found, gpus: int) -> str:
+    """`colocated`, `lag1-train32-generate32`, `generate:0+32-train:0+64`."""
+    meshes = {it.call.name: it.mesh for it in found.placed}
+    if found.lag:
+        trainer = min(mesh.gpus for name, mesh in meshes.items() if name == "generate")
+        return f"lag{found.lag}-train{gpus - trainer}-generate{trainer}"
+    if set(meshes.values()) == {Mesh(0, gpus)}:
+        return "colocated"
+    return "-".join(f"{name}:{mesh.first}+{mesh.gpus}" for name, mesh in meshes.items())
+
+
+def _call(placed: Placed, question: Question) -> RlCall:
+    call, option, layout = placed.call, placed.option, placed.option.layout
+    return RlCall(
+        name=call.name, kind=call.kind, role=call.role, model=question.models[call.role].name, after=call.after,
+        first_gpu=placed.mesh.first, gpus=placed.mesh.gpus, layout_id=str(layout) if layout is not None else None,
+        layout=layout.as_dict() if layout is not None else None, engine=_engine(option), start_s=placed.start_s,
+        moves_s=placed.moves_s, end_s=placed.end_s, peak_bytes=option.peak_bytes,
+        resident_bytes={str(role): number for role, number in placed.resident.items()},
+    )  # fmt: skip
+
+
+def _engine(option: Option) -> EngineLayout | None:
+    if option.instance is None:
+        return None
+    layout = option.instance.layout
+    return EngineLayout(tp=layout.tp, pp=layout.pp, ep=layout.ep, attention_dp=layout.attention_dp,
+                        instances=option.instances, cache_sequences=option.cache_sequences)  # fmt: skip
+
+
+def _binds(found: Found) -> Binds:
+    """The kind of calls that takes most of the step; with lag of its slower side."""
+    last = max(found.placed, key=lambda it: it.end_s)
+    if found.lag and last.call.kind == "generate":
+        return "generation"
+    side = [it for it in found.placed if not (found.lag and it.call.kind == "generate")]
+    seconds: dict[Binds, float] = {
+        "generation": sum(it.option.seconds for it in side if it.call.kind == "generate"),
+        "scoring": sum(it.option.seconds for it in side if it.call.kind == "infer"),
+        "training": sum(it.option.seconds for it in side if it.call.kind == "train"),
+        "moves": found.sync_s + sum(it.moves_s for it in side),
+    }  # fmt: skip
+    return max(seconds, key=lambda name: seconds[name])

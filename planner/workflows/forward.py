@@ -1,0 +1,61 @@
+"""Forward passes over the answers of a step: log-probabilities, values and rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from ...cost_models import build_ledger
+from ...cost_models.arrays import Array
+from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.quantities import tables
+from ...cost_models.quantities.ledger import Ledger
+from ...cost_models.quantities.weight_bytes import weight_bytes
+from ...cost_models.serving.pool import WORKING_BYTES
+from ...cost_models.step.stage_seconds import compute_s
+from ..request.resolve import Resolved
+
+
+def forward_of(resolved: Resolved, layout: Layout) -> float:
+    """Seconds of a forward pass over the batch of `resolved` by the degrees of `layout`."""
+    return float(_seconds(_ledger(resolved, [layout]), resolved)[0])
+
+
+def best_forward(resolved: Resolved) -> tuple[float, float, Layout] | None:
+    """(seconds, bytes of a GPU, layout) of the fastest of all degrees whose weights fit; None where none do."""
+    legal = Layouts.of(_degrees(resolved))
+    for rule in resolved.space.rules:
+        legal = legal.take(rule.allows(legal, resolved.problem))
+    if not len(legal):
+        return None
+    ledger = _ledger(resolved, [legal.layout(row) for row in range(len(legal))])
+    num_bytes = np.max([weight_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) + WORKING_BYTES
+    seconds = np.where(num_bytes <= resolved.budget_bytes, _seconds(ledger, resolved), np.inf)
+    best = int(np.argmin(seconds))
+    return (float(seconds[best]), float(num_bytes[best]), legal.layout(best)) if np.isfinite(seconds[best]) else None
+
+
+def _degrees(resolved: Resolved) -> list[Layout]:
+    """Every way to divide the GPUs into powers of two of tensor and expert parallelism and stages; one micro-batch of a
+    sequence. Ranks of data parallelism take the rest."""
+    gpus, model = resolved.cluster.num_gpus, resolved.model
+    powers = [2**k for k in range(gpus.bit_length()) if gpus % 2**k == 0]
+    experts = powers if model.is_moe else [1]
+    return [Layout(tp=tp, pp=pp, dp=gpus // (tp * pp), shard=gpus // (tp * pp), ep=ep, sequence_parallel=int(tp > 1))
+            for tp, pp, ep in product(powers, powers, experts)
+            if tp <= resolved.cluster.gpus_per_node and tp * pp <= gpus and gpus // (tp * pp) * tp % ep == 0
+            and pp <= model.num_layers]  # fmt: skip
+
+
+def _ledger(resolved: Resolved, layouts: Sequence[Layout]) -> Ledger:
+    columns = Layouts.of(layouts)
+    keys, rows = tables.index_keys(columns)
+    return build_ledger.build(resolved.problem, tables.build(resolved.problem, keys), columns, rows)
+
+
+def _seconds(ledger: Ledger, resolved: Resolved) -> Array:
+    """[n] the slowest stage once per micro-batch, and the others once before the first leaves the pipeline."""
+    forward, _ = compute_s(ledger, resolved.rates)
+    return np.asarray((ledger.m + ledger.layouts["pp"] - 1.0) * forward.max(axis=0))

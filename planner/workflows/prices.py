@@ -1,0 +1,188 @@
+"""The fastest layout of every call of a step on so many GPUs, each found once: by the exact search of training steps,
+by all layouts of an engine, by all degrees of a forward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from ...cost_models.layouts import Layout
+from ...cost_models.quantities.device_memory import DeviceMemory
+from ...cost_models.quantities.params import total_parameters
+from ...cost_models.rates import collectives
+from ...cost_models.serving.pool import MEMORY_SHARE
+from ...cost_models.serving.rollout import AnswerLengths, Rollout, rollout_seconds
+from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.model import ModelSpec
+from ...profiles.stack.engines import shipped_engines
+from ..evaluation.staged import Staged
+from ..request.reinforcement import RlWorkload
+from ..request.resolve import Resolved
+from ..search.run import search_of
+from ..serving.instance import Instance, link_curve, pool
+from ..serving.space import Served, sites_of, space_of
+from .forward import best_forward, forward_of
+from .graph import Call, Role
+
+_WEIGHT_BYTES = 2.0  # of a parameter on its way to an engine, and of a model that only scores
+_BATCH_BITS = 3  # significant bits of the number of packed sequences, so that degrees divide it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """The layout of a call on a mesh, and what it takes."""
+
+    seconds: float
+    peak_bytes: float  # of a GPU while the call runs, what stays of its model included
+    kept_bytes: float  # of a GPU that its model keeps between calls
+    layout: Layout | None = None  # of training and scoring
+    instance: Instance | None = None  # of generation
+    instances: int = 0
+    cache_sequences: int = 0  # that the caches of an instance hold
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is planned: models, work, and the whole cluster as a request to train on it."""
+
+    resolved: Resolved  # of the policy, on all GPUs
+    work: RlWorkload
+    engine: str
+    models: Mapping[Role, ModelSpec]
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        return self.resolved.cluster
+
+    @cached_property
+    def lengths(self) -> AnswerLengths:
+        work = self.work
+        return AnswerLengths.of(work.output, work.output_p90, work.output_max)
+
+    @property
+    def rollout(self) -> Rollout:
+        work = self.work
+        return Rollout(prompts=work.prompts, samples=work.samples_per_prompt, prompt=work.input, lengths=self.lengths)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest answer with its prompt."""
+        return math.ceil(self.work.input + self.lengths.longest(self.work.answers))
+
+    def on(self, role: Role, gpus: int, answers: int) -> Resolved:
+        """Training a model on so many answers, packed into sequences that hold the longest."""
+        tokens = answers * (self.work.input + self.lengths.mean)
+        batch = max(int(tokens // self.longest), 1)
+        batch -= batch % 2 ** max(batch.bit_length() - _BATCH_BITS, 0)
+        seq_len = -(-max(math.ceil(tokens / batch), self.longest) // 128) * 128
+        whole = self.work.input + self.lengths.tokens
+        workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=batch, mean_len=float(whole.mean()),
+                           mean_square_len=float((whole**2).mean()))  # fmt: skip
+        cluster = part_of(self.cluster, gpus)
+        return replace(self.resolved, model=self.models[role], cluster=cluster, workload=workload).switched()
+
+
+def part_of(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
+    """So many neighbouring GPUs of a cluster whose nodes are all alike."""
+    group = cluster.groups[0]
+    per_node = min(group.gpus_per_node, gpus)
+    wider = [i for i, level in enumerate(cluster.levels) if level.size >= gpus]
+    levels = cluster.levels[: wider[0] + 1] if wider else cluster.levels
+    return replace(cluster, groups=(replace(group, num_nodes=gpus // per_node, gpus_per_node=per_node),), levels=levels)
+
+
+class Prices:
+    """The options of a question. Each is worked out once per call and number of GPUs."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.train = cache(self._train)
+        self.infer = cache(self._infer)
+        self.generate = cache(self._generate)
+        self.home = cache(self._home)
+
+    def of(self, call: Call, gpus: int, steps: int = 1) -> Option | None:
+        """The fastest option; None where nothing fits. steps: whose answers are generated at once."""
+        if call.kind == "generate":
+            return self.generate(gpus, steps)
+        role = self._same(call.role)
+        return self.train(role, gpus) if call.kind == "train" else self.infer(role, gpus)
+
+    def at_home(self, call: Call, gpus: int) -> Option | None:
+        """A model that is trained on the same GPUs scores by its layout of training."""
+        return self.home(self._same(call.role), gpus)
+
+    def _same(self, role: Role) -> Role:
+        """The first role with this model: equal models have equal prices."""
+        models = self.question.models
+        return next(first for first, model in models.items() if model is models[role])
+
+    def _train(self, role: Role, gpus: int) -> Option | None:
+        updates = self.question.work.updates
+        resolved = self.question.on(role, gpus, self.question.work.answers // updates)
+        outcome = search_of(resolved, resolved.space, top=1, tally=False).run()
+        if not outcome.top.rows:
+            return None
+        staged = Staged.of(resolved, outcome.top.rows[0][2])
+        memory = DeviceMemory(staged.ledger)
+        kept = max(float(memory.states_bytes(j)[0]) for j in range(staged.ledger.num_profiles))
+        return Option(seconds=updates * staged.closed_s, peak_bytes=staged.device_bytes, kept_bytes=kept,
+                      layout=staged.layout)  # fmt: skip
+
+    def _home(self, role: Role, gpus: int) -> Option | None:
+        home = self.train(role, gpus)
+        if home is None or home.layout is None:
+            return None
+        work = self.question.work
+        seconds = forward_of(self.question.on(role, gpus, work.answers // work.updates), home.layout)
+        return replace(home, seconds=seconds * work.updates)
+
+    def _infer(self, role: Role, gpus: int) -> Option | None:
+        resolved = self.question.on(role, gpus, self.question.work.answers)
+        best = best_forward(resolved)
+        if best is None:
+            return None
+        seconds, num_bytes, layout = best
+        return Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=num_bytes, layout=layout)
+
+    def _generate(self, gpus: int, steps: int) -> Option | None:
+        question, engines = self.question, shipped_engines()
+        engine = engines.of(question.engine)
+        served = Served(model=question.models["policy"], weights="bf16", cache="bf16", engine=engine,
+                        host_s=engines.host_s(question.engine, ""))  # fmt: skip
+        site = sites_of(part_of(question.cluster, gpus))[0]
+        space = space_of(site, served, {"chunk_tokens": engine.chunk_tokens}, across_nodes=True)
+        if not space.instances:
+            return None
+        columns = pool(space.instances)
+        columns = replace(columns, instances=np.array(space.most, dtype=float))
+        rollout = replace(question.rollout, prompts=float(question.work.prompts * steps))
+        seconds = rollout_seconds(columns, engines.constants, rollout) / steps
+        best = int(np.argmin(seconds))
+        if not np.isfinite(seconds[best]):
+            return None
+        room = columns.capacity(np.asarray(float(question.work.input)), np.asarray(question.lengths.mean))
+        weights = float(columns.weights_bytes[best])
+        return Option(seconds=float(seconds[best]), peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE, kept_bytes=weights,
+                      instance=space.instances[best], instances=space.most[best],
+                      cache_sequences=int(room[best]))  # fmt: skip
+
+    def moved_s(self, num_bytes: float, span: int) -> float:
+        """Seconds in which each GPU receives so many bytes over the links of `span` neighbouring GPUs."""
+        if span < 2:
+            return 0.0
+        curve = link_curve(self.question.cluster.levels, "p2p", 2, span // 2)
+        return float(collectives.seconds(curve, num_bytes)[0])
+
+    def weights_bytes(self, role: Role, gpus: int) -> float:
+        """Of a GPU's share of the weights over so many."""
+        return _WEIGHT_BYTES * total_parameters(self.question.models[role]) / gpus
+
+    @property
+    def host_bytes_per_s(self) -> float:
+        """Of a GPU to its host and back, one direction."""
+        return float(self.question.resolved.rates.pcie_bw_bytes_per_s)

@@ -1,0 +1,164 @@
+"""Branch and bound over the meshes of all calls of a step.
+
+A node places the first calls of the graph. Its bound is below the step of all placements under it: the calls that are
+not placed take their least seconds on any mesh and wait for no GPU, no model moves, and all GPUs are busy all the time.
+Meshes that an exchange of equal free parts of the cluster makes equal are tried once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import inf
+
+from .graph import Call
+from .meshes import Mesh, distinct
+from .prices import Prices
+from .schedule import Placed, schedule, sync_s, trains
+
+MOST_NODES = 20_000  # of a search; beyond it the plan states its gap
+TIE = 1e-9  # relative: nearer values are equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A placement of all calls and its step."""
+
+    step_s: float
+    lag: int
+    placed: tuple[Placed, ...]  # calls on the clock; with lag each side starts at 0
+    sync_s: float  # new weights to the engine, after all of them
+
+
+@dataclass
+class Tally:
+    """Placements of a search and what became of them."""
+
+    total: int = 0
+    equal: int = 0  # by an exchange of equal parts
+    out_of_memory: int = 0  # a call of them fits on no layout
+    bounded: int = 0
+    priced: int = 0
+    unvisited: int = 0
+    lower_bound_s: float = inf  # of what was left unvisited
+
+
+@dataclass
+class PlacementSearch:
+    """One search. engine: the mesh of the call that generates, where it runs beside the others: a step then takes as
+    long as the slower side. steps: whose answers are generated at once."""
+
+    prices: Prices
+    graph: tuple[Call, ...]
+    meshes: tuple[Mesh, ...]
+    memory_bytes: float
+    engine: Mesh | None = None
+    lag: int = 0
+    incumbent: float = inf
+    tally: Tally = field(default_factory=Tally)
+    best: Found | None = None
+    nodes: int = 0
+
+    def __post_init__(self) -> None:
+        self.calls = [call for call in self.graph if self.engine is None or call.kind != "generate"]
+        self.sizes = sorted({mesh.gpus for mesh in self.meshes})
+        self.least = {call.name: self._least(call) for call in self.calls}
+        end = max(mesh.end for mesh in (*self.meshes, *([self.engine] if self.engine else [])))
+        self.tree = (*self.meshes, Mesh(0, end))
+
+    def run(self) -> Found | None:
+        """The best placement that beats the incumbent."""
+        self.tally.total += len(self.meshes) ** len(self.calls)
+        self._descend({})
+        return self.best
+
+    def brute_force(self) -> Found | None:
+        """The same by pricing every placement."""
+        names = [call.name for call in self.calls]
+        for chosen in product(self.meshes, repeat=len(names)):
+            self._price(dict(zip(names, chosen, strict=True)))
+        return self.best
+
+    def _least(self, call: Call) -> tuple[float, float]:
+        """(seconds, seconds x GPUs) of a call at least, on any mesh."""
+        options = [(self._seconds(call, gpus), gpus) for gpus in self.sizes]
+        return min(s for s, _ in options), min(s * gpus for s, gpus in options)
+
+    def _seconds(self, call: Call, gpus: int) -> float:
+        """At least; infinite where nothing fits."""
+        option = self.prices.of(call, gpus)
+        seconds = option.seconds if option is not None else inf
+        if call.kind == "infer" and trains(self.graph, call.role):
+            home = self.prices.at_home(call, gpus)
+            return min(seconds, home.seconds) if home is not None else seconds
+        return seconds
+
+    def _descend(self, placed: dict[str, Mesh]) -> None:
+        depth = len(placed)
+        if depth == len(self.calls):
+            self._price(placed)
+            return
+        call, below = self.calls[depth], len(self.meshes) ** (len(self.calls) - depth - 1)
+        kinds = distinct(self.meshes, tuple(placed.values()))
+        self.tally.equal += (len(self.meshes) - len(kinds)) * below
+        children = []
+        for mesh in kinds:
+            if self._seconds(call, mesh.gpus) == inf:
+                self.tally.out_of_memory += below
+            else:
+                child = {**placed, call.name: mesh}
+                children.append((self._bound(child), -mesh.gpus, mesh.first, child))
+        for bound, _, _, child in sorted(children, key=lambda item: item[:3]):
+            if bound >= self.incumbent * (1 - TIE):
+                self.tally.bounded += below
+            elif self.nodes >= MOST_NODES:
+                self.tally.unvisited += below
+                self.tally.lower_bound_s = min(self.tally.lower_bound_s, bound)
+            else:
+                self.nodes += 1
+                self._descend(child)
+
+    def _bound(self, placed: dict[str, Mesh]) -> float:
+        """Seconds that no placement below these is faster than."""
+        ends, work, gpus = dict[str, float](), 0.0, max(mesh.end for mesh in self.meshes)
+        for call in self.calls:
+            mesh = placed.get(call.name)
+            seconds, least_work = self.least[call.name]
+            if mesh is not None:
+                seconds = self._seconds(call, mesh.gpus)
+                least_work = seconds * mesh.gpus
+            busy = {name for name, other in placed.items() if mesh is not None and other.overlaps(mesh)}
+            start = max((end for name, end in ends.items() if name in call.after or name in busy), default=0.0)
+            ends[call.name] = start + seconds
+            work += least_work
+        return max(max(ends.values()), work / gpus)
+
+    def _price(self, placed: dict[str, Mesh]) -> None:
+        every = placed if self.engine is None else {"generate": self.engine, **placed}
+        found = price(self.prices, self.graph, every, self.tree, self.memory_bytes, self.lag)
+        if found is None:
+            self.tally.out_of_memory += 1
+            return
+        self.tally.priced += 1
+        if found.step_s < self.incumbent * (1 - TIE):
+            self.incumbent, self.best = found.step_s, found
+
+
+def price(
+    prices: Prices, graph: Sequence[Call], placement: dict[str, Mesh], meshes: Sequence[Mesh], memory_bytes: float,
+    lag: int,
+) -> Found | None:  # fmt: skip
+    """The step of one placement. Without lag all calls follow one another; with it the engine generates the answers of
+    later steps while the others run on those of earlier ones."""
+    sides = [graph]
+    if lag:
+        sides = [[call for call in graph if (call.kind == "generate") == generates] for generates in (True, False)]
+    placed = list[Placed]()
+    for side in sides:
+        calls = schedule(prices, side, placement, meshes, memory_bytes, max(lag, 1))
+        if calls is None:
+            return None
+        placed += calls
+    sync = sync_s(prices, placed, meshes)
+    return Found(step_s=max(it.end_s for it in placed) + sync, lag=lag, placed=tuple(placed), sync_s=sync)

@@ -1,0 +1,42 @@
+"""All placements of a step: calls that take turns, and an engine beside the trainer by every split of the GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from .graph import Call
+from .meshes import Mesh, sub_meshes
+from .prices import Prices
+from .search import Found, PlacementSearch, Tally
+
+MOST_SPLITS = 8  # parts that the GPUs are divided into between engine and trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The fastest placement of every lag and split, the fastest first, and the proof."""
+
+    found: tuple[Found, ...]
+    tally: Tally
+
+
+def split_points(gpus: int, per_node: int) -> list[int]:
+    """GPUs that train: whole nodes, or GPUs of a single one, in at most MOST_SPLITS parts."""
+    unit = per_node if gpus > per_node else 1
+    parts = gpus // unit
+    return sorted({unit * (parts * n // MOST_SPLITS) for n in range(1, MOST_SPLITS)} - {0}) if parts > 1 else []
+
+
+def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lags: tuple[int, ...]) -> Answer:
+    """lags: those that are compared; 0: all calls take turns on any meshes."""
+    cluster, tally, found = prices.question.cluster, Tally(), list[Found]()
+    gpus, per_node = cluster.num_gpus, cluster.gpus_per_node
+    for lag in lags:
+        engines = [Mesh(at, gpus - at) for at in split_points(gpus, per_node)] if lag else [None]
+        for engine in engines:
+            meshes = sub_meshes(Mesh(0, engine.first if engine else gpus), per_node)
+            search = PlacementSearch(prices, graph, meshes, memory_bytes, engine, lag, inf, tally)
+            if (best := search.run()) is not None:
+                found.append(best)
+    return Answer(found=tuple(sorted(found, key=lambda it: (it.step_s, it.lag))), tally=tally)
