@@ -45,7 +45,12 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
         ("logit B", "logit_bytes", 1),
         ("states", "sharded_states", 0),
     ),
-    "techniques": (("technique", "name", 0), ("what it does", "title", 0), ("knobs", "knobs", 0)),
+    "techniques": (
+        ("group", "group", 0),
+        ("technique", "name", 0),
+        ("what it does", "title", 0),
+        ("knobs", "knobs", 0),
+    ),
 }
 
 
@@ -228,7 +233,7 @@ def _techniques() -> list[Row]:
     from ..cost_models.techniques.registry import TECHNIQUES
 
     return [
-        {"name": entry.name, "title": entry.title, "paper": entry.paper,
+        {"group": entry.group, "name": entry.name, "title": entry.title, "paper": entry.paper,
          "knobs": ", ".join(f"{knob.name} {knob.default:g}" for knob in entry.knobs)}
         for entry in TECHNIQUES.values()
     ]  # fmt: skip
@@ -236,13 +241,16 @@ def _techniques() -> list[Row]:
 
 def _technique_in_full(name: str) -> Row:
     """A technique: its effect, its needs, and every knob with its range."""
-    from ..cost_models.techniques.registry import technique
+    from ..cost_models.techniques.registry import TECHNIQUES, technique
+    from ..planner.studies.systems.registry import CHECKS
 
     entry = technique(name)
     knobs = {f"knob {k.name}": f"{k.default:g}, of {k.low:g} to {k.high:g}: {k.text}" for k in entry.knobs}
-    about = {"name": entry.name, "what it does": entry.title, "paper": entry.paper}
+    about = {"name": entry.name, "group": entry.group, "what it does": entry.title, "paper": entry.paper}
+    about["check"] = "; ".join(f"{check.of}: {check.published}" for check in CHECKS if check.technique == name) or "-"
     about["needs"] = "; ".join(need.text for need in entry.needs)
-    return {**about, **knobs, "excludes": list(entry.excludes), "not priced": entry.caveat}
+    excluded = [other.name for other in TECHNIQUES.values() if other is not entry and entry.reason_apart(other)]
+    return {**about, **knobs, "excludes": excluded, "not priced": entry.caveat}
 
 
 # Catalogues whose entries are listed as they are.

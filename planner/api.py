@@ -198,6 +198,6 @@ def _plan_with_techniques(
     return with_techniques(
         request,
         allowed,
-        lambda resolved: search(resolved, watch, top=1),
+        lambda resolved, incumbent: search(resolved, watch, top=1, incumbent=incumbent),
         lambda chosen: plan_resolved(for_able_target(resolve(chosen)), watch, seed, fastest=fastest),
     )

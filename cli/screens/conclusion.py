@@ -38,6 +38,9 @@ def outside_lines(plan: Plan) -> list[str]:
     ]
 
 
+_MOST_SETS = 8  # of techniques, that are named
+
+
 def technique_lines(plan: Plan) -> list[Part]:
     """The sets of allowed techniques, best first; then those that cannot be used, with the reason."""
     rows, reasons = technique_rows(plan)
@@ -60,7 +63,8 @@ def technique_rows(plan: Plan) -> tuple[list[tuple[str, str, str]], list[str]]:
         else:
             value = f"{text.gib(choice.value)} GiB" if in_bytes else f"{text.significant(choice.value)} s"
             rows.append((name, value, choice.layout_id or ""))
-    return rows, [f"Not {text.listed(names, 'or')}: {why}" for why, names in refused.items()]
+    return rows, [f"Not {text.listed(names, 'or') if len(names) <= _MOST_SETS else f'{len(names)} other sets'}: {why}"
+                  for why, names in refused.items()]  # fmt: skip
 
 
 def sources_line(candidate: Candidate) -> str:

@@ -235,5 +235,5 @@ def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExp
     reach = (float(block.top_k), groups) if once_per_node else (1.0, (1, 1))
     quantised = dispatch.endswith("fp8") and builder.workload.is_quantised
     for num_bytes, calls in ((1.0, 1), (w, 1)) if quantised else ((w, 2),):
-        sent = num_bytes * elements
+        sent = num_bytes * (1.0 - builder.stack.tokens_at_home) * elements
         ops.exchanges.append(Exchange("ep", "all_to_all", sent, shard.ep, shard.etp, calls, calls, moe, *reach))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arrays import Array
+from .exchanges import Op
 from .memory import StateBytes
 
 
@@ -18,7 +19,9 @@ class StateTraffic:
 
     scattered: float  # bytes per parameter of a gradient on its way within a shard group
     gathered: float  # bytes per parameter of a weight on its way within a shard group
-    replicated: float  # bytes per parameter that the copies of a parameter send each other
+    replicated: float  # bytes per parameter that a copy sends the others
+    # How copies exchange them: all_reduce the sum of all; all_gather each gets those of all; p2p of one other copy.
+    among_copies: Op = "all_reduce"
     share: float = 1.0  # of all steps
     period: float = 1.0  # steps between two exchanges of the copies
     fragments: float = 1.0  # parts in which they are exchanged where the period is above 1
@@ -26,6 +29,11 @@ class StateTraffic:
     on_gpu: Array | float = 0.0  # [n] bytes per parameter held beside the optimizer's states
     on_host: float = 0.0  # bytes per parameter held in host memory
     moved: float = 0.0  # bytes per parameter that the update moves in GPU memory, beside the optimizer's own
+
+    @property
+    def is_late(self) -> bool:
+        """Whether copies exchange beside whole steps, not after the last backward pass of each."""
+        return self.period > 1 or self.delay > 0
 
     @classmethod
     def of(cls, states: StateBytes) -> StateTraffic:

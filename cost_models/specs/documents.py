@@ -55,6 +55,7 @@ _SILENT = {
     "rings_in_torch": False,
     "repeats_keys": False,
     "step_reductions": 0,
+    "tokens_at_home": 0.0,
 }
 
 

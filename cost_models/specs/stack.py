@@ -136,6 +136,9 @@ class StackSpec:
     # Per parameter, as whole gradients of sharded weights (ZeRO-2 and 3) are summed and reduced; 0: gradient_bytes.
     # What was scattered has gradient_bytes again. Training in fp32 has fp32 gradients.
     sharded_sum_bytes: int = 0
+    # Share of what tokens send to experts, and get back, that stays on their rank beyond an even share (`on_stack` of
+    # techniques).
+    tokens_at_home: float = 0.0
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

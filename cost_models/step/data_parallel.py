@@ -83,7 +83,7 @@ def window(ledger: Ledger) -> Array:
 def once_per_step_s(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple[Array, Array]:
     """[n] seconds of reducing the gradients of the fullest stage, and of gathering its weights."""
     reduce_s, gather_s = _within_shards(ledger, rates, traffic)
-    if traffic.period == 1:
+    if not traffic.is_late:
         reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
     return reduce_s + of_whole_weights_s(ledger, rates), gather_s
 
@@ -147,18 +147,20 @@ def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces:
     for part, largest, groups in _largest_parts(ledger):
         calls = calls_of[part]
         calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)  # a piece is one call at the least
-        copies = group_curve(rates, REPLICAS[part], "all_reduce", groups.replicate, groups.replicate_stride)
+        copies = group_curve(rates, REPLICAS[part], traffic.among_copies, groups.replicate, groups.replicate_stride)
         sent = largest * traffic.replicated * ledger.states.narrowing / groups.shard
+        if traffic.among_copies == "all_gather":  # its curve is over the bytes of all
+            sent = sent * groups.replicate
         seconds += in_pieces(copies, sent / pieces, calls)
     return seconds
 
 
 def exposed_fragments_s(ledger: Ledger, rates: Rates, step_s: Array) -> Array:
-    """[n] seconds per step that exchanges of copies show which come less often than every step: of each fragment, what
-    outlasts the steps (of `step_s` without it) that it may take."""
+    """[n] seconds per step that late exchanges of copies show: of each fragment, what outlasts the steps (of `step_s`
+    without it) that it may take."""
     shown = np.zeros(len(step_s))
     for traffic in ledger.traffic:
-        if traffic.period > 1:
+        if traffic.is_late:
             # `delay` steps pass between the start of an exchange and the use of its result, and hide as much of it.
             waited = _between_copies(ledger, rates, traffic, traffic.fragments) - traffic.delay * step_s
             shown += traffic.share * np.maximum(waited, 0.0) * traffic.fragments / traffic.period

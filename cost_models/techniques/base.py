@@ -1,4 +1,4 @@
-"""Technique: a variant of training, written as a change of the ledger's quantities.
+"""Technique: a variant of training, written as a change of the ledger's quantities or of what its software can do.
 
 One technique is one file and one line in `registry`. Its file holds the mechanism (what is sent, how often, what is
 kept); the seconds come out of `step` as for every layout. Knobs at `neutral` change nothing, which a test shows.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,10 @@ from ...errors import InputError
 if TYPE_CHECKING:
     from ..problem import Problem
     from ..quantities.ledger import Ledger
+    from ..specs.stack import StackSpec
 
 Knobs = Mapping[str, float]
+Group = Literal["less communication", "memory", "overlap", "pipelines"]
 Applied = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]  # (technique, (knob, value)...)..., hashable
 Columns = Mapping[str, NDArray[np.int64]]
 Allows = Callable[[Columns, "Problem"], NDArray[np.bool_]]
@@ -46,23 +48,51 @@ class Need:
     text: str  # `... needs TEXT`
 
 
+# What a technique may choose, and no other beside it.
+EXCHANGE, SHARERS, PLACE = "how replicas exchange", "the ranks that share weights and gradients", "where the states are"
+TP_OVERLAP, EP_OVERLAP = "what hides messages of tensor parallelism", "what hides messages of experts"
+
+
+_T = TypeVar("_T")
+
+
+def _unchanged(what: _T, knobs: Knobs) -> _T:
+    return what
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """Another way to train, as a change of the quantities of a layout."""
+    """Another way to train, as a change of the quantities of a layout, or of what the software hides and sends."""
 
     name: str  # as users write it
+    group: Group
     title: str  # one line
     paper: str  # authors, year, title, arXiv number
     bibtex: str  # of the paper
     knobs: tuple[Knob, ...]  # its numbers
     neutral: Knobs  # knobs that change nothing
     needs: tuple[Need, ...]  # of a layout
-    rewrite: Callable[[Ledger, Knobs], Ledger]  # (ledger, knobs) -> the same layouts with other quantities
     caveat: str  # cost that no price shows
-    excludes: Mapping[str, str] = field(default_factory=dict)  # technique that it cannot go with -> reason
+    rewrite: Callable[[Ledger, Knobs], Ledger] = _unchanged  # (ledger, knobs) -> the same layouts with other quantities
+    on_stack: Callable[[StackSpec, Knobs], StackSpec] = _unchanged  # (software, knobs) -> what it then can do
+    chooses: tuple[str, ...] = ()  # of those above; it excludes all that choose the same
+    zero: int | None = None  # the ZeRO stage that `needs` leaves to several ranks, None: any; it excludes other stages
+    excludes: Mapping[str, str] = field(default_factory=dict)  # further technique that it cannot go with -> reason
     order: int = 0  # of its rewrite among several
     keeps_weights: bool = True  # GPUs hold at least their share of the weights; bounds rely on it
     fills_by_layers: bool = False  # only layers fill a pipeline, not the ends of the model; bounds rely on it
+
+    def reason_apart(self, other: Technique) -> str | None:
+        """Why no run has both; None if it can."""
+        for one, two in ((self, other), (other, self)):
+            if two.name in one.excludes:
+                return one.excludes[two.name]
+        if both := next((choice for choice in self.chooses if choice in other.chooses), None):
+            return f"both choose {both}"
+        if self.zero is not None and other.zero is not None and self.zero != other.zero:
+            stages = (f"ZeRO-{stage}" if stage else "no ZeRO" for stage in (self.zero, other.zero))
+            return f"{self.name} needs {next(stages)}, {other.name} {next(stages)}"
+        return None
 
     def settings(self, given: Mapping[str, float]) -> dict[str, float]:
         """All knobs, defaults where none is given. Raises InputError naming the knob and its range."""

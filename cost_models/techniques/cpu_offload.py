@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..quantities.stores import Store
-from .base import Knob, Knobs, Technique
-from .zero_infinity import NO_OTHER_STORE, STATES_FREE
+from .base import PLACE, Knob, Knobs, Technique
+from .zero_infinity import AWAY, STATES_FREE
 from .zero_plus_plus import GATHERED_WEIGHTS
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
 
 TECHNIQUE = Technique(
     name="cpu-offload",
+    group="memory",
     title="CPU offload: weights, gradients and optimizer states in the memory of the hosts",
     paper="Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857; Zhao et al. 2023, PyTorch FSDP, arXiv 2304.11277",
     bibtex="""@article{zhao2023fsdp,
@@ -46,6 +47,5 @@ TECHNIQUE = Technique(
     needs=(GATHERED_WEIGHTS, STATES_FREE),
     rewrite=_rewrite,
     caveat="Adam of torch on a CPU may be slower than the memory that its price counts",
-    excludes={**NO_OTHER_STORE, **dict.fromkeys(("zero-infinity", "fuyou"), "each places the states")},
-    order=3, keeps_weights=False,
+    chooses=(PLACE,), zero=3, excludes=AWAY, order=3, keeps_weights=False,
 )  # fmt: skip

@@ -5,27 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .base import Columns, Knob, Knobs, Need, Technique
+from .base import EXCHANGE, Knob, Knobs, Technique
+from .replicas import OUTER_BYTES, OUTER_PASSES, WHOLE_REPLICAS
 
 if TYPE_CHECKING:
-    from ..problem import Problem
     from ..quantities.ledger import Ledger
-
-# fp32 each, per parameter of a rank: what the last exchange left (outer parameters) and the outer momentum.
-OUTER_BYTES = 4.0
-# Of an outer update, per parameter: difference from the outer parameters (2 reads), momentum (read and written),
-# outer and inner parameters written.
-OUTER_PASSES = 6.0
-
-
-def _allows(x: Columns, problem: Problem) -> NDArray[np.bool_]:
-    # Without ZeRO every data-parallel rank is a replica: it must hold all experts, and no part of a sequence only.
-    copies = np.where(x["zero"] > 0, x["dp"] // x["shard"], x["dp"])
-    whole = (x["cp"] == 1) & (x["ep"] * x["etp"] <= x["tp"])
-    return np.asarray((copies > 1) & ((x["zero"] > 0) | whole))
 
 
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
@@ -45,6 +29,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
 
 TECHNIQUE = Technique(
     name="diloco",
+    group="less communication",
     title="Streaming DiLoCo: replicas exchange fragments of 4 bits every few dozen steps",
     paper="Douillard et al. 2025, Streaming DiLoCo with overlapping communication, arXiv 2501.18512",
     bibtex="""@article{douillard2025streaming,
@@ -62,8 +47,8 @@ TECHNIQUE = Technique(
         Knob("copy_on_host", 1, 0, 1, "1: the outer parameters wait in host memory, as in torchft"),
     ),
     neutral={"period": 1},
-    needs=(Need(("tp", "cp", "dp", "ep", "etp", "zero", "shard"), _allows, "replicas of the whole model: ZeRO in shard "
-                "groups smaller than dp, or none of it with cp 1 and ep within tp"),),
+    needs=(WHOLE_REPLICAS,),
+    chooses=(EXCHANGE,),
     rewrite=_rewrite,
     caveat="the loss after as many tokens is worse with more replicas and longer periods: not in any price",
 )

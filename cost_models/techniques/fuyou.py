@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Columns, Knob, Need, Technique
-from .zero_infinity import NO_OTHER_STORE, STATES_FREE, WHAT, drives_hold, on_drives
+from .base import PLACE, Columns, Knob, Need, Technique
+from .zero_infinity import AWAY, STATES_FREE, WHAT, drives_hold, on_drives
 from .zero_plus_plus import trains_all
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def _sharded_or_alone(x: Columns, problem: Problem) -> NDArray[np.bool_]:
 
 TECHNIQUE = Technique(
     name="fuyou",
+    group="memory",
     title="Fuyou: states on drives, updated layer by layer while the backward pass goes on",
     paper="Liao et al. 2024, Adding NVMe SSDs to Enable and Accelerate 100B Model Fine-tuning on a Single GPU, "
           "arXiv 2403.06504",
@@ -44,5 +45,5 @@ TECHNIQUE = Technique(
            STATES_FREE, drives_hold("fuyou")),
     rewrite=lambda ledger, knobs: on_drives(ledger, knobs, during_backward=bool(knobs["optimizer"])),
     caveat="drives wear out with what is written, and their rate is a knob; activations go to the host, not to drives",
-    excludes=NO_OTHER_STORE, order=3, keeps_weights=False,
+    chooses=(PLACE,), zero=3, excludes=AWAY, order=3, keeps_weights=False,
 )  # fmt: skip

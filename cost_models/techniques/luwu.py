@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..quantities.exchanges import Exchanges, Hop
 from ..quantities.stores import Store
-from .base import Columns, Knob, Knobs, Need, Technique
+from .base import EXCHANGE, PLACE, SHARERS, Columns, Knob, Knobs, Need, Technique
 from .zero_infinity import GB, STATES_FREE
 from .zero_plus_plus import SHARDED_WEIGHTS
 
@@ -49,6 +49,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
 
 TECHNIQUE = Technique(
     name="luwu",
+    group="memory",
     title="LuWu: a node in the network keeps and updates all states, switches multicast and sum",
     paper="Sun et al. 2024, LuWu: An End-to-End In-Network Out-of-Core Optimizer, arXiv 2409.00918",
     bibtex="""@article{luwu2024,
@@ -71,10 +72,5 @@ TECHNIQUE = Technique(
            Need(("dp",), _ports, "a port of the switch for every worker, and one for the node"), STATES_FREE),
     rewrite=_rewrite,
     caveat="it needs switches and network cards that run its programs; nobody sells them",
-    excludes={
-        **dict.fromkeys(("zero++", "three-level"), "both route weights and gradients"),
-        "fuyou": "each places the states", "diloco": "replicas of diloco differ, and the node keeps one copy",
-        "1-bit-adam": "1-bit-adam needs replicas without ZeRO, the other ZeRO-3",
-    },
-    order=3, keeps_weights=False,
+    chooses=(EXCHANGE, SHARERS, PLACE), zero=3, order=3, keeps_weights=False,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Columns, Knob, Knobs, Need, Technique
+from .base import EXCHANGE, Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -22,6 +22,9 @@ COMPRESSION_BYTES = 16.0
 
 def _allows(x: Columns, problem: Problem) -> NDArray[np.bool_]:
     return np.asarray((x["zero"] == 0) & (x["dp"] > 1))
+
+
+PLAIN_REPLICAS = Need(("dp", "zero"), _allows, "replicas without ZeRO: every rank compresses the whole momentum")
 
 
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
@@ -39,6 +42,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
 
 TECHNIQUE = Technique(
     name="1-bit-adam",
+    group="less communication",
     title="1-bit Adam: signs of the momentum instead of gradients, after a warm-up",
     paper="Tang et al. 2021, 1-bit Adam, arXiv 2102.02888",
     bibtex="""@inproceedings{tang2021onebit,
@@ -50,10 +54,10 @@ TECHNIQUE = Technique(
     # The paper freezes the variance after 15 to 25 % of the steps.
     knobs=(Knob("warmup", 0.15, 0, 1, "share of all steps before the variance is frozen", whole=False),),
     neutral={"warmup": 1},
-    needs=(Need(("dp", "zero"), _allows, "replicas without ZeRO: every rank compresses the whole momentum"),),
+    needs=(PLAIN_REPLICAS,),
     rewrite=_rewrite,
     caveat="convergence rests on a variance that is stable after the warm-up; gradients are not clipped after it",
-    excludes={"diloco": "DiLoCo's replicas send no gradients whose momentum could be compressed"} | dict.fromkeys(
-        ("zero++", "three-level"), "1-bit-adam needs replicas without ZeRO, the other ZeRO-3"),
+    chooses=(EXCHANGE,),
+    zero=0,
     order=1,
 )

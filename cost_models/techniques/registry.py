@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, did_you_mean, nearest
 from . import (
+    co2,
+    comet,
     cpu_offload,
     diloco,
+    econtrol,
+    fsmoe,
     fuyou,
+    ladder_residual,
     luwu,
+    noloco,
     one_bit_adam,
+    speculative_moe,
+    t3,
     three_level,
+    tokenweave,
     vocabulary_parallel,
     zero_infinity,
     zero_plus_plus,
@@ -21,12 +31,17 @@ from .base import Applied, Technique
 
 if TYPE_CHECKING:
     from ..quantities.ledger import Ledger
+    from ..specs.stack import StackSpec
 
 TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
-    for module in (one_bit_adam, diloco, zero_plus_plus, three_level, cpu_offload, zero_infinity, fuyou, luwu,
-                   vocabulary_parallel)
-}
+    for module in (
+        one_bit_adam, econtrol, diloco, co2, noloco,
+        zero_plus_plus, three_level, cpu_offload, zero_infinity, fuyou, luwu,
+        ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
+        vocabulary_parallel,
+    )
+}  # fmt: skip
 
 
 def technique(name: str) -> Technique:
@@ -41,11 +56,18 @@ def applied(requested: Mapping[str, Mapping[str, float]]) -> Applied:
     """Techniques with all their knobs, in the order of their rewrites. Raises InputError for what is unknown, out of
     range, or excludes one another."""
     ordered = sorted((technique(name) for name in requested), key=lambda chosen: (chosen.order, chosen.name))
-    for candidate in ordered:
-        if clash := next((name for name in candidate.excludes if name in requested), None):
-            raise InputError(f"{candidate.name} and {clash} exclude one another: {candidate.excludes[clash]}",
-                             hint="keep one of them")  # fmt: skip
+    if apart := next(reasons_apart(requested), None):
+        one, other, reason = apart
+        raise InputError(f"{one} and {other} exclude one another: {reason}", hint="keep one of them")
     return tuple((chosen.name, tuple(chosen.settings(requested[chosen.name]).items())) for chosen in ordered)
+
+
+def reasons_apart(names: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Every two of these techniques that no run has both, and why."""
+    ordered = sorted((technique(name) for name in names), key=lambda chosen: (chosen.order, chosen.name))
+    for one, other in combinations(ordered, 2):
+        if reason := one.reason_apart(other):
+            yield one.name, other.name, reason
 
 
 def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
@@ -62,6 +84,13 @@ def keep_weights(chosen: Applied) -> bool:
 def fill_by_layers(chosen: Applied) -> bool:
     """Whether only layers fill a pipeline under any of them."""
     return any(known.fills_by_layers for known, _ in of(chosen))
+
+
+def on_stack(stack: StackSpec, chosen: Applied) -> StackSpec:
+    """The software under all of them."""
+    for known, knobs in of(chosen):
+        stack = known.on_stack(stack, knobs)
+    return stack
 
 
 def rewrite(ledger: Ledger) -> Ledger:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..quantities.exchanges import Exchanges, Hop
-from .base import Columns, Knob, Knobs, Need, Technique
+from .base import SHARERS, Columns, Knob, Knobs, Need, Technique
 from .zero_plus_plus import SHARDED_WEIGHTS
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
 
 TECHNIQUE = Technique(
     name="three-level",
+    group="memory",
     title="Three-level partitioning: weights over a pair of GPUs, gradients over a node, optimizer over all",
     paper="Xu et al. 2025, Scaling LLM Training on Frontier with Low-Bandwidth Partitioning, arXiv 2501.04266",
     bibtex="""@article{xu2025scaling,
@@ -67,5 +68,5 @@ TECHNIQUE = Technique(
            "shard groups that gradients_over divides, and which weights_over divides; experts folded alike")),
     rewrite=_rewrite,
     caveat="weights and gradients take more memory than ZeRO-3's: nothing else is unlike plain training",
-    order=2,
+    chooses=(SHARERS,), zero=3, order=2,
 )  # fmt: skip

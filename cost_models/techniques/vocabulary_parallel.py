@@ -37,6 +37,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
 
 TECHNIQUE = Technique(
     name="vocabulary-parallel",
+    group="pipelines",
     title="Vocabulary parallelism: embedding and output head split over all pipeline stages",
     paper="Yeung et al. 2025, Balancing Pipeline Parallelism with Vocabulary Parallelism, arXiv 2411.05288",
     bibtex="""@inproceedings{yeung2025vocabulary,

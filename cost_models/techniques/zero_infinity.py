@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..layouts import OFFLOADS
 from ..quantities.stores import Store
-from .base import Columns, Knob, Knobs, Need, Technique
+from .base import PLACE, Columns, Knob, Knobs, Need, Technique
 from .zero_plus_plus import SHARDED_WEIGHTS
 
 if TYPE_CHECKING:
@@ -72,12 +72,11 @@ def on_drives(ledger: Ledger, knobs: Knobs, *, during_backward: bool) -> Ledger:
     return replace(ledger, store=store)
 
 
-NO_OTHER_STORE = {"luwu": "each places the states",
-                  "three-level": "three-level keeps weights in the memory of GPUs",
-                  "1-bit-adam": "1-bit-adam needs replicas without ZeRO, the other ZeRO-3"}  # fmt: skip
+AWAY = {"three-level": "three-level keeps weights in the memory of GPUs"}  # what states outside it exclude
 
 TECHNIQUE = Technique(
     name="zero-infinity",
+    group="memory",
     title="ZeRO-Infinity: weights, gradients and optimizer states on the drives of the nodes",
     paper="Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857",
     bibtex="""@inproceedings{rajbhandari2021zeroinfinity,
@@ -91,6 +90,5 @@ TECHNIQUE = Technique(
     needs=(*SHARDED_WEIGHTS, STATES_FREE, drives_hold("zero-infinity")),
     rewrite=lambda ledger, knobs: on_drives(ledger, knobs, during_backward=False),
     caveat="drives wear out with what is written, and their rate is a knob: measure yours",
-    excludes={**NO_OTHER_STORE, "fuyou": "each places the states"},
-    order=3, keeps_weights=False,
+    chooses=(PLACE,), zero=3, excludes=AWAY, order=3, keeps_weights=False,
 )  # fmt: skip

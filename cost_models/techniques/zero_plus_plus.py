@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..quantities.exchanges import Exchanges, Hop
-from .base import Columns, Knob, Knobs, Need, Technique
+from .base import SHARERS, Columns, Knob, Knobs, Need, Technique
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -72,6 +72,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
 
 TECHNIQUE = Technique(
     name="zero++",
+    group="memory",
     title="ZeRO++: weights gathered in 8 bits, once between nodes; gradients scattered in 4",
     paper="Wang et al. 2023, ZeRO++: Extremely Efficient Collective Communication, arXiv 2306.10209",
     bibtex="""@article{wang2023zeropp,
@@ -90,6 +91,5 @@ TECHNIQUE = Technique(
     needs=SHARDED_WEIGHTS,
     rewrite=_rewrite,
     caveat="weights and gradients are rounded on the way: the loss after as many tokens may be worse",
-    excludes={"three-level": "both choose the ranks that share weights and gradients"},
-    order=2,
+    chooses=(SHARERS,), zero=3, order=2,
 )  # fmt: skip

@@ -21,7 +21,6 @@ from ..batches.hybrid_rule import hybrid_micro_batches
 from ..batches.ledger_costs import Family, families, ledger_costs, longest_held
 from ..batches.unlike_degrees import BatchResult
 from ..request.resolve import Resolved
-from ..switches.registry import with_switches
 from .mixed_lengths import NUM_BATCHES, MixedLengthsPlan, beside_one_degree, bound_s, check, too_long
 from .watch import Progress
 
@@ -98,7 +97,7 @@ def of_any_length(resolved: Resolved) -> Resolved:
     """The software without buffers for one length: those of tp_comm_overlap have the tokens of --seq-length
     (Megatron-LM d98e8a64, `_initialize_tp_communicators`)."""
     switches = replace(resolved.switches, settings={**resolved.switches.settings, "tp_comm_overlap": "off"})
-    return replace(resolved, stack=with_switches(resolved.plain_stack, switches.settings), switches=switches)
+    return resolved.under(switches)
 
 
 def _families(resolved: Resolved) -> Iterator[Family]:

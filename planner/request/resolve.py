@@ -20,7 +20,6 @@ from ...cost_models.specs.notice import Notice
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
 from ...cost_models.techniques import registry as techniques
-from ...cost_models.techniques.base import Technique
 from ...cost_models.units import parse
 from ...errors import InputError, UnsupportedError
 from ...profiles.cluster.load import load_cluster
@@ -38,8 +37,8 @@ from ..switches.base import Situation, spelled
 from ..switches.choices import Choice, choose
 from ..switches.registry import SWITCHES, with_switches
 from ..targets.base import Target
+from ..targets.registry import about_technique, who_trains
 from ..targets.registry import target as load_target
-from ..targets.registry import who_trains, with_techniques
 from . import headroom
 from .lengths import check_positions
 from .load import Request
@@ -55,7 +54,7 @@ class Resolved:
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
-    stack: StackSpec  # with its switches set
+    stack: StackSpec  # with its switches set, and under the techniques of the workload
     plain_stack: StackSpec  # before that
     target: Target
     warnings: tuple[Notice, ...]
@@ -137,8 +136,13 @@ class Resolved:
 
     def switched(self) -> Resolved:
         """With its switches chosen for its target. Raises InputError for a fixed value that the target lacks."""
-        choice = choose(self.target.name, Situation(problem=self.problem, cluster=self.cluster), self.fixed_switches)
-        return replace(self, stack=with_switches(self.plain_stack, choice.settings), switches=choice)
+        situation = Situation(problem=self.problem, cluster=self.cluster)
+        return self.under(choose(self.target.name, situation, self.fixed_switches))
+
+    def under(self, choice: Choice) -> Resolved:
+        """With these switches of the software, and with what its techniques change of it."""
+        stack = techniques.on_stack(with_switches(self.plain_stack, choice.settings), self.workload.techniques)
+        return replace(self, stack=stack, switches=choice)
 
     @cached_property
     def profiles(self) -> dict[str, str]:
@@ -255,7 +259,7 @@ def _doubts(resolved: Resolved) -> list[Notice]:
     if gpu.plan_only:
         doubts.append(Notice("target", f"{gpu.name}: plan only, no target of meshwright runs on it"))
     used = techniques.of(resolved.workload.techniques)
-    doubts += [Notice("technique", _about(technique, target)) for technique, _ in used]
+    doubts += [Notice("technique", about_technique(technique, target)) for technique, _ in used]
     doubts += _untrained(resolved)
     device = surfaces_for(gpu)
     if device.provenance != "measured":
@@ -282,17 +286,3 @@ def _untrained(resolved: Resolved) -> list[Notice]:
     refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
     text = f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"
     return [Notice("target", text)]
-
-
-def _about(technique: Technique, target: Target) -> str:
-    """The warning on a technique: targets that have it if this one does not, and costs that are not priced."""
-    if target.trainer is not None and technique.name in target.trainer.techniques:
-        return f"{technique.name}: {technique.caveat}"
-    others = " and ".join(with_techniques([technique.name]))
-    if not others:
-        who = "no target trains by it: `emit` and `launch` refuse"
-    elif target.name == "any":
-        who = f"only {others} trains by it"
-    else:
-        who = f"{target.name} does not train by it, {others} would: `emit` and `launch` refuse"
-    return f"{technique.name} is priced, but {who}; {technique.caveat}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from ...cost_models.techniques.registry import TECHNIQUES
+from ...cost_models.techniques.registry import TECHNIQUES, reasons_apart
 from ...errors import InputError, UnsupportedError
 from ..document.base import rounded
 from ..document.certificate import Certificate, TechniqueChoice
@@ -32,6 +32,12 @@ class _Tried:
     why: str | None = None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no layout is legal, whatever it needs."""
+        count = self.outcome.count if self.outcome is not None else None
+        return count is not None and count.total == sum(count.ruled_out.values())
+
+    @property
     def value(self) -> float:
         """Seconds of the best layout, or bytes if they are minimised."""
         rows = self.outcome.top.rows if self.outcome else []
@@ -41,16 +47,24 @@ class _Tried:
 def with_techniques(
     request: Request,
     allowed: Sequence[str],
-    search: Callable[[Resolved], SearchOutcome],
+    search: Callable[[Resolved, float], SearchOutcome],
     finish: Callable[[Request], Plan],
 ) -> Plan:
     """The plan under the best set of the `allowed` techniques (names with knobs, or `all`).
 
-    Techniques of `request` are always used. search(resolved): its best layout. finish: its plan.
+    Techniques of `request` are always used. search(resolved, incumbent): its best layout, where that is better.
+    finish: its plan.
 
     Raises InputError for an unknown technique or knob, and the errors of `finish` where no set has a layout.
     """
-    tried = [_try(request, names, chosen, search) for names, chosen in _sets(_parsed(request, allowed))]
+    tried: list[_Tried] = []
+    for names, chosen in _sets(_parsed(request, allowed)):
+        # More techniques leave fewer layouts.
+        if any(set(without.names) < set(names) for without in tried if without.is_empty):
+            continue
+        # What one technique gives is shown; of several together only what is better than all before.
+        incumbent = min(result.value for result in tried) if len(names) > 1 else float("inf")
+        tried.append(_try(request, names, chosen, search, incumbent))
     best = min(tried, key=lambda result: (result.value, len(result.names)))
     plan = finish(best.request or request)
     listed = sorted(tried, key=lambda result: (result.value, len(result.names), result.names))
@@ -77,23 +91,17 @@ def _sets(techniques: Knobs) -> Iterator[tuple[tuple[str, ...], dict[str, Mappin
     names = sorted(techniques)
     for size in range(len(names) + 1):
         for chosen in combinations(names, size):
-            if size <= 2 or not any(_reasons_apart(chosen)):
+            if size <= 2 or not any(reasons_apart(chosen)):
                 yield chosen, {name: techniques[name] for name in chosen}
 
 
-def _reasons_apart(names: Collection[str]) -> Iterator[str]:
-    """Why techniques of `names` exclude one another, in the order of the checks in `applied`."""
-    techniques = sorted((TECHNIQUES[name] for name in names), key=lambda technique: (technique.order, technique.name))
-    for technique in techniques:
-        yield from (reason for excluded, reason in technique.excludes.items() if excluded in names)
-
-
 def _try(
-    request: Request, names: tuple[str, ...], chosen: Knobs, search: Callable[[Resolved], SearchOutcome]
+    request: Request, names: tuple[str, ...], chosen: Knobs, search: Callable[[Resolved, float], SearchOutcome],
+    incumbent: float,
 ) -> _Tried:  # fmt: skip
     given = {**request.workload.techniques, **chosen}
-    if reason := next(_reasons_apart(given), None):
-        return _Tried(names, why=reason)
+    if apart := next(reasons_apart(given), None):
+        return _Tried(names, why=apart[2])
     try:
         wanted = changed_request(request, {("workload", "techniques"): given}) if chosen else request
         resolved = for_able_target(resolve(wanted))
@@ -105,11 +113,14 @@ def _try(
     if resolved.cluster.links is not None:
         raise InputError("the choice of techniques where links differ is not planned yet",
                          hint="name them: `--technique`")  # fmt: skip
-    outcome = search(resolved)
+    outcome = search(resolved, incumbent)
     if outcome.top.rows:
         return _Tried(names, wanted, outcome)
-    legal = outcome.count.total - sum(outcome.count.ruled_out.values())
-    return _Tried(names, wanted, outcome, "no legal layout" if not legal else outcome.stopped or "no layout fits")
+    tried = _Tried(names, wanted, outcome)
+    if tried.is_empty:
+        return replace(tried, why="no legal layout")
+    slower = "no better than fewer of them" if outcome.count.bounded else "no layout fits"
+    return replace(tried, why=outcome.stopped or slower)
 
 
 def _choice(tried: _Tried) -> TechniqueChoice:

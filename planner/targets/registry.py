@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...cost_models.problem import Problem
+from ...cost_models.techniques.base import Technique
 from ...errors import InputError, UnknownNameError
 from . import any_target
 from .accelerate import target as accelerate
@@ -32,6 +33,20 @@ def with_techniques(techniques: Sequence[str]) -> list[str]:
     """The targets that have all these techniques, though perhaps not all knobs."""
     return [known.name for known in TARGETS.values()
             if known.trainer is not None and set(techniques) <= set(known.trainer.techniques)]  # fmt: skip
+
+
+def about_technique(technique: Technique, target: Target) -> str:
+    """The warning on a technique: targets that have it if this one does not, and costs that are not priced."""
+    if target.trainer is not None and technique.name in target.trainer.techniques:
+        return f"{technique.name}: {technique.caveat}"
+    others = " and ".join(with_techniques([technique.name]))
+    if not others:
+        who = "no target trains by it: `emit` and `launch` refuse"
+    elif target.name == "any":
+        who = f"only {others} trains by it"
+    else:
+        who = f"{target.name} does not train by it, {others} would: `emit` and `launch` refuse"
+    return f"{technique.name} is priced, but {who}; {technique.caveat}"
 
 
 def able_to_train(problem: Problem) -> list[str]:

@@ -29,7 +29,12 @@ RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "zero-infinity": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
         "fuyou": (("dp16-mbs16-z3-rnone", "llama-3.2-1b"),),
         "luwu": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
-        "vocabulary-parallel": ((PIPELINE, "llama-3.2-1b"), (PIPELINE, "llama-3.1-8b"))}  # fmt: skip
+        "vocabulary-parallel": ((PIPELINE, "llama-3.2-1b"), (PIPELINE, "llama-3.1-8b")),
+        "co2": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
+        "noloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
+        "econtrol": ((PLAIN, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
+        **dict.fromkeys(("ladder-residual", "tokenweave", "t3"), ((PIPELINE, "llama-3.1-8b"),)),
+        **dict.fromkeys(("comet", "fsmoe", "speculative-moe"), ((EXPERTS, "mixtral-8x7b"),))}  # fmt: skip
 
 
 def priced(layout_id: str, technique: Any = None, **asked: Any) -> Candidate:

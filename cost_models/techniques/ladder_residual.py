@@ -1,0 +1,40 @@
+"""Ladder-residual: a block reads the residual before the all-reduce of the block before it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .base import TP_OVERLAP, Knob, Knobs, Technique
+from .overlap import splits_layers
+
+if TYPE_CHECKING:
+    from ..specs.stack import StackSpec
+
+
+def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
+    """The sums of so many layers run beside the products of the next block, and show only where these are shorter."""
+    hidden = max(stack.tp_overlap, knobs["layers"])
+    return replace(stack, tp_overlap=hidden, sequence_parallel_overlap=max(stack.sequence_parallel_overlap, hidden))
+
+
+TECHNIQUE = Technique(
+    name="ladder-residual",
+    group="overlap",
+    title="Ladder-residual: blocks do not wait for the sums of tensor parallelism of the block before",
+    paper="Zhang et al. 2025, Ladder-residual: Parallelism-Aware Architecture for Accelerating Large Model Inference "
+          "with Communication Overlapping, arXiv 2501.06589",
+    bibtex="""@inproceedings{zhang2025ladder,
+  title = {Ladder-Residual: Parallelism-Aware Architecture for Accelerating Large Model Inference with Communication
+           Overlapping},
+  author = {Zhang, Muru and Mishra, Mayank and Zhou, Zhongzhu and others},
+  booktitle = {International Conference on Machine Learning},
+  year = {2025}
+}""",
+    knobs=(Knob("layers", 1, 0, 1, "share of the layers that are built so", whole=False),),
+    neutral={"layers": 0},
+    needs=(splits_layers,),
+    on_stack=_on_stack,
+    caveat="it is another network: its weights must be trained so, or adapted",
+    chooses=(TP_OVERLAP,),
+)  # fmt: skip

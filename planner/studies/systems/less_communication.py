@@ -1,0 +1,106 @@
+"""Checks of techniques by which replicas send each other less, or more rarely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...document.candidate import Candidate
+from .base import Check, chosen, priced, shown_s, single_gpus
+
+_SMALL: dict[str, Any] = {"model": "llama-3.2-1b", "seq_len": 2048, "global_batch": 256, "stack": "deepspeed"}
+_REPLICAS = "dp16-mbs1-z0-rnone"
+_SLOW = 0.01  # Gb/s: a step is communication
+
+
+def _shown_s(candidate: Candidate) -> float:
+    return shown_s(candidate, "dp comm, exposed")
+
+
+def _less_sent(name: str, neutral: bool, **knobs: float) -> float:
+    """How many times less replicas wait for than in plain training, where a step is communication."""
+    links = single_gpus(16, _SLOW)
+    plain = priced(_REPLICAS, None, cluster=links, **_SMALL)
+    other = priced(_REPLICAS, chosen(name, neutral, **knobs), cluster=links, **_SMALL)
+    return _shown_s(plain) / _shown_s(other)
+
+
+def _one_bit_adam(neutral: bool) -> float:
+    return _less_sent("1-bit-adam", neutral, warmup=0.15)
+
+
+def _diloco(neutral: bool) -> float:
+    return _less_sent("diloco", neutral, delay=0)
+
+
+def _co2(neutral: bool) -> float:
+    """Scaling efficiency: the step without messages over the step."""
+    asked: dict[str, Any] = {"model": "llama-2-7b", "seq_len": 2048, "global_batch": 16 * 16, "stack": "deepspeed",
+                             "cluster": single_gpus(16, 80, "a100-sxm-80gb")}  # fmt: skip
+    found = priced("dp16-mbs4-z0-rfull-oopt", chosen("co2", neutral), **asked)
+    return 1 - _shown_s(found) / found.step_s
+
+
+def _noloco(neutral: bool) -> float:
+    """An all-reduce of 256 replicas over an exchange of two, where latency is what messages cost."""
+    asked: dict[str, Any] = {**_SMALL, "global_batch": 256, "cluster": single_gpus(256, 10_000, latency="1 s")}
+    plain = priced("dp256-mbs1-z0-rnone", None, **asked)
+    other = priced("dp256-mbs1-z0-rnone", chosen("noloco", neutral, period=50), **asked)
+    return _shown_s(plain) / _shown_s(other) / (1 if neutral else 50)
+
+
+def _econtrol(neutral: bool) -> float:
+    """Replicas from which on an all-gather of 1 % takes longer than the sum of all, in fp32."""
+
+    def gained(replicas: int) -> float:
+        asked: dict[str, Any] = {**_SMALL, "global_batch": replicas, "cluster": single_gpus(replicas, _SLOW),
+                                 "dtype": "fp32"}  # fmt: skip
+        layout_id = f"dp{replicas}-mbs1-z0-rnone-fp32"
+        return _shown_s(priced(layout_id, None, **asked)) / _shown_s(
+            priced(layout_id, chosen("econtrol", neutral, share=0.01), **asked)
+        )
+
+    return next((float(n) for n in range(64, 129, 4) if gained(n) < 1), 0.0)
+
+
+CHECKS = (
+    Check(
+        technique="1-bit-adam",
+        of="volume of 16-bit gradients over its own, with a warm-up of 15 %",
+        published="up to 5 times less volume (arXiv 2102.02888, abstract)",
+        low=4.9,
+        high=5.0,
+        value=_one_bit_adam,
+    ),
+    Check(
+        technique="diloco",
+        of="bandwidth of 16-bit gradients at every step over its own, on average",
+        published="two orders of magnitude less bandwidth (arXiv 2501.18512, abstract)",
+        low=100,
+        high=999,
+        value=_diloco,
+    ),
+    Check(
+        technique="co2",
+        of="scaling efficiency of 7B on 16 nodes at 80 Gb/s",
+        published="full overlap at 80 Gb/s (arXiv 2401.16265, abstract)",
+        low=0.98,
+        high=1.0,
+        value=_co2,
+    ),
+    Check(
+        technique="noloco",
+        of="time of an all-reduce of 256 replicas over that of an exchange, latency alone",
+        published="about 10 times faster at a few hundred workers (arXiv 2506.10911, abstract)",
+        low=8,
+        high=18,
+        value=_noloco,
+    ),
+    Check(
+        technique="econtrol",
+        of="replicas from which on 1 % of all gradients, gathered, takes longer than their sum",
+        published="about 100: a value and an index of 1 % from each, against two values of all",
+        low=90,
+        high=110,
+        value=_econtrol,
+    ),
+)
