@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from ..planner.targets.emit import Emitted
 
 
+_LENGTHS = (".csv", ".jsonl", ".txt", ".npy", ".npz", ".yaml", ".yml")  # files of lengths; plans are JSON
+
+
 def tokens_or_file(flags: RequestFlags, given: Path | None) -> Path | None:
-    """The file of -o and --output. `--output` stays in the flags as tokens of an answer where it is a number."""
+    """The file of -o and --output. `--output` stays in the flags as tokens of an answer where it is a number, a
+    distribution, or a file that no plan is written to."""
     output = flags.get("output")
-    if output is None or output.replace("_", "").replace(",", "").rstrip("kK").isdecimal():
+    if output is None or output[:1].isdigit() or Path(output).suffix.lower() in _LENGTHS:
         return given
     flags["output"] = None
     if given is not None:

@@ -16,10 +16,13 @@ Workload = Annotated[
     str | None, _flag("--workload", metavar="train|serve|grpo|ppo|dapo|dpo",
                       text="Plan a training step, a deployment that serves, or a step of post-training [train].")
 ]  # fmt: skip
-Input = Annotated[str | None, _flag("--input", metavar="N", text="serve, rl: tokens of a prompt, mean [rl: 512].")]
+Input = Annotated[
+    str | None, _flag("--input", metavar="N|DIST|FILE", text="serve: tokens of a prompt: 2000, 759:rms=926, "
+                      "759:p90=1547, 512:0.7,4096:0.3, or a file of lengths or requests; rl: the mean [512].")
+]  # fmt: skip
 OutputFile = Annotated[Path | None, _flag("-o", metavar="FILE", text="Write the plan here, as JSON.")]
 Output = Annotated[
-    str | None, _flag("--output", metavar="FILE|N", text="As -o; a number with serve, rl: tokens of an answer, mean.")
+    str | None, _flag("--output", metavar="FILE|N|DIST", text="As -o; tokens of an answer: serve as --input, rl mean.")
 ]
 Rate = Annotated[str | None, _flag("--rate", metavar="N/s", text="serve: requests per second [as many as can be].")]
 Concurrency = Annotated[

@@ -11,7 +11,7 @@ from .header import space_line
 from .parts import headless
 
 if TYPE_CHECKING:
-    from ...planner.document.serving_plan import Percentiles, ServingCandidate, ServingPlan, ServingPool
+    from ...planner.document.serving_plan import Percentiles, ServingCandidate, ServingPlan, ServingPool, TokenCounts
     from .parts import Part
 
 _ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
@@ -32,14 +32,21 @@ def screen(plan: ServingPlan, saved_as: str | None) -> list[Part]:
 def _header(plan: ServingPlan, work: Mapping[str, object]) -> list[Part]:
     groups = plan.resolved["cluster"]["groups"]
     nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
-    load = (f"{work['rate']:g}/s" if work["rate"] else f"{work['concurrency']} at any time" if work["concurrency"]
-            else "as many as can be")  # fmt: skip
+    rate = work["rate"] or (None if work["concurrency"] else plan.lengths.trace_rate)
+    load = (f"{rate:.4g}/s" if rate else f"{work['concurrency']} at any time" if work["concurrency"]
+            else "as many as can be") + (" as in the trace" if plan.lengths.trace_rate else "")  # fmt: skip
     promised = [f"{name} {text.duration(float(str(work[key])))}" for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"))
                 if work[key]]  # fmt: skip
     first = (f"{plan.resolved['model']['name']} on {nodes}, {plan.resolved['engine']}, weights in {work['precision']}; "
-             f"prompts of {work['input']:,} tokens, answers of {work['output']:,}, {load}")  # fmt: skip
+             f"prompts of {_tokens(plan.lengths.prompt)} tokens, answers of {_tokens(plan.lengths.output)}, {load}")
     return [text.wrapped(first), f"Promised to {work['percentile']:g} % of the requests: "
             f"{text.listed(promised) or 'nothing'}"]  # fmt: skip
+
+
+def _tokens(counts: TokenCounts) -> str:
+    """The mean; of unlike lengths the 90th percentile, too."""
+    unlike = counts.most > counts.mean * (1 + 1e-9)
+    return f"{counts.mean:,.0f}" + (f" (p90 {counts.p90:,.0f})" if unlike else "")
 
 
 def _candidates(plan: ServingPlan) -> list[Part]:

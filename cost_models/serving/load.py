@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays import Array, Mask
 from .iteration import Batch, ServingConstants, iteration_seconds
+from .lengths import RequestLengths
 from .pool import Pool
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
@@ -19,12 +20,44 @@ _BUSIEST = 0.98  # share of time that prompts of an open loop may take: beyond i
 class Load:
     """Requests, columns [n]."""
 
-    prompt: Array  # tokens of a request
-    output: Array  # tokens of its answer
+    prompt: Array  # tokens of a request, mean
+    output: Array  # tokens of its answer, mean
+    prompt_square: Array  # mean square of the tokens of a prompt
+    running_prompt: Array  # mean prompt of the requests that decode at a time
+    running_output: Array  # mean answer of those, when it is whole
+    arrival_scv: Array  # squared coefficient of variation of the times between arrivals, all instances
     concurrency: Array  # requests at any time, all instances; infinite: as many as there is room for
     rate: Array  # requests per second of an open loop; 0: a closed loop
     burst_share: Array  # of requests that come together, NaN: not known
     transfer_s: Array  # of a prompt's cache to another pool
+
+    @classmethod
+    def equal(
+        cls, prompt: Array, output: Array, *, concurrency: Array, rate: Array, burst_share: Array, transfer_s: Array
+    ) -> Load:  # fmt: skip
+        """Requests whose lengths are all the same in a row."""
+        return cls(prompt=prompt, output=output, prompt_square=prompt**2, running_prompt=prompt, running_output=output,
+                   arrival_scv=np.ones_like(prompt), concurrency=concurrency, rate=rate, burst_share=burst_share,
+                   transfer_s=transfer_s)  # fmt: skip
+
+    @classmethod
+    def of(
+        cls, requests: RequestLengths, *, concurrency: Array, rate: Array, burst_share: Array, transfer_s: Array
+    ) -> Load:  # fmt: skip
+        """The same requests in all rows."""
+        same = {name: np.full(rate.shape, getattr(requests, name)) for name in (
+            "prompt", "output", "prompt_square", "running_prompt", "running_output", "arrival_scv")}  # fmt: skip
+        return cls(**same, concurrency=concurrency, rate=rate, burst_share=burst_share, transfer_s=transfer_s)
+
+    @property
+    def context(self) -> Array:
+        """[n] tokens in the cache of a sequence that decodes, mean."""
+        return np.asarray(self.running_prompt + self.running_output / 2)
+
+    @property
+    def prompt_context(self) -> Array:
+        """[n] tokens that a prompt token sees, mean: half of a prompt, and more of them are in long ones."""
+        return np.asarray(self.prompt_square / self.prompt / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +74,8 @@ class Service:
     queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, of `tpot_s`
     prompt_s: Array  # that a prompt adds to the iterations of its instance
+    prompt_scv: Array  # squared coefficient of variation of that
+    interval_scv: Array  # of the times between arrivals at an instance
     stable: Mask  # whether the queue of an open loop does not grow, and caches hold all requests of a closed one
 
 
@@ -51,7 +86,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     apart: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
     """
     steps = np.maximum(load.output - 1.0, 1.0)
-    capacity = decode.capacity(load.prompt, load.output)
+    capacity = decode.capacity(load.running_prompt, load.running_output)
     capacity = np.where(capacity > 0, capacity, decode.max_sequences)
     number = np.minimum(load.concurrency / decode.instances, 1e6)  # of an instance
     held = np.minimum(np.where(load.rate > 0, capacity, number), capacity)
@@ -73,7 +108,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
         ttft_s=state.ttft_s + waiting / rate, tpot_s=state.tpot_s, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
         queue_s=state.queue_s + waiting / rate, decode_s=state.decode_s, prompt_s=state.prompt_s,
-        stable=stable,
+        prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill), stable=stable,
     )  # fmt: skip
 
 
@@ -93,6 +128,7 @@ class _State:
     queue_s: Array
     decode_s: Array
     prompt_s: Array
+    prompt_scv: Array
     mixed_s: Array  # of an iteration with prompts
 
 
@@ -102,21 +138,17 @@ def _at(
 ) -> _State:  # fmt: skip
     """Latencies while so many sequences decode on an instance. before: in the round before."""
     steps = np.maximum(load.output - 1.0, 1.0)
-    decoding = Batch(sequences=running / decode.pp, context=load.prompt + load.output / 2,
-                     prompt_tokens=np.zeros_like(running), prompt_context=load.prompt / 2,
-                     prompt_groups=np.ones_like(running))  # fmt: skip
+    decoding = decoding_batch(running, decode, load)
     decode_s = iteration_seconds(decode, constants, decoding)
-    chunk = np.minimum(load.prompt, prefill.chunk_tokens)
     # Groups with a prompt in the same iteration: in an open loop as many as prompts come during one.
     arriving = np.clip(load.rate / prefill.instances / prefill.pp * before.mixed_s, 1.0, prefill.attention_dp)
     groups = np.where(load.rate > 0, arriving, prefill.attention_dp)
-    mixed = replace(decoding, sequences=np.where(apart, 0.0, decoding.sequences),
-                    prompt_tokens=chunk * groups, prompt_groups=groups)  # fmt: skip
-    chunks, alone_s = load.prompt / chunk, np.where(apart, 0.0, decode_s)
-    mixed_s = iteration_seconds(prefill, constants, mixed)
+    alone_s, beside = np.where(apart, 0.0, decode_s), np.where(apart, 0.0, decoding.sequences)
+    mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)
+    mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prompt)
     # Seconds that a prompt adds to the iterations of an instance.
-    launched_s = prefill.host_s * load.prompt / prefill.chunk_tokens  # busy engines fill their iterations with prompts
-    added_s = (np.maximum(mixed_s - alone_s, 0.0) * chunks + launched_s) / (groups * prefill.pp)
+    added_s = _added_s(prefill, mixed, load.prompt, mixed_s * chunks, alone_s * chunks)
+    prompt_scv = _prompt_scv(prefill, constants, mixed, load, alone_s, added_s)
     together = _together(held, prefill.mixes_prompts, load, constants)
     others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
     ahead = together * all_others / 2.0 * decode.instances / prefill.instances
@@ -125,11 +157,56 @@ def _at(
     tpot_s = decode_s + np.where(apart, 0.0, behind * added_s / steps)
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * tpot_s)) / prefill.instances
     prompt_load = np.minimum(rate * added_s, _BUSIEST)
-    queue = np.minimum(prompt_load / (2.0 * (1.0 - prompt_load)), others / 2.0 + np.where(load.rate > 0, np.inf, 0.0))
+    unevenness = np.where(load.rate > 0, _interval_scv(load, prefill), 1.0) + prompt_scv
+    queue = np.minimum(unevenness * prompt_load / (2.0 * (1.0 - prompt_load)),
+                       others / 2.0 + np.where(load.rate > 0, np.inf, 0.0))  # fmt: skip
     queue = queue + ahead
     front_s = prefill.host_s + constants.prompt_token_s * load.prompt + load.transfer_s
     ttft_s = front_s + _WAITS * decode_s + mixed_s * chunks + queue * added_s
-    return _State(ttft_s, tpot_s, prompt_load, queue * added_s, decode_s, added_s, mixed_s)
+    return _State(ttft_s, tpot_s, prompt_load, queue * added_s, decode_s, added_s, prompt_scv, mixed_s)
+
+
+def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
+    """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled."""
+    return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros_like(running),
+                 prompt_context=load.prompt_context, prompt_groups=np.ones_like(running))  # fmt: skip
+
+
+def prompt_iterations(
+    prefill: Pool, constants: ServingConstants, mixed: Batch, prompt: Array
+) -> tuple[Array, Array]:  # fmt: skip
+    """Seconds of an iteration with prompts of so many tokens beside the sequences of `mixed`, and how many of them such
+    a prompt takes."""
+    chunk = np.minimum(prompt, prefill.chunk_tokens)
+    batch = replace(mixed, prompt_tokens=chunk * mixed.prompt_groups)
+    return iteration_seconds(prefill, constants, batch), np.asarray(prompt / chunk)
+
+
+def _added_s(prefill: Pool, mixed: Batch, prompt: Array, mixed_s: Array, alone_s: Array) -> Array:
+    """mixed_s, alone_s: of all iterations of a prompt, with it and without. Busy engines fill their iterations with
+    prompts, so that the host takes its time once for a full one."""
+    launched_s = prefill.host_s * prompt / prefill.chunk_tokens
+    return np.asarray((np.maximum(mixed_s - alone_s, 0.0) + launched_s) / (mixed.prompt_groups * prefill.pp))
+
+
+def _prompt_scv(
+    prefill: Pool, constants: ServingConstants, mixed: Batch, load: Load, alone_s: Array, added_s: Array
+) -> Array:  # fmt: skip
+    """Squared coefficient of variation of the seconds that prompts add: from those of a prompt that is longer than the
+    mean by the standard deviation of lengths."""
+    variance = np.maximum(load.prompt_square - load.prompt**2, 0.0)
+    if not (variance > 1e-9 * load.prompt_square).any():
+        return np.zeros_like(added_s)
+    longer = load.prompt + np.sqrt(variance)
+    context = load.prompt_context * longer / load.prompt
+    mixed_s, chunks = prompt_iterations(prefill, constants, replace(mixed, prompt_context=context), longer)
+    more_s = _added_s(prefill, mixed, longer, mixed_s * chunks, alone_s * chunks)
+    return np.asarray((more_s / added_s - 1.0) ** 2)
+
+
+def _interval_scv(load: Load, prefill: Pool) -> Array:
+    """Of the arrivals at an instance, which gets requests at random: nearer to a Poisson process the more there are."""
+    return np.asarray(1.0 + (load.arrival_scv - 1.0) / prefill.instances)
 
 
 def _together(number: Array, mixes: Array, load: Load, constants: ServingConstants) -> Array:

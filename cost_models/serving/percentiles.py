@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 
 from ..arrays import Array, Mask
-from .iteration import Batch, ServingConstants, iteration_seconds
-from .load import Load, Service
+from .iteration import ServingConstants, iteration_seconds
+from .lengths import RequestLengths
+from .load import Load, Service, decoding_batch, prompt_iterations
 from .pool import Pool
 
 
@@ -23,20 +24,23 @@ class Latencies:
 
 _BUSIEST = 0.99  # share of time of iterations that take prompts
 _PROBE = 0.1  # share of the sequences, of the difference that gives a derivative
+_STRATA = 16  # equal shares of the prompts, and of the answers, whose latencies are priced
+_HALVINGS = 24  # of the interval that holds a percentile of several strata
 
 
 def latencies(
-    share: float, service: Service, decode: Pool, apart: Mask, load: Load, constants: ServingConstants
+    share: float, service: Service, prefill: Pool, decode: Pool, apart: Mask, load: Load, requests: RequestLengths,
+    constants: ServingConstants,
 ) -> Latencies:  # fmt: skip
     """Latencies that a share of the requests does not exceed.
 
     Waits W of prompts have the tail of a queue with one server, P(W > t) = busy exp(-busy t / E[W]). Where answers
     decode beside them, a prompt also waits for the rest of an iteration with prompts, which its decoding lengthens.
     The number of sequences that decode is one of a Poisson process, but that more of them take longer, and so become
-    more: its deviation is that over 1 - d(rate answer_s)/d(sequences). tests/cost_models/serving/test_simulation.py
-    compares both with the simulated instance.
+    more: its deviation is that over 1 - d(rate answer_s)/d(sequences). Prompts of unlike lengths take their own seconds
+    after the wait. tests/cost_models/serving/test_simulation.py compares both with the simulated instance.
     """
-    ttft_s = service.ttft_s - service.queue_s + _wait_s(share, service, apart, load)
+    ttft_s = _ttft_s(share, service, prefill, decode, apart, load, requests, constants)
     sequences = np.maximum(service.sequences, 1.0)
     first_s, probed_s = (_decode_s(sequences * more, service, decode, load, constants) for more in (1.0, 1.0 + _PROBE))
     gain = np.maximum(probed_s - first_s, 0.0) / (_PROBE * service.tpot_s)
@@ -45,27 +49,73 @@ def latencies(
     decode_s = _decode_s(sequences * spread, service, decode, load, constants)
     decode_s = np.where(spread > 1.0, np.maximum(decode_s, service.decode_s), decode_s)
     beside_s = np.where(apart, 0.0, np.maximum(service.tpot_s - service.decode_s, 0.0)) * np.maximum(spread, 0.0)
-    return Latencies(np.asarray(ttft_s), np.asarray(decode_s + beside_s))
+    return Latencies(ttft_s, np.asarray(decode_s + beside_s))
 
 
-def _wait_s(share: float, service: Service, apart: Mask, load: Load) -> Array:
-    """Of an open loop as above; of a closed one by its own mean."""
+def _ttft_s(
+    share: float, service: Service, prefill: Pool, decode: Pool, apart: Mask, load: Load, requests: RequestLengths,
+    constants: ServingConstants,
+) -> Array:  # fmt: skip
+    """The seconds of a prompt of each stratum and the wait, which does not depend on its length."""
+    served_s = service.ttft_s - service.queue_s
+    waits = _waits(service, apart, load)
+    strata = requests.prompt_lengths.strata(_STRATA)
+    if len(strata) == 1:
+        return np.asarray(served_s + waits.at_most(share))
+    each_s = served_s + _beyond_mean_s(strata, service, prefill, decode, apart, load, constants)
+    low, high = each_s.min(axis=0), each_s.max(axis=0) + waits.at_most(share)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = waits.below(middle - each_s).mean(axis=0) >= share
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.asarray(high)
+
+
+def _beyond_mean_s(
+    strata: Array, service: Service, prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants
+) -> Array:  # fmt: skip
+    """[stratum, n] seconds that prompts of these lengths take in their own iterations beyond the mean."""
+    beside = decoding_batch(np.where(apart, 0.0, service.sequences), decode, load)
+    seconds = list[Array]()
+    for length in strata:
+        prompt = np.full(load.prompt.shape, length)
+        mixed_s, chunks = prompt_iterations(prefill, constants, replace(beside, prompt_context=prompt / 2), prompt)
+        seconds.append(mixed_s * chunks + constants.prompt_token_s * prompt)
+    return np.asarray(np.array(seconds) - np.mean(seconds, axis=0))
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Waits, columns [n]: none with probability 1 - busy, else exponential, less `spared_s`."""
+
+    busy: Array
+    scale_s: Array  # mean of those that wait
+    spared_s: Array  # of a wait, counted elsewhere
+
+    def at_most(self, share: float) -> Array:
+        """Seconds that a share of the waits does not exceed."""
+        tail = np.log(np.maximum(self.busy / (1.0 - share), 1.0))
+        return np.maximum(self.scale_s * tail - self.spared_s, 0.0)
+
+    def below(self, seconds: Array) -> Array:
+        """Share of the waits that are not longer."""
+        waited = np.exp(-np.maximum(seconds + self.spared_s, 0.0) / np.maximum(self.scale_s, 1e-12))
+        return np.where(seconds >= 0, 1.0 - self.busy * waited, 0.0)
+
+
+def _waits(service: Service, apart: Mask, load: Load) -> _Waits:
+    """Of an open loop as above, of a closed one by its own mean."""
     beside_s = np.where(apart, 0.0, service.decode_s)
     opened = np.minimum(service.prompt_load * (1.0 + beside_s / service.prompt_s), _BUSIEST)
-    opened_s = (service.prompt_s + beside_s) / (2.0 * (1.0 - opened)) * _tail(opened, share) - beside_s
-    busy = np.maximum(service.prompt_load, 1e-9)
-    closed_s = service.queue_s / busy * _tail(busy, share)
-    return np.where(load.rate > 0, np.maximum(opened_s, 0.0), closed_s)
-
-
-def _tail(busy: Array, share: float) -> Array:
-    return np.log(np.maximum(busy / (1.0 - share), 1.0))
+    unevenness = service.interval_scv + service.prompt_scv
+    opened_s = (service.prompt_s * unevenness + beside_s) / (2.0 * (1.0 - opened))
+    closed = np.maximum(service.prompt_load, 1e-9)
+    is_open = load.rate > 0
+    return _Waits(busy=np.where(is_open, opened, closed), spared_s=np.where(is_open, beside_s, 0.0),
+                  scale_s=np.where(is_open, opened_s, service.queue_s / closed))  # fmt: skip
 
 
 def _decode_s(sequences: Array, service: Service, decode: Pool, load: Load, constants: ServingConstants) -> Array:
     """Of an iteration without prompts."""
     sequences = np.clip(sequences, 0.0, service.capacity)
-    batch = Batch(sequences=sequences / decode.pp, context=load.prompt + load.output / 2,
-                  prompt_tokens=np.zeros_like(sequences), prompt_context=load.prompt / 2,
-                  prompt_groups=np.ones_like(sequences))  # fmt: skip
-    return iteration_seconds(decode, constants, batch)
+    return iteration_seconds(decode, constants, decoding_batch(sequences, decode, load))

@@ -81,7 +81,8 @@ class Pool:
         return np.asarray(elements / self.kv_split)
 
     def capacity(self, prompt: Array, output: Array) -> Array:
-        """Sequences of such requests that the caches of an instance hold; 0 where the weights leave no room."""
+        """Sequences that the caches of an instance hold; 0 where the weights leave no room. prompt, output: tokens of
+        those that decode at a time, when their answers are whole."""
         tokens = prompt + self.reserved_output * output
         room = self.memory_bytes * MEMORY_SHARE - self.weights_bytes - WORKING_BYTES
         held = np.floor(np.maximum(room, 0.0) * self.pp / (self.kv_bytes * self.kv_elements(tokens)))

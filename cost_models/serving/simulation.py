@@ -13,6 +13,7 @@ import numpy as np
 
 from ..arrays import Array
 from .iteration import Batch, ServingConstants, iteration_seconds
+from .lengths import RequestLengths
 from .pool import Pool
 
 _WARM_UP = 0.2  # share of the requests, the first, that are not counted
@@ -20,14 +21,14 @@ _WARM_UP = 0.2  # share of the requests, the first, that are not counted
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Equal requests to one instance."""
+    """Requests to one instance: drawn at random, or those of a trace in their order."""
 
-    prompt: float  # tokens
-    output: float  # tokens
-    rate: float  # per second, as a Poisson process; 0: a closed loop
+    lengths: RequestLengths
+    rate: float  # per second; 0: a closed loop
     concurrency: int  # requests at any time of a closed loop
     number: int  # simulated
-    front_s: float  # from arrival to the scheduler
+    front_s: float  # from arrival to the scheduler, beside the tokens of the prompt
+    share: float = 1.0  # of the requests of a trace, dealt at random, that come to this instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,20 @@ class Simulated:
 @dataclass(slots=True)
 class _Request:
     arrival_s: float
+    prompt: float  # tokens
+    output: float  # tokens
     left_prompt: float  # tokens that are not prefilled
     left_output: float  # tokens that are not decoded
     first_s: float = 0.0
+
+    @classmethod
+    def of(cls, arrival_s: float, prompt: float, output: float) -> _Request:
+        return cls(arrival_s, prompt, output, prompt, output)
+
+    @property
+    def context(self) -> float:
+        """Tokens in the cache, while it decodes."""
+        return self.prompt + self.output - self.left_output
 
 
 @dataclass(slots=True)
@@ -59,17 +71,21 @@ class _Lane:
     now_s: float = 0.0
     waiting: deque[_Request] = field(default_factory=deque)
     running: list[_Request] = field(default_factory=list)
-    ended: list[tuple[float, float]] = field(default_factory=list)  # TTFT, TPOT
+    ended: list[tuple[float, float, float]] = field(default_factory=list)  # arrival, TTFT, TPOT
 
-    def iteration_s(self, decoding: list[_Request], prompt: float, groups: float, steps: float) -> float:
-        """Mean seconds of so many equal iterations: these sequences decode, prompts of so many tokens beside them in so
-        many groups of attention data parallelism."""
-        made = float(np.mean([self.requests.output - it.left_output for it in decoding])) if decoding else 0.0
-        batch = Batch(sequences=np.array([float(len(decoding))]), prompt_tokens=np.array([prompt]),
-                      context=np.array([self.requests.prompt + made + steps / 2]),
-                      prompt_context=np.array([self.requests.prompt / 2]),
+    def iteration_s(
+        self, decoding: list[_Request], prompts: list[tuple[_Request, float]], steps: float
+    ) -> float:  # fmt: skip
+        """Mean seconds of so many equal iterations: these sequences decode, and so many tokens of each prompt are
+        prefilled beside them."""
+        tokens = sum(taken for _, taken in prompts)
+        seen = sum(taken * (it.prompt - it.left_prompt + taken / 2) for it, taken in prompts) / max(tokens, 1.0)
+        groups = min(max(len(prompts), 1), float(self.pool.attention_dp[0]))
+        context = sum(it.context for it in decoding) / max(len(decoding), 1)
+        batch = Batch(sequences=np.array([float(len(decoding))]), prompt_tokens=np.array([tokens]),
+                      context=np.array([context + steps / 2]), prompt_context=np.array([seen]),
                       prompt_groups=np.array([groups]))  # fmt: skip
-        per_group = prompt / groups / float(self.pool.chunk_tokens[0])
+        per_group = tokens / groups / float(self.pool.chunk_tokens[0])
         return float(iteration_seconds(self.pool, self.constants, batch)[0]) + float(self.pool.host_s[0]) * per_group
 
     def step(self, room: int, next_arrival_s: float) -> int:
@@ -82,10 +98,10 @@ class _Lane:
             decoding = []
         steps = 1.0
         if not prompts and decoding:
-            once = self.iteration_s(decoding, 0.0, 1.0, 0.0)
+            once = self.iteration_s(decoding, [], 0.0)
             until = max((next_arrival_s - self.now_s) / once, 1.0)
             steps = float(min(min(it.left_output for it in decoding), np.ceil(until)))
-        seconds = steps * self.iteration_s(decoding, tokens, min(max(len(prompts), 1), groups), steps)
+        seconds = steps * self.iteration_s(decoding, prompts, steps)
         self.now_s += seconds / self.depth  # when the first stage is free
         done_s = self.now_s + seconds * (1.0 - 1.0 / self.depth)
         return self._decoded(decoding, steps) + self._prefilled(prompts, done_s)
@@ -130,8 +146,9 @@ class _Lane:
         return over
 
     def _end(self, request: _Request) -> None:
-        steps = max(self.requests.output - 1.0, 1.0)
-        self.ended.append((request.first_s - request.arrival_s + self.requests.front_s,
+        steps = max(request.output - 1.0, 1.0)
+        front_s = self.requests.front_s + self.constants.prompt_token_s * request.prompt
+        self.ended.append((request.arrival_s, request.first_s - request.arrival_s + front_s,
                            (self.now_s - request.first_s) / steps))  # fmt: skip
 
 
@@ -145,18 +162,34 @@ def simulate(
     lane = _Lane(pool, constants, requests, prefills, decodes, depth)
     room = max(int(capacity / stages), 1)
     closed = requests.rate <= 0
-    gaps = np.random.default_rng(seed).exponential(size=requests.number)
-    arrivals = deque([0.0] * requests.number if closed else np.cumsum(gaps / (requests.rate / stages)).tolist())
+    arrivals = deque(_coming(requests, stages, np.random.default_rng(seed)))
     free = max(round(requests.concurrency / stages), 1) if closed else requests.number
     while arrivals or lane.waiting or lane.running:
-        while arrivals and free and (closed or arrivals[0] <= lane.now_s):
-            at = arrivals.popleft()
-            lane.waiting.append(_Request(lane.now_s if closed else at, requests.prompt, requests.output))
+        while arrivals and free and (closed or arrivals[0].arrival_s <= lane.now_s):
+            request = arrivals.popleft()
+            request.arrival_s = lane.now_s if closed else request.arrival_s
+            lane.waiting.append(request)
             free -= 1
         if not lane.waiting and not lane.running:
-            lane.now_s = arrivals[0]
+            lane.now_s = arrivals[0].arrival_s
             continue
-        ended = lane.step(room, arrivals[0] if arrivals and not closed else np.inf)
+        ended = lane.step(room, arrivals[0].arrival_s if arrivals and not closed else np.inf)
         free += ended if closed else 0
-    counted = np.array(lane.ended[int(_WARM_UP * requests.number) :])
-    return Simulated(counted[:, 0], counted[:, 1])
+    counted = np.array(sorted(lane.ended)[int(_WARM_UP * requests.number) :])
+    return Simulated(counted[:, 1], counted[:, 2])
+
+
+def _coming(requests: Requests, stages: float, generator: np.random.Generator) -> list[_Request]:
+    """The requests of a lane, the first first. A trace that is too short comes again."""
+    lengths, number, rate = requests.lengths, requests.number, requests.rate / stages
+    if lengths.arrivals_s is None or rate <= 0:
+        gaps = generator.exponential(size=number)
+        at = np.cumsum(gaps / rate) if rate > 0 else np.zeros(number)
+        prompts, answers = lengths.draw(number, generator)
+    else:
+        dealt = np.cumsum(generator.geometric(requests.share / stages, size=number)) - 1
+        rounds, places = np.divmod(dealt, len(lengths.arrivals_s))
+        period = lengths.arrivals_s[-1] * len(lengths.arrivals_s) / (len(lengths.arrivals_s) - 1)
+        at = (rounds * period + lengths.arrivals_s[places]) * lengths.trace_rate * requests.share / requests.rate
+        prompts, answers = lengths.prompts[places], lengths.answers[places]
+    return [_Request.of(*row) for row in zip(at.tolist(), prompts.tolist(), answers.tolist(), strict=True)]

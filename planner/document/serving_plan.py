@@ -83,6 +83,24 @@ class ServingCandidate(DocumentPart):
     simulated: SimulatedService | None = None
 
 
+class TokenCounts(DocumentPart):
+    """Tokens of the prompts, or of the answers, of all requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    most: float
+
+
+class ServedLengths(DocumentPart):
+    """The requests that the deployment is planned for."""
+
+    prompt: TokenCounts
+    output: TokenCounts
+    trace_rate: float | None  # requests per second of a trace; None: they come as a Poisson process
+
+
 class Separation(DocumentPart):
     """Prefill and decode on instances of their own beside both on the same ones. `..._gpus` are those for a request per
     second, where any part of an instance can be had; None: nothing keeps the promises."""
@@ -116,6 +134,7 @@ class ServingPlan(DocumentPart):
     request_sha256: str
     request: dict[str, Any]
     origins: dict[str, str] = Field(default_factory=dict)
+    lengths: ServedLengths
     candidates: tuple[ServingCandidate, ...] = Field(min_length=1)  # the choice first
     indifference: float  # deployments this near to the best carry as much by the error of the model
     certificate: ServingCertificate

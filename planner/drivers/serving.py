@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..._version import __version__
+from ...cost_models.serving.lengths import Lengths, RequestLengths
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
@@ -17,8 +18,17 @@ from ...profiles.stack.engines import Engines, shipped_engines
 from ..document.base import rounded
 from ..document.certificate import SpaceCount
 from ..document.plan import digest_of
-from ..document.serving_plan import Separation, ServingCandidate, ServingCertificate, ServingPlan, Unit
+from ..document.serving_plan import (
+    Separation,
+    ServedLengths,
+    ServingCandidate,
+    ServingCertificate,
+    ServingPlan,
+    TokenCounts,
+    Unit,
+)
 from ..request.lengths import check_positions
+from ..request.request_lengths import request_lengths
 from ..request.resolve import referenced_model
 from ..request.serving import ServeWorkload, ServingRequest
 from ..serving.apart import Apart, search_apart
@@ -33,6 +43,7 @@ from ..serving.space import Served, sites_of, space_of
 # (docs/guides/serving.md).
 INDIFFERENCE = 0.05
 _MOST_SIMULATED = 8
+_ALMOST_ALL = 0.99  # of the requests, which the positions of the model must suffice for
 
 
 def plan_serving(request: ServingRequest) -> ServingPlan:
@@ -44,19 +55,20 @@ def plan_serving(request: ServingRequest) -> ServingPlan:
     work = request.workload
     if work.rate is not None and work.concurrency is not None:
         raise InputError("rate and concurrency: a load is either open or closed", hint="leave one of them out")
-    warnings = [*warnings, *check_positions(model, work.input + work.output, stretches=True)]
+    question = question_of(work, engines := shipped_engines())
+    requests = question.promises.requests
+    longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
+    warnings = [*warnings, *check_positions(model, longest, stretches=True)]
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
-    engines = shipped_engines()
     spaces = [space_of(site, served_of(model, work, engines, request.target), request.fix)
               for site in sites_of(cluster)]  # fmt: skip
-    question = question_of(work, engines)
     found = search(spaces, question.load, question.promises, engines.constants)
     apart = None
-    if work.rate is not None and "replicas" not in request.fix:
-        apart = search_apart(spaces, work.rate, question.promises, engines.constants,
+    if question.load is not None and not question.promises.closed and "replicas" not in request.fix:
+        apart = search_apart(spaces, question.load, question.promises, engines.constants,
                              cluster.levels[-1].bw_bytes_per_s)  # fmt: skip
     separation = None if apart is None else _separation(found, apart)
-    found = found if apart is None else joined(found, apart, work.rate)
+    found = found if apart is None else joined(found, apart, question.load)
     if not found.deployments:
         raise no_deployment(spaces, question, found)
     ordered = _preferred(found)
@@ -64,7 +76,7 @@ def plan_serving(request: ServingRequest) -> ServingPlan:
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
     texts = [*warnings, *(notice.text for notice in cluster.warnings), *_doubts(listed[0], work)]
     certificate = _certificate(found, question, simulated)
-    plan = _document(request, model, cluster, listed, certificate, tuple(dict.fromkeys(texts)))
+    plan = _document(request, model, cluster, _lengths(requests), listed, certificate, tuple(dict.fromkeys(texts)))
     return plan.model_copy(update={"separation": separation})
 
 
@@ -76,12 +88,14 @@ def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: s
 
 
 def question_of(work: ServeWorkload, engines: Engines) -> Question:
-    """The load and the promises."""
+    """The load and the promises. The rate of a trace is the load where none is given."""
+    requests = request_lengths(work.input, work.output)
     promises = Promises(
-        prompt=float(work.input), output=float(work.output), ttft_s=work.ttft or np.inf, tpot_s=work.tpot or np.inf,
+        requests=requests, ttft_s=work.ttft or np.inf, tpot_s=work.tpot or np.inf,
         share=work.percentile / 100.0, closed=work.concurrency is not None,
     )  # fmt: skip
-    load = float(work.concurrency) if work.concurrency is not None else work.rate
+    load = work.rate or requests.trace_rate or None
+    load = float(work.concurrency) if work.concurrency is not None else load
     return Question(load=load, promises=promises, constants=engines.constants)
 
 
@@ -91,6 +105,16 @@ def joined(found: Found, apart: Apart, load: float | None) -> Found:
     ruled_out = {**found.ruled_out, "promise": found.ruled_out.get("promise", 0) + apart.broken}
     return replace(found, deployments=tuple(every), total=found.total + apart.total, ruled_out=ruled_out,
                    out_of_memory=found.out_of_memory + apart.out_of_memory, bounded=apart.bounded)  # fmt: skip
+
+
+def _lengths(requests: RequestLengths) -> ServedLengths:
+    return ServedLengths(prompt=_tokens(requests.prompt_lengths), output=_tokens(requests.output_lengths),
+                         trace_rate=requests.trace_rate or None)  # fmt: skip
+
+
+def _tokens(lengths: Lengths) -> TokenCounts:
+    p50, p90, p99, most = (float(tokens) for tokens in lengths.at(np.array([0.5, 0.9, 0.99, 1.0])))
+    return TokenCounts(mean=lengths.mean, p50=p50, p90=p90, p99=p99, most=most)
 
 
 def _separation(together: Found, apart: Apart) -> Separation:
@@ -165,13 +189,13 @@ def _doubts(best: ServingCandidate, work: ServeWorkload) -> list[str]:
 
 
 def _document(
-    request: ServingRequest, model: ModelSpec, cluster: ClusterSpec, listed: tuple[ServingCandidate, ...],
-    certificate: ServingCertificate, warnings: tuple[str, ...],
+    request: ServingRequest, model: ModelSpec, cluster: ClusterSpec, lengths: ServedLengths,
+    listed: tuple[ServingCandidate, ...], certificate: ServingCertificate, warnings: tuple[str, ...],
 ) -> ServingPlan:  # fmt: skip
     canonical = request.model_dump(mode="json")
     return ServingPlan(
         tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
-        origins=request.origins, candidates=listed, indifference=INDIFFERENCE, certificate=certificate,
+        origins=request.origins, lengths=lengths, candidates=listed, indifference=INDIFFERENCE, certificate=certificate,
         resolved={"model": rounded(spec_to_dict(model)), "cluster": rounded(cluster_to_dict(cluster)),
                   "engine": request.target},
         warnings=warnings,

@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from ...cost_models.units import parse
 from ...errors import InputError
 from ...profiles.io.document import FieldPath
-from .fields import Length, Nodes, Positive, checked, parse_factor
+from .fields import Nodes, Positive, checked, parse_factor
+from .request_lengths import RequestTokens
 from .schema import BaseRequest, RequestPart
 
 Weights = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
@@ -95,15 +96,16 @@ ServingFix = Annotated[
 class ServeWorkload(RequestPart):
     """Requests that an engine answers.
 
-    input, output: tokens of a prompt and of an answer, means. rate: of an open loop; concurrency: requests at any time
-    of a closed one; neither: the plan carries as much as it can. ttft, tpot: promised time to first token (queue
-    included) and time per output token after the first, which `percentile` % of the requests keep.
-    precision: number format of the weights. kv_cache: that of the cache, auto: as the checkpoint has it.
+    input, output: tokens of a prompt and of an answer: a number, a distribution, or a trace of both. rate: of an open
+    loop; concurrency: requests at any time of a closed one; neither: the rate of the trace, or as much as the GPUs
+    carry. ttft, tpot: promised time to first token (queue included) and time per output token after the first, which
+    `percentile` % of the requests keep. precision: number format of the weights. kv_cache: that of the cache, auto: as
+    the checkpoint has it.
     """
 
     kind: Literal["serve"]
-    input: Length
-    output: Length
+    input: RequestTokens
+    output: RequestTokens
     rate: Rate | None = None
     concurrency: Positive | None = None
     ttft: Seconds | None = None
@@ -146,10 +148,10 @@ class ServingFields(TypedDict, total=False):
     """Axes of the space that are given: `{"tp": 4}` or `["tp=4"]`."""
     top: int | None
     """How many deployments the plan lists [5]."""
-    input: int | str | None
-    """Tokens of a prompt, mean."""
-    output: int | str | None
-    """Tokens of an answer, mean."""
+    input: int | str | Mapping[int, float] | Mapping[str, float] | None
+    """Tokens of a prompt: `2000`, `"759:rms=926"`, `"759:p90=1547"`, a histogram, or a file of one or of a trace."""
+    output: int | str | Mapping[int, float] | Mapping[str, float] | None
+    """Tokens of an answer, as `input`. The same trace as `input`: its pairs, in the order in which they came."""
     rate: str | None
     """Requests of an open loop: `4/s` [as many as can be]."""
     concurrency: int | None

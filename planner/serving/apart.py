@@ -16,7 +16,7 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import pool
-from .promises import Promises, largest_load, priced
+from .promises import Promises, holds_a_sequence, largest_load, priced
 from .search import Deployment, Stand, stands_pool
 from .space import Site, Space
 
@@ -93,7 +93,7 @@ def _side(
 ) -> _Side:  # fmt: skip
     """Chunks make no difference to instances that decode: one size stands for all."""
     columns = pool(space.instances)
-    fits = columns.capacity(np.array(promises.prompt), np.array(promises.output)) >= 1
+    fits = holds_a_sequence(columns, promises)
     chunk = space.instances[0].chunk_tokens
     chosen = [i for i, it in enumerate(space.instances) if prefills or it.chunk_tokens == chunk]
     every = np.array([(i, n) for i in chosen for n in range(1, space.most[i] + 1)])
@@ -103,7 +103,7 @@ def _side(
     seconds = _seconds(columns, instance, number, load, promises, constants, prefills=prefills)
     return _Side(space, columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number,
                  layout_gpus[instance] * number, seconds,
-                 columns.kv_bytes * columns.kv_elements(np.array(promises.prompt)) / columns.pp)  # fmt: skip
+                 columns.kv_bytes * columns.kv_elements(np.array(promises.requests.prompt)) / columns.pp)  # fmt: skip
 
 
 def _seconds(

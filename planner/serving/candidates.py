@@ -14,7 +14,7 @@ from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES, Pool
 from ...cost_models.serving.simulation import Requests, Simulated, simulate
 from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
 from .instance import Instance, InstanceLayout, pool
-from .promises import Priced, Promises, largest_load, priced, unpromised
+from .promises import Priced, Promises, capacity, largest_load, priced, unpromised
 from .search import Deployment, Stand, stands_pool
 
 _BEYOND = 1.01  # times the largest load, where what binds breaks
@@ -55,13 +55,14 @@ def _candidate(
     service = now.service
     ttft_s, tpot_s, tokens = (float(column[row]) for column in (service.ttft_s, service.tpot_s,
                                                                  service.output_tokens_per_s))  # fmt: skip
-    rate, usd = tokens / question.promises.output, deployment.usd_per_hour
+    output = question.promises.requests.output
+    rate, usd = tokens / output, deployment.usd_per_hour
     roles: tuple[Role, ...] = ("prefill", "decode") if deployment.apart else ("both",)
     return ServingCandidate(
         choice=row + 1, deployment_id=deployment_id(deployment), gpus=deployment.gpus, rate=rate,
         pools=tuple(_pool(stand, role, question, most_sequences)
                     for stand, role in zip(deployment.stands, roles, strict=True)),
-        concurrency=rate * (ttft_s + (question.promises.output - 1) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
+        concurrency=rate * (ttft_s + (output - 1) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
         ttft_promised_s=float(now.latencies.ttft_s[row]), tpot_promised_s=float(now.latencies.tpot_s[row]),
         largest_load=deployment.largest_load, stable_load=stable_load, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / deployment.gpus, goodput_per_gpu=deployment.largest_load / deployment.gpus,
@@ -111,15 +112,15 @@ def _binds(promises: Promises, beyond: Priced, row: int) -> Binds:
 
 def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> ServingPool:
     layout, columns = stand.instance.layout, stands_pool([stand])
-    capacity = int(columns.capacity(np.array([question.promises.prompt]), np.array([question.promises.output]))[0])
+    held = int(capacity(columns, question.promises.requests)[0])
     room = float(columns.memory_bytes[0] * MEMORY_SHARE - columns.weights_bytes[0] - WORKING_BYTES)
     wanted = int(np.ceil(max(sequences, 1.0) * _HEADROOM / _BATCH)) * _BATCH
     return ServingPool(
         role=role, site=stand.site.name, gpu=stand.site.gpu.name, gpus_per_node=stand.site.gpus_per_node,
         instances=stand.instances, gpus=stand.gpus, tp=layout.tp, pp=layout.pp, ep=layout.ep,
         attention_dp=layout.attention_dp, chunk_tokens=stand.instance.chunk_tokens,
-        max_sequences=max(min(wanted, capacity), 1), weights=stand.instance.weights, kv_cache=stand.instance.cache,
-        weights_bytes=float(columns.weights_bytes[0]), cache_bytes=room, cache_sequences=capacity,
+        max_sequences=max(min(wanted, held), 1), weights=stand.instance.weights, kv_cache=stand.instance.cache,
+        weights_bytes=float(columns.weights_bytes[0]), cache_bytes=room, cache_sequences=held,
     )  # fmt: skip
 
 
@@ -139,9 +140,9 @@ def _requests(question: Question, stand: Stand, rate: float, number: int) -> Req
     """The share of an instance."""
     promises = question.promises
     return Requests(
-        prompt=promises.prompt, output=promises.output, rate=0.0 if promises.closed else rate / stand.instances,
-        concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
-        front_s=stand.instance.host_s + question.constants.prompt_token_s * promises.prompt,
+        lengths=promises.requests, rate=0.0 if promises.closed else rate / stand.instances,
+        share=1.0 / stand.instances, concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
+        front_s=stand.instance.host_s,
     )  # fmt: skip
 
 
@@ -151,8 +152,8 @@ def _instance(
 ) -> Simulated:  # fmt: skip
     """Remembered: deployments that are tried are listed too, and deployments apart have pools in common."""
     columns = pool([instance])
-    capacity = float(columns.capacity(np.array([requests.prompt]), np.array([requests.output]))[0])
-    return simulate(columns, constants, requests, capacity, prefills=prefills, decodes=decodes)
+    held = float(capacity(columns, requests.lengths)[0])
+    return simulate(columns, constants, requests, held, prefills=prefills, decodes=decodes)
 
 
 def _percentiles(values: Array) -> Percentiles:

@@ -11,7 +11,7 @@ from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...errors import NoFeasibleLayoutError
 from .candidates import Question, deployment_id, layout_id
 from .instance import Instance, pool
-from .promises import priced, unpromised
+from .promises import holds_a_sequence, priced, unpromised
 from .search import Found, search
 from .space import Space
 
@@ -27,8 +27,7 @@ def no_deployment(spaces: Sequence[Space], question: Question, found: Found) -> 
         return NoFeasibleLayoutError(f"no layout of an instance is legal: all break rules of {rules or 'GPUs'}",
                                      hint="leave out a `--fix`")  # fmt: skip
     columns = pool(instances)
-    prompt, output = np.array(question.promises.prompt), np.array(question.promises.output)
-    fits = columns.capacity(prompt, output) >= 1
+    fits = holds_a_sequence(columns, question.promises)
     if not fits.any():
         return _no_memory(instances, question)
     rows = np.flatnonzero(fits)
@@ -53,7 +52,8 @@ def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleL
     columns = pool(instances)
     room = columns.memory_bytes * MEMORY_SHARE - WORKING_BYTES - columns.weights_bytes
     best = int(np.argmax(room * columns.pp))
-    tokens = question.promises.prompt + columns.reserved_output * question.promises.output
+    requests = question.promises.requests
+    tokens = requests.running_prompt + columns.reserved_output * requests.running_output
     needed = (columns.kv_bytes * columns.kv_elements(tokens) / columns.pp)[best]
     whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB
     name = layout_id(instances[best].layout)

@@ -35,7 +35,7 @@ def _column(cases: Sequence[ServingCase], value: Callable[[ServingCase], float])
 
 
 def _load(cases: Sequence[ServingCase]) -> Load:
-    return Load(
+    return Load.equal(
         prompt=_column(cases, lambda case: case.prompt), output=_column(cases, lambda case: case.output),
         concurrency=_column(cases, lambda case: case.concurrency), rate=_column(cases, lambda case: case.rate),
         burst_share=_column(cases, lambda case: case.burst_share), transfer_s=np.zeros(len(cases)),

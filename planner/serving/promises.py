@@ -8,6 +8,7 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.lengths import RequestLengths
 from ...cost_models.serving.load import Load, Service, steady_state
 from ...cost_models.serving.percentiles import Latencies, latencies
 from ...cost_models.serving.pool import Pool
@@ -19,10 +20,9 @@ _MOST = 1e4
 
 @dataclass(frozen=True, kw_only=True)
 class Promises:
-    """Lengths of requests in tokens, and what `share` of them is promised, in seconds; infinite: nothing."""
+    """Requests, and what `share` of them is promised, in seconds; infinite: nothing."""
 
-    prompt: float
-    output: float
+    requests: RequestLengths
     ttft_s: float
     tpot_s: float
     share: float
@@ -38,6 +38,16 @@ class Priced:
     kept: Mask
 
 
+def capacity(pool: Pool, requests: RequestLengths) -> Array:
+    """[n] sequences of such requests that the caches of an instance hold."""
+    return pool.capacity(np.array(requests.running_prompt), np.array(requests.running_output))
+
+
+def holds_a_sequence(pool: Pool, promises: Promises) -> Mask:
+    """[n] whether an instance has room for a request."""
+    return capacity(pool, promises.requests) >= 1
+
+
 def priced(
     prefill: Pool, decode: Pool, apart: Mask, load: Array, promises: Promises, constants: ServingConstants,
     transfer_s: Array | None = None,
@@ -45,14 +55,13 @@ def priced(
     """apart: [n] whether prefill and decode have instances of their own. load: [n] of all instances. transfer_s: [n] of
     a prompt's cache from pool to pool."""
     shape = load.shape
-    columns = Load(
-        prompt=np.full(shape, promises.prompt), output=np.full(shape, promises.output),
-        concurrency=load if promises.closed else np.full(shape, np.inf),
+    columns = Load.of(
+        promises.requests, concurrency=load if promises.closed else np.full(shape, np.inf),
         rate=np.zeros(shape) if promises.closed else load,
         burst_share=np.zeros(shape), transfer_s=np.zeros(shape) if transfer_s is None else transfer_s,
     )  # fmt: skip
     service = steady_state(prefill, decode, apart, columns, constants)
-    tails = latencies(promises.share, service, decode, apart, columns, constants)
+    tails = latencies(promises.share, service, prefill, decode, apart, columns, promises.requests, constants)
     kept = service.stable & (tails.ttft_s <= promises.ttft_s) & (tails.tpot_s <= promises.tpot_s)
     return Priced(service, tails, kept)
 

@@ -17,7 +17,7 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import Instance, pool
-from .promises import Promises, largest_load
+from .promises import Promises, holds_a_sequence, largest_load
 from .space import Site, Space
 
 _ROUNDING = 1e-6  # of the bisection: a load that it misses by less is kept
@@ -96,7 +96,7 @@ def search(spaces: Sequence[Space], load: float | None, promises: Promises, cons
         if not space.instances:
             continue
         columns, most = pool(space.instances), np.array(space.most)
-        fits = columns.capacity(np.array(promises.prompt), np.array(promises.output)) >= 1
+        fits = holds_a_sequence(columns, promises)
         out_of_memory += int((most[~fits] - space.least + 1).sum())
         if not fits.any():
             continue

@@ -25,7 +25,7 @@ class Setup:
     pool: ServingPool
     model: str  # name on the Hugging Face Hub, or a path
     longest: int | None  # tokens of a sequence that the cache holds, where it holds less than the model has positions
-    prompt: int  # tokens, mean
+    prompt: int  # tokens of the longest
     transfer: str = "nixl"  # of TRANSFERS
 
     @property

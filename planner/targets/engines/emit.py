@@ -57,8 +57,8 @@ def _transfer_refusals(service: Service) -> list[str]:
 
 
 def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
-    model, work = plan.resolved["model"], plan.request["workload"]
+    model, lengths = plan.resolved["model"], plan.lengths
     found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", str(model.get("source") or ""))
-    held = pool.cache_sequences // pool.attention_dp * (work["input"] + work["output"] // 2)
-    return Setup(pool=pool, model=found[1] if found else str(model["name"]), prompt=work["input"], transfer=transfer,
-                 longest=held if held < model["max_positions"] else None)  # fmt: skip
+    held = pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2)
+    return Setup(pool=pool, model=found[1] if found else str(model["name"]), prompt=int(lengths.prompt.most),
+                 transfer=transfer, longest=held if held < model["max_positions"] else None)  # fmt: skip

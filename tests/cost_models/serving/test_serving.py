@@ -38,7 +38,7 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
 
 
 def load(prompt: float = 1000, output: float = 300, *, concurrency: float = 16, rate: float = 0.0) -> Load:
-    return Load(prompt=column(prompt), output=column(output), concurrency=column(concurrency), rate=column(rate),
+    return Load.equal(prompt=column(prompt), output=column(output), concurrency=column(concurrency), rate=column(rate),
                 burst_share=column(0.1), transfer_s=column(0))  # fmt: skip
 
 

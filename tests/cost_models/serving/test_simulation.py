@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from meshwright.cost_models.serving.lengths import Lengths, RequestLengths
 from meshwright.cost_models.serving.simulation import Requests, simulate
 from meshwright.planner.serving.instance import Instance, InstanceLayout, pool
 from meshwright.planner.serving.promises import Promises, largest_load, priced
@@ -23,13 +24,16 @@ def instance(model: str = "llama-3.1-70b", engine: str = "vllm", **degrees: int)
                     max_sequences=1024)  # fmt: skip
 
 
-def promises(ttft_s: float = np.inf, tpot_s: float = np.inf, share: float = 0.9, *, closed: bool = False) -> Promises:
-    return Promises(prompt=PROMPT, output=OUTPUT, ttft_s=ttft_s, tpot_s=tpot_s, share=share, closed=closed)
+EQUAL = RequestLengths.equal(PROMPT, OUTPUT)
 
 
-def requests(rate: float, number: int = 800, concurrency: int = 0) -> Requests:
-    front_s = 0.03 + ENGINES.constants.prompt_token_s * PROMPT
-    return Requests(prompt=PROMPT, output=OUTPUT, rate=rate, concurrency=concurrency, number=number, front_s=front_s)
+def promises(ttft_s: float = np.inf, tpot_s: float = np.inf, share: float = 0.9, *, closed: bool = False,
+             lengths: RequestLengths = EQUAL) -> Promises:  # fmt: skip
+    return Promises(requests=lengths, ttft_s=ttft_s, tpot_s=tpot_s, share=share, closed=closed)
+
+
+def requests(rate: float, number: int = 800, concurrency: int = 0, lengths: RequestLengths = EQUAL) -> Requests:
+    return Requests(lengths=lengths, rate=rate, concurrency=concurrency, number=number, front_s=0.03)
 
 
 @pytest.mark.parametrize(("row", "rate"), [
@@ -45,6 +49,52 @@ def test_the_closed_form_gives_what_the_simulated_instance_gives(row: Instance, 
     assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.15)
     assert closed.latencies.ttft_s[0] == pytest.approx(np.quantile(run.ttft_s, 0.9), rel=0.3)
     assert closed.latencies.tpot_s[0] == pytest.approx(np.quantile(run.tpot_s, 0.9), rel=0.2)
+
+
+SPREAD = RequestLengths.independent(Lengths.lognormal(1000, 1250), Lengths.lognormal(200, 310))
+
+
+@pytest.mark.parametrize(("row", "rate"), [
+    (instance(tp=4), 1.0), (instance(tp=4), 4.0), (instance(tp=8), 8.0), (instance("llama-3.1-8b"), 10.0),
+], ids=["70b, idle", "70b, busy", "70b tp8", "8b"])  # fmt: skip
+def test_the_closed_form_follows_the_spread_of_lengths(row: Instance, rate: float) -> None:
+    columns, together = pool([row]), np.array([False])
+    run = simulate(columns, ENGINES.constants, requests(rate, 2000, lengths=SPREAD), 200.0)
+    closed = priced(columns, columns, together, np.array([rate]), promises(lengths=SPREAD), ENGINES.constants)
+    assert closed.service.ttft_s[0] == pytest.approx(run.ttft_s.mean(), rel=0.25)
+    assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.15)
+    assert closed.latencies.ttft_s[0] == pytest.approx(np.quantile(run.ttft_s, 0.9), rel=0.25)
+    assert closed.latencies.tpot_s[0] == pytest.approx(np.quantile(run.tpot_s, 0.9), rel=0.25)
+    equal = RequestLengths.equal(SPREAD.prompt, SPREAD.output)
+    even = priced(columns, columns, together, np.array([rate]), promises(lengths=equal), ENGINES.constants)
+    assert closed.latencies.ttft_s[0] > 1.3 * even.latencies.ttft_s[0]
+
+
+def test_a_prefilling_instance_waits_by_the_second_moment() -> None:
+    """M/G/1, Pollaczek and Khinchine: the wait grows with 1 + the squared coefficient of variation of the service."""
+    columns, apart = pool([instance(tp=4)]), np.array([True])
+    rate = 4.0
+    run = simulate(columns, ENGINES.constants, requests(rate, 3000, lengths=SPREAD), 1e6, decodes=False)
+    closed = priced(columns, columns, apart, np.array([rate]), promises(lengths=SPREAD), ENGINES.constants)
+    assert closed.latencies.ttft_s[0] - closed.service.decode_s[0] == pytest.approx(np.quantile(run.ttft_s, 0.9),
+                                                                                    rel=0.2)  # fmt: skip
+    assert closed.service.prompt_scv[0] == pytest.approx(1250**2 / 1000**2 - 1, rel=0.4)
+
+
+def test_a_trace_is_replayed_at_the_rate_that_is_asked() -> None:
+    """Bursts of eight requests, a second apart: half the rate stretches the gaps, and the bursts stay."""
+    arrivals = np.repeat(np.arange(100.0), 8)
+    trace = RequestLengths(np.full(800, 500.0), np.full(800, 50.0), np.full(800, 1 / 800), arrivals)
+    columns = pool([instance(tp=4)])
+    assert trace.trace_rate == pytest.approx(799 / 99)
+    bursts = simulate(columns, ENGINES.constants, requests(trace.trace_rate / 4, 400, lengths=trace), 200.0)
+    smooth = simulate(columns, ENGINES.constants, requests(trace.trace_rate / 4, 400,
+                      lengths=RequestLengths.equal(500, 50)), 200.0)  # fmt: skip
+    assert trace.arrival_scv == pytest.approx(7, rel=0.1)
+    assert np.quantile(bursts.ttft_s, 0.9) > 1.5 * np.quantile(smooth.ttft_s, 0.9)
+    closed = priced(columns, columns, np.array([False]), np.array([trace.trace_rate / 4]), promises(lengths=trace),
+                    ENGINES.constants)  # fmt: skip
+    assert closed.service.interval_scv[0] == pytest.approx(trace.arrival_scv)
 
 
 def test_every_request_ends_once_and_none_before_its_prompt() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.planner.serving.apart import search_apart
 from meshwright.planner.serving.promises import Promises, priced
 from meshwright.planner.serving.search import Stand, stands_pool
@@ -14,7 +15,7 @@ from .test_plan_serving import ENGINES, planned, space
 
 @pytest.mark.parametrize(("rate", "tpot_s", "fix"), [(2.0, 0.05, {"tp": 4}), (5.0, 0.02, {"chunk_tokens": 8192})])
 def test_the_search_finds_what_pricing_every_pair_finds(rate: float, tpot_s: float, fix: dict[str, int]) -> None:
-    promises = Promises(prompt=2000, output=300, ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=False)
+    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=False)
     of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", fix)
     found = search_apart([of_model], rate, promises, ENGINES.constants, 1e9)
     stands = [Stand(site=of_model.site, instance=of_model.instances[row], instances=n)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from meshwright.cost_models.serving.iteration import ServingConstants
+from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.serving.simulation import Requests, Simulated, simulate
 from meshwright.planner.api import plan_serving
@@ -57,7 +58,7 @@ def space(
     ("llama-3.1-8b", "8xa100-sxm-80gb", 12.0), ("qwen3-30b-a3b", "8xh100-sxm-80gb", 20.0),
 ])  # fmt: skip
 def test_the_search_finds_what_pricing_every_deployment_finds(model: str, cluster: str, rate: float) -> None:
-    promises = Promises(prompt=2000, output=300, ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
+    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
     of_model = space(model, cluster)
     found = search([of_model], rate, promises, ENGINES.constants)
     every = [(row, n) for row, most in enumerate(of_model.most) for n in range(1, most + 1)]
@@ -94,7 +95,7 @@ def test_the_counts_add_up(plan: ServingPlan) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2, 9])
 def test_a_fixed_number_of_replicas_stays(replicas: int) -> None:
-    promises = Promises(prompt=2000, output=300, ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
+    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
     of_model = space(fix={"replicas": replicas})
     found = search([of_model], 1.0, promises, ENGINES.constants)
     assert all(it.decode.instances == replicas for it in found.deployments)
