@@ -72,6 +72,7 @@ class Service:
     capacity: Array  # sequences that the caches of an instance hold
     prompt_load: Array  # share of time that prompts take
     queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
+    first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, of `tpot_s`
     prompt_s: Array  # that a prompt adds to the iterations of its instance
     prompt_scv: Array  # squared coefficient of variation of that
@@ -107,8 +108,8 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     return Service(
         ttft_s=state.ttft_s + waiting / rate, tpot_s=state.tpot_s, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
-        queue_s=state.queue_s + waiting / rate, decode_s=state.decode_s, prompt_s=state.prompt_s,
-        prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill), stable=stable,
+        queue_s=state.queue_s + waiting / rate, first_token_s=state.first_token_s, decode_s=state.decode_s,
+        prompt_s=state.prompt_s, prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill), stable=stable,
     )  # fmt: skip
 
 
@@ -126,6 +127,7 @@ class _State:
     tpot_s: Array
     prompt_load: Array
     queue_s: Array
+    first_token_s: Array
     decode_s: Array
     prompt_s: Array
     prompt_scv: Array
@@ -162,8 +164,9 @@ def _at(
                        others / 2.0 + np.where(load.rate > 0, np.inf, 0.0))  # fmt: skip
     queue = queue + ahead
     front_s = prefill.host_s + constants.prompt_token_s * load.prompt + load.transfer_s
-    ttft_s = front_s + _WAITS * decode_s + mixed_s * chunks + queue * added_s
-    return _State(ttft_s, tpot_s, prompt_load, queue * added_s, decode_s, added_s, prompt_scv, mixed_s)
+    first_token_s = np.where(apart & (decode.decodes_first == 0), 0.0, _WAITS * decode_s)
+    ttft_s = front_s + first_token_s + mixed_s * chunks + queue * added_s
+    return _State(ttft_s, tpot_s, prompt_load, queue * added_s, first_token_s, decode_s, added_s, prompt_scv, mixed_s)
 
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:

@@ -43,6 +43,7 @@ class Pool:
     chunk_tokens: Array  # prompt tokens of an iteration at most
     max_sequences: Array  # of a group of tp ranks, by the engine's options
     mixes_prompts: Array  # 1: prompts are prefilled beside sequences that decode; 0: decoding stops for them
+    decodes_first: Array  # 1: apart, instances that decode also make the first token; 0: those that prefill do
     reserved_output: Array  # share of an answer that a sequence needs room for when it starts
 
     def rows(self, index: Ints, instances: Array) -> Pool:

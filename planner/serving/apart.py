@@ -48,7 +48,8 @@ class _Side:
     instance: Ints  # [row] index into the instances of the space, ascending
     number: Ints  # [row] of instances, ascending
     gpus: Ints  # [row] of all of them
-    seconds: Array  # [row] prefill: TTFT but for decoding and transfer; decode: of an iteration; infinite: not kept
+    # [row] prefill: TTFT but for decoding and transfer; decode: what it adds to TTFT; infinite: not kept.
+    seconds: Array
     cache_bytes: Array  # [instance] of a prompt on a GPU
 
 
@@ -117,7 +118,8 @@ def _seconds(
     pools = (this, other) if prefills else (other, this)
     asked = replace(promises, ttft_s=np.inf, tpot_s=np.inf if prefills else promises.tpot_s)
     at = priced(*pools, np.ones(len(instance), dtype=bool), np.full(len(instance), load), asked, constants)
-    seconds = at.latencies.ttft_s - at.service.decode_s if prefills else at.service.decode_s
+    first_s = at.service.first_token_s
+    seconds = at.latencies.ttft_s - first_s if prefills else first_s
     return np.where(at.kept, seconds, np.inf)
 
 

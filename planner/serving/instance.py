@@ -83,6 +83,7 @@ def pool(rows: Sequence[Instance]) -> Pool:
         host_s=column(lambda row: row.host_s), chunk_tokens=column(lambda row: row.chunk_tokens),
         max_sequences=column(lambda row: row.max_sequences),
         mixes_prompts=column(lambda row: row.engine.mixes_prompts),
+        decodes_first=column(lambda row: row.engine.decodes_first),
         reserved_output=column(lambda row: row.engine.reserved_output),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from ...errors import UnknownNameError
 from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
 
-_LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "reserved_output")
+_LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output")
 FITTED_FILE = MEASURED / "serving.yaml"
 UNSTATED = "unstated"
 # Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
@@ -29,6 +29,7 @@ class Engine:
     chunk_tokens: int  # prompt tokens of an iteration
     max_sequences: int  # sequences of an iteration
     mixes_prompts: bool  # prompts are prefilled beside sequences that decode; else decoding stops for them
+    decodes_first: bool  # apart, the first token comes from the instance that decodes, else from that which prefills
     reserved_output: float  # share of an answer that a sequence needs room for when it starts
 
 
