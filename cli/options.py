@@ -46,6 +46,9 @@ class RequestFlags(TypedDict, total=False):
     tpot: str | None  # serving: promised time per output token
     percentile: str | None  # serving: percentage of the requests that keep the promises
     kv_cache: str | None  # serving: number format of the cache
+    prefix_hit: str | None  # serving: share of the prompt tokens in the cache
+    prefixes: int | None  # serving: different ones
+    hourly: str | None  # serving: requests per second by hour
     prompts: int | None  # post-training: prompts of a step
     samples: int | None  # post-training: answers to each prompt
     output_p90: str | None  # post-training: 90th percentile of the tokens of answers

@@ -36,3 +36,14 @@ Percentile = Annotated[
 KvCache = Annotated[
     str | None, _flag("--kv-cache", metavar="auto|bf16|fp8", text="serve: number format of the KV cache [auto].")
 ]
+PrefixHit = Annotated[
+    str | None, _flag("--prefix-hit", metavar="SHARE", text="serve: share of the prompt tokens that are found in the "
+                      "prefix cache [0].")
+]  # fmt: skip
+Prefixes = Annotated[
+    int | None, _flag("--prefixes", metavar="N", text="serve: different prefixes that each cache keeps [1].")
+]
+Hourly = Annotated[
+    str | None, _flag("--hourly", metavar="LIST|FILE", text="serve: a rate for each hour (2/s,9/s,4/s), in place of "
+                      "--rate: replicas by hour.")
+]  # fmt: skip

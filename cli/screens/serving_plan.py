@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,19 @@ from .header import space_line
 from .parts import headless
 
 if TYPE_CHECKING:
-    from ...planner.document.serving_plan import Percentiles, ServingCandidate, ServingPlan, ServingPool, TokenCounts
+    from ...planner.document.serving_plan import (
+        HourlyService,
+        Percentiles,
+        ServingCandidate,
+        ServingPlan,
+        ServingPool,
+        TokenCounts,
+    )
     from .parts import Part
 
 _ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
 _LONGEST_ID = 32
+_HOURS_WIDTH = 56  # of the list of instances by hour
 BINDS = {
     "ttft": "time to first token", "tpot": "time per output token", "queue": "prompts, which fill all iterations",
     "cache": "the KV cache, which holds no more sequences", "nothing": "nothing up to the largest load that was tried",
@@ -32,15 +41,24 @@ def screen(plan: ServingPlan, saved_as: str | None) -> list[Part]:
 def _header(plan: ServingPlan, work: Mapping[str, object]) -> list[Part]:
     groups = plan.resolved["cluster"]["groups"]
     nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
-    rate = work["rate"] or (None if work["concurrency"] else plan.lengths.trace_rate)
-    load = (f"{rate:.4g}/s" if rate else f"{work['concurrency']} at any time" if work["concurrency"]
-            else "as many as can be") + (" as in the trace" if plan.lengths.trace_rate else "")  # fmt: skip
+    load = _load(plan, work)
     promised = [f"{name} {text.duration(float(str(work[key])))}" for name, key in (("TTFT", "ttft"), ("TPOT", "tpot"))
                 if work[key]]  # fmt: skip
     first = (f"{plan.resolved['model']['name']} on {nodes}, {plan.resolved['engine']}, weights in {work['precision']}; "
              f"prompts of {_tokens(plan.lengths.prompt)} tokens, answers of {_tokens(plan.lengths.output)}, {load}")
     return [text.wrapped(first), f"Promised to {work['percentile']:g} % of the requests: "
             f"{text.listed(promised) or 'nothing'}"]  # fmt: skip
+
+
+def _load(plan: ServingPlan, work: Mapping[str, object]) -> str:
+    rates = (work["rate"], max(plan.hourly.rates) if plan.hourly else None,
+             None if work["concurrency"] else plan.lengths.trace_rate)  # fmt: skip
+    rate = next((rate for rate in rates if rate), None)
+    load = (f"{rate:.4g}/s" if rate else f"{work['concurrency']} at any time" if work["concurrency"]
+            else "as many as can be")  # fmt: skip
+    load += (" at the peak" if plan.hourly else "") + (" as in the trace" if plan.lengths.trace_rate else "")
+    hit = float(str(work["prefix_hit"]))
+    return load + (f", {text.percent(hit)} % of a prompt in the cache" if hit else "")
 
 
 def _tokens(counts: TokenCounts) -> str:
@@ -76,7 +94,19 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
         ("goodput", f"{text.significant(best.goodput_per_gpu)}{unit} per GPU"),
         ("binds", BINDS[best.binds]),
     ]  # fmt: skip
+    rows += _hourly(plan.hourly)
     return [headless([(f"  {name}", value) for name, value in rows])]
+
+
+def _hourly(hours: HourlyService | None) -> list[tuple[str, str]]:
+    """Instances by hour, `+` between pools."""
+    if hours is None:
+        return []
+    by_hour = ["+".join(map(str, number)) for number in hours.instances]
+    lines = textwrap.wrap(" ".join(by_hour), width=_HOURS_WIDTH)
+    price = "" if hours.usd_per_mtoken is None else f", {text.significant(hours.usd_per_mtoken)} USD/Mtoken"
+    used = f"{hours.gpu_hours:,.0f}, {hours.gpu_hours_at_peak:,.0f} without changes{price}"
+    return [("instances by hour", lines[0]), *(("", line) for line in lines[1:]), ("GPU-hours", used)]
 
 
 def _pool(pool: ServingPool) -> list[tuple[str, str]]:

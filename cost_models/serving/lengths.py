@@ -76,6 +76,8 @@ class RequestLengths:
     answers: Array  # [k] tokens
     weights: Array  # [k] shares, which sum to 1
     arrivals_s: Array | None = None  # [k] ascending, of a trace; None: requests come as a Poisson process
+    prefix_hit: float = 0.0  # share of the prompt tokens that are found in the cache
+    prefixes: float = 0.0  # different ones, which an instance keeps in its cache
 
     @classmethod
     def equal(cls, prompt: float, answer: float) -> RequestLengths:

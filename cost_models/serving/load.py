@@ -26,6 +26,8 @@ class Load:
     running_prompt: Array  # mean prompt of the requests that decode at a time
     running_output: Array  # mean answer of those, when it is whole
     arrival_scv: Array  # squared coefficient of variation of the times between arrivals, all instances
+    prefix_hit: Array  # share of the prompt tokens that are found in the cache
+    prefixes: Array  # different ones, which an instance keeps in its cache
     concurrency: Array  # requests at any time, all instances; infinite: as many as there is room for
     rate: Array  # requests per second of an open loop; 0: a closed loop
     burst_share: Array  # of requests that come together, NaN: not known
@@ -37,7 +39,8 @@ class Load:
     ) -> Load:  # fmt: skip
         """Requests whose lengths are all the same in a row."""
         return cls(prompt=prompt, output=output, prompt_square=prompt**2, running_prompt=prompt, running_output=output,
-                   arrival_scv=np.ones_like(prompt), concurrency=concurrency, rate=rate, burst_share=burst_share,
+                   arrival_scv=np.ones_like(prompt), prefix_hit=np.zeros_like(prompt), prefixes=np.zeros_like(prompt),
+                   concurrency=concurrency, rate=rate, burst_share=burst_share,
                    transfer_s=transfer_s)  # fmt: skip
 
     @classmethod
@@ -46,7 +49,8 @@ class Load:
     ) -> Load:  # fmt: skip
         """The same requests in all rows."""
         same = {name: np.full(rate.shape, getattr(requests, name)) for name in (
-            "prompt", "output", "prompt_square", "running_prompt", "running_output", "arrival_scv")}  # fmt: skip
+            "prompt", "output", "prompt_square", "running_prompt", "running_output", "arrival_scv", "prefix_hit",
+            "prefixes")}  # fmt: skip
         return cls(**same, concurrency=concurrency, rate=rate, burst_share=burst_share, transfer_s=transfer_s)
 
     @property
@@ -56,8 +60,14 @@ class Load:
 
     @property
     def prompt_context(self) -> Array:
-        """[n] tokens that a prompt token sees, mean: half of a prompt, and more of them are in long ones."""
-        return np.asarray(self.prompt_square / self.prompt / 2)
+        """[n] tokens that a prefilled token sees, mean: what is found in the cache and half of the rest, and more of
+        them are in long prompts."""
+        return np.asarray(self.prompt_square / self.prompt * (1.0 + self.prefix_hit) / 2)
+
+    @property
+    def prefilled(self) -> Array:
+        """[n] tokens of a prompt that are not found in the cache, mean."""
+        return np.asarray(self.prompt * (1.0 - self.prefix_hit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +97,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     apart: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
     """
     steps = np.maximum(load.output - 1.0, 1.0)
-    capacity = decode.capacity(load.running_prompt, load.running_output)
+    capacity = decode.capacity(load.running_prompt, load.running_output, load.prefix_hit, load.prefixes)
     capacity = np.where(capacity > 0, capacity, decode.max_sequences)
     number = np.minimum(load.concurrency / decode.instances, 1e6)  # of an instance
     held = np.minimum(np.where(load.rate > 0, capacity, number), capacity)
@@ -147,9 +157,9 @@ def _at(
     groups = np.where(load.rate > 0, arriving, prefill.attention_dp)
     alone_s, beside = np.where(apart, 0.0, decode_s), np.where(apart, 0.0, decoding.sequences)
     mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)
-    mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prompt)
+    mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
     # Seconds that a prompt adds to the iterations of an instance.
-    added_s = _added_s(prefill, mixed, load.prompt, mixed_s * chunks, alone_s * chunks)
+    added_s = _added_s(prefill, mixed, load.prefilled, mixed_s * chunks, alone_s * chunks)
     prompt_scv = _prompt_scv(prefill, constants, mixed, load, alone_s, added_s)
     together = _together(held, prefill.mixes_prompts, load, constants)
     others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
@@ -200,8 +210,8 @@ def _prompt_scv(
     variance = np.maximum(load.prompt_square - load.prompt**2, 0.0)
     if not (variance > 1e-9 * load.prompt_square).any():
         return np.zeros_like(added_s)
-    longer = load.prompt + np.sqrt(variance)
-    context = load.prompt_context * longer / load.prompt
+    times = 1.0 + np.sqrt(variance) / load.prompt
+    longer, context = load.prefilled * times, load.prompt_context * times
     mixed_s, chunks = prompt_iterations(prefill, constants, replace(mixed, prompt_context=context), longer)
     more_s = _added_s(prefill, mixed, longer, mixed_s * chunks, alone_s * chunks)
     return np.asarray((more_s / added_s - 1.0) ** 2)

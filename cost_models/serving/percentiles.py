@@ -79,7 +79,8 @@ def _beyond_mean_s(
     seconds = list[Array]()
     for length in strata:
         prompt = np.full(load.prompt.shape, length)
-        mixed_s, chunks = prompt_iterations(prefill, constants, replace(beside, prompt_context=prompt / 2), prompt)
+        seen = replace(beside, prompt_context=prompt * (1.0 + load.prefix_hit) / 2)
+        mixed_s, chunks = prompt_iterations(prefill, constants, seen, prompt * (1.0 - load.prefix_hit))
         seconds.append(mixed_s * chunks + constants.prompt_token_s * prompt)
     return np.asarray(np.array(seconds) - np.mean(seconds, axis=0))
 

@@ -15,6 +15,8 @@ from .served_model import ServedModel
 MEMORY_SHARE = 0.9
 # Beside weights and cache: activations of the largest batch, CUDA graphs, communication buffers (assumed).
 WORKING_BYTES = 4 * 2**30
+# Tokens of a block of the cache, which is shared as a whole: the default of vLLM 0.32 (--block-size).
+BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +83,26 @@ class Pool:
         elements = model.kv_elements * tokens + model.window_kv_elements * np.minimum(tokens, model.window)
         return np.asarray(elements / self.kv_split)
 
-    def capacity(self, prompt: Array, output: Array) -> Array:
+    @property
+    def cache_bytes(self) -> Array:
+        """[n] of a GPU that weights and buffers leave."""
+        return np.asarray(self.memory_bytes * MEMORY_SHARE - self.weights_bytes - WORKING_BYTES)
+
+    def prefix_elements(self, prompt: Array, prefix_hit: Array | float) -> Array:
+        """Of the whole blocks of a shared prefix, in layers that see all tokens, on one of the ranks that split it."""
+        tokens = np.floor(prompt * prefix_hit / BLOCK_TOKENS) * BLOCK_TOKENS
+        return np.asarray(self.model.kv_elements * tokens / self.kv_split)
+
+    def capacity(
+        self, prompt: Array, output: Array, prefix_hit: Array | float = 0.0, prefixes: Array | float = 0.0
+    ) -> Array:  # fmt: skip
         """Sequences that the caches of an instance hold; 0 where the weights leave no room. prompt, output: tokens of
-        those that decode at a time, when their answers are whole."""
+        those that decode at a time, when their answers are whole. prefix_hit: share of the prompt in blocks that lie in
+        the cache once for all sequences; prefixes: how many different ones are kept there. Windows share nothing."""
         tokens = prompt + self.reserved_output * output
-        room = self.memory_bytes * MEMORY_SHARE - self.weights_bytes - WORKING_BYTES
-        held = np.floor(np.maximum(room, 0.0) * self.pp / (self.kv_bytes * self.kv_elements(tokens)))
+        shared = self.prefix_elements(prompt, prefix_hit)
+        room = np.maximum(self.cache_bytes, 0.0) * self.pp / self.kv_bytes - prefixes * shared
+        held = np.floor(np.maximum(room, 0.0) / (self.kv_elements(tokens) - shared))
         return np.asarray(np.minimum(held, self.max_sequences) * self.attention_dp)
 
 

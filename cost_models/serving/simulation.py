@@ -49,8 +49,8 @@ class _Request:
     first_s: float = 0.0
 
     @classmethod
-    def of(cls, arrival_s: float, prompt: float, output: float) -> _Request:
-        return cls(arrival_s, prompt, output, prompt, output)
+    def of(cls, arrival_s: float, prompt: float, output: float, prefix_hit: float) -> _Request:
+        return cls(arrival_s, prompt, output, prompt * (1.0 - prefix_hit), output)
 
     @property
     def context(self) -> float:
@@ -192,4 +192,5 @@ def _coming(requests: Requests, stages: float, generator: np.random.Generator) -
         period = lengths.arrivals_s[-1] * len(lengths.arrivals_s) / (len(lengths.arrivals_s) - 1)
         at = (rounds * period + lengths.arrivals_s[places]) * lengths.trace_rate * requests.share / requests.rate
         prompts, answers = lengths.prompts[places], lengths.answers[places]
-    return [_Request.of(*row) for row in zip(at.tolist(), prompts.tolist(), answers.tolist(), strict=True)]
+    rows = zip(at.tolist(), prompts.tolist(), answers.tolist(), strict=True)
+    return [_Request.of(*row, lengths.prefix_hit) for row in rows]

@@ -101,6 +101,17 @@ class ServedLengths(DocumentPart):
     trace_rate: float | None  # requests per second of a trace; None: they come as a Poisson process
 
 
+class HourlyService(DocumentPart):
+    """The first deployment over the hours of a day, with the fewest instances that keep the promises in each."""
+
+    rates: tuple[float, ...]  # requests per second, by hour
+    instances: tuple[tuple[int, ...], ...]  # of each pool, by hour
+    gpu_hours: float
+    gpu_hours_at_peak: float  # if all instances ran all hours
+    usd: float | None  # rent of all hours, where it is known
+    usd_per_mtoken: float | None  # of output
+
+
 class Separation(DocumentPart):
     """Prefill and decode on instances of their own beside both on the same ones. `..._gpus` are those for a request per
     second, where any part of an instance can be had; None: nothing keeps the promises."""
@@ -138,6 +149,7 @@ class ServingPlan(DocumentPart):
     candidates: tuple[ServingCandidate, ...] = Field(min_length=1)  # the choice first
     indifference: float  # deployments this near to the best carry as much by the error of the model
     certificate: ServingCertificate
+    hourly: HourlyService | None = None  # None: the load is one rate
     separation: Separation | None = None  # None: deployments apart were not searched
     resolved: dict[str, Any]  # model, cluster, engine
     warnings: tuple[str, ...] = ()

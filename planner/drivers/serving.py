@@ -34,6 +34,7 @@ from ..request.serving import ServeWorkload, ServingRequest
 from ..serving.apart import Apart, search_apart
 from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
+from ..serving.hours import over_hours
 from ..serving.infeasible import no_deployment
 from ..serving.promises import Promises
 from ..serving.search import Deployment, Found, order, search
@@ -53,8 +54,7 @@ def plan_serving(request: ServingRequest) -> ServingPlan:
     """
     model, warnings = referenced_model(request.model)
     work = request.workload
-    if work.rate is not None and work.concurrency is not None:
-        raise InputError("rate and concurrency: a load is either open or closed", hint="leave one of them out")
+    _check_load(work)
     question = question_of(work, engines := shipped_engines())
     requests = question.promises.requests
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
@@ -77,7 +77,19 @@ def plan_serving(request: ServingRequest) -> ServingPlan:
     texts = [*warnings, *(notice.text for notice in cluster.warnings), *_doubts(listed[0], work)]
     certificate = _certificate(found, question, simulated)
     plan = _document(request, model, cluster, _lengths(requests), listed, certificate, tuple(dict.fromkeys(texts)))
-    return plan.model_copy(update={"separation": separation})
+    hourly = over_hours(chosen, work.hourly, question.promises, engines.constants) if work.hourly else None
+    return plan.model_copy(update={"separation": separation, "hourly": hourly})
+
+
+def _check_load(work: ServeWorkload) -> None:
+    given = [name for name in ("rate", "concurrency", "hourly") if getattr(work, name) is not None]
+    if given == ["rate", "concurrency"]:
+        raise InputError("rate and concurrency: a load is either open or closed", hint="leave one of them out")
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)}: two loads", hint="leave one of them out")
+    if work.prefixes > 1 and not work.prefix_hit:
+        raise InputError(f"{work.prefixes} prefixes, of which nothing is found in the cache",
+                         hint="add the share that is found: `--prefix-hit 0.6`")  # fmt: skip
 
 
 def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: str) -> Served:
@@ -89,12 +101,13 @@ def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: s
 
 def question_of(work: ServeWorkload, engines: Engines) -> Question:
     """The load and the promises. The rate of a trace is the load where none is given."""
-    requests = request_lengths(work.input, work.output)
+    requests = replace(request_lengths(work.input, work.output), prefix_hit=work.prefix_hit,
+                       prefixes=float(work.prefixes if work.prefix_hit else 0))  # fmt: skip
     promises = Promises(
         requests=requests, ttft_s=work.ttft or np.inf, tpot_s=work.tpot or np.inf,
         share=work.percentile / 100.0, closed=work.concurrency is not None,
     )  # fmt: skip
-    load = work.rate or requests.trace_rate or None
+    load = work.rate or (max(work.hourly) if work.hourly else None) or requests.trace_rate or None
     load = float(work.concurrency) if work.concurrency is not None else load
     return Question(load=load, promises=promises, constants=engines.constants)
 

@@ -136,7 +136,7 @@ class _Draft:
         """Paths in a file are relative to that file."""
         work = self.data.get("workload")
         for holder, name in ((self.data, "model"), (self.data, "cluster"), (self.data, "stack"), (self.data, "exclude"),
-                             (work, "lengths"), (work, "input"), (work, "output")):
+                             (work, "lengths"), (work, "input"), (work, "output"), (work, "hourly")):
             value = holder.get(name) if isinstance(holder, dict) else None
             if isinstance(value, str) and not Path(value).is_absolute() and (folder / value).exists():
                 holder[name] = str(folder / value)  # type: ignore[index]  # a dict, as value was in it

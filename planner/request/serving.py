@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from ...cost_models.units import parse
 from ...errors import InputError
 from ...profiles.io.document import FieldPath
-from .fields import Nodes, Positive, checked, parse_factor
+from ...profiles.io.reader import read_text
+from .fields import Nodes, Positive, checked, non_negative, parse_factor
 from .request_lengths import RequestTokens
 from .schema import BaseRequest, RequestPart
 
@@ -39,12 +40,38 @@ def read_rate(value: Any) -> float:
     return parse_factor(match[1].replace(",", "").replace("_", "")) / _SECONDS_OF[match[2]]
 
 
+def _hourly(value: Any) -> tuple[float, ...]:
+    """`2/s,9/s`, a list, or a file with a rate a line."""
+    if isinstance(value, str) and Path(value).suffix:
+        value = [line for line in read_text(Path(value)).splitlines() if line.strip()]
+    given = value.split(",") if isinstance(value, str) else list(value)
+    rates = list[float]()
+    for hour, item in enumerate(given):
+        try:
+            rates.append(float(item) if isinstance(item, float) else read_rate(item))
+        except InputError as error:
+            raise InputError(f"hour {hour}: {error.message}", hint="write `2/s,9/s,4/s`") from None
+    if not rates:
+        raise InputError("no rates", hint="write `2/s,9/s,4/s`")
+    return tuple(rates)
+
+
 def _percentile(value: Any) -> float:
     """`p99`, `99` or `99.9`."""
     number = parse_factor(str(value).strip().removeprefix("p"))
     if not 50 <= number < 100:
         raise InputError(f"percentile {value} is not from 50 to below 100", hint="write `99`: of 100 requests 99")
     return number
+
+
+def _hit(value: Any) -> float:
+    """`0.6` or `60%`."""
+    text = str(value).strip()
+    share = non_negative(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    if share >= 1:
+        raise InputError(f"{value} of a prompt cannot be found in the cache: its last token is always prefilled",
+                         hint="write a share below 1: `0.6` or `60%`")  # fmt: skip
+    return share
 
 
 def _parse_fix(value: Any) -> dict[str, Any]:
@@ -84,6 +111,14 @@ Seconds = Annotated[
     float, BeforeValidator(checked(_seconds)), WithJsonSchema({"type": "string", "examples": ["50 ms"]})
 ]
 Rate = Annotated[float, BeforeValidator(checked(read_rate)), WithJsonSchema({"type": "string", "examples": ["4/s"]})]
+Hit = Annotated[
+    float, BeforeValidator(checked(_hit)), WithJsonSchema({"type": "number", "minimum": 0, "examples": [0.6, "60%"]})
+]
+Hourly = Annotated[
+    tuple[float, ...], BeforeValidator(checked(_hourly)),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+                    "examples": ["2/s,9/s,4/s"]}),
+]  # fmt: skip
 Percentile = Annotated[
     float, BeforeValidator(checked(_percentile)), WithJsonSchema({"type": "number", "examples": [90, 99]})
 ]
@@ -100,7 +135,8 @@ class ServeWorkload(RequestPart):
     loop; concurrency: requests at any time of a closed one; neither: the rate of the trace, or as much as the GPUs
     carry. ttft, tpot: promised time to first token (queue included) and time per output token after the first, which
     `percentile` % of the requests keep. precision: number format of the weights. kv_cache: that of the cache, auto: as
-    the checkpoint has it.
+    the checkpoint has it. prefix_hit: share of the prompt tokens that are found in the cache of an instance; prefixes:
+    different ones, which the cache of each instance keeps. hourly: rates, one for each hour, in place of `rate`.
     """
 
     kind: Literal["serve"]
@@ -111,6 +147,9 @@ class ServeWorkload(RequestPart):
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     percentile: Percentile = 90.0
+    prefix_hit: Hit = 0.0
+    prefixes: Positive = 1
+    hourly: Hourly | None = None
     precision: Weights = "bf16"
     kv_cache: Literal["auto", "bf16", "fp8"] = "auto"
 
@@ -162,6 +201,12 @@ class ServingFields(TypedDict, total=False):
     """Promised time per output token: `50ms` [none]."""
     percentile: float | str | None
     """Percentage of the requests that keep the promises [90]."""
+    prefix_hit: float | str | None
+    """Share of the prompt tokens that are found in the cache of an instance: `0.6` or `60%` [0]."""
+    prefixes: int | None
+    """Different prefixes, which the cache of each instance keeps [1]."""
+    hourly: str | list[str] | None
+    """Rates, one for each hour, in place of `rate`: `["2/s", "9/s"]`, `"2/s,9/s"`, or a file with a rate a line."""
     precision: Weights | None
     """Number format of the weights [bf16]."""
     dtype: Weights | None
@@ -173,5 +218,6 @@ class ServingFields(TypedDict, total=False):
 # Flat name -> place in the request, of the fields that a training request lacks.
 SERVING_FLAT: dict[str, FieldPath] = {
     name: ("workload", name)
-    for name in ("input", "output", "rate", "concurrency", "ttft", "tpot", "percentile", "kv_cache")
+    for name in ("input", "output", "rate", "concurrency", "ttft", "tpot", "percentile", "prefix_hit",
+                 "prefixes", "hourly", "kv_cache")
 }

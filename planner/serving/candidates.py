@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import ServingConstants
-from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES, Pool
+from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.simulation import Requests, Simulated, simulate
 from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
 from .instance import Instance, InstanceLayout, pool
@@ -113,7 +113,7 @@ def _binds(promises: Promises, beyond: Priced, row: int) -> Binds:
 def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> ServingPool:
     layout, columns = stand.instance.layout, stands_pool([stand])
     held = int(capacity(columns, question.promises.requests)[0])
-    room = float(columns.memory_bytes[0] * MEMORY_SHARE - columns.weights_bytes[0] - WORKING_BYTES)
+    room = float(columns.cache_bytes[0])
     wanted = int(np.ceil(max(sequences, 1.0) * _HEADROOM / _BATCH)) * _BATCH
     return ServingPool(
         role=role, site=stand.site.name, gpu=stand.site.gpu.name, gpus_per_node=stand.site.gpus_per_node,

@@ -50,16 +50,19 @@ def no_deployment(spaces: Sequence[Space], question: Question, found: Found) -> 
 def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleLayoutError:
     """The layout with the most room beside its weights."""
     columns = pool(instances)
-    room = columns.memory_bytes * MEMORY_SHARE - WORKING_BYTES - columns.weights_bytes
+    room = columns.cache_bytes
     best = int(np.argmax(room * columns.pp))
     requests = question.promises.requests
     tokens = requests.running_prompt + columns.reserved_output * requests.running_output
-    needed = (columns.kv_bytes * columns.kv_elements(tokens) / columns.pp)[best]
+    shared = columns.prefix_elements(np.array(requests.running_prompt), requests.prefix_hit)
+    elements = columns.kv_elements(tokens) + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)
+    needed = (columns.kv_bytes * elements / columns.pp)[best]
     whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB
     name = layout_id(instances[best].layout)
+    beside = f"{requests.prefixes:,.0f} shared prefixes and " if requests.prefixes > 1 else ""
     text = (f"the KV cache holds no sequence: of {whole:.1f} GiB of a GPU for the engine, {name} "
             f"takes {weights:.1f} for weights and {WORKING_BYTES / _GIB:.1f} for buffers, which leaves "
-            f"{max(room[best], 0.0) / _GIB:.1f} for a sequence of {needed / _GIB:.2f}")  # fmt: skip
+            f"{max(room[best], 0.0) / _GIB:.1f} for {beside}a sequence of {needed / _GIB:.2f}")  # fmt: skip
     return NoFeasibleLayoutError(text, hint="more GPUs for an instance, `--dtype fp8`, or shorter requests")
 
 

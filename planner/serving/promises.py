@@ -40,7 +40,8 @@ class Priced:
 
 def capacity(pool: Pool, requests: RequestLengths) -> Array:
     """[n] sequences of such requests that the caches of an instance hold."""
-    return pool.capacity(np.array(requests.running_prompt), np.array(requests.running_output))
+    return pool.capacity(np.array(requests.running_prompt), np.array(requests.running_output), requests.prefix_hit,
+                         requests.prefixes)  # fmt: skip
 
 
 def holds_a_sequence(pool: Pool, promises: Promises) -> Mask:

@@ -91,7 +91,7 @@ def _unpredictable(row: RowReader) -> str:
     if row.get("isl") is None:
         return "the lengths of prompts are not stated (a data set)"
     if "evict" in row.text("id"):
-        return "prompts share prefixes, and there is no model of a prefix cache"
+        return "prompts share prefixes, and the share that a cache holds is not stated"
     if _weights(row) not in BYTES:
         return f"no bytes are known of weights in {_weights(row)}"
     if row.text("engine") not in engine_names():

@@ -27,6 +27,7 @@ class Setup:
     longest: int | None  # tokens of a sequence that the cache holds, where it holds less than the model has positions
     prompt: int  # tokens of the longest
     transfer: str = "nixl"  # of TRANSFERS
+    reuses_prefixes: bool = False  # the plan finds parts of prompts in the cache
 
     @property
     def name(self) -> str:

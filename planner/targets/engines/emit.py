@@ -61,4 +61,5 @@ def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
     found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", str(model.get("source") or ""))
     held = pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2)
     return Setup(pool=pool, model=found[1] if found else str(model["name"]), prompt=int(lengths.prompt.most),
-                 transfer=transfer, longest=held if held < model["max_positions"] else None)  # fmt: skip
+                 transfer=transfer, reuses_prefixes=plan.request["workload"]["prefix_hit"] > 0,
+                 longest=held if held < model["max_positions"] else None)  # fmt: skip

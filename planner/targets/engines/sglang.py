@@ -7,6 +7,7 @@ from __future__ import annotations
 from .base import BOOTSTRAP_PORT, ROUTER_PORT, EngineTarget, Service, Setup
 from .scripts import router_script
 
+# Its prefix cache has no option that starts it: it is on unless --disable-radix-cache stops it.
 _CONVERTED = frozenset({"fp8"})
 _MASTER_PORT = 20000
 

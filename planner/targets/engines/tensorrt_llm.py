@@ -15,6 +15,8 @@ def _config(setup: Setup) -> dict[str, Any]:
     pool = setup.pool
     ranks = pool.tp * pool.attention_dp
     cache: dict[str, Any] = {"free_gpu_memory_fraction": round(setup.free_share, 3)}
+    if setup.reuses_prefixes:
+        cache["enable_block_reuse"] = True
     if pool.kv_cache == "fp8":
         cache["dtype"] = "fp8"
     out: dict[str, Any] = {

@@ -34,6 +34,8 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
         out.append(("--enable-expert-parallel",))
     out += [("--max-num-batched-tokens", str(pool.chunk_tokens)), ("--max-num-seqs", str(setup.group_sequences)),
             ("--gpu-memory-utilization", f"{MEMORY_SHARE:g}")]  # fmt: skip
+    if setup.reuses_prefixes:
+        out.append(("--enable-prefix-caching",))
     if setup.longest is not None:
         out.append(("--max-model-len", str(setup.longest)))
     if pool.weights in _CONVERTED:

@@ -77,6 +77,15 @@ def test_capacity_is_the_memory_that_weights_leave() -> None:
     assert float(pool(memory_gib=64).capacity(column(1000), column(300))[0]) == 0
 
 
+def test_shared_blocks_lie_in_the_cache_once() -> None:
+    """Of 1,000 tokens 62 blocks of 16 are shared; ten prefixes take ten times those, sequences the rest."""
+    of_pool, token = pool(), 2 * 2 * 80 * 8 * 128
+    room = 141 * GIB * 0.9 - float(of_pool.weights_bytes[0]) - 4 * GIB
+    for prefixes in (1, 10, 1e6):
+        held = float(of_pool.capacity(column(1000), column(300), 0.999, prefixes)[0])
+        assert held == max(room - prefixes * 992 * token, 0) // ((1300 - 992) * token)
+
+
 def test_kv_heads_are_copied_where_ranks_are_more() -> None:
     assert float(pool(tp=16).kv_elements(column(1))[0]) == float(pool(tp=8).kv_elements(column(1))[0])
 

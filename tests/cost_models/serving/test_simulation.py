@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from meshwright.cost_models.serving.lengths import Lengths, RequestLengths
@@ -95,6 +97,18 @@ def test_a_trace_is_replayed_at_the_rate_that_is_asked() -> None:
     closed = priced(columns, columns, np.array([False]), np.array([trace.trace_rate / 4]), promises(lengths=trace),
                     ENGINES.constants)  # fmt: skip
     assert closed.service.interval_scv[0] == pytest.approx(trace.arrival_scv)
+
+
+def test_prefixes_in_the_cache_spare_their_prefill() -> None:
+    """80 % of the prompt is found: the closed form follows the simulated instance, and most of the prefill is gone."""
+    row, hit = instance(tp=4), replace(EQUAL, prefix_hit=0.8, prefixes=1.0)
+    columns, together, rate = pool([row]), np.array([False]), np.array([4.0])
+    run = simulate(columns, ENGINES.constants, requests(4.0, lengths=hit), 200.0)
+    closed, without = (priced(columns, columns, together, rate, promises(lengths=it), ENGINES.constants)
+                       for it in (hit, EQUAL))  # fmt: skip
+    assert closed.service.ttft_s[0] == pytest.approx(run.ttft_s.mean(), rel=0.25)
+    assert closed.latencies.tpot_s[0] == pytest.approx(np.quantile(run.tpot_s, 0.9), rel=0.2)
+    assert closed.service.prompt_s[0] < 0.35 * without.service.prompt_s[0]
 
 
 def test_every_request_ends_once_and_none_before_its_prompt() -> None:
