@@ -20,6 +20,8 @@ from ..switch_options import entries_of
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
              "dualpipe-v": "DualPipeV"}  # fmt: skip
+# Data type of weights, gradients and states. Plans keep its default, float32.
+_DTYPE = "training.dtype"
 _RESHARD = {2: "never", 3: "always"}
 
 
@@ -153,6 +155,8 @@ def _precision_write(setup: Setup) -> Settings:
 
 
 def _precision_read(settings: Settings, facts: Facts) -> Facts:
+    if (weights := settings.get(_DTYPE, "float32")) != "float32":
+        raise NoCounterpartError(f"{_DTYPE} `{weights}`: weights and moments have no copy in fp32, those of plans do")
     if "float8" in str(settings.get("converters", "")).lower():
         return {"precision": "fp8"}
     return {"precision": "fp32" if settings.get("training.mixed_precision_param") == "float32" else "bf16"}
@@ -228,7 +232,7 @@ _PARALLELISM = (
 _MEMORY_AND_PRECISION = (
     Entry(("recompute", "recompute_modules", "recompute_layers"), ("activation_checkpoint",),
           lambda s: {"activation_checkpoint": s.recompute}, _recompute_read),
-    Entry(("precision",), ("training.mixed_precision_param", "converters"), _precision_write, _precision_read),
+    Entry(("precision",), ("training.mixed_precision_param", _DTYPE, "converters"), _precision_write, _precision_read),
     cpu_offload.entry("training.enable_cpu_offload"),
     Entry((), ("training.disable_cuda_graphs",), _graphs_write, lambda given, facts: {}),
 )  # fmt: skip
