@@ -2,6 +2,7 @@
 
 kubeflow/trainer 8c0f5059, manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml and pkg/constants/constants.go (the
 runtime `torch-distributed` sets PET_NODE_RANK, PET_MASTER_ADDR, PET_MASTER_PORT); jobset.x-k8s.io v1alpha2.
+pkg/apis/trainer/v1alpha1/trainjob_types.go: ContainerPatch has volumeMounts and securityContext.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 
 from ....errors import UnsupportedError
 from .base import Job, Launcher, comment, node_script
+from .pods import IMAGE, adapters, locked_memory
 
 _TRAINJOB = """\
 {header}apiVersion: trainer.kubeflow.org/v1alpha1
@@ -47,7 +49,7 @@ spec:
                       spec:
                         containers:
                           - name: node
-                            volumeMounts:
+{lock_trainjob}                            volumeMounts:
                               - name: plan
                                 mountPath: /plan
                               - name: shm
@@ -99,7 +101,7 @@ spec:
 {environment}                  resources:
                     limits:
                       nvidia.com/gpu: {gpus}
-{rdma_jobset}                  volumeMounts:
+{rdma_jobset}{lock_jobset}                  volumeMounts:
                     - name: plan
                       mountPath: /plan
                     - name: shm
@@ -117,9 +119,6 @@ spec:
                   persistentVolumeClaim:
                     claimName: training-data  # edit: the claim that holds data and checkpoints
 """
-_IMAGE = "registry.example.com/training:latest"
-
-
 def _config_map(job: Job, name: str) -> str:
     texts = {**job.files, "launch.sh": node_script(job)}
     blocks = []
@@ -137,25 +136,16 @@ def _environment(job: Job, indent: int) -> str:
     return f"{pad}env:\n{rows}"
 
 
-def _rdma(job: Job, indent: int) -> str:
-    """A marked place for the RDMA adapters, whose resource name depends on the cluster.
-
-    Without them NCCL falls back to TCP (docs.nvidia.com/aicr, fabric-attached-training).
-    """
-    pad = " " * indent
-    text = f"{pad}# edit: the network adapters as your device plugin names them, or NCCL uses TCP between nodes\n"
-    return f"{text}{pad}# rdma/hca_shared_devices: {job.gpus_per_node}\n" if job.num_nodes > 1 else ""
-
-
 def files(job: Job) -> dict[str, str]:
     if job.hosts:
         raise UnsupportedError(
             "placement.hosts: Kubernetes places pods itself", hint="`--launcher slurm` and `hostfile` keep their order"
         )
     name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower())[:50].strip("-") or "plan"
-    values = {"name": name, "nodes": job.num_nodes, "gpus": job.gpus_per_node, "image": _IMAGE,
-              "example": job.example or "more arguments", "rdma_trainjob": _rdma(job, 8),
-              "rdma_jobset": _rdma(job, 22)}  # fmt: skip
+    values = {"name": name, "nodes": job.num_nodes, "gpus": job.gpus_per_node, "image": IMAGE,
+              "example": job.example or "more arguments", "rdma_trainjob": adapters(job, 8),
+              "rdma_jobset": adapters(job, 22), "lock_trainjob": locked_memory(job, 28),
+              "lock_jobset": locked_memory(job, 18)}  # fmt: skip
     header = comment((*job.header, "Edit what is marked, then: kubectl apply -f configmap.yaml -f {file}"))
     return {
         "configmap.yaml": _config_map(job, name),

@@ -1,7 +1,8 @@
 """Ray Train: one worker per node, which starts the ranks of its node.
 
 Source: docs.ray.io, TorchTrainer, ScalingConfig (placement_strategy), TorchConfig. The workers form a gloo group, which
-gives each of them the address of the first.
+gives each of them the address of the first. ray-project/kuberay 08792cae, ray-operator/config/samples/
+ray-cluster.complete.yaml: workerGroupSpecs, template.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 
 from ....errors import UnsupportedError
 from .base import PORT, Job, Launcher, comment, node_script
+from .pods import IMAGE, adapters, locked_memory
 
 _DRIVER = '''\
 {header}
@@ -63,6 +65,27 @@ if __name__ == "__main__":
         ),
     ).fit()
 '''
+_POD = """\
+{header}spec:
+  containers:
+    - name: ray-worker
+      image: {image}  # edit
+      resources:
+        limits:
+          nvidia.com/gpu: {gpus}
+{adapters}{locked}      volumeMounts:
+        - name: shm
+          mountPath: /dev/shm
+        - name: data
+          mountPath: /data
+  volumes:
+    - name: shm
+      emptyDir:
+        medium: Memory
+    - name: data
+      persistentVolumeClaim:
+        claimName: training-data  # edit: the claim that holds data and checkpoints
+"""
 
 
 def files(job: Job) -> dict[str, str]:
@@ -76,7 +99,16 @@ def files(job: Job) -> dict[str, str]:
         header=comment((*job.header, usage)), nodes=job.num_nodes, gpus=job.gpus_per_node,
         needs=json.dumps(dict(job.needs)), may_have=json.dumps(list(job.defaults)), files=json.dumps(names), port=PORT,
     )  # fmt: skip
-    return {"launch_ray.py": driver, "launch.sh": node_script(job)}
+    return {"launch_ray.py": driver, "launch.sh": node_script(job), "ray_worker.yaml": _worker(job)}
+
+
+def _worker(job: Job) -> str:
+    """The pod of a worker, with shared memory, network adapters, data and checkpoints."""
+    usage = (f"For Ray on Kubernetes: `template` of a worker group with {job.num_nodes} replicas (RayCluster,",
+             "workerGroupSpecs). In Docker the same are --shm-size, --device=/dev/infiniband, --cap-add=IPC_LOCK,",
+             "--ulimit=memlock=-1 and --volume.")  # fmt: skip
+    return _POD.format(header=comment((*job.header, *usage)), image=IMAGE, gpus=job.gpus_per_node,
+                       adapters=adapters(job, 10), locked=locked_memory(job, 6))  # fmt: skip
 
 
 def next_step(job: Job) -> str:

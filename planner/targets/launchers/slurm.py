@@ -1,7 +1,8 @@
 """Slurm: one task per node, in the order of the plan's hosts where it has one.
 
 sbatch and srun: slurm.schedmd.com/sbatch.html and srun.html (--distribution=arbitrary reads SLURM_HOSTFILE; --segment
-is for block topologies, as Megatron-Bridge has it for racks: scripts/performance/utils/executors.py).
+is for block topologies, as Megatron-Bridge has it for racks: scripts/performance/utils/executors.py). NVIDIA/pyxis
+046f4149, README: --container-image, --container-mounts, --container-workdir of srun.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import shlex
 
 from .base import Job, Launcher, comment
+from .pods import IMAGE
 
 _SCRIPT = """\
 #!/bin/sh
@@ -20,9 +22,13 @@ _SCRIPT = """\
 {directives}{header}set -euf
 cd "${{SLURM_SUBMIT_DIR:-.}}"
 {needs}{meet}
+# edit: ranks in a container (pyxis), with the image and the folders that it sees, data and checkpoints among them.
+container=""
+# container="--container-image={image} --container-mounts=$PWD:$PWD,/data:/data --container-workdir=$PWD"
 export MASTER_ADDR MASTER_PORT="${{MASTER_PORT:-29500}}"
 # The number of a node is known only on the node itself: the inner shell expands it.
-exec srun --kill-on-bad-exit=1{arbitrary} sh -c 'export NODE_RANK="$SLURM_PROCID"; exec sh launch.sh "$@"' sh "$@"
+node='export NODE_RANK="$SLURM_PROCID"; exec sh launch.sh "$@"'
+exec srun --kill-on-bad-exit=1{arbitrary} $container sh -c "$node" sh "$@"
 """
 
 
@@ -38,7 +44,7 @@ def files(job: Job) -> dict[str, str]:
         name=shlex.quote(job.name), nodes=job.num_nodes, gpus=job.gpus_per_node, header=comment((*job.header, *usage)),
         directives=_where(job),
         needs="".join(f': "${{{name}:?must be {what}}}"\n' for name, what in job.needs.items()), meet=meet,
-        arbitrary=" --distribution=arbitrary" if job.hosts else "",
+        image=IMAGE, arbitrary=" --distribution=arbitrary" if job.hosts else "",
     )  # fmt: skip
     return out
 

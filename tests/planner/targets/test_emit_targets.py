@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -272,22 +273,66 @@ def test_launch_scripts_of_several_nodes_have_places_for_the_fabric() -> None:
         assert name not in one
 
 
+LOCKED = {"capabilities": {"add": ["IPC_LOCK"]}}
+_PLACES = re.compile(r"^( *)# ((?:rdma/|securityContext:|  capabilities:|    add:).*)$", re.MULTILINE)
+
+
+def unmarked(text: str) -> str:
+    """The text with the places of RDMA adapters taken."""
+    assert len(_PLACES.findall(text)) == 4
+    return _PLACES.sub(r"\1\2", text)
+
+
+def pod_of_jobs(spec: dict[str, Any]) -> dict[str, Any]:
+    return dict(spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"])
+
+
+def pod_of_patch(trainjob: dict[str, Any]) -> dict[str, Any]:
+    patch = trainjob["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]
+    return pod_of_jobs(patch)
+
+
+def test_ray_has_a_pod_for_its_workers() -> None:
+    text = emit(plan_of("dp64-mbs1-z3-rfull"), "accelerate", "ray").files["ray_worker.yaml"]
+    for each in (text, unmarked(text)):
+        pod = yaml.safe_load(each)["spec"]
+        (worker,) = pod["containers"]
+        assert {mount["mountPath"] for mount in worker["volumeMounts"]} == {"/dev/shm", "/data"}
+        assert [volume["name"] for volume in pod["volumes"]] == [mount["name"] for mount in worker["volumeMounts"]]
+    assert worker["resources"]["limits"] == {"nvidia.com/gpu": 8, "rdma/hca_shared_devices_a": 1}
+    assert worker["securityContext"] == LOCKED
+    small = plan_of("dp8-mbs1-z3-rfull", model="llama-3.2-1b", cluster="dgx-h100:1")
+    assert "rdma/" not in emit(small, "accelerate", "ray").files["ray_worker.yaml"]
+
+
+def test_slurm_has_a_place_for_a_container(tmp_path: Path) -> None:
+    """The words that srun gets, expanded by a shell: none as it is, three options where the place is taken."""
+    script = emit(plan_of("dp64-mbs1-z3-rfull"), "accelerate", "slurm").files["launch.sbatch"]
+    assert '\nexec srun --kill-on-bad-exit=1 $container sh -c "$node" sh "$@"\n' in script
+    places = re.findall(r'^(?:# )?(container="[^\n]*")$', script, re.MULTILINE)
+    options = [subprocess.run(["sh", "-c", f'{place}; printf "%s\\n" $container'], cwd=tmp_path, text=True,
+                              capture_output=True, check=True).stdout.split() for place in places]  # fmt: skip
+    assert [len(words) for words in options] == [0, 3]
+    mounts, folder = f"--container-mounts={tmp_path}:{tmp_path},/data:/data", f"--container-workdir={tmp_path}"
+    assert options[1][1:] == [mounts, folder]
+
+
 def test_kubernetes_and_skypilot_mark_what_a_cluster_names_itself() -> None:
     plan = plan_of("tp8-nosp-dp8-mbs1-z3-rfull")
     files = {**emit(plan, "accelerate", "kubernetes").files, **emit(plan, "accelerate", "skypilot").files}
     trainjob, jobset = (yaml.safe_load(files[name]) for name in ("trainjob.yaml", "jobset.yaml"))
-    patch = trainjob["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]
-    pod = patch["template"]["spec"]["template"]["spec"]
-    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    for spec in (pod, job):
+    for spec in (pod_of_patch(trainjob), pod_of_jobs(jobset["spec"])):
         mounted = {each["name"]: each["mountPath"] for each in spec["containers"][0]["volumeMounts"]}
         assert mounted == {"plan": "/plan", "shm": "/dev/shm", "data": "/data"}
         assert {each["name"] for each in spec["volumes"]} == set(mounted)
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
     for name in ("trainjob.yaml", "jobset.yaml"):
-        assert re.search(r"# edit: the network adapters.*\n +# rdma/\S+: 8\n", files[name])
-        with_adapters = re.sub(r"# (rdma/\S+: 8)", r"\1", files[name])
-        assert "rdma/hca_shared_devices" in str(yaml.safe_load(with_adapters))
+        assert "rdma/hca_shared_devices_a" in str(yaml.safe_load(unmarked(files[name])))
+    unmarked_jobs = [yaml.safe_load(unmarked(files[name])) for name in ("trainjob.yaml", "jobset.yaml")]
+    (container,) = pod_of_patch(unmarked_jobs[0])["containers"]
+    assert container["securityContext"] == LOCKED
+    (container,) = pod_of_jobs(unmarked_jobs[1]["spec"])["containers"]
+    assert container["securityContext"] == LOCKED
     task = yaml.safe_load(files["sky.yaml"])
     assert (task["num_nodes"], task["resources"]) == (8, {"accelerators": "H100:8"})
     assert task["envs"] == {"TRAIN_SCRIPT": ""}
