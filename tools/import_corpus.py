@@ -143,20 +143,20 @@ def _hash(repository: str, path: str) -> str:
 
 
 def fill(folder: Path, clones: Path | None) -> int:
-    """Writes each listed file that is not there yet. Returns how many could not be had."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes each listed file, and those beside it, that are not there yet. Returns how many could not be had."""
     missing = 0
     for item in yaml.safe_load(LIST.read_text(encoding="utf-8")):
-        repository, commit, path = item["repository"], item["commit"], item["path"]
-        target = folder / repository / path
-        if target.exists():
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            target.write_text(_text(repository, commit, path, clones), encoding="utf-8")
-        except (OSError, subprocess.CalledProcessError) as error:
-            missing += 1
-            print(f"{repository} {path}: {error}", file=sys.stderr)
+        repository, commit = item["repository"], item["commit"]
+        for path in (item["path"], *item.get("beside", ())):
+            target = folder / repository / path
+            if target.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                target.write_text(_text(repository, commit, path, clones), encoding="utf-8")
+            except (OSError, subprocess.CalledProcessError) as error:
+                missing += 1
+                print(f"{repository} {path}: {error}", file=sys.stderr)
     return missing
 
 

@@ -76,6 +76,11 @@ class Arguments:
         self.lines[name] = line
         self.unclear.append(FieldProblem(text, file=path, line=line, field=name, hint=hint))
 
+    def problems_under(self, option: str) -> list[FieldProblem]:
+        """The problems of a file, for the reader of the file that names it by `option`."""
+        return [problem._replace(field=option, message=f"{problem.field}: {problem.message}".removeprefix(": "))
+                for problem in self.problems]  # fmt: skip
+
     def add(self, other: Arguments, path: str) -> None:
         """Adds the settings of the file `path`."""
         self.settings |= other.settings

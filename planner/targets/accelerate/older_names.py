@@ -5,17 +5,22 @@ Sources: accelerate 1.15.0, commands/launch.py, utils/dataclasses.py (DeepSpeedP
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from ....errors import FieldProblem
 from ..argv import Arguments
-from ..option_lists import Option
+from ..cpu_offload import FACT
+from ..deepspeed.not_read import PRECISION_OPEN, STAGE_3_ALONE
+from ..deepspeed.target import CONFIG as DEEPSPEED
+from ..option_lists import Option, option_list
+from ..reading import read_facts
 
 PLUGIN = "deepspeed_config."
 _STAGE = f"{PLUGIN}zero_stage"
-_FILE = f"{PLUGIN}deepspeed_config_file"
+# The option that names DeepSpeed's JSON; the facts of the JSON where it is given beside the YAML.
+FILE = f"{PLUGIN}deepspeed_config_file"
+_OF_JSON = ("zero", "offload", FACT, "tp", "cp", "cp_algorithm", "workload.optimizer", "micro_batch",
+            "workload.global_batch", "batch_per_rank", "dp_by_batch")  # fmt: skip
 # Default stage of DeepSpeedPlugin.
 _DEFAULT_STAGE = 2
 _KINDS = {
@@ -68,12 +73,13 @@ def _gap(arguments: Arguments, name: str, text: str) -> None:
 def _plugin(arguments: Arguments) -> None:
     """The ZeRO stage, from the YAML or from the JSON that it names."""
     given = arguments.settings
-    named = given.pop(_FILE, None)
-    blocks = _json(arguments.texts)
-    if blocks:
-        _from_json(arguments, blocks)
-    elif named is not None:
-        _gap(arguments, _FILE, f"the ZeRO stage is in {named}: give it as a further FILE")
+    named = given.pop(FILE, None)
+    path = next((path for path, text in arguments.texts.items() if '"zero_optimization"' in text), None)
+    if path is not None:
+        _read_json(arguments, path)
+        return
+    if named is not None:
+        _gap(arguments, FILE, f"the ZeRO stage is in {named}: give it as a further FILE")
         return
     if _STAGE not in given:
         given[_STAGE] = _DEFAULT_STAGE
@@ -81,34 +87,28 @@ def _plugin(arguments: Arguments) -> None:
     states, weights = (f"{PLUGIN}offload_{part}_device" for part in ("optimizer", "param"))
     if (device := str(given.get(states, "none")).lower()) == "nvme":
         _gap(arguments, states, "keeps states on nvme")
-    # Weights on the host go with the states of ZeRO-3: the technique cpu-offload.
-    planned = ("none", "cpu") if device == "cpu" and str(given[_STAGE]) == "3" else ("none",)
+    if str(given[_STAGE]) != "3" and str(given.get(weights, "none")).lower() != "none":
+        arguments.notes.append(STAGE_3_ALONE)
+        del given[weights]
+    # Weights on the host go with the states: the technique cpu-offload.
+    planned = ("none", "cpu") if device == "cpu" else ("none",)
     if (device := str(given.get(weights, "none")).lower()) not in planned:
         _gap(arguments, weights, f"keeps weights on {device}")
         given.pop(weights)
 
 
-def _json(texts: Mapping[str, str]) -> dict[str, Any]:
-    for text in texts.values():
-        if '"zero_optimization"' in text:
-            data = json.loads(text)
-            return data if isinstance(data, dict) else {}
-    return {}
-
-
-def _from_json(arguments: Arguments, blocks: Mapping[str, Any]) -> None:
-    """The options of DeepSpeed's JSON that the plugin also has."""
-    zero = blocks.get("zero_optimization", {})
-    read = {
-        _STAGE: zero.get("stage", 0),
-        f"{PLUGIN}offload_optimizer_device": zero.get("offload_optimizer", {}).get("device"),
-        f"{PLUGIN}offload_param_device": zero.get("offload_param", {}).get("device"),
-        "training_arguments.per_device_train_batch_size": blocks.get("train_micro_batch_size_per_gpu"),
-        "training_arguments.gradient_accumulation_steps": blocks.get("gradient_accumulation_steps"),
-    }
-    for name, value in read.items():
-        if value not in (None, "auto"):
-            arguments.settings[name] = value
+def _read_json(arguments: Arguments, path: str) -> None:
+    """The facts of DeepSpeed's JSON, under the option that names such a file. Raises InputError for broken syntax."""
+    options, _ = option_list("deepspeed")
+    inner = DEEPSPEED.import_files({path: arguments.texts[path]}, options, ())
+    facts = read_facts(inner, DEEPSPEED.table(options))
+    arguments.problems += inner.problems_under(FILE)
+    arguments.gaps += inner.gaps
+    arguments.notes += [note for note in inner.notes if note != PRECISION_OPEN]
+    if facts.get("ep", 1) > 1:
+        arguments.gaps.append(FieldProblem(f"experts over {facts['ep']} ranks", "expert_parallel.autoep_size", path,
+                                           inner.lines["expert_parallel.autoep_size"]))  # fmt: skip
+    arguments.settings[FILE] = {name: facts[name] for name in _OF_JSON if name in facts}
     for name in ("bf16", "fp16"):
-        if blocks.get(name, {}).get("enabled") is True:
+        if inner.settings.get(f"{name}.enabled") is True and PRECISION_OPEN not in inner.notes:
             arguments.settings["mixed_precision"] = name

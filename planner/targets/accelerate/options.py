@@ -11,7 +11,7 @@ from .. import cpu_offload
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, always, number, word
 from ..setup import Setup
 from ..switch_options import entries_of
-from .older_names import PLUGIN
+from .older_names import FILE, PLUGIN
 
 _P = "parallelism_config.parallelism_config_"
 _F = "fsdp_config.fsdp_"
@@ -23,6 +23,8 @@ _STRATEGIES = {
     "NO_SHARD": (0, False), "3": (0, False), "HYBRID_SHARD": (3, True), "4": (3, True),
     "HYBRID_SHARD_ZERO2": (2, True), "5": (2, True),
 }  # fmt: skip
+# Facts of the batch.
+_BATCH = ("micro_batch", "workload.global_batch", "batch_per_rank", "dp_by_batch")
 _TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "MULTI_CPU", "XLA", "TP")
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_8bit", "sgd": "sgd"}
 
@@ -39,6 +41,8 @@ def _shards_write(setup: Setup) -> Settings:
 
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
+    if of_json := _of_json(settings):
+        return {name: value for name, value in of_json.items() if name not in _BATCH}
     if settings.get("distributed_type") == "DEEPSPEED":
         optimizer, weights = (str(settings.get(f"{PLUGIN}offload_{name}_device", "none")).lower() == "cpu"
                               for name in ("optimizer", "param"))
@@ -91,7 +95,15 @@ def _batch_write(setup: Setup) -> Settings:
             f"{ARGUMENTS}gradient_accumulation_steps": setup.num_micro_batches}  # fmt: skip
 
 
+def _of_json(settings: Settings) -> Facts:
+    """The facts of the DeepSpeed JSON beside the file, {} without one."""
+    facts = settings.get(FILE)
+    return facts if isinstance(facts, dict) else {}
+
+
 def _batch_read(settings: Settings, facts: Facts) -> Facts:
+    if of_json := {name: value for name, value in _of_json(settings).items() if name in _BATCH}:
+        return of_json
     size = settings.get(f"{ARGUMENTS}per_device_train_batch_size")
     steps = settings.get(f"{ARGUMENTS}gradient_accumulation_steps",
                          settings.get(f"{PLUGIN}gradient_accumulation_steps", 1))  # fmt: skip
@@ -107,8 +119,7 @@ SHARDS = Entry(
     ("zero", "shard", "dp"),
     ("distributed_type", *(_F + name for name in ("version", "reshard_after_forward", "auto_wrap_policy",
      "state_dict_type", "sharding_strategy")), f"{_P}dp_replicate_size", f"{_P}dp_shard_size",
-     *(PLUGIN + name for name in ("zero_stage", "offload_optimizer_device", "deepspeed_config_file",
-                                  "offload_param_device"))),
+     *(PLUGIN + name for name in ("zero_stage", "offload_optimizer_device", "offload_param_device")), FILE),
     _shards_write, _shards_read,
 )  # fmt: skip
 TABLE = Table((

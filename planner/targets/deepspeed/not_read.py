@@ -28,6 +28,8 @@ CHANGES: Mapping[str, str] = {
 # deepspeed/runtime/config.py asserts it.
 EXCLUSIVE = (("bf16.enabled", "fp16.enabled"),)
 PRECISION_OPEN = "the precision is `auto`, that of the trainer: give --precision where it is not bf16"
+# deepspeed 0.19, deepspeed/runtime/engine.py, _configure_zero_optimizer: stages 1 and 2 do not take offload_param.
+STAGE_3_ALONE = "offload_param is read as none: DeepSpeed keeps weights on the host in ZeRO-3 alone"
 # Older name of a block that keeps states or weights on the host (runtime/zero/config.py) -> its present name.
 _DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 HARMLESS = (
@@ -58,9 +60,12 @@ def modernise(arguments: Arguments) -> None:
             f"gradients are summed in {types['grad_accum_dtype']}", file=arguments.files.get("data_types", ""),
             line=arguments.lines.get("data_types", 0), field="data_types"))  # fmt: skip
     # Weights follow the states of the optimizer: the techniques zero-infinity and cpu-offload.
-    states = str(given.get("zero_optimization.offload_optimizer.device", "none"))
-    sharded = given.get("zero_optimization.stage") == 3
-    planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", *[states] * sharded)}
+    states, weights = (str(given.get(f"zero_optimization.{block}.device", "none"))
+                       for block in ("offload_optimizer", "offload_param"))
+    if weights != "none" and given.get("zero_optimization.stage") != 3:
+        arguments.notes.append(STAGE_3_ALONE)
+        del given["zero_optimization.offload_param.device"]
+    planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", states)}
     for block, devices in planned.items():
         name = f"zero_optimization.{block}.device"
         device = str(given.get(name, "none"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
+from . import accelerator_block
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -47,7 +48,8 @@ READER = Reader(
     version="0.13",
     commit="067b021c",
     kinds={
-        **family.SHARDING_KINDS, "base_model": "str", "sequence_len": "int", "micro_batch_size": "int",
+        **family.SHARDING_KINDS, accelerator_block.OPTION: "any",
+        "base_model": "str", "sequence_len": "int", "micro_batch_size": "int",
         "gradient_accumulation_steps": "int", "gradient_checkpointing": "any", "bf16": "any", "fp16": "any",
         "fp8": "any", "bfloat16": "any", "float16": "any", "optimizer": "str", "adapter": "str", "lora_r": "int",
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
@@ -57,6 +59,7 @@ READER = Reader(
     entries=(
         family.PLAIN,
         family.sharding(),
+        accelerator_block.synchronisation(),
         reads(("tp", "cp", "cp_algorithm", "dp"), _DEGREES, _degrees),
         value("model_name", "base_model"),
         family.length("sequence_len", ("sample_packing", "batch_flattening"), 512),

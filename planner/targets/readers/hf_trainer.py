@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..options import Facts, Settings
 from ..reading import Reading
+from . import accelerator_block
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -24,7 +25,8 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
 
 
 _KINDS = {
-    **family.SHARDING_KINDS, "model_name_or_path": "str", "max_length": "int", "max_seq_length": "int",
+    **family.SHARDING_KINDS, accelerator_block.OPTION: "any",
+    "model_name_or_path": "str", "max_length": "int", "max_seq_length": "int",
     "model_max_length": "int", "gradient_checkpointing": "bool", "per_device_train_batch_size": "int",
     "gradient_accumulation_steps": "int", "bf16": "any", "fp16": "any", "fp8": "any", "bfloat16": "any",
     "float16": "any", "optim": "str", "use_peft": "bool", "lora_r": "int", "lora_target_modules": "any",
@@ -64,6 +66,7 @@ READER = Reader(
     entries=(
         family.PLAIN,
         family.sharding(),
+        accelerator_block.synchronisation(),
         value("model_name", "model_name_or_path"),
         family.length("max_length", ("packing", "padding_free"), None, ("max_seq_length", "model_max_length")),
         family.batch(),
@@ -75,6 +78,7 @@ READER = Reader(
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),
     reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=family.modernise),
+    prepared=accelerator_block.expanded,
     beside=family.beside,
     compared=family.compared,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
+from . import accelerator_block
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -45,7 +46,8 @@ READER = Reader(
     version="0.9.5",
     commit="ff6d4d12",
     kinds={
-        **family.SHARDING_KINDS, "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
+        **family.SHARDING_KINDS, accelerator_block.OPTION: "any",
+        "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
         "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int",
         "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
         "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
@@ -55,6 +57,7 @@ READER = Reader(
     entries=(
         family.PLAIN,
         family.sharding(),
+        accelerator_block.synchronisation(),
         reads((), ("stage",), _stage),
         value("model_name", "model_name_or_path"),
         family.length("cutoff_len", ("packing", "neat_packing"), 2048),
@@ -98,6 +101,7 @@ READER = Reader(
         ),
         modernise=family.modernise,
     ),
+    prepared=accelerator_block.expanded,
     beside=family.beside,
     compared=lambda facts: family.compared(facts, "llama-factory"),
 )  # fmt: skip

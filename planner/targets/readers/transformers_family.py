@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....errors import FieldProblem
-from ...switches.overlaps import SYNC_EACH_BATCH
 from .. import cpu_offload
 from ..accelerate.target import CONFIG as ACCELERATE
 from ..adapters import targets_of
@@ -23,7 +22,7 @@ from ..import_format import Compared
 from ..option_lists import option_list
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..reading import read_facts
-from ..switch_options import SWITCH
+from . import accelerator_block
 from .reader import noted, reads, states, value
 
 # The option of `accelerate launch` that names its file; the file is given beside the recipe.
@@ -36,10 +35,7 @@ _SAME = {"train_micro_batch_size_per_gpu": "per_device_train_batch_size",
          "gradient_accumulation_steps": "gradient_accumulation_steps"}  # fmt: skip
 # Keys of fsdp_config, with and without their prefix.
 FSDP = tuple(f"fsdp_config.{prefix}{name}" for name in _BLOCK for prefix in ("", "fsdp_"))
-# The block of a recipe for Accelerator, of which only the synchronisation of micro-batches matters.
-ACCELERATOR = "accelerator_config"
-SHARDING_KINDS = {CONFIG_FILE: "any", "deepspeed": "any", "fsdp": "any", ACCELERATOR: "any",
-                  **dict.fromkeys(FSDP, "any")}  # fmt: skip
+SHARDING_KINDS = dict.fromkeys((CONFIG_FILE, "deepspeed", "fsdp", *FSDP), "any")
 # What says nothing beside them.
 FSDP_HARMLESS = (
     r"^(fsdp_config\.)?(fsdp_)?(min_num_params|transformer_layer_cls_to_wrap|backward_prefetch(_policy)?|forward_prefetch|"
@@ -63,18 +59,19 @@ _OPTIMIZERS = {
 
 
 def beside(path: str, text: str) -> Arguments | None:
-    """The facts of an accelerate YAML or a DeepSpeed JSON, under the option that names such a file."""
+    """The facts of an accelerate YAML or a DeepSpeed JSON, under the option that names such a file; the file that
+    accelerator_config names."""
     if '"zero_optimization"' in text:
         option = "deepspeed"
     elif "distributed_type:" in text:
         option = CONFIG_FILE
     else:
-        return None
+        return accelerator_block.beside(path, text)
     target, config = _OF_FILES[option]
     options, _ = option_list(target)
     inner = config.import_files({path: text}, options, ())
     facts = read_facts(inner, config.table(options))
-    out = Arguments(problems=inner.problems, gaps=inner.gaps, ranks=inner.ranks,
+    out = Arguments(problems=inner.problems_under(option), gaps=inner.gaps, ranks=inner.ranks,
                     notes=[note for note in inner.notes if note != PRECISION_OPEN])  # fmt: skip
     stated = {name: value for name, value in inner.settings.items() if value is not None}
     out.settings[option], out.lines[option] = {"facts": facts, "settings": stated, "lines": inner.lines}, 1
@@ -87,6 +84,7 @@ def modernise(arguments: Arguments) -> None:
     if isinstance(named, str) and named:
         text = f"the ZeRO stage is in {named}: give it as a further FILE"
         arguments.gaps.append(FieldProblem(text, file=path, line=arguments.lines["deepspeed"], field="deepspeed"))
+    accelerator_block.modernise(arguments)
     if all(arguments.settings.get(name) is True for name in ("bf16", "fp16")):
         _contradiction(arguments, "fp16", f"fp16 and bf16 (line {arguments.lines['bf16']}) are both on")
     fused = [name for name, given in arguments.settings.items() if given is True and _FUSED.search(name)]
@@ -128,16 +126,8 @@ def _contradiction(arguments: Arguments, name: str, text: str, hint: str = "keep
 
 def sharding() -> Entry:
     """ZeRO stage, shards and degrees: of DeepSpeed, FSDP or accelerate; without them plain data parallelism."""
-    sync = f"{SWITCH}{SYNC_EACH_BATCH.name}"
-
-    def read(settings: Settings, facts: Facts) -> Facts:
-        found, block = _sharding(settings, facts), settings.get(ACCELERATOR)
-        kwargs = block.get("gradient_accumulation_kwargs") if isinstance(block, Mapping) else None
-        each = isinstance(kwargs, Mapping) and kwargs.get("sync_each_batch") is True
-        return found | ({sync: "on"} if each and found["zero"] > 1 else {})
-
-    fields = ("zero", "shard", "dp", "offload", "tp", "cp", "cp_algorithm", "num_gpus", sync)
-    return reads(fields, tuple(SHARDING_KINDS), read)
+    fields = ("zero", "shard", "dp", "offload", "tp", "cp", "cp_algorithm", "num_gpus")
+    return reads(fields, tuple(SHARDING_KINDS), _sharding)
 
 
 def _sharding(settings: Settings, facts: Facts) -> Facts:

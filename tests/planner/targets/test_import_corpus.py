@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,18 +34,26 @@ PLACES: tuple[dict[str, object], ...] = (
 needs_corpus = pytest.mark.skipif(not FOLDER, reason="CORPUS names no folder of public files (tools/import_corpus.py)")
 
 
-def listed() -> list[dict[str, str]]:
+Item = dict[str, Any]
+
+
+def reading(item: Item, where: dict[str, object]) -> Imported:
+    """The import of a file, with those that it names, on a cluster."""
+    kind, folder = item["kind"], Path(FOLDER) / item["repository"]
+    paths = [folder / path for path in (item["path"], *item.get("beside", ()))]
+    return import_config(kind, paths, {**GIVEN.get(kind, {}), **where}, item.get("release"), arguments_of(item).split())
+
+
+def listed() -> list[Item]:
     return list(yaml.safe_load(LIST.read_text(encoding="utf-8")))
 
 
-@cache
-def outcome(kind: str, name: str, arguments: str = "", release: str | None = None) -> tuple[str, str]:
+def outcome(item: Item) -> tuple[str, str]:
     """(read, partly or refused; the gaps or the reason)."""
-    path = Path(FOLDER) / name
     reason = ""
     for where in PLACES:
         try:
-            imported = import_config(kind, [path], {**GIVEN.get(kind, {}), **where}, release, arguments.split())
+            imported = reading(item, where)
             if imported.gaps:
                 return "partly", "; ".join(map(str, imported.gaps))
             imported.price()
@@ -56,12 +64,12 @@ def outcome(kind: str, name: str, arguments: str = "", release: str | None = Non
     return "refused", reason
 
 
-def arguments_of(item: dict[str, str]) -> str:
+def arguments_of(item: Item) -> str:
     """What a file is given by --arg: the function that makes the config, or the parameters of a script."""
-    return item.get("function") or item.get("arguments", "")
+    return str(item.get("function") or item.get("arguments", ""))
 
 
-def stored_name(item: dict[str, str]) -> str:
+def stored_name(item: Item) -> str:
     return f"{item['repository']}/{item['path']}"
 
 
@@ -75,8 +83,7 @@ def test_share_that_is_read() -> None:
     table: dict[str, Counter[str]] = {}
     wrong = []
     for item in listed():
-        result, why = outcome(item["kind"], stored_name(item), arguments_of(item),
-                              item.get("release"))
+        result, why = outcome(item)
         table.setdefault(item["kind"], Counter())[result] += 1
         if result != item["expect"]:
             wrong.append(f"{item['kind']} {item['repository']} {item['path']}: {result}, not {item['expect']}: {why}")
@@ -113,14 +120,13 @@ def test_no_field_is_read_wrongly() -> None:
     assert not wrong
 
 
-def first_reading(item: dict[str, str]) -> Imported:
-    kind, path, arguments = item["kind"], Path(FOLDER) / stored_name(item), arguments_of(item).split()
+def first_reading(item: Item) -> Imported:
     for where in PLACES:
         try:
-            return import_config(kind, [path], {**GIVEN.get(kind, {}), **where}, item.get("release"), arguments)
+            return reading(item, where)
         except MeshwrightError:
             continue
-    raise AssertionError(f"{path} is not read")
+    raise AssertionError(f"{stored_name(item)} is not read")
 
 
 def described(imported: Imported) -> dict[str, object]:

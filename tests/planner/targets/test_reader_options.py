@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from meshwright.planner.importing import Imported, import_config
 
+from meshwright.errors import InputError
+
 from .test_readers import AXOLOTL, FACTORY, MAXTEXT, RECIPE, ZERO3, imported
 
 OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "maxtext": MAXTEXT}
@@ -161,8 +163,6 @@ def test_older_names_of_the_host_in_deepspeed(tmp_path: Path) -> None:
          "offload_param_device: cpu}", ""),
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_param_device: cpu}",
          "keeps weights on cpu"),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_optimizer_device: cpu, "
-         "offload_param_device: cpu}", "keeps weights on cpu"),
     ],
 )  # fmt: skip
 def test_states_on_the_host_in_accelerate(tmp_path: Path, block: str, gap: str) -> None:
@@ -172,6 +172,49 @@ def test_states_on_the_host_in_accelerate(tmp_path: Path, block: str, gap: str) 
     assert [gap in each.message for each in found.gaps] == [True] * bool(gap)
     if not gap:
         assert found.request.workload.techniques == {"cpu-offload": {"on": 1}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("accelerate", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2, offload_param_device: cpu}\n"),
+     ("deepspeed", ZERO3.replace('"stage": 3', '"stage": 2, "offload_param": {"device": "cpu"}'))],
+)  # fmt: skip
+def test_weights_stay_on_the_device_in_lower_stages(tmp_path: Path, kind: str, text: str) -> None:
+    path = tmp_path / ("ds.json" if kind == "deepspeed" else "ds.yaml")
+    path.write_text(text, encoding="utf-8")
+    found = import_config(kind, [path], {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"})
+    assert not found.gaps
+    assert found.layout.zero == 2
+    assert not found.request.workload.techniques
+    assert any("ZeRO-3 alone" in note for note in found.assumed)
+
+
+def test_the_json_that_an_accelerate_file_names(tmp_path: Path) -> None:
+    first, second, recipe = (tmp_path / name for name in ("accelerate.yaml", "ds.json", "recipe.yaml"))
+    recipe.write_text(RECIPE, encoding="utf-8")
+    first.write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n", "utf-8")
+    given = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}
+    second.write_text('{"zero_optimization": {"stage": 3,\n"offload_param": {"device": "cpu"}}}', "utf-8")
+    (gap,) = import_config("accelerate", [first, second], given).gaps
+    assert (gap.file, gap.line) == (str(second), 2)
+    second.write_text('{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 3,\n'
+                      '"fp16": {"enabled": true}, "sequence_parallel_size": 2}', "utf-8")  # fmt: skip
+    found = import_config("accelerate", [first, second], given)
+    assert str(found.layout) == "cp2u-dp4-mbs3-z2-rnone-fp16"
+    for text, message in (('{"zero_optimization": {"stage": "two"}}', "two"), ('{"zero_optimization": {', "ds.json")):
+        second.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            import_config("accelerate", [first, second], given)
+        with pytest.raises(InputError, match=message):
+            import_config("hf-trainer", [recipe, second], given)
+
+
+@pytest.mark.parametrize(("line", "gap"), [("", False), ('dtype = "float32"', False), ('dtype = "bfloat16"', True)])
+def test_weights_of_torchtitan_in_bf16_alone_are_a_gap(tmp_path: Path, line: str, gap: bool) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(TITAN.format(training=line, sections=""), encoding="utf-8")
+    gaps = import_config("torchtitan", [path], {"cluster": "dgx-h100:1"}).gaps
+    assert [each.field for each in gaps] == ["training.dtype"] * gap
 
 
 def test_an_unknown_fsdp_option_of_accelerate_is_a_gap(tmp_path: Path) -> None:

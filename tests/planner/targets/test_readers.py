@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -368,3 +369,38 @@ def test_other_words_for_accelerator_change_nothing(tmp_path: Path) -> None:
     assert not sharded.gaps + plain.gaps
     assert sharded.settings["sync_each_batch"] == "on"
     assert "sync_each_batch" not in plain.settings
+
+
+_EACH = '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'
+
+
+def test_words_for_accelerator_as_text_and_as_file(tmp_path: Path) -> None:
+    """TrainingArguments takes the block as JSON, and the name of a JSON file."""
+    text = f"{RECIPE}fsdp: full_shard\naccelerator_config: "
+    assert imported(tmp_path, "hf-trainer", f"{text}'{_EACH}'\n").settings["sync_each_batch"] == "on"
+    (gap,) = imported(tmp_path, "hf-trainer", f"{text}acc.json\n").gaps
+    assert gap.message == "its fields are in acc.json: give it as a further FILE"
+    assert imported(tmp_path, "hf-trainer", f"{text}acc.json\n", _EACH).settings["sync_each_batch"] == "on"
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [("'{\"split_batches\": tru}'", "is not JSON"), ("{split_batch: true}", "has no field `split_batch`"),
+     ("{gradient_accumulation_kwargs: {sync_each: true}}", "has no field `sync_each`"),
+     ("{gradient_accumulation_kwargs: {num_steps: 0}}", "num_steps `0` is not 1 or more"),
+     ("{gradient_accumulation_kwargs: 3}", "gradient_accumulation_kwargs `3` is no block")],
+)  # fmt: skip
+def test_wrong_words_for_accelerator(tmp_path: Path, block: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        imported(tmp_path, "hf-trainer", f"{RECIPE}accelerator_config: {block}\n")
+
+
+def test_batches_that_accelerator_sets(tmp_path: Path) -> None:
+    lines = [line for line in RECIPE.splitlines() if not line.startswith("gradient_accumulation_steps")]
+    block = "accelerator_config: {gradient_accumulation_kwargs: {num_steps: 4}}\n"
+    alone = imported(tmp_path, "hf-trainer", "\n".join([*lines, block]))
+    assert alone.request.workload.global_batch == 4 * alone.layout.dp * alone.layout.micro_batch
+    with pytest.raises(InputError, match="num_steps 4 here, and gradient_accumulation_steps"):
+        imported(tmp_path, "hf-trainer", RECIPE + block)
+    (gap,) = imported(tmp_path, "hf-trainer", f"{RECIPE}accelerator_config: {{split_batches: true}}\n").gaps
+    assert "sequences of all ranks" in gap.message
