@@ -14,13 +14,20 @@ from ....cost_models.specs.model import Attention, FeedForward, RopeScaling
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
-# Blocks of decoder layers that are those of Llama, perhaps with experts, latent attention or norms of queries and keys.
-_BLOCKS = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek")
+# Blocks of decoder layers that are those of Llama, perhaps with experts, latent attention or norms of queries and keys;
+# GPT-3's have biases everywhere, LayerNorm and learned positions.
+_GPT3 = "gpt3"
+_BLOCKS = ("llama2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "deepseek", _GPT3)
+# configs/models/gpt3-*.yml: name -> (layers, width, heads, elements of a head, rows of the vocabulary).
+_GPT3_SIZES = {"gpt3-6b": (48, 3072, 12, 256, 32768), "gpt3-22b": (48, 6144, 24, 256, 32768),
+               "gpt3-175b": (96, 12288, 96, 128, 50304)}  # fmt: skip
+_GPT3_POSITIONS = 16384
 _ATTENTIONS = ("global", "mla")
 HIDDEN, LAYERS, VOCAB, INNER = "base_emb_dim", "base_num_decoder_layers", "vocab_size", "base_mlp_dim"
 HEADS, KV_HEADS, HEAD_DIM = "base_num_query_heads", "base_num_kv_heads", "head_dim"
 EPSILON, THETA, ROPE = "normalization_layer_epsilon", "rope_max_timescale", "rope_type"
 _SCALED = "rope_use_scale"  # of llama3.1
+LEARNED = "trainable_position_size"  # rows of a table of positions, -1 for none
 _BIAS, _QK_NORM, _ACTIVATIONS = "attention_bias", "use_qk_norm", "mlp_activations"
 _TIED, _NORMALISED = "logits_via_embedding", "normalize_embedding_logits"
 IOTA = "use_iota_embed"
@@ -91,6 +98,12 @@ def _name_read(settings: Settings, facts: Facts) -> Facts:
     sizes = [size for size in (*DEFAULTS, *_LATENT, *EXPERTS) if size in settings]
     if name != "default" and settings.get("override_model_config") and sizes:
         raise NoCounterpartError(f"override_model_config: {sizes[0]} is another than that of {name}")
+    if name in _GPT3_SIZES:
+        layers, hidden, heads, width, vocab = _GPT3_SIZES[name]
+        return {"model.layers": layers, "model.hidden": hidden, "model.heads": heads, "model.head_dim": width,
+                "model.vocab": vocab, "model.ffn_hidden": 4 * hidden, "model.gated_mlp": False, "model.bias": True,
+                "model.learned_positions": _GPT3_POSITIONS, "model.tied_embeddings": True,
+                "model.norm_epsilon": DEFAULTS[EPSILON]}  # fmt: skip
     return {} if name == "default" else {"model_name": name}
 
 
@@ -106,6 +119,10 @@ def _block_read(settings: Settings, facts: Facts) -> Facts:
     return {}
 
 
+def _is_gpt3(settings: Settings) -> bool:
+    return settings.get("decoder_block") == _GPT3
+
+
 def _attention_write(setup: Setup) -> Settings:
     attention = _attention_of(setup)
     return {HEADS: attention.heads, KV_HEADS: attention.kv_heads, HEAD_DIM: attention.head_dim,
@@ -113,7 +130,8 @@ def _attention_write(setup: Setup) -> Settings:
 
 
 def _attention_read(settings: Settings, facts: Facts) -> Facts:
-    out: Facts = {"model.heads": _given(settings, HEADS), "model.qkv_bias": bool(settings.get(_BIAS))}
+    biases = {"model.bias": True} if _is_gpt3(settings) else {"model.qkv_bias": bool(settings.get(_BIAS))}
+    out: Facts = {"model.heads": _given(settings, HEADS), **biases}
     if settings.get("attention_type") == "mla":
         latent = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
         return out | {"model.mla": latent | {name: settings[name] for name in _LATENT if settings.get(name)}}
@@ -133,6 +151,11 @@ def _rope_write(setup: Setup) -> Settings:
 
 
 def _rope_read(settings: Settings, facts: Facts) -> Facts:
+    learned = max(settings.get(LEARNED) or 0, 0)
+    if bool(learned) != _is_gpt3(settings):
+        raise NoCounterpartError(f"{LEARNED} `{learned}`: learned positions are read with decoder_block {_GPT3} alone")
+    if learned:
+        return {"model.learned_positions": learned}
     out: Facts = {"model.rope_theta": _given(settings, THETA)}
     kind = settings.get(ROPE) or "default"
     if kind == "default" or (kind == "llama3.1" and settings.get(_SCALED) is False):
@@ -189,7 +212,7 @@ MODEL = (
     _entry("model.feed_forward", (INNER, _ACTIVATIONS), lambda setup: {INNER: _inner(setup)}, _feed_forward_read),
     _same("model.vocab", VOCAB, lambda setup: setup.model.vocab),
     _same("model.norm_epsilon", EPSILON, lambda setup: setup.model.norm_epsilon),
-    _entry("model.positions", (THETA, ROPE, _SCALED), _rope_write, _rope_read),
+    _entry("model.positions", (THETA, ROPE, _SCALED, LEARNED), _rope_write, _rope_read),
     _entry("model.max_positions", ("max_target_length",), lambda setup: {},
            lambda settings, facts: {"model.max_positions": facts["workload.seq_len"]}),
     _entry("model.tied_embeddings", (_TIED, _NORMALISED), _tied_write,

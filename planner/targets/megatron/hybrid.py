@@ -105,6 +105,8 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     if (text := settings.get(PATTERN)) is None:
         return {}
     letters, modules = _symbols_of(str(text))
+    if "*" not in letters:
+        raise NoCounterpartError(f"{PATTERN} {text} has no layer of attention, models that are read have one")
     # The defaults of TransformerConfig.
     width = settings.get("--mamba-head-dim", 64)
     usual = {"heads": 2 * facts.get("model.hidden", 0) // width, "head_dim": width, "groups": 8, "state": 128}

@@ -15,8 +15,7 @@ CHANGES: Mapping[str, str] = {
     r"--(img|patch-dim|vision|swin|num-classes|num-channels|language-model-type|freeze-(ViT|LM)).*":
         "a vision model beside the decoder",
     r"--heterogeneous-layers-.*": "layers that differ, by a file",
-    r"--hybrid-(attention|mlp)-ratio|--hybrid-override-pattern|--mtp-hybrid-override-pattern":
-        "layers by an older pattern of hybrids",
+    r"--no-rope-freq": "layers without positions",
     r"--yaml-cfg": "options in another file",
     r"--distribute-saved-activations": "splits saved activations over tp ranks",
     r"--partition-activations": "splits saved activations over tp ranks",
@@ -62,7 +61,7 @@ PRICES: Mapping[str, str] = {
     r"--rampup-batch-size|--decrease-batch-size-if-needed": "a batch that changes",
     r"--apply-residual-connection-post-layernorm|--qk-l2-norm|--qk-clip.*|--use-mup|--mup-.*|--openai-gelu|--onnx-safe":
         "another model",
-    r"--mtp-(standalone|detach-heads)|--symmetric-ar-type|--no-rope-freq|--mrope-section|--rotary-interleaved":
+    r"--mtp-(standalone|detach-heads)|--symmetric-ar-type|--mrope-section|--rotary-interleaved":
         "another model",
 }  # fmt: skip
 # Parts of harmless unknown options: kernels with the same result, checks, names.
@@ -80,7 +79,7 @@ HARMLESS = (
     r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
     r"group-query-in|python|env|experiment|run|note|partition-data)($|[-_])"
 )
-_OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif|mamba")
+_OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif")
 
 
 _NO_TRAINING = r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|preprocess|inference|server|quantize|prune"

@@ -15,7 +15,7 @@ from ....errors import FieldProblem
 from ..argv import Arguments
 from ..option_lists import Option
 from ..options import Settings
-from . import megablocks, megatron_llm
+from . import megablocks, megatron_llm, older_hybrids
 from .layer_patterns import pattern_text
 
 FLAGS = (
@@ -38,6 +38,7 @@ OLDER: Mapping[str, Option] = {
     "--num-experts": Option("--num-experts", "int", many=True),
     **megablocks.OPTIONS,
     **megatron_llm.OPTIONS,
+    **older_hybrids.OPTIONS,
     # Forks accept more values than a release. The entry of an option checks each value.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),
@@ -255,6 +256,6 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
-    megablocks.modernise, megatron_llm.modernise, _recompute, _names, _positions, _attention, _experts, _stages,
-    _sequence, _zero, _batch,
+    megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, _recompute, _names, _positions, _attention,
+    _experts, _stages, _sequence, _zero, _batch,
 )  # fmt: skip

@@ -69,7 +69,6 @@ READER = Reader(
                 "a model or a step that is not read",
             r"pipeline_parallel_layers|num_pipeline_(repeats|microbatches)|num_layers_per_pipeline_stage":
                 "a pipeline that is not read",
-            r"trainable_position_size": "learned positions",
             r"interleave_moe_layer_step|inhomogeneous_layer_cycle_interval": "layers that differ",
             r"(vision_encoder|audio)_.*|use_(vision|audio).*|.*_for_(vit|audio)": "a model of images or sound",
             r"weight_sparsity_.*|attention_sink|share_kv_projections|num_kv_shared_layers|moba":

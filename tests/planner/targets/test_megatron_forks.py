@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from meshwright.planner.importing import Imported, import_config
 
+from meshwright.errors import InputError
+
 SIZES = "--num_layers 4 --hidden_size 512 --num_attention_heads 8 --seq_length 2048 --max_position_embeddings 2048"
 LLM = f"""torchrun --nproc_per_node 8 --nnodes 1 finetune.py --model_name llama2 {SIZES} \\
   --tensor_model_parallel_size 2 --micro_batch_size 1 --global_batch_size=16 --bf16 \\
@@ -53,3 +55,42 @@ def test_what_the_fork_leaves_open(tmp_path: Path, text: str, option: str) -> No
 def test_learning_rates_of_parts_change_no_price(tmp_path: Path) -> None:
     text = LLM.replace("--bf16", "--bf16 --embedding-lr-multiplier 2.0 --ademamix-alpha 8")
     assert not imported(tmp_path, text).gaps
+
+
+MAMBA = """torchrun --nproc_per_node 8 pretrain_mamba.py --num-layers 16 --hidden-size 512 --num-attention-heads 8 \\
+  --seq-length 2048 --max-position-embeddings 2048 --position-embedding-type none --micro-batch-size 1 \\
+  --global-batch-size 16 --bf16 {pattern}
+"""
+# Ratios, or an older name -> the layers: as pattern_from_ratios of Megatron-LM d98e8a64 spreads them.
+PATTERNS = {
+    "--hybrid-attention-ratio 0.125 --hybrid-mlp-ratio 0.25": "MMM-M*M-MM*M-MM-",
+    "--hybrid-attention-ratio 0.08": "MMMMMMMM*MMMMMMM",
+    "--hybrid-override-pattern MM*-MM*-MM*-MM*-": "MM*-MM*-MM*-MM*-",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "letters"), PATTERNS.items())
+def test_hybrids_by_ratio(tmp_path: Path, pattern: str, letters: str) -> None:
+    found = imported(tmp_path, MAMBA.format(pattern=pattern))
+    assert not found.gaps
+    model = found.request.model
+    assert isinstance(model, dict)
+    words = {"M": "mamba", "*": "attention", "-": "mlp"}
+    assert model["pattern"] == [words[letter] for letter in letters]
+
+
+def test_hybrids_without_attention_are_a_gap(tmp_path: Path) -> None:
+    (gap,) = imported(tmp_path, MAMBA.format(pattern="")).gaps
+    assert gap.message == f"{'M' * 16} has no layer of attention, models that are read have one"
+
+
+def test_wrong_ratios_of_hybrids_are_refused(tmp_path: Path) -> None:
+    for pattern, message in (("--hybrid-attention-ratio 8", "`8` is not between 0 and 1"),
+                             ("--hybrid-attention-ratio 0.6 --hybrid-mlp-ratio 0.5", "are more than all layers")):
+        with pytest.raises(InputError, match=message):
+            imported(tmp_path, MAMBA.format(pattern=pattern))
+
+
+def test_layers_without_positions_are_a_gap(tmp_path: Path) -> None:
+    (gap,) = imported(tmp_path, LLM.replace("--bf16", "--bf16 --no-rope-freq 4")).gaps
+    assert gap.message == "layers without positions"

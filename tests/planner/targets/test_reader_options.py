@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.planner.importing import Imported, import_config
+from meshwright.planner.request.resolve import resolve
 
 from meshwright.errors import InputError
 
@@ -215,6 +217,33 @@ def test_weights_of_torchtitan_in_bf16_alone_are_a_gap(tmp_path: Path, line: str
     path.write_text(TITAN.format(training=line, sections=""), encoding="utf-8")
     gaps = import_config("torchtitan", [path], {"cluster": "dgx-h100:1"}).gaps
     assert [each.field for each in gaps] == ["training.dtype"] * gap
+
+
+GPT3 = """\
+base_emb_dim: 3072
+base_num_query_heads: 12
+base_num_kv_heads: 12
+base_mlp_dim: 12288
+base_num_decoder_layers: 48
+head_dim: 256
+vocab_size: 32768
+trainable_position_size: 16384
+mlp_activations: [gelu]
+logits_via_embedding: true
+decoder_block: gpt3
+"""
+
+
+def test_gpt3_of_maxtext_by_name_and_by_sizes(tmp_path: Path) -> None:
+    named, described = (imported(tmp_path, "maxtext", MAXTEXT.replace("model_name: llama3-8b\n", text))
+                        for text in ("model_name: gpt3-6b\n", GPT3))  # fmt: skip
+    first, second = (resolve(found.request).model for found in (named, described))
+    assert first == second
+    assert round(total_parameters(first) / 1e9, 1) == 5.6
+    assert first.learned_positions == 16384
+    text = GPT3.replace("trainable_position_size: 16384\n", "")
+    (gap,) = imported(tmp_path, "maxtext", MAXTEXT.replace("model_name: llama3-8b\n", text)).gaps
+    assert gap.field == "trainable_position_size"
 
 
 def test_an_unknown_fsdp_option_of_accelerate_is_a_gap(tmp_path: Path) -> None:
