@@ -19,23 +19,36 @@ if TYPE_CHECKING:
     from ..planner.request.load import Request
 
 
-def refuse(options: Mapping[str, object]) -> None:
+def _refuse(options: Mapping[str, object]) -> None:
     """Refuses what goes with a plan of one layout, by name."""
     if given := [name for name, value in options.items() if value]:
         raise InputError(f"{given[0]} goes with a plan of one layout, and --max-len gives every document a degree",
                          hint="leave one of them out")  # fmt: skip
 
 
-def run(terminal: Terminal, request: Request, output: Path | None, *, force: bool, seed: int) -> None:
-    """Plans and shows; `output` gets the plan, and a file beside it the batches for a sampler, as JSON lines."""
+def refuse_schemes(schemes: str | None) -> None:
+    """Refuses schemes where documents share sequences."""
+    if schemes is not None:
+        raise InputError("--lengths-scheme: its schemes plan documents that are sequences of their own",
+                         hint="add `--max-len 192K`")  # fmt: skip
+
+
+def run(
+    terminal: Terminal, request: Request, output: Path | None, of_layouts: Mapping[str, object], *, force: bool,
+    seed: int, schemes: str | None,
+) -> None:  # fmt: skip
+    """Plans and shows; `output` gets the plan, and a file beside it the batches for a sampler, as JSON lines.
+    of_layouts: flags of a plan of one layout. schemes: names of published ones, separated by commas."""
     from ..planner import api
     from ..planner.document.sampler_plan import sampler_path
 
+    _refuse(of_layouts)
+    names = [name.strip() for name in schemes.split(",")] if schemes is not None else []
     sampler = None if output is None else sampler_path(output)
     if sampler is not None:
         check_writable(sampler, force=force)
     with terminal.progress("planning batches") as progress:
-        planned = api.plan_documents(request, progress=progress, seed=seed)
+        planned = api.plan_documents(request, progress=progress, seed=seed, schemes=names)
     plan = planned.document()
     document = plan.model_dump(mode="json")
     if output is not None and sampler is not None:

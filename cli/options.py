@@ -150,6 +150,11 @@ MaxLen = Annotated[
     _option("--max-len", metavar="N|NK", text="Train each document of --lengths up to this long (192K) as a sequence "
             "with a degree of its own."),
 ]
+LengthsScheme = Annotated[
+    str | None,
+    _option("--lengths-scheme", metavar="NAME,..|all", text="With --max-len: also price published schemes, as "
+            "bytescale or zeppelin, on the same batches."),
+]
 Packed = Annotated[
     bool | None,
     typer.Option(

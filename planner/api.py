@@ -88,17 +88,19 @@ def evaluate(
 
 def plan_documents(
     request: Request | Path | str | None = None, *, progress: Progress | None = None, seed: int = 0,
-    num_batches: int = 20, **request_fields: Unpack[RequestFields],
+    num_batches: int = 20, schemes: Sequence[str] = (), **request_fields: Unpack[RequestFields],
 ) -> MixedLengthsPlan:  # fmt: skip
     """Plans of documents of mixed lengths (`lengths` and `max_len` of the request): one degree for all, one for each
-    batch, one for each document. seed: of the `num_batches` batches that are drawn. The rest is as in `plan`.
+    batch, one for each document. seed: of the `num_batches` batches that are drawn. schemes: names of published ones to
+    price on the same batches, or `all` (planner/batches/schemes/registry.py). The rest is as in `plan`.
 
     Raises InputError for what is not planned so, UnsupportedError where the target has one degree for all documents,
     NoFeasibleLayoutError (1) where the longest document does not fit.
     """
     from .drivers.document_degrees import plan_document_degrees
 
-    return plan_document_degrees(resolve(_request(request, request_fields)), progress, seed, num_batches)
+    return plan_document_degrees(resolve(_request(request, request_fields)), progress, seed, num_batches,
+                                 schemes)  # fmt: skip
 
 
 def plan_serving(request: ServingRequest | Path | str | None = None, **fields: Unpack[ServingFields]) -> ServingPlan:

@@ -33,6 +33,7 @@ def command(
     seq_len: options.SeqLen = None,
     lengths: options.Lengths = None,
     max_len: options.MaxLen = None,
+    lengths_scheme: options.LengthsScheme = None,
     packed: options.Packed = None,
     global_batch: options.GlobalBatchOrDocuments = None,
     dtype: options.Dtype = None,
@@ -147,8 +148,8 @@ def command(
         serving.refuse({**of_layouts, "--fastest": fastest, "--deadline": deadline})
         return _run_other(terminal, requested, file, force=force)
     if requested.workload.max_len is not None:
-        mixed_lengths.refuse(of_layouts)
-        return mixed_lengths.run(terminal, requested, file, force=force, seed=seed)
+        return mixed_lengths.run(terminal, requested, file, of_layouts, force=force, seed=seed, schemes=lengths_scheme)
+    mixed_lengths.refuse_schemes(lengths_scheme)
     if trace is not None:
         from ...planner.explain.trace import check_drawn
 

@@ -11,11 +11,12 @@ from .facts import Facts
 from .header import cluster_text
 
 if TYPE_CHECKING:
-    from ...planner.document.lengths_plan import LengthsPlan, PolicyPart
+    from ...planner.document.lengths_plan import LengthsPlan, PolicyPart, SchemePart
     from ...planner.explain.mixed_lengths import LengthsExplanation, MicroBatchLoad
     from .parts import Part
 
 _RULES = {"static": "one for all batches", "adaptive": "one per batch", "per sequence": "one per document"}
+_MOST_DEGREES = 12  # that are listed: the powers of two up to 2,048
 Rows = list[list[str]]
 
 
@@ -56,23 +57,27 @@ def header(plan: LengthsPlan) -> str:
 
 
 def policy_cells(plan: LengthsPlan, explanation: LengthsExplanation | None = None) -> tuple[list[str], Rows]:
-    """(columns, rows) of the policies; the explanation adds how long ranks wait."""
+    """(columns, rows) of the policies, and of published schemes; the explanation adds how long ranks wait."""
     columns = ["plan", "degree", "degrees used", "micro-batches", "mean step s", "p95 s", "speedup"]
-    rows = [_policy_row(policy, plan.policy("static")) for policy in plan.policies]
+    static = plan.policy("static")
+    rows = [_policy_row(policy, _RULES[policy.name], static) for policy in plan.policies]
+    rows += [_policy_row(scheme, scheme.rule, static) for scheme in plan.schemes]
     if explanation is not None:
         columns.append("ranks wait %")
-        for row, waits in zip(rows, explanation.policies, strict=True):
-            row.append(text.percent(waits.idle))
+        waits = [text.percent(policy.idle) for policy in explanation.policies]
+        rows = [[*row, share] for row, share in zip(rows, [*waits, *[""] * len(plan.schemes)], strict=True)]
     return columns, rows
 
 
-def _policy_row(policy: PolicyPart, static: PolicyPart) -> list[str]:
-    return [policy.name, _RULES[policy.name], _degrees(policy.degrees), text.fixed(policy.mean_micro_batches, 1),
+def _policy_row(policy: PolicyPart, rule: str, static: PolicyPart) -> list[str]:
+    return [policy.name, rule, _degrees(policy.degrees), text.fixed(policy.mean_micro_batches, 1),
             text.significant(policy.mean_s), text.significant(policy.p95_s),
             f"{text.fixed(static.mean_s / policy.mean_s, 2)}x"]  # fmt: skip
 
 
 def _degrees(degrees: Sequence[int]) -> str:
+    if len(degrees) > _MOST_DEGREES:
+        return f"{degrees[0]} - {degrees[-1]}"
     return ", ".join(map(str, degrees))
 
 
@@ -85,6 +90,11 @@ def layout_lines(plan: LengthsPlan) -> Iterator[str]:
                f"{plan.rule_tokens:,} tokens of it on a rank, and trains it alone, its length rounded up")  # fmt: skip
     yield (f"Gap of the per-sequence plans to a proven bound: at most {text.percent(plan.max_gap)} %, on average "
            f"{text.percent(plan.mean_gap)} % ({plan.batches} batches, seed {plan.seed})")  # fmt: skip
+    yield from map(_scheme_line, plan.schemes)
+
+
+def _scheme_line(scheme: SchemePart) -> str:
+    return f"{scheme.name} ({scheme.source}): priced with {scheme.layout}"
 
 
 def length_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:

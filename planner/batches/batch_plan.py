@@ -34,6 +34,10 @@ class BatchPlan:
         """The distinct degrees of its groups, ascending."""
         return tuple(sorted({group.degree for groups in self.micro_batches for group in groups}))
 
+    @property
+    def num_micro_batches(self) -> int:
+        return len(self.micro_batches)
+
 
 def batch_plan(micro_batches: Sequence[Sequence[Group]], lengths: Array, costs: GroupCosts) -> BatchPlan:
     """The plan in its canonical order, priced: equal plans are equal objects. Empty micro-batches are left out.

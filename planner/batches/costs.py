@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...cost_models.arrays import Array, Ints
+from ...cost_models.arrays import Array, Ints, Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +32,7 @@ class GroupCosts:
     micro_batch_s: float  # seconds of a micro-batch whatever it holds
     once_s: float = 0.0  # seconds of a step whatever it holds
     document_s: float = 0.0  # seconds of a document whatever its length, where each trains alone
+    fill: float = 0.0  # of a pipeline: times its longest micro-batch that a step takes beyond the sum of all
 
     def seconds(self, lengths: Array) -> Array:
         """[k, D] seconds of sequences of `lengths` [k] tokens; inf where the ranks of a group do not hold one."""
@@ -45,7 +46,13 @@ class GroupCosts:
 
     def from_degree(self, least: int) -> GroupCosts:
         """The costs where no group has fewer ranks than `least`."""
-        able = self.degrees >= least
+        return self._with(self.degrees >= least)
+
+    def up_to_degree(self, most: int) -> GroupCosts:
+        """The costs where no group has more ranks than `most`."""
+        return self._with(self.degrees <= most)
+
+    def _with(self, able: Mask) -> GroupCosts:
         return replace(self, degrees=self.degrees[able], token_s=self.token_s[:, able])
 
     @property

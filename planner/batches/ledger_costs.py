@@ -4,7 +4,8 @@ A rank-group trains packed micro-batches. The ledger prices one that holds T tok
 tokens (`mean_len` and `mean_square_len` of the workload), on d ranks: price of two micro-batches less price of one. The
 seconds that do not grow with T are those of a micro-batch whatever it holds (gathers of sharded weights, launches); the
 rest over T d is the seconds of a token, taken at the lengths of a grid. All states are sharded over all ranks (ZeRO-3),
-so groups of any degree meet in one exchange, and the memory of a rank depends on its tokens alone.
+so groups of any degree meet in one exchange, and the memory of a rank depends on its tokens alone. Pipelines are priced
+full, with 2 pp and 2 pp - 1 micro-batches; their bubble is the price that grows with T beyond these.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ class Family:
     recompute: str  # mode
     zero: int = 3
     recompute_layers: int = 0  # of full recomputation; 0: all
+    pp: int = 1  # stages; a rank is then a pipeline
 
     def layout(self, degree: int, num_gpus: int) -> Layout:
         """Its layout with groups of `degree` ranks, whose micro-batch has as many sequences as the group has ranks."""
-        dp = num_gpus // (self.tp * degree)
+        dp = num_gpus // (self.tp * self.pp * degree)
         return Layout(
-            tp=self.tp, sequence_parallel=int(self.tp > 1), cp=degree, dp=dp, shard=dp, micro_batch=degree,
+            tp=self.tp, sequence_parallel=int(self.tp > 1), cp=degree, pp=self.pp, dp=dp, shard=dp, micro_batch=degree,
             zero=self.zero, cp_algorithm=CP_ALGORITHMS.index(self.cp_algorithm) if degree > 1 else 0,
             recompute=RECOMPUTE_MODES.index(self.recompute), recompute_layers=self.recompute_layers,
             recompute_modules=module_mask(("attn",)) if self.recompute == "selective" else 0,
@@ -85,10 +87,12 @@ def ledger_costs(priced: Priced, family: Family) -> GroupCosts | None:
     fixed_s = max(2.0 * half - full, 0.0)
     seconds = np.stack([pricer.micro_batch_s(room, length) for length in grid])
     degrees = np.array([layout.cp for layout in pricer.layouts], dtype=np.int64)
+    step_s, half_step_s = (float(pricer.priced(tokens, _SHORT, pricer.few).step_s[0]) for tokens in (room, room // 2))
+    passes = (step_s - half_step_s) / (full - half) if family.pp > 1 else 1.0  # micro-batches, and the bubble
     return GroupCosts(
         num_ranks=pricer.num_ranks, degrees=degrees, rank_tokens=room, grid=grid,
         token_s=(seconds - fixed_s) / (room * degrees), micro_batch_s=fixed_s,
-        once_s=float(pricer.priced(room, _SHORT, 1).step_s[0]) - full,
+        once_s=step_s - passes * full, fill=passes - pricer.few,
     )  # fmt: skip
 
 
@@ -96,6 +100,13 @@ def longest_held(priced: Priced, family: Family) -> int:
     """Tokens of the longest sequence that groups of a family hold; 0 for none."""
     pricer = _Pricer(priced, family)
     return pricer.rank_tokens() * max((layout.cp for layout in pricer.layouts), default=0)
+
+
+def token_bytes(priced: Priced, family: Family) -> float:
+    """Bytes of the activations of a token more in every micro-batch, on the fullest rank."""
+    pricer = _Pricer(priced, family)
+    tokens = pricer.rank_tokens()
+    return (pricer.most_bytes(tokens) - pricer.most_bytes(tokens // 2)) / (tokens - tokens // 2)
 
 
 def _grid(longest: int) -> Array:
@@ -109,7 +120,8 @@ class _Pricer:
 
     def __init__(self, priced: Priced, family: Family) -> None:
         self.subject, num_gpus = priced, priced.problem.num_gpus
-        self.num_ranks = num_gpus // family.tp
+        self.num_ranks = num_gpus // (family.tp * family.pp)
+        self.few = 2 * family.pp - 1  # micro-batches that fill a pipeline
         problem = self._problem(_TOKENS, _SHORT, 1)
         layouts = (family.layout(int(degree), num_gpus) for degree in powers_of_two(self.num_ranks))
         self.layouts = [layout for layout in layouts if not violations(layout, problem)]
@@ -132,7 +144,8 @@ class _Pricer:
 
     def micro_batch_s(self, tokens: int, length: float) -> Array:
         """[D] seconds of a micro-batch more."""
-        return np.asarray(self.priced(tokens, length, 2).step_s - self.priced(tokens, length, 1).step_s)
+        more, few = (self.priced(tokens, length, number).step_s for number in (self.few + 1, self.few))
+        return np.asarray(more - few)
 
     def rank_tokens(self) -> int:
         """Tokens of a micro-batch that fit on a rank: bytes grow linearly with them. 0 without a legal layout."""
@@ -140,7 +153,7 @@ class _Pricer:
             return 0
         tokens, least, more = _TOKENS, 0.0, 0.0
         while more <= least:  # few tokens may hide beside the peak of the states
-            least, more = (self._most_bytes(count) for count in (tokens, 2 * tokens))
+            least, more = (self.most_bytes(count) for count in (tokens, 2 * tokens))
             if more <= least and least > self.subject.budget_bytes:
                 return 0
             tokens *= 2
@@ -148,6 +161,6 @@ class _Pricer:
         room = tokens + (self.subject.budget_bytes - least) / ((more - least) / tokens)
         return max(int(room // _ROUND) * _ROUND, 0)
 
-    def _most_bytes(self, tokens: int) -> float:
+    def most_bytes(self, tokens: int) -> float:
         """Bytes of the fullest rank of any layout, with `tokens` on each."""
-        return float(self.priced(tokens, _SHORT, 2).device_bytes.max())
+        return float(self.priced(tokens, _SHORT, self.few + 1).device_bytes.max())

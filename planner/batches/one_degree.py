@@ -24,7 +24,7 @@ def with_degree(lengths: Array, costs: GroupCosts, degree: int) -> BatchPlan | N
     room = costs.rank_tokens * degree
     if lengths.max() > room:
         return None
-    contents = _best_fit(lengths, max(FILL * room, float(lengths.max())))
+    contents = best_fit(lengths, max(FILL * room, float(lengths.max())))
     seconds = costs.seconds(lengths)[:, list(costs.degrees).index(degree)]
     contents.sort(key=lambda members: (-float(seconds[members].sum()), members))
     side_by_side = costs.num_ranks // degree
@@ -33,7 +33,7 @@ def with_degree(lengths: Array, costs: GroupCosts, degree: int) -> BatchPlan | N
     return batch_plan(parts, lengths, costs)
 
 
-def _best_fit(lengths: Array, room: float) -> list[list[int]]:
+def best_fit(lengths: Array, room: float) -> list[list[int]]:
     """Sequences by group: each goes where it leaves the least room, or to a new group."""
     loads: list[tuple[float, int]] = []  # ascending
     contents: list[list[int]] = []

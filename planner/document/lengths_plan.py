@@ -14,7 +14,7 @@ from .base import DocumentPart
 from .sampler_plan import SamplerHeader
 
 KIND = "mixed-lengths-plan"
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 
 
 class PolicyPart(DocumentPart):
@@ -25,6 +25,14 @@ class PolicyPart(DocumentPart):
     p95_s: float  # seconds that 95 % of the steps do not exceed
     degrees: tuple[int, ...]  # of all groups, ascending
     mean_micro_batches: float
+
+
+class SchemePart(PolicyPart):
+    """A published scheme on the same batches."""
+
+    source: str  # paper or code
+    rule: str  # for degrees
+    layout: str  # tensor parallelism, algorithm, sharding and recomputation that suit it best, or its pipelines
 
 
 class CostsPart(DocumentPart):
@@ -56,6 +64,7 @@ class LengthsPlan(DocumentPart):
     mean_gap: float
     costs: CostsPart
     policies: tuple[PolicyPart, ...]
+    schemes: tuple[SchemePart, ...] = ()
     resolved: dict[str, Any]  # as in the plan of one layout
     warnings: tuple[str, ...] = ()
 

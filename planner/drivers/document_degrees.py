@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from ...cost_models.layouts import CP_ALGORITHMS
 from ...errors import UnsupportedError
+from ..batches.schemes.megatron_hybrid import length_multiple
 from ..document.lengths_plan import LengthsPlan
 from ..document.plan import Plan
 from ..request.load import request_from_dict
 from ..request.resolve import Resolved, resolve
 from ..targets.setup import Documents
 from .given_layout import evaluate_resolved
-from .hybrid_lengths import length_multiple, of_any_length, plan_hybrid_lengths
+from .hybrid_lengths import of_any_length, plan_hybrid_lengths
+from .length_schemes import schemes_of, with_schemes
 from .mixed_lengths import MixedLengthsPlan, plan_mixed_lengths
 from .watch import Progress
 
 
 def plan_document_degrees(
-    resolved: Resolved, progress: Progress | None, seed: int, num_batches: int
+    resolved: Resolved, progress: Progress | None, seed: int, num_batches: int, schemes: Sequence[str]
 ) -> MixedLengthsPlan:  # fmt: skip
-    """Plans of `num_batches` drawn batches. Raises UnsupportedError where the target has one degree for all."""
-    target = resolved.target
+    """Plans of `num_batches` drawn batches, and published schemes beside them. Raises InputError for an unknown scheme,
+    UnsupportedError where the target has one degree for all."""
+    target, compared = resolved.target, schemes_of(schemes)
     if not target.mixed_lengths:
         longest = resolved.workload.seq_len
         raise UnsupportedError(
@@ -29,7 +33,7 @@ def plan_document_degrees(
             hint=f"`--seq-len {longest}` in place of `--max-len` plans that degree, with documents packed; meshwright "
                  "and megatron give each document its own")  # fmt: skip
     planner = plan_hybrid_lengths if target.mixed_lengths == "hybrid" else plan_mixed_lengths
-    return planner(resolved, progress, seed, num_batches)
+    return with_schemes(planner(resolved, progress, seed, num_batches), compared, progress)
 
 
 def training_plan(plan: LengthsPlan) -> Plan:

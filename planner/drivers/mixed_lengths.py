@@ -12,14 +12,14 @@ from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layout
 from ...errors import InputError, NoFeasibleLayoutError
 from ..batches import one_degree
-from ..batches.area_bound import area_bound
-from ..batches.batch_plan import BatchPlan, Group, descending
+from ..batches.batch_plan import BatchPlan, Group
 from ..batches.costs import GroupCosts
 from ..batches.draws import draw
-from ..batches.ledger_costs import Family, families, ledger_costs, longest_held
-from ..batches.packing import Batch
+from ..batches.family_choice import best_family
+from ..batches.ledger_costs import Family, families, longest_held
+from ..batches.policy import Policy
 from ..batches.unlike_degrees import BatchResult, best_plan
-from ..document.lengths_plan import CostsPart, LengthsPlan, PolicyPart
+from ..document.lengths_plan import CostsPart, LengthsPlan, PolicyPart, SchemePart
 from ..document.plan import digest_of
 from ..document.sampler_plan import SamplerBatch, SamplerGroup
 from ..request.load import request_to_dict
@@ -32,34 +32,10 @@ _MOST_DOUBLINGS = 8  # of the nodes, tried where the longest document does not f
 
 
 @dataclass(frozen=True)
-class Policy:
-    """Plans of the drawn batches under one rule for degrees."""
+class DegreePolicy(Policy):
+    """Plans of the drawn batches, group by group."""
 
-    name: str  # static, adaptive or per sequence
     plans: tuple[BatchPlan, ...]
-
-    @property
-    def mean_s(self) -> float:
-        """Seconds of a step, over the batches."""
-        return float(np.mean([plan.step_s for plan in self.plans]))
-
-    @property
-    def p95_s(self) -> float:
-        """Seconds that 95 % of the steps do not exceed."""
-        return float(np.quantile([plan.step_s for plan in self.plans], 0.95))
-
-    @property
-    def degrees(self) -> tuple[int, ...]:
-        """Degrees of all groups, ascending."""
-        return tuple(sorted({degree for plan in self.plans for degree in plan.degrees}))
-
-    def speedup_over(self, other: Policy) -> float:
-        """Mean step of the other policy over that of this one."""
-        return other.mean_s / self.mean_s
-
-    @property
-    def mean_micro_batches(self) -> float:
-        return float(np.mean([len(plan.micro_batches) for plan in self.plans]))
 
 
 @dataclass(frozen=True)
@@ -70,16 +46,18 @@ class MixedLengthsPlan:
     family: Family
     costs: GroupCosts
     batches: tuple[Array, ...]  # [batch][document] tokens
-    static: Policy
-    adaptive: Policy
-    per_sequence: Policy
+    static: DegreePolicy
+    adaptive: DegreePolicy
+    per_sequence: DegreePolicy
     max_gap: float  # of the per-sequence plans to their bounds, relative
     mean_gap: float
     seed: int
     rule_tokens: int = 0  # as in LengthsPlan
+    schemes: tuple[SchemePart, ...] = ()  # published ones, on the same batches
+    refused_schemes: tuple[str, ...] = ()  # a name with the reason
 
     @property
-    def policies(self) -> tuple[Policy, Policy, Policy]:
+    def policies(self) -> tuple[DegreePolicy, DegreePolicy, DegreePolicy]:
         return self.static, self.adaptive, self.per_sequence
 
     @property
@@ -105,8 +83,8 @@ class MixedLengthsPlan:
             policies=tuple(PolicyPart(name=policy.name, mean_s=policy.mean_s, p95_s=policy.p95_s,
                                       degrees=policy.degrees, mean_micro_batches=policy.mean_micro_batches)
                            for policy in self.policies),
-            resolved=resolved_part(self.resolved),
-            warnings=(*(warning.text for warning in self.resolved.warnings), *self._slower()),
+            schemes=self.schemes, resolved=resolved_part(self.resolved),
+            warnings=(*(warning.text for warning in self.resolved.warnings), *self._slower(), *self.refused_schemes),
         )  # fmt: skip
 
     def _slower(self) -> Iterator[str]:
@@ -172,9 +150,9 @@ def beside_one_degree(
     gaps = [result.gap for result in results]
     return MixedLengthsPlan(
         resolved, family, costs, tuple(batches),
-        static=Policy("static", tuple(plan for plan in static if plan is not None)),
-        adaptive=Policy("adaptive", tuple(one_degree.adaptive(lengths, costs) for lengths in batches)),
-        per_sequence=Policy("per sequence", tuple(result.plan for result in results)),
+        static=DegreePolicy("static", tuple(plan for plan in static if plan is not None)),
+        adaptive=DegreePolicy("adaptive", tuple(one_degree.adaptive(lengths, costs) for lengths in batches)),
+        per_sequence=DegreePolicy("per sequence", tuple(result.plan for result in results)),
         max_gap=float(max(gaps)), mean_gap=float(np.mean(gaps)), seed=seed, rule_tokens=rule_tokens,
     )  # fmt: skip
 
@@ -199,16 +177,8 @@ def _best_family(resolved: Resolved, batches: Sequence[Array], longest: int) -> 
     held = {family: longest_held(resolved, family) for family in families(resolved)}
     if max(held.values()) < longest:
         raise too_long(resolved, longest, max(held.values()), families)
-    able = [(family, costs) for family, room in held.items()
-            if room >= longest and (costs := ledger_costs(resolved, family))]  # fmt: skip
-    return min(able, key=lambda pair: sum(bound_s(lengths, pair[1]) for lengths in batches))
-
-
-def bound_s(lengths: Array, costs: GroupCosts) -> float:
-    """Seconds of a step that no plan of a batch beats."""
-    order = descending(lengths)
-    batch = Batch(lengths[order], costs.seconds(lengths[order]), costs)
-    return costs.once_s + costs.least_micro_batches(lengths) * costs.micro_batch_s + area_bound(batch)[0]
+    able = [family for family, room in held.items() if room >= longest]
+    return best_family(resolved, able, batches)
 
 
 def too_long(
