@@ -142,8 +142,8 @@ Spot = Annotated[
 SeqLen = Annotated[int | None, _option("--seq-len", metavar="N", text="Tokens per sequence [8192].")]
 Lengths = Annotated[
     str | None,
-    _option("--lengths", metavar="L:W,..|FILE|NAME", text="Document lengths with weights, a file or the sample "
-            "`wikipedia`, in place of --seq-len."),
+    _option("--lengths", metavar="L:W,..|FILE|NAME", text="Document lengths with weights, a file, a folder "
+            "of `launch tokens` or the sample `wikipedia`, in place of --seq-len."),
 ]
 MaxLen = Annotated[
     str | None,

@@ -156,11 +156,14 @@ def planned_job(settings: Settings) -> Job:
 def check_lengths_flags(settings: Settings) -> None:
     """Raises InputError for a flag that needs sequences of one length."""
     refused = {"--choice": settings.choice != 1, "--shuffle": settings.shuffle,
-               "--end-token": settings.end_token is not None, "--eval-data": settings.eval_data is not None,
+               "--eval-data": settings.eval_data is not None,
                "--order": settings.order is not None, "--planned-dtype": settings.planned_dtype,
                "--compile": settings.compile}  # fmt: skip
     if given := [name for name, value in refused.items() if value]:
         raise InputError(f"{given[0]}: not with a plan for documents of mixed lengths", hint="leave it out")
+    if settings.end_token is not None and settings.scale_down:
+        raise InputError("--end-token: a rehearsal shrinks documents, and data has none of these lengths",
+                         hint="leave out `--scale-down`, or `--end-token`")  # fmt: skip
 
 
 def _shrunk(job: Job, kept: dict[str, int]) -> tuple[Job, list[str]]:

@@ -1,11 +1,13 @@
 """Shards of tokens from text, by the tokenizer of a Hugging Face folder. No torch here.
 
-The shards are .npy, since `shards.open_shard` reads the width of .bin from the model's vocabulary.
+The shards are .npy, since `shards.open_shard` reads the width of .bin from the model's vocabulary. `documents.npz`
+beside them has the length of each document.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FieldProblem, InputError, MissingExtraError
+from ..planner.document.sampler_plan import DOCUMENTS
 from .new_folder import new_folder
 from .shards import Row
 
@@ -87,33 +90,35 @@ def write_shards(
     """Writes the tokens of all documents into the new folder `to`, each followed by the end token.
 
     field: of a line of .jsonl; any other file is one document. shard_tokens: at most, per file. Holds one shard in
-    memory. Raises InputError for unreadable documents, all of a file at once, and for files without a document.
+    memory. Documents without a token are left out. Raises InputError for unreadable documents, all of a file at once,
+    and for files without a document.
     """
     if not 0 <= end_token < tokenizer.num_tokens:
         raise InputError(f"--end-token {end_token}: the tokenizer has the tokens 0 to {tokenizer.num_tokens - 1}",
                          hint="leave it out for the `eos_token` of the tokenizer")  # fmt: skip
     dtype = np.uint16 if tokenizer.num_tokens <= 1 << 16 else np.uint32
-    counts, files = [0, 0], list[str]()
+    lengths, files = array("q"), list[str]()
     with new_folder(to) as partial:
-        for row in _rows(_token_lists(tokenizer, texts, end_token, field, counts), shard_tokens, dtype):
+        for row in _rows(_token_lists(tokenizer, texts, end_token, field, lengths), shard_tokens, dtype):
             files.append(f"tokens-{len(files):05d}.npy")
             np.save(partial / files[-1], row)
             on_file(files[-1])
         if not files:
             raise InputError(f"{', '.join(map(str, texts))}: no text", hint="give files with text")
-    return Written(counts[0], counts[1], np.dtype(dtype).name, tuple(files))
+        np.savez(partial / DOCUMENTS, lengths=np.array(lengths, dtype=np.int64))
+    return Written(len(lengths), sum(lengths) + len(lengths), np.dtype(dtype).name, tuple(files))
 
 
 def _token_lists(
-    tokenizer: Tokenizer, texts: Sequence[Path], end_token: int, field: str, counts: list[int]
+    tokenizer: Tokenizer, texts: Sequence[Path], end_token: int, field: str, lengths: array[int]
 ) -> Iterator[list[int]]:
-    """The tokens of each document. Adds numbers of documents and tokens to `counts`."""
+    """The tokens of each document, with the end token. Adds their numbers without it to `lengths`."""
     for path in texts:
         documents = _documents(path, field)
         while several := list(islice(documents, _AT_ONCE)):
-            for tokens in tokenizer.encode(several):
+            for tokens in filter(None, tokenizer.encode(several)):
+                lengths.append(len(tokens))
                 tokens.append(end_token)
-                counts[0], counts[1] = counts[0] + 1, counts[1] + len(tokens)
                 yield tokens
 
 

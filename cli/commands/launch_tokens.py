@@ -71,3 +71,4 @@ def command(
     terminal.show([f"{directory}: {done.num_tokens:,} tokens of {done.num_documents:,} documents, {len(done.files)} x "
                    f"npy ({done.dtype})"])  # fmt: skip
     terminal.talk(f"Train on them: --data {directory} --end-token {end_token}")
+    terminal.talk(f"Give each document a degree of its own: plan with --lengths {directory} --max-len N")

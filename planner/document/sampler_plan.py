@@ -16,6 +16,7 @@ from ...errors import FieldProblem, InputError
 from .base import DocumentPart
 
 FORMAT_VERSION = "1.0"
+DOCUMENTS = "documents.npz"  # beside token shards: `lengths`, tokens of each document without the one that ends it
 _HINT = "`meshwright plan --max-len ... -o plan.json` writes both files"
 Line = TypeVar("Line", bound=DocumentPart)
 

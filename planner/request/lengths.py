@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from ...cost_models.units import whole_number
 from ...errors import InputError
 from ...profiles.io.folders import CATALOGUE
 from ...profiles.io.reader import read_document, read_text
+from ..document.sampler_plan import DOCUMENTS
 
 SAMPLES = CATALOGUE / "lengths"
 _EXAMPLE = "write `2048:0.7,8192:0.3`"
+_INDEX_MAGIC, _INDEX_HEADER = b"MMIDIDX\x00\x00", 34  # bytes
 _K = 1024  # tokens of the K of context lengths: 192K tokens are 196,608
 Pairs = Sequence[tuple[Any, Any]]  # of length and weight
 
@@ -44,7 +47,8 @@ def parse_lengths(value: Any) -> dict[int, float]:
 
     Text: `2048:0.7,8192:0.3`. A name: one of `sample_names`. A file: a YAML or JSON mapping of lengths to weights, or
     of `upper_edges`, `docs` and `tokens` per bin; lines `length,weight` or `length` (.csv, .txt); JSON lines of numbers
-    or of objects with `length`; an array (.npz, .npy). Raises InputError.
+    or of objects with `length`; an array (.npz, .npy); a folder of token shards that `launch tokens` wrote; the index
+    (.idx) of a dataset that Megatron tokenised. Raises InputError.
     """
     pairs = list(value.items()) if isinstance(value, Mapping) else _pairs(str(value))
     counts: dict[int, float] = {}
@@ -72,10 +76,13 @@ def _pairs(text: str) -> Pairs:
     if text in sample_names():
         return list(read_document(SAMPLES / f"{text}.yaml").data.items())
     path = Path(text)
+    if path.is_dir():
+        return _folder(path)
     if not path.suffix and not path.exists():
         hint = f"known: {', '.join(sample_names())}; or a file, or {_EXAMPLE.removeprefix('write ')}"
         raise InputError(f"`{text}` is no sample of lengths", hint=hint)
-    reader = {".csv": _lines, ".txt": _lines, ".jsonl": _json_lines, ".npz": _array, ".npy": _array}
+    reader = {".csv": _lines, ".txt": _lines, ".jsonl": _json_lines, ".npz": _array, ".npy": _array,
+              ".idx": _index}  # fmt: skip
     return reader.get(path.suffix.lower(), _mapping)(path)
 
 
@@ -139,6 +146,35 @@ def _array(path: Path) -> Pairs:
         raise InputError(f"{path} holds no list of whole numbers", hint="an array `lengths` of tokens per document")
     lengths, counts = np.unique(array, return_counts=True)
     return list(zip(lengths.tolist(), counts.tolist(), strict=True))
+
+
+def _folder(path: Path) -> Pairs:
+    if not (path / DOCUMENTS).is_file():
+        hint = f"`launch tokens` writes it beside token shards; or `np.savez(\"{DOCUMENTS}\", lengths=...)`"
+        raise InputError(f"{path}: a folder without {DOCUMENTS}, the tokens of each document", hint=hint)
+    return _array(path / DOCUMENTS)
+
+
+def _index(path: Path) -> Pairs:
+    """Documents of an index of Megatron-LM d98e8a64 (`_IndexReader` of its core): a header of 34 bytes, tokens of each
+    sequence as int32, its place as int64, and where documents begin among the sequences as int64."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from None
+    if data[: len(_INDEX_MAGIC)] != _INDEX_MAGIC or len(data) < _INDEX_HEADER:
+        raise InputError(f"{path} is no index of a dataset of Megatron", hint="its preprocessing writes one")
+    sequences, edges = struct.unpack_from("<QQ", data, _INDEX_HEADER - 16)
+    if len(data) < _INDEX_HEADER + 12 * sequences + 8 * edges:
+        needed = f"{_INDEX_HEADER} + 12 x {sequences:,} + 8 x {edges:,} bytes"
+        raise InputError(f"{path} is cut off: {len(data):,} bytes, its header states {needed}")
+    tokens = np.frombuffer(data, "<i4", sequences, _INDEX_HEADER)
+    starts = np.frombuffer(data, "<i8", edges, _INDEX_HEADER + 12 * sequences)
+    sums = np.concatenate([[0], np.cumsum(tokens, dtype=np.int64)])
+    if edges < 2 or starts.min() < 0 or starts.max() > sequences:
+        raise InputError(f"{path} holds no documents")
+    lengths, counts = np.unique(np.diff(sums[starts]), return_counts=True)
+    return [(length, count) for length, count in zip(lengths.tolist(), counts.tolist(), strict=True) if length]
 
 
 def check_positions(model: ModelSpec, longest: int, *, stretches: bool) -> list[str]:

@@ -1,31 +1,41 @@
-"""Tokens of the documents of a sampler plan, equal under any groups: synthetic, or pieces of stored tokens.
+"""Tokens of the documents of a sampler plan, equal under any groups: synthetic, stored documents, or pieces of them.
 
-A document of s tokens has s + 1, the last of which is the last target. Stored tokens are cut into such pieces one
-after another, without regard to where their documents end, and begin again at their end.
+A document of s tokens has s + 1, the last of which is the last target. With the token that ends documents, stored ones
+of the planned lengths are trained, and that token is the last target. Without it stored tokens are cut into pieces of
+these lengths one after another, without regard to where their documents end, and begin again at their end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ...errors import InputError
 from ..data import Stored, Synthetic, open_source
+from ..shards import Row
 from .job import LengthsJob
+from .stored_documents import StoredDocuments, Turns
 
 
 class DocumentTokens:
     """The source of batches of a run on documents of mixed lengths."""
 
     def __init__(self, job: LengthsJob) -> None:
-        """Raises InputError for missing data, and for data that is shorter than a document."""
+        """Raises InputError for missing data, for data that is shorter than a document, and for planned lengths that no
+        stored document has."""
         self.job = job
         longest = max(max(batch.lengths) for batch in job.batches)
         self.source = open_source(job.data, job.model.vocab, longest, 1, job.seed)
         self._before = (0, *accumulate(batch.num_tokens for batch in job.batches))
+        self._turns = Turns(job.batches)
+        self._stored: StoredDocuments | None = None
+        if job.end_token is not None and isinstance(self.source, Stored):
+            self._stored = StoredDocuments(Path(job.data), self.source.shards, job.end_token)
+            self._stored.check(job.batches)
 
     def digests(self) -> Mapping[str, str]:
         """As those of the data."""
@@ -35,7 +45,11 @@ class DocumentTokens:
         """Tokens of the documents of step 0, 1, ...: [length + 1] each, int64."""
         lengths = self.job.batch(step).lengths
         if isinstance(self.source, Stored):
-            return self._pieces(self.source, step, lengths)
+            if self._stored is None:
+                rows = self._pieces(self.source, step, lengths)
+            else:
+                rows = [self._stored.read(*each) for each in zip(lengths, self._turns.of_step(step), strict=True)]
+            return [torch.from_numpy(row) for row in self._checked(self.source, rows)]
         drawn = Synthetic(self.job.model.vocab, sum(lengths), 1, self.job.seed, len(lengths)).batch(step)[0]
         return list(torch.split(drawn, [length + 1 for length in lengths]))
 
@@ -43,16 +57,21 @@ class DocumentTokens:
         """The documents of a step one after another."""
         return torch.cat(self.documents(step))
 
-    def _pieces(self, source: Stored, step: int, lengths: tuple[int, ...]) -> list[Tensor]:
+    def _pieces(self, source: Stored, step: int, lengths: tuple[int, ...]) -> list[Row]:
         rounds, index = divmod(step, len(self.job.batches))
-        first, out = rounds * self._before[-1] + self._before[index], []
+        first, out = rounds * self._before[-1] + self._before[index], list[Row]()
         for length in lengths:
             place = first % (len(source.shards) - length)
-            out.append(torch.from_numpy(source.shards.read(place, length + 1)))
+            out.append(source.shards.read(place, length + 1))
             first += length
-        least, most = (int(torch.cat(out).min()), int(torch.cat(out).max()))
+        return out
+
+    @staticmethod
+    def _checked(source: Stored, rows: list[Row]) -> list[Row]:
+        """`rows`. Raises InputError for tokens that the model does not know."""
+        least, most = min(int(row.min()) for row in rows), max(int(row.max()) for row in rows)
         if least < 0 or most >= source.vocab:
             wrong = most if most >= source.vocab else least
             raise InputError(f"the data has token {wrong}, the model knows 0 to {source.vocab - 1}",
                              hint="use the model's own tokenizer")  # fmt: skip
-        return out
+        return rows

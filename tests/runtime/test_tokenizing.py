@@ -61,6 +61,8 @@ def test_the_tokens_are_those_of_transformers(folder: Path, tmp_path: Path) -> N
         assert written(tmp_path / str(shard_tokens)) == wanted
         assert (done.num_documents, done.num_tokens, done.dtype) == (4, len(wanted), "uint16")
         assert len(done.files) == -(-len(wanted) // shard_tokens)
+        lengths = np.load(tmp_path / str(shard_tokens) / "documents.npz")["lengths"]
+        assert [wanted[end] for end in np.cumsum(lengths + 1) - 1] == [theirs.eos_token_id] * 4
     tokens = open_source(str(tmp_path / "7"), by.num_tokens, 4, 2, seed=0).batch(0)
     assert tokens.flatten().tolist() == [*wanted[:5], *wanted[4:9]]
 

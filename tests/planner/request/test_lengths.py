@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,39 @@ def test_max_len_leaves_longer_documents_out() -> None:
 def test_max_len_needs_lengths_alone(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_request(None, {**BASIC, **fields}).to_workload()
+
+
+def megatron_index(path: Path, sequences: list[int], edges: list[int]) -> None:
+    """An index as Megatron-LM's `_IndexWriter` writes it."""
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, len(sequences), len(edges))
+    places = np.cumsum([0, *sequences[:-1]]) * 2
+    path.write_bytes(header + np.array(sequences, "<i4").tobytes() + places.astype("<i8").tobytes()
+                     + np.array(edges, "<i8").tobytes())  # fmt: skip
+
+
+def test_lengths_come_from_tokenised_datasets(tmp_path: Path) -> None:
+    """A document of Megatron may have several sequences; an empty one counts for nothing."""
+    megatron_index(tmp_path / "text.idx", [1000, 1048, 2048, 8192], [0, 2, 3, 3, 4])
+    assert parse_lengths(str(tmp_path / "text.idx")) == pytest.approx({2048: 2 / 3, 8192: 1 / 3}, abs=1e-8)
+    np.savez(tmp_path / "documents.npz", lengths=np.array([2048, 8192, 2048]))
+    assert parse_lengths(str(tmp_path)) == parse_lengths(str(tmp_path / "text.idx"))
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda data: b"PK" + data[2:], "is no index of a dataset of Megatron"),
+    (lambda data: data[:-3], "is cut off: 95 bytes, its header states 34 + 12 x 2 + 8 x 5 bytes"),
+    (lambda data: data[:26] + struct.pack("<Q", 1) + data[34:], "holds no documents"),
+])  # fmt: skip
+def test_damaged_indices_are_refused(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "text.idx"
+    megatron_index(path, [1000, 1048], [0, 1, 1, 1, 2])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError) as error:
+        parse_lengths(str(path))
+    assert message in str(error.value)
+
+
+def test_a_folder_without_the_lengths_of_its_documents_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a folder without documents.npz") as error:
+        parse_lengths(str(tmp_path))
+    assert "`launch tokens` writes it" in error.value.hint
