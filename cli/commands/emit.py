@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,20 +88,25 @@ def _emitted(plan: Path, to: str | None, launcher: str, version: str | None, cho
     from ...planner.targets.registry import own_target
 
     lengths = load_lengths_plan(plan)
-    loaded = load_plan(plan) if lengths is None else _started(lengths)
+    loaded, reason = (load_plan(plan), "") if lengths is None else _started(lengths, to)
     to = to or own_target(loaded.resolved["target"])
     try:
-        return emit(loaded, to, launcher, version, choice, str(plan))
+        written = emit(loaded, to, launcher, version, choice, str(plan))
+        return replace(written, warnings=(reason, *written.warnings)) if reason else written
     except LayoutRefusedError as error:
         error.hint = error.hint or nearest_hint(loaded, choice, to, error.fields)
         raise
 
 
-def _started(plan: LengthsPlan) -> Plan:
-    """The plan of one layout that starts a run whose framework gives each document a degree."""
+def _started(plan: LengthsPlan, to: str | None) -> tuple[Plan, str]:
+    """The plan of one layout that starts a run on documents of mixed lengths; why it has one degree for all, if so."""
     from ...planner.drivers.document_degrees import training_plan
+    from ...planner.drivers.static_degree import static_plan
+    from ...planner.targets.registry import target
 
-    return training_plan(plan)
+    if to is None or plan.rule_tokens or target(to).mixed_lengths:
+        return training_plan(plan), ""
+    return static_plan(plan, to)
 
 
 def _write(terminal: Terminal, texts: dict[str, str], directory: Path, *, force: bool) -> None:

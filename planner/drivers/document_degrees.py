@@ -27,11 +27,10 @@ def plan_document_degrees(
     UnsupportedError where the target has one degree for all."""
     target, compared = resolved.target, schemes_of(schemes)
     if not target.mixed_lengths:
-        longest = resolved.workload.seq_len
         raise UnsupportedError(
             f"--max-len: {target.framework} has one context-parallel degree for all documents of a run",
-            hint=f"`--seq-len {longest}` in place of `--max-len` plans that degree, with documents packed; meshwright "
-                 "and megatron give each document its own")  # fmt: skip
+            hint="leave out `--target`, and `emit plan.json --to` writes that degree, with documents packed; "
+                 "meshwright and megatron give each document its own")  # fmt: skip
     planner = plan_hybrid_lengths if target.mixed_lengths == "hybrid" else plan_mixed_lengths
     return with_schemes(planner(resolved, progress, seed, num_batches), compared, progress)
 
@@ -47,7 +46,8 @@ def training_plan(plan: LengthsPlan) -> Plan:
     if not plan.rule_tokens:
         raise UnsupportedError(
             "the plan gives each document a degree of its own, and only our runtime trains by it",
-            hint="`meshwright launch` trains it; `--target megatron` plans by the rule of Megatron",
+            hint="`meshwright launch` trains it; `--target megatron` plans by the rule of Megatron; `emit --to` a "
+                 "framework of one degree, such as torchtitan, writes that degree",
         )
     before = of_any_length(resolve(request_from_dict(plan.request)))
     multiple = length_multiple(plan.ranks, plan.widest.tp)

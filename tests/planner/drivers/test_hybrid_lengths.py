@@ -117,7 +117,7 @@ def test_other_frameworks_do_not_start_the_rule() -> None:
 def test_frameworks_of_one_degree_refuse_it_with_the_plan_that_they_have(target: str) -> None:
     with pytest.raises(UnsupportedError, match="one context-parallel degree for all documents") as error:
         api.plan_documents(**{**ASKED, "target": target})  # type: ignore[arg-type]
-    assert "`--seq-len 16384` in place of `--max-len`" in error.value.hint
+    assert "`emit plan.json --to` writes that degree" in error.value.hint
 
 
 def test_what_the_rule_cannot_train_is_refused() -> None:
