@@ -70,6 +70,7 @@ class Scheme:
 
 
 def words_of(family: Family) -> str:
-    """`tp2, ring, ZeRO-1, full recomputation`."""
-    recompute = "no recomputation" if family.recompute == "none" else f"{family.recompute} recomputation"
-    return f"tp{family.tp}, {family.cp_algorithm}, ZeRO-{family.zero}, {recompute}"
+    """`tp2, ring, ZeRO-1, full recomputation`, or `tp4 pp2, ZeRO-1, no recomputation`."""
+    recompute = "no" if family.recompute == "none" else family.recompute
+    ranks = f"tp{family.tp} pp{family.pp}" if family.pp > 1 else f"tp{family.tp}, {family.cp_algorithm}"
+    return f"{ranks}, ZeRO-{family.zero}, {recompute} recomputation"

@@ -23,7 +23,7 @@ from ....errors import NoFeasibleLayoutError
 from ..batch_plan import descending
 from ..ledger_costs import token_bytes
 from ..one_degree import best_fit
-from .base import Scheme, SchemeStep, Subject
+from .base import Scheme, SchemeStep, Subject, words_of
 from .pipelines import Shape
 
 _KEPT = (1, 2, 4, 8, 16)  # K that are tried
@@ -100,9 +100,7 @@ def _run(subject: Subject) -> tuple[str, Sequence[SchemeStep]]:
     if not able:
         raise NoFeasibleLayoutError(f"no pipeline holds the keys of a document of {subject.longest:,} tokens")
     chosen = min(able, key=lambda chunks: sum(chunks.step(lengths).step_s for lengths in subject.batches[:_SAMPLE]))
-    family = chosen.shape.family
-    words = f"{chosen.shape.words}, ZeRO-{family.zero}, {family.recompute} recomputation"
-    return (f"{words}, chunks of {chosen.size:,} tokens, {chosen.kept} kept",
+    return (f"{words_of(chosen.shape.family)}, chunks of {chosen.size:,} tokens, {chosen.kept} kept",
             [chosen.step(lengths) for lengths in subject.batches])  # fmt: skip
 
 
