@@ -1,0 +1,63 @@
+"""Write docs/reference/systems.md: published systems, where each is, and its figure beside ours (10 s)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from meshwright.cost_models.techniques.registry import TECHNIQUES
+from meshwright.planner.studies.systems.registry import CHECKS
+from meshwright.planner.targets.registry import with_techniques
+
+ROOT = Path(__file__).resolve().parent.parent
+SYSTEMS, PAGE = ROOT / "tools" / "systems.yaml", ROOT / "docs" / "reference" / "systems.md"
+HEADER = """\
+# Published systems
+
+Written by `python tools/systems_page.py` from `tools/systems.yaml` and the checks of `planner/studies/systems/`.
+{here} of {systems} systems are in the program with a check, {outside} are out of scope, {missing} are not here yet.
+Ours: computed out of prices of layouts; a bold value is outside the range in which the published figure has to be.
+Other checks are tests.
+
+| system | arXiv | where | published | ours | check |
+|---|---|---|---|---|---|
+"""
+FOOTER = "\n## Missed\n\n"
+
+
+def in_program(row: dict[str, str]) -> bool:
+    """Whether a system is in the program, with a check."""
+    return "not" not in row
+
+
+def cells(row: dict[str, str]) -> list[str]:
+    """A line of the table."""
+    where, published, ours = row.get("in", ""), "", ""
+    if name := row.get("technique"):
+        runs = ", ".join(with_techniques([name])) or "no target runs it"
+        where = f"technique `{name}`; {runs}"
+        for check in (check for check in CHECKS if check.technique == name):
+            value = f"{check.value(False):.3g}"
+            published = f"{check.of}: {check.published}"
+            ours = f"**{value}**" if check.missed else value
+    where = "; ".join(filter(None, (where, row.get("not", ""))))
+    test = f"`{row['check']}`" if "check" in row else "`tests/planner/studies/test_systems.py`" if ours else ""
+    return [row["system"], row.get("arxiv", ""), where, published, ours, test]
+
+
+def page() -> str:
+    """The whole page."""
+    rows: list[dict[str, str]] = yaml.safe_load(SYSTEMS.read_text(encoding="utf-8"))
+    known = {row.get("technique") for row in rows} - {None}
+    if absent := known - set(TECHNIQUES):
+        raise SystemExit(f"{SYSTEMS.name}: no technique {', '.join(sorted(map(str, absent)))}")
+    outside = sum(row.get("not", "").startswith("out of scope") for row in rows)
+    here = sum(map(in_program, rows))
+    head = HEADER.format(systems=len(rows), here=here, outside=outside, missing=len(rows) - here - outside)
+    lines = "".join(f"| {' | '.join(cells(row))} |\n" for row in rows)
+    missed = "".join(f"- `{check.technique}`: {check.missed}.\n" for check in CHECKS if check.missed)
+    return head + lines + (FOOTER + missed if missed else "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
