@@ -14,8 +14,12 @@ from .options import RequestFlags
 from .screens import serving_plan as screen
 
 if TYPE_CHECKING:
+    from ..planner.accuracy.calibrate import Calibrated
+    from ..planner.document.serving_plan import ServingPlan
     from ..planner.drivers.imported_service import ImportedService
+    from ..planner.explain.serving import ServingExplanation
     from ..planner.request.serving import ServingRequest
+    from ..planner.serving.from_bench import BenchCalibrationReport
     from ..planner.targets.emit import Emitted
 
 
@@ -54,14 +58,65 @@ def emitted(
     plan: Path, to: str | None, launcher: str | None, version: str | None, choice: int, transfer: str | None
 ) -> Emitted:  # fmt: skip
     """The files of a deployment."""
-    from ..planner.document.reading import load_serving_plan
     from ..planner.targets.engines.emit import emit_serving
 
     if version is not None:
         raise InputError("--target-version is for training; a serving plan is for one release", hint="leave it out")
-    loaded = load_serving_plan(plan)
-    engine = to or str(loaded.resolved["engine"])
-    return emit_serving(loaded, engine, choice, launcher or "scripts", transfer or "nixl")
+    serving_plan = loaded(plan)
+    engine = to or str(serving_plan.resolved["engine"])
+    return emit_serving(serving_plan, engine, choice, launcher or "scripts", transfer or "nixl")
+
+
+def loaded(path: Path) -> ServingPlan:
+    """The plan in a file."""
+    from ..planner.document.reading import load_serving_plan
+
+    return load_serving_plan(path)
+
+
+def explain(terminal: Terminal, plan: ServingPlan, choice: int) -> None:
+    """Shows where the latencies of a deployment go, what binds, and what the others lack."""
+    from ..planner.explain.serving import explain_serving
+    from .screens import serving_explain
+
+    explanation = requests.rounded(explain_serving(plan, choice))
+    _write_explanation(terminal, plan, explanation, "serving-explanation")
+    terminal.show(serving_explain.screen(plan, plan.candidate(choice), explanation))
+    requests.show_warnings(terminal, plan.warnings)
+
+
+def report(terminal: Terminal, plan: ServingPlan, choice: int, output: Path, *, force: bool) -> None:
+    """Writes the page of a deployment."""
+    from ..planner.explain.serving import explain_serving
+    from .pages.serving import serving_page
+
+    explanation = requests.rounded(explain_serving(plan, choice))
+    write_file(output, serving_page(plan, explanation), force=force)
+    _write_explanation(terminal, plan, explanation, "serving-report")
+    terminal.talk(f"Wrote {output}")
+    requests.show_warnings(terminal, plan.warnings)
+
+
+def _write_explanation(terminal: Terminal, plan: ServingPlan, explanation: ServingExplanation, kind: str) -> None:
+    """The JSON form, where it is asked for."""
+    if terminal.settings.json:
+        terminal.write_json({
+            "format_version": FORMAT_VERSION, "kind": kind, **explanation.model_dump(mode="json"),
+            "candidate": plan.candidate(explanation.choice).model_dump(mode="json"),
+            "certificate": plan.certificate.model_dump(mode="json"),
+        })  # fmt: skip
+
+
+def calibrated(
+    reports: list[Path], plans: list[Path], instances: int | None
+) -> Calibrated[BenchCalibrationReport]:  # fmt: skip
+    """Numbers of an engine from reports of its benchmark."""
+    from ..planner.serving.from_bench import calibrate_benches
+
+    if len(plans) > 1:
+        raise InputError(f"{len(plans)} plans: the reports are of the first deployment of one",
+                         hint="give one `--plan`")  # fmt: skip
+    return calibrate_benches(reports, loaded(plans[0]), instances)
 
 
 def import_command(

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...errors import InputError
+from .. import requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
 from ..screens import calibrate as calibrate_screen
+from ..screens import calibrate_benches as calibrate_benches_screen
 from ..screens import calibrate_runs as calibrate_runs_screen
 
 if TYPE_CHECKING:
@@ -18,17 +21,24 @@ if TYPE_CHECKING:
 
     from ...planner.accuracy.calibrate_report import CalibrationReport
     from ...planner.accuracy.from_run import RunCalibrationReport
+    from ...planner.serving.from_bench import BenchCalibrationReport
 
 Rows = Annotated[
     list[Path] | None, typer.Argument(metavar="ROWS", help="Runs: YAML, JSON, JSON lines.", show_default=False)
 ]
 FromRun = Annotated[
     list[Path] | None,
-    typer.Option("--from-run", metavar="REPORT", help="Report of a `launch`; repeatable.", show_default=False),
+    typer.Option("--from-run", metavar="REPORT", help="Report of a `launch`, or of vLLM's benchmark; repeatable.",
+                 show_default=False),
 ]
 Plans = Annotated[
     list[Path] | None,
     typer.Option("--plan", metavar="PLAN", help="The plan that was launched; repeatable.", show_default=False),
+]
+Instances = Annotated[
+    int | None,
+    typer.Option("--instances", metavar="N", show_default=False,
+                 help="serve: instances that the benchmark asked [all of the plan]."),
 ]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the stack here.", show_default=False)
@@ -40,8 +50,8 @@ KeepGoing = Annotated[
 
 
 def command(
-    context: typer.Context, rows: Rows = None, from_run: FromRun = None, plan: Plans = None, output: Output = None,
-    force: Overwrite = False, keep_going: KeepGoing = False,
+    context: typer.Context, rows: Rows = None, from_run: FromRun = None, plan: Plans = None,
+    instances: Instances = None, output: Output = None, force: Overwrite = False, keep_going: KeepGoing = False,
 ) -> None:  # fmt: skip
     """Fit the numbers of a software stack to measured runs.
 
@@ -50,6 +60,9 @@ def command(
     kernels. Prints the errors before and after, on runs left out of the fit, and
     the certainty of each number. `plan --stack FILE` and `validate --stack FILE`
     use the result. One report of `launch` is enough for the numbers it determines.
+
+    With a serving plan the reports are those of `vllm bench serve --save-result`.
+    They are compared with the plan, and the file is for requests to serve.
 
     \b
     Examples:
@@ -65,6 +78,14 @@ def command(
     if output is not None:
         check_writable(output, force=force)
     saved_as = str(output) if output else None
+    if from_run and any(requests.is_plan(path, "serving-plan") for path in plan or []):
+        with terminal.progress("fitting"):
+            benched = serving.calibrated(from_run, plan or [], instances)
+        shown = calibrate_benches_screen.screen(benched.report, saved_as=saved_as)
+        _finish(terminal, benched.report, shown, benched.stack, output, force=force)
+        return
+    if instances is not None:
+        raise InputError("--instances goes with a serving plan", hint="leave it out")
     if from_run:
         with terminal.progress("fitting"):
             launched = calibrate_runs(from_run, plan or [])
@@ -78,8 +99,8 @@ def command(
 
 
 def _finish(
-    terminal: Terminal, report: CalibrationReport | RunCalibrationReport, screen: Iterator[RenderableType], stack: str,
-    output: Path | None, *, force: bool,
+    terminal: Terminal, report: CalibrationReport | RunCalibrationReport | BenchCalibrationReport,
+    screen: Iterator[RenderableType], stack: str, output: Path | None, *, force: bool,
 ) -> None:  # fmt: skip
     """Writes the stack file and shows the report."""
     if output is not None:
@@ -94,8 +115,6 @@ def _finish(
 def _check_given(
     rows: list[Path] | None, reports: list[Path] | None, plans: list[Path] | None, *, keep_going: bool
 ) -> None:
-    from ...errors import InputError
-
     if bool(rows) == bool(reports):
         wrong = "ROWS and --from-run are two ways: give one" if rows else "give ROWS, or reports by --from-run"
         raise InputError(wrong, hint="`meshwright calibrate --from-run run.json --plan plan.json`")

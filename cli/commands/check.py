@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +13,15 @@ from ...errors import FieldProblem, reason
 from .. import text
 from ..console import FORMAT_VERSION, Terminal
 
+if TYPE_CHECKING:
+    from ...planner.document.serving_plan import ServingPlan
+
 
 def command(
     context: typer.Context,
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Folder of `emit -d`, plan, or request.", show_default=False)
+        list[Path], typer.Argument(metavar="PATH...", help="Folder of `emit -d`, plan, or request; a serving plan and "
+                                   "its scripts.", show_default=False)
     ],
     to: Annotated[
         str | None, typer.Option("--to", metavar="TARGET", help="Framework [by the files].", show_default=False)
@@ -32,14 +37,22 @@ def command(
     Launch files are compared with the options of the framework's release, with
     the rules that it checks late, and with the plan beside them. The framework's
     own parser reads them if it is installed (Megatron: MEGATRON_PATH).
+    Files of a serving plan are compared with it option by option.
 
     \b
     Examples:
       meshwright check run
       meshwright check run --to megatron --target-version 0.18.0
+      meshwright check serving.json served/serve.sh
     """
+    from .. import requests, serving
+
     terminal: Terminal = context.obj
-    checked = [_check(terminal, path, to, version) for path in paths]
+    if len(paths) > 1 and requests.is_plan(paths[0], "serving-plan") and not any(map(_is_serving, paths[1:])):
+        plan = serving.loaded(paths[0])
+        checked: list[CheckedFile] = [_service(terminal, paths[0], plan, _texts(paths[1:]))]
+    else:
+        checked = [_check(terminal, path, to, version) for path in paths]
     if terminal.settings.json:
         items = [item.to_dict() for item in checked]
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "check", "items": items})
@@ -69,6 +82,7 @@ class CheckedFolder(CheckedFile):
     framework: str = ""  # with its release
     layout_id: str | None = None  # None: the files do not say it
     not_judged: tuple[str, ...] = ()  # options that neither the plan nor a rule says anything about
+    noun: str = "layout"  # what the id is of
     own_parser: str = "not run"  # `accepted`, `not run`, `not installed`, or what the framework's parser objects to
 
     @property
@@ -87,16 +101,30 @@ def _problem(problem: FieldProblem) -> dict[str, object]:
             "hint": problem.hint}  # fmt: skip
 
 
-def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) -> CheckedFile:
-    if path.is_dir():
-        return _folder(terminal, path, to, version)
+def _is_serving(path: Path) -> bool:
+    """Whether it is checked by itself: a serving plan, or a folder."""
     from .. import requests
 
+    return path.is_dir() or requests.is_plan(path, "serving-plan")
+
+
+def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) -> CheckedFile:
+    from .. import requests, serving
+
+    if path.is_dir():
+        if requests.is_plan(path / "plan.json", "serving-plan"):
+            plan = serving.loaded(path / "plan.json")
+            return _service(terminal, path, plan, _read(path))
+        return _folder(terminal, path, to, version)
+    if requests.is_plan(path, "serving-plan"):
+        number = len(serving.loaded(path).candidates)
+        terminal.show([f"{path}: a plan of {number} deployment{'s' if number > 1 else ''}, in order"])
+        return CheckedFile(path, "serving-plan")
     if requests.is_plan(path):
         from ...planner.document.reading import load_plan
 
-        plan = load_plan(path)
-        terminal.show([f"{path}: a plan of {len(plan.candidates)} layouts, in order"])
+        layouts = load_plan(path).candidates
+        terminal.show([f"{path}: a plan of {len(layouts)} layouts, in order"])
         return CheckedFile(path, "plan")
     from ...planner.request.load import load_request
     from ...planner.request.resolve import resolve
@@ -130,19 +158,42 @@ def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None)
     return folder
 
 
+def _service(terminal: Terminal, path: Path, plan: ServingPlan, files: dict[str, str]) -> CheckedFolder:
+    """Files of a deployment beside those of its plan."""
+    from ...planner.targets.engines.check import check_service
+
+    checked = check_service(plan, files)
+    folder = CheckedFolder(
+        path, str(plan.resolved["engine"]), tuple(checked.problems), framework=checked.framework,
+        layout_id=checked.deployment_id, not_judged=tuple(checked.not_judged), noun="deployment",
+    )  # fmt: skip
+    _show(terminal, folder)
+    return folder
+
+
 def _read(path: Path) -> dict[str, str]:
     """Name -> text of the files in a folder."""
     from ...errors import InputError
 
-    texts, file = dict[str, str](), path
     try:
-        for file in sorted(item for item in path.iterdir() if item.is_file()):
-            texts[file.name] = file.read_text(encoding="utf-8")
+        return _texts([item for item in sorted(path.iterdir()) if item.is_file()])
     except OSError as error:
-        raise InputError(f"{file}: cannot be read: {reason(error)}", hint=_FOLDER) from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{file}, line {line}: not UTF-8 text", hint=_FOLDER) from None
+        raise InputError(f"{path}: cannot be read: {reason(error)}", hint=_FOLDER) from None
+
+
+def _texts(files: Sequence[Path]) -> dict[str, str]:
+    """Name -> text."""
+    from ...errors import InputError
+
+    texts = dict[str, str]()
+    for file in files:
+        try:
+            texts[file.name] = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read: {reason(error)}", hint=_FOLDER) from None
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            raise InputError(f"{file}, line {line}: not UTF-8 text", hint=_FOLDER) from None
     return texts
 
 
@@ -170,7 +221,7 @@ def _show(terminal: Terminal, folder: CheckedFolder) -> None:
     aside = text.wrapped(f"  not judged: {', '.join(folder.not_judged)}", hanging="    ")
     beside = [aside] if folder.not_judged else []
     if not problems:
-        layout = f", layout {folder.layout_id}" if folder.layout_id else ""
+        layout = f", {folder.noun} {folder.layout_id}" if folder.layout_id else ""
         terminal.show([f"{title}{layout}: in order{_PARSER_WORDS.get(folder.own_parser, '')}", *beside])
         return
     hints = list(dict.fromkeys(problem.hint for problem in problems if problem.hint))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...errors import InputError
+from .. import requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
 from ..screens import stages as stages_screen
@@ -14,6 +17,7 @@ from ..screens.listings import Difference
 
 if TYPE_CHECKING:
     from ...planner.document.plan import Plan
+    from ...planner.document.serving_plan import ServingPlan
 
 
 def command(
@@ -26,15 +30,15 @@ def command(
 ) -> None:
     """Show the changes between two plans: request, chosen layout, time, memory.
 
+    Of two serving plans: request, constants, pools, latencies, cost.
+
     \b
     Examples:
       meshwright diff before.json after.json
       meshwright diff before.json after.json --exit-code
     """
-    from ...planner.document.reading import load_plan
-
     terminal: Terminal = context.obj
-    changes = differences(load_plan(before), load_plan(after))
+    changes = differences(*_summaries(before, after))
     if terminal.settings.json:
         items = [change.to_dict() for change in changes]
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "diff", "items": items})
@@ -43,9 +47,22 @@ def command(
         raise typer.Exit(1)
 
 
-def differences(before: Plan, after: Plan) -> list[Difference]:
-    """The fields of the summaries that differ."""
-    old, new = (listings_screen.flatten(summary(plan)) for plan in (before, after))
+def _summaries(before: Path, after: Path) -> list[dict[str, object]]:
+    """The parts of two plans of one kind that are compared."""
+    from ...planner.document.reading import load_plan
+
+    serve = [requests.is_plan(path, "serving-plan") for path in (before, after)]
+    if serve[0] != serve[1]:
+        raise InputError(f"{before} and {after}: one is of a deployment that serves, the other is not",
+                         hint="compare plans of one kind")  # fmt: skip
+    if all(serve):
+        return [serving_summary(serving.loaded(path)) for path in (before, after)]
+    return [summary(load_plan(path)) for path in (before, after)]
+
+
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[Difference]:
+    """The fields of two summaries that differ."""
+    old, new = (listings_screen.flatten(item) for item in (before, after))
     return [
         Difference(field, old.get(field), new.get(field))
         for field in dict.fromkeys([*old, *new])
@@ -69,4 +86,19 @@ def summary(plan: Plan) -> dict[str, object]:
         "peak_bytes": best.device_bytes,
         "layers": [stages_screen.num_layers(chunk) for chunk in best.stages],
         "recomputed": [chunk.recompute_layers for chunk in best.stages],
+    }
+
+
+def serving_summary(plan: ServingPlan) -> dict[str, object]:
+    """As `summary`, of a serving plan."""
+    best = plan.best
+    skipped = {"choice", "pools", "simulated"}
+    return {
+        "tool": plan.tool,
+        "request": plan.request,
+        "constants": plan.resolved.get("constants", {}),
+        "host_s": plan.resolved.get("host_s"),
+        **best.model_dump(mode="json", exclude=skipped),
+        **{f"pool of {pool.role}": pool.model_dump(mode="json", exclude={"role"}) for pool in best.pools},
+        "simulated": None if best.simulated is None else best.simulated.model_dump(mode="json"),
     }

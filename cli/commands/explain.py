@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...errors import MeshwrightError
-from .. import mixed_lengths, options, reinforcement, requests
+from .. import mixed_lengths, options, reinforcement, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import explain as explain_screen
 from ..screens import listings as listings_screen
@@ -16,6 +17,7 @@ from ..screens import listings as listings_screen
 if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
     from ...planner.document.plan import Plan
+    from ...planner.document.serving_plan import ServingPlan
     from ...planner.explain.kinds_of_layers import KindLoad
     from ...planner.explain.redistribution import Redistribution
     from ...planner.explain.stage_loads import StageLoads
@@ -26,7 +28,7 @@ def command(
     plan: options.PlanFile,
     choice: Annotated[
         int, typer.Argument(metavar="#", help="Number of the layout in the plan, or of a step of "
-                            "documents of mixed lengths [1].", show_default=False)
+                            "documents of mixed lengths, or of the deployment [1].", show_default=False)
     ] = 1,
     why_not: Annotated[
         str | None,
@@ -41,6 +43,7 @@ def command(
 
     A plan of `plan --max-len`: lengths, degrees, and how long groups wait.
     A plan of post-training: calls over GPUs, and memory over time.
+    A serving plan: where TTFT and TPOT go, what binds, what other deployments lack.
 
     \b
     Examples:
@@ -57,6 +60,8 @@ def command(
         return reinforcement.explain(terminal, plan, choice, of_layouts)
     if (lengths := load_lengths_plan(plan)) is not None:
         return mixed_lengths.explain(terminal, plan, lengths, choice, of_layouts)
+    if requests.is_plan(plan, "serving-plan"):
+        return _serving(terminal, plan, choice, {"--why-not": why_not, "--plot": plot}, origins=origins)
     loaded = load_plan(plan)
     candidate = requests.candidate(loaded, choice)
     if why_not is not None:
@@ -67,6 +72,15 @@ def command(
         _origins(terminal, loaded)
     else:
         _explain(terminal, loaded, candidate)
+
+
+def _serving(terminal: Terminal, path: Path, choice: int, options: Mapping[str, object], *, origins: bool) -> None:
+    """A serving plan. options: flags of a training plan."""
+    plan = serving.loaded(path)
+    serving.refuse(options)
+    if origins:
+        return _origins(terminal, plan)
+    serving.explain(terminal, plan, choice)
 
 
 def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
@@ -85,7 +99,7 @@ def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
     requests.show_warnings(terminal, plan.warnings)
 
 
-def _origins(terminal: Terminal, plan: Plan) -> None:
+def _origins(terminal: Terminal, plan: Plan | ServingPlan) -> None:
     """List the origin of each value of the request."""
     origins = origins_of(plan.request, plan.origins)
     if terminal.settings.json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .. import mixed_lengths, options, requests
+from .. import mixed_lengths, options, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
 
@@ -24,7 +24,8 @@ def command(
 ) -> None:
     """Write one page on a plan: decision, time, memory, pipeline, sensitivity and all sources.
 
-    The page is one HTML file that needs no network.
+    The page is one HTML file that needs no network. Of a serving plan: latency against
+    the load, deployments, pools, memory.
 
     \b
     Examples:
@@ -40,6 +41,10 @@ def command(
     if (lengths := load_lengths_plan(plan)) is not None:
         check_writable(output, force=force)
         return mixed_lengths.report(terminal, plan, lengths, choice, output, force=force)
+    if requests.is_plan(plan, "serving-plan"):
+        served = serving.loaded(plan)
+        check_writable(output, force=force)
+        return serving.report(terminal, served, choice, output, force=force)
     loaded = load_plan(plan)
     check_writable(output, force=force)
     result = requests.rounded(report(loaded, choice))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,25 +9,14 @@ import typer
 from ..console import Terminal
 
 
-class Kind(StrEnum):
-    """The documents that have a schema."""
-
-    request = "request"
-    plan = "plan"
-    mixed_lengths_plan = "mixed-lengths-plan"
-    sampler_plan = "sampler-plan"
-    rl_request = "rl-request"
-    rl_plan = "rl-plan"
-
-
 def command(
     context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Document to describe.", show_default=False)],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Document to describe.", show_default=False)],
 ) -> None:
     """Print the JSON schema of a request or a plan.
 
-    KIND: request, plan, mixed-lengths-plan, sampler-plan (a line of the file),
-    rl-request or rl-plan (post-training).
+    KIND: request, serve-request, rl-request, plan, serving-plan, rl-plan
+    (post-training), mixed-lengths-plan, or sampler-plan (a line of the file).
 
     \b
     Example:
@@ -39,18 +27,23 @@ def command(
 
 
 def schema(kind: str) -> dict[str, object]:
-    """The schema of a document in the 2020-12 dialect. kind: a value of `Kind`."""
+    """The schema of a document in the 2020-12 dialect. Raises UnknownNameError for a kind that has none."""
     from pydantic import BaseModel
 
+    from ...errors import UnknownNameError
     from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
     from ...planner.document.rl_plan import RlPlan
     from ...planner.document.sampler_plan import SamplerLine
+    from ...planner.document.serving_plan import ServingPlan
     from ...planner.request.load import Request
     from ...planner.request.reinforcement import RlRequest
+    from ...planner.request.serving import ServingRequest
 
     models: dict[str, type[BaseModel]] = {
-        "request": Request, "plan": Plan, "mixed-lengths-plan": LengthsPlan, "sampler-plan": SamplerLine,
-        "rl-request": RlRequest, "rl-plan": RlPlan,
+        "request": Request, "serve-request": ServingRequest, "rl-request": RlRequest, "plan": Plan,
+        "serving-plan": ServingPlan, "rl-plan": RlPlan, "mixed-lengths-plan": LengthsPlan, "sampler-plan": SamplerLine,
     }  # fmt: skip
+    if kind not in models:
+        raise UnknownNameError("kind of document", kind, models)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **models[kind].model_json_schema()}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from .parts import Part
 
-_ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
+ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
 _LONGEST_ID = 32
 _HOURS_WIDTH = 56  # of the list of instances by hour
 BINDS = {
@@ -33,12 +33,14 @@ BINDS = {
 
 def screen(plan: ServingPlan, saved_as: str | None) -> list[Part]:
     """The deployments, then the first of them: pools, latencies, what binds, the proof."""
-    best, work = plan.best, plan.request["workload"]
-    lines = [*_header(plan, work), "", *_candidates(plan), "", f"Deployment {best.choice}: {best.deployment_id}"]
-    return [*lines, *_details(plan, best), "", *_separation(plan), *_closing(plan), "", _next(saved_as)]
+    best = plan.best
+    lines = [*header(plan), "", *_candidates(plan), "", f"Deployment {best.choice}: {best.deployment_id}"]
+    return [*lines, *_details(plan, best), "", *separation(plan), *closing(plan), "", _next(saved_as)]
 
 
-def _header(plan: ServingPlan, work: Mapping[str, object]) -> list[Part]:
+def header(plan: ServingPlan) -> list[Part]:
+    """Model, nodes, engine, requests, promises."""
+    work = plan.request["workload"]
     groups = plan.resolved["cluster"]["groups"]
     nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
     load = _load(plan, work)
@@ -70,7 +72,7 @@ def _tokens(counts: TokenCounts) -> str:
 def _candidates(plan: ServingPlan) -> list[Part]:
     """Long names stand below the table."""
     names = ("GPUs", "TTFT ms", "TPOT ms", "carries", "USD/Mtoken")
-    numbers = [(str(it.gpus), _ms(it.ttft_promised_s), _ms(it.tpot_promised_s), text.significant(it.largest_load),
+    numbers = [(str(it.gpus), ms(it.ttft_promised_s), ms(it.tpot_promised_s), text.significant(it.largest_load),
                 text.significant(it.usd_per_mtoken)) for it in plan.candidates]  # fmt: skip
     ids = [it.deployment_id for it in plan.candidates]
     if max(map(len, ids)) > _LONGEST_ID:
@@ -112,13 +114,13 @@ def _hourly(hours: HourlyService | None) -> list[tuple[str, str]]:
 def _pool(pool: ServingPool) -> list[tuple[str, str]]:
     cache = pool.cache_sequences
     return [
-        (_ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
+        (ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
         ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
         ("KV cache", f"{text.gib(pool.cache_bytes)} GiB of a GPU in {pool.kv_cache}: {cache:,} sequences"),
     ]  # fmt: skip
 
 
-def _separation(plan: ServingPlan) -> list[Part]:
+def separation(plan: ServingPlan) -> list[Part]:
     """Why prefill and decode are together or apart, and the GPUs that each role needs."""
     apart, best = plan.separation, plan.best
     if apart is None:
@@ -141,7 +143,8 @@ def _separation(plan: ServingPlan) -> list[Part]:
     return [*lines, ""]
 
 
-def _closing(plan: ServingPlan) -> list[Part]:
+def closing(plan: ServingPlan) -> list[Part]:
+    """The proof."""
     proof = plan.certificate
     better = "cheaper" if proof.unit in ("USD/h", "GPUs") else "carries more"
     is_better = f"is {better}" if better == "cheaper" else better
@@ -163,8 +166,9 @@ def _next(saved_as: str | None) -> str:
 
 
 def _spread(values: Percentiles) -> str:
-    return f"p50 {_ms(values.p50)}, p90 {_ms(values.p90)}, p99 {_ms(values.p99)}"
+    return f"p50 {ms(values.p50)}, p90 {ms(values.p90)}, p99 {ms(values.p99)}"
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
+    """Milliseconds."""
     return text.significant(seconds * 1e3)

@@ -30,10 +30,11 @@ def unreadable_numbers(data: Any, path: str = "") -> Iterator[str]:
         yield from unreadable_numbers(value, f"{path}.{key}" if path else str(key))
 
 
-def seal_problem(data: dict[str, Any]) -> FieldProblem | None:
-    """Whether the digest of a document, which is taken out of it, is that of the rest; files before 1.6 have none."""
+def seal_problem(data: dict[str, Any], since: tuple[int, int]) -> FieldProblem | None:
+    """Whether the digest of a document, which is taken out of it, is that of the rest. since: the format whose files
+    have one; older ones have none."""
     seal = data.pop("document_sha256", None)
-    if seal is None and _version(data) < (1, 6):
+    if seal is None and _version(data) < since:
         return None
     if seal == digest_of(data):
         return None
@@ -44,12 +45,12 @@ def _version(data: Mapping[str, Any]) -> tuple[int, ...]:
     try:
         return tuple(map(int, str(data["format_version"]).split(".")))
     except ValueError:
-        return (1, 6)
+        return (1 << 30,)
 
 
 def problems(plan: Plan, name: str) -> list[FieldProblem]:
     """All fields that contradict others. name: the file, as messages name it."""
-    found = [_request_problem(plan)] if plan.request_sha256 != digest_of(plan.request) else []
+    found = list(request_problem(plan.request, plan.request_sha256))
     try:
         tokens = _tokens_per_gpu(plan)
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError):
@@ -66,25 +67,26 @@ def problems(plan: Plan, name: str) -> list[FieldProblem]:
 _Problem = tuple[str, str]  # field, message
 
 
-def _request_problem(plan: Plan) -> _Problem:
-    digest = digest_of(plan.request)
-    return "request", f"its digest is {digest[:12]}, the plan was made for {plan.request_sha256[:12]}"
+def request_problem(request: Mapping[str, Any], expected: str) -> Iterator[_Problem]:
+    """Whether the request of a plan is the one that the plan was made for."""
+    if (digest := digest_of(request)) != expected:
+        yield "request", f"its digest is {digest[:12]}, the plan was made for {expected[:12]}"
 
 
 def _of_times(candidate: Candidate, plan: Plan, tokens_per_gpu: float, where: str) -> list[_Problem]:
     exposed = sum(term.seconds for term in candidate.terms if term.exposed)
     found = []
-    if _differ(exposed, candidate.step_s):
+    if differ(exposed, candidate.step_s):
         found.append((f"{where}.step_s", f"{candidate.step_s:g} s, its exposed terms sum to {exposed:g} s"))
     if candidate.spread is not None:  # the layouts take other GPUs each, so their rates are not comparable
         return found
     tokens = tokens_per_gpu / candidate.step_s
-    if _differ(candidate.tokens_per_s_per_gpu, tokens):
+    if differ(candidate.tokens_per_s_per_gpu, tokens):
         message = f"{candidate.tokens_per_s_per_gpu:g}, the tokens of its step give {tokens:g}"
         found.append((f"{where}.tokens_per_s_per_gpu", message))
     # One step takes the same FLOPs in every layout, so that all have the same product of MFU and time.
     mfu = median(other.mfu * other.step_s for other in plan.candidates if other.spread is None) / candidate.step_s
-    if _differ(candidate.mfu, mfu):
+    if differ(candidate.mfu, mfu):
         found.append((f"{where}.mfu", f"{candidate.mfu:g}, by the other layouts it is {mfu:g}"))
     if candidate.hfu < candidate.mfu * (1 - _TOLERANCE):
         found.append((f"{where}.hfu", f"{candidate.hfu:g} is less than the mfu, {candidate.mfu:g}"))
@@ -103,9 +105,9 @@ def _of_memory(stage: StageMemory, where: str) -> list[_Problem]:
     allocated = sum(getattr(stage, name) for name in _BUFFERS)
     device = stage.reserved_bytes + stage.context_bytes
     found = []
-    if _differ(stage.allocated_bytes, allocated):
+    if differ(stage.allocated_bytes, allocated):
         found.append((f"{where}.allocated_bytes", f"{stage.allocated_bytes:g}, its buffers sum to {allocated:g}"))
-    if _differ(stage.device_bytes, device):
+    if differ(stage.device_bytes, device):
         found.append((f"{where}.device_bytes", f"{stage.device_bytes:g}, reserve and context sum to {device:g}"))
     if stage.reserved_bytes < stage.allocated_bytes * (1 - _TOLERANCE):
         message = f"{stage.reserved_bytes:g} is less than is allocated, {stage.allocated_bytes:g}"
@@ -122,5 +124,5 @@ def _tokens_per_gpu(plan: Plan) -> float:
     return float(length * work["global_batch"] / sum(group["num_nodes"] * group["gpus_per_node"] for group in groups))
 
 
-def _differ(value: float, expected: float) -> bool:
+def differ(value: float, expected: float) -> bool:
     return abs(value - expected) > _TOLERANCE * max(abs(value), abs(expected))

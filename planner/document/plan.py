@@ -27,6 +27,14 @@ def digest_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
+def sealed_json(fields: Mapping[str, Any]) -> str:
+    """A document as it is written to a file, with the digest of its other fields."""
+    document = json.loads(json.dumps(fields))  # keys as text, as a reader finds them
+    document.pop("document_sha256", None)  # of the file that it was read from
+    document["document_sha256"] = digest_of(document)
+    return json.dumps(document, sort_keys=True, indent=1) + "\n"
+
+
 class Profile(DocumentPart):
     """A file of facts that the plan rests on."""
 
@@ -85,7 +93,4 @@ class Plan(DocumentPart):
 
     def to_json(self) -> str:
         """The document as it is written to a file."""
-        document = json.loads(json.dumps(self.model_dump(mode="json")))  # keys as text, as a reader finds them
-        document.pop("document_sha256", None)  # of the file that it was read from
-        document["document_sha256"] = digest_of(document)
-        return json.dumps(document, sort_keys=True, indent=1) + "\n"
+        return sealed_json(self.model_dump(mode="json"))

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ...errors import FieldProblem, InputError
-from . import integrity
-from .base import DocumentPart
+from . import integrity, serving_integrity, serving_plan
 from .lengths_plan import KIND as LENGTHS_KIND
 from .plan import FORMAT_VERSION, Plan
 from .rl_plan import KIND as RL_KIND
 from .rl_plan import RlPlan
 from .serving_plan import ServingPlan
 
-_AnyPlan = TypeVar("_AnyPlan", bound=DocumentPart)
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
+_WRITES_SERVING = "`meshwright plan --workload serve -o plan.json` writes one"
+_Document = TypeVar("_Document", bound=BaseModel)
 
 
 def read_plan(text: str, name: str) -> Plan:
     """The plan in `text` (JSON). Raises InputError naming `name` and each damaged field, or a newer format."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{name}: not JSON: {error}", hint=_WRITES_ONE) from None
-    except RecursionError:
-        raise InputError(f"{name}: nested too deeply to be read", hint=_WRITES_ONE) from None
-    if isinstance(data, dict) and data.get("kind") == "serving-plan":
+    data = _parsed(text, name, _WRITES_ONE)
+    if isinstance(data, dict) and data.get("kind") == serving_plan.KIND:
         raise InputError(f"{name}: the plan of a deployment, not of a training step",
-                         hint="`emit` writes its files; `plan` makes one of a training step")  # fmt: skip
+                         hint="`explain`, `report`, `diff`, `check` and `emit` read it")  # fmt: skip
     if isinstance(data, dict) and data.get("kind") == RL_KIND:
         raise InputError(f"{name}: the plan of a step of post-training, not of a training step",
                          hint="`explain` reads it; `plan` makes one of a training step")  # fmt: skip
@@ -40,42 +36,64 @@ def read_plan(text: str, name: str) -> Plan:
                          hint="`explain`, `report` and `launch` read it")  # fmt: skip
     if not isinstance(data, dict) or data.get("kind") != "plan":
         raise InputError(f"{name}: not a plan", hint=_WRITES_ONE)
-    major = str(data.get("format_version", "")).partition(".")[0]
-    if major != FORMAT_VERSION.partition(".")[0]:
+    return _checked(data, name, Plan, FORMAT_VERSION, (1, 6), integrity.problems)
+
+
+def read_serving_plan(text: str, name: str) -> ServingPlan:
+    """The plan of a deployment in `text` (JSON). Raises InputError as `read_plan`."""
+    data = _parsed(text, name, _WRITES_SERVING)
+    if not isinstance(data, dict) or data.get("kind") != serving_plan.KIND:
+        what = "the plan of a training step" if isinstance(data, dict) and data.get("kind") == "plan" else "not one"
+        raise InputError(f"{name}: {what}, where the plan of a deployment is needed", hint=_WRITES_SERVING)
+    return _checked(data, name, ServingPlan, serving_plan.FORMAT_VERSION, (1, 1), serving_integrity.problems)
+
+
+def _parsed(text: str, name: str, hint: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{name}: not JSON: {error}", hint=hint) from None
+    except RecursionError:
+        raise InputError(f"{name}: nested too deeply to be read", hint=hint) from None
+
+
+def _checked(
+    data: dict[str, Any], name: str, document: type[_Document], version: str, sealed_since: tuple[int, int],
+    contradictions: Callable[[_Document, str], list[FieldProblem]],
+) -> _Document:  # fmt: skip
+    """The document in `data`, which has all fields, in order, and the digest that belongs to them."""
+    if str(data.get("format_version", "")).partition(".")[0] != version.partition(".")[0]:
         raise InputError(
-            f"{name}: format {data.get('format_version')}, this version reads {FORMAT_VERSION}",
+            f"{name}: format {data.get('format_version')}, this version reads {version}",
             hint="plan again, or use the version of meshwright that wrote it",
         )
     if paths := list(integrity.unreadable_numbers(data)):
         raise InputError.of([FieldProblem("not a finite number", file=name, field=path, hint=integrity.HINT)
                              for path in paths])  # fmt: skip
-    seal = integrity.seal_problem(data)
+    seal = integrity.seal_problem(data, sealed_since)
     try:
-        plan = Plan.model_validate(data)
+        plan = document.model_validate(data)
     except ValidationError as error:
         raise InputError.of([
-            FieldProblem(problem["msg"].lower(), file=name, field=".".join(str(part) for part in problem["loc"]))
+            FieldProblem(problem["msg"].lower(), file=name, field=".".join(str(part) for part in problem["loc"]),
+                         hint="the file was edited, or another version wrote it: plan again")
             for problem in error.errors()
         ]) from None  # fmt: skip
     # A field that contradicts another says more than the digest does.
-    if problems := integrity.problems(plan, name) or ([seal._replace(file=name)] if seal else []):
+    if problems := contradictions(plan, name) or ([seal._replace(file=name)] if seal else []):
         raise InputError.of(problems)
     return plan
 
 
 def load_serving_plan(path: Path | str) -> ServingPlan:
-    """The plan of a deployment in the file `path`. Raises InputError for a missing or damaged one."""
-    return _of_kind(ServingPlan, path)
+    """The plan of a deployment in the file `path`. Raises InputError for a missing, damaged, edited or newer one."""
+    return read_serving_plan(_text(path), str(path))
 
 
 def load_rl_plan(path: Path | str) -> RlPlan:
     """The plan of a step of post-training in the file `path`. Raises InputError for a missing or damaged one."""
-    return _of_kind(RlPlan, path)
-
-
-def _of_kind(kind: type[_AnyPlan], path: Path | str) -> _AnyPlan:
     try:
-        return kind.model_validate_json(_text(path))
+        return RlPlan.model_validate_json(_text(path))
     except ValidationError as error:
         raise InputError.of([
             FieldProblem(problem["msg"].lower(), file=str(path), field=".".join(map(str, problem["loc"])))

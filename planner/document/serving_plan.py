@@ -3,15 +3,17 @@ training step."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from pydantic import Field
 
+from ...errors import InputError
 from .base import DocumentPart, rounded
 from .certificate import SpaceCount
+from .plan import sealed_json
 
-FORMAT_VERSION = "1.0"
+KIND = "serving-plan"
+FORMAT_VERSION = "1.1"
 Role = Literal["both", "prefill", "decode"]
 Binds = Literal["ttft", "tpot", "queue", "cache", "nothing"]
 Unit = Literal["USD/h", "GPUs", "requests/s", "requests at once"]
@@ -153,11 +155,19 @@ class ServingPlan(DocumentPart):
     separation: Separation | None = None  # None: deployments apart were not searched
     resolved: dict[str, Any]  # model, cluster, engine
     warnings: tuple[str, ...] = ()
+    document_sha256: str | None = None  # of all other fields, in the file only: a file that was edited is refused
 
     @property
     def best(self) -> ServingCandidate:
         return self.candidates[0]
 
+    def candidate(self, choice: int) -> ServingCandidate:
+        """Deployment number `choice`. Raises InputError if there is none."""
+        if not 1 <= choice <= len(self.candidates):
+            raise InputError(f"the plan has no deployment {choice}",
+                             hint=f"it has 1 to {len(self.candidates)}; `plan --top N` keeps more")  # fmt: skip
+        return self.candidates[choice - 1]
+
     def to_json(self) -> str:
         """The document as it is written to a file."""
-        return json.dumps(rounded(self.model_dump(mode="json")), sort_keys=True, indent=1) + "\n"
+        return sealed_json(rounded(self.model_dump(mode="json")))

@@ -59,19 +59,19 @@ def import_service(
         assumed.append(f"chunks of {fix['chunk_tokens']:,} prompt tokens: the default")
     fix["replicas"] = _instances(fields, instance)
     assumed.append(f"instances: {fix['replicas']}, as many as the GPUs hold")
-    theirs, why = _planned({**fields, "fix": fix})
+    theirs, why = _planned({**fields, "fix": fix}, instance.max_sequences)
     best, none = _planned(fields)
     return ImportedService(command=command, instance=instance, theirs=theirs, best=best, why=why or none,
                            assumed=tuple(assumed))  # fmt: skip
 
 
-def _planned(fields: Mapping[str, Any]) -> tuple[ServingPlan | None, str]:
-    """The plan, or why there is none."""
+def _planned(fields: Mapping[str, Any], max_sequences: int | None = None) -> tuple[ServingPlan | None, str]:
+    """The plan, or why there is none. max_sequences: as in `plan_serving`."""
     request = load_any_request(None, fields)
     if not isinstance(request, ServingRequest):
         raise InputError("the workload is not one to serve", hint="take `workload.kind` out of the environment")
     try:
-        return plan_serving(request), ""
+        return plan_serving(request, max_sequences), ""
     except NoFeasibleLayoutError as error:
         return None, error.message
 

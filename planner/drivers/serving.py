@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
 from ...profiles.cluster.document import cluster_to_dict
 from ...profiles.cluster.load import load_cluster
-from ...profiles.stack.engines import Engines, shipped_engines
+from ...profiles.stack.engine_file import load_engines
+from ...profiles.stack.engines import Engines
 from ..document.base import rounded
 from ..document.certificate import SpaceCount
 from ..document.plan import digest_of
@@ -47,15 +48,19 @@ _MOST_SIMULATED = 8
 _ALMOST_ALL = 0.99  # of the requests, which the positions of the model must suffice for
 
 
-def plan_serving(request: ServingRequest) -> ServingPlan:
-    """The cheapest deployment that keeps the promises of `request`.
+def plan_serving(request: ServingRequest, max_sequences: int | None = None) -> ServingPlan:
+    """The cheapest deployment that keeps the promises of `request`. max_sequences: of a group of attention data
+    parallelism at once, in place of the engine's own limit.
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
     """
     model, warnings = referenced_model(request.model)
     work = request.workload
     _check_load(work)
-    question = question_of(work, engines := shipped_engines())
+    engines = load_engines(request.stack, request.target)
+    if max_sequences is not None:
+        engines = engines.limited(request.target, max_sequences)
+    question = question_of(work, engines)
     requests = question.promises.requests
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
     warnings = [*warnings, *check_positions(model, longest, stretches=True)]
@@ -74,9 +79,12 @@ def plan_serving(request: ServingRequest) -> ServingPlan:
     ordered = _preferred(found)
     chosen, simulated = _confirmed(question, ordered)
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
-    texts = [*warnings, *(notice.text for notice in cluster.warnings), *_doubts(listed[0], work)]
+    # Unlike nodes are sites of their own here: what a uniform plan over all of them would lose is no matter.
+    notices = [notice.text for notice in cluster.warnings if notice.code != "uniform-plan"]
+    texts = [*warnings, *notices, *_doubts(listed[0], work)]
     certificate = _certificate(found, question, simulated)
-    plan = _document(request, model, cluster, _lengths(requests), listed, certificate, tuple(dict.fromkeys(texts)))
+    plan = _document(request, model, cluster, engines, _lengths(requests), listed, certificate,
+                     tuple(dict.fromkeys(texts)))  # fmt: skip
     hourly = over_hours(chosen, work.hourly, question.promises, engines.constants) if work.hourly else None
     return plan.model_copy(update={"separation": separation, "hourly": hourly})
 
@@ -202,7 +210,7 @@ def _doubts(best: ServingCandidate, work: ServeWorkload) -> list[str]:
 
 
 def _document(
-    request: ServingRequest, model: ModelSpec, cluster: ClusterSpec, lengths: ServedLengths,
+    request: ServingRequest, model: ModelSpec, cluster: ClusterSpec, engines: Engines, lengths: ServedLengths,
     listed: tuple[ServingCandidate, ...], certificate: ServingCertificate, warnings: tuple[str, ...],
 ) -> ServingPlan:  # fmt: skip
     canonical = request.model_dump(mode="json")
@@ -210,6 +218,7 @@ def _document(
         tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
         origins=request.origins, lengths=lengths, candidates=listed, indifference=INDIFFERENCE, certificate=certificate,
         resolved={"model": rounded(spec_to_dict(model)), "cluster": rounded(cluster_to_dict(cluster)),
-                  "engine": request.target},
+                  "engine": request.target, "constants": rounded(asdict(engines.constants)),
+                  "host_s": engines.host_s(request.target, "")},
         warnings=warnings,
     )  # fmt: skip

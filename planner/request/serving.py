@@ -155,7 +155,8 @@ class ServeWorkload(RequestPart):
 
 
 class ServingRequest(BaseRequest):
-    """A checked request to serve. target: the engine; fix: axes of the space that are given."""
+    """A checked request to serve. target: the engine; stack: a file of `calibrate` with its numbers; fix: axes of the
+    space that are given."""
 
     model: str | dict[str, Any]
     cluster: str | dict[str, Any] | None = None
@@ -164,6 +165,7 @@ class ServingRequest(BaseRequest):
     exclude: Nodes = ()
     workload: ServeWorkload
     target: str = "vllm"
+    stack: str | None = None
     fix: ServingFix = Field(default_factory=dict)
     top: Positive = 5
 
@@ -183,6 +185,8 @@ class ServingFields(TypedDict, total=False):
     """As in `plan`."""
     target: str | None
     """The engine: vllm, sglang or tensorrt-llm [vllm]."""
+    stack: str | None
+    """A file that `calibrate --from-run` wrote from runs of the engine's benchmark [the numbers that ship]."""
     fix: str | list[str] | Mapping[str, Any] | None
     """Axes of the space that are given: `{"tp": 4}` or `["tp=4"]`."""
     top: int | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -46,6 +46,11 @@ class Engines:
         if name not in self.engines:
             raise UnknownNameError("engine", name, sorted({engine.name for engine in self.engines.values()}))
         return self.engines[name]
+
+    def limited(self, name: str, max_sequences: int) -> Engines:
+        """The same with another limit on the sequences of an iteration of one engine."""
+        limited = replace(self.of(name), max_sequences=max_sequences)
+        return replace(self, engines={**self.engines, name: limited})
 
     def host_s(self, name: str, version: str) -> float:
         """Host seconds of an iteration; the median of the engine's releases for one that no run measured."""

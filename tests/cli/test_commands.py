@@ -193,8 +193,9 @@ def test_diff_exit_code(plans: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [("request", "model"), ("plan", "candidates"), ("mixed-lengths-plan", "costs")]
-)
+    ("kind", "field"), [("request", "model"), ("serve-request", "workload"), ("plan", "candidates"),
+                        ("serving-plan", "separation"), ("mixed-lengths-plan", "costs")]
+)  # fmt: skip
 def test_schemas_are_json_schemas(kind: str, field: str) -> None:
     document = json.loads(run_here("schema", kind).out)
     assert document["$schema"].endswith("2020-12/schema")
@@ -241,7 +242,8 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     if name == "check":
         # Older releases, as one of the examples names, have no graph of the iteration.
         for needed in (("plan", *SMALL, "--target", "megatron", "--fix", "cuda_graphs=none", "-o", "target.json"),
-                       ("emit", "target.json", "--to", "megatron", "-d", "run")):  # fmt: skip
+                       ("emit", "target.json", "--to", "megatron", "-d", "run"),
+                       ("plan", "serve.yaml", "-o", "serving.json"), ("emit", "serving.json", "-d", "served")):
             assert run_here(*needed, "--force", cwd=plans).code == 0
     (plans / "ckpt").mkdir(exist_ok=True)
     (plans / "Llama-3.1-8B").mkdir(exist_ok=True)

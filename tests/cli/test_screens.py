@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from meshwright.cli.commands.diff import differences
+from meshwright.cli.commands.diff import differences, summary
 from meshwright.cli.commands.explain import origins_of
 from meshwright.cli.console import make_console, print_part, table, to_json
 from meshwright.cli.progress import bar
@@ -78,6 +78,10 @@ def resolved_to(**changes: Any) -> Plan:
     return Plan.model_validate(plan)
 
 
+def diff_screen(before: Plan, after: Plan) -> list[Any]:
+    return listings_screen.diff_screen(differences(summary(before), summary(after)), ("before.json", "after.json"))
+
+
 def screens() -> dict[str, list[Any]]:
     plan = sample_plan()
     first, third = plan.candidates[0], plan.candidates[2]
@@ -97,8 +101,8 @@ def screens() -> dict[str, list[Any]]:
         "why-not": explain_screen.why_not_screen(plan, third),
         "why-not-target": explain_screen.why_not_screen(resolved_to(target="torchtitan"), third),
         "why-not-memory": explain_screen.why_not_screen(resolved_to(memory_bytes=2**35), third),
-        "diff": listings_screen.diff_screen(differences(plan, other_plan()), ("before.json", "after.json")),
-        "diff-equal": listings_screen.diff_screen(differences(plan, sample_plan()), ("before.json", "after.json")),
+        "diff": diff_screen(plan, other_plan()),
+        "diff-equal": diff_screen(plan, sample_plan()),
         "show-sources": listings_screen.sources_screen("h100-sxm-80gb", facts),
         "origins": [explain_screen.origins_table(origins_of(plan.request, origins))],
     }

@@ -87,6 +87,11 @@ class Service:
         return len({pool.site for pool in pools}) == 1 and sum(pool.gpus for pool in pools) <= pools[0].gpus_per_node
 
     @property
+    def unlike_gpus(self) -> bool:
+        """The pools are on GPUs of different kinds."""
+        return len({setup.pool.gpu for setup in self.setups}) > 1
+
+    @property
     def unlike_tp(self) -> bool:
         """The pools split the heads of the cache in different ways."""
         return len({setup.pool.tp for setup in self.setups}) > 1

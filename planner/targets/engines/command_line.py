@@ -7,10 +7,11 @@ planner/targets/engines/*.txt. A script is followed, not run.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ....errors import FieldProblem, InputError, did_you_mean, nearest
 from ..scripts import is_list, plain_words
@@ -23,6 +24,7 @@ _PROGRAMS = {
     "vllm": (("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")),
     "sglang": (("sglang", "serve"), ("-m", "sglang.launch_server")),
 }
+Words = Sequence[tuple[str, int]]  # words with their lines
 READ_ENGINES = tuple(_PROGRAMS)
 _LISTS = {"vllm": "vllm-0.32", "sglang": "sglang-0.5.23"}
 # Option -> fact.
@@ -30,18 +32,19 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
     "vllm": {
         "--model": "model", "--tensor-parallel-size": "tp", "-tp": "tp", "--pipeline-parallel-size": "pp", "-pp": "pp",
         "--data-parallel-size": "dp", "-dp": "dp", "--enable-expert-parallel": "experts", "-ep": "experts",
-        "--max-num-batched-tokens": "chunk_tokens", "--quantization": "weights", "-q": "weights",
-        "--kv-cache-dtype": "cache",
+        "--max-num-batched-tokens": "chunk_tokens", "--max-num-seqs": "sequences",
+        "--quantization": "weights", "-q": "weights", "--kv-cache-dtype": "cache",
     },
     "sglang": {
         "--model-path": "model", "--model": "model", "--tp-size": "ranks", "--tensor-parallel-size": "ranks",
         "--tp": "ranks", "--pp-size": "pp", "--pipeline-parallel-size": "pp", "--dp-size": "dp", "--dp": "dp",
         "--data-parallel-size": "dp", "--attn-dp-size": "groups", "--attention-data-parallel-size": "groups",
         "--enable-dp-attention": "dp_attention", "--ep-size": "ep", "--ep": "ep", "--expert-parallel-size": "ep",
-        "--chunked-prefill-size": "chunk_tokens", "--quantization": "weights", "--kv-cache-dtype": "cache",
+        "--chunked-prefill-size": "chunk_tokens", "--max-running-requests": "sequences", "--quantization": "weights",
+        "--kv-cache-dtype": "cache",
     },
 }  # fmt: skip
-_NUMBERS = frozenset({"tp", "pp", "dp", "ranks", "groups", "ep", "chunk_tokens"})
+_NUMBERS = frozenset({"tp", "pp", "dp", "ranks", "groups", "ep", "chunk_tokens", "sequences"})
 _FLAGS = frozenset({"experts", "dp_attention"})
 # Options that change the speed and that no plan holds -> what they do.
 _NOT_PLANNED: Mapping[str, str] = {
@@ -83,6 +86,16 @@ class ReadInstance:
     weights: str | None
     cache: str | None
     replicas: int  # that the command starts
+    max_sequences: int | None  # at once, of a group of attention data parallelism; None: the engine's default
+
+
+class WrittenOption(NamedTuple):
+    """An option of a command."""
+
+    written: str  # as it is spelled
+    name: str  # with dashes
+    value: str  # empty: none
+    line: int
 
 
 def read_command(engine: str, files: Mapping[str, str], given: Sequence[str] = ()) -> CommandLine:
@@ -109,7 +122,9 @@ def read_command(engine: str, files: Mapping[str, str], given: Sequence[str] = (
 
 def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
     """The layout of an instance. vLLM's data parallelism is that of attention where a model has experts, else replicas;
-    SGLang's tp counts that of attention, and its `--dp-size` means replicas but for `--enable-dp-attention`."""
+    SGLang's tp counts that of attention, and its `--dp-size` means replicas but for `--enable-dp-attention`. A limit on
+    sequences is of a scheduler, one per group, in vLLM, and of all groups in SGLang (ServerArgs.max_running_requests,
+    divided by the groups in Scheduler)."""
     facts = {name: value for name, value in command.facts.items() if isinstance(value, int)}
     pp, dp = facts.get("pp", 1), facts.get("dp", 1)
     if command.engine == "vllm":
@@ -130,7 +145,11 @@ def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
     named = str(command.facts.get("model", "")).lower()
     by_name = next((value for word, value in _NAMED_FORMATS if word in named), None)
     texts = {name: str(command.facts[name]) for name in ("weights", "cache") if name in command.facts}
-    return ReadInstance(fix=fix, weights=texts.get("weights", by_name), cache=texts.get("cache"), replicas=replicas)
+    sequences = facts.get("sequences")
+    if sequences is not None and command.engine == "sglang":
+        sequences = max(sequences // groups, 1)
+    return ReadInstance(fix=fix, weights=texts.get("weights", by_name), cache=texts.get("cache"), replicas=replicas,
+                        max_sequences=sequences)  # fmt: skip
 
 
 @cache
@@ -140,57 +159,77 @@ def known_options(engine: str) -> frozenset[str]:
     return frozenset(text.split()) | frozenset(_FACTS[engine])
 
 
-def _commands(engine: str, text: str, given: Sequence[str]) -> list[list[tuple[str, int]]]:
-    """(word, line) after the words that start the engine, of each command."""
-    if is_list(text):
-        return [plain_words(text)]
+def commands_after(programs: Iterable[Sequence[str]], text: str, given: Sequence[str] = ()) -> list[Words]:
+    """(word, line) after the words of one of the programs, of each command of a script. given: as in `read_command`."""
     named = {found[1]: found[2] for word in given if (found := _NAMED.fullmatch(word))}
     positional = [word for word in given if not _NAMED.fullmatch(word)]
-    out = []
+    out = list[Words]()
     for command in follow(text, named, positional or None).commands:
         words = list(zip(command.words, command.lines or (command.line,) * len(command.words), strict=True))
-        if (start := _start(engine, command.words)) is not None:
+        if (start := _start(programs, command.words)) is not None:
             out.append(words[start:])
     return out
 
 
-def _start(engine: str, words: Sequence[str]) -> int | None:
-    """The place after the words that start the engine."""
-    for first, second in _PROGRAMS[engine]:
-        for place in range(len(words) - 1):
-            if words[place].rpartition("/")[2] == first and words[place + 1] == second:
-                return place + 2
+def _commands(engine: str, text: str, given: Sequence[str]) -> list[Words]:
+    """The words after those that start the engine, of each command, or those of a list of options."""
+    return [plain_words(text)] if is_list(text) else commands_after(_PROGRAMS[engine], text, given)
+
+
+def _start(programs: Iterable[Sequence[str]], words: Sequence[str]) -> int | None:
+    """The place after the words of a program."""
+    for first, *rest in programs:
+        for place in range(len(words) - len(rest)):
+            end = place + 1 + len(rest)
+            if words[place].rpartition("/")[2] == first and list(words[place + 1 : end]) == rest:
+                return end
     return None
 
 
-def _read(out: CommandLine, path: str, words: Sequence[tuple[str, int]]) -> None:
-    known, facts = known_options(out.engine), _FACTS[out.engine]
+def written_options(words: Words, flags: Container[str] = ()) -> Iterator[WrittenOption]:
+    """The options of a command. flags: names of those that take no value."""
     position = 0
     while position < len(words):
         word, line = words[position]
         position += 1
         if not _OPTION.match(word):
-            if position == 1:
-                out.facts["model"] = word
             continue
         written, equals, value = word.partition("=")
         name = written.replace("_", "-") if written.startswith("--") else written
-        fact = facts.get(name)
-        if fact in _FLAGS:
-            out.facts[fact] = 1
-        elif not equals and position < len(words) and not _OPTION.match(words[position][0]):
+        if not equals and name not in flags and position < len(words) and not _OPTION.match(words[position][0]):
             value = words[position][0]
             position += 1
+        yield WrittenOption(written, name, value, line)
+
+
+def fact_of(engine: str, name: str) -> str | None:
+    """The fact of a layout that an option states: equal for all spellings of an option."""
+    return _FACTS.get(engine, {}).get(name)
+
+
+def not_planned(name: str) -> str | None:
+    """What an option does that changes the speed and that no plan holds."""
+    return _NOT_PLANNED.get(name)
+
+
+def _read(out: CommandLine, path: str, words: Words) -> None:
+    known, facts = known_options(out.engine), _FACTS[out.engine]
+    if words and not _OPTION.match(words[0][0]):
+        out.facts["model"] = words[0][0]
+    for option in written_options(words, {name for name, fact in facts.items() if fact in _FLAGS}):
+        name, fact = option.name, facts.get(option.name)
+        if fact in _FLAGS:
+            out.facts[fact] = 1
         if name not in known:
-            out.unknown[written] = line
+            out.unknown[option.written] = option.line
         elif name in _NOT_PLANNED:
-            out.gaps.append(FieldProblem(_NOT_PLANNED[name], file=path, line=line, field=name))
+            out.gaps.append(FieldProblem(_NOT_PLANNED[name], file=path, line=option.line, field=name))
         elif fact is None:
             out.unread.append(name)
         else:
             out.read.append(name)
             if fact not in _FLAGS:
-                _store(out, fact, value, FieldProblem("", file=path, line=line, field=name))
+                _store(out, fact, option.value, FieldProblem("", file=path, line=option.line, field=name))
 
 
 def _store(out: CommandLine, fact: str, value: str, where: FieldProblem) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
 from .base import Service, ServingLauncher, Setup
-from .manifests import config_map, documents, resource_name
+from .manifests import config_map, documents, label_notes, node_selector, resource_name
 
 _FILE = "dynamo.yaml"
 # Engine -> its name in Dynamo, and the option before the model.
@@ -52,7 +52,7 @@ def _worker(service: Service, setup: Setup, name: str) -> dict[str, Any]:
         "envFrom": [{"secretRef": {"name": "hf-token-secret"}}],
         "resources": {"limits": {"nvidia.com/gpu": str(min(setup.gpus, pool.gpus_per_node))}},
     }  # fmt: skip
-    pod: dict[str, Any] = {"containers": [container]}
+    pod: dict[str, Any] = {"containers": [container], **node_selector(service, setup)}
     if service.engine.config is not None:
         container["volumeMounts"] = [{"name": "options", "mountPath": _FOLDER, "readOnly": True}]
         pod["volumes"] = [{"name": "options", "configMap": {"name": name}}]
@@ -76,7 +76,8 @@ def _refusals(service: Service) -> list[str]:
 
 
 def _notes(service: Service) -> list[str]:
-    return [f"put an image of Dynamo with {service.engine.name} {service.engine.release} in place of {_image(service)}"]
+    image = f"put an image of Dynamo with {service.engine.name} {service.engine.release} in place of {_image(service)}"
+    return [image, *label_notes(service)]
 
 
 DYNAMO = ServingLauncher(name="dynamo", files=_files, refusals=_refusals, notes=_notes,

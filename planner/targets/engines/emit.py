@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ....errors import InputError, UnknownNameError, UnsupportedError
+from ....errors import UnknownNameError, UnsupportedError
 from ...document.serving_plan import ServingPlan, ServingPool
 from ..emit import Emitted
 from .base import TRANSFERS, Service, Setup
@@ -25,9 +25,7 @@ def emit_serving(
     if to != plan.resolved["engine"]:
         raise UnsupportedError(f"the plan is for {plan.resolved['engine']}, whose iterations {to} does not have",
                                hint=f"plan again with `--target {to}`")  # fmt: skip
-    if not 1 <= choice <= len(plan.candidates):
-        raise InputError(f"the plan has no deployment {choice}", hint=f"it has 1 to {len(plan.candidates)}")
-    chosen = plan.candidates[choice - 1]
+    chosen = plan.candidate(choice)
     setups = tuple(_setup(plan, pool, transfer) for pool in chosen.pools)
     service = Service(deployment_id=chosen.deployment_id, engine=engine, setups=setups)
     if reasons := [*(it for setup in setups for it in engine.refusals(setup)), *starter.refusals(service),

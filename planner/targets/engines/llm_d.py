@@ -8,7 +8,7 @@ from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
 from .base import Service, ServingLauncher, Setup
-from .manifests import documents, resource_name
+from .manifests import documents, label_notes, node_selector, resource_name
 
 _FILE, _VALUES = "modelserver.yaml", "router.values.yaml"
 _IMAGES = {"vllm": "docker.io/vllm/vllm-openai:v0.32.0", "sglang": "docker.io/lmsysorg/sglang:v0.5.23"}
@@ -32,6 +32,7 @@ def _deployment(service: Service, setup: Setup, name: str) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "containers": [_container(service, setup)],
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "20Gi"}}],
+        **node_selector(service, setup),
     }  # fmt: skip
     if setup.pool.role == "decode":
         pod = {"initContainers": [_sidecar(service)], **pod}
@@ -119,7 +120,8 @@ def _refusals(service: Service) -> list[str]:
 
 
 def _notes(service: Service) -> list[str]:
-    return [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
+    sidecar = [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
+    return [*sidecar, *label_notes(service)]
 
 
 LLM_D = ServingLauncher(name="llm-d", files=_files, refusals=_refusals, notes=_notes,

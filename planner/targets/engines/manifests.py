@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
+from .base import Service, Setup
+
+_GPU_LABEL = "meshwright-gpu"
 
 
 def documents(header: Iterable[str], *parts: Mapping[str, Any]) -> str:
@@ -22,3 +25,16 @@ def resource_name(text: str) -> str:
 def config_map(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     """A ConfigMap that holds `files`."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": dict(files)}
+
+
+def node_selector(service: Service, setup: Setup) -> dict[str, Any]:
+    """The part of a pod that keeps a pool on nodes of its GPUs, where the pools have different ones."""
+    return {"nodeSelector": {_GPU_LABEL: setup.pool.gpu}} if service.unlike_gpus else {}
+
+
+def label_notes(service: Service) -> list[str]:
+    """The labels that `node_selector` needs."""
+    if not service.unlike_gpus:
+        return []
+    return [f"label the nodes with {setup.pool.gpu}: kubectl label node NODE {_GPU_LABEL}={setup.pool.gpu}"
+            for setup in service.setups]  # fmt: skip

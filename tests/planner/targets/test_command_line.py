@@ -39,7 +39,7 @@ def test_a_script_is_followed() -> None:
     assert command.facts["model"] == "meta-llama/Llama-3.1-70B-Instruct"
     assert instance.fix == {"tp": 8, "pp": 1, "attention_dp": 1, "ep": 1, "chunk_tokens": 4096}
     assert instance.cache == "fp8"
-    assert command.unread == ["--max-num-seqs", "--port"]
+    assert command.unread == ["--port"]
     assert command.unknown == {"--tensor-paralel-size": 6}
     assert instance_of(read("vllm", SCRIPT, "TP=2"), is_moe=False).fix["tp"] == 2
 
@@ -143,3 +143,24 @@ def test_the_command_compares(tmp_path: Path) -> None:
     training = run_here("import", "megatron-args", "serve.sh", *asked, cwd=tmp_path)
     assert training.code == 2
     assert "--input goes with vllm and sglang" in training.err
+
+
+def test_a_limit_on_sequences_is_priced(tmp_path: Path) -> None:
+    asked = {"cluster": "1xh100-sxm-80gb", "input": "500", "output": "200", "tpot": "50ms"}
+    loads, best = [], 0.0
+    for limit in (4, 32, 4096):
+        (tmp_path / "serve.sh").write_text(f"vllm serve meta-llama/Llama-3.1-8B -tp 1 --max-num-seqs {limit}\n")
+        imported = import_service("vllm", [tmp_path / "serve.sh"], asked)
+        assert imported.theirs is not None
+        assert imported.best is not None
+        loads.append(imported.theirs.best.largest_load)
+        best = imported.best.best.largest_load
+    assert loads[0] < 0.3 * loads[1] < 0.3 * loads[2]
+    assert loads[2] == pytest.approx(best, rel=0.1)
+
+
+def test_sglang_divides_its_limit_by_the_groups() -> None:
+    text = "sglang serve --model-path m --tp-size 8 --attn-dp-size 8 --max-running-requests 64\n"
+    assert instance_of(read("sglang", text), is_moe=True).max_sequences == 8
+    text = "vllm serve m -dp 8 --max-num-seqs 64\n"
+    assert instance_of(read("vllm", text), is_moe=True).max_sequences == 64

@@ -108,6 +108,6 @@ def test_the_command_writes_the_script(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"serve.sh", "plan.json"}
     assert run_here("emit", "p.json", "--launcher", "slurm", cwd=tmp_path).code == 2
     assert run_here("emit", "p.json", "--choice", "99", cwd=tmp_path).code == 2
-    other = run_here("explain", "p.json", cwd=tmp_path)
+    other = run_here("memory", "p.json", cwd=tmp_path)
     assert other.code == 2
-    assert "deployment" in other.err
+    assert "`explain`" in other.err

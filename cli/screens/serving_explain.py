@@ -1,0 +1,116 @@
+"""The screen of `explain` for a serving plan: where latencies go, what binds, what the other deployments lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .. import text
+from ..console import table
+from . import serving_plan
+from .serving_plan import BINDS, ROLES, ms
+
+if TYPE_CHECKING:
+    from ...planner.document.serving_plan import ServingCandidate, ServingPlan
+    from ...planner.explain.serving import Rival, ServingExplanation
+    from .parts import Part
+
+Cells = tuple[list[str], list[list[str]]]  # columns, rows
+
+
+def screen(plan: ServingPlan, candidate: ServingCandidate, explanation: ServingExplanation) -> list[Part]:
+    """One deployment in full, the others beside it, and the proof."""
+    parts: list[Part] = [*serving_plan.header(plan), "", f"Deployment {candidate.choice}: {candidate.deployment_id}"]
+    parts += [text.wrapped(line) for line in why_lines(plan, candidate, explanation)]
+    for title, (columns, rows) in (
+        (parts_title(plan, candidate), part_cells(candidate, explanation)),
+        ("With a tenth more of one resource", effect_cells(candidate, explanation)),
+        ("Memory of a GPU, GiB", memory_cells(candidate)),
+    ):
+        parts += ["", title, table(*columns, rows=rows, right=columns[1:])]
+    if explanation.rivals:
+        parts += ["", "Other deployments of the plan",
+                  *(text.wrapped(f"  {line}", hanging="    ") for line in rival_lines(explanation.rivals))]  # fmt: skip
+    return [*parts, "", *serving_plan.separation(plan), *serving_plan.closing(plan)]
+
+
+def unit(candidate: ServingCandidate) -> str:
+    """Of a load."""
+    return "/s" if candidate.stable_load is not None else " requests at once"
+
+
+def why_lines(plan: ServingPlan, candidate: ServingCandidate, explanation: ServingExplanation) -> list[str]:
+    """What it carries, what binds, and why it has so many instances."""
+    each = unit(candidate)
+    lines = [f"Carries {text.significant(candidate.largest_load)}{each} within the promises. Beyond that breaks: "
+             f"{BINDS[candidate.binds]}."]  # fmt: skip
+    asked = asked_load(plan)
+    if explanation.one_less is not None and asked:
+        number = candidate.pools[0].instances
+        enough = "still enough" if explanation.one_less >= asked else "too few"
+        lines.append(f"{number - 1} of its {number} instances would carry {text.significant(explanation.one_less)}"
+                     f"{each}, {enough} for {asked:g}{each}.")  # fmt: skip
+    return lines
+
+
+def asked_load(plan: ServingPlan) -> float | None:
+    """Requests per second, or at once; of a day at its peak; None: as much as can be."""
+    work = plan.request["workload"]
+    return (work["rate"] or work["concurrency"] or (max(plan.hourly.rates) if plan.hourly else None)
+            or plan.lengths.trace_rate)  # fmt: skip
+
+
+def parts_title(plan: ServingPlan, candidate: ServingCandidate) -> str:
+    """`Where the latencies of p90 go, under 4/s`."""
+    load = candidate.rate if candidate.stable_load is not None else candidate.concurrency
+    percentile = plan.request["workload"]["percentile"]
+    return f"Where the latencies of p{percentile:g} go, under {text.significant(load)}{unit(candidate)}"
+
+
+def part_cells(candidate: ServingCandidate, explanation: ServingExplanation) -> Cells:
+    """(columns, rows): milliseconds and shares."""
+    whole = (candidate.ttft_promised_s, candidate.tpot_promised_s)
+    rows = [[part.name, *_share(part.ttft_s, whole[0]), *_share(part.tpot_s, whole[1])] for part in explanation.parts]
+    total = ["in all", *(cell for seconds in whole for cell in (ms(seconds), ""))]
+    return ["part", "TTFT ms", "%", "TPOT ms", "% "], [*rows, total]
+
+
+def _share(seconds: float, whole: float) -> tuple[str, str]:
+    """Milliseconds to the digits of the whole, and percent of it; nothing where both are too small to be seen."""
+    places = text.decimals([1e3 * whole])
+    if not text.is_visible(1e3 * abs(seconds), places):
+        return "", ""
+    return text.fixed(1e3 * seconds, places), text.percent(seconds / whole)
+
+
+def effect_cells(candidate: ServingCandidate, explanation: ServingExplanation) -> Cells:
+    """(columns, rows): the load that more of a resource carries."""
+    rows = [[effect.resource, text.significant(effect.largest_load),
+             text.percent(max(effect.largest_load / candidate.largest_load - 1, 0.0))]
+            for effect in sorted(explanation.effects, key=lambda it: -it.largest_load)]  # fmt: skip
+    return ["resource", f"carries{unit(candidate)}", "% more"], rows
+
+
+def memory_cells(candidate: ServingCandidate) -> Cells:
+    """(columns, rows): a row per pool."""
+    rows = [[ROLES[pool.role], text.gib(pool.weights_bytes), text.gib(pool.cache_bytes), f"{pool.cache_sequences:,}",
+             f"{pool.max_sequences:,}"] for pool in candidate.pools]  # fmt: skip
+    return ["pool", "weights", "KV cache", "sequences it holds", "at once at most"], rows
+
+
+def rival_lines(rivals: Sequence[Rival]) -> list[str]:
+    """`2  1 x tp8: as many GPUs, carries 9.9 % less, TTFT 12 % more`."""
+    return [f"{it.choice}  {it.deployment_id}: {_gpus(it)}, carries {_relative(it.more_load)}, "
+            f"TTFT {_relative(it.more_ttft)}, TPOT {_relative(it.more_tpot)}" for it in rivals]  # fmt: skip
+
+
+def _gpus(rival: Rival) -> str:
+    rent = "" if not rival.more_usd else f" ({rival.more_usd:+.3g} USD/h)"
+    if not rival.more_gpus:
+        return f"as many GPUs{rent}"
+    many = "s" if abs(rival.more_gpus) > 1 else ""
+    return f"{abs(rival.more_gpus)} {'more' if rival.more_gpus > 0 else 'fewer'} GPU{many}{rent}"
+
+
+def _relative(share: float) -> str:
+    return "as much" if abs(share) < 5e-4 else f"{text.percent(abs(share))} % {'more' if share > 0 else 'less'}"

@@ -1,0 +1,71 @@
+"""A deployment that a plan lists, to be priced anew by what the plan resolved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...cost_models.serving.iteration import ServingConstants
+from ...errors import InputError
+from ...profiles.cluster.document import cluster_from_dict
+from ...profiles.stack.engines import UNSTATED, Engines, shipped_engines
+from ..document.serving_plan import ServingCandidate, ServingPlan, ServingPool
+from ..document.specs import build, model_of
+from ..request.serving import ServeWorkload
+from .instance import Instance, InstanceLayout
+from .promises import Promises, priced
+from .search import Deployment, Stand, stands_pool
+from .space import Site, sites_of
+
+_FILE = "the plan"  # as messages name it
+
+
+def workload_of(plan: ServingPlan) -> ServeWorkload:
+    """What is served; the numbers of a canonical form have no units, and were checked when it was made."""
+    return ServeWorkload.model_construct(**plan.request["workload"])
+
+
+def engines_of(plan: ServingPlan) -> Engines:
+    """Engines with the numbers that the plan rests on. Raises InputError for a plan that does not have them."""
+    if "constants" not in plan.resolved:
+        raise InputError("the plan is of an older version, which did not keep the constants of its engine",
+                         hint="plan again")  # fmt: skip
+    constants = build(ServingConstants, plan.resolved["constants"], "resolved.constants", _FILE)
+    hosts = {str(plan.resolved["engine"]): {UNSTATED: float(plan.resolved["host_s"])}}
+    return replace(shipped_engines(), constants=constants, hosts=hosts)
+
+
+def deployment_of(plan: ServingPlan, candidate: ServingCandidate, promises: Promises) -> Deployment:
+    """The deployment that `candidate` states. Raises InputError for damaged specs of model or cluster."""
+    engines = engines_of(plan)
+    sites = {site.name: site for site in sites_of(cluster_from_dict(plan.resolved["cluster"]))}
+    stands = [_stand(plan, pool, sites, engines) for pool in candidate.pools]
+    deployment = Deployment(prefill=stands[0], decode=stands[-1], largest_load=candidate.largest_load)
+    return replace(deployment, transfer_s=_transfer_s(deployment, candidate, promises, engines.constants))
+
+
+def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines: Engines) -> Stand:
+    if pool.site not in sites:
+        raise InputError(f"the cluster of the plan has no nodes {pool.site}", hint="plan again")
+    site, name = sites[pool.site], str(plan.resolved["engine"])
+    limits = engines.of(name)
+    layout = InstanceLayout(tp=pool.tp, attention_dp=pool.attention_dp, pp=pool.pp, ep=pool.ep, instances=1)
+    instance = Instance(
+        model=model_of(plan.resolved, _FILE), gpu=site.gpu, levels=site.levels, weights=pool.weights,
+        cache=pool.kv_cache, engine=limits, host_s=engines.host_s(name, ""), layout=layout,
+        chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences,
+    )  # fmt: skip
+    return Stand(site=site, instance=instance, instances=pool.instances)
+
+
+def _transfer_s(
+    deployment: Deployment, candidate: ServingCandidate, promises: Promises, constants: ServingConstants
+) -> float:  # fmt: skip
+    """Of a cache from pool to pool: the part of TTFT that the rest does not explain."""
+    if not deployment.apart:
+        return 0.0
+    load = candidate.concurrency if promises.closed else candidate.rate
+    without = priced(stands_pool([deployment.prefill]), stands_pool([deployment.decode]), np.array([True]),
+                     np.array([load]), promises, constants).service.ttft_s[0]  # fmt: skip
+    return max(candidate.ttft_s - float(without), 0.0)
