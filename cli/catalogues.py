@@ -180,6 +180,8 @@ def _model_in_full(name: str) -> Row:
     data = asdict(model)
     kinds = data.pop("kinds")
     pattern = data.pop("pattern")
+    if model.tower is None:
+        del data["tower"]
     data["layer kinds"] = [{"layers": pattern.count(index), **kind} for index, kind in enumerate(kinds)]
     return {**_model(name), **data, "warnings": warnings}
 

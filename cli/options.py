@@ -27,6 +27,8 @@ class RequestFlags(TypedDict, total=False):
     optimizer: str | None
     lora: str | None  # rank, projections and base weights
     train_layers: int | None  # the last layers alone
+    images: str | None  # of a sequence, with their size
+    freeze_tower: bool | None  # the vision tower does not train
     technique: list[str] | None  # name and knobs of each
     total_tokens: str | None  # of the whole run
     objective: str | None  # step, cost or memory
@@ -180,6 +182,15 @@ LoraOption = Annotated[
     _option("--lora", metavar="RANK[:q,v[:nf4]]", text="Train adapters: rank, projections, base weights."),
 ]
 TrainLayers = Annotated[int | None, _option("--train-layers", metavar="N", text="Train only the last N layers.")]
+Images = Annotated[
+    str | None,
+    _option("--images", metavar="N[@HxW]", text="Images of every sequence, in pixels (4@1024x768), for models with a "
+            "vision tower [none: the text model]."),
+]  # fmt: skip
+FreezeTower = Annotated[
+    bool | None,
+    typer.Option("--freeze-tower", help="Train no layer of the vision tower.", show_default=False),
+]
 Technique = Annotated[
     list[str] | None,
     _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train with a technique of `show techniques`; repeatable."),

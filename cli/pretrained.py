@@ -20,10 +20,11 @@ _OF_THE_RUN = ("capacity_factor", "moe_aux_loss_coeff", "moe_aux_loss_per_sequen
 def check_pretrained(folder: Path, model: ModelSpec) -> None:
     """Raises InputError with all differences if the folder's config describes another model than the plan's, or if its
     tokenizer has more tokens than the model has rows."""
+    from ..cost_models.specs.variants import text_of
     from ..profiles.model.load import load_model
     from ..runtime.checkpoint.manifest import model_fields
 
-    found, _ = load_model(folder)
+    found = text_of(load_model(folder)[0])  # plans with a tower are not run
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     problems = [FieldProblem(f"{theirs} in the folder, {ours} in the plan", file=str(config), field=name,
                              hint=f"plan for the model of this folder: `--model {folder}`")

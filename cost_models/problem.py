@@ -19,9 +19,10 @@ from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
 from .quantities.shards import Shard
-from .quantities.stages import Edges, even_sizes
-from .specs.model import ModelSpec, with_capacity
+from .quantities.stages import Edges, Tower, even_sizes
+from .specs.model import ModelSpec
 from .specs.stack import StackSpec
+from .specs.variants import with_capacity
 from .specs.workload import Workload
 
 
@@ -95,7 +96,13 @@ class Problem:
             else memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload)
             for v in self.variants
         )
-        return layers + memory.edge_parameters(self.model, self.trains_everything)
+        return layers + memory.edge_parameters(self.model, self.trains_everything, self.tower_parameters)
+
+    @cached_property
+    def tower_parameters(self) -> KindParameters | None:
+        """Those of the vision tower, None without one."""
+        tower, freezes = self.model.tower, self.workload.freeze_tower
+        return None if tower is None else memory.tower_parameters(tower, self.trains_everything, freezes=freezes)
 
     @cached_property
     def matrices(self) -> dict[Matrix, Array]:
@@ -118,7 +125,8 @@ class Problem:
         builder = Builder(model, self.workload, stack, Shard.of(Layouts.of([Layout()]), self.model, self.workload))
         edge: Trains = "all" if self.trains_everything else "passes"
         layers = [decoder_layer(builder, model.kinds[v.kind], v.trains) for v in self.variants]
-        return (*layers, embedding(builder, "frozen"), head(builder, edge), mtp(builder, edge))
+        looked_up = embedding(builder, "all" if self.trains_everything else "frozen")
+        return (*layers, looked_up, head(builder, edge), mtp(builder, edge))
 
     @cached_property
     def flops(self) -> Array:
@@ -140,7 +148,8 @@ class Problem:
     @cached_property
     def most_chunks(self) -> int:
         """Chunks at most of an even split."""
-        return most_chunks(len(groups_of(self.pattern, self.edges.joined)))
+        held = 0 if self.edges.tower is None else self.edges.tower.least
+        return most_chunks(len(groups_of(self.pattern, self.edges.joined)) - held)
 
     @property
     def num_kinds(self) -> int:
@@ -150,4 +159,14 @@ class Problem:
     def edges(self) -> Edges:
         joined = joined_kinds(self.model)
         stay = tuple(i for i, variant in enumerate(self.variants) if variant.kind in joined)
-        return Edges(self.model.mtp_layers, self.mtp, self.model.tied_embeddings, stay)
+        return Edges(self.model.mtp_layers, self.mtp, self.model.tied_embeddings, stay, self._tower_of_stages)
+
+    @property
+    def _tower_of_stages(self) -> Tower | None:
+        """By FLOPs of both passes."""
+        tower = self.model.tower
+        if tower is None:
+            return None
+        by_kind = self.flops.sum(axis=0)
+        layer = float(np.mean(by_kind[list(self.pattern)]))
+        return Tower(round(float(by_kind[self.num_kinds]) / layer), tower.deepstack)

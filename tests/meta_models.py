@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from meshwright.cost_models.quantities.params import expert_parameters, layer_parameters, total_parameters
+from meshwright.cost_models.specs.variants import text_of
 from meshwright.profiles.model.huggingface import read_config
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
@@ -79,4 +80,4 @@ def assert_equal_counts(data: dict[str, Any]) -> None:
         kind = spec.kinds[spec.pattern[index]]
         assert count(layer) == sum(layer_parameters(spec, kind).values()), f"layer {index}"
         assert expert_count(layer) == expert_parameters(spec, kind), f"experts of layer {index}"
-    assert count(model) == total_parameters(spec)
+    assert count(model) == total_parameters(text_of(spec))  # towers: test_vision.py

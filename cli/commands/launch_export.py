@@ -56,6 +56,7 @@ def command(
       meshwright launch export adapters/ --to-hf out/ --merge
     """
     from ...cost_models import units
+    from ...cost_models.specs.variants import text_of
     from ...profiles.model.load import load_model
     from ...runtime.checkpoint.manifest import newest
     from ...runtime.launcher import check_torch
@@ -69,7 +70,7 @@ def command(
     largest = int(units.parse(file_size, "B"))
     folder, manifest = newest(checkpoint)
     path = _config(manifest, config, folder)
-    model, _ = load_model(path)
+    model = text_of(load_model(path)[0])
     _check_model(model, manifest, path, folder)
     with terminal.progress("exporting", bar=False):
         done = export(folder, to_hf, model, path, dtype=dtype, file_bytes=largest, merge=merge,

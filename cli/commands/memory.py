@@ -36,6 +36,8 @@ def command(
     optimizer: options.Optimizer = None,
     lora: options.LoraOption = None,
     train_layers: options.TrainLayers = None,
+    images: options.Images = None,
+    freeze_tower: options.FreezeTower = None,
     technique: options.Technique = None,
     max_memory: options.MaxMemory = None,
     headroom: options.Headroom = None,

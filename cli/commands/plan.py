@@ -40,6 +40,8 @@ def command(
     optimizer: options.Optimizer = None,
     lora: options.LoraOption = None,
     train_layers: options.TrainLayers = None,
+    images: options.Images = None,
+    freeze_tower: options.FreezeTower = None,
     technique: options.Technique = None,
     allow_technique: options.AllowTechnique = None,
     total_tokens: options.TotalTokens = None,

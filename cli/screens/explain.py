@@ -41,8 +41,9 @@ def explain_screen(
     if len(kinds) > 1:
         parts += ["", "Kinds of layers, each of one micro-batch on a GPU", _kinds_table(kinds)]
     if len(chunks_by_stage(candidate)) > 1:
-        why = why_these_stages(candidate, loads, redistribution) if loads else []
-        parts += ["", "Stages", stages_table(candidate, loads), *why]
+        has_tower = bool(facts.work.images)
+        why = why_these_stages(candidate, loads, redistribution, has_tower=has_tower) if loads else []
+        parts += ["", "Stages", stages_table(candidate, loads, has_tower=has_tower), *why]
     if candidate.layerwise:
         parts += ["", *layer_lines([candidate], capacity(plan))]
     if order := order_lines(candidate):

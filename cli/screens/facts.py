@@ -34,6 +34,7 @@ class Work:
     base_dtype: str  # of the weights below the adapters; empty without
     trains_layers: int  # the last layers, which alone are trained; 0: all are
     expert_capacity_factor: float | None
+    images: str  # of a sequence, with their size; empty without
 
 
 @dataclass(frozen=True)
@@ -86,4 +87,15 @@ def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any]) -> Work:
         trains_layers=resolved.get("trains_layers") or 0,
         # The resolved workload has no field for it: it is part of the resolved model's experts.
         expert_capacity_factor=requested.get("expert_capacity_factor"),
+        images=_images(resolved),
     )  # fmt: skip
+
+
+def _images(workload: Mapping[str, Any]) -> str:
+    """`4 images of 1,024 x 768 pixels per sequence, trained vision tower`."""
+    images = workload.get("images")
+    if images is None:
+        return ""
+    number, state = images["per_sequence"], "frozen" if workload.get("freeze_tower") else "trained"
+    size = f"{images['height']:,} x {images['width']:,} pixels"
+    return f"{number} {'image' if number == 1 else 'images'} of {size} per sequence, {state} vision tower"

@@ -45,7 +45,7 @@ def chunks_by_stage(candidate: Candidate) -> dict[int, list[Chunk]]:
     return by_stage
 
 
-def stages_table(candidate: Candidate, loads: StageLoads | None) -> Table:
+def stages_table(candidate: Candidate, loads: StageLoads | None, *, has_tower: bool = False) -> Table:
     """A row per run of equal stages: layers of their chunks, how many are recomputed, milliseconds of a micro-batch,
     memory, and what else they hold."""
     groups: list[tuple[list[int], tuple[str, ...]]] = []
@@ -53,11 +53,12 @@ def stages_table(candidate: Candidate, loads: StageLoads | None) -> Table:
     for stage, chunks in chunks_by_stage(candidate).items():
         sizes = [num_layers(chunk) for chunk in chunks]
         ends = [name for name in ("embedding", "head") if any(getattr(chunk, name) for chunk in chunks)]
+        ends = ["vision tower", *ends] if has_tower and "embedding" in ends else ends
         recomputed = sum(chunk.recompute_layers for chunk in chunks)
         milliseconds = (text.significant(1e3 * loads.stage_s[stage]),) if loads else ()
         needed = text.gib(memory[stage].device_bytes) if stage in memory else ""
         layers = ("+".join(map(str, sizes)), str(sum(sizes)), str(recomputed))
-        row = (*layers, *milliseconds, needed, " and ".join(ends))
+        row = (*layers, *milliseconds, needed, text.listed(ends))
         if groups and groups[-1][1] == row:
             groups[-1][0].append(stage)
         else:
@@ -68,15 +69,17 @@ def stages_table(candidate: Candidate, loads: StageLoads | None) -> Table:
 
 
 def why_these_stages(
-    candidate: Candidate, loads: StageLoads, redistribution: Redistribution | None = None
-) -> list[str]:
+    candidate: Candidate, loads: StageLoads, redistribution: Redistribution | None = None, *,
+    has_tower: bool = False,
+) -> list[str]:  # fmt: skip
     """Sentences: what embedding and head are worth, what even stages would take, what these do."""
     head, embedding = text.fixed(loads.head_layers, 1), text.fixed(loads.embedding_layers, 1)
-    worth = f"the head is worth {head} layers and the embedding {embedding}"
+    first = "the embedding with the vision tower" if has_tower else "the embedding"
+    worth = f"the head is worth {head} layers and {first} {embedding}"
     lines = [f"ms: forward and backward of one micro-batch. In time, {worth}."]
     if redistribution is not None:
         lines.append(_over_all_stages(redistribution))
-    lines.append(_custom_against_even(candidate, loads) if "-x" in candidate.layout_id else _even(candidate, loads))
+    lines.append(_custom_against_even(candidate, loads) if _is_custom(candidate, loads) else _even(candidate, loads))
     if loads.simulated and abs(loads.step_s / candidate.closed_s - 1) > _DIFFERS:
         simulated, closed = text.significant(loads.step_s), text.significant(candidate.closed_s)
         lines.append(f"Simulated operation by operation, a step takes {simulated} s; by the closed form {closed} s.")
@@ -96,6 +99,14 @@ def _over_all_stages(spread: Redistribution) -> str:
     these = f"{text.significant(spread.step_s)} s per step, {text.gib(spread.last_bytes)} GiB on the last stage"
     others = f"the same layout takes {text.listed(took)}, and its last stage holds {text.listed(needed)} GiB"
     return f"Embedding and head are over all stages: {these}. With both on its ends, {others}. All simulated."
+
+
+def _is_custom(candidate: Candidate, loads: StageLoads) -> bool:
+    """Whether the stages differ from even ones: beside a vision tower, even ones have an id of their own, too."""
+    by_stage = chunks_by_stage(candidate).values()
+    layers = tuple(sum(num_layers(chunk) for chunk in chunks) for chunks in by_stage)
+    partition = candidate.partition
+    return partition is not None and (partition.recomputed is not None or layers != loads.even_layers)
 
 
 def _custom_against_even(candidate: Candidate, loads: StageLoads) -> str:

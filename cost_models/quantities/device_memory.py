@@ -25,6 +25,7 @@ from .moments import (
 )
 from .offloads import Offloads, offloads_of
 from .resident import resident_bytes
+from .tower_memory import saved_by_tower
 from .weight_bytes import stored_bytes, weight_bytes
 from .whole_matrices import optimizer_bytes
 
@@ -114,6 +115,7 @@ class DeviceMemory:
         ledger = self.ledger
         gone = self.offloads.gone[j] if self.offloads is not None else 0.0
         others = np.maximum(after_f - (self.of_micro_batch.saved[j] - gone) / ledger.chunks, 0.0)
+        others = others + saved_by_tower(self.of_micro_batch, j)
         return np.asarray(np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], after_i, others))
 
     def _transient(self, j: int, gathered: bool) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Operations of the ends of a model: embedding, output head with the loss, multi-token prediction."""
+"""Operations of the ends of a model: embedding and vision tower, output head with the loss, multi-token prediction."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import numpy as np
 from ..layer_kinds.residual_streams import add_joined_streams
 from .operation_builder import Builder
 from .operations import Exchange, LayerOperations, MemoryTraffic, Saved, Trains
+from .tower_operations import add_tower
 
 
 def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
-    """Token lookup: memory-bound; its gradient is a scatter-add."""
+    """Token lookup: memory-bound; its gradient is a scatter-add. The vision tower is beside it."""
     # Read once, written to every residual stream.
     copies = 1 + builder.model.residual_streams
     moved = copies * builder.activation_bytes * builder.model.hidden * builder.shard.tokens
@@ -18,6 +19,7 @@ def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
     ops.traffic.append(MemoryTraffic("embedding", moved, 2 * moved))
     if builder.model.dropout:
         ops.saved.append(Saved("dropout mask", builder.model.hidden * builder.shard.sp_tokens))
+    add_tower(builder, ops)
     return ops
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..layouts import RECOMPUTE_MODES, Layout
 from ..problem import Problem
+from .operations import TOWER
 
 
 def _layers_per_kind(problem: Problem) -> list[int]:
@@ -41,6 +42,8 @@ def recomputed_flops(problem: Problem, layout: Layout, recomputed: Sequence[floa
     modules = None if mode == "full" else layout.recompute_modules
     layers = zip(recomputed or _layers_per_kind(problem), problem.sequence_operations, strict=False)
     total = sum(n * ops.forward_flops(modules) for n, ops in layers if ops.trains != "frozen")
+    if mode == "full":
+        total += problem.sequence_operations[problem.num_kinds].forward_flops(TOWER)  # beside the embedding
     share = 1.0
     if layout.recompute_layers and recomputed is None:
         share = min(1.0, layout.recompute_layers * layout.pp / problem.model.num_layers)

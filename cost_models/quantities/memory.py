@@ -15,8 +15,9 @@ from ..arrays import Array
 from ..layer_kinds.registry import kind_of
 from ..specs.model import Layer, ModelSpec
 from ..specs.stack import StackSpec
+from ..specs.vision import VisionTower
 from ..specs.workload import Workload
-from . import params
+from . import params, vision
 from .element_bytes import quantises_once
 
 # Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
@@ -122,9 +123,11 @@ def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workl
     return KindParameters(sharded, replicated, experts, split, whole_too, 0.0, True)
 
 
-def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters, ...]:
-    """Embedding, head with the final norm, MTP projection with its norms, and the copy of the embedding (stages.py).
-    Of the ends, tensor parallelism splits what has a row per token."""
+def edge_parameters(
+    model: ModelSpec, trains_all: bool, tower: KindParameters | None = None
+) -> tuple[KindParameters, ...]:
+    """Embedding with the vision tower, head with the final norm, MTP projection with its norms, and the copy of the
+    embedding (stages.py). Of these ends, tensor parallelism splits what has a row per token."""
     table, widening = float(params.table_parameters(model)), float(params.widening_parameters(model))
     norm = float(params.final_norm_parameters(model))
     mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
@@ -136,4 +139,23 @@ def edge_parameters(model: ModelSpec, trains_all: bool) -> tuple[KindParameters,
         return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
 
     embedding, head = params.embedding_parameters(model) - table, params.head_parameters(model) - widening
-    return edge(table, embedding), edge(head, widening + norm), edge(0.0, mtp), edge(table, 0.0)
+    ends = edge(table, embedding), edge(head, widening + norm), edge(0.0, mtp), edge(table, 0.0)
+    return ends if tower is None else (_together(ends[0], tower), *ends[1:])
+
+
+def _together(one: KindParameters, other: KindParameters) -> KindParameters:
+    return KindParameters(
+        one.sharded + other.sharded, one.replicated + other.replicated, one.experts + other.experts,
+        one.trained_sharded + other.trained_sharded, one.trained_replicated + other.trained_replicated,
+        one.trained_experts + other.trained_experts, one.frozen,
+    )  # fmt: skip
+
+
+def tower_parameters(tower: VisionTower, trains_all: bool, *, freezes: bool) -> KindParameters:
+    """A vision tower with its projector, which trains wherever the embedding does."""
+    every, whole = vision.parameters(tower), vision.replicated(tower)
+    trained = [name for name in every if trains_all and (name in vision.PROJECTOR or not freezes)]
+    sharded, replicated = sum(every.values()) - sum(whole.values()), sum(whole.values())
+    trained_whole = sum(whole[name] for name in trained)
+    trained_split = sum(every[name] for name in trained) - trained_whole
+    return KindParameters(sharded, replicated, 0.0, trained_split, trained_whole, 0.0, not trained)

@@ -20,6 +20,7 @@ from ..schedule_kinds import LOSSES_FIRST, SPLITS_BACKWARD
 from .element_bytes import activation_bytes
 from .graph_memory import graph_bytes
 from .stages import EMBEDDING, HEAD, MTP
+from .tower_memory import embedding_workspace
 from .vocabulary import KEPT_MESSAGES
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _workspaces(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     products, gradients of weights before they are added to the sum."""
     w, key, trained = activation_bytes(ledger.problem.workload), ledger.key, ledger.tables.parameters["trained_dense"]
     head = losses.any_head * w * _of_head(ledger, trained)[key]
-    embedding = _embeddings(ledger, j) * w * trained[EMBEDDING][key]
+    embedding = _embeddings(ledger, j) * embedding_workspace(ledger.tables)[key]
     cached = ledger.largest(j, ledger.tables.cached_gradients[:, key])
     weight = ledger.largest(j, ledger.tables.made_gradient[:, key])
     in_w = np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], weight, 0.0)

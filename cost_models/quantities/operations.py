@@ -23,6 +23,8 @@ Trains = Literal["all", "lora", "passes", "frozen"]
 
 # Tag of operations after the last kept tensor of a layer. Full recomputation may skip them.
 LAST = 1 << len(MODULES)
+# Tag of the layers of a vision tower, which full recomputation makes again.
+TOWER = LAST << 1
 FIRST_DIFFERENTIATED = ("down", "experts down")  # of a layer's products
 
 
@@ -37,6 +39,7 @@ class Gemm:
     count: Array  # [key]
     tag: int = 0  # recompute modules that run it again (`tag`)
     has_wgrad: bool = True  # whether its weights train
+    has_dgrad: bool = True  # whether its input gets a gradient
     wide: bool = False  # stays in bf16 when the rest is fp8 or fp4: head, router, MTP projection
     at_once: bool = False  # all `count` fill the GPU together; else each is a kernel that waits for the one before
     ragged: bool = False  # they differ in their rows, which are m in the mean
@@ -50,6 +53,7 @@ class Core:
     context: float  # tokens of the causal span: a query sees half of them in the mean
     head_dim: int  # of queries and keys
     tag: int  # recompute modules that run it again
+    has_gradients: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +165,8 @@ class LayerOperations:
         if self.trains == "frozen":
             return 0.0
         weights = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if g.has_wgrad)
-        inputs = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms)
-        cores = sum(float(core.flops[0]) for core in self.cores)
+        inputs = sum(float((2 * g.m * g.n * g.k * g.count)[0]) for g in self.gemms if g.has_dgrad)
+        cores = sum(float(core.flops[0]) for core in self.cores if core.has_gradients)
         cores += sum(float(product.flops[0]) for product in self.batched if product.has_gradients)
         return inputs + weights + 2 * cores
 

@@ -15,6 +15,7 @@ from ..layer_kinds import dense, experts, residual_streams, sparse_attention
 from ..layer_kinds.registry import kind_of
 from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..specs.workload import LoraTarget
+from . import vision
 
 
 def attention_parameters(attention: Attention, hidden: int) -> dict[str, int]:
@@ -95,11 +96,12 @@ def final_norm_parameters(model: ModelSpec) -> int:
 
 
 def _outside_layers(model: ModelSpec) -> int:
-    return embedding_parameters(model) + final_norm_parameters(model) + head_parameters(model)
+    tower = sum(vision.parameters(model.tower).values()) if model.tower is not None else 0
+    return tower + embedding_parameters(model) + final_norm_parameters(model) + head_parameters(model)
 
 
 def total_parameters(model: ModelSpec) -> int:
-    """All parameters, tied weights once, MTP modules not included.
+    """All parameters with those of a vision tower, tied weights once, MTP modules not included.
 
     For a GPT (f = 4h, biases, tied): 12·l·h²·(1 + 13/(12h) + (V+s)/(12·l·h)) + 2h. Source: Megatron SC21
     (arXiv 2104.04473, equation 2), which leaves out the 2h of the final norm.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..arrays import Array
 from ..layouts import Layout
 from ..schedule_kinds import KINDS
-from .even_stages import chunk_sizes, group_sizes, groups_of
+from .even_stages import chunk_sizes, chunk_sizes_beside, group_sizes, groups_of
 
 SplitKey = tuple[int, int, bool]  # (pp, vpp, whether the chunks are folded in a V): all that a split depends on
 
@@ -76,6 +76,14 @@ EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
 
 
 @dataclass(frozen=True, slots=True)
+class Tower:
+    """What a vision tower asks of the first chunk of an even split."""
+
+    worth: int  # layers that it takes as long as
+    least: int  # layers that add its outputs up, which no stage sends on
+
+
+@dataclass(frozen=True, slots=True)
 class Edges:
     """The ends of the model in a split: MTP modules, a tied head, and layers that stay together."""
 
@@ -83,11 +91,14 @@ class Edges:
     mtp: tuple[int, ...]  # kind of every layer of theirs
     tied: bool
     joined: tuple[int, ...] = ()  # kinds of layers that stay on the chunk of the layer before them
+    tower: Tower | None = None  # beside the embedding
 
 
 def even_sizes(pattern: Sequence[int], edges: Edges, num_chunks: int) -> tuple[int, ...]:
     """Layers of each chunk, as even as possible."""
     if not edges.joined:
+        if edges.tower is not None:
+            return tuple(chunk_sizes_beside(len(pattern), num_chunks, edges.tower.worth, edges.tower.least))
         return tuple(chunk_sizes(len(pattern), num_chunks))
     return group_sizes(groups_of(pattern, edges.joined), num_chunks)
 

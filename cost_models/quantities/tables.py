@@ -87,7 +87,7 @@ class Tables:
                            np.zeros(self.num_keys))  # fmt: skip
                 out[i] += keeps[:, tags.index(tag), None] * same
             out[i] += ops.graph_output
-            if is_layer:
+            if is_layer or np.any(ops.input_bytes):
                 out[i][full] = ops.input_bytes
         return out
 

@@ -6,14 +6,19 @@ transformers' modules, FLOPs those that torch counts (tests/cost_models/quantiti
 
 from __future__ import annotations
 
+import numpy as np
+
+from ..arrays import Array
 from ..specs.vision import VisionTower
+
+PROJECTOR = ("merger", "deepstack")  # of `parameters`: between the tower and the language model
 
 
 def parameters(tower: VisionTower) -> dict[str, int]:
     """Elements by part, with biases and norms."""
     h, f = tower.hidden, tower.inner
     layer = (3 * h * h + 3 * h) + (h * h + h) + (h * f + f) + (f * h + h) + 4 * h
-    counts = {"patches": h * _values_of_patch(tower) + h, "positions": tower.positions * h,
+    counts = {"patches": h * values_of_patch(tower) + h, "positions": tower.positions * h,
               "layers": tower.layers * layer}  # fmt: skip
     if tower.merger == "mean":
         return {**counts, "final_norm": 2 * h, "merger": h + h * tower.output}
@@ -35,8 +40,25 @@ def forward_flops(tower: VisionTower, patches: int) -> float:
     block = h * tower.merge**2
     of_token = h * tower.output if tower.merger == "mean" else block * block + block * tower.output
     merged = (1 + tower.deepstack) * 2 * tokens(tower, patches) * of_token
-    return 2.0 * n * h * _values_of_patch(tower) + tower.layers * layer + merged
+    return 2.0 * n * h * values_of_patch(tower) + tower.layers * layer + merged
 
 
-def _values_of_patch(tower: VisionTower) -> int:
+def values_of_patch(tower: VisionTower) -> int:
+    """Values that the first product takes of a patch."""
     return tower.channels * tower.frames * tower.patch**2
+
+
+def replicated(tower: VisionTower) -> dict[str, int]:
+    """The elements of `parameters` that every tensor-parallel rank has whole: all, or of a split tower what is beside
+    the matrices of layers and projector, and the biases of those whose inputs are split."""
+    whole = parameters(tower)
+    if not tower.sharded:
+        return whole
+    h, block = tower.hidden, tower.hidden * tower.merge**2
+    return {**whole, "layers": tower.layers * 6 * h, "merger": tower.output + 2 * h,
+            "deepstack": tower.deepstack * (tower.output + 2 * block)}  # fmt: skip
+
+
+def ranks(tower: VisionTower, tp: Array, tp_plan: str) -> Array:
+    """[key] ranks that tensor parallelism over `tp` splits the tower over."""
+    return tp if tower.sharded and tp_plan == "megatron" else np.ones_like(tp)

@@ -17,7 +17,8 @@ from ..arrays import Array
 from ..layouts import RECOMPUTE_MODES
 from ..problem import Problem
 from ..quantities.by_code import ByCode, Code, of_owner, under_no_recompute
-from ..quantities.operations import LAST
+from ..quantities.operations import LAST, TOWER
+from ..quantities.stages import EMBEDDING
 from ..quantities.tables import Tables
 from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
 
@@ -53,7 +54,7 @@ class KernelSeconds:
         return np.array([kind.alone + np.zeros(self.num_keys) for kind in self.layers])
 
     def recompute_s(self, mode: int, modules: int) -> Array:
-        """[kind, component, key] seconds of recomputation; the edges are never recomputed."""
+        """[kind, component, key] seconds of recomputation. Of the edges only a vision tower has layers to recompute."""
         zeros = np.zeros((len(self.layers), len(COMPONENTS), self.num_keys))
         for i, variant in enumerate(self.problem.variants):
             if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":
@@ -64,6 +65,8 @@ class KernelSeconds:
             else:
                 zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
                 zeros[i, COMPONENTS.index("host")] += kind.full_recompute_s
+        if RECOMPUTE_MODES[mode] == "full":
+            zeros[EMBEDDING] = self.layers[EMBEDDING].recompute(TOWER)
         return zeros
 
     @cached_property

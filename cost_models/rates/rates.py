@@ -195,14 +195,16 @@ def _recompute_overhead_s(rates: Rates, recomputed: str) -> float:
 def _price_gemms(ops: LayerOperations, rates: Rates, forward: _Sums, backward: _Sums, weight: Array) -> None:
     for gemm, (output, dgrad, wgrad) in zip(ops.gemms, products(ops.gemms, rates), strict=True):
         forward.add(0, output, gemm.tag)
-        backward.add(0, dgrad, 0)
+        if gemm.has_dgrad:
+            backward.add(0, dgrad, 0)
         if gemm.has_wgrad:
             backward.add(0, wgrad, 0)
             weight += wgrad
     for core in ops.cores:
         flops, context, head = core.flops, core.context, core.head_dim
         forward.add(1, attention_seconds(rates.attention, flops, context, head, False), core.tag)
-        backward.add(1, attention_seconds(rates.attention, 2 * flops, context, head, True), 0)
+        if core.has_gradients:
+            backward.add(1, attention_seconds(rates.attention, 2 * flops, context, head, True), 0)
     for product in ops.batched:
         output, left, right = batched(product, rates)
         forward.add(1, output, product.tag)

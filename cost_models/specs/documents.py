@@ -1,4 +1,4 @@
-"""Models and stacks as the plain data that files hold."""
+"""Models, workloads and stacks as the plain data that files hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from .model import ModelSpec
 from .stack import StackSpec
+from .workload import Workload
 
 # Fields that came after the first plans, with the value at which they say nothing.
 _SILENT = {
@@ -56,11 +57,15 @@ _SILENT = {
     "repeats_keys": False,
     "step_reductions": 0,
     "tokens_at_home": 0.0,
+    "tower": None,
+    "images": None,
+    "freeze_tower": False,
 }
 
 
-def spec_to_dict(spec: ModelSpec | StackSpec) -> dict[str, Any]:
-    """The fields of a model or stack as files hold them: without those that say nothing, which older files lack."""
+def spec_to_dict(spec: ModelSpec | StackSpec | Workload) -> dict[str, Any]:
+    """The fields of a model, workload or stack as files hold them: without those that say nothing, which older files
+    lack."""
     data = asdict(spec, dict_factory=lambda pairs: {k: v for k, v in pairs if k not in _SILENT or v != _SILENT[k]})
     for kind, layer in zip(data.get("kinds", ()), spec.kinds if isinstance(spec, ModelSpec) else (), strict=True):
         if layer.mixer is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from typing import Any, ClassVar, Literal
+
+from .vision import VisionTower
 
 # Dropout in configs, by field: a training without it computes the same network.
 DROPOUTS = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
@@ -195,8 +197,8 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only language model. Results depend on the fields from `rope_theta` on, costs on none of them but
-    `rope_scaling`, by its amplitude."""
+    """A decoder-only language model, which may see images. Results depend on the fields from `rope_theta` on, costs on
+    `rope_scaling` alone of them, by its amplitude, and on `tower`."""
 
     name: str  # canonical
     family: str  # model_type of config.json
@@ -236,6 +238,7 @@ class ModelSpec:
     moe_aux_loss_coeff: float = 0.0
     moe_aux_loss_per_sequence: bool = False  # loads are of sequences (seq_aux_loss), else of micro-batches (aux_loss)
     unmodelled: tuple[str, ...] = ()  # fields of the source that change results and have none here
+    tower: VisionTower | None = None  # beside the embedding, None: text alone
 
     @property
     def num_layers(self) -> int:
@@ -286,15 +289,3 @@ class ModelSpec:
     @property
     def is_moe(self) -> bool:
         return any(kind.is_moe for kind in self.kinds)
-
-
-def with_capacity(model: ModelSpec, factor: float | None) -> ModelSpec:
-    """The model whose experts all have this capacity factor."""
-
-    def capped(kind: Layer) -> Layer:
-        block = kind.feed_forward
-        if not isinstance(block, MixtureOfExperts):
-            return kind
-        return replace(kind, feed_forward=replace(block, capacity_factor=factor))
-
-    return replace(model, kinds=tuple(map(capped, model.kinds)))

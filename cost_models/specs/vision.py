@@ -26,6 +26,13 @@ class VisionTower:
     deepstack: int = 0  # layers whose output a merger of its own adds to early layers of the language model
     side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
 
+    @property
+    def sharded(self) -> bool:
+        """Whether tensor parallelism splits it. Megatron-Bridge 51885cf1 makes the tower of Qwen3-VL out of layers of
+        its own (Qwen3VLVisionModel, TEColumnParallelLinear) and takes that of Gemma 3 whole from transformers
+        (Gemma3VLModel, AutoModel)."""
+        return self.merger == "mlp"
+
     def patches(self, height: int, width: int) -> int:
         """Patches of an image of `height` x `width` pixels, cut off to whole blocks that become a token."""
         block = self.patch * self.merge

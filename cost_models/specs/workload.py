@@ -30,6 +30,15 @@ class Lora:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Images:
+    """Images of a sequence, all of one size; their tokens are among those of the sequence."""
+
+    per_sequence: int
+    height: int  # pixels
+    width: int  # pixels
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """One training step."""
 
@@ -49,6 +58,8 @@ class Workload:
     kind: Literal["train"] = "train"  # of work
     # names with their knobs (techniques/registry.py)
     techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
+    images: Images | None = None  # None: text alone, without the model's tower
+    freeze_tower: bool = False  # its layers do not train; what projects their output does
 
     @property
     def is_quantised(self) -> bool:

@@ -96,10 +96,12 @@ def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     # In a V one device holds both ends of the model.
     load_s = np.maximum(mean_s, np.where(FOLDED[x["schedule"]], 0.0, whole))
     weight, forward = ledger.per_kind(kernels.weight_s), ledger.per_kind(kernels.forward_s)
-    ends = [k for k in ledger.kinds if k != edges]
+    sees = ledger.problem.model.tower is not None  # else the embedding has no products
+    ends = [k for k in ledger.kinds if sees or k != edges]
     with np.errstate(invalid="ignore"):  # of what takes no time
         weight_share = np.nanmax([weight[k] / kind_s[k] for k in ends], axis=0)
-        forward_share = np.nanmin([forward[k] / kind_s[k] for k in ends if k < layers], axis=0)
+        passes = [k for k in ends if k < layers or (sees and k == edges)]
+        forward_share = np.nanmin([forward[k] / kind_s[k] for k in passes], axis=0)
     return least_step_s(Pipelines(
         schedule=x["schedule"], pp=pp, vpp=x["vpp"].astype(np.float64), m=ledger.m, total_s=pp * mean_s,
         weight_s=ledger.over_devices(weight), layers_s=ledger.over_devices(kind_s), load_s=load_s,

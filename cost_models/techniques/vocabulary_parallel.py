@@ -25,6 +25,10 @@ def _plain_head(x: Columns, problem: Problem) -> NDArray[np.bool_]:
     return np.full(len(x["pp"]), problem.model.mtp_layers == 0)
 
 
+def _plain_embedding(x: Columns, problem: Problem) -> NDArray[np.bool_]:
+    return np.full(len(x["pp"]), problem.model.tower is None)
+
+
 def _split_loss(x: Columns, problem: Problem) -> NDArray[np.bool_]:
     return np.asarray((x["tp"] == 1) | problem.stack.split_logits)
 
@@ -52,6 +56,7 @@ TECHNIQUE = Technique(
     neutral={"barriers": 0},
     needs=(Need(("pp", "schedule"), _one_f_one_b, "a pipeline in the 1f1b schedule"),
            Need(("pp",), _plain_head, "a model without MTP modules beside its head"),
+           Need(("pp",), _plain_embedding, "a model without a vision tower beside its embedding"),
            Need(("tp",), _split_loss, "a loss whose logits tensor parallelism splits")),
     rewrite=_rewrite,
     caveat="what runs it is sail-sg's fork of Megatron-LM (--enable-vocab-parallel: GPT, embeddings not tied)",

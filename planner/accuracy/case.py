@@ -12,8 +12,9 @@ from typing import Any
 
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout
 from ...cost_models.specs.cluster import ClusterSpec
-from ...cost_models.specs.model import FeedForward, Layer, ModelSpec, with_capacity
+from ...cost_models.specs.model import FeedForward, Layer, ModelSpec
 from ...cost_models.specs.stack import StackSpec
+from ...cost_models.specs.variants import with_capacity
 from ...cost_models.specs.workload import Precision, Workload
 from ...cost_models.techniques import cpu_offload
 from ...cost_models.techniques.base import Applied

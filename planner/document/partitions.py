@@ -12,11 +12,14 @@ from ...cost_models.quantities.stages import Partition, devices_of, recomputed_b
 
 def stages_by_layout(layout: Layout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Layers of each chunk, as even as possible, and how many of them are fully recomputed."""
-    devices = devices_of(layout)
-    sizes = chunk_sizes(num_layers, len(devices))
+    sizes = tuple(chunk_sizes(num_layers, len(devices_of(layout))))
+    return sizes, _recomputed(layout, sizes)
+
+
+def _recomputed(layout: Layout, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """How many layers of each chunk are fully recomputed, as the layout says."""
     full = RECOMPUTE_MODES[layout.recompute] == "full"
-    recomputed = recomputed_by_layout(sizes, devices, (layout.recompute_layers or num_layers) if full else 0)
-    return tuple(sizes), tuple(recomputed)
+    return tuple(recomputed_by_layout(sizes, devices_of(layout), (layout.recompute_layers or sum(sizes)) * full))
 
 
 def custom_partition(layout: Layout, partition: Partition) -> Partition | None:
@@ -25,7 +28,7 @@ def custom_partition(layout: Layout, partition: Partition) -> Partition | None:
     full = RECOMPUTE_MODES[layout.recompute] == "full"
     if partition.sizes == sizes and (partition.recomputed in (None, recomputed) or not full):
         return None
-    uniform = not full or (not layout.recompute_layers and partition.recomputed in (None, partition.sizes))
+    uniform = not full or partition.recomputed == _recomputed(layout, partition.sizes)
     return Partition(partition.sizes, None if uniform else partition.recomputed)
 
 

@@ -19,7 +19,8 @@ from ...cost_models.specs.model import (
     SparseIndex,
 )
 from ...cost_models.specs.stack import StackSpec
-from ...cost_models.specs.workload import Lora, LoraTarget, Workload
+from ...cost_models.specs.vision import VisionTower
+from ...cost_models.specs.workload import Images, Lora, LoraTarget, Workload
 from ...errors import FieldProblem, InputError
 
 # Numbers of a model that are above 0 where they are there.
@@ -70,8 +71,8 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     mtp_pattern = tuple(data.get("mtp_pattern", ()))
     if not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in mtp_pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.mtp_pattern")])
-    values = {**data, **_numerics(data, layers), **_scaling(data, name), "kinds": tuple(layers), "pattern": pattern,
-              "mtp_pattern": mtp_pattern,
+    values = {**data, **_numerics(data, layers), **_scaling(data, name), **_tower(data, name),
+              "kinds": tuple(layers), "pattern": pattern, "mtp_pattern": mtp_pattern,
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
     _positive(vars(model), ("hidden", "vocab", "max_positions"), "resolved.model", name)
@@ -148,6 +149,33 @@ def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
     return {"rope_scaling": scaling}
 
 
+def _tower(data: Mapping[str, Any], name: str) -> dict[str, VisionTower]:
+    given, where = data.get("tower"), "resolved.model.tower"
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
+    tower: VisionTower = build(VisionTower, given, where, name)
+    values, kinds = vars_of(tower), get_type_hints(VisionTower)
+    _positive(values, tuple(key for key in values if kinds[key] is int and key != "deepstack"), where, name)
+    mergers = get_args(kinds["merger"])
+    if tower.merger not in mergers:
+        text = f"`{tower.merger}` is none of {', '.join(mergers)}"
+        raise InputError.of([FieldProblem(text, file=name, field=f"{where}.merger")])
+    return {"tower": tower}
+
+
+def _images(workload: Mapping[str, Any], name: str) -> Images | None:
+    given, where = workload.get("images"), "resolved.workload.images"
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
+    images: Images = build(Images, given, where, name)
+    _positive(vars(images), ("per_sequence", "height", "width"), where, name)
+    return images
+
+
 def _capacity(block: MixtureOfExperts, where: str, name: str) -> None:
     factor, most = block.capacity_factor, block.experts / block.top_k
     if factor is None:
@@ -189,6 +217,7 @@ def workload_of(resolved: Mapping[str, Any], name: str) -> Workload:
     """The workload of a plan."""
     data = dict(part(resolved, "workload", name))
     data["lora"] = lora_of(data, name)
+    data["images"] = _images(data, name)
     data["lengths"] = tuple((int(length), float(share)) for length, share in data.get("lengths", ()))
     techniques = ((name, tuple((knob, value) for knob, value in knobs)) for name, knobs in data.get("techniques", ()))
     data["techniques"] = tuple(techniques)

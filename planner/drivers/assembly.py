@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def resolved_part(resolved: Resolved) -> dict[str, Any]:
     return {
         "model": rounded(spec_to_dict(resolved.model)),
         "cluster": rounded(cluster_to_dict(resolved.cluster)),
-        "workload": rounded(asdict(resolved.workload)),
+        "workload": rounded(spec_to_dict(resolved.workload)),
         "stack": rounded(spec_to_dict(resolved.stack)),
         "switches": dict(resolved.switches.settings),
         "target": resolved.target.name,

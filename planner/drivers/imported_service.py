@@ -13,7 +13,7 @@ from ...profiles.cluster.load import load_cluster
 from ...profiles.stack.engines import shipped_engines
 from ..document.serving_plan import ServingPlan
 from ..request.load import load_any_request
-from ..request.resolve import referenced_model
+from ..request.model_reference import referenced_model
 from ..request.serving import ServingRequest
 from ..targets.engines.command_line import CommandLine, ReadInstance, instance_of, read_command
 from ..targets.model_names import known_model

@@ -16,8 +16,9 @@ from ..document.certificate import SpaceCount
 from ..document.plan import digest_of
 from ..document.rl_plan import RlCertificate, RlPlan
 from ..request.lengths import check_positions
+from ..request.model_reference import text_model
 from ..request.reinforcement import RlRequest, RlWorkload
-from ..request.resolve import referenced_model, resolve
+from ..request.resolve import resolve
 from ..request.schema import Request
 from ..workflows.candidates import candidate
 from ..workflows.graph import Role, check, graph_of
@@ -86,7 +87,7 @@ def _models(policy: ModelSpec, work: RlWorkload) -> tuple[dict[Role, ModelSpec],
     ]  # fmt: skip
     for role, there, name in named:
         if there and name is not None:
-            models[role], warnings = referenced_model(name)
+            models[role], warnings = text_model(name)
             texts += warnings
         elif there:
             models[role] = policy

@@ -29,8 +29,8 @@ from ..document.serving_plan import (
     Unit,
 )
 from ..request.lengths import check_positions
+from ..request.model_reference import text_model
 from ..request.request_lengths import request_lengths
-from ..request.resolve import referenced_model
 from ..request.serving import ServeWorkload, ServingRequest
 from ..serving.apart import Apart, search_apart
 from ..serving.candidates import Question, candidates, deployment_id
@@ -54,7 +54,7 @@ def plan_serving(request: ServingRequest, max_sequences: int | None = None) -> S
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
     """
-    model, warnings = referenced_model(request.model)
+    model, warnings = text_model(request.model)
     work = request.workload
     _check_load(work)
     engines = load_engines(request.stack, request.target)

@@ -24,6 +24,7 @@ from .headroom import parse_headroom
 from .lengths import parse_lengths, parse_tokens
 
 STAGES = ("even", "own")  # ways to divide the layers over the chunks of a pipeline, beside given ones
+_IMAGES = "4@1024x768"
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
 
 
@@ -111,6 +112,20 @@ def parse_lora(value: Any) -> Any:
         result["targets"] = [target.strip() for target in targets.split(",")]
     if base:
         result["base_dtype"] = base
+    return result
+
+
+def parse_images(value: Any) -> Any:
+    """`4` or `4@1024x768` (height x width) -> {"per_sequence": 4, "height": ..., "width": ...}; a mapping stays one."""
+    if isinstance(value, Mapping | BaseModel):
+        return value
+    number, at, size = str(value).partition("@")
+    result = {"per_sequence": whole(number, _IMAGES)}
+    if at:
+        sides = size.lower().split("x")
+        if len(sides) != 2:
+            raise InputError(f"`{size}` is no height x width", hint=f"write `{_IMAGES}`")
+        result["height"], result["width"] = (whole(side, _IMAGES) for side in sides)
     return result
 
 

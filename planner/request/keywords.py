@@ -69,6 +69,10 @@ class RequestFields(TypedDict, total=False):
     """Routed experts take this many times their even share of a rank's tokens and drop the rest [no token dropped]."""
     moe_aux_loss_coeff: float | str | None
     """Factor of the balancing loss of each layer of experts, 0: none [that of the model's config]."""
+    images: int | str | Mapping[str, Any] | None
+    """Images of every sequence: `4@1024x768` (height x width in pixels) [none: the text model]."""
+    freeze_tower: bool | None
+    """Whether the layers of the vision tower do not train; what projects their output does [False]."""
     mtp_layers: int | None
     """Modules of multi-token prediction that are trained, 0: none [those of the model]."""
     total_tokens: int | float | str | None
@@ -92,7 +96,7 @@ FLAT: dict[str, FieldPath] = {
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "max_len", "packed",
                      "total_tokens", "train", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers",
-                     "objective", "max_memory", "headroom")
+                     "images", "freeze_tower", "objective", "max_memory", "headroom")
     },
     "dtype": ("workload", "precision"),
     "technique": ("workload", "techniques"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...cost_models.specs.model import MixtureOfExperts, ModelSpec, with_capacity
+from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
+from ...cost_models.specs.variants import with_capacity
 from ...errors import InputError
 from .schema import WorkloadRequest
 

@@ -23,8 +23,6 @@ from ...cost_models.techniques import registry as techniques
 from ...cost_models.units import parse
 from ...errors import InputError, UnsupportedError
 from ...profiles.cluster.load import load_cluster
-from ...profiles.model.explicit_form import read_explicit_form
-from ...profiles.model.load import load_model
 from ...profiles.rates.calibration import fitted_formats
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.provenance import files_behind
@@ -40,9 +38,11 @@ from ..targets.base import Target
 from ..targets.registry import about_technique, who_trains
 from ..targets.registry import target as load_target
 from . import headroom
+from .images import with_images
 from .lengths import check_positions
 from .load import Request
 from .model_changes import as_asked
+from .model_reference import referenced_model, text_model
 from .stages import given_stages
 
 
@@ -193,7 +193,8 @@ def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
 
 def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     """Model and workload, and warnings. Raises InputError if one does not fit the other."""
-    model, warnings = referenced_model(request.model)
+    pictured = request.workload.images is not None
+    model, warnings = referenced_model(request.model) if pictured else text_model(request.model)
     workload = request.to_workload(model.max_positions)
     warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:
@@ -202,7 +203,8 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
             hint="leave it out to train all layers",
         )
     _check_adapters(model, workload)
-    return as_asked(model, request.workload), workload, warnings
+    model, workload = with_images(as_asked(model, request.workload), workload, request.workload)
+    return model, workload, warnings
 
 
 def _check_adapters(model: ModelSpec, workload: Workload) -> None:
@@ -223,13 +225,6 @@ def _check_adapters(model: ModelSpec, workload: Workload) -> None:
             f"train.lora.rank: {workload.lora.rank} is more than the {widest} that {names} of {model.name} have",
             hint="a higher rank than that of the matrix that adapters change adds nothing: give a lower one",
         )
-
-
-def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
-    """The model behind the `model` of a request, and warnings."""
-    if isinstance(reference, str):
-        return load_model(reference)
-    return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
 
 
 def _stack(reference: str | Mapping[str, Any] | None, target: Target, gpu: GpuSpec | None = None) -> StackSpec:

@@ -31,6 +31,7 @@ from .fields import (
     Time,
     Tokens,
     checked,
+    parse_images,
     parse_lora,
     parse_spot,
 )
@@ -62,6 +63,14 @@ class Train(RequestPart):
     last_layers: Positive | None = None
 
 
+class ImagesRequest(RequestPart):
+    """Images of a sequence, in pixels; without a size as large as the model scales them."""
+
+    per_sequence: Positive
+    height: Positive | None = None
+    width: Positive | None = None
+
+
 class WorkloadRequest(RequestPart):
     """One training step.
 
@@ -70,6 +79,8 @@ class WorkloadRequest(RequestPart):
     moe_aux_loss_coeff: of the balancing loss of each layer of experts; without it that of the model's config.
     max_len: every document of `lengths` is a sequence of its own, and longer ones are left out; global_batch counts
     documents, 512 without it. seq_len is then max_len.
+    images: of every sequence, `4@1024x768`; their tokens count among those of the sequence. Without it the text model
+    is planned. freeze_tower: the layers of the vision tower do not train.
     mtp_layers: modules of multi-token prediction that are trained, 0: none; without it those of the model.
     headroom: what a chosen layout leaves of a GPU's memory, `5%`, `4 GiB` or 0; without it what published runs needed
     beyond their prediction, or nothing beside max_memory.
@@ -87,6 +98,8 @@ class WorkloadRequest(RequestPart):
     expert_capacity_factor: Factor | None = None
     moe_aux_loss_coeff: Coefficient | None = None
     mtp_layers: Number | None = None
+    images: Annotated[ImagesRequest, BeforeValidator(checked(parse_images))] | None = None
+    freeze_tower: bool = Field(default=False, strict=True)
     total_tokens: Tokens | None = None
     objective: Literal["step", "cost", "memory"] = "step"
     techniques: Techniques = Field(default_factory=dict)
@@ -253,8 +266,9 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
-    for name in ("max_len", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom"):
-        if data["workload"][name] is None:
+    for name in ("max_len", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom", "images",
+                 "freeze_tower"):  # fmt: skip
+        if data["workload"][name] in (None, False):
             del data["workload"][name]
     for name in ("exclude", "spot", "stages"):
         if not data[name]:

@@ -33,6 +33,11 @@ def given_stages(request: Request, model: ModelSpec, target: Target) -> tuple[in
     if (layer := first_cut(model.pattern, joined_kinds(model), sizes)) is not None:
         text = f"stages cut {model.name} before layer {layer}, which sees the tokens that the layer before it chose"
         raise InputError(f"{text}: no stage sends those on", hint="start each stage with a layer that has an index")
+    tower = model.tower
+    if tower is not None and len(sizes) > 1 and sizes[0] < tower.deepstack:
+        text = f"stages give the first chunk {sizes[0]} layers, and the vision tower's outputs go to {tower.deepstack}"
+        raise InputError(f"{text}: no stage sends those on",
+                         hint=f"start with a chunk of {tower.deepstack} layers or more")  # fmt: skip
     if target.stages == "even" and not target.divides(model, sizes):
         own = target.cut and target.cut(model, len(sizes))
         hint = f"its own: --stages {','.join(map(str, own))}" if own else "leave out `stages`, or choose another target"

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.variants import text_of
 from ...errors import UnknownNameError
 from ...profiles.io import registry
 from ...profiles.model.load import load_model
@@ -105,10 +106,10 @@ def _model(name: str) -> ModelSpec:
     plain = _SUFFIX.sub("", _SUFFIX.sub("", short))
     for spelling in (name, short, _SUFFIX.sub("", short)):
         try:
-            return load_model(spelling)[0]
+            return text_of(load_model(spelling)[0])
         except UnknownNameError:
             continue
-    return load_model(plain)[0]
+    return text_of(load_model(plain)[0])
 
 
 def _case(row: RowReader, model: ModelSpec) -> ServingCase | LeftOut:

@@ -12,6 +12,7 @@ from ...cost_models.layer_kinds.registry import kind_of
 from ...cost_models.layouts import CP_ALGORITHMS
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.shards import ulysses_degree
+from ...cost_models.quantities.vision import ranks
 from ...cost_models.specs.model import MixtureOfExperts
 
 Columns = Mapping[str, Ints]
@@ -34,6 +35,13 @@ def kv_heads(x: Columns, problem: Problem) -> Mask:
             kv = attention.kv_heads
             ok &= (kv % x["tp"] == 0) | (x["tp"] % kv == 0)
     return ok
+
+
+def tower_heads(x: Columns, problem: Problem) -> Mask:
+    tower = problem.model.tower
+    if tower is None:
+        return np.ones(len(x["tp"]), dtype=bool)
+    return np.asarray(tower.heads % ranks(tower, x["tp"].astype(np.float64), problem.stack.tp_plan) == 0)
 
 
 def mixer_heads(x: Columns, problem: Problem) -> Mask:

@@ -112,7 +112,8 @@ class Target:
         if self.trainer is None:
             return []
         options = option_list(self.name)[0] if self.trainer.config is not None else None
-        return self.trainer.cannot_build(model, workload, options)
+        tower = ["model.tower: plans of vision towers are not written for it"] if model.tower is not None else []
+        return tower + self.trainer.cannot_build(model, workload, options)
 
     def cannot_train(self, problem: Problem) -> list[str]:
         """One sentence per reason why it cannot train a model in any layout: techniques, knobs, parts of the model.

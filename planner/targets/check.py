@@ -9,7 +9,8 @@ from functools import cached_property
 
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
-from ...cost_models.specs.model import ModelSpec, with_capacity
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.variants import with_capacity
 from ...cost_models.specs.workload import Lora, Workload
 from ...errors import FieldProblem, InputError
 from ...profiles.model.explicit_form import read_explicit_form

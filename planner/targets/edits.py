@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cost_models.layouts import Layout
-from ...cost_models.specs.model import with_capacity
+from ...cost_models.specs.variants import with_capacity
 from ...errors import FieldProblem, InputError, nearest
 from ...profiles.model.explicit_form import read_explicit_form
 from .argv import Arguments

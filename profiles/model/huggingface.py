@@ -18,7 +18,7 @@ from .fields import Fields
 from .numerics import with_numerics
 from .unknown_parts import not_understood
 from .unmodelled import unmodelled
-from .vision import in_words, read_tower
+from .vision import read_tower
 
 _ALL_FAMILIES = "`meshwright show families` lists those with formulas"
 _EXPLICIT_FORM = (
@@ -30,12 +30,13 @@ _EXPLICIT_FORM = (
 def read_config(
     data: Mapping[str, Any], name: str, source: str = "", *, file: str = "", line: LineOf = no_line
 ) -> tuple[ModelSpec, list[str]]:
-    """The text model that a config.json describes, and warnings on what was left out of it.
+    """The text model that a config.json describes, with its vision tower if that has formulas, and warnings on what was
+    left out of it.
 
     `data`: the parsed JSON; `name`: of the model, for output; `source`: where the config comes from, kept in the spec.
     Raises UnknownNameError for a model_type without formulas, InputError with all problems for bad fields.
     """
-    text, prefix, warnings = _text_part(data, name)
+    text, prefix, others = _text_part(data)
     model_type = text.get("model_type")
     if not isinstance(model_type, str):
         raise _no_model_type(data, file or name)
@@ -49,27 +50,26 @@ def read_config(
     tower = read_tower(whole)
     fields.absorb(whole)
     fields.finish()
-    if tower is not None:
-        warnings.append(f"{name}: its vision tower has {in_words(tower)}")
+    missing = [part for part in others if part != "vision_config" or tower is None]
+    warnings = [f"{name}: only the text model is planned, left out: {', '.join(missing)}"] if missing else []
     if data.get("quantization_config") or text.get("quantization_config"):
         warnings.append(f"{name}: quantization_config is ignored, training is planned in the precision of the workload")
     if data.get("auto_map"):
         warnings.append(f"{name}: auto_map is ignored, code that a config names is never executed")
-    return replace(spec, name=name, source=source), warnings
+    return replace(spec, name=name, source=source, tower=tower), warnings
 
 
-def _text_part(data: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], tuple[str, ...], list[str]]:
-    """The config of the language model in `data`, the path to it, and a warning naming the parts that are left out."""
+def _text_part(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...], list[str]]:
+    """The config of the language model in `data`, the path to it, and the names of the other parts."""
     others = [key for key in data if key.endswith("_config") and isinstance(data[key], Mapping)]
-    others = [key for key in others if key not in ("text_config", "quantization_config", "generation_config")]
-    warnings = [f"{name}: only the text model is planned, left out: {', '.join(sorted(others))}"] if others else []
+    others = sorted(key for key in others if key not in ("text_config", "quantization_config", "generation_config"))
     text = data.get("text_config")
     if not isinstance(text, Mapping):
-        return data, (), warnings
+        return data, (), others
     merged = dict(text)
     if "tie_word_embeddings" in data:
         merged.setdefault("tie_word_embeddings", data["tie_word_embeddings"])
-    return merged, ("text_config",), warnings
+    return merged, ("text_config",), others
 
 
 def _no_model_type(data: Mapping[str, Any], where: str) -> InputError:

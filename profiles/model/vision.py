@@ -62,9 +62,9 @@ def read_tower(whole: Fields) -> VisionTower | None:
 
 
 def in_words(tower: VisionTower) -> str:
-    """`576 million parameters; an image of 1,024 x 1,024 pixels is 1,024 tokens and 5.8 TFLOPs forward`."""
+    """The size of a tower that is left out, and what adds it."""
     side = tower.side or _SIDE
     patches, size = tower.patches(side, side), sum(vision.parameters(tower).values()) / 1e6
-    return (f"{size:,.0f} million parameters; an image of {side:,} x {side:,} pixels is "
+    return (f"without its vision tower of {size:,.0f} million parameters (an image of {side:,} x {side:,} pixels is "
             f"{vision.tokens(tower, patches):,} tokens and {vision.forward_flops(tower, patches) / 1e12:.2g} "
-            "TFLOPs forward")  # fmt: skip
+            f"TFLOPs forward); `--images 1{'' if tower.side else f'@{side}x{side}'}` adds it")  # fmt: skip

@@ -115,7 +115,7 @@ class _Collector:
             m, n, k, times = (float(x[self.row]) for x in (gemm.m, gemm.n, gemm.k, gemm.count))
             shape = tuple((dim, max(round(size), 1)) for dim, size in (("m", m), ("n", n), ("k", k)))
             directions: list[Direction] = ["forward"]
-            directions += ["input gradient"] if backward else []
+            directions += ["input gradient"] if backward and gemm.has_dgrad else []
             directions += ["weight gradient"] if backward and gemm.has_wgrad else []
             for direction in directions:
                 kernel = Kernel("gemm", direction, shape, gemm.name, 2.0 * m * n * k, wide=gemm.wide)
@@ -123,6 +123,8 @@ class _Collector:
         for core in ops.cores:
             if kind is not None and kind.attention is not None:
                 self._attention(kind.attention, float(core.flops[self.row]), count, backward)
+            else:
+                self.missing["attention of the vision tower"] = None
         for traffic in ops.traffic:
             self._memory_bound(traffic, count, kind, backward)
 

@@ -49,7 +49,7 @@ from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.rates.surfaces import AttentionSurface, UnfusedSurface, at_training_factor
 from meshwright.cost_models.schedule_kinds import CODE, FOLDED, KINDS, SPLITS_BACKWARD
 from meshwright.cost_models.specs.model import ModelSpec
-from meshwright.cost_models.specs.workload import Lora, Workload
+from meshwright.cost_models.specs.workload import Images, Lora, Workload
 from meshwright.cost_models.step import lower_bounds, reserved_memory, step
 from meshwright.cost_models.step.pipeline import Fill, Messages, bubble_s, exposed_hop_s
 from meshwright.planner.search.branching import ACTIVATIONS_ON_HOST, Branching
@@ -168,6 +168,16 @@ CASES: dict[str, Callable[[], Case]] = {
     "llama for megatron": lambda: Case(
         truncated("llama-3.1-8b", 32), Workload(seq_len=4096, global_batch=48), "dgx-a100:3", "megatron-core",
         target="megatron",
+    ),
+    "images, 36 layers": lambda: Case(
+        truncated("qwen3-vl-8b", 36),
+        Workload(seq_len=4096, global_batch=64, images=Images(per_sequence=2, height=1024, width=768)),
+    ),
+    "images of a frozen tower, experts, 9 layers": lambda: Case(
+        truncated("qwen3-vl-30b-a3b", 9),
+        Workload(seq_len=8192, global_batch=48, freeze_tower=True,
+                 images=Images(per_sequence=4, height=512, width=512)),
+        "dgx-h100:2", "megatron-core",
     ),
     "gpt, 5 layers, fp16": lambda: Case(
         truncated("gpt-22b", 5), Workload(seq_len=2048, global_batch=256, precision="fp16", optimizer="sgd"),
@@ -495,8 +505,8 @@ def test_zero_is_monotone_in_memory(name: str, seed: int) -> None:
 def test_offload_moves_its_buffer(name: str, seed: int) -> None:
     """What leaves the device is on the host (states with the buffers of their copies), and no other buffer changes: but
     where the backward pass is split, some layers recompute and the others, on the host, have nothing to let go of, or
-    the embedding is differentiated beside other micro-batches, or the head's gradient of a tied table waits for the
-    embedding's: then another moment may be the fullest."""
+    the embedding is differentiated beside other micro-batches, or a vision tower is, or the head's gradient of a tied
+    table waits for the embedding's: then another moment may be the fullest."""
     case = case_named(name)
     columns = with_column(draw(case, seed), offload_layers=0, offload_modules=0)  # they move a part of the buffer
     apart = SPLITS_BACKWARD[columns["schedule"]]
@@ -506,7 +516,8 @@ def test_offload_moves_its_buffer(name: str, seed: int) -> None:
         memory_there, memory_moved = DeviceMemory(there), DeviceMemory(moved)
         for j in range(there.num_profiles):
             before, after = memory_there.buffers(j), memory_moved.buffers(j)
-            piped = (columns["pp"] > 1) | case.problem.model.tied_embeddings
+            model = case.problem.model
+            piped = (columns["pp"] > 1) | model.tied_embeddings | (model.tower is not None)
             moves = there.counts[j][there.splits.counts.shape[2] + EMBEDDING] * piped > 0
             moves = apart | (moves & ("activations" in buffers))
             # An optimizer on the host has no flat copies on the GPU either.

@@ -6,17 +6,24 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.quantities.vision import forward_flops, parameters, tokens
 from meshwright.cost_models.specs.vision import VisionTower
+from meshwright.profiles.io.folders import CATALOGUE
 from meshwright.profiles.model.fields import Fields
+from meshwright.profiles.model.load import load_model
 from meshwright.profiles.model.vision import read_tower
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.gemma3.configuration_gemma3 import Gemma3Config, Gemma3TextConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
-from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLForConditionalGeneration, Qwen3VLVisionModel
 from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeVisionConfig
-from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import Qwen3VLMoeVisionModel
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import (
+    Qwen3VLMoeForConditionalGeneration,
+    Qwen3VLMoeVisionModel,
+)
 from transformers.models.siglip.configuration_siglip import SiglipVisionConfig
 from transformers.models.siglip.modeling_siglip import SiglipVisionModel
 
@@ -98,6 +105,16 @@ def test_flops_are_those_that_torch_counts(grid: tuple[int, int]) -> None:
         out = model(values, torch.tensor([[1, *grid]]))
     assert out.pooler_output.shape == (tokens(tower, patches), tower.output)
     assert forward_flops(tower, patches) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["qwen3-vl-8b", "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b"])
+def test_catalogued_models_are_as_large_as_those_of_transformers(name: str) -> None:
+    config = yaml.safe_load((CATALOGUE / "models" / f"{name}.yaml").read_text())["config"]
+    routed = config["model_type"] == "qwen3_vl_moe"
+    of: Any = Qwen3VLMoeForConditionalGeneration if routed else Qwen3VLForConditionalGeneration
+    with torch.device("meta"):
+        theirs = of(of.config_class(**config))
+    assert total_parameters(load_model(name)[0]) == sum(parameter.numel() for parameter in theirs.parameters())
 
 
 def test_an_image_is_cut_off_to_whole_tokens() -> None:

@@ -19,7 +19,8 @@ from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.specs.cluster import ClusterSpec
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec
-from meshwright.cost_models.specs.workload import Lora, Workload
+from meshwright.cost_models.specs.vision import VisionTower
+from meshwright.cost_models.specs.workload import Images, Lora, Workload
 from meshwright.cost_models.step import lower_bounds, step
 from meshwright.cost_models.techniques.base import Applied
 from meshwright.cost_models.techniques.registry import applied
@@ -51,6 +52,7 @@ TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     10: {"fuyou": {"gb_per_s": 100}}, 2: {"vocabulary-parallel": {}}, 11: {"diloco": {"period": 20}, "zero++": {}},
     19: {"cpu-offload": {}},
 }  # fmt: skip
+SEES = 8  # one request in so many has images: those train without Muon and without vocabulary parallelism
 MUON = (5, 8)  # requests of twelve that train by it, unless adapters train
 CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
             "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
@@ -76,6 +78,18 @@ def random_model(rng: random.Random) -> ModelSpec:
     )  # fmt: skip
 
 
+def with_images(rng: random.Random, model: ModelSpec, workload: Workload) -> tuple[ModelSpec, Workload]:
+    """With a tower, split by tensor parallelism or not, that may take longer than all layers."""
+    merger: Any = rng.choice(["mlp", "mean"])
+    tower = VisionTower(
+        layers=rng.choice([1, 4]), hidden=96, heads=4, inner=rng.choice([128, 384]), patch=16, channels=3, frames=1,
+        merge=2, positions=64, output=model.hidden, merger=merger,
+        deepstack=int(merger == "mlp" and rng.random() < 0.5),
+    )  # fmt: skip
+    images = Images(per_sequence=rng.choice([1, 3]), height=128, width=rng.choice([64, 256]))
+    return replace(model, tower=tower), replace(workload, images=images, freeze_tower=rng.random() < 0.3)
+
+
 @cache
 def random_request(seed: int) -> dict[str, Any]:
     """A request whose whole space is small enough to price, and whose memory limit mostly binds."""
@@ -97,6 +111,8 @@ def random_request(seed: int) -> dict[str, Any]:
         if seed % 12 in MUON and workload.lora is None:
             workload = replace(workload, optimizer="muon")
             stack = replace(stack, layer_wise_layout=seed % 2 == 0)
+        if seed % SEES == 3:
+            model, workload = with_images(rng, model, workload)
         problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node,
                           stages=given_stages(seed, model.num_layers))  # fmt: skip
         space = Space(problem, legality(problem) + target.rules + random_fixes(rng), random_switches(rng))

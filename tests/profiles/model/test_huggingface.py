@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec, RopeScaling
+from meshwright.cost_models.specs.variants import text_of
 from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.families import FAMILIES
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
+from meshwright.profiles.model.vision import in_words
 
 from meshwright.errors import InputError, UnknownNameError
 
@@ -174,20 +176,26 @@ def test_problem_inside_the_text_config_names_its_path() -> None:
     assert "text_config.hidden_size" in problems({"model_type": "x", "text_config": {**LLAMA, "hidden_size": -2}})
 
 
-def test_vision_part_is_left_out_with_a_warning() -> None:
+def test_tower_of_a_published_config_is_read() -> None:
     spec, warnings = read_config(config("gemma-3-4b"), "gemma-3-4b")
 
     assert spec.vocab == 262_208  # the family's default: the published text_config leaves it out
     assert spec.num_layers == 34
-    assert any("vision_config" in warning for warning in warnings)
-    assert any("896 x 896 pixels is 256 tokens" in warning for warning in warnings)
+    assert spec.tower is not None
+    assert (spec.tower.side, spec.tower.output, spec.tower.layers) == (896, spec.hidden, 27)
+    assert not any("vision_config" in warning for warning in warnings)
 
 
 def test_a_known_tower_is_described_beside_the_text_model() -> None:
     data = {"model_type": "qwen3_vl", "text_config": LLAMA, "vision_config": {"out_hidden_size": 4096}}
-    _, warnings = read_config(data, "m")
-    assert any("m: its vision tower has 576 million parameters" in warning for warning in warnings)
-    assert any("1,024 x 1,024 pixels is 1,024 tokens" in warning for warning in warnings)
+    spec, warnings = read_config({**data, "audio_config": {}}, "m")
+    assert spec.tower is not None
+    assert text_of(spec) == read_config(LLAMA, "m")[0]
+    assert warnings == ["m: only the text model is planned, left out: audio_config"]
+    text = in_words(spec.tower)
+    assert "without its vision tower of 576 million parameters" in text
+    assert "1,024 x 1,024 pixels is 1,024 tokens" in text
+    assert "`--images 1@1024x1024` adds it" in text
 
 
 def test_problems_of_a_tower_are_named_together() -> None:

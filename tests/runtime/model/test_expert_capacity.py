@@ -14,7 +14,8 @@ import torch
 from meshwright.cost_models.layouts import Layouts
 from meshwright.cost_models.quantities import flops
 from meshwright.cost_models.quantities.tables import index_keys
-from meshwright.cost_models.specs.model import MixtureOfExperts, with_capacity
+from meshwright.cost_models.specs.model import MixtureOfExperts
+from meshwright.cost_models.specs.variants import with_capacity
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import load_request, request_to_dict

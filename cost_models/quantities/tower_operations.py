@@ -1,0 +1,154 @@
+"""Operations of a vision tower on the first stage, for the images of a micro-batch.
+
+Symbols: N patches of the micro-batch, p patches of an image, h hidden, f inner, o output, b = h merge^2 the width of a
+block of patches that becomes a token, t tensor-parallel ranks that split the tower, w bytes per activation element.
+
+Its products stay in bf16 and its activations are not split over t or over ranks of context parallelism, which all
+encode all images (Megatron-Bridge 51885cf1, get_vision_model_config of modelling_qwen3_vl: no fp8, no sequence
+parallelism, context_parallel_size 1). Full recomputation recomputes its layers as well (recompute_granularity
+there; gradient checkpointing of transformers concerns all modules).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array
+from ..specs.vision import VisionTower
+from . import vision
+from .operation_builder import Builder
+from .operations import TOWER, Core, Exchange, Gemm, LayerOperations, MemoryTraffic, Saved
+
+
+def add_tower(builder: Builder, ops: LayerOperations) -> None:
+    """Add the tower and its projector to the operations of the embedding. Nothing without images."""
+    tower, images = builder.model.tower, builder.workload.images
+    if tower is None or images is None:
+        return
+    patches = tower.patches(images.height, images.width)
+    trains = ops.trains == "all"
+    part = _Part(
+        builder, ops, tower, patches=patches, all_patches=builder.shard.batch * images.per_sequence * patches,
+        ranks=vision.ranks(tower, builder.shard.tp, builder.stack.tp_plan),
+        trains_tower=trains and not builder.workload.freeze_tower, trains_projector=trains,
+    )  # fmt: skip
+    part.add_patches()
+    part.add_layers()
+    part.add_projector()
+    # What full recomputation keeps: the input of each layer, and what is beside the layers.
+    beside = sum((saved.num_bytes for saved in ops.saved if saved.tag != TOWER), np.zeros_like(part.all_patches))
+    ops.input_bytes = beside + part.trains_tower * tower.layers * part.width
+    ops.kernels = ops.kernels + builder.stack.kernels_per_layer * tower.layers
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Adds the parts of a tower in turn."""
+
+    builder: Builder
+    ops: LayerOperations
+    tower: VisionTower
+    patches: int  # of an image
+    all_patches: Array  # [key] of the micro-batch
+    ranks: Array  # [key] t
+    trains_tower: bool
+    trains_projector: bool
+
+    @property
+    def width(self) -> Array:
+        """[key] bytes of the hidden states of all patches."""
+        return np.asarray(self.builder.activation_bytes * self.tower.hidden * self.all_patches)
+
+    def add_patches(self) -> None:
+        """One product of the pixels of a patch, which need no gradient, and the learned positions."""
+        values = vision.values_of_patch(self.tower)
+        self._product("tower patches", self.all_patches, self.tower.hidden, values, inputs=False)
+        self._traffic("tower positions", 3 * self.width, 2 * self.width)
+        if self.trains_tower:
+            moved = self.builder.activation_bytes * values * self.all_patches
+            self.ops.saved.append(Saved("tower pixels", moved))
+
+    def add_layers(self) -> None:
+        """Attention among the patches of an image, and a feed-forward block with GELU."""
+        n, h, f, t, layers = self.all_patches, self.tower.hidden, self.tower.inner, self.ranks, self.tower.layers
+        for name, rows, columns in (("qkv", 3 * h / t, h), ("output", h, h / t), ("up", f / t, h), ("down", h, f / t)):
+            self._product(f"tower {name}", n, rows, columns, count=layers, tag=TOWER)
+        flops = 4.0 * n * self.patches * h / t * layers
+        self.ops.cores.append(
+            Core(flops, self.patches, h // self.tower.heads, self._tag, has_gradients=self.trains_tower)
+        )
+        inner, moved = self.width * f / h / t, layers * self.width
+        self._traffic("tower norms", 4 * moved, 8 * moved, TOWER)
+        self._traffic("tower residuals", 6 * moved, 4 * moved, TOWER)
+        self._traffic("tower activation", 2 * layers * inner, 3 * layers * inner, TOWER)
+        self._reduced(self.width, 2 * layers, tag=self._tag)
+        if self.trains_tower:
+            self._save_layers(inner)
+
+    def _save_layers(self, inner: Array) -> None:
+        """Kept by each layer: inputs and outputs of its norms, queries, keys, values and what attention makes of them,
+        and both sides of the activation."""
+        width, layers = self.width, self.tower.layers
+        heads = width / self.ranks
+        kept = {"norms": 4 * width, "attention": 4 * heads + self._statistics, "activation": 2 * inner}
+        self.ops.saved += [Saved(f"tower {name}", layers * size, TOWER) for name, size in kept.items()]
+        stash = (width + 3 * heads) + (heads + width) + (width + inner) + (inner + width)
+        self.ops.wgrad_stash.append(layers * stash)
+
+    @property
+    def _statistics(self) -> Array:
+        """[key] bytes that attention keeps of its scores: all of them where no flash kernel runs."""
+        rows = self.all_patches * self.tower.heads / self.ranks
+        if self.builder.stack.attention == "unfused":
+            return np.asarray(self.builder.activation_bytes * rows * self.patches)
+        return np.asarray(4.0 * rows)
+
+    def add_projector(self) -> None:
+        """Blocks of patches become tokens: a mean, a norm and a product; or two products around GELU, once for the last
+        layer and once for each layer whose output is added to the language model."""
+        tower, w = self.tower, self.builder.activation_bytes
+        tokens, block = self.all_patches / tower.merge**2, tower.hidden * tower.merge**2
+        if tower.merger == "mean":
+            self._product("projector", tokens, tower.output, tower.hidden, trains=self.trains_projector)
+            self._traffic("projector mean", self.width * (1 + 2 / tower.merge**2), 2 * self.width)
+            if self.trains_projector:
+                self.ops.saved.append(Saved("projector", 2 * self.width / tower.merge**2))
+            return
+        runs, t = 1 + tower.deepstack, self.ranks
+        self._product("projector up", tokens, block / t, block, count=runs, trains=self.trains_projector)
+        self._product("projector down", tokens, tower.output, block / t, count=runs, trains=self.trains_projector,
+                      inputs=self.trains_projector)  # fmt: skip
+        self._traffic("projector norm", 2 * runs * self.width, 4 * runs * self.width)
+        self._reduced(w * tower.output * tokens, runs)
+        if self.trains_projector:
+            inner = w * block / t * tokens
+            self.ops.saved.append(Saved("projector", runs * (2 * self.width + 2 * inner)))
+            self.ops.wgrad_stash.append(runs * (self.width + 2 * inner + w * tower.output * tokens))
+
+    @property
+    def _tag(self) -> int:
+        return TOWER if self.trains_tower else 0
+
+    def _product(self, name: str, m: Array, n: Array | float, k: Array | float, *, count: int = 1, tag: int = 0,
+                 trains: bool | None = None, inputs: bool | None = None) -> None:  # fmt: skip
+        """trains: whether its weights do; inputs: whether its input gets a gradient; None: as the tower's layers."""
+        rows, columns, depth, times = (np.broadcast_to(np.asarray(x, dtype=np.float64), self.all_patches.shape)
+                                       for x in (m, n, k, count))  # fmt: skip
+        wgrad = self.trains_tower if trains is None else trains
+        dgrad = self.trains_tower if inputs is None else inputs
+        self.ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tag and self._tag, has_wgrad=wgrad,
+                                   has_dgrad=dgrad, wide=True))  # fmt: skip
+
+    def _traffic(self, name: str, forward: Array, backward: Array, tag: int = 0) -> None:
+        back = backward if self.trains_tower else np.zeros_like(backward)
+        self.ops.traffic.append(MemoryTraffic(name, forward, back, tag and self._tag))
+
+    def _reduced(self, num_bytes: Array, calls: int, *, tag: int = 0) -> None:
+        """All-reduces of products whose inputs the ranks have parts of, and backward of their inputs' gradients."""
+        if np.all(self.ranks == 1):
+            return
+        sent = np.where(self.ranks > 1, num_bytes, 0.0)
+        self.ops.exchanges.append(Exchange("tp", "all_reduce", sent, self.ranks, np.ones_like(sent), calls,
+                                           calls if self.trains_tower else 0, tag))  # fmt: skip

@@ -1,0 +1,66 @@
+"""Images of a request, held against the vision tower of its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...cost_models.quantities import vision
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.vision import VisionTower
+from ...cost_models.specs.workload import Images, Workload
+from ...errors import InputError
+from .schema import ImagesRequest, WorkloadRequest
+
+_EXAMPLE = "1024x1024"
+
+
+def with_images(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> tuple[ModelSpec, Workload]:
+    """Model and workload as the request trains them: with the images that it sees, if there are some.
+
+    Raises InputError for images that the model does not take, that have no size, or that do not fit a sequence.
+    """
+    if work.images is None:
+        if work.freeze_tower:
+            hint = f"`--images 1@{_EXAMPLE}`, or leave it out: without images the text model is planned"
+            raise InputError("freeze_tower: the request has no images, so there is no tower to freeze", hint=hint)
+        return model, workload
+    if model.tower is None:
+        raise InputError(f"images: no vision tower of {model.name} is described", hint="leave out `--images`: its text "
+                         "model is planned; towers with formulas: docs/guides/multimodal.md")  # fmt: skip
+    _check_priced(work)
+    images = _sized(work.images, model.tower, model.name)
+    _check_tokens(images, model.tower, workload.seq_len)
+    return model, replace(workload, images=images, freeze_tower=work.freeze_tower)
+
+
+def _check_priced(work: WorkloadRequest) -> None:
+    reasons = {
+        "optimizer muon: the matrices of a vision tower are not priced with it": work.optimizer == "muon",
+        "max_len: documents with images are not planned with degrees of their own": work.max_len is not None,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise InputError(reason, hint="leave out one of the two")
+
+
+def _sized(images: ImagesRequest, tower: VisionTower, name: str) -> Images:
+    """The images as the tower sees them."""
+    height, width = images.height or tower.side, images.width or tower.side
+    if height is None or width is None:
+        raise InputError(f"images: {name} takes images of any size, and none is given",
+                         hint=f"`--images {images.per_sequence}@{_EXAMPLE}`: height x width in pixels")  # fmt: skip
+    if tower.patches(height, width) == 0:
+        side = tower.patch * tower.merge
+        raise InputError(f"images: {height} x {width} pixels are less than the {side} x {side} of one token",
+                         hint=f"`--images {images.per_sequence}@{side}x{side}`, or more")  # fmt: skip
+    return Images(per_sequence=images.per_sequence, height=tower.side or height, width=tower.side or width)
+
+
+def _check_tokens(images: Images, tower: VisionTower, seq_len: int) -> None:
+    of_one = vision.tokens(tower, tower.patches(images.height, images.width))
+    total = images.per_sequence * of_one
+    if total > seq_len:
+        fit = seq_len // of_one
+        fewer = f"at most {fit} such images fit, or " if fit else ""
+        text = f"{images.per_sequence} x {of_one:,} tokens = {total:,} are more than the {seq_len:,} of a sequence"
+        raise InputError(f"images: {text}", hint=f"{fewer}`--seq-len {total}`")

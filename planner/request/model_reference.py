@@ -1,0 +1,27 @@
+"""The model that a request names, describes or points to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.variants import text_of
+from ...profiles.model.explicit_form import read_explicit_form
+from ...profiles.model.load import load_model
+from ...profiles.model.vision import in_words
+
+
+def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
+    """The model behind the `model` of a request, and warnings."""
+    if isinstance(reference, str):
+        return load_model(reference)
+    return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
+
+
+def text_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
+    """The language model behind the `model` of a request, and warnings: one on a vision tower beside it."""
+    model, warnings = referenced_model(reference)
+    if model.tower is None:
+        return model, warnings
+    return text_of(model), [*warnings, f"{model.name}: only the text model is planned, {in_words(model.tower)}"]

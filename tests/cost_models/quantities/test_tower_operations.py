@@ -1,0 +1,160 @@
+"""A vision tower in the operations, parameters and bytes of the first stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from meshwright.cost_models.layouts import RECOMPUTE_MODES, Layout, Layouts
+from meshwright.cost_models.problem import Problem
+from meshwright.cost_models.quantities import vision
+from meshwright.cost_models.quantities.even_stages import chunk_sizes, chunk_sizes_beside
+from meshwright.cost_models.quantities.flops import model_flops, recomputed_flops
+from meshwright.cost_models.quantities.params import table_parameters, total_parameters
+from meshwright.cost_models.quantities.stages import EMBEDDING
+from meshwright.cost_models.quantities.tables import Tables, build, index_keys
+from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.cost_models.specs.variants import text_of
+from meshwright.cost_models.specs.vision import VisionTower
+from meshwright.cost_models.specs.workload import Images, Lora, Workload
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.load import load_stack
+from torch.nn import functional as F
+
+IMAGES = Images(per_sequence=3, height=512, width=384)
+FULL = RECOMPUTE_MODES.index("full")
+
+
+def model(name: str = "qwen3-vl-8b", layers: int = 4) -> ModelSpec:
+    whole = load_model(name)[0]
+    return replace(whole, pattern=whole.pattern[:layers])
+
+
+def problem(spec: ModelSpec | None = None, **how: Any) -> Problem:
+    how = {"images": IMAGES, **how}
+    return Problem(spec or model(), Workload(seq_len=4096, global_batch=8, **how), load_stack("generic"), 8, 8)
+
+
+def tables(of: Problem, **layout: int) -> Tables:
+    return build(of, index_keys(Layouts.of([Layout(**layout)]))[0])
+
+
+def tower_of(of: Problem) -> VisionTower:
+    assert of.model.tower is not None
+    return of.model.tower
+
+
+def patches(of: Problem) -> int:
+    return tower_of(of).patches(IMAGES.height, IMAGES.width)
+
+
+def of_projector(of: Problem) -> tuple[float, float]:
+    """FLOPs of both products of all projectors of Qwen3-VL."""
+    tower, tokens = tower_of(of), IMAGES.per_sequence * vision.tokens(tower_of(of), patches(of))
+    block, runs = tower.hidden * tower.merge**2, 1 + tower.deepstack
+    return 2.0 * runs * tokens * block * block, 2.0 * runs * tokens * block * tower.output
+
+
+def test_flops_are_those_of_the_images() -> None:
+    trained, frozen = problem(), problem(freeze_tower=True)
+    forward, backward = trained.flops[:, EMBEDDING]
+    assert forward == IMAGES.per_sequence * vision.forward_flops(tower_of(trained), patches(trained))
+    first = 2.0 * IMAGES.per_sequence * patches(trained) * 1152 * vision.values_of_patch(tower_of(trained))
+    assert backward == 2 * forward - first  # no gradient of pixels
+    up, down = of_projector(trained)
+    assert tuple(frozen.flops[:, EMBEDDING]) == (forward, up + 2 * down)
+    assert tuple(problem(lora=Lora(rank=8, targets=("q",)), trains_layers=0).flops[:, EMBEDDING]) == (forward, 0.0)
+    assert model_flops(trained) - model_flops(problem(text_of(model()), images=None)) == 8 * (forward + backward)
+
+
+def test_full_recomputation_repeats_the_layers_of_a_trained_tower() -> None:
+    layout = Layout(dp=8, recompute=FULL)
+    without = recomputed_flops(problem(text_of(model()), images=None), layout)
+    tower, count = tower_of(problem()), IMAGES.per_sequence * patches(problem())
+    of_layers = tower.layers * (2.0 * count * (4 * 1152**2 + 2 * 1152 * 4304) + 4.0 * count * patches(problem()) * 1152)
+    assert recomputed_flops(problem(), layout) - without == pytest.approx(8 * of_layers, rel=1e-12)
+    assert recomputed_flops(problem(freeze_tower=True), layout) == without
+
+
+@pytest.mark.parametrize("name", ["qwen3-vl-8b", "qwen3-vl-30b-a3b"])
+def test_parameters_of_a_rank(name: str) -> None:
+    of = problem(model(name))
+    every = vision.parameters(tower_of(of))
+    whole, quarter = (tables(of, tp=tp, dp=8 // tp).parameters["dense"][EMBEDDING, 0] for tp in (1, 4))
+    table = table_parameters(of.model)
+    assert whole == table + sum(every.values())
+    assert total_parameters(of.model) - total_parameters(text_of(of.model)) == sum(every.values())
+    replicated = sum(vision.replicated(tower_of(of)).values())
+    assert quarter == (table + sum(every.values()) - replicated) / 4 + replicated
+    assert 0.005 < replicated / sum(every.values()) < 0.01  # positions, norms, biases
+
+
+def test_a_frozen_tower_trains_its_projector_alone() -> None:
+    of = problem(freeze_tower=True)
+    every = vision.parameters(tower_of(of))
+    trained = tables(of).parameters["trained_dense"][EMBEDDING, 0]
+    assert trained == table_parameters(of.model) + every["merger"] + every["deepstack"]
+    adapters = problem(lora=Lora(rank=8, targets=("q",)), trains_layers=0)
+    assert tables(adapters).parameters["trained_dense"][EMBEDDING, 0] == 0
+
+
+def test_saved_bytes_of_a_layer_are_those_that_torch_keeps() -> None:
+    """A pre-norm layer of torch modules in bf16 on the CPU, whose flash kernel keeps the sums of its scores."""
+    tower, n, heads = tower_of(problem()), 64, 16
+    norms = [torch.nn.LayerNorm(1152).bfloat16() for _ in range(2)]
+    qkv, out, up, down = (torch.nn.Linear(i, o).bfloat16()
+                          for i, o in ((1152, 3456), (1152, 1152), (1152, 4304), (4304, 1152)))  # fmt: skip
+    weights = {p.untyped_storage().data_ptr() for module in (*norms, qkv, out, up, down) for p in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        x = torch.randn(n, 1152, dtype=torch.bfloat16, requires_grad=True)
+        q, k, v = (part.view(1, n, heads, 72).transpose(1, 2) for part in qkv(norms[0](x)).chunk(3, dim=-1))
+        y = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, 1152))
+        y + down(F.gelu(up(norms[1](y)), approximate="tanh"))
+    of = problem(images=Images(per_sequence=1, height=128, width=128))
+    assert tower.patches(128, 128) == n
+    ops = tables(of).operations[EMBEDDING]
+    of_layers = sum(float(np.asarray(saved.num_bytes)[0]) for saved in ops.saved if saved.tag)
+    assert of_layers / tower.layers == pytest.approx(sum(kept.values()), rel=0.01)
+
+
+def test_full_recomputation_keeps_the_inputs_of_layers() -> None:
+    of = problem()
+    whole, little = (float(tables(of, recompute=mode).saved(mode, 0)[EMBEDDING, 0]) for mode in (0, FULL))
+    inputs = 27 * 2 * 1152 * IMAGES.per_sequence * patches(of)
+    beside = sum(float(s.num_bytes[0]) for s in tables(of).operations[EMBEDDING].saved if not s.tag)
+    assert little == inputs + beside
+    assert whole > 5 * inputs
+    frozen = tables(problem(freeze_tower=True))
+    assert frozen.saved(0, 0)[EMBEDDING, 0] == frozen.saved(FULL, 0)[EMBEDDING, 0] < beside
+
+
+def test_the_first_stage_has_fewer_layers() -> None:
+    text = problem(text_of(model(layers=36)), images=None)
+    assert text.chunk_sizes(4) == (9, 9, 9, 9)
+    sizes = problem(model(layers=36), images=Images(per_sequence=4, height=1024, width=1024)).chunk_sizes(4)
+    assert sum(sizes) == 36
+    assert sizes[0] < min(sizes[1:])
+    # Outputs of the tower go to its first three layers, however much the tower takes.
+    heavy = problem(model(layers=36), images=Images(per_sequence=4, height=2048, width=2048))
+    assert heavy.chunk_sizes(4) == (3, 11, 11, 11)
+    assert heavy.most_chunks == text.most_chunks - 3
+
+
+def test_chunks_beside_a_weight() -> None:
+    for layers in range(1, 40):
+        for chunks in range(1, layers + 3):
+            assert sum(chunk_sizes_beside(layers, chunks, 5, 0)) == layers
+            assert sorted(chunk_sizes_beside(layers, chunks, 0, 0)) == sorted(chunk_sizes(layers, chunks))
+            assert min(chunk_sizes_beside(layers, chunks, 5, 3)) >= 0
+    assert chunk_sizes_beside(36, 4, 6, 3) == [4, 11, 11, 10]

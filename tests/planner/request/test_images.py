@@ -1,0 +1,112 @@
+"""Images of a request: their grammar, what they need, and plans with and without them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cost_models.quantities import vision
+from meshwright.planner import api
+from meshwright.planner.document.specs import model_of, workload_of
+from meshwright.planner.request.load import load_request, request_from_dict, request_to_dict
+
+from meshwright.errors import InputError
+
+VISION = {"depth": 4, "hidden_size": 128, "intermediate_size": 256, "num_heads": 4, "out_hidden_size": 256,
+          "patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 2]}  # fmt: skip
+TEXT = {"model_type": "qwen3_vl_text", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1024,
+        "max_position_embeddings": 4096}  # fmt: skip
+GEMMA = {**VISION, "image_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """A small model of the kind of Qwen3-VL."""
+    config = {"model_type": "qwen3_vl", "text_config": TEXT, "vision_config": VISION}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return str(tmp_path)
+
+
+def asked(folder: str, **fields: Any) -> dict[str, Any]:
+    return {"model": folder, "cluster": "2xh100-sxm-80gb", "seq_len": 1024, "global_batch": 8, "target": "any",
+            **fields}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("4", (4, None, None)), (4, (4, None, None)), ("2@128x64", (2, 128, 64)), ("2@128X64", (2, 128, 64)),
+     ({"per_sequence": 1, "height": 64, "width": 32}, (1, 64, 32))],
+)  # fmt: skip
+def test_grammar(given: Any, size: tuple[int | None, ...], folder: str) -> None:
+    images = load_request(None, asked(folder, images=given)).workload.images
+    assert images is not None
+    assert (images.per_sequence, images.height, images.width) == size
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"images": "two"}, "images: `two` is not a whole number"),
+        ({"images": "0@64x64"}, "must be 1 or more, is 0"),
+        ({"images": "2@64"}, "`64` is no height x width"),
+        ({"images": "2@64x0"}, "must be 1 or more, is 0"),
+        ({"images": "2"}, "takes images of any size, and none is given"),
+        ({"images": "1@31x512"}, "31 x 512 pixels are less than the 32 x 32 of one token"),
+        ({"images": "5@512x512"}, "5 x 256 tokens = 1,280 are more than the 1,024 of a sequence"),
+        ({"freeze_tower": True}, "the request has no images"),
+        ({"images": "1@64x64", "optimizer": "muon"}, "optimizer muon"),
+        ({"images": "1@64x64", "stages": [1, 7]}, "stages give the first chunk 1 layers"),
+        ({"images": "1@64x64", "model": "llama-3.2-1b"}, "no vision tower of llama-3.2-1b is described"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, Any], text: str, folder: str) -> None:
+    with pytest.raises(InputError) as caught:
+        api.evaluate(None, "pp2-dp1-mbs1-z0-rnone", **asked(folder, **fields))
+    assert text in caught.value.message
+    assert caught.value.hint or "\n" in caught.value.message
+
+
+def test_documents_with_degrees_of_their_own_have_no_images(folder: str) -> None:
+    fields = asked(folder, images="1@64x64", lengths="512:1", max_len="512")
+    with pytest.raises(InputError, match="max_len: documents with images"):
+        api.plan_documents(**{name: value for name, value in fields.items() if name != "seq_len"})
+
+
+def test_images_that_are_scaled_need_no_size(tmp_path: Path) -> None:
+    config = {"model_type": "gemma3", "text_config": {**TEXT, "model_type": "gemma3_text"}, "vision_config": GEMMA,
+              "mm_tokens_per_image": 4}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(str(tmp_path), images=2))
+    assert plan.resolved["workload"]["images"] == {"per_sequence": 2, "height": 64, "width": 64}
+
+
+def test_without_images_the_text_model_is_planned(folder: str) -> None:
+    plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(folder))
+    assert not {"images", "freeze_tower"} & {*plan.resolved["workload"], *plan.request["workload"]}
+    assert "tower" not in plan.resolved["model"]
+    assert any("without its vision tower" in warning for warning in plan.warnings)
+
+
+def test_a_plan_holds_tower_and_images(folder: str) -> None:
+    fields = asked(folder, images="2@512x512", freeze_tower=True)
+    plan = api.evaluate(None, "pp2-dp1-mbs1-z0-rnone", **fields)
+    model, workload = model_of(plan.resolved, "plan"), workload_of(plan.resolved, "plan")
+    assert model.tower is not None
+    assert workload.images is not None
+    assert (workload.images.width, workload.freeze_tower, model.tower.deepstack) == (512, True, 2)
+    again = request_from_dict(plan.request)
+    assert request_to_dict(again) == plan.request
+    assert not any("without its vision tower" in warning for warning in plan.warnings)
+    text = api.evaluate(None, "pp2-dp1-mbs1-z0-rnone", **asked(folder)).candidates[0]
+    weights, of_text = (sum(stage.weights_bytes for stage in of.memory) for of in (plan.candidates[0], text))
+    assert weights - of_text == pytest.approx(2 * sum(vision.parameters(model.tower).values()), rel=1e-6)
+    assert plan.candidates[0].step_s > text.step_s
+
+
+def test_no_target_drops_the_tower(folder: str) -> None:
+    plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(folder, images="1@64x64"))
+    assert {name: reason for name, reason in plan.candidates[0].targets.items() if reason is None} == {}
+    assert "model.tower" in str(plan.candidates[0].targets["megatron-bridge"])
