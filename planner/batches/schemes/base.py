@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ....cost_models.arrays import Array
@@ -31,6 +31,7 @@ class Subject:
     priced: Priced
     batches: Sequence[Array]  # [batch][document] tokens
     longest: int  # tokens of the longest document that a run may meet
+    _best: dict[tuple[str, int], tuple[Family, GroupCosts]] = field(default_factory=dict)  # of `best`, once it is known
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -40,10 +41,12 @@ class Subject:
     def best(self, algorithm: str, zero: int) -> tuple[Family, GroupCosts]:
         """The tensor parallelism and recomputation that suit the batches best, with the costs of their groups. Raises
         NoFeasibleLayoutError where no groups hold the longest document."""
-        able = holding(self.priced, families(self.priced, (algorithm,), zero), self.longest)
-        if not able:
-            raise NoFeasibleLayoutError(f"no group of GPUs holds a document of {self.longest:,} tokens")
-        return best_family(self.priced, able, self.batches)
+        if (algorithm, zero) not in self._best:
+            able = holding(self.priced, families(self.priced, (algorithm,), zero), self.longest)
+            if not able:
+                raise NoFeasibleLayoutError(f"no group of GPUs holds a document of {self.longest:,} tokens")
+            self._best[algorithm, zero] = best_family(self.priced, able, self.batches)
+        return self._best[algorithm, zero]
 
 
 @dataclass(frozen=True)

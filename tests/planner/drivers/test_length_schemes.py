@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from pathlib import Path
 
 import pytest
 from meshwright.planner import api
 from meshwright.planner.batches.schemes.registry import SCHEMES
-from meshwright.planner.document.lengths_plan import LengthsPlan
+from meshwright.planner.document.lengths_plan import load_lengths_plan
+from meshwright.planner.drivers.length_schemes import schemes_of
 
 from meshwright.errors import InputError
 
 from ...snapshots import run_here
 
-SMALL = {"model": "llama-2-7b", "cluster": "dgx-a100-40gb:1", "global_batch": 48, "num_batches": 2,
+SMALL = {"model": "llama-3.2-1b", "gpu": "a100-sxm-80gb", "gpus": 4, "global_batch": 16, "num_batches": 1,
          "lengths": "512:60,2048:30,4096:8,16384:2", "max_len": "16K"}  # fmt: skip
-WORDS = ("--model", "llama-2-7b", "--cluster", "dgx-a100-40gb:1", "--global-batch", "48", "--lengths",
+WORDS = ("--model", "llama-3.2-1b", "--gpu", "a100-sxm-80gb", "--gpus", "4", "--global-batch", "12", "--lengths",
          "512:60,2048:30,4096:8,16384:2")  # fmt: skip
 
 
-@cache
-def planned() -> LengthsPlan:
-    return api.plan_documents(**SMALL, schemes=["all"]).document()  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The screen of a plan with all schemes, and its file."""
+    folder = tmp_path_factory.mktemp("plan")
+    result = run_here("plan", *WORDS, "--max-len", "16K", "--lengths-scheme", "all", "-o", "plan.json", cwd=folder)
+    assert result.code == 0, result.err
+    return result.out, folder / "plan.json"
 
 
-def test_every_scheme_has_a_row_with_its_own_prices() -> None:
-    schemes = {scheme.name: scheme for scheme in planned().schemes}
-    assert list(schemes) == list(SCHEMES)
-    for scheme in schemes.values():
+def test_every_scheme_has_a_row_with_its_own_prices(shown: tuple[str, Path]) -> None:
+    screen, path = shown
+    plan = load_lengths_plan(path)
+    assert plan is not None
+    assert [scheme.name for scheme in plan.schemes] == list(SCHEMES)
+    for scheme in plan.schemes:
         assert 0 < scheme.mean_s <= scheme.p95_s
-        assert scheme.source
+        assert f"{scheme.name} " in screen
+        assert scheme.source in screen
         assert scheme.layout
-    assert len({scheme.mean_s for scheme in schemes.values()}) == len(schemes)
+    assert len({scheme.mean_s for scheme in plan.schemes}) == len(plan.schemes)
+
+
+def test_explain_and_report_keep_them(shown: tuple[str, Path], tmp_path: Path) -> None:
+    explained = run_here("explain", str(shown[1]), cwd=tmp_path)
+    assert explained.code == 0, explained.err
+    assert "zeppelin" in explained.out
+    reported = run_here("report", str(shown[1]), "-o", "page.html", cwd=tmp_path)
+    assert reported.code == 0, reported.err
+    assert "zeppelin" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_schemes_come_in_the_order_of_the_registry() -> None:
+    assert [scheme.name for scheme in schemes_of(["wlb-llm", "zeppelin"])] == ["zeppelin", "wlb-llm"]
 
 
 def test_steps_take_as_long_as_the_megatron_target_plans_them() -> None:
@@ -43,7 +62,7 @@ def test_steps_take_as_long_as_the_megatron_target_plans_them() -> None:
 
 
 def test_a_scheme_that_cannot_train_the_batches_is_a_warning() -> None:
-    plan = api.plan_documents(**{**SMALL, "cluster": "dgx-a100-40gb:3", "num_batches": 1},  # type: ignore[arg-type]
+    plan = api.plan_documents(**{**SMALL, "gpus": 3},  # type: ignore[arg-type]
                               schemes=["megatron-hybrid", "bytescale"]).document()  # fmt: skip
     assert [scheme.name for scheme in plan.schemes] == ["bytescale"]
     assert any(warning.startswith("megatron-hybrid: needs a power of two of GPUs") for warning in plan.warnings)
@@ -55,19 +74,6 @@ def test_a_scheme_that_cannot_train_the_batches_is_a_warning() -> None:
 def test_wrong_names_are_refused_before_anything_is_planned(names: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         api.plan_documents(**SMALL, schemes=names)  # type: ignore[arg-type]
-
-
-def test_the_command_shows_and_writes_them(tmp_path: Path) -> None:
-    result = run_here("plan", *WORDS, "--max-len", "16K", "--lengths-scheme", "zeppelin, wlb-llm", "-o", "plan.json",
-                      cwd=tmp_path)  # fmt: skip
-    assert result.code == 0, result.err
-    for name in ("zeppelin", "wlb-llm", "arXiv:2509.21841"):
-        assert name in result.out
-    written = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
-    assert [scheme["name"] for scheme in written["schemes"]] == ["zeppelin", "wlb-llm"]
-    shown = run_here("explain", "plan.json", cwd=tmp_path)
-    assert shown.code == 0, shown.err
-    assert "zeppelin" in shown.out
 
 
 def test_schemes_need_documents_with_a_degree_each(tmp_path: Path) -> None:
