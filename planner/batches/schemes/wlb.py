@@ -4,7 +4,7 @@ Wang et al., arXiv:2503.17924. All documents have one degree.
 
 - **Packing** (algorithm 1, equal_work.py): packs have equal work, and as many tokens as that takes. The number
   of packs per group is the fastest of the least and four more.
-- **Sharding** (section 5): a pack is cut into 2 d chunks, and rank i gets the chunks i and 2 d - 1 - i. Cut as one row,
+- **Sharding**: a pack is cut into 2 d chunks, and rank i gets the chunks i and 2 d - 1 - i. Cut as one row,
   ranks have unlike work where documents end inside it. Cut document by document, ranks have equal work, but queries of
   short chunks leave tiles of the attention kernel part empty. The faster is taken for each micro-batch.
 

@@ -2,7 +2,7 @@
 
 Chen et al., arXiv:2509.21841. All ranks train a micro-batch together:
 
-- **Zones** (section on hierarchical partitioning): documents beyond the room of a node go around a ring of all ranks,
+- **Zones**: documents beyond the room of a node go around a ring of all ranks,
   documents beyond that of a rank around a ring of their node, the others stay on a rank. A document goes to the node,
   then to the rank, with the least load that has room. Where none has, the longest document moves up a zone.
 - **Attention**: a rank works through the rings of all ranks, those of its node, and its own documents, in turn.

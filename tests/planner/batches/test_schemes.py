@@ -9,10 +9,13 @@ import pytest
 from meshwright.planner.batches import one_degree
 from meshwright.planner.batches.costs import GroupCosts, powers_of_two
 from meshwright.planner.batches.draws import draw
+from meshwright.planner.batches.ledger_costs import Family, ledger_costs
 from meshwright.planner.batches.published_costs import flexsp_costs
 from meshwright.planner.batches.schemes import bytescale, wlb, zeppelin
 from meshwright.planner.batches.schemes.equal_work import packs_of_equal_work
 from meshwright.planner.request.lengths import parse_lengths
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import resolve
 
 WIKIPEDIA = tuple((length, share) for length, share in parse_lengths("wikipedia").items() if length <= 196_608)
 
@@ -52,7 +55,7 @@ class TestByteScale:
         assert step.num_micro_batches == 1.5
 
     def test_it_gains_more_the_longer_the_context(self) -> None:
-        """Up to 7.89 times a static degree at 2,048K tokens; the gain grows with the context (section 6 there)."""
+        """Up to 7.89 times a static degree at 2,048K tokens; the gain grows with the context."""
         costs, gains = flexsp_costs("gpt-6.7b", 192), []
         for most in (12 << 10, 192 << 10):
             batches = draw(tuple(pair for pair in WIKIPEDIA if pair[0] <= most), 512, 3)
@@ -90,6 +93,20 @@ class TestZeppelin:
         attention_s = 1000 * 1e-6 * 999
         assert dear[0] == pytest.approx(1.0 + attention_s)  # 1,000 tokens of 1 ms
         assert free[0] == pytest.approx(1.003 / 4 + attention_s)
+
+    def test_routing_speeds_up_rings_between_nodes_alone(self) -> None:
+        """The paper: a ring uses one card of a node; with routing all eight carry its messages."""
+        asked = {"model": "llama-2-7b", "cluster": "dgx-h100:2", "lengths": "512:9,4096:1", "max_len": "4K"}
+        resolved = resolve(load_request(None, {**asked, "global_batch": 64}))
+        family = Family(1, "ring", "full", 1)
+        plain, faster = (ledger_costs(priced, family) for priced in (resolved, zeppelin.routed(resolved, 8)))
+        assert plain is not None
+        assert faster is not None
+        assert faster.token_s[:, :4] == pytest.approx(plain.token_s[:, :4])  # up to 8 ranks
+        saved = plain.token_s[:, 4] / faster.token_s[:, 4]
+        assert (saved > 1.0).all()
+        assert saved[0] > 1.5  # short documents wait for messages, not for attention
+        assert saved.max() < 8.0
 
     def test_every_document_is_trained(self) -> None:
         """Where attention costs nothing and tokens move freely, a step is all tokens over all ranks."""
