@@ -241,8 +241,8 @@ def test_yaml_reads_back() -> None:
     assert yaml.safe_load(text_of(value)) == value
 
 
-def test_the_command_takes_launcher_and_transfer(tmp_path: Path, plan: ServingPlan) -> None:
-    (tmp_path / "p.json").write_text(plan.to_json())
+def test_the_command_takes_launcher_and_transfer(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(planned().to_json())
     written = run_here("emit", "p.json", "--launcher", "dynamo", "-d", "run", cwd=tmp_path)
     assert written.code == 0, written.err
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"dynamo.yaml", "plan.json"}
