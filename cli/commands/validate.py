@@ -14,6 +14,7 @@ from .. import options
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable
 from ..screens import folds as folds_screen
+from ..screens import rl_validation as rl_screen
 from ..screens import serving as serving_screen
 from ..screens import tuned_plans as plans_screen
 from ..screens import validate as validate_screen
@@ -81,7 +82,8 @@ def command(
     Shows step time and peak memory by source, hardware, regime and stack; for
     sweeps also the cost of choosing by the prediction. Tuned plans (--plans) are
     looked up in the space, checked for memory, and compared with the search.
-    Runs of inference engines, in files of their own, show TTFT, TPOT and tokens/s.
+    Runs of inference engines, in files of their own, show TTFT, TPOT and tokens/s;
+    steps of post-training their seconds, and ratios of runs that differ in lag.
 
     \b
     Examples:
@@ -93,7 +95,13 @@ def command(
     """
     terminal: Terminal = context.obj
     given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot, "--other-hardware": other_hardware}
-    if files and not plans and _serve(files):
+    if files and not plans and _are_rl(files):
+        rest = {**given, "FILE": None, "--folds": folds}
+        if clash := [name for name, value in rest.items() if value]:
+            raise InputError(f"{', '.join(clash)}: of training runs, and FILE has steps of post-training",
+                             hint="leave it out")  # fmt: skip
+        _predict_rl(terminal, files, keep_going=keep_going)
+    elif files and not plans and _serve(files):
         rest = {name: value for name, value in given.items() if name != "FILE"}
         if clash := [name for name, value in rest.items() if value]:
             raise InputError(f"{', '.join(clash)}: of training runs, and FILE has runs of inference engines",
@@ -148,6 +156,20 @@ def _predict_other(terminal: Terminal, *, core: bool, stack: str | None, rows: b
         terminal.write_json(document | {"folds": {name: asdict(errors) for name, errors in folds.items()}})
     terminal.show(validate_screen.screen(validation, rows=rows))
     terminal.show(validate_screen.folds_screen(folds))
+
+
+def _are_rl(files: list[Path]) -> bool:
+    from ...planner.workflows.validate import are_rl
+
+    return are_rl(files)
+
+
+def _predict_rl(terminal: Terminal, files: list[Path], *, keep_going: bool) -> None:
+    from ...planner.workflows.validate import validate_rl
+
+    with terminal.progress("predicting") as progress:
+        validation = validate_rl(files, keep_going=keep_going, progress=progress)
+    _show(terminal, "rl-validation", validation.to_dict(), rl_screen.screen(validation), validation.problems)
 
 
 def _serve(files: list[Path]) -> bool:

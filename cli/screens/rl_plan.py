@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 56  # of the timeline
 BINDS = {"generation": "generation", "training": "training", "scoring": "scoring of the answers",
-         "moves": "weights that move"}  # fmt: skip
+         "moves": "weights that move", "controller": "the controller (data, rewards, logs)"}  # fmt: skip
 
 
 def screen(plan: RlPlan, chosen: RlCandidate, saved_as: str | None) -> list[Part]:
@@ -99,20 +99,22 @@ def timeline(chosen: RlCandidate) -> list[Part]:
                 cells[start : max(stop, start + 1)] = letters[call.name] * max(stop - start, 1)
         rows.append((f"  {first}-{end - 1}", "".join(cells[:_COLUMNS])))
     legend = ", ".join(f"{letter} {name}" for name, letter in letters.items())
-    return [headless(rows), text.wrapped(f"  {legend}, . idle or new weights; {text.significant(chosen.step_s)} s")]
+    return [headless(rows), text.wrapped(f"  {legend}, . idle, new weights, data; {text.significant(chosen.step_s)} s")]
 
 
 def _closing(plan: RlPlan, chosen: RlCandidate) -> list[Part]:
     moved = chosen.sync_s + sum(call.moves_s for call in chosen.calls)
     lines: list[Part] = [text.wrapped(
         f"{BINDS[chosen.binds].capitalize()} binds; {text.significant(moved)} s go into weights that move, "
-        f"{text.significant(chosen.sync_s)} s of them to the engine.")]  # fmt: skip
+        f"{text.significant(chosen.sync_s)} s of them to the engine, and {text.significant(chosen.controller_s)} s "
+        "into data, rewards and logs.")]  # fmt: skip
     if chosen.lag:
         lines.append(text.wrapped(
             f"{chosen.training_gpus} GPUs train and {chosen.rollout_gpus} generate; answers are up to {chosen.lag} "
             f"step{'s' * (chosen.lag > 1)} older than the weights that train on them."))  # fmt: skip
     proof = plan.certificate
-    proven = "Proven by this model's prices: no other placement of this space is faster."
+    most = f"more than {text.percent(proof.gap)} % faster" if proof.gap else "faster"
+    proven = f"Proven by this model's prices: no other placement of this space is {most}."
     if not proof.proven:
         proven = f"The search stopped early: another placement may be up to {text.percent(proof.gap)} % faster."
     return [*lines, space_line(proof.space, stopped=not proof.proven, noun="placements"), text.wrapped(proven)]

@@ -119,7 +119,9 @@ def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Ar
     """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
     model = pool.model
     hidden = _ACTIVATION_BYTES * model.hidden * tokens
-    reduced = _seconds(pool.all_reduce, constants, hidden) * _REDUCTIONS_PER_LAYER * model.layers
+    each = np.where(pool.one_shot > 0, _seconds(pool.all_reduce, constants, hidden),
+                    collectives.seconds(pool.all_reduce, hidden))  # fmt: skip
+    reduced = each * _REDUCTIONS_PER_LAYER * model.layers
     copies = np.minimum(model.top_k, pool.stage_gpus)
     exchanged = _seconds(pool.all_to_all, constants, hidden * copies / pool.tp) * 2.0 * model.moe_layers
     return np.asarray(reduced + np.where(pool.attention_dp > 1, exchanged, 0.0))

@@ -58,15 +58,16 @@ REQUESTS = Form(
     numbers=(("isl",), ("osl",), ("load", "concurrency"), ("load", "rate_req_s"), ("load", "num_prompts")),
     durations={"ttft": "ms", "tpot": "ms", "e2e": "ms"},
 )  # fmt: skip
+STEPS = Form(
+    kind="steps of reinforcement learning", reason="among other rows; `validate` prices a file that has no others",
+    mark=("workflow",), texts=(("id",), ("source",), ("workflow",), ("model",)),
+    degrees=(("generation",), ("training",)),
+    numbers=(("train_max_seq",), ("generated_avg_len",), ("rollouts_per_step",), ("train_global_batch",),
+             ("max_response",), ("rollout_n",), ("train_batch_size",), ("ppo_mini_batch_size",)),
+    durations={"step": "s", "gen": "s", "old_log_prob": "s", "update_actor": "s", "ref": "s"},
+)  # fmt: skip
 _FORMS = (
-    Form(
-        kind="steps of reinforcement learning", reason="a step generates before it trains, which is not priced",
-        mark=("workflow",), texts=(("id",), ("source",), ("workflow",), ("model",)),
-        degrees=(("generation",), ("training",)),
-        numbers=(("train_max_seq",), ("generated_avg_len",), ("rollouts_per_step",), ("train_global_batch",),
-                 ("max_response",), ("rollout_n",), ("train_batch_size",), ("ppo_mini_batch_size",)),
-        durations={"step": "s", "gen": "s", "old_log_prob": "s", "update_actor": "s", "ref": "s"},
-    ),
+    STEPS,
     REQUESTS,
     Form(
         kind="tuned plans", reason="nothing is measured; `validate --plans FILE` judges them",

@@ -13,7 +13,7 @@ from .certificate import SpaceCount
 
 FORMAT_VERSION = "1.0"
 KIND = "rl-plan"
-Binds = Literal["generation", "training", "scoring", "moves"]
+Binds = Literal["generation", "training", "scoring", "moves", "controller"]
 
 
 class EngineLayout(DocumentPart):
@@ -54,7 +54,8 @@ class RlCandidate(DocumentPart):
     placement_id: str
     lag: int  # steps that answers are older than the weights that train on them, at most; 0: all calls take turns
     step_s: float
-    sync_s: float  # of it: new weights to the engine
+    sync_s: float  # of its trainer: new weights to the engine
+    controller_s: float  # of its trainer: data, rewards, scheduling, logs
     rollout_gpus: int
     training_gpus: int
     calls: tuple[RlCall, ...]  # with lag both sides start at 0

@@ -77,6 +77,7 @@ def pool(rows: Sequence[Instance]) -> Pool:
         memory_bw_bytes_per_s=column(lambda row: _memory_rate(row.gpu)),
         memory_bytes=column(lambda row: row.gpu.memory_bytes),
         all_reduce=_joined([_curve(row.levels, "all_reduce", row.layout.tp) for row in rows]),
+        one_shot=column(lambda row: row.layout.tp <= row.levels[0].size),
         all_to_all=_joined([_curve(row.levels, "all_to_all", row.layout.stage_gpus) for row in rows]),
         all_gather=_joined([_curve(row.levels, "all_gather", row.layout.tp) for row in rows]),
         p2p=_joined([_curve(row.levels, "p2p", row.layout.pp, row.layout.stage_gpus) for row in rows]),

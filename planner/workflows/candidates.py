@@ -13,10 +13,12 @@ def candidate(found: Found, question: Question, choice: int) -> RlCandidate:
     """found: the placement; choice: its number in the list."""
     work, gpus = question.work, question.cluster.num_gpus
     tokens = work.answers * (work.input + question.lengths.mean)
-    busy = sum((it.end_s - it.start_s) * it.mesh.gpus for it in found.placed) + found.sync_s * gpus
+    trainers = max(it.mesh.end for it in found.placed if not (found.lag and it.call.kind == "generate"))
+    busy = sum((it.end_s - it.start_s) * it.mesh.gpus for it in found.placed) + found.sync_s * trainers
     rollout = [it.mesh.gpus for it in found.placed if it.call.kind == "generate"]
     return RlCandidate(
         choice=choice, placement_id=placement_id(found, gpus), lag=found.lag, step_s=found.step_s, sync_s=found.sync_s,
+        controller_s=found.controller_s,
         rollout_gpus=sum(rollout), training_gpus=next(it.mesh.gpus for it in found.placed if it.call.name == "train"),
         calls=tuple(_call(it, question) for it in found.placed), tokens_per_s=tokens / found.step_s,
         tokens_per_s_per_gpu=tokens / found.step_s / gpus, idle=max(1.0 - busy / (found.step_s * gpus), 0.0),
@@ -56,14 +58,13 @@ def _engine(option: Option) -> EngineLayout | None:
 
 def _binds(found: Found) -> Binds:
     """The kind of calls that takes most of the step; with lag of its slower side."""
-    last = max(found.placed, key=lambda it: it.end_s)
-    if found.lag and last.call.kind == "generate":
+    if found.lag and found.step_s == max(it.end_s for it in found.placed if it.call.kind == "generate"):
         return "generation"
     side = [it for it in found.placed if not (found.lag and it.call.kind == "generate")]
     seconds: dict[Binds, float] = {
         "generation": sum(it.option.seconds for it in side if it.call.kind == "generate"),
         "scoring": sum(it.option.seconds for it in side if it.call.kind == "infer"),
         "training": sum(it.option.seconds for it in side if it.call.kind == "train"),
-        "moves": found.sync_s + sum(it.moves_s for it in side),
+        "moves": found.sync_s + sum(it.moves_s for it in side), "controller": found.controller_s,
     }  # fmt: skip
     return max(seconds, key=lambda name: seconds[name])

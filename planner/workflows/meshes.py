@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -38,14 +38,15 @@ def _smallest_factor(number: int) -> int:
     return next((n for n in range(2, number + 1) if number % n == 0), 1)
 
 
-def joint(meshes: Sequence[Mesh], one: Mesh, other: Mesh) -> Mesh:
-    """The smallest of the meshes that contains both."""
-    return min((mesh for mesh in meshes if mesh.first <= min(one.first, other.first)
-                and mesh.end >= max(one.end, other.end)), key=lambda mesh: mesh.gpus)  # fmt: skip
+def joint_gpus(sizes: Sequence[int], one: Mesh, other: Mesh) -> int:
+    """GPUs of the smallest mesh of the tree that contains both. sizes: of its meshes, rising."""
+    first, last = min(one.first, other.first), max(one.end, other.end) - 1
+    return next((size for size in sizes if first // size == last // size), last + 1)
 
 
-def distinct(meshes: Sequence[Mesh], placed: Sequence[Mesh]) -> list[Mesh]:
+def distinct(meshes: Sequence[Mesh], sizes: Sequence[int], placed: Iterable[Mesh]) -> list[Mesh]:
     """One of every kind that differs in size or in where it lies to the placed meshes. Exchanging equal parts of the
     tree that hold no placed mesh changes no size and no overlap, so that others of its kind give equal steps."""
-    kinds = {(mesh.gpus, *(joint(meshes, mesh, other).gpus for other in placed)): mesh for mesh in reversed(meshes)}
+    there = sorted(set(placed))
+    kinds = {(mesh.gpus, *(joint_gpus(sizes, mesh, other) for other in there)): mesh for mesh in reversed(meshes)}
     return sorted(kinds.values(), key=lambda mesh: (-mesh.gpus, mesh.first))

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -19,16 +20,21 @@ from ...cost_models.serving.rollout import AnswerLengths, Rollout, rollout_secon
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.stack.engines import shipped_engines
+from ...profiles.stack.post_training import post_training_constants
 from ..evaluation.staged import Staged
 from ..request.reinforcement import RlWorkload
 from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..serving.instance import Instance, link_curve, pool
 from ..serving.space import Served, sites_of, space_of
+from ..space.rules import fixed
 from .forward import best_forward, forward_of
 from .graph import Call, Role
 
+# Sequences of a step differ in length: no CUDA graph replays them, and none is cut in two halves that overlap.
+_UNLIKE = {"cuda_graphs": 0, "ep_overlap": 0}
 _WEIGHT_BYTES = 2.0  # of a parameter on its way to an engine, and of a model that only scores
+_SEQUENCE_UNIT = 128  # tokens that packed sequences are rounded up to, so that tp and cp divide them
 _BATCH_BITS = 3  # significant bits of the number of packed sequences, so that degrees divide it
 
 
@@ -45,6 +51,10 @@ class Option:
     cache_sequences: int = 0  # that the caches of an instance hold
 
 
+# Kind of call -> degrees that are given: fields of a layout that trains, axes of an engine.
+Fixed = Mapping[Literal["train", "generate"], Mapping[str, int]]
+
+
 @dataclass(frozen=True)
 class Question:
     """What is planned: models, work, and the whole cluster as a request to train on it."""
@@ -53,6 +63,12 @@ class Question:
     work: RlWorkload
     engine: str
     models: Mapping[Role, ModelSpec]
+    fixed: Fixed = field(default_factory=dict)
+
+    @property
+    def weights(self) -> str:
+        """Number format of an engine's weights."""
+        return self.work.precision if self.work.precision == "fp8" else "bf16"
 
     @property
     def cluster(self) -> ClusterSpec:
@@ -75,10 +91,11 @@ class Question:
 
     def on(self, role: Role, gpus: int, answers: int) -> Resolved:
         """Training a model on so many answers, packed into sequences that hold the longest."""
-        tokens = answers * (self.work.input + self.lengths.mean)
-        batch = max(int(tokens // self.longest), 1)
+        mean = self.work.input + self.lengths.mean
+        tokens = answers * mean
+        batch = max(answers // int(self.longest // mean), 1)  # a sequence holds so many answers of the mean length
         batch -= batch % 2 ** max(batch.bit_length() - _BATCH_BITS, 0)
-        seq_len = -(-max(math.ceil(tokens / batch), self.longest) // 128) * 128
+        seq_len = math.ceil(tokens / batch / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
         whole = self.work.input + self.lengths.tokens
         workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=batch, mean_len=float(whole.mean()),
                            mean_square_len=float((whole**2).mean()))  # fmt: skip
@@ -100,6 +117,8 @@ class Prices:
 
     def __init__(self, question: Question) -> None:
         self.question = question
+        self.constants = post_training_constants()
+        self.whole_bytes = {role: _WEIGHT_BYTES * total_parameters(model) for role, model in question.models.items()}
         self.train = cache(self._train)
         self.infer = cache(self._infer)
         self.generate = cache(self._generate)
@@ -124,14 +143,17 @@ class Prices:
     def _train(self, role: Role, gpus: int) -> Option | None:
         updates = self.question.work.updates
         resolved = self.question.on(role, gpus, self.question.work.answers // updates)
-        outcome = search_of(resolved, resolved.space, top=1, tally=False).run()
+        given = self.question.fixed.get("train", {})
+        rules = tuple(fixed(name, value, f"{name}={value}") for name, value in {**_UNLIKE, **given}.items())
+        space = resolved.space_under(resolved.target.rules, rules)
+        outcome = search_of(resolved, space, top=1, tally=False).run()
         if not outcome.top.rows:
             return None
         staged = Staged.of(resolved, outcome.top.rows[0][2])
         memory = DeviceMemory(staged.ledger)
         kept = max(float(memory.states_bytes(j)[0]) for j in range(staged.ledger.num_profiles))
-        return Option(seconds=updates * staged.closed_s, peak_bytes=staged.device_bytes, kept_bytes=kept,
-                      layout=staged.layout)  # fmt: skip
+        return Option(seconds=updates * staged.closed_s * self.constants.training, peak_bytes=staged.device_bytes,
+                      kept_bytes=kept, layout=staged.layout)  # fmt: skip
 
     def _home(self, role: Role, gpus: int) -> Option | None:
         home = self.train(role, gpus)
@@ -139,7 +161,7 @@ class Prices:
             return None
         work = self.question.work
         seconds = forward_of(self.question.on(role, gpus, work.answers // work.updates), home.layout)
-        return replace(home, seconds=seconds * work.updates)
+        return replace(home, seconds=seconds * work.updates * self.constants.training)
 
     def _infer(self, role: Role, gpus: int) -> Option | None:
         resolved = self.question.on(role, gpus, self.question.work.answers)
@@ -147,15 +169,17 @@ class Prices:
         if best is None:
             return None
         seconds, num_bytes, layout = best
-        return Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=num_bytes, layout=layout)
+        return Option(seconds=seconds * self.constants.training, peak_bytes=num_bytes, kept_bytes=num_bytes,
+                      layout=layout)  # fmt: skip
 
     def _generate(self, gpus: int, steps: int) -> Option | None:
         question, engines = self.question, shipped_engines()
         engine = engines.of(question.engine)
-        served = Served(model=question.models["policy"], weights="bf16", cache="bf16", engine=engine,
+        served = Served(model=question.models["policy"], weights=question.weights, cache="bf16", engine=engine,
                         host_s=engines.host_s(question.engine, ""))  # fmt: skip
         site = sites_of(part_of(question.cluster, gpus))[0]
-        space = space_of(site, served, {"chunk_tokens": engine.chunk_tokens}, across_nodes=True)
+        given = {"chunk_tokens": engine.chunk_tokens, **question.fixed.get("generate", {})}
+        space = space_of(site, served, given, across_nodes=True)
         if not space.instances:
             return None
         columns = pool(space.instances)
@@ -167,22 +191,25 @@ class Prices:
             return None
         room = columns.capacity(np.asarray(float(question.work.input)), np.asarray(question.lengths.mean))
         weights = float(columns.weights_bytes[best])
-        return Option(seconds=float(seconds[best]), peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE, kept_bytes=weights,
-                      instance=space.instances[best], instances=space.most[best],
-                      cache_sequences=int(room[best]))  # fmt: skip
+        return Option(
+            seconds=float(seconds[best]) * self.constants.generation, peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE,
+            kept_bytes=weights, instance=space.instances[best], instances=space.most[best],
+            cache_sequences=int(room[best]),
+        )  # fmt: skip
 
     def moved_s(self, num_bytes: float, span: int) -> float:
-        """Seconds in which each GPU receives so many bytes over the links of `span` neighbouring GPUs."""
+        """Seconds in which each GPU receives so many bytes over the links of `span` neighbouring GPUs. Tensors of all
+        ranks are gathered whole before an engine cuts them anew (verl-project/verl@1dda039b, per_tensor_generator;
+        NVIDIA-NeMo/RL@7ea279ab, the packed broadcast of its refit)."""
         if span < 2:
             return 0.0
         curve = link_curve(self.question.cluster.levels, "p2p", 2, span // 2)
         return float(collectives.seconds(curve, num_bytes)[0])
 
-    def weights_bytes(self, role: Role, gpus: int) -> float:
-        """Of a GPU's share of the weights over so many."""
-        return _WEIGHT_BYTES * total_parameters(self.question.models[role]) / gpus
+    def weights_bytes(self, role: Role) -> float:
+        """Of all weights of a model."""
+        return self.whole_bytes[role]
 
-    @property
-    def host_bytes_per_s(self) -> float:
-        """Of a GPU to its host and back, one direction."""
-        return float(self.question.resolved.rates.pcie_bw_bytes_per_s)
+    def copied_s(self, num_bytes: float) -> float:
+        """Seconds in which each GPU copies so many bytes to its host, or back."""
+        return num_bytes / float(self.question.resolved.rates.pcie_bw_bytes_per_s) * self.constants.host_copies

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .graph import Call, Role
-from .meshes import Mesh, joint
+from .meshes import Mesh, joint_gpus
 from .prices import Option, Prices
 
 Placement = Mapping[str, Mesh]  # call -> mesh
@@ -57,11 +57,11 @@ def homes_of(prices: Prices, graph: Sequence[Call], placement: Placement) -> dic
 
 
 def schedule(
-    prices: Prices, graph: Sequence[Call], placement: Placement, meshes: Sequence[Mesh], memory_bytes: float,
+    prices: Prices, graph: Sequence[Call], placement: Placement, sizes: Sequence[int], memory_bytes: float,
     steps: int = 1,
 ) -> tuple[Placed, ...] | None:  # fmt: skip
     """The step: calls start in the order of the graph, each when what it waits for is done and its GPUs are free. None
-    where a call has no option. steps: whose answers the engine generates at once."""
+    where a call has no option. sizes: of meshes, rising. steps: whose answers the engine generates at once."""
     homes = homes_of(prices, graph, placement)
     on_host: set[Role] = set()
     for _ in range(2):  # the first only finds which models are on the host when a step begins
@@ -72,7 +72,7 @@ def schedule(
                 return None
             mesh = placement[call.name]
             moves_s = _moves_s(prices, homes, on_host, call, mesh, option, memory_bytes)
-            moves_s += _received_s(prices, homes, meshes, call, mesh)
+            moves_s += _received_s(prices, homes, sizes, call, mesh)
             before = [it.end_s for it in placed if it.call.name in call.after or it.mesh.overlaps(mesh)]
             start_s = max(before, default=0.0)
             placed.append(Placed(
@@ -109,24 +109,25 @@ def _moves_s(
         on_host.add(role)
         used -= num_bytes
         moved += num_bytes
-    return moved / prices.host_bytes_per_s
+    return prices.copied_s(moved)
 
 
 def _received_s(
-    prices: Prices, homes: Mapping[Role, Home], meshes: Sequence[Mesh], call: Call, mesh: Mesh
+    prices: Prices, homes: Mapping[Role, Home], sizes: Sequence[int], call: Call, mesh: Mesh
 ) -> float:  # fmt: skip
     """Seconds in which a model that trains elsewhere sends its weights to where it scores."""
     home = homes.get(call.role)
     if call.kind != "infer" or home is None or home.mesh == mesh:
         return 0.0
-    return prices.moved_s(prices.weights_bytes(call.role, mesh.gpus), joint(meshes, home.mesh, mesh).gpus)
+    num_bytes = prices.weights_bytes(call.role)
+    return prices.moved_s(num_bytes, joint_gpus(sizes, home.mesh, mesh))
 
 
-def sync_s(prices: Prices, placed: Sequence[Placed], meshes: Sequence[Mesh]) -> float:
-    """Seconds in which every GPU of the engine receives its share of the new weights, over the slowest links between
-    where the policy trains and where it generates."""
+def sync_s(prices: Prices, placed: Sequence[Placed], sizes: Sequence[int]) -> float:
+    """Seconds in which every GPU of the engine receives the new weights, over the slowest links between where the
+    policy trains and where it generates."""
     engine = next((it for it in placed if it.call.kind == "generate"), None)
     if engine is None:
         return 0.0
     trainer = next(it for it in placed if it.call.name == "train")
-    return prices.moved_s(engine.option.kept_bytes, joint(meshes, engine.mesh, trainer.mesh).gpus)
+    return prices.moved_s(prices.weights_bytes("policy"), joint_gpus(sizes, engine.mesh, trainer.mesh))

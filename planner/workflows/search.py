@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from math import inf
 
@@ -17,7 +18,8 @@ from .meshes import Mesh, distinct
 from .prices import Prices
 from .schedule import Placed, schedule, sync_s, trains
 
-MOST_NODES = 20_000  # of a search; beyond it the plan states its gap
+MOST_NODES = 4_000  # of a search; beyond it the plan states its gap
+TOLERANCE = 0.01  # relative: placements that are at most so much faster are not looked for
 TIE = 1e-9  # relative: nearer values are equal
 
 
@@ -28,7 +30,8 @@ class Found:
     step_s: float
     lag: int
     placed: tuple[Placed, ...]  # calls on the clock; with lag each side starts at 0
-    sync_s: float  # new weights to the engine, after all of them
+    sync_s: float  # new weights to the engine, after all calls of the trainer
+    controller_s: float  # data, rewards, scheduling, logs
 
 
 @dataclass
@@ -41,7 +44,7 @@ class Tally:
     bounded: int = 0
     priced: int = 0
     unvisited: int = 0
-    lower_bound_s: float = inf  # of what was left unvisited
+    lower_bound_s: float = inf  # of what was bounded away or left unvisited
 
 
 @dataclass
@@ -56,6 +59,7 @@ class PlacementSearch:
     engine: Mesh | None = None
     lag: int = 0
     incumbent: float = inf
+    tolerance: float = TOLERANCE
     tally: Tally = field(default_factory=Tally)
     best: Found | None = None
     nodes: int = 0
@@ -63,9 +67,9 @@ class PlacementSearch:
     def __post_init__(self) -> None:
         self.calls = [call for call in self.graph if self.engine is None or call.kind != "generate"]
         self.sizes = sorted({mesh.gpus for mesh in self.meshes})
+        self.seconds = {(call.name, gpus): self._seconds(call, gpus) for call in self.calls for gpus in self.sizes}
         self.least = {call.name: self._least(call) for call in self.calls}
-        end = max(mesh.end for mesh in (*self.meshes, *([self.engine] if self.engine else [])))
-        self.tree = (*self.meshes, Mesh(0, end))
+        self.kinds = cache(lambda placed: distinct(self.meshes, self.sizes, placed))
 
     def run(self) -> Found | None:
         """The best placement that beats the incumbent."""
@@ -82,7 +86,7 @@ class PlacementSearch:
 
     def _least(self, call: Call) -> tuple[float, float]:
         """(seconds, seconds x GPUs) of a call at least, on any mesh."""
-        options = [(self._seconds(call, gpus), gpus) for gpus in self.sizes]
+        options = [(self.seconds[call.name, gpus], gpus) for gpus in self.sizes]
         return min(s for s, _ in options), min(s * gpus for s, gpus in options)
 
     def _seconds(self, call: Call, gpus: int) -> float:
@@ -100,18 +104,19 @@ class PlacementSearch:
             self._price(placed)
             return
         call, below = self.calls[depth], len(self.meshes) ** (len(self.calls) - depth - 1)
-        kinds = distinct(self.meshes, tuple(placed.values()))
+        kinds = self.kinds(frozenset(placed.values()))
         self.tally.equal += (len(self.meshes) - len(kinds)) * below
         children = []
         for mesh in kinds:
-            if self._seconds(call, mesh.gpus) == inf:
+            if self.seconds[call.name, mesh.gpus] == inf:
                 self.tally.out_of_memory += below
             else:
                 child = {**placed, call.name: mesh}
                 children.append((self._bound(child), -mesh.gpus, mesh.first, child))
         for bound, _, _, child in sorted(children, key=lambda item: item[:3]):
-            if bound >= self.incumbent * (1 - TIE):
+            if bound >= self.incumbent * (1 - self.tolerance):
                 self.tally.bounded += below
+                self.tally.lower_bound_s = min(self.tally.lower_bound_s, bound)
             elif self.nodes >= MOST_NODES:
                 self.tally.unvisited += below
                 self.tally.lower_bound_s = min(self.tally.lower_bound_s, bound)
@@ -126,17 +131,17 @@ class PlacementSearch:
             mesh = placed.get(call.name)
             seconds, least_work = self.least[call.name]
             if mesh is not None:
-                seconds = self._seconds(call, mesh.gpus)
+                seconds = self.seconds[call.name, mesh.gpus]
                 least_work = seconds * mesh.gpus
             busy = {name for name, other in placed.items() if mesh is not None and other.overlaps(mesh)}
             start = max((end for name, end in ends.items() if name in call.after or name in busy), default=0.0)
             ends[call.name] = start + seconds
             work += least_work
-        return max(max(ends.values()), work / gpus)
+        return max(max(ends.values()), work / gpus) + self.prices.constants.step_s
 
     def _price(self, placed: dict[str, Mesh]) -> None:
         every = placed if self.engine is None else {"generate": self.engine, **placed}
-        found = price(self.prices, self.graph, every, self.tree, self.memory_bytes, self.lag)
+        found = price(self.prices, self.graph, every, self.sizes, self.memory_bytes, self.lag)
         if found is None:
             self.tally.out_of_memory += 1
             return
@@ -146,19 +151,22 @@ class PlacementSearch:
 
 
 def price(
-    prices: Prices, graph: Sequence[Call], placement: dict[str, Mesh], meshes: Sequence[Mesh], memory_bytes: float,
+    prices: Prices, graph: Sequence[Call], placement: dict[str, Mesh], sizes: Sequence[int], memory_bytes: float,
     lag: int,
 ) -> Found | None:  # fmt: skip
     """The step of one placement. Without lag all calls follow one another; with it the engine generates the answers of
-    later steps while the others run on those of earlier ones."""
+    later steps while the others run on those of earlier ones, and new weights reach it meanwhile."""
     sides = [graph]
     if lag:
         sides = [[call for call in graph if (call.kind == "generate") == generates] for generates in (True, False)]
     placed = list[Placed]()
     for side in sides:
-        calls = schedule(prices, side, placement, meshes, memory_bytes, max(lag, 1))
+        calls = schedule(prices, side, placement, sizes, memory_bytes, max(lag, 1))
         if calls is None:
             return None
         placed += calls
-    sync = sync_s(prices, placed, meshes)
-    return Found(step_s=max(it.end_s for it in placed) + sync, lag=lag, placed=tuple(placed), sync_s=sync)
+    sync, controller = sync_s(prices, placed, sizes), prices.constants.step_s
+    generated = max((it.end_s for it in placed if lag and it.call.kind == "generate"), default=0.0)
+    others = max(it.end_s for it in placed if not (lag and it.call.kind == "generate"))
+    return Found(step_s=max(generated, others + sync + controller), lag=lag, placed=tuple(placed), sync_s=sync,
+                 controller_s=controller)  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 from .graph import Call
 from .meshes import Mesh, sub_meshes
@@ -36,7 +35,7 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
         engines = [Mesh(at, gpus - at) for at in split_points(gpus, per_node)] if lag else [None]
         for engine in engines:
             meshes = sub_meshes(Mesh(0, engine.first if engine else gpus), per_node)
-            search = PlacementSearch(prices, graph, meshes, memory_bytes, engine, lag, inf, tally)
+            search = PlacementSearch(prices, graph, meshes, memory_bytes, engine, lag, tally=tally)
             if (best := search.run()) is not None:
                 found.append(best)
     return Answer(found=tuple(sorted(found, key=lambda it: (it.step_s, it.lag))), tally=tally)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
-from meshwright.planner.drivers.reinforcement import question_of
 from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.workflows.graph import Call, Role, graph_of
 from meshwright.planner.workflows.meshes import Mesh, distinct, sub_meshes
 from meshwright.planner.workflows.prices import Option, Prices
+from meshwright.planner.workflows.resolve import question_of
 from meshwright.planner.workflows.search import PlacementSearch
 
 from meshwright.errors import InputError, NoFeasibleLayoutError
@@ -47,22 +47,23 @@ def test_calls_of_the_algorithms(work: dict[str, Any], names: list[str]) -> None
 
 def test_colocated_calls_take_turns(lagged: RlPlan) -> None:
     colocated = next(it for it in lagged.candidates if it.placement_id == "colocated")
-    phases = sum(call.end_s - call.start_s for call in colocated.calls) + colocated.sync_s
+    phases = sum(call.end_s - call.start_s for call in colocated.calls) + colocated.sync_s + colocated.controller_s
     assert colocated.step_s == pytest.approx(phases)
-    assert colocated.idle == pytest.approx(0.0, abs=1e-9)
+    assert colocated.idle == pytest.approx(colocated.controller_s / colocated.step_s)
 
 
 def test_with_lag_the_slower_side_is_the_step(lagged: RlPlan) -> None:
     apart = [it for it in lagged.candidates if it.lag]
     assert {it.rollout_gpus + it.training_gpus for it in apart} == {4}
     for it in apart:
-        assert it.step_s == pytest.approx(max(call.end_s for call in it.calls) + it.sync_s)
+        generate, train = (next(call for call in it.calls if call.name == name) for name in ("generate", "train"))
+        assert it.step_s == pytest.approx(max(generate.end_s, train.end_s + it.sync_s + it.controller_s))
 
 
 def test_the_plan_is_proven_and_accounts_for_every_placement(lagged: RlPlan) -> None:
     proof, space = lagged.certificate, lagged.certificate.space
     assert proof.proven
-    assert proof.gap == 0.0
+    assert proof.gap <= 0.01
     counted = space.dominated + space.out_of_memory + space.bounded + space.priced + space.unvisited
     assert counted == space.total == 7**2 + (1 + 3 + 4)  # of 4 GPUs; of 1, 2 and 3 beside an engine
     assert lagged.best.step_s == min(it.step_s for it in lagged.candidates)
@@ -91,8 +92,8 @@ class Drawn(Prices):
     def at_home(self, call: Call, gpus: int) -> Option | None:
         return self.of(Call(f"home {call.name}", "infer", call.role), gpus)
 
-    def weights_bytes(self, role: Role, gpus: int) -> float:
-        return 2e9 / gpus
+    def weights_bytes(self, role: Role) -> float:
+        return 2e9
 
 
 GRAPH = (Call("generate", "generate", "policy"), Call("reference", "infer", "reference", ("generate",)),
@@ -106,7 +107,7 @@ def searched(seed: int, gpus: int, calls: int, lag: int) -> tuple[float, float]:
     engine, trainer = (Mesh(gpus, 2), gpus) if lag else (None, gpus)
     best = []
     for way in (PlacementSearch.run, PlacementSearch.brute_force):
-        search = PlacementSearch(Drawn(seed), graph, sub_meshes(Mesh(0, trainer), 8), 80e9, engine, lag)
+        search = PlacementSearch(Drawn(seed), graph, sub_meshes(Mesh(0, trainer), 8), 80e9, engine, lag, tolerance=0.0)
         found = way(search)
         best.append(inf if found is None else found.step_s)
     return best[0], best[1]
@@ -128,8 +129,9 @@ def test_search_equals_brute_force_of_four_calls_on_a_node(seed: int) -> None:
 def test_meshes_that_a_swap_makes_equal_are_tried_once() -> None:
     meshes = sub_meshes(Mesh(0, 8), 8)
     assert len(meshes) == 15
-    assert [mesh.gpus for mesh in distinct(meshes, ())] == [8, 4, 2, 1]
-    beside = distinct(meshes, (Mesh(0, 2),))
+    sizes = (1, 2, 4, 8)
+    assert [mesh.gpus for mesh in distinct(meshes, sizes, ())] == [8, 4, 2, 1]
+    beside = distinct(meshes, sizes, (Mesh(0, 2),))
     assert [mesh for mesh in beside if mesh.gpus == 2] == [Mesh(0, 2), Mesh(2, 2), Mesh(4, 2)]
 
 

@@ -1,0 +1,51 @@
+"""From a request to post-train to the question that its prices answer: models, cluster, work."""
+
+from __future__ import annotations
+
+from ...cost_models.specs.model import ModelSpec
+from ...errors import InputError
+from ...profiles.stack.engines import shipped_engines
+from ..request.lengths import check_positions
+from ..request.model_reference import text_model
+from ..request.reinforcement import RlRequest, RlWorkload
+from ..request.resolve import resolve
+from ..request.schema import Request
+from .graph import Role, check
+from .prices import Question
+
+
+def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
+    """The models and the cluster behind a request, and warnings. Raises InputError."""
+    work = request.workload
+    check(work)
+    shipped_engines().of(request.engine)
+    whole = resolve(Request.model_validate({
+        "model": request.model, "cluster": request.cluster, "gpu": request.gpu, "gpus": request.gpus,
+        "exclude": request.exclude, "target": request.target,
+        "workload": {"precision": work.precision, "optimizer": work.optimizer},
+    }, context={"canonical": True}))  # fmt: skip
+    if whole.cluster.islands or whole.cluster.links is not None:
+        raise InputError("post-training over groups of nodes that differ is not planned",
+                         hint="plan on one of the groups: `--exclude` leaves nodes out")  # fmt: skip
+    models, texts = _models(whole.model, work)
+    question = Question(whole, work, request.engine, models)
+    texts += check_positions(whole.model, question.longest, stretches=True)
+    texts += [notice.text for notice in whole.warnings]
+    return question, tuple(dict.fromkeys(texts))
+
+
+def _models(policy: ModelSpec, work: RlWorkload) -> tuple[dict[Role, ModelSpec], list[str]]:
+    """Role -> model. The reference is a copy of the policy before its first step."""
+    models: dict[Role, ModelSpec] = {"policy": policy}
+    texts = list[str]()
+    named: list[tuple[Role, bool, str | None]] = [
+        ("critic", work.algorithm == "ppo", work.critic), ("reward", work.reward_model, work.reward),
+        ("reference", work.has_reference, None),
+    ]  # fmt: skip
+    for role, there, name in named:
+        if there and name is not None:
+            models[role], warnings = text_model(name)
+            texts += warnings
+        elif there:
+            models[role] = policy
+    return models, texts

@@ -1,0 +1,114 @@
+"""A measured step of post-training, read from a row of a file of published measurements.
+
+NeMo-RL (NVIDIA-NeMo/RL@7ea279ab): the recipes of its performance summary train once on all answers or in batches of
+`train_global_batch`, stop answers at `train_max_seq` with their prompt, score answers by the reference on
+the GPUs that train (reference_policy_kl_penalty 0.01 of grpo_math_1B.yaml), and by the policy before several updates
+(force_on_policy_ratio). Experts of an engine are split by tensor parallelism, and no groups attend apart
+(expert_parallel_size 1). verl (verl-project/verl@1dda039b): the trainer scores answers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import UnknownNameError
+from ...profiles.io import registry
+from ...profiles.model.load import load_model
+from ..accuracy.row import RowReader
+from ..accuracy.unpriced_forms import STEPS, form_of, read_unpriced
+from ..request.reinforcement import RlRequest
+from ..serving.row import LeftOut
+from .prices import Fixed
+
+_SHORT = {"DeepSeek V3": "deepseek-v3", "Qwen3-235B": "qwen3-235b-a22b", "Qwen3-30B3A": "qwen3-30b-a3b"}
+# What the recipes of NeMo-RL set and its tables do not show: activation_checkpointing.
+_RECIPES = {"deepseek-v3": {"recompute": 2}, "qwen3-235b-a22b": {"recompute": 2}, "qwen3-30b-a3b": {"recompute": 0}}
+_PROMPT = 128  # tokens of a question in the data of NeMo-RL's tables (OpenMathInstruct-2), assumed
+_LAGS = {"on policy": 0, "colocate sync": 0, "colocate_async": 1, "fully async": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlCase:
+    """A measured step: what ran, the degrees that were published, and the seconds."""
+
+    id: str
+    request: RlRequest
+    fixed: Fixed
+    gpus: int
+    trainer_gpus: int | None  # None: not published
+    step_s: float
+    pair: str  # runs that differ in lag or GPUs alone have the same
+
+
+def read_rl_row(row: RowReader) -> RlCase | LeftOut | None:
+    """The run of a row. None for a faulty row, whose problems `row` holds."""
+    if form_of(row) is not STEPS:
+        row.fail((), "no row of a step of reinforcement learning", "judge files of other rows by themselves")
+        return None
+    read_unpriced(row, STEPS)
+    if row.problems:
+        return None
+    name, model = row.text("id"), row.text("model").partition(" (")[0]
+    if reason := _unpredictable(row):
+        return LeftOut(name, reason)
+    try:
+        load_model(_SHORT.get(model, model))
+    except UnknownNameError as error:
+        return LeftOut(name, error.message)
+    return _case(row, _SHORT.get(model, model))
+
+
+def _unpredictable(row: RowReader) -> str:
+    """Why a right row has no prediction; empty: it has one."""
+    if row.number("measured", "step_s") is None:
+        return "its step was not measured in seconds; pairs of systems are compared"
+    if row.get("generated_avg_len") is None and row.get("measured", "mean_response") is None:
+        return "the mean length of its answers is not published"
+    if not row.part("training"):
+        return "its layouts are not published"
+    return ""
+
+
+def _case(row: RowReader, model: str) -> RlCase:
+    lag, training, gpus = _lag(row), row.part("training"), row.whole("num_gpus")
+    answers, nemo = _answers(row), row.get("policy_lag") is not None
+    batch = int(row.number("train_global_batch") or answers)
+    mean = row.number("generated_avg_len") or row.number("measured", "mean_response") or 0.0
+    longest = int(row.number("max_response") or (row.number("train_max_seq") or 0) - _PROMPT)
+    gpu = registry.gpu_entry(row.text("gpu").partition(" (")[0]).spec.name
+    request = RlRequest.model_validate({"model": model, "gpu": gpu, "gpus": gpus, "workload": {
+        "kind": "rl", "algorithm": row.text("workflow"), "prompts": answers, "samples": 1, "input": _PROMPT,
+        "output": round(mean), "output_max": longest, "updates": max(answers // batch, 1), "lag": lag, "kl": nemo,
+        "old_logprobs": not nemo or answers > batch, "precision": row.text("precision", default="BF16").lower(),
+    }})  # fmt: skip
+    fixed: Fixed = {
+        "train": {"vpp": 1, **(_RECIPES.get(model, {}) if nemo else {}),
+                  **{name: value for name, value in training.items() if value is not None}},
+        "generate": {**row.part("generation"), "ep": 1, "attention_dp": 1},
+    }  # fmt: skip
+    return RlCase(id=row.text("id"), request=request, fixed=fixed, gpus=gpus, trainer_gpus=_trainer(row, gpus),
+                  step_s=row.number("measured", "step_s") or 0.0, pair=_pair(row))  # fmt: skip
+
+
+def _answers(row: RowReader) -> int:
+    if row.get("rollouts_per_step") is not None:
+        return row.whole("rollouts_per_step")
+    return row.whole("train_batch_size") * row.whole("rollout_n", default=16)
+
+
+def _lag(row: RowReader) -> int:
+    text = row.text("policy_lag", default=row.text("mode", default="on policy")).lower()
+    return _LAGS.get(text, int(text.partition("-")[0]) if text[:1].isdigit() else 1)
+
+
+def _trainer(row: RowReader, gpus: int) -> int | None:
+    split = str(row.get("split_train_rollout") or "")
+    return int(split.partition(":")[0]) if ":" in split else None
+
+
+def _pair(row: RowReader) -> str:
+    """All but lag, GPUs and what follows from them."""
+    source: Mapping[str, Any] = row.document.data
+    return str([source.get(name) for name in ("workflow", "model", "gpu", "precision", "train_max_seq")])

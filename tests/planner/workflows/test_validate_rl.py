@@ -1,0 +1,59 @@
+"""Measured steps of post-training beside their predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.workflows.validate import RlValidation, are_rl, validate_rl
+
+from meshwright.errors import InputError
+
+STEP = (
+    "{{id: {id}, source: test, workflow: grpo, model: DeepSeek V3, gpu: h100, num_gpus: {gpus}, precision: BF16, "
+    "policy_lag: {lag}, train_max_seq: 1536, generated_avg_len: 701, rollouts_per_step: 512, "
+    "train_global_batch: 512, generation: {{tp: 32, pp: 1}}, "
+    "training: {{tp: 1, cp: 1, ep: 16, pp: 16, vpp: null}}, measured: {{step_s: {step_s}}}}}"
+)
+
+
+@pytest.fixture(scope="module")
+def validation(tmp_path_factory: pytest.TempPathFactory) -> RlValidation:
+    file = tmp_path_factory.mktemp("rl") / "rows.yaml"
+    other = STEP.format(id="short", gpus=256, lag="On policy", step_s=9.0).replace("generated_avg_len: 701, ", "")
+    rows = [STEP.format(id="apart", gpus=512, lag="1-step Off", step_s=64.1),
+            STEP.format(id="together", gpus=256, lag="On policy", step_s=134.0), other]  # fmt: skip
+    file.write_text("".join(f"- {row}\n" for row in rows))
+    assert are_rl([file])
+    return validate_rl([file])
+
+
+def test_deepseek_v3_on_256_gpus_is_in_the_space_and_fits(validation: RlValidation) -> None:
+    together = validation.rows[1]
+    assert (together.lag, together.gpus, together.trainer_gpus) == (0, 256, 256)
+    assert together.step_s == pytest.approx(134.0, rel=0.2)
+
+
+def test_a_split_that_is_not_published_is_half(validation: RlValidation) -> None:
+    apart = validation.rows[0]
+    assert (apart.trainer_gpus, apart.split_assumed) == (256, True)
+    assert apart.step_s == pytest.approx(64.1, rel=0.2)
+
+
+def test_pairs_that_differ_in_lag(validation: RlValidation) -> None:
+    (pair,) = validation.pairs
+    assert pair.measured_ratio == pytest.approx(134.0 / 64.1)
+    assert pair.ratio == pytest.approx(validation.rows[1].step_s / validation.rows[0].step_s)
+
+
+def test_rows_without_lengths_have_a_reason(validation: RlValidation) -> None:
+    assert [(row.id, row.reason) for row in validation.left_out] == [
+        ("short", "the mean length of its answers is not published")
+    ]
+
+
+def test_wrong_rows_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "rows.yaml"
+    file.write_text(f"- {STEP.format(id='wrong', gpus='no', lag='On policy', step_s=1.0)}\n")
+    with pytest.raises(InputError, match="num_gpus"):
+        validate_rl([file])
