@@ -28,6 +28,7 @@ from ..search.run import search_of
 from ..serving.instance import Instance, link_curve, pool
 from ..serving.space import Served, sites_of, space_of
 from ..space.rules import fixed
+from ..space.tree import Space
 from .forward import best_forward, forward_of
 from .graph import Call, Role
 
@@ -46,6 +47,7 @@ class Option:
     peak_bytes: float  # of a GPU while the call runs, what stays of its model included
     kept_bytes: float  # of a GPU that its model keeps between calls
     layout: Layout | None = None  # of training and scoring
+    lean: Option | None = None  # the fastest of training that leaves half of the memory to other models
     instance: Instance | None = None  # of generation
     instances: int = 0
     cache_sequences: int = 0  # that the caches of an instance hold
@@ -141,12 +143,19 @@ class Prices:
         return next(first for first, model in models.items() if model is models[role])
 
     def _train(self, role: Role, gpus: int) -> Option | None:
-        updates = self.question.work.updates
-        resolved = self.question.on(role, gpus, self.question.work.answers // updates)
+        resolved = self.question.on(role, gpus, self.question.work.answers // self.question.work.updates)
         given = self.question.fixed.get("train", {})
         rules = tuple(fixed(name, value, f"{name}={value}") for name, value in {**_UNLIKE, **given}.items())
         space = resolved.space_under(resolved.target.rules, rules)
-        outcome = search_of(resolved, space, top=1, tally=False).run()
+        fastest = self._trained(resolved, space, resolved.budget_bytes)
+        if fastest is None or len(self.question.models) < 2:
+            return fastest
+        return replace(fastest, lean=self._trained(resolved, space, resolved.budget_bytes / 2))
+
+    def _trained(self, resolved: Resolved, space: Space, memory_bytes: float) -> Option | None:
+        """The fastest training within so many bytes of a GPU."""
+        updates = self.question.work.updates
+        outcome = search_of(resolved, space, top=1, tally=False, memory_bytes=memory_bytes).run()
         if not outcome.top.rows:
             return None
         staged = Staged.of(resolved, outcome.top.rows[0][2])

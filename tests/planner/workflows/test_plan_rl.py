@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from math import inf
 from typing import Any
 
@@ -124,6 +125,14 @@ def test_search_equals_brute_force(seed: int) -> None:
 def test_search_equals_brute_force_of_four_calls_on_a_node(seed: int) -> None:
     found, all_priced = searched(seed, 8, 4, lag=0)
     assert found == pytest.approx(all_priced, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_ppo_of_70b_on_128_gpus_is_planned_in_20_s() -> None:
+    before = time.process_time()
+    plan = plan_rl(algorithm="ppo", model="llama-3.1-70b", cluster="dgx-h100:16", prompts=512, input=1024, output=1024)
+    assert time.process_time() - before < 20.0
+    assert len({(call.first_gpu, call.gpus) for call in plan.best.calls}) > 1  # not all calls on all GPUs
 
 
 def test_meshes_that_a_swap_makes_equal_are_tried_once() -> None:
