@@ -78,8 +78,10 @@ class Question:
 
     @cached_property
     def lengths(self) -> AnswerLengths:
-        work = self.work
-        return AnswerLengths.of(work.output, work.output_p90, work.output_max)
+        """Of answers; without output_max they end where the model has no more positions."""
+        work, positions = self.work, self.models["policy"].max_positions
+        largest = work.output_max or (positions - work.input if positions else None)
+        return AnswerLengths.of(work.output, work.output_p90, largest)
 
     @property
     def rollout(self) -> Rollout:

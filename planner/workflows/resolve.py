@@ -27,6 +27,10 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     if whole.cluster.islands or whole.cluster.links is not None:
         raise InputError("post-training over groups of nodes that differ is not planned",
                          hint="plan on one of the groups: `--exclude` leaves nodes out")  # fmt: skip
+    positions = whole.model.max_positions
+    if positions and work.output_max is None and work.input + work.output >= positions:
+        raise InputError(f"input {work.input} + output {work.output} leave none of the {positions} positions of "
+                         f"{whole.model.name} to longer answers", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work)
     question = Question(whole, work, request.engine, models)
     texts += check_positions(whole.model, question.longest, stretches=True)
