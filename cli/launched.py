@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..errors import InputError
 from .console import Terminal, to_json
 from .files import write_file
 
 if TYPE_CHECKING:
     from ..runtime.job import Job
     from ..runtime.nodes import Nodes
+    from ..runtime.rehearsal.parity import Parity
     from ..runtime.report import Event, Recorder
     from ..runtime.restarts import Recovery
     from ..runtime.settings import Settings
-
-
-def reference_steps(terminal: Terminal, settings: Settings) -> list[tuple[float, float]]:
-    """Loss and gradient norm of every step of the same run in one process."""
-    from ..runtime import launcher
-
-    with terminal.progress("training the reference", bar=False):
-        return launcher.reference_steps(settings)
 
 
 def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> None:
@@ -41,7 +38,37 @@ def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> 
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
 
 
-def train(
+def run(
+    terminal: Terminal, recorder: Recorder, settings: Settings, nodes: Nodes, recovery: Recovery, report: Path | None,
+    *, force: bool,
+) -> None:  # fmt: skip
+    """Trains on this node. Node 0 checks the complete run and writes its report; exits with 1 where parity fails."""
+    with _keeping_states(settings, nodes) as settings:
+        _train(terminal, recorder, settings, nodes, recovery, report, force=force)
+        if nodes.node_rank == 0:  # the others have no report of the whole run
+            _finish(terminal, recorder, settings, report, force=force)
+
+
+@contextmanager
+def _keeping_states(settings: Settings, nodes: Nodes) -> Iterator[Settings]:
+    """Settings that keep the states of every step for a check in the plan's dtype, in a folder that is removed.
+
+    Raises InputError where the run has checkpoints of its own or several nodes.
+    """
+    if not settings.planned_dtype:
+        yield settings
+        return
+    if settings.checkpoint is not None:
+        raise InputError("--planned-dtype keeps the states of every step in a folder of its own",
+                         hint="leave out `--checkpoint`")  # fmt: skip
+    if nodes.nnodes > 1:
+        raise InputError(f"--planned-dtype compares the states of all ranks on one node, not on {nodes.nnodes}",
+                         hint="leave out `--nnodes` and `--nproc-per-node`")  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="meshwright-states-") as folder:
+        yield replace(settings, checkpoint=folder, checkpoint_every=1, keep=settings.steps)
+
+
+def _train(
     terminal: Terminal, recorder: Recorder, settings: Settings, nodes: Nodes, recovery: Recovery, report: Path | None,
     *, force: bool,
 ) -> None:  # fmt: skip
@@ -50,6 +77,8 @@ def train(
     from ..runtime.report import event_line
 
     def on_event(event: Event) -> None:
+        if settings.planned_dtype and event["event"] == "checkpoint":
+            return
         recorder.add(event)
         progress(len(recorder.steps), settings.steps, "steps")
         if line := event_line(event, recorder.job):
@@ -70,12 +99,10 @@ def train(
             _write(terminal, recorder.document(), report, force=force)
 
 
-def finish(
-    terminal: Terminal, recorder: Recorder, settings: Settings, reference: list[tuple[float, float]],
-    report: Path | None, *, force: bool,
+def _finish(
+    terminal: Terminal, recorder: Recorder, settings: Settings, report: Path | None, *, force: bool
 ) -> None:  # fmt: skip
-    """Shows the checks of a complete run and writes its report; exits with 1 where parity fails."""
-    more = _checked(terminal, recorder, settings, reference)
+    more = _checked(terminal, recorder, settings)
     _write(terminal, recorder.document(**more), report, force=force)
     if terminal.settings.json:
         terminal.write(to_json(recorder.document(**more)))
@@ -89,12 +116,7 @@ def _write(terminal: Terminal, document: dict[str, object], path: Path | None, *
         terminal.talk(f"report: {path}")
 
 
-def _checked(
-    terminal: Terminal,
-    recorder: Recorder,
-    settings: Settings,
-    reference: list[tuple[float, float]],
-) -> dict[str, Any]:
+def _checked(terminal: Terminal, recorder: Recorder, settings: Settings) -> dict[str, Any]:
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
     from ..runtime.rehearsal import parity, pricing
     from ..runtime.settings import planned_job
@@ -109,10 +131,7 @@ def _checked(
         ]
     }
     if settings.check_parity:
-        steps = [(float(step["loss"]), float(step["gradient_norm"])) for step in recorder.steps]
-        # A run that was resumed is compared from there on.
-        verdict = parity.compare(steps, reference[len(reference) - len(steps) :],
-                                 planned_dtype=settings.planned_dtype)  # fmt: skip
+        verdict = _compared(terminal, recorder, settings)
         missing = parity.not_exercised(planned_job(settings), recorder.job, verdict, as_trained=settings.as_trained)
         more["parity"] = {**verdict.as_dict(), "as_trained": settings.as_trained,
                           "planned_dtype": settings.planned_dtype, "memory_agrees": all(row.within for row in memory),
@@ -124,3 +143,20 @@ def _checked(
     if settings.check_parity and not all(row.within for row in memory):
         terminal.warn(f"NOT the planned memory: it is off by more than {parity.MEMORY_TOLERANCE:.0%}")
     return more
+
+
+def _compared(terminal: Terminal, recorder: Recorder, settings: Settings) -> Parity:
+    """The steps of the run beside those of the same run in one process."""
+    from ..runtime import launcher
+    from ..runtime.failures import RunFailed
+    from ..runtime.rehearsal import parity
+    from ..runtime.report import not_saved_line
+
+    if settings.planned_dtype and (unsaved := recorder.of("not_saved")):
+        raise RunFailed(f"no comparison: {not_saved_line(unsaved[0])}",
+                        hint="the folder for temporary files is too small: set TMPDIR to another")  # fmt: skip
+    with terminal.progress("training the reference", bar=False):
+        reference = launcher.reference_of(settings)
+    steps = [(float(step["loss"]), float(step["gradient_norm"])) for step in recorder.steps]
+    # A run that was resumed is compared from there on.
+    return parity.compare(steps, reference.steps[len(reference.steps) - len(steps) :], reference.states)

@@ -25,6 +25,7 @@ from . import rendezvous
 from .agent import PARENT
 from .failures import REFUSED, TERMINATED, RunFailed, RunTerminated, diagnose
 from .nodes import Nodes, command
+from .rehearsal.parity import Reference, StateDifference
 from .report import Event
 from .settings import Settings
 from .status import read_all
@@ -222,8 +223,8 @@ def _signal_rank(pid: int, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def reference_steps(settings: Settings) -> list[tuple[float, float]]:
-    """(loss, gradient norm) of every step of the single-process reference, which runs in a separate process."""
+def reference_of(settings: Settings) -> Reference:
+    """The single-process reference, which runs in a separate process. It may follow a run that has ended."""
     check_torch()
     words = [sys.executable, "-m", "meshwright.runtime.reference", *settings.words()]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
@@ -237,4 +238,7 @@ def reference_steps(settings: Settings) -> list[tuple[float, float]]:
     if process.returncode:
         last = (errors.strip().splitlines() or ["no message"])[-1]
         raise RunFailed(f"the single-process reference failed: {last}", details={"stderr": errors[-4000:]})
-    return [(float(loss), float(norm)) for loss, norm in json.loads(out)["steps"]]
+    document = json.loads(out)
+    states = document["states"]
+    return Reference([(float(loss), float(norm)) for loss, norm in document["steps"]],
+                     None if states is None else [StateDifference(*state) for state in states])  # fmt: skip

@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,7 @@ from .model.experts import Experts
 from .model.initial_weights import materialise
 from .parallel.comm import Group
 from .parallel.context_parallel import ContextParallel
+from .rehearsal.run_states import RunStates
 from .settings import Settings, prepare
 from .status import Status
 from .trainer import DTYPES, Step
@@ -156,16 +158,17 @@ def _part_by_part(function: Callable[[Tensor], Tensor], places: Sequence[Tensor]
     return lambda x: torch.cat([function(x[:, positions]) for positions in places], 1)[:, home]
 
 
-def train(job: Job) -> list[Step]:
+def train(job: Job, run: RunStates | None = None) -> list[Step]:
     """Losses and gradient norms of all steps, on one core and without a process group.
 
-    For bf16 weights the optimizer has fp32 copies, and gradients are summed in fp32.
+    For bf16 weights the optimizer has fp32 copies, and gradients are summed in fp32. run: each step starts from the
+    states that this run had before it; None: from its own.
     """
     model = whole_model(job)
     if model.head is not None:
         model.head.ignores = job.end_token is not None
     balancing = _balancing_losses(model, job)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    names, parameters = zip(*[pair for pair in model.named_parameters() if pair[1].requires_grad], strict=True)
     wide = torch.float64 if job.dtype == "fp64" else torch.float32
     masters = [parameter.detach().to(wide, copy=True) for parameter in parameters]
     optimizer = _optimizer(job, masters, _undecayed(model, job.no_decay))
@@ -174,15 +177,11 @@ def train(job: Job) -> list[Step]:
     steps = []
     for step in range(job.steps):
         batch, total = batch_of(step), 0.0
-        number = sum(len(rows) * (rows.shape[1] - further) for rows in batch)
-        if job.end_token is not None:
-            number = sum(int((rows[:, : job.seq_len] != job.end_token).sum()) for rows in batch)
+        number = _num_targets(batch, job, further)
         sums = [torch.zeros_like(master) for master in masters]
         for rows in batch:
             model.seq_len = rows.shape[1] - further
-            shifted = [rows[:, first : first + model.seq_len] for first in range(1 + further)]
-            if job.end_token is not None:
-                shifted[1] = torch.where(shifted[0] == job.end_token, -1, shifted[1])
+            shifted = _shifted(rows, model.seq_len, further, job.end_token)
             loss = model(*shifted) / number
             uneven = sum(block.of_micro_batch(len(rows)) for block in balancing) / job.tokens_per_step
             (loss + uneven).backward()
@@ -190,12 +189,43 @@ def train(job: Job) -> list[Step]:
             for gradient, parameter in zip(sums, parameters, strict=True):
                 gradient.add_(0.0 if parameter.grad is None else parameter.grad)
                 parameter.grad = None
+        before = [master.clone() for master in masters]
         norm = _update(optimizer, masters, sums, job.clip)
+        if run is not None:
+            _follow(run, step, names, masters, before, optimizer)
         with torch.no_grad():
             for parameter, master in zip(parameters, masters, strict=True):
                 parameter.copy_(master)
         steps.append(Step(total, norm))
     return steps
+
+
+def _num_targets(batch: Sequence[Tensor], job: Job, further: int) -> int:
+    """The targets of a step that have a loss."""
+    if job.end_token is not None:
+        return sum(int((rows[:, : job.seq_len] != job.end_token).sum()) for rows in batch)
+    return sum(len(rows) * (rows.shape[1] - further) for rows in batch)
+
+
+def _shifted(rows: Tensor, seq_len: int, further: int, end_token: int | None) -> list[Tensor]:
+    """Inputs, targets, and targets of predictions, [sequences, seq_len] each; -1 for a target behind a document."""
+    shifted = [rows[:, first : first + seq_len] for first in range(1 + further)]
+    if end_token is not None:
+        shifted[1] = torch.where(shifted[0] == end_token, -1, shifted[1])
+    return shifted
+
+
+def _follow(
+    run: RunStates, step: int, names: Sequence[str], masters: Sequence[Tensor], before: Sequence[Tensor],
+    optimizer: torch.optim.Optimizer,
+) -> None:  # fmt: skip
+    """Compares weights and optimizer states after step `step` (0, 1, ...) with the run's, and goes on from those."""
+    states: dict[str, Tensor] = {}
+    for name, master in zip(names, masters, strict=True):
+        states[f"weights.{name}"] = master
+        states |= {f"{kind}.{name}": state for kind, state in optimizer.state[master].items() if kind != "step"}
+    moved = {f"weights.{name}": master - old for name, master, old in zip(names, masters, before, strict=True)}
+    run.follow(step + 1, states, moved)
 
 
 def _batches(job: Job, further: int) -> Callable[[int], Sequence[Tensor]]:
@@ -254,11 +284,15 @@ def _adapters(job: Job) -> Adapters | None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints one JSON document: losses and gradient norms of the steps."""
+    """Prints one JSON document: losses and gradient norms of the steps, and differences of states that were kept."""
     torch.set_num_threads(1)
-    job, _ = prepare(Settings.parse(argv))
-    steps = train(job)
-    sys.stdout.write(json.dumps({"steps": [[step.loss, step.gradient_norm] for step in steps]}) + "\n")
+    settings = Settings.parse(argv)
+    job, _ = prepare(settings)
+    run = RunStates(Path(settings.checkpoint)) if settings.planned_dtype and settings.checkpoint else None
+    steps = train(job, run)
+    document = {"steps": [[step.loss, step.gradient_norm] for step in steps],
+                "states": run and [[state.name, state.relative] for state in run.differences]}  # fmt: skip
+    sys.stdout.write(json.dumps(document) + "\n")
     return 0
 
 

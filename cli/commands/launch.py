@@ -164,11 +164,7 @@ def command(
     terminal.outlive_streams()
     launched.show_notes(job, notes, terminal.show_line)
     recovery = recovery_of(terminal, loaded, settings, nodes, elastic=elastic, rejoin_s=rejoin_timeout)
-    recorder = Recorder(job, notes)
-    reference = launched.reference_steps(terminal, settings) if check_parity else []
-    launched.train(terminal, recorder, settings, nodes, recovery, report, force=force)
-    if node_rank == 0:  # the others have no report of the whole run
-        launched.finish(terminal, recorder, settings, reference, report, force=force)
+    launched.run(terminal, Recorder(job, notes), settings, nodes, recovery, report, force=force)
 
 
 def _check_files(*files: Path | None, force: bool) -> None:

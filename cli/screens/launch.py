@@ -30,10 +30,13 @@ def parity_table(verdict: parity.Parity) -> RenderableType:
     """Losses and gradient norms of each step beside those of one process."""
     rows = [
         (str(s.step), f"{s.loss:.12f}", f"{s.reference_loss:.12f}", f"{s.loss_difference:.1e}",
-         f"{s.gradient_norm:.9f}", f"{s.reference_norm:.9f}", f"{s.norm_difference:.1e}", "" if s.agrees else "differs")
+         f"{s.gradient_norm:.9f}", f"{s.reference_norm:.9f}", f"{s.norm_difference:.1e}",
+         *([f"{s.state.relative:.1e}"] if s.state else []), "" if s.agrees else "differs")
         for s in verdict.steps
     ]  # fmt: skip
-    names = ("step", "loss", "one process", "rel. diff.", "gradient norm", "one process ", "rel. diff. ", "")
+    names = ["step", "loss", "one process", "rel. diff.", "gradient norm", "one process ", "rel. diff. ", ""]
+    if verdict.tolerances.state is not None:
+        names.insert(-1, "states")
     return table(*names, rows=rows, right=names[:-1])
 
 
@@ -41,11 +44,14 @@ def verdict_line(verdict: parity.Parity) -> str:
     """Whether the run trained the same model."""
     first = verdict.first_difference
     if first is None:
-        limits = f"relative {verdict.tolerances.loss:g} and {verdict.tolerances.norm:g}"
-        return (f"losses and gradient norms agree with the single-process run ({limits}); "
+        limits, numbers = verdict.tolerances, "losses and gradient norms agree"
+        if limits.state is not None:
+            numbers = f"from equal states at each step, states (relative {limits.state:g}), losses and norms agree"
+        return (f"{numbers} with the single-process run (relative {limits.loss:g} and {limits.norm:g}); "
                 f"the loss moves by at least {verdict.least_change:.1%} a step")  # fmt: skip
     return (f"NOT the same training: step {first.step} differs from the single-process run, loss by a relative "
-            f"{first.loss_difference:.1e}, gradient norm by {first.norm_difference:.1e}")  # fmt: skip
+            f"{first.loss_difference:.1e}, gradient norm by {first.norm_difference:.1e}"
+            + (f", {first.state.name} by {first.state.relative:.1e}" if first.state else ""))  # fmt: skip
 
 
 def memory_table(memory: Sequence[parity.StageMemory]) -> RenderableType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
@@ -21,7 +18,7 @@ from ..model.initial_weights import InitParam, init_param
 from ..trainer import DTYPES
 from .manifest import Manifest
 from .pretrained import Pretrained, is_choice_bias, whole_weights
-from .slices import LoadPieces, Piece
+from .slices import Piece, load_alone
 
 Boxes = Mapping[tuple[str, tuple[int, ...]], Tensor]  # by our weight and the offsets of the box in it
 Fill = Callable[[Boxes], None]  # fills fp32 boxes
@@ -86,9 +83,7 @@ def _load(checkpoint: Path, weights: Mapping[str, ParamShard], boxes: Boxes) -> 
     pieces = [Piece(f"weights.{name}", weights[name].shape, offsets, box, optional=is_choice_bias(name))
               for (name, offsets), box in boxes.items()]  # fmt: skip
     try:
-        with warnings.catch_warnings():  # torch warns that there is only one process
-            warnings.simplefilter("ignore")
-            load({}, storage_reader=FileSystemReader(checkpoint), planner=LoadPieces(pieces), no_dist=True)
+        load_alone(checkpoint, pieces)
     except CheckpointException as error:
         raise InputError(f"{checkpoint}: {next(iter(error.failures.values()))[0]}",
                          hint="export with the config.json of the model that was trained") from None  # fmt: skip

@@ -7,13 +7,16 @@ rest of a row, whole rows, and the start of a row. Any layout can then read a ch
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
@@ -22,6 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.state_dict_loader import load
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, sizes
 
@@ -108,3 +112,10 @@ class LoadPieces(DefaultLoadPlanner):
 
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         return self._pieces[index].tensor
+
+
+def load_alone(checkpoint: Path, pieces: Sequence[Piece]) -> None:
+    """Fills pieces in one process, without a process group. Raises CheckpointException."""
+    with warnings.catch_warnings():  # torch warns that there is only one process
+        warnings.simplefilter("ignore")
+        load({}, storage_reader=FileSystemReader(checkpoint), planner=LoadPieces(pieces), no_dist=True)

@@ -17,9 +17,12 @@ from .scale_axes import AXES
 # gradient moves the weight by up to 1e8 times the rounding. Over 54 layouts that train 4 steps as planned, losses
 # differ by up to 3e-15 and norms by up to 6e-13 (experts, Gemma; else 1e-15). SGD's tolerances hold.
 LOSS_TOLERANCE, NORM_TOLERANCE = 1e-12, 1e-10
-# In the plan's dtype, ranks with the products of one process differ from it only by the order of sums over ranks. These
-# sums are in fp32 (6e-8 each), and few change a bf16 weight. A bf16 sum of gradients changes norms by 3e-5 and more.
+# In the plan's dtype, ranks with the products of one process differ from it only by the order of fp32 sums over
+# micro-batches and ranks (6e-8 each). A bf16 sum of gradients changes norms by 3e-5 and more. Such a difference may
+# round a bf16 weight the other way, which changes later norms by up to 2e-3: the reference takes each step from the
+# weights and states of the run, so that no step has the roundings of an earlier one.
 PLANNED_DTYPE_TOLERANCE = 1e-6
+STATE_TOLERANCE = 1e-4
 MEMORY_TOLERANCE = 0.10
 LEAST_CHANGE = 0.01
 
@@ -30,11 +33,28 @@ class Tolerances:
 
     loss: float = LOSS_TOLERANCE  # of float64
     norm: float = NORM_TOLERANCE  # of float64
+    state: float | None = None  # of a whole tensor; None: states are not compared
 
     @classmethod
     def of(cls, *, planned_dtype: bool) -> Tolerances:
         """The tolerances of a check. planned_dtype: the check computes in the plan's dtype."""
-        return cls(PLANNED_DTYPE_TOLERANCE, PLANNED_DTYPE_TOLERANCE) if planned_dtype else cls()
+        return cls(PLANNED_DTYPE_TOLERANCE, PLANNED_DTYPE_TOLERANCE, STATE_TOLERANCE) if planned_dtype else cls()
+
+
+@dataclass(frozen=True)
+class StateDifference:
+    """The tensor of the optimizer that a step of the run left farthest from the reference's."""
+
+    name: str  # as in checkpoints: `weights.NAME`, `exp_avg.NAME`, ...
+    relative: float  # to the 2-norm of the tensor; of weights, to that of their update
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The numbers of the single-process reference."""
+
+    steps: list[tuple[float, float]]  # loss and gradient norm of each
+    states: list[StateDifference] | None = None  # of each step, where the reference follows the run
 
 
 @dataclass(frozen=True)
@@ -46,7 +66,8 @@ class StepComparison:
     reference_loss: float  # of one process
     gradient_norm: float  # of the run, before clipping
     reference_norm: float  # of one process
-    tolerances: Tolerances  # for both numbers
+    tolerances: Tolerances
+    state: StateDifference | None = None  # after the step; None: states are not compared
 
     @property
     def loss_difference(self) -> float:
@@ -59,7 +80,9 @@ class StepComparison:
     @property
     def agrees(self) -> bool:
         # The comparisons are false for NaN.
-        return self.loss_difference <= self.tolerances.loss and self.norm_difference <= self.tolerances.norm
+        numbers = self.loss_difference <= self.tolerances.loss and self.norm_difference <= self.tolerances.norm
+        limit = self.tolerances.state
+        return numbers and (limit is None or (self.state is not None and self.state.relative <= limit))
 
 
 @dataclass(frozen=True)
@@ -89,6 +112,8 @@ class Parity:
             "gradient_norm_tolerance": self.tolerances.norm,
             "largest_loss_difference": max((s.loss_difference for s in self.steps), default=None),
             "largest_gradient_norm_difference": max((s.norm_difference for s in self.steps), default=None),
+            "state_tolerance": self.tolerances.state,
+            "largest_state_difference": max((s.state.relative for s in self.steps if s.state), default=None),
             "least_change_of_loss": self.least_change,
             "reference": [[s.reference_loss, s.reference_norm] for s in self.steps],
         }  # fmt: skip
@@ -119,15 +144,18 @@ def _relative(value: float, reference: float) -> float:
 
 
 def compare(
-    steps: Sequence[tuple[float, float]], reference: Sequence[tuple[float, float]], *, planned_dtype: bool = False
-) -> Parity:
+    steps: Sequence[tuple[float, float]], reference: Sequence[tuple[float, float]],
+    states: Sequence[StateDifference] | None = None,
+) -> Parity:  # fmt: skip
     """Compares (loss, gradient norm) of each step of the run and of the reference.
 
-    planned_dtype: both computed in the plan's dtype, not in float64.
+    states: of each step, where the reference followed the run in the plan's dtype. None: both computed in float64.
     """
-    tolerances = Tolerances.of(planned_dtype=planned_dtype)
-    pairs = enumerate(zip(steps, reference, strict=True), 1)
-    return Parity(tuple(StepComparison(i, a[0], b[0], a[1], b[1], tolerances) for i, (a, b) in pairs), tolerances)
+    tolerances = Tolerances.of(planned_dtype=states is not None)
+    followed: Sequence[StateDifference | None] = [None] * len(steps) if states is None else states
+    rows = enumerate(zip(steps, reference, followed, strict=True), 1)
+    compared = (StepComparison(i, a[0], b[0], a[1], b[1], tolerances, state) for i, (a, b, state) in rows)
+    return Parity(tuple(compared), tolerances)
 
 
 def makes_products_of_one_process(job: Job) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from meshwright.runtime.checkpoint.checkpoint import Checkpoints
 from meshwright.runtime.job import Job
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.rehearsal.memory import PeakMemory
@@ -85,14 +86,20 @@ def _any(pids: dict[int, int]) -> tuple[int, int]:
     return 0, 0
 
 
-def run(job: Job, broken: Break | None = None) -> list[Step]:
-    """Steps of a job as rank 0 saw them. `broken(trainer, rank)` plants a fault."""
+def run(job: Job, broken: Break | None = None, states: Path | None = None) -> list[Step]:
+    """Steps of a job as rank 0 saw them. `broken(trainer, rank)` plants a fault. states: a folder for those of every
+    step."""
 
     def one(rank: int) -> list[Step]:
         trainer = _trainer(job, rank)
         if broken is not None:
             broken(trainer, rank)
-        return [trainer.step(index) for index in range(job.steps)]
+        steps = []
+        for index in range(job.steps):
+            steps.append(trainer.step(index))
+            if states is not None:
+                Checkpoints(trainer, states, job.steps).save(index + 1)
+        return steps
 
     steps: list[Step] = fork(job.world_size, one)[0]
     return steps

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from meshwright.runtime.job import Job
-from meshwright.runtime.rehearsal.parity import Parity, StepComparison, makes_products_of_one_process
+from meshwright.runtime.rehearsal.parity import StepComparison, makes_products_of_one_process
 from meshwright.runtime.settings import for_parity
 
-from .fork import run
 from .model.test_families import CASES, differences
 from .planted_faults import FAULTS, Fault
-from .rehearsal.test_parity import agreement
+from .rehearsal.test_parity import parity_of
 
 FAMILY_TOLERANCE = 1e-5  # as in test_families
 
@@ -29,16 +27,12 @@ def printed() -> Iterator[None]:
     print("", *lines, f"seen: {sum(bool(seen) for _, seen in ROWS)} of {len(ROWS)}", sep="\n")
 
 
-def checked(job: Job) -> Parity:
-    """The check of a job; what is planted is in both runs."""
-    return agreement(job, run(job))
-
-
 def difference_of(step: StepComparison | None) -> str:
     """What a user reads of a run that differs; empty where it does not."""
     if step is None:
         return ""
-    return f"step {step.step}: loss by {step.loss_difference:.1e}, norm by {step.norm_difference:.1e}"
+    states = f", {step.state.name} by {step.state.relative:.1e}" if step.state else ""
+    return f"step {step.step}: loss by {step.loss_difference:.1e}, norm by {step.norm_difference:.1e}{states}"
 
 
 def seen_in_parity(fault: Fault) -> str:
@@ -48,9 +42,9 @@ def seen_in_parity(fault: Fault) -> str:
     if makes_products_of_one_process(fault.job):
         checks["--planned-dtype"] = for_parity(fault.job, as_trained=True, planned_dtype=True)
     for name, job in checks.items():
-        assert checked(job).first_difference is None, f"{name} differs without a fault"
+        assert parity_of(job).first_difference is None, f"{name} differs without a fault"
         with planted(fault):
-            difference = difference_of(checked(job).first_difference)
+            difference = difference_of(parity_of(job).first_difference)
         if difference:
             return f"{name}, {difference}"
     return ""

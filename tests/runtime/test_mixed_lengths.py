@@ -55,8 +55,9 @@ def trained(wanted: LengthsJob) -> list[Step]:
 
 
 def parity_of(wanted: LengthsJob) -> Parity:
-    runs = trained(wanted), reference.train(wanted)
-    return compare(*([(step.loss, step.gradient_norm) for step in steps] for steps in runs))
+    run, alone = ([(step.loss, step.gradient_norm) for step in steps]
+                  for steps in (trained(wanted), reference.train(wanted)))  # fmt: skip
+    return compare(run, alone)
 
 
 @pytest.mark.parametrize(("layout_id", "model"), [

@@ -16,11 +16,10 @@ from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
 from meshwright.runtime.rehearsal.scale import scale_down
 
-from ..fork import run
 from ..jobs import gpt, job, llama, mixed
 from .test_memory import rehearsal
 from .test_parity import MODELS as MODELS_BY_NAME
-from .test_parity import agreement, model_for, parity_of
+from .test_parity import model_for, parity_of
 from .test_scale import large
 
 SCHEDULES = ("", "-gpipe", "-vpp2")
@@ -175,7 +174,7 @@ SIXTEEN = [
 def test_context_parallelism(text: str, algorithm: str) -> None:
     name, _, layout_id = text.format(algorithm).partition(":")
     wanted = replace(rehearsal(layout_id, name), steps=3)
-    verdict = agreement(wanted, run(wanted))
+    verdict = parity_of(wanted)
     assert verdict.agrees, verdict.as_dict()
 
 
