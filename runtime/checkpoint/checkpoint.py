@@ -10,27 +10,24 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ...errors import InputError
-from ..model.initial_weights import same_weight
 from ..parallel.comm import CommunicationError, backend_reason
-from ..parallel.sharding import Unit
 from ..status import Status
-from ..trainer import Named, Trainer
+from ..trainer import Trainer
 from .manifest import NAME, PARTIAL, DamagedError, File, Manifest, check_data, check_run, folder_name, run_of, saved_in
-from .slices import LoadPieces, Piece, SavePieces, boxes
+from .slices import LoadPieces, Piece, SavePieces
+from .states import make_states, pieces
 
 
 class StorageError(Exception):
@@ -192,7 +189,7 @@ class Checkpoints:
 
     def _load(self, folder: Path, step: int) -> None:
         self.status.set(f"loading the checkpoint of step {step}")
-        _make_states(self.trainer)  # torch's reader fills existing tensors
+        make_states(self.trainer)  # torch's reader fills existing tensors
         try:
             load({}, storage_reader=FileSystemReader(folder), planner=LoadPieces(list(pieces(self.trainer))))
         except CheckpointException as error:
@@ -233,54 +230,6 @@ class Checkpoints:
         message = f"{self.status.doing}: {backend_reason(error)}"
         self.status.fail(message)
         return CommunicationError(message)
-
-
-def pieces(trainer: Trainer) -> Iterator[Piece]:
-    """Master weights and buffers (`weights.NAME`) and states (`exp_avg.NAME`, ...) that this rank holds."""
-    for unit, named in trainer.contents:
-        states = trainer.optimizer.state.get(unit.master, {})
-        flats = {"weights": unit.master.detach()}
-        flats |= {key: value for key, value in states.items() if isinstance(value, Tensor) and key != "step"}
-        for kind, flat in flats.items():
-            yield from _of_unit(unit, named, kind, flat, tied=trainer.job.model.tied_embeddings)
-    for chunk in trainer.chunks:
-        for name, buffer in chunk.named_buffers():
-            yield Piece(f"weights.{name}", tuple(buffer.shape), (0,) * buffer.dim(), buffer, optional=True)
-
-
-def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -> Iterator[Piece]:
-    first, last = unit.groups.shard.rank * unit.part, (unit.groups.shard.rank + 1) * unit.part
-    begin = 0
-    for full_name, parameter, split in named:
-        name = f"{kind}.{same_weight(full_name, tied=tied)}"
-        size = parameter.numel()
-        start, stop = max(first, begin), min(last, begin + size)
-        at = start - first
-        for offsets, sizes in boxes(parameter.shape, start - begin, stop - begin):
-            length = int(torch.Size(sizes).numel())
-            where = list(offsets)
-            for dim, offset in split.firsts:
-                where[dim] += offset
-            yield Piece(name, split.shape, tuple(where), flat[at : at + length].view(sizes))
-            at += length
-        begin += size
-
-
-@torch.no_grad()
-def _make_states(trainer: Trainer) -> None:
-    """Creates the optimizer's states by a step without effect, because the first step creates them."""
-    # Gradients and learning rate are zero. The rate also scales the weight decay, so that no weight changes.
-    groups = trainer.optimizer.param_groups
-    rates = [group["lr"] for group in groups]
-    for unit in trainer.units:
-        unit.master.grad = torch.zeros_like(unit.master)
-    for group in groups:
-        group["lr"] = 0.0
-    trainer.optimizer.step()
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
-    for unit in trainer.units:
-        unit.master.grad = None
 
 
 def _first_failure(error: CheckpointException) -> str:

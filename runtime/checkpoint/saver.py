@@ -20,8 +20,9 @@ from torch import Tensor
 from ..report import Event
 from ..status import Status
 from ..trainer import Trainer
-from .checkpoint import Checkpoints, Saved, StorageError, pieces
+from .checkpoint import Checkpoints, Saved, StorageError
 from .slices import Piece
+from .states import pieces
 
 
 class Saver:

@@ -1,0 +1,61 @@
+"""The states that a rank holds, as boxes of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..model.initial_weights import same_weight
+from ..parallel.sharding import Unit
+from ..trainer import Named, Trainer
+from .slices import Piece, boxes
+
+
+def pieces(trainer: Trainer) -> Iterator[Piece]:
+    """Master weights and buffers (`weights.NAME`) and states (`exp_avg.NAME`, ...) that this rank holds."""
+    for unit, named in trainer.contents:
+        states = trainer.optimizer.state.get(unit.master, {})
+        flats = {"weights": unit.master.detach()}
+        flats |= {key: value for key, value in states.items() if isinstance(value, Tensor) and key != "step"}
+        for kind, flat in flats.items():
+            yield from _of_unit(unit, named, kind, flat, tied=trainer.job.model.tied_embeddings)
+    for chunk in trainer.chunks:
+        for name, buffer in chunk.named_buffers():
+            yield Piece(f"weights.{name}", tuple(buffer.shape), (0,) * buffer.dim(), buffer, optional=True)
+
+
+def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -> Iterator[Piece]:
+    first, last = unit.groups.shard.rank * unit.part, (unit.groups.shard.rank + 1) * unit.part
+    begin = 0
+    for full_name, parameter, split in named:
+        name = f"{kind}.{same_weight(full_name, tied=tied)}"
+        size = parameter.numel()
+        start, stop = max(first, begin), min(last, begin + size)
+        at = start - first
+        for offsets, sizes in boxes(parameter.shape, start - begin, stop - begin):
+            length = int(torch.Size(sizes).numel())
+            where = list(offsets)
+            for dim, offset in split.firsts:
+                where[dim] += offset
+            yield Piece(name, split.shape, tuple(where), flat[at : at + length].view(sizes))
+            at += length
+        begin += size
+
+
+@torch.no_grad()
+def make_states(trainer: Trainer) -> None:
+    """Creates the optimizer's states by a step without effect, because the first step creates them."""
+    # Gradients and learning rate are zero. The rate also scales the weight decay, so that no weight changes.
+    groups = trainer.optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+    for unit in trainer.units:
+        unit.master.grad = torch.zeros_like(unit.master)
+    for group in groups:
+        group["lr"] = 0.0
+    trainer.optimizer.step()
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    for unit in trainer.units:
+        unit.master.grad = None
