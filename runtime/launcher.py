@@ -26,11 +26,10 @@ from .agent import PARENT
 from .failures import REFUSED, TERMINATED, RunFailed, RunTerminated, diagnose
 from .nodes import Nodes, command
 from .rehearsal.parity import Reference, StateDifference
-from .report import Event
+from .report import EVENT_PREFIX, Event
 from .settings import Settings
 from .status import read_all
 
-EVENT_PREFIX = "@meshwright "
 PORT_ATTEMPTS, PORT_WAIT_S = 3, 1.0
 GRACE_S = 4.0  # seconds after the first failure for the other ranks to report their state
 _TAIL = 400

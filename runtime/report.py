@@ -15,6 +15,7 @@ from .._version import __version__
 from .job import Job
 
 FORMAT_VERSION = "1.2"
+EVENT_PREFIX = "@meshwright "  # of a line of rank 0 with an event, for the launcher
 # Per rank: bytes of tensors, bytes reserved by the GPU's allocator, and bytes in use on the GPU. On a CPU: bytes that
 # the process held for tensors and in all, if the system reports them.
 PEAKS = ("peak_memory_bytes", "reserved_memory_bytes", "device_memory_bytes")
