@@ -26,6 +26,7 @@ def recovery_of(
     from ..runtime.restarts import REJOIN_S, Recovery, plan_file
     from .screens import launch as screen
 
+    check_copies(settings.copy_every, nodes)
     rejoin_s = REJOIN_S if rejoin_s is None else rejoin_s
     if not rejoin_s > 0:
         raise InputError(f"--rejoin-timeout {rejoin_s:g}: must be above 0", hint="leave it out for 60 s")
@@ -36,12 +37,7 @@ def recovery_of(
                          hint="`--max-restarts N` starts its ranks again")  # fmt: skip
     from ..planner.studies.fewer_nodes import num_nodes, plan_for_nodes
 
-    if nodes.nnodes == 1:
-        raise InputError("--elastic: the run has one node, and none remains without it",
-                         hint="`--max-restarts N` starts its ranks again")  # fmt: skip
-    if num_nodes(plan) != nodes.nnodes:
-        raise InputError(f"--elastic: the run has {nodes.nnodes} nodes, the plan {num_nodes(plan)}",
-                         hint="plan for a cluster of these nodes, or leave out `--nnodes`")  # fmt: skip
+    _check_nodes(nodes.nnodes, num_nodes(plan))
     if nodes.node_rank == 0:
         _preview(terminal, plan, settings.choice)
 
@@ -55,6 +51,28 @@ def recovery_of(
         return fewer.plan, fewer.nodes
 
     return Recovery(rejoin_s, replan)
+
+
+def _check_nodes(number: int, planned: int) -> None:
+    """Raises InputError where no node may be lost, or the plan is for other nodes."""
+    if number == 1:
+        raise InputError("--elastic: the run has one node, and none remains without it",
+                         hint="`--max-restarts N` starts its ranks again")  # fmt: skip
+    if planned != number:
+        raise InputError(f"--elastic: the run has {number} nodes, the plan {planned}",
+                         hint="plan for a cluster of these nodes, or leave out `--nnodes`")  # fmt: skip
+
+
+def check_copies(every: int, nodes: Nodes) -> None:
+    """Raises InputError where copies in memory, if any, would be lost with their node, or have no place."""
+    from ..runtime.checkpoint.handing_in import check_shared_memory
+
+    if not every:
+        return
+    if nodes.nnodes == 1:
+        raise InputError("--copy-every: the run has one node, and a copy in its memory does not survive it",
+                         hint="`--checkpoint-every N --checkpoint-async` writes to disk beside training")  # fmt: skip
+    check_shared_memory()
 
 
 def _preview(terminal: Terminal, plan: Plan, choice: int) -> None:

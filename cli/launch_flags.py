@@ -38,22 +38,27 @@ def checkpoints_and_axes(values: Sequence[str], *, scale_down: bool) -> tuple[in
 
 
 def saving_settings(
-    folder: Path | None, *, every: int | None, behind: bool, keep: int | None, resume: bool, max_restarts: int,
-    elastic: bool,
+    folder: Path | None, *, every: int | None, behind: bool, copy_every: int | None, keep: int | None, resume: bool,
+    max_restarts: int, elastic: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The settings of checkpoints that were given. Raises InputError where there is no folder for them."""
-    given = {"--checkpoint-every": every is not None, "--checkpoint-async": behind, "--keep": keep is not None,
-             "--resume": resume, "--max-restarts": max_restarts != 0, "--elastic": elastic}  # fmt: skip
+    given = {"--checkpoint-every": every is not None, "--checkpoint-async": behind,
+             "--copy-every": copy_every is not None, "--keep": keep is not None, "--resume": resume,
+             "--max-restarts": max_restarts != 0, "--elastic": elastic}  # fmt: skip
     if folder is None:
         if alone := next((name for name, there in given.items() if there), None):
             raise InputError(f"{alone}: checkpoints are not saved anywhere", hint="add `--checkpoint DIR`")
         return {}
-    numbers = (("--checkpoint-every", every, 1), ("--keep", keep, 2), ("--max-restarts", max_restarts, 0))
+    numbers = (("--checkpoint-every", every, 1), ("--copy-every", copy_every, 1), ("--keep", keep, 2),
+               ("--max-restarts", max_restarts, 0))  # fmt: skip
     for name, value, least in numbers:
         if value is not None and value < least:
             raise InputError(f"{name} {value}: must be {least} or more",
                              hint="the last two stay, so that one is left if the other is damaged" if name == "--keep"
                              else f"`{name} {least}`")  # fmt: skip
+    if copy_every is not None and not (elastic or max_restarts):
+        raise InputError("--copy-every: nothing starts again after a failure",
+                         hint="add `--elastic` or `--max-restarts N`")  # fmt: skip
     settings: dict[str, Any] = {"checkpoint": str(folder.resolve()), "checkpoint_async": behind, "resume": resume}
-    optional = {"checkpoint_every": every, "keep": keep}
+    optional = {"checkpoint_every": every, "copy_every": copy_every, "keep": keep}
     return settings | {name: value for name, value in optional.items() if value is not None}

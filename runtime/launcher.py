@@ -23,6 +23,7 @@ from typing import IO, Any
 from ..errors import InputError, MissingExtraError
 from . import rendezvous
 from .agent import PARENT
+from .checkpoint import handing_in
 from .failures import REFUSED, TERMINATED, RunFailed, RunTerminated, diagnose
 from .nodes import Nodes, command
 from .rehearsal.parity import Reference, StateDifference
@@ -59,8 +60,11 @@ def run(
         # Meet once: if torchrun finds the port taken, the other nodes are already connecting to it.
         if nodes.nnodes > 1 and meets and attempt == 0:
             orders = rendezvous.meet(nodes.node_rank, nodes.nnodes, (nodes.master_addr, port),
-                                     settings.must_be_equal(), settings.collective_timeout_s, on_wait)  # fmt: skip
+                                     settings.must_be_equal(), settings.collective_timeout_s, on_wait,
+                                     held=handing_in.held(settings.copies))  # fmt: skip
             # A launcher that was started again joins a run that goes on.
+            handing_in.hand_in(orders, settings.checkpoint, settings.copies, nodes.node_rank,
+                               settings.collective_timeout_s, on_wait)  # fmt: skip
             settings = replace(settings, restarts=int(orders.get("restarts", 0)))
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
             ready = replace(settings, run_dir=folder, events=True)

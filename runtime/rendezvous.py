@@ -16,15 +16,12 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import InputError, MeshwrightError
 from .failures import RunFailed
+from .rendezvous_messages import Clock, OnWait, join, line_of, send
 
-_REMIND_S = 10.0  # between two lines that name missing nodes
-_RETRY_S = 0.25  # between two attempts to reach node 0
-_LONGEST_LINE = 1 << 16  # bytes; a longer line is not from our launcher
 _READ_S = 5.0  # a node sends its line at once; a port scanner sends nothing
 _DECISION_S = 600.0  # longest wait for the orders of node 0, which may plan anew
 _LATE_S = 2.0  # node 0 still answers for this long after an error; nodes started by one command come within it
@@ -32,57 +29,46 @@ _LATE_S = 2.0  # node 0 still answers for this long after an error; nodes starte
 _HINT_MISSING = "start `meshwright launch` on every node, or give more time with `--timeout`"
 _HINT_DIFFERENT = "start the same command on every node, each with its own `--node-rank`"
 
-OnWait = Callable[[str], None]
-# Gets the nodes that are there, ascending from 0; returns orders for all of them, as JSON, or raises MeshwrightError.
-Decide = Callable[[list[int]], dict[str, Any]]
+Held = Mapping[str, Sequence[str]]  # files of each copy of the states that a node has in memory
+# Gets the nodes that are there, ascending from 0, and what each has in memory; returns orders for all of them, as JSON,
+# or raises MeshwrightError.
+Decide = Callable[[Mapping[int, Held]], dict[str, Any]]
 
 
-@dataclass
-class _Clock:
-    """The remaining time, and the time of the next message."""
+class _Present(NamedTuple):
+    """A node that has come."""
 
-    timeout_s: float
-    on_wait: OnWait
-    answer_s: float  # seconds after the timeout for the answer of node 0
-    started: float = field(default_factory=time.monotonic)
-    spoken: float = field(default_factory=time.monotonic)
-
-    @property
-    def left_s(self) -> float:
-        return self.started + self.timeout_s - time.monotonic()
-
-    def remind(self, text: str) -> None:
-        """Reports `text` if the last line is `_REMIND_S` old."""
-        now = time.monotonic()
-        if now - self.spoken >= _REMIND_S:
-            self.spoken = now
-            self.on_wait(f"{text} ({now - self.started:.0f} s of {self.timeout_s:.0f} s)")
+    host: str
+    connection: socket.socket
+    held: Held
 
 
 def meet(
     node_rank: int, num_nodes: int, address: tuple[str, int], run: Mapping[str, Any], timeout_s: float,
-    on_wait: OnWait, decide: Decide | None = None,
+    on_wait: OnWait, decide: Decide | None = None, held: Held | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Returns the orders of node 0 when the launchers of all `num_nodes` nodes are present with equal settings.
 
     address: host and port of node 0. run: flag -> setting that must be equal on all nodes. on_wait: gets a line every
     10 s that names the missing nodes. decide: after a failure; called on node 0, after `timeout_s` seconds also where
-    nodes are missing. Raises InputError where two nodes have different settings or the same rank, RunFailed where a
-    node is missing after `timeout_s` seconds, and the error of `decide` on every node.
+    nodes are missing. held: copies of the states in the memory of this node. Raises InputError where two nodes have
+    different settings or the same rank, RunFailed where a node is missing after `timeout_s` seconds, and the error of
+    `decide` on every node.
     """
-    clock = _Clock(timeout_s, on_wait, _READ_S if decide is None else _DECISION_S)
-    hello = {"node_rank": node_rank, "host": socket.gethostname(), "num_nodes": num_nodes, "run": dict(run)}
-    return _gather(hello, address, clock, decide) if node_rank == 0 else _join(hello, address, clock)
+    clock = Clock(timeout_s, on_wait, _READ_S if decide is None else _DECISION_S)
+    hello = {"node_rank": node_rank, "host": socket.gethostname(), "num_nodes": num_nodes, "run": dict(run),
+             "held": dict(held or {})}  # fmt: skip
+    return _gather(hello, address, clock, decide) if node_rank == 0 else join(hello, address, clock)
 
 
 # ---- node 0
 
 
 def _gather(
-    own: Mapping[str, Any], address: tuple[str, int], clock: _Clock, decide: Decide | None
+    own: Mapping[str, Any], address: tuple[str, int], clock: Clock, decide: Decide | None
 ) -> dict[str, Any]:  # fmt: skip
     """The orders for all nodes, sent to the others. decide: None: they go on only if all are present."""
-    present: dict[int, tuple[str, socket.socket]] = {}
+    present: dict[int, _Present] = {}
     num_nodes = int(own["num_nodes"])
     with ExitStack() as stack, _listening(address[1]) as server:
         while len(present) < num_nodes - 1:
@@ -91,7 +77,7 @@ def _gather(
                 if decide is not None:
                     break
                 missing = RunFailed(_missing(present, num_nodes, address, clock.timeout_s), hint=_HINT_MISSING)
-                raise _answered(missing, [connection for _, connection in present.values()])
+                raise _answered(missing, [node.connection for node in present.values()])
             clock.remind(_waiting(present, num_nodes, address))
             server.settimeout(max(min(clock.left_s, 1.0), 0.01))
             with suppress(TimeoutError):
@@ -106,10 +92,11 @@ def _gather(
                         _answered(error, [connection])
                         continue
                     _refuse_all(error, hello, present, num_nodes, server, connection, stack)
-                present[int(hello["node_rank"])] = str(hello["host"]), connection
-        connections = [connection for _, connection in present.values()]
+                present[int(hello["node_rank"])] = _Present(str(hello["host"]), connection, hello["held"])
+        connections = [node.connection for node in present.values()]
         try:
-            orders = {"go": True, **(decide(sorted([0, *present])) if decide is not None else {})}
+            holds = {0: own["held"], **{rank: present[rank].held for rank in sorted(present)}}
+            orders = {"go": True, **(decide(holds) if decide is not None else {})}
         except MeshwrightError as error:
             raise _answered(error, connections) from None
         _send_orders(orders, connections)
@@ -122,7 +109,7 @@ def _send_orders(orders: Mapping[str, Any], connections: Sequence[socket.socket]
     They close first, because the port stays busy for a minute on the side that closes first.
     """
     for connection in connections:
-        _send(connection, orders)
+        send(connection, orders)
     for connection in connections:
         connection.settimeout(_READ_S)
         with suppress(OSError):
@@ -130,11 +117,11 @@ def _send_orders(orders: Mapping[str, Any], connections: Sequence[socket.socket]
 
 
 def _refuse_all(
-    error: InputError, hello: Mapping[str, Any], present: Mapping[int, tuple[str, socket.socket]], num_nodes: int,
+    error: InputError, hello: Mapping[str, Any], present: Mapping[int, _Present], num_nodes: int,
     server: socket.socket, connection: socket.socket, stack: ExitStack,
 ) -> NoReturn:  # fmt: skip
     """Ends all nodes, since the one that said `hello` would not train the same."""
-    _answered(error, [*(other for _, other in present.values()), connection])
+    _answered(error, [*(node.connection for node in present.values()), connection])
     late = set(range(1, num_nodes)) - {*present, int(hello["node_rank"])}
     _answer_late_nodes(error, server, len(late), stack)
     raise error
@@ -154,8 +141,9 @@ def _hello(connection: socket.socket) -> dict[str, Any] | None:
     """The message of a node; None for a connection that is not from our launcher."""
     connection.settimeout(_READ_S)
     try:
-        hello = json.loads(_line(connection))
-        known = isinstance(hello["run"], dict) and int(hello["node_rank"]) > 0 and int(hello["num_nodes"]) > 0
+        hello = json.loads(line_of(connection))
+        known = all(isinstance(hello[name], dict) for name in ("run", "held"))
+        known &= int(hello["node_rank"]) > 0 and int(hello["num_nodes"]) > 0
         return hello if known and isinstance(hello["host"], str) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -169,7 +157,7 @@ def _refusal(own: Mapping[str, Any], hello: Mapping[str, Any], present: Mapping[
     if rank >= int(own["num_nodes"]):
         return f"{host} was started with --node-rank {rank}, but nodes are numbered from 0 to {own['num_nodes'] - 1}"
     if rank in present:
-        return f"two nodes were started with --node-rank {rank}: {present[rank][0]} and {host}"
+        return f"two nodes were started with --node-rank {rank}: {present[rank].host} and {host}"
     ours, theirs = own["run"], hello["run"]
     differences = [f"{name} is {theirs.get(name)} there, {ours.get(name)} on node 0"
                    for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]  # fmt: skip
@@ -181,9 +169,9 @@ def _waiting(present: Mapping[int, Any], num_nodes: int, address: tuple[str, int
     return f"waiting at {address[0]}:{address[1]} for {_named(missing)} of {num_nodes}"
 
 
-def _missing(present: Mapping[int, tuple[str, Any]], num_nodes: int, address: tuple[str, int], timeout_s: float) -> str:
+def _missing(present: Mapping[int, _Present], num_nodes: int, address: tuple[str, int], timeout_s: float) -> str:
     missing = [rank for rank in range(1, num_nodes) if rank not in present]
-    there = ", ".join(f"{rank} ({host})" for rank, (host, _) in sorted(present.items()))
+    there = ", ".join(f"{rank} ({node.host})" for rank, node in sorted(present.items()))
     return (f"{_named(missing)} of {num_nodes} did not come to {address[0]}:{address[1]} within {timeout_s:.0f} s"
             + (f"; there: 0, {there}" if there else "; only node 0 is there"))  # fmt: skip
 
@@ -196,7 +184,7 @@ def _named(ranks: list[int]) -> str:
 def _answered(error: MeshwrightError, connections: Sequence[socket.socket]) -> MeshwrightError:
     """Returns the error after sending it to the other nodes, which end at once with the same message."""
     for connection in connections:
-        _send(connection, {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)})
+        send(connection, {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)})
     return error
 
 
@@ -214,8 +202,8 @@ def _answer_late_nodes(
                 num_nodes -= 1
 
 
-def _still_there(present: Mapping[int, tuple[str, socket.socket]]) -> dict[int, tuple[str, socket.socket]]:
-    return {rank: node for rank, node in present.items() if not _has_gone(node[1])}
+def _still_there(present: Mapping[int, _Present]) -> dict[int, _Present]:
+    return {rank: node for rank, node in present.items() if not _has_gone(node.connection)}
 
 
 def _has_gone(connection: socket.socket) -> bool:
@@ -227,69 +215,3 @@ def _has_gone(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def _send(connection: socket.socket, document: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # torchrun reports a node that left
-        connection.sendall(json.dumps(document).encode() + b"\n")
-
-
-def _line(connection: socket.socket) -> bytes:
-    data = b""
-    while not data.endswith(b"\n"):
-        piece = connection.recv(4096)
-        if not piece or len(data) > _LONGEST_LINE:
-            raise ValueError("not a line")
-        data += piece
-    return data
-
-
-# ---- the other nodes
-
-
-def _join(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> dict[str, Any]:
-    """The orders of node 0."""
-    host, port = address
-    while True:
-        orders = _attempt(hello, address, clock)
-        if not isinstance(orders, str):
-            return orders
-        if clock.left_s <= 0:
-            raise RunFailed(f"node 0 did not answer at {host}:{port} within {clock.timeout_s:.0f} s: {orders}",
-                            hint="check `--master-addr`, the launcher of node 0 and the firewall")  # fmt: skip
-        clock.remind(f"waiting for node 0 at {host}:{port}: {orders}")
-        time.sleep(min(_RETRY_S, max(clock.left_s, 0.0)))
-
-
-def _attempt(hello: Mapping[str, Any], address: tuple[str, int], clock: _Clock) -> dict[str, Any] | str:
-    """The orders when all nodes are present; otherwise why node 0 was not reached. Raises the error of node 0."""
-    try:
-        with socket.create_connection(address, timeout=max(min(clock.left_s, _REMIND_S), 0.1)) as connection:
-            connection.sendall(json.dumps(hello).encode() + b"\n")
-            return _reply(connection, address, clock)
-    except OSError as error:
-        return error.strerror or str(error) or type(error).__name__
-    except (ValueError, KeyError, TypeError):
-        return "whoever listens there is not `meshwright launch` of this version"
-
-
-def _reply(connection: socket.socket, address: tuple[str, int], clock: _Clock) -> dict[str, Any] | str:
-    """Waits until all nodes have reached node 0. Node 0 keeps the time; the extra seconds here are for its answer."""
-    data = b""
-    while not data.endswith(b"\n"):
-        connection.settimeout(1.0)
-        try:
-            piece = connection.recv(4096)
-        except TimeoutError:
-            if clock.left_s < -clock.answer_s:
-                return "it is there, but waits for other nodes"
-            clock.remind(f"node 0 at {address[0]}:{address[1]} waits for other nodes")
-            continue
-        if not piece:
-            return "it closed the connection"
-        data += piece
-    reply: dict[str, Any] = json.loads(data)
-    if "go" in reply:
-        return reply
-    kind = InputError if reply["input"] else RunFailed
-    raise kind(str(reply["error"]), hint=str(reply["hint"]))

@@ -1,8 +1,9 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
 Events: `start` (environment), `initialised` (from a folder), `step`, `evaluation`, `end` (peak memory), `resumed`,
-`checkpoint`, `not_saved`, `terminated` (on SIGTERM), `replanned` (for fewer nodes). A stopped run reports its steps
-until then. A run that went back to a checkpoint reports the steps that count.
+`checkpoint`, `not_saved`, `copies` (memory that they take), `copy`, `not_copied`, `terminated` (on SIGTERM),
+`replanned` (for fewer nodes). A stopped run reports its steps until then. A run that went back to a checkpoint reports
+the steps that count.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from .._version import __version__
 from .job import Job
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 EVENT_PREFIX = "@meshwright "  # of a line of rank 0 with an event, for the launcher
 # Per rank: bytes of tensors, bytes reserved by the GPU's allocator, and bytes in use on the GPU. On a CPU: bytes that
 # the process held for tensors and in all, if the system reports them.
@@ -66,7 +67,7 @@ class Recorder:
             "init_from": job.init_from,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
             "resumed": self.of("resumed"), "replanned": self.of("replanned"),
-            "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"),
+            "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"), "copies": self.of("copy"),
             "steps": self.steps, "evaluations": self.of("evaluation"),
             **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),
@@ -86,6 +87,8 @@ def event_line(event: Event, job: Job) -> str:
     if event["event"] == "checkpoint":
         line = f"checkpoint {event['folder']}: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
         return line + (f", training waited {event['waited_s']:.2g} s" if "waited_s" in event else "")
+    if event["event"] in ("copies", "copy", "not_copied"):
+        return _copy_line(event)
     if event["event"] == "not_saved":
         return not_saved_line(event)
     if event["event"] == "terminated":
@@ -99,6 +102,17 @@ def _initialised_line(event: Event, job: Job) -> str:
     if event["rounded"]:
         line += f", rounded to {job.dtype}"
     return line + ("; predictions of more than one token are drawn by the seed" if job.model.mtp_layers else "")
+
+
+def _copy_line(event: Event) -> str:
+    """The line for copies in memory: their size at the start, and each of them."""
+    if event["event"] == "copies":
+        needed, free = (f"{event[name] / 2**20:,.1f} MiB" for name in ("needed_bytes", "free_bytes"))
+        return (f"copies in memory every {event['every']} steps: {needed} on node {event['node']}, two generations of "
+                f"its states and of those of the node before it; {free} are free")  # fmt: skip
+    if event["event"] == "not_copied":
+        return f"step {event['step']} was not copied in memory: {event['reason']}"
+    return f"copy of step {event['step']} in memory: {event['num_bytes'] / 2**20:,.1f} MiB in {event['seconds']:.2g} s"
 
 
 def not_saved_line(event: Event) -> str:

@@ -12,7 +12,9 @@ Node 0 itself cannot be lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 from ..planner.document.plan import Plan
 from ..planner.document.reading import load_plan, read_plan
 from . import launcher, rendezvous
+from .checkpoint import handing_in
 from .failures import RanksFailed, RunFailed
 from .job import Job
 from .nodes import Nodes, nodes_for
@@ -48,6 +51,27 @@ def run(
 
     on_job: gets the job of another plan, before its first event. Returns where this node has no part in that plan.
     """
+    with _copying(settings, nodes) as settings:
+        _lives(settings, nodes, recovery, on_event, on_line, on_wait, on_job)
+
+
+@contextmanager
+def _copying(settings: Settings, nodes: Nodes) -> Iterator[Settings]:
+    """Settings with a folder in memory for the copies of this node, which is removed at the end."""
+    if not settings.copy_every or settings.checkpoint is None:
+        yield settings
+        return
+    folder = handing_in.copies_folder(settings.checkpoint, nodes.node_rank)
+    try:
+        yield replace(settings, copies=str(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(
+    settings: Settings, nodes: Nodes, recovery: Recovery, on_event: launcher.OnEvent, on_line: launcher.OnLine,
+    on_wait: launcher.OnLine, on_job: Callable[[Job], None],
+) -> None:  # fmt: skip
     meets = True
     while True:
         try:
@@ -58,6 +82,8 @@ def run(
                 raise
             on_wait(f"{error.message}\nwaiting for the other nodes, {recovery.rejoin_s:.0f} s at most")
             orders = _orders(settings, nodes, recovery, error, on_wait)
+        handing_in.hand_in(orders, settings.checkpoint, settings.copies, nodes.node_rank,
+                           settings.collective_timeout_s, on_wait)  # fmt: skip
         meets = False
         settings = replace(settings, restarts=int(orders["restarts"]))
         if "plan" not in orders:
@@ -67,6 +93,9 @@ def run(
             on_wait(f"node {nodes.node_rank} has no part in the plan for {len(orders['nodes'])} nodes: it ends")
             return
         settings, nodes, job = _under(orders, settings, nodes)
+        if settings.copy_every and nodes.nnodes == 1:
+            on_wait("one node remains: no further copies in memory, which would be lost with it")
+            settings = replace(settings, copy_every=0)
         on_job(job)
 
 
@@ -74,23 +103,23 @@ def _orders(
     settings: Settings, nodes: Nodes, recovery: Recovery, error: RanksFailed, on_wait: launcher.OnLine
 ) -> dict[str, Any]:
     """What all nodes do next, as node 0 decides it with the nodes that are there."""
-    again = {"restarts": settings.restarts + 1}
-
-    def decide(present: list[int]) -> dict[str, Any]:
+    def decide(held_by: Mapping[int, rendezvous.Held]) -> dict[str, Any]:
+        present, again = list(held_by), {"restarts": settings.restarts + 1}
         if len(present) == nodes.nnodes:
             if not nodes.max_restarts:
                 raise error
-            return again
+            return again | handing_in.orders(settings.checkpoint, settings.copies, held_by)
         if recovery.replan is None:
             lost = ", ".join(str(node) for node in range(nodes.nnodes) if node not in present)
             raise RunFailed(f"{error.message}\nlost: node {lost} of {nodes.nnodes}, for {recovery.rejoin_s:.0f} s",
                             hint="`--elastic` goes on without it; `--rejoin-timeout` waits longer")  # fmt: skip
         plan, used = recovery.replan(load_plan(settings.plan), present)
+        again |= handing_in.orders(settings.checkpoint, settings.copies, held_by)
         return {**again, "plan": plan.to_json(), "nodes": list(used)}
 
     address = nodes.master_addr, nodes.master_port or 0
     return rendezvous.meet(nodes.node_rank, nodes.nnodes, address, settings.must_be_equal(), recovery.rejoin_s,
-                           on_wait, decide)  # fmt: skip
+                           on_wait, decide, handing_in.held(settings.copies))  # fmt: skip
 
 
 def _under(orders: Mapping[str, Any], settings: Settings, nodes: Nodes) -> tuple[Settings, Nodes, Job]:

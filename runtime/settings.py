@@ -72,6 +72,8 @@ class Settings:
     checkpoint: str | None = None  # folder; None: no checkpoints
     checkpoint_every: int = 100  # steps between saves; the last step is always saved
     checkpoint_async: bool = False  # save in the background
+    copy_every: int = 0  # steps between copies of the states in the memory of two nodes; 0: none
+    copies: str | None = None  # folder of this node's copies
     keep: int = 2  # number of checkpoints to keep, the newest
     resume: bool = False  # resume from the newest checkpoint
     restarts: int = 0  # failures of the run so far, beside those that torchrun counts
@@ -115,7 +117,7 @@ class Settings:
                  "decay_steps", "weight_decay", "no_decay", "clip", "lora_alpha", "shuffle", "end_token",
                  "eval_every", "eval_batches",
                  "scale_down", "keep_axes", "check_parity", "as_trained", "planned_dtype", "balance_experts", "compile",
-                 "checkpoint_every", "checkpoint_async", "resume")  # fmt: skip
+                 "checkpoint_every", "checkpoint_async", "copy_every", "resume")  # fmt: skip
         values = {name: str(getattr(self, name)) for name in names}
         values["order"] = _digest(self.order) if self.order and Path(self.order).is_file() else str(self.order)
         values["data"] = self.data if self.data == "synthetic" else "files"
@@ -138,8 +140,8 @@ _VALUES = {"choice": int, "steps": int, "init_from": str, "data": str, "end_toke
            "weight_decay": float, "no_decay": str, "eval_data": str, "eval_every": int, "eval_batches": int,
            "learning_rate": float, "schedule": str, "warmup": int, "min_learning_rate": float, "decay_steps": int,
            "metrics": str, "tracker": str, "clip": float, "lora_alpha": float, "device": str,
-           "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "keep": int, "restarts": int,
-           "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
+           "timeout_s": float, "report": str, "checkpoint": str, "checkpoint_every": int, "copy_every": int,
+           "copies": str, "keep": int, "restarts": int, "keep_axes": str, "order": str, "run_dir": str}  # fmt: skip
 _SWITCHES = ("shuffle", "scale_down", "check_parity", "as_trained", "planned_dtype", "balance_experts", "compile",
              "checkpoint_async", "resume", "events")  # fmt: skip
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 import torch.distributed as dist
 
+from .checkpoint.memory_copies import MemoryCopies
 from .checkpoint.saver import Saver
 from .compiling import compile_layers
 from .metrics import Metrics
@@ -28,11 +29,11 @@ class Training:
 
     def __init__(
         self, trainer: Trainer, settings: Settings, recorder: Recorder, saver: Saver | None,
-        terminated: threading.Event, metrics: Metrics | None,
+        copies: MemoryCopies | None, terminated: threading.Event, metrics: Metrics | None,
     ) -> None:  # fmt: skip
         """terminated: set when this rank is signalled to end; metrics: None on ranks that write none."""
         self.trainer, self.settings, self.recorder = trainer, settings, recorder
-        self.saver, self.terminated, self.metrics = saver, terminated, metrics
+        self.saver, self.copies, self.terminated, self.metrics = saver, copies, terminated, metrics
         self.stopped = False  # whether a rank was signalled to end before the last step
         self.unsaved: Event | None = None  # of the last save, where it failed
 
@@ -56,6 +57,8 @@ class Training:
             if job.evaluation is not None and (last or (index + 1) % job.evaluation.every == 0):
                 self._evaluate(index + 1)
             self._save(index + 1, due=last or (index + 1) % self.settings.checkpoint_every == 0)
+            if self.copies is not None and not last and (index + 1) % self.settings.copy_every == 0:
+                self._tell(self.copies.copy(index + 1))
             if stop and index + 1 < job.steps:
                 self.stopped = True
                 break

@@ -27,6 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
 from .checkpoint.checkpoint import Checkpoints
+from .checkpoint.memory_copies import MemoryCopies
 from .checkpoint.pretrained import Pretrained
 from .checkpoint.saver import Saver
 from .compiling import check_compiler
@@ -87,7 +88,8 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     if job.init_from is not None:
         tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = _resume(trainer, settings, recorder)
-    training = Training(trainer, settings, recorder, saver, terminated, _metrics(settings, job, done))
+    copies = _copies(trainer, settings, recorder)
+    training = Training(trainer, settings, recorder, saver, copies, terminated, _metrics(settings, job, done))
     peaks = training.run(done, before)
     if training.metrics is not None:
         training.metrics.close()
@@ -109,6 +111,18 @@ def _metrics(settings: Settings, job: Job, done: int) -> Metrics | None:
     if dist.get_rank() != 0 or settings.metrics is settings.tracker is None:
         return None
     return Metrics(job, done, None if settings.metrics is None else Path(settings.metrics), settings.tracker)
+
+
+def _copies(trainer: Trainer, settings: Settings, recorder: Recorder) -> MemoryCopies | None:
+    """Copies in memory, if any. Raises InputError where a node is too small for them."""
+    if not settings.copy_every or settings.copies is None:
+        return None
+    copies = MemoryCopies(trainer, Path(settings.copies), timeout_s=settings.collective_timeout_s,
+                          fresh=not settings.restarts)  # fmt: skip
+    room = copies.check_room()
+    tell({"event": "copies", "every": settings.copy_every, "node": room.node, "needed_bytes": room.needed,
+          "free_bytes": room.free}, settings, recorder)  # fmt: skip
+    return copies
 
 
 def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.device, Mesh]:

@@ -88,6 +88,9 @@ def command(
     checkpoint_async: Annotated[
         bool, typer.Option("--checkpoint-async", help="Write checkpoints in the background.", show_default=False)
     ] = False,
+    copy_every: Annotated[
+        int | None, _number("--copy-every", metavar="N", text="Steps between copies in the memory of two nodes [none].")
+    ] = None,
     keep: Annotated[
         list[str] | None,
         _number("--keep", metavar="N|AXIS=N", text="Checkpoints to keep [2], or ranks per axis to rehearse [2]."),
@@ -142,8 +145,9 @@ def command(
                              planned_dtype=planned_dtype, scale_down=scale_down)  # fmt: skip
     check_elastic(elastic=elastic, rejoin_s=rejoin_timeout, scale_down=scale_down, order=order, restarts=max_restarts)
     keep_last, keep_axes = launch_flags.checkpoints_and_axes(keep or (), scale_down=scale_down)
-    saving = launch_flags.saving_settings(checkpoint, every=checkpoint_every, behind=checkpoint_async, keep=keep_last,
-                                          resume=resume, max_restarts=max_restarts, elastic=elastic)  # fmt: skip
+    saving = launch_flags.saving_settings(checkpoint, every=checkpoint_every, behind=checkpoint_async,
+                                          copy_every=copy_every, keep=keep_last, resume=resume,
+                                          max_restarts=max_restarts, elastic=elastic)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), init_from=_resolved(init_from),
         shuffle=shuffle, end_token=end_token, eval_data=_resolved(eval_data), eval_every=eval_every,

@@ -63,6 +63,7 @@ class Checkpoints:
         """group, status: of a thread that saves in the background; None: those of the run."""
         self.trainer, self.folder, self.keep, self.group = trainer, folder, keep, group
         self.rank, self.status = dist.get_rank(), status or trainer.mesh["world"].status
+        self.leads = self.rank == 0  # makes and names the folders
 
     def prepare(self, *, resume: bool) -> None:
         """Makes the folder. Raises InputError if it is not writable, or if it holds checkpoints of another run."""
@@ -98,10 +99,11 @@ class Checkpoints:
             self._write(partial, contents)
             digests = self._together(lambda: self._digests(partial))
             files = {name: file for of_rank in digests for name, file in of_rank.items()}
+            self._share(partial, digests)
             self._together(lambda: self._publish(partial, step, files))
         except StorageError:
             # The error is raised on all ranks or on none, so that no rank still writes into the deleted folder.
-            if self.rank == 0:
+            if self.leads:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
         size = sum(file.num_bytes for file in files.values())
@@ -109,7 +111,7 @@ class Checkpoints:
 
     def _clear(self, partial: Path) -> None:
         """Removes the folders of interrupted saves."""
-        if self.rank == 0:
+        if self.leads:
             for partial_save in self.folder.glob(PARTIAL + "*"):
                 shutil.rmtree(partial_save, ignore_errors=True)
             partial.mkdir()
@@ -128,8 +130,11 @@ class Checkpoints:
         mine = sorted(partial.glob(f"__{self.rank}_*"))
         return {path.name: File.of(path) for path in [*mine, *([partial / ".metadata"] if self.rank == 0 else [])]}
 
+    def _share(self, partial: Path, digests: Sequence[dict[str, File]]) -> None:
+        """Files that ranks exchange: none, since all ranks see one folder."""
+
     def _publish(self, partial: Path, step: int, files: dict[str, File]) -> None:
-        if self.rank != 0:
+        if not self.leads:
             return
         job = self.trainer.job
         Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files, self.trainer.source.digests(),

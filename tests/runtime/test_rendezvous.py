@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.runtime import launcher, rendezvous
+from meshwright.runtime import launcher, rendezvous, rendezvous_messages
 from meshwright.runtime.failures import RunFailed
 from meshwright.runtime.nodes import Nodes
 from meshwright.runtime.settings import Settings
@@ -59,7 +59,7 @@ def test_all_nodes_go_on_and_the_port_is_free_again(address: tuple[str, int]) ->
 
 
 def test_missing_nodes_are_named_on_all(address: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_REMIND_S", 0.1)
+    monkeypatch.setattr(rendezvous_messages, "_REMIND_S", 0.1)
     waits: list[str] = []
     ends = meet(address, [(0, RUN), (2, RUN)], num_nodes=4, timeout_s=1.5, waits=waits)
     for error in ends:
@@ -181,7 +181,7 @@ def test_settings_that_change_the_training_are_compared(tmp_path: Path) -> None:
     usual = Settings(plan=str(plan))
     others: dict[str, Any] = {"data": "tokens", "order": str(order), "checkpoint": "ckpt"}
     of_each_node = {"plan", "device", "timeout_s", "report", "metrics", "tracker", "keep", "run_dir", "events",
-                    "restarts"}
+                    "restarts", "copies"}
     for field in fields(Settings):
         value = getattr(usual, field.name)
         other: Any = not value if isinstance(value, bool) else others.get(field.name, 7)
@@ -210,7 +210,7 @@ def test_nodes_meet_once_though_torchrun_finds_the_port_taken(
 
     monkeypatch.setattr(launcher, "_Run", Run)
     monkeypatch.setattr(launcher, "PORT_WAIT_S", 0.0)
-    def met(*_: object) -> dict[str, Any]:
+    def met(*_: object, held: object) -> dict[str, Any]:
         meetings.append(1)
         return {}
 
