@@ -50,6 +50,7 @@ class RequestFlags(TypedDict, total=False):
     kv_cache: str | None  # serving: number format of the cache
     prefix_hit: str | None  # serving: share of the prompt tokens in the cache
     prefixes: int | None  # serving: different ones
+    speculate: str | None  # serving: tokens, accepted, draft
     hourly: str | None  # serving: requests per second by hour
     prompts: int | None  # post-training: prompts of a step
     samples: int | None  # post-training: answers to each prompt

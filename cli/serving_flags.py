@@ -47,3 +47,7 @@ Hourly = Annotated[
     str | None, _flag("--hourly", metavar="LIST|FILE", text="serve: a rate for each hour (2/s,9/s,4/s), in place of "
                       "--rate: replicas by hour.")
 ]  # fmt: skip
+Speculate = Annotated[
+    str | None, _flag("--speculate", metavar="K:A:DRAFT", text="serve: proposed tokens, share that is accepted, draft "
+                      "(3:0.7:llama-3.2-1b, 1:0.8:mtp).")
+]  # fmt: skip

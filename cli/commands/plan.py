@@ -93,6 +93,7 @@ def command(
     prefix_hit: serving_flags.PrefixHit = None,
     prefixes: serving_flags.Prefixes = None,
     hourly: serving_flags.Hourly = None,
+    speculate: serving_flags.Speculate = None,
     prompts: rl_flags.Prompts = None,
     samples: rl_flags.Samples = None,
     output_p90: rl_flags.OutputP90 = None,

@@ -112,11 +112,12 @@ def _hourly(hours: HourlyService | None) -> list[tuple[str, str]]:
 
 
 def _pool(pool: ServingPool) -> list[tuple[str, str]]:
-    cache = pool.cache_sequences
+    cache, pays = pool.cache_sequences, pool.speculation_pays_up_to
     return [
         (ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
         ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
         ("KV cache", f"{text.gib(pool.cache_bytes)} GiB of a GPU in {pool.kv_cache}: {cache:,} sequences"),
+        *([] if pays is None else [("speculation", f"pays up to {pays:,} sequences of an instance at once")]),
     ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class ServingConstants:
 class Batch:
     """The work of an iteration of one instance, columns [n]."""
 
-    sequences: Array  # that decode one token each
+    sequences: Array  # that decode one token each, and verify those of a draft
     context: Array  # tokens in the cache of each
     prompt_tokens: Array  # prefilled beside them
     prompt_context: Array  # tokens that a prompt token sees, in the mean
@@ -50,23 +50,41 @@ class Batch:
 def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     """[n] seconds. Products and reads of weights are each a soft maximum (exponent 4, as in rates/surfaces.py); the
     parts of a layer come one after another, and add."""
-    together = batch.sequences + batch.prompt_tokens
-    tokens = batch.sequences / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group
-    device = _dense_s(pool, constants, batch, tokens) + _experts_s(pool, constants, together)
-    device = device + _decode_attention_s(pool, constants, batch) + _prompt_attention_s(pool, constants, batch)
-    device = device + _passes_s(pool, constants, batch, tokens) + _collectives_s(pool, constants, tokens)
-    device = device + _messages_s(pool, tokens) + constants.layer_s * pool.model.layers
+    device = _device_s(pool, constants, batch)
+    if pool.draft_tokens.any():
+        device = device + _draft_s(pool, constants, batch)
     return np.asarray(device + constants.graph_share * pool.host_s + constants.sequence_s * batch.sequences)
+
+
+def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+    """The model runs once: a token of each sequence and the proposed ones, and the prompts."""
+    decoded = batch.sequences * (1.0 + pool.draft_tokens)
+    together = decoded + batch.prompt_tokens
+    tokens = decoded / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group
+    device = _dense_s(pool, constants, decoded, tokens) + _experts_s(pool, constants, together)
+    device = device + _decode_attention_s(pool, constants, batch) + _prompt_attention_s(pool, constants, batch)
+    device = device + _passes_s(pool, constants, batch, together, tokens) + _collectives_s(pool, constants, tokens)
+    return np.asarray(device + _messages_s(pool, tokens) + constants.layer_s * pool.model.layers)
+
+
+def _draft_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+    """The draft runs once for each token that it proposes, one after another, and once over the prompts."""
+    draft, none = pool.drafting, np.zeros_like(batch.sequences)
+    proposed_s = _device_s(draft, constants, replace(batch, prompt_tokens=none))
+    prompts_s = _device_s(draft, constants, replace(batch, sequences=none))
+    prompts_s = np.where(batch.prompt_tokens > 0, prompts_s, 0.0)
+    once = np.where(batch.sequences > 0, pool.draft_tokens, 0.0)
+    return np.where(pool.draft_tokens > 0, once * proposed_s + prompts_s, 0.0)
 
 
 def _soft_maximum(a: Array, b: Array) -> Array:
     return np.asarray((a**4 + b**4) ** 0.25)
 
 
-def _dense_s(pool: Pool, constants: ServingConstants, batch: Batch, tokens: Array) -> Array:
+def _dense_s(pool: Pool, constants: ServingConstants, decoded: Array, tokens: Array) -> Array:
     """Attention projections, dense blocks, shared experts; and the head, for tokens that are sampled."""
     model = pool.model
-    sampled = batch.sequences / pool.attention_dp
+    sampled = decoded / pool.attention_dp
     flops = 2.0 * (model.dense_parameters * tokens + model.head_parameters * sampled) / pool.tp
     read = (model.dense_parameters * pool.weight_bytes + 2.0 * model.head_parameters) / pool.tp
     return _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
@@ -91,8 +109,10 @@ def _experts_s(pool: Pool, constants: ServingConstants, together: Array) -> Arra
 
 def _decode_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     model, sequences = pool.model, batch.sequences / pool.attention_dp
-    read = sequences * pool.kv_read_bytes * pool.kv_elements(batch.context)
-    flops = sequences * batch.context * model.decode_pair_flops / pool.tp
+    split = np.minimum(pool.tp, model.kv_heads)
+    cached = model.kv_elements * batch.context + model.window_kv_elements * np.minimum(batch.context, model.window)
+    read = sequences * pool.kv_read_bytes * cached / split
+    flops = sequences * (1.0 + pool.draft_tokens) * batch.context * model.decode_pair_flops / pool.tp
     return _soft_maximum(flops / pool.attention_flops_per_s,
                          read / (pool.memory_bw_bytes_per_s * constants.cache_share))  # fmt: skip
 
@@ -104,12 +124,11 @@ def _prompt_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -
     return np.asarray(flops / pool.attention_flops_per_s)
 
 
-def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, tokens: Array) -> Array:
+def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, together: Array, tokens: Array) -> Array:
     """Norms, which every tp rank computes whole, the copies of tokens in the order of their experts, and the
     recurrence of mixers, whose prompt tokens come one after another."""
     model = pool.model
     norms = _NORM_BYTES * model.layers * tokens
-    together = batch.sequences + batch.prompt_tokens
     routed = _ROUTED_BYTES * model.moe_layers * model.top_k * together / pool.ep
     scanned = constants.scan_s * model.mixer_layers * batch.prompt_tokens / batch.prompt_groups
     return np.asarray(model.hidden * (norms + routed) / pool.memory_bw_bytes_per_s + scanned)

@@ -83,7 +83,7 @@ class Service:
     prompt_load: Array  # share of time that prompts take
     queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
     first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
-    decode_s: Array  # of an iteration without prompts, of `tpot_s`
+    decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
     prompt_s: Array  # that a prompt adds to the iterations of its instance
     prompt_scv: Array  # squared coefficient of variation of that
     interval_scv: Array  # of the times between arrivals at an instance
@@ -96,7 +96,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
 
     apart: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
     """
-    steps = np.maximum(load.output - 1.0, 1.0)
+    steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens  # iterations of an answer
     capacity = decode.capacity(load.running_prompt, load.running_output, load.prefix_hit, load.prefixes)
     capacity = np.where(capacity > 0, capacity, decode.max_sequences)
     number = np.minimum(load.concurrency / decode.instances, 1e6)  # of an instance
@@ -104,11 +104,11 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     running, state = 0.7 * held, _State(*(np.zeros_like(held) for _ in range(len(fields(_State)))))
     for _ in range(_ROUNDS):
         state = _at(running, state, prefill, decode, apart, load, constants, held)
-        decoding = steps * state.tpot_s
+        decoding = steps * state.step_s
         closed = held * decoding / (state.ttft_s + decoding)
         opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, apart), capacity)
         running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
-    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.tpot_s))
+    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.step_s))
     opened = (state.prompt_load < _BUSIEST) & (running < 0.999 * capacity)
     stable = np.where(load.rate > 0, opened, number <= capacity)
     waiting = np.where(load.rate > 0, 0.0, np.maximum(number - held, 0.0) * decode.instances)
@@ -116,7 +116,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     tokens = rate * load.output
     gpus = decode.gpus + np.where(apart, prefill.gpus, 0.0)
     return Service(
-        ttft_s=state.ttft_s + waiting / rate, tpot_s=state.tpot_s, output_tokens_per_s=tokens,
+        ttft_s=state.ttft_s + waiting / rate, tpot_s=state.step_s / decode.step_tokens, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
         queue_s=state.queue_s + waiting / rate, first_token_s=state.first_token_s, decode_s=state.decode_s,
         prompt_s=state.prompt_s, prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill), stable=stable,
@@ -134,7 +134,7 @@ def _decoding_at(rate: Array, steps: Array, state: _State, apart: Mask) -> Array
 @dataclass(frozen=True, slots=True)
 class _State:
     ttft_s: Array
-    tpot_s: Array
+    step_s: Array  # of an iteration that decodes, prompts beside it included
     prompt_load: Array
     queue_s: Array
     first_token_s: Array
@@ -149,7 +149,7 @@ def _at(
     held: Array,
 ) -> _State:  # fmt: skip
     """Latencies while so many sequences decode on an instance. before: in the round before."""
-    steps = np.maximum(load.output - 1.0, 1.0)
+    steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens
     decoding = decoding_batch(running, decode, load)
     decode_s = iteration_seconds(decode, constants, decoding)
     # Groups with a prompt in the same iteration: in an open loop as many as prompts come during one.
@@ -166,8 +166,8 @@ def _at(
     ahead = together * all_others / 2.0 * decode.instances / prefill.instances
     # Prompts that come while one decodes: half of those that came with it, and of the others as many as decode.
     behind = together * all_others / 2.0 + (1.0 - together) * others
-    tpot_s = decode_s + np.where(apart, 0.0, behind * added_s / steps)
-    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * tpot_s)) / prefill.instances
+    step_s = decode_s + np.where(apart, 0.0, behind * added_s / steps)
+    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * step_s)) / prefill.instances
     prompt_load = np.minimum(rate * added_s, _BUSIEST)
     unevenness = np.where(load.rate > 0, _interval_scv(load, prefill), 1.0) + prompt_scv
     queue = np.minimum(unevenness * prompt_load / (2.0 * (1.0 - prompt_load)),
@@ -176,7 +176,7 @@ def _at(
     front_s = prefill.host_s + constants.prompt_token_s * load.prompt + load.transfer_s
     first_token_s = np.where(apart & (decode.decodes_first == 0), 0.0, _WAITS * decode_s)
     ttft_s = front_s + first_token_s + mixed_s * chunks + queue * added_s
-    return _State(ttft_s, tpot_s, prompt_load, queue * added_s, first_token_s, decode_s, added_s, prompt_scv, mixed_s)
+    return _State(ttft_s, step_s, prompt_load, queue * added_s, first_token_s, decode_s, added_s, prompt_scv, mixed_s)
 
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:

@@ -43,13 +43,14 @@ def latencies(
     ttft_s = _ttft_s(share, service, prefill, decode, apart, load, requests, constants)
     sequences = np.maximum(service.sequences, 1.0)
     first_s, probed_s = (_decode_s(sequences * more, service, decode, load, constants) for more in (1.0, 1.0 + _PROBE))
-    gain = np.maximum(probed_s - first_s, 0.0) / (_PROBE * service.tpot_s)
+    gain = np.maximum(probed_s - first_s, 0.0) / (_PROBE * service.tpot_s * decode.step_tokens)
     gain = np.minimum(gain + np.where(apart, 0.0, service.prompt_load), 0.9)
     spread = 1.0 + NormalDist().inv_cdf(share) / np.sqrt(sequences) / (1.0 - gain)
     decode_s = _decode_s(sequences * spread, service, decode, load, constants)
     decode_s = np.where(spread > 1.0, np.maximum(decode_s, service.decode_s), decode_s)
-    beside_s = np.where(apart, 0.0, np.maximum(service.tpot_s - service.decode_s, 0.0)) * np.maximum(spread, 0.0)
-    return Latencies(ttft_s, np.asarray(decode_s + beside_s))
+    step_s = service.tpot_s * decode.step_tokens
+    beside_s = np.where(apart, 0.0, np.maximum(step_s - service.decode_s, 0.0)) * np.maximum(spread, 0.0)
+    return Latencies(ttft_s, np.asarray((decode_s + beside_s) / decode.step_tokens))
 
 
 def _ttft_s(

@@ -24,6 +24,9 @@ class Pool:
     """Columns [n]. An instance is tp x attention_dp x pp GPUs."""
 
     model: ServedModel
+    draft: ServedModel  # proposes tokens, on the same GPUs as the model; `ServedModel.none` without speculation
+    draft_tokens: Array  # proposed for each sequence and iteration; 0: no speculation
+    step_tokens: Array  # of an answer that an iteration gives a sequence, mean: accepted ones and that of the model
     tp: Array  # ranks that split attention and dense blocks
     attention_dp: Array  # groups of tp ranks with sequences of their own, which share the experts
     pp: Array  # stages
@@ -52,9 +55,9 @@ class Pool:
     def rows(self, index: Ints, instances: Array) -> Pool:
         """The rows `index` [m], with so many instances each [m]."""
         taken = {name: getattr(self, name)[index] for name in _COLUMNS}
-        model = ServedModel(**{field.name: getattr(self.model, field.name)[index] for field in fields(ServedModel)})
+        model, draft = self.model.rows(index), self.draft.rows(index)
         curves = {name: _taken(getattr(self, name), index) for name in _CURVES}
-        return replace(self, **{**taken, **curves, "model": model, "instances": instances})
+        return replace(self, **{**taken, **curves, "model": model, "draft": draft, "instances": instances})
 
     @property
     def stage_gpus(self) -> Array:
@@ -73,16 +76,25 @@ class Pool:
     @property
     def weights_bytes(self) -> Array:
         """Of a GPU: dense blocks and head split over tp, experts over all GPUs of a stage, the token table beside
-        the head."""
-        model = self.model
-        dense = model.dense_parameters * self.weight_bytes + 2 * 2.0 * model.head_parameters
-        return np.asarray((dense / self.tp + model.expert_parameters * self.expert_bytes / self.stage_gpus) / self.pp)
+        the head; the same of the draft, whose head counts although a module for further tokens shares the model's."""
+        dense = experts = np.zeros_like(self.tp)
+        for model in (self.model, self.draft):
+            dense = dense + model.dense_parameters * self.weight_bytes + 2 * 2.0 * model.head_parameters
+            experts = experts + model.expert_parameters * self.expert_bytes
+        return np.asarray((dense / self.tp + experts / self.stage_gpus) / self.pp)
+
+    @property
+    def drafting(self) -> Pool:
+        """The draft as a pool of its own."""
+        none = np.zeros_like(self.tp)
+        return replace(self, model=self.draft, draft=self.draft, draft_tokens=none, step_tokens=none + 1.0)
 
     def kv_elements(self, tokens: Array) -> Array:
-        """Of a sequence of so many tokens, all layers, on one of the ranks that split its cache."""
-        model = self.model
-        elements = model.kv_elements * tokens + model.window_kv_elements * np.minimum(tokens, model.window)
-        return np.asarray(elements / self.kv_split)
+        """Of a sequence of so many tokens, all layers and those of a draft, on one of the ranks that split its
+        cache."""
+        own, draft = (model.kv_elements * tokens + model.window_kv_elements * np.minimum(tokens, model.window)
+                      for model in (self.model, self.draft))  # fmt: skip
+        return np.asarray(own / self.kv_split + draft / np.minimum(self.tp, self.draft.kv_heads))
 
     @property
     def cache_bytes(self) -> Array:

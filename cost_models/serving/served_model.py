@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Ints
 from ..quantities.params import expert_parameters, layer_parameters, table_parameters
 from ..specs.model import Attention, Layer, MixtureOfExperts, ModelSpec
 
@@ -36,8 +36,29 @@ class ServedModel:
 
     @classmethod
     def of(cls, model: ModelSpec) -> ServedModel:
-        """Sums over the layers. The widest window counts where a model has several."""
-        layers = [model.kinds[index] for index in model.pattern]
+        """The model without its modules for further tokens."""
+        return cls._of(model, [model.kinds[index] for index in model.pattern], beside=0)
+
+    @classmethod
+    def of_next_tokens(cls, model: ModelSpec) -> ServedModel:
+        """One module for further tokens: a layer, and a projection of the hidden state beside the embedding
+        (DeepSeek-V3, arXiv 2412.19437, section 2.2). The head is the model's and is read again."""
+        index = model.mtp_pattern[0] if model.mtp_pattern else model.pattern[-1]
+        return cls._of(model, [model.kinds[index]], beside=2 * model.hidden**2)
+
+    def rows(self, index: Ints) -> ServedModel:
+        """The rows `index` [m] of columns [n]."""
+        return ServedModel(**{field.name: getattr(self, field.name)[index] for field in fields(ServedModel)})
+
+    @classmethod
+    def none(cls) -> ServedModel:
+        """No model."""
+        names = (field.name for field in fields(cls))
+        return cls(**{name: np.asarray(float(name in ("experts", "top_k", "kv_heads"))) for name in names})
+
+    @classmethod
+    def _of(cls, model: ModelSpec, layers: Sequence[Layer], beside: int) -> ServedModel:
+        """Sums over the layers. The widest window counts where a model has several. beside: further parameters."""
         attentions = [kind.attention for kind in layers if kind.attention is not None]
         full = [block for block in attentions if block.window is None]
         windowed = [block for block in attentions if block.window is not None]
@@ -45,7 +66,7 @@ class ServedModel:
         return cls(**{name: np.asarray(float(value)) for name, value in {
             "layers": len(layers), "moe_layers": len(experts), "hidden": model.hidden,
             "mixer_layers": sum(kind.mixer is not None for kind in layers),
-            "dense_parameters": sum(_dense_parameters(model, kind) for kind in layers),
+            "dense_parameters": beside + sum(_dense_parameters(model, kind) for kind in layers),
             "head_parameters": table_parameters(model),
             "expert_parameters": sum(expert_parameters(model, kind) for kind in layers),
             "experts": max((block.experts for block in experts), default=1),

@@ -82,8 +82,9 @@ class _Lane:
         seen = sum(taken * (it.prompt - it.left_prompt + taken / 2) for it, taken in prompts) / max(tokens, 1.0)
         groups = min(max(len(prompts), 1), float(self.pool.attention_dp[0]))
         context = sum(it.context for it in decoding) / max(len(decoding), 1)
+        made = steps * float(self.pool.step_tokens[0])
         batch = Batch(sequences=np.array([float(len(decoding))]), prompt_tokens=np.array([tokens]),
-                      context=np.array([context + steps / 2]), prompt_context=np.array([seen]),
+                      context=np.array([context + made / 2]), prompt_context=np.array([seen]),
                       prompt_groups=np.array([groups]))  # fmt: skip
         per_group = tokens / groups / float(self.pool.chunk_tokens[0])
         return float(iteration_seconds(self.pool, self.constants, batch)[0]) + float(self.pool.host_s[0]) * per_group
@@ -100,7 +101,8 @@ class _Lane:
         if not prompts and decoding:
             once = self.iteration_s(decoding, [], 0.0)
             until = max((next_arrival_s - self.now_s) / once, 1.0)
-            steps = float(min(min(it.left_output for it in decoding), np.ceil(until)))
+            left = min(it.left_output for it in decoding) / float(self.pool.step_tokens[0])
+            steps = max(float(min(left, np.ceil(until))), 1e-9)
         seconds = steps * self.iteration_s(decoding, prompts, steps)
         self.now_s += seconds / self.depth  # when the first stage is free
         done_s = self.now_s + seconds * (1.0 - 1.0 / self.depth)
@@ -121,7 +123,7 @@ class _Lane:
 
     def _decoded(self, decoding: list[_Request], steps: float) -> int:
         for request in decoding:
-            request.left_output -= steps
+            request.left_output -= steps * float(self.pool.step_tokens[0])
         over = [request for request in decoding if request.left_output <= 0.5]
         for request in over:
             self._end(request)

@@ -39,6 +39,7 @@ class ServingPool(DocumentPart):
     weights_bytes: float  # of a GPU
     cache_bytes: float  # of a GPU
     cache_sequences: int  # that the cache of an instance holds
+    speculation_pays_up_to: int | None = None  # sequences that decode at once; None: nothing is speculated here
 
 
 class Percentiles(DocumentPart):

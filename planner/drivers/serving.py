@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +34,13 @@ from ..request.lengths import check_positions
 from ..request.model_reference import text_model
 from ..request.request_lengths import request_lengths
 from ..request.serving import ServeWorkload, ServingRequest
+from ..request.speculation import MODULE, step_tokens
 from ..serving.apart import Apart, search_apart
 from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
 from ..serving.hours import over_hours
 from ..serving.infeasible import no_deployment
+from ..serving.instance import Speculation
 from ..serving.promises import Promises
 from ..serving.search import Deployment, Found, order, search
 from ..serving.space import Served, sites_of, space_of
@@ -65,8 +69,8 @@ def plan_serving(request: ServingRequest, max_sequences: int | None = None) -> S
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
     warnings = [*warnings, *check_positions(model, longest, stretches=True)]
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
-    spaces = [space_of(site, served_of(model, work, engines, request.target), request.fix)
-              for site in sites_of(cluster)]  # fmt: skip
+    served = served_of(model, work, engines, request.target)
+    spaces = [space_of(site, served, request.fix) for site in sites_of(cluster)]
     found = search(spaces, question.load, question.promises, engines.constants)
     apart = None
     if question.load is not None and not question.promises.closed and "replicas" not in request.fix:
@@ -83,7 +87,7 @@ def plan_serving(request: ServingRequest, max_sequences: int | None = None) -> S
     notices = [notice.text for notice in cluster.warnings if notice.code != "uniform-plan"]
     texts = [*warnings, *notices, *_doubts(listed[0], work)]
     certificate = _certificate(found, question, simulated)
-    plan = _document(request, model, cluster, engines, _lengths(requests), listed, certificate,
+    plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
     hourly = over_hours(chosen, work.hourly, question.promises, engines.constants) if work.hourly else None
     return plan.model_copy(update={"separation": separation, "hourly": hourly})
@@ -104,7 +108,23 @@ def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: s
     """What all instances have in common. Raises UnknownNameError for an engine that is not known."""
     cache = cache_format(model, work.precision, work.kv_cache)
     return Served(model=model, weights=work.precision, cache=cache if cache in BYTES else "bf16",
-                  engine=engines.of(target), host_s=engines.host_s(target, ""))  # fmt: skip
+                  engine=engines.of(target), host_s=engines.host_s(target, ""),
+                  speculation=_speculation(model, work.speculate) if work.speculate else None)  # fmt: skip
+
+
+def _speculation(model: ModelSpec, given: Mapping[str, Any]) -> Speculation:
+    """Raises InputError for a draft that cannot propose tokens of the model."""
+    tokens = step_tokens(given["tokens"], given["accepted"])
+    if given["draft"] == MODULE:
+        if not model.mtp_layers:
+            raise InputError(f"speculate: {model.name} has no module for further tokens",
+                             hint="name a smaller model with the same vocabulary as the draft")  # fmt: skip
+        return Speculation(tokens=given["tokens"], step_tokens=tokens, draft=None)
+    draft = text_model(given["draft"])[0]
+    if draft.vocab != model.vocab:
+        raise InputError(f"speculate: {draft.name} has a vocabulary of {draft.vocab:,} tokens, {model.name} "
+                         f"{model.vocab:,}", hint="a draft needs the tokenizer of the model")  # fmt: skip
+    return Speculation(tokens=given["tokens"], step_tokens=tokens, draft=draft)
 
 
 def question_of(work: ServeWorkload, engines: Engines) -> Question:
@@ -210,15 +230,17 @@ def _doubts(best: ServingCandidate, work: ServeWorkload) -> list[str]:
 
 
 def _document(
-    request: ServingRequest, model: ModelSpec, cluster: ClusterSpec, engines: Engines, lengths: ServedLengths,
+    request: ServingRequest, served: Served, cluster: ClusterSpec, engines: Engines, lengths: ServedLengths,
     listed: tuple[ServingCandidate, ...], certificate: ServingCertificate, warnings: tuple[str, ...],
 ) -> ServingPlan:  # fmt: skip
     canonical = request.model_dump(mode="json")
+    drafted = served.speculation.draft if served.speculation else None
+    draft = {"draft": rounded(spec_to_dict(drafted))} if drafted else {}
     return ServingPlan(
         tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
         origins=request.origins, lengths=lengths, candidates=listed, indifference=INDIFFERENCE, certificate=certificate,
-        resolved={"model": rounded(spec_to_dict(model)), "cluster": rounded(cluster_to_dict(cluster)),
+        resolved={"model": rounded(spec_to_dict(served.model)), "cluster": rounded(cluster_to_dict(cluster)),
                   "engine": request.target, "constants": rounded(asdict(engines.constants)),
-                  "host_s": engines.host_s(request.target, "")},
+                  "host_s": engines.host_s(request.target, ""), **draft},
         warnings=warnings,
     )  # fmt: skip

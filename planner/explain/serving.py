@@ -115,10 +115,11 @@ def _parts(question: Question, deployment: Deployment, candidate: ServingCandida
         batch, sequences=beside, prompt_tokens=np.minimum(load.prefilled, prefill.chunk_tokens)))  # fmt: skip
     ttft = {name: service["first_token_s"] * share + own_s * prompting[name] for name, share in decoding.items()}
     ttft["host"] += front_s
-    tpot = {name: service["decode_s"] * share for name, share in decoding.items()}
+    decode_s = service["decode_s"] / float(decode.step_tokens[0])  # of a token
+    tpot = {name: decode_s * share for name, share in decoding.items()}
     share = f"beyond the mean, to p{100 * promises.share:g}"
     rows = [*((name, ttft[name], tpot[name]) for name in decoding), ("queue", service["queue_s"], 0.0),
-            ("prompts of others", 0.0, service["tpot_s"] - service["decode_s"]),
+            ("prompts of others", 0.0, service["tpot_s"] - decode_s),
             ("transfer of the cache", deployment.transfer_s, 0.0),
             (share, candidate.ttft_promised_s - service["ttft_s"],
              candidate.tpot_promised_s - service["tpot_s"])]  # fmt: skip

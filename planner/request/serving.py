@@ -17,6 +17,7 @@ from ...profiles.io.reader import read_text
 from .fields import Nodes, Positive, checked, non_negative, parse_factor
 from .request_lengths import RequestTokens
 from .schema import BaseRequest, RequestPart
+from .speculation import Speculate
 
 Weights = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
 _SECONDS_OF = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -137,6 +138,7 @@ class ServeWorkload(RequestPart):
     `percentile` % of the requests keep. precision: number format of the weights. kv_cache: that of the cache, auto: as
     the checkpoint has it. prefix_hit: share of the prompt tokens that are found in the cache of an instance; prefixes:
     different ones, which the cache of each instance keeps. hourly: rates, one for each hour, in place of `rate`.
+    speculate: tokens that a draft proposes, how many are accepted, and the draft.
     """
 
     kind: Literal["serve"]
@@ -150,6 +152,7 @@ class ServeWorkload(RequestPart):
     prefix_hit: Hit = 0.0
     prefixes: Positive = 1
     hourly: Hourly | None = None
+    speculate: Speculate | None = None
     precision: Weights = "bf16"
     kv_cache: Literal["auto", "bf16", "fp8"] = "auto"
 
@@ -211,6 +214,8 @@ class ServingFields(TypedDict, total=False):
     """Different prefixes, which the cache of each instance keeps [1]."""
     hourly: str | list[str] | None
     """Rates, one for each hour, in place of `rate`: `["2/s", "9/s"]`, `"2/s,9/s"`, or a file with a rate a line."""
+    speculate: str | Mapping[str, Any] | None
+    """Proposed tokens, the share of them that is accepted, and the draft: `"3:0.7:llama-3.2-1b"`, `"1:0.8:mtp"`."""
     precision: Weights | None
     """Number format of the weights [bf16]."""
     dtype: Weights | None
@@ -223,5 +228,5 @@ class ServingFields(TypedDict, total=False):
 SERVING_FLAT: dict[str, FieldPath] = {
     name: ("workload", name)
     for name in ("input", "output", "rate", "concurrency", "ttft", "tpot", "percentile", "prefix_hit",
-                 "prefixes", "hourly", "kv_cache")
+                 "prefixes", "hourly", "speculate", "kv_cache")
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from ...cost_models.arrays import Array, Mask
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.simulation import Requests, Simulated, simulate
 from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
@@ -21,6 +21,7 @@ _BEYOND = 1.01  # times the largest load, where what binds breaks
 _REQUESTS, _MOST_REQUESTS, _LIVES = 400, 3000, 10  # simulated: so many lives of those that run at once
 _BATCH = 8  # sequences of a step of the emitted limit
 _HEADROOM = 1.5  # of the emitted limit over the sequences that run at the largest load
+_TRIED = 200  # numbers of sequences at which speculation is compared
 _REMEMBERED = 32  # simulated instances: more than those of the deployments that one plan simulates
 
 
@@ -120,8 +121,27 @@ def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> Ser
         instances=stand.instances, gpus=stand.gpus, tp=layout.tp, pp=layout.pp, ep=layout.ep,
         attention_dp=layout.attention_dp, chunk_tokens=stand.instance.chunk_tokens,
         max_sequences=max(min(wanted, held), 1), weights=stand.instance.weights, kv_cache=stand.instance.cache,
+        speculation_pays_up_to=None if role == "prefill" else _pays_up_to(columns, question),
         weights_bytes=float(columns.weights_bytes[0]), cache_bytes=room, cache_sequences=held,
     )  # fmt: skip
+
+
+def _pays_up_to(columns: Pool, question: Question) -> int | None:
+    """Sequences of an instance up to which a token takes less time with speculation than without."""
+    if not columns.draft_tokens[0]:
+        return None
+    held = max(int(capacity(columns, question.promises.requests)[0]), 1)
+    number = np.unique(np.geomspace(1, held, _TRIED).astype(np.int64))
+    rows = columns.rows(np.zeros(len(number), dtype=np.int64), np.ones(len(number)))
+    none = np.zeros(len(number))
+    requests = question.promises.requests
+    context = none + requests.running_prompt + requests.running_output / 2
+    batch = Batch(sequences=number / columns.pp[0], context=context, prompt_tokens=none, prompt_context=none,
+                  prompt_groups=none + 1.0)  # fmt: skip
+    plain = replace(rows, draft_tokens=none, step_tokens=none + 1.0)
+    drafted_s, plain_s = (iteration_seconds(it, question.constants, batch) / it.step_tokens for it in (rows, plain))
+    pays = drafted_s < plain_s
+    return int(number[pays].max()) if pays.any() else 0
 
 
 def _simulated(question: Question, deployment: Deployment, rate: float, sequences: float) -> SimulatedService:

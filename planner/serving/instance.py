@@ -23,6 +23,15 @@ from .formats import BYTES, PRODUCTS, cache_read_bytes, dense_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """A draft that proposes tokens, which the model verifies in one iteration."""
+
+    tokens: int  # proposed for each sequence and iteration
+    step_tokens: float  # that an iteration gives, mean: the accepted ones and that of the model
+    draft: ModelSpec | None  # None: a module of the model for further tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceLayout:
     """The layout of one instance, and how many instances there are."""
 
@@ -56,6 +65,7 @@ class Instance:
     layout: InstanceLayout
     chunk_tokens: int  # prompt tokens of an iteration at most
     max_sequences: int  # of a group of tp ranks
+    speculation: Speculation | None = None
 
 
 def pool(rows: Sequence[Instance]) -> Pool:
@@ -65,7 +75,9 @@ def pool(rows: Sequence[Instance]) -> Pool:
         return np.array([float(value(row)) for row in rows])
 
     return Pool(
-        model=stacked([_served(row.model) for row in rows]),
+        model=stacked([_served(row.model) for row in rows]), draft=stacked([_draft(row) for row in rows]),
+        draft_tokens=column(lambda row: row.speculation.tokens if row.speculation else 0),
+        step_tokens=column(lambda row: row.speculation.step_tokens if row.speculation else 1),
         tp=column(lambda row: row.layout.tp), attention_dp=column(lambda row: row.layout.attention_dp),
         pp=column(lambda row: row.layout.pp), ep=column(lambda row: row.layout.ep),
         instances=column(lambda row: row.layout.instances),
@@ -92,6 +104,12 @@ def pool(rows: Sequence[Instance]) -> Pool:
 @lru_cache(maxsize=256)
 def _served(model: ModelSpec) -> ServedModel:
     return ServedModel.of(model)
+
+
+def _draft(row: Instance) -> ServedModel:
+    if row.speculation is None:
+        return ServedModel.none()
+    return _served(row.speculation.draft) if row.speculation.draft else ServedModel.of_next_tokens(row.model)
 
 
 def _product_rate(gpu: GpuSpec, weights: str) -> float:

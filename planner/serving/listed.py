@@ -13,7 +13,8 @@ from ...profiles.stack.engines import UNSTATED, Engines, shipped_engines
 from ..document.serving_plan import ServingCandidate, ServingPlan, ServingPool
 from ..document.specs import build, model_of
 from ..request.serving import ServeWorkload
-from .instance import Instance, InstanceLayout
+from ..request.speculation import step_tokens
+from .instance import Instance, InstanceLayout, Speculation
 from .promises import Promises, priced
 from .search import Deployment, Stand, stands_pool
 from .space import Site, sites_of
@@ -54,9 +55,18 @@ def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines
     instance = Instance(
         model=model_of(plan.resolved, _FILE), gpu=site.gpu, levels=site.levels, weights=pool.weights,
         cache=pool.kv_cache, engine=limits, host_s=engines.host_s(name, ""), layout=layout,
-        chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences,
+        chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences, speculation=_speculation(plan),
     )  # fmt: skip
     return Stand(site=site, instance=instance, instances=pool.instances)
+
+
+def _speculation(plan: ServingPlan) -> Speculation | None:
+    given = plan.request["workload"].get("speculate")
+    if not given:
+        return None
+    draft = plan.resolved.get("draft")
+    return Speculation(tokens=given["tokens"], step_tokens=step_tokens(given["tokens"], given["accepted"]),
+                       draft=model_of({"model": draft}, _FILE) if draft else None)  # fmt: skip
 
 
 def _transfer_s(

@@ -11,7 +11,7 @@ from ...cost_models.rates.collectives import Levels
 from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
 from ...cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from ...profiles.stack.engines import Engine
-from .instance import Instance, InstanceLayout
+from .instance import Instance, InstanceLayout, Speculation
 
 CHUNKS = (2048, 4096, 8192, 16384)  # prompt tokens of an iteration that are compared
 _MOST_STAGES = 16
@@ -55,6 +55,7 @@ class Served:
     cache: str
     engine: Engine
     host_s: float
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +87,14 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int], *, across_nodes
         number = least if "replicas" in fix and least <= number else number
         numbers = max(number - least + 1, 1)
         total += numbers
-        broken = "gpus" if number < least else next(broken_rules(served.model, layout), None)
+        broken = "gpus" if number < least else _broken(served, layout)
         if broken is not None:
             ruled_out[broken] += numbers
             continue
         instances.append(Instance(
             model=served.model, gpu=site.gpu, levels=site.levels, weights=served.weights, cache=served.cache,
             engine=served.engine, host_s=served.host_s, layout=layout, chunk_tokens=chunk,
-            max_sequences=served.engine.max_sequences))  # fmt: skip
+            max_sequences=served.engine.max_sequences, speculation=served.speculation))  # fmt: skip
         most.append(number)
     counts = {name: len(values) for name, values in axes.items()}
     return Space(site=site, instances=tuple(instances), least=least, most=tuple(most), total=total,
@@ -109,6 +110,17 @@ def _axes(site: Site, model: ModelSpec, *, across_nodes: bool) -> dict[str, tupl
     groups = tuple(2**k for k in range(site.num_gpus.bit_length())) if model.is_moe else (1,)
     return {"tp": node, "pp": stages, "attention_dp": groups, "ep": (1, _ALL) if model.is_moe else (1,),
             "chunk_tokens": CHUNKS}  # fmt: skip
+
+
+def _broken(served: Served, layout: InstanceLayout) -> str | None:
+    """The first rule that a layout breaks. Drafts over several stages are not priced."""
+    if served.speculation is None:
+        return next(broken_rules(served.model, layout), None)
+    if layout.pp > 1:
+        return "speculation over stages"
+    draft = served.speculation.draft
+    broken = next(broken_rules(draft, layout), None) if draft is not None and not draft.is_moe else None
+    return next(broken_rules(served.model, layout), broken and f"{broken} of the draft")
 
 
 def broken_rules(model: ModelSpec, layout: InstanceLayout) -> Iterator[str]:

@@ -27,6 +27,8 @@ class Setup:
     longest: int | None  # tokens of a sequence that the cache holds, where it holds less than the model has positions
     prompt: int  # tokens of the longest
     transfer: str = "nixl"  # of TRANSFERS
+    draft_tokens: int = 0  # that a draft proposes; 0: no speculation
+    draft: str | None = None  # its name; None: a module of the model
     reuses_prefixes: bool = False  # the plan finds parts of prompts in the cache
 
     @property

@@ -29,6 +29,12 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
         out.append(("--quantization", pool.weights))
     if pool.kv_cache == "fp8":
         out.append(("--kv-cache-dtype", "fp8_e4m3"))
+    if setup.draft_tokens:
+        # docs.sglang.io, advanced_features/speculative_decoding: STANDALONE takes a smaller model, EAGLE the module.
+        draft = [("--speculative-draft-model-path", setup.draft)] if setup.draft else []
+        out += [("--speculative-algorithm", "STANDALONE" if setup.draft else "EAGLE"), *draft,
+                ("--speculative-num-steps", str(setup.draft_tokens)), ("--speculative-eagle-topk", "1"),
+                ("--speculative-num-draft-tokens", str(setup.draft_tokens + 1))]  # fmt: skip
     if pool.role != "both":
         out += [("--disaggregation-mode", pool.role), ("--disaggregation-transfer-backend", setup.transfer)]
     return out

@@ -28,6 +28,8 @@ def _config(setup: Setup) -> dict[str, Any]:
         out["enable_attention_dp"] = True
     if pool.ep > 1:
         out |= {"moe_expert_parallel_size": pool.ep, "moe_tensor_parallel_size": ranks // pool.ep}
+    if setup.draft_tokens:
+        out["speculative_config"] = {"decoding_type": "MTP", "num_nextn_predict_layers": setup.draft_tokens}
     if setup.longest is not None:
         out["max_seq_len"] = setup.longest
     if pool.role == "prefill":
@@ -62,6 +64,8 @@ def _router(service: Service) -> dict[str, str]:
 
 
 def _refusals(setup: Setup) -> list[str]:
+    if setup.draft is not None:
+        return [f"speculation by {setup.draft}: only modules of the model (`mtp`) are written for this engine"]
     if setup.pool.attention_dp > 1 and setup.pool.tp > 1:
         return [f"attention_dp {setup.pool.attention_dp} with tp {setup.pool.tp}: enable_attention_dp splits attention "
                 "over all ranks or none"]  # fmt: skip

@@ -34,6 +34,11 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
         out.append(("--enable-expert-parallel",))
     out += [("--max-num-batched-tokens", str(pool.chunk_tokens)), ("--max-num-seqs", str(setup.group_sequences)),
             ("--gpu-memory-utilization", f"{MEMORY_SHARE:g}")]  # fmt: skip
+    if setup.draft_tokens:
+        # vllm/config/speculative.py: SpeculativeMethod, `draft_model` and `mtp`.
+        method = {"method": "draft_model", "model": setup.draft} if setup.draft else {"method": "mtp"}
+        config = json.dumps({**method, "num_speculative_tokens": setup.draft_tokens}, separators=(",", ":"))
+        out.append(("--speculative-config", config))
     if setup.reuses_prefixes:
         out.append(("--enable-prefix-caching",))
     if setup.longest is not None:

@@ -27,7 +27,8 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
     """H200-like GPUs, without collectives and host."""
     none = Curve(column(0), column(0), column(0))
     return Pool(
-        model=stacked([ServedModel.of(load_model(model)[0])]), tp=column(tp), attention_dp=column(attention_dp),
+        model=stacked([ServedModel.of(load_model(model)[0])]), draft=stacked([ServedModel.none()]),
+        draft_tokens=column(0), step_tokens=column(1), tp=column(tp), attention_dp=column(attention_dp),
         pp=column(1), ep=column(ep), instances=column(instances), weight_bytes=column(weight_bytes),
         expert_bytes=column(weight_bytes), kv_bytes=column(2), kv_read_bytes=column(2), flops_per_s=column(1e15),
         attention_flops_per_s=column(6e14), memory_bw_bytes_per_s=column(4.6e12), memory_bytes=column(memory_gib * GIB),
