@@ -13,6 +13,8 @@ from .pool import Pool
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
 _ROUNDS = 24  # of the fixed point, each half way to what the one before gives
+# Of waits in pipelines, out of simulated instances of 4 and 8 stages (tests/cost_models/serving/test_simulation.py).
+_TOGETHER, _UNLIKE = 2.5, 1.6
 _BUSIEST = 0.98  # share of time that prompts of an open loop may take: beyond it the queue grows without end
 
 
@@ -82,6 +84,7 @@ class Service:
     capacity: Array  # sequences that the caches of an instance hold
     prompt_load: Array  # share of time that prompts take
     queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
+    pipeline_s: Array  # of `queue_s`, in further stages behind iterations with more prompt tokens
     first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
     prompt_s: Array  # that a prompt adds to the iterations of its instance
@@ -118,7 +121,8 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     return Service(
         ttft_s=state.ttft_s + waiting / rate, tpot_s=state.step_s / decode.step_tokens, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
-        queue_s=state.queue_s + waiting / rate, first_token_s=state.first_token_s, decode_s=state.decode_s,
+        queue_s=state.queue_s + waiting / rate, pipeline_s=state.pipeline_s,
+        first_token_s=state.first_token_s, decode_s=state.decode_s,
         prompt_s=state.prompt_s, prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill), stable=stable,
     )  # fmt: skip
 
@@ -137,6 +141,7 @@ class _State:
     step_s: Array  # of an iteration that decodes, prompts beside it included
     prompt_load: Array
     queue_s: Array
+    pipeline_s: Array
     first_token_s: Array
     decode_s: Array
     prompt_s: Array
@@ -175,8 +180,11 @@ def _at(
     queue = queue + ahead
     front_s = prefill.host_s + constants.prompt_token_s * load.prompt + load.transfer_s
     first_token_s = np.where(apart & (decode.decodes_first == 0), 0.0, _WAITS * decode_s)
-    ttft_s = front_s + first_token_s + mixed_s * chunks + queue * added_s
-    return _State(ttft_s, step_s, prompt_load, queue * added_s, first_token_s, decode_s, added_s, prompt_scv, mixed_s)
+    pipeline_s = np.where(apart & (load.rate > 0), _pipeline_s(prefill, load, added_s, prompt_load, prompt_scv), 0.0)
+    queue_s = queue * added_s + pipeline_s
+    ttft_s = front_s + first_token_s + mixed_s * chunks + queue_s
+    return _State(ttft_s, step_s, prompt_load, queue_s, pipeline_s, first_token_s, decode_s, added_s, prompt_scv,
+                  mixed_s)  # fmt: skip
 
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
@@ -215,6 +223,18 @@ def _prompt_scv(
     mixed_s, chunks = prompt_iterations(prefill, constants, replace(mixed, prompt_context=context), longer)
     more_s = _added_s(prefill, mixed, longer, mixed_s * chunks, alone_s * chunks)
     return np.asarray((more_s / added_s - 1.0) ** 2)
+
+
+def _pipeline_s(prefill: Pool, load: Load, added_s: Array, prompt_load: Array, prompt_scv: Array) -> Array:
+    """Mean wait in the stages after the first. Prompts that wait together are one iteration, which takes longer in
+    every stage, and a short one that follows a long one waits for it in every stage. So the longest iteration of a busy
+    time sets the pace. It has more than one prompt by _TOGETHER rho^2 / (1 - rho^2), where lengths are equal (an
+    iteration has rho times the prompts of the one before it), and by _UNLIKE log(1 / (1 - rho)) deviations of a prompt,
+    where they are not; at most by as many as a chunk holds."""
+    longer = _TOGETHER * prompt_load**2 / (1.0 - prompt_load**2)
+    longer = longer - _UNLIKE * np.sqrt(prompt_scv) * np.log1p(-prompt_load)
+    most = np.maximum(prefill.chunk_tokens / load.prefilled - 1.0, 1e-9)
+    return np.asarray((prefill.pp - 1.0) * added_s * longer / (1.0 + longer / most))
 
 
 def _interval_scv(load: Load, prefill: Pool) -> Array:

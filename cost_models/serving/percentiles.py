@@ -111,6 +111,7 @@ def _waits(service: Service, apart: Mask, load: Load) -> _Waits:
     opened = np.minimum(service.prompt_load * (1.0 + beside_s / service.prompt_s), _BUSIEST)
     unevenness = service.interval_scv + service.prompt_scv
     opened_s = (service.prompt_s * unevenness + beside_s) / (2.0 * (1.0 - opened))
+    opened_s = opened_s * (1.0 + service.pipeline_s / np.maximum(service.queue_s - service.pipeline_s, 1e-12))
     closed = np.maximum(service.prompt_load, 1e-9)
     is_open = load.rate > 0
     return _Waits(busy=np.where(is_open, opened, closed), spared_s=np.where(is_open, beside_s, 0.0),

@@ -67,7 +67,7 @@ class _Lane:
     requests: Requests
     prefills: bool  # else prompts come with their caches
     decodes: bool  # else a request ends with its first token
-    depth: float = 1.0  # prompts in a pipeline at once, each in a stage of its own
+    left_s: list[float] = field(default_factory=list)  # by stage, but for the first: when the last iteration left it
     now_s: float = 0.0
     waiting: deque[_Request] = field(default_factory=deque)
     running: list[_Request] = field(default_factory=list)
@@ -104,8 +104,11 @@ class _Lane:
             left = min(it.left_output for it in decoding) / float(self.pool.step_tokens[0])
             steps = max(float(min(left, np.ceil(until))), 1e-9)
         seconds = steps * self.iteration_s(decoding, prompts, steps)
-        self.now_s += seconds / self.depth  # when the first stage is free
-        done_s = self.now_s + seconds * (1.0 - 1.0 / self.depth)
+        stage_s = seconds / (len(self.left_s) + 1)
+        self.now_s += stage_s  # when the first stage is free
+        done_s = self.now_s
+        for stage, left_s in enumerate(self.left_s):  # an iteration waits for a longer one before it in each stage
+            done_s = self.left_s[stage] = max(done_s, left_s) + stage_s
         return self._decoded(decoding, steps) + self._prefilled(prompts, done_s)
 
     def _taken(self, room: int, beside: float) -> list[tuple[_Request, float]]:
@@ -160,8 +163,8 @@ def simulate(
 ) -> Simulated:  # fmt: skip
     """One lane of one instance. pool: one row. capacity: sequences that the caches of the instance hold."""
     # Instances that prefill alone have one queue before their first stage.
-    stages, depth = (float(pool.pp[0]), 1.0) if decodes else (1.0, float(pool.pp[0]))
-    lane = _Lane(pool, constants, requests, prefills, decodes, depth)
+    stages, further = (float(pool.pp[0]), 0) if decodes else (1.0, int(pool.pp[0]) - 1)
+    lane = _Lane(pool, constants, requests, prefills, decodes, left_s=[0.0] * further)
     room = max(int(capacity / stages), 1)
     closed = requests.rate <= 0
     arrivals = deque(_coming(requests, stages, np.random.default_rng(seed)))

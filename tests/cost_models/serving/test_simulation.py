@@ -19,10 +19,10 @@ CLUSTER = load_cluster("8xh100-sxm-80gb", gpu=None, num_gpus=None, exclude=())
 PROMPT, OUTPUT = 2000.0, 300.0
 
 
-def instance(model: str = "llama-3.1-70b", engine: str = "vllm", **degrees: int) -> Instance:
+def instance(model: str = "llama-3.1-70b", engine: str = "vllm", chunk_tokens: int = 8192, **degrees: int) -> Instance:
     layout = InstanceLayout(**{"tp": 1, "pp": 1, "ep": 1, "attention_dp": 1, "instances": 1, **degrees})
     return Instance(model=load_model(model)[0], gpu=CLUSTER.gpu, levels=CLUSTER.levels, weights="bf16", cache="bf16",
-                    engine=ENGINES.of(engine), host_s=0.03, layout=layout, chunk_tokens=8192,
+                    engine=ENGINES.of(engine), host_s=0.03, layout=layout, chunk_tokens=chunk_tokens,
                     max_sequences=1024)  # fmt: skip
 
 
@@ -81,6 +81,24 @@ def test_a_prefilling_instance_waits_by_the_second_moment() -> None:
     assert closed.latencies.ttft_s[0] - closed.service.decode_s[0] == pytest.approx(np.quantile(run.ttft_s, 0.9),
                                                                                     rel=0.2)  # fmt: skip
     assert closed.service.prompt_scv[0] == pytest.approx(1250**2 / 1000**2 - 1, rel=0.4)
+
+
+@pytest.mark.parametrize(("lengths", "tp", "pp", "chunk", "busy"), [
+    (EQUAL, 1, 8, 16384, 0.4), (EQUAL, 2, 4, 8192, 0.75), (EQUAL, 1, 8, 2048, 0.75), (SPREAD, 2, 4, 8192, 0.4),
+    (SPREAD, 1, 8, 16384, 0.75),
+])  # fmt: skip
+def test_prompts_wait_in_every_stage_of_a_pipeline(
+    lengths: RequestLengths, tp: int, pp: int, chunk: int, busy: float
+) -> None:  # fmt: skip
+    columns, apart = pool([instance(tp=tp, pp=pp, chunk_tokens=chunk)]), np.array([True])
+    many = replace(columns, instances=np.array([1e6]))
+    alone = priced(columns, many, apart, np.array([0.01]), promises(lengths=lengths), ENGINES.constants)
+    rate = busy / float(alone.service.prompt_s[0])
+    run = simulate(columns, ENGINES.constants, requests(rate, 1500, lengths=lengths), 1e6, decodes=False)
+    closed = priced(columns, many, apart, np.array([rate]), promises(lengths=lengths), ENGINES.constants)
+    first_s = float(closed.service.first_token_s[0])
+    assert closed.service.ttft_s[0] - first_s == pytest.approx(run.ttft_s.mean(), rel=0.25)
+    assert closed.latencies.ttft_s[0] - first_s == pytest.approx(np.quantile(run.ttft_s, 0.9), rel=0.3)
 
 
 def test_a_trace_is_replayed_at_the_rate_that_is_asked() -> None:
