@@ -39,6 +39,7 @@ OF_TARGET = {"torchtitan": (*MODELS[:3], MODELS[4], ("llama-3.2-3b", 8192, 384),
              "megatron": (*MODELS, *_HYBRIDS), "megatron-bridge": (*MODELS, *_HYBRIDS)}  # fmt: skip
 CLUSTERS = ("dgx-h100:1", "dgx-h100:2", "dgx-h100:8", "dgx-h100:16", "dgx-b200:6")
 _DRAWN = 40_000
+_ROUNDS = 4  # a target with few layouts needs several requests of a model
 _SMALL = np.array([1, 1, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 16, 32])
 
 
@@ -113,39 +114,54 @@ def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
 
 
 def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Plan], Counter[str]]:
-    """(`count` plans that the rules of `target` allow, how many legal layouts each rule refused on the way)."""
+    """(`count` different plans that `target` allows, how many legal layouts each of its rules refused on the way)."""
     rng, refused = np.random.default_rng(seed), Counter[str]()
-    pool: list[tuple[Resolved, Layout]] = []
-    for model, seq_len, batch in OF_TARGET.get(target, MODELS):
-        for cluster in CLUSTERS:
-            several = ["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]
-            precisions = ["bf16"] if target in ("nanotron", "maxtext") else several
-            precision = str(rng.choice(precisions))
-            few = ["adamw"] if precision == "fp16" else ["muon"]  # Muon does not train in fp16
-            optimizer = str(rng.choice(["adamw", "adamw-bf16", *few])) if target.startswith("megatron") else (
-                "adamw-bf16" if target == "nemo" and rng.random() < 0.3 else "adamw")
-            asked = (model, seq_len, batch, cluster, precision, optimizer, target)
-            lora = _ADAPTERS[int(rng.integers(len(_ADAPTERS)))] if target in _WITH_ADAPTERS else None
-            switches = random_switches(resolved(*asked), target, rng)
-            found = resolved(*asked, switches, lora)
-            if cannot_name(found.model, found.workload.lora):
-                found = resolved(*asked, switches)
-            cut = TARGETS[target].cut
-            # Pipelines have the stages that the framework cuts.
-            own = [found] if cut is None else [resolved(*asked, stages=cut(found.model, pp)) for pp in (1, 2, 4)]
-            for found in own:
-                drawn = random_layouts(found, rng)
-                ok = np.ones(len(drawn), dtype=bool)
-                for rule in TARGETS[target].rules:
-                    allowed = rule.allows(drawn, found.problem)
-                    refused[rule.name] += int((ok & ~allowed).sum())
-                    ok &= allowed
-                kept = drawn.take(ok)
-                rows = rng.permutation(len(kept))[: 20 * (1 + count // 12)].tolist()
-                pool += [(found, layout) for layout in _varied([kept.layout(row) for row in rows], 1 + count // 12)]
-    pool = [pool[index] for index in rng.permutation(len(pool)).tolist()]
-    order = _in_turn([layout for _, layout in pool], count)
-    return [api.evaluate(pool[index][0].request, str(pool[index][1])) for index in order], refused
+    pool: dict[tuple[str, str], tuple[Resolved, Layout]] = {}
+    for _ in range(_ROUNDS):
+        for work in OF_TARGET.get(target, MODELS):
+            for cluster in CLUSTERS:
+                for found in _requests(target, work, cluster, rng):
+                    drawn = _allowed(random_layouts(found, rng), found, target, refused)
+                    rows = rng.permutation(len(drawn))[: 20 * (1 + count // 12)].tolist()
+                    layouts = list({str(layout): layout for layout in map(drawn.layout, rows)}.values())
+                    pool |= {(repr(found.request), str(layout)): (found, layout)
+                             for layout in _varied(layouts, 1 + count // 12)}  # fmt: skip
+        if len(pool) >= count:
+            break
+    plans = list(pool.values())
+    plans = [plans[index] for index in rng.permutation(len(plans)).tolist()]
+    order = _in_turn([layout for _, layout in plans], count)
+    return [api.evaluate(plans[index][0].request, str(plans[index][1])) for index in order], refused
+
+
+def _requests(target: str, work: tuple[str, int, int], cluster: str, rng: np.random.Generator) -> list[Resolved]:
+    """A request of a target at random; one per number of stages where the framework cuts its pipelines itself."""
+    several = ["bf16", "bf16", "bf16", "fp16", "fp8", "fp32"]
+    precision = str(rng.choice(["bf16"] if target in ("nanotron", "maxtext") else several))
+    few = ["adamw"] if precision == "fp16" else ["muon"]  # Muon does not train in fp16
+    optimizer = "adamw"
+    if target.startswith("megatron"):
+        optimizer = str(rng.choice(["adamw", "adamw-bf16", *few]))
+    elif target == "nemo" and rng.random() < 0.3:
+        optimizer = "adamw-bf16"
+    asked = (*work, cluster, precision, optimizer, target)
+    lora = _ADAPTERS[int(rng.integers(len(_ADAPTERS)))] if target in _WITH_ADAPTERS else None
+    switches = random_switches(resolved(*asked), target, rng)
+    found = resolved(*asked, switches, lora)
+    if cannot_name(found.model, found.workload.lora):
+        found = resolved(*asked, switches)
+    cut = TARGETS[target].cut
+    return [found] if cut is None else [resolved(*asked, stages=cut(found.model, pp)) for pp in (1, 2, 4)]
+
+
+def _allowed(drawn: Layouts, found: Resolved, target: str, refused: Counter[str]) -> Layouts:
+    """The layouts that the rules of a target allow; those that a rule refuses are counted."""
+    ok = np.ones(len(drawn), dtype=bool)
+    for rule in TARGETS[target].rules:
+        allowed = rule.allows(drawn, found.problem)
+        refused[rule.name] += int((ok & ~allowed).sum())
+        ok &= allowed
+    return drawn.take(ok)
 
 
 def nondefault(layout: Layout) -> list[str]:
