@@ -24,7 +24,10 @@ def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Ar
         name, line = prefix + ".".join(path), document.line(path)
         arguments.lines[name] = line
         option = options.options.get(name)
-        if option is None:
+        is_block = any(known.startswith(f"{name}.") for known in options.options)
+        if is_block and isinstance(value, list | str | int | float) and value not in (True, False, "", "auto"):
+            arguments.doubt(name, f"`{value}` is no block of options", line, document.name)
+        elif option is None:
             arguments.unknown[name] = line
             if value in (None, False):
                 arguments.off.add(name)

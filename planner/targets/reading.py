@@ -29,6 +29,8 @@ _ASIDE = re.compile(
     r"train-(iters|samples|tokens|data|weighted)|valid|test|data-(?!parallel)|tokenizer|vocab|merge|seed|clip|init|timing|"
     r"checkpoint-(?!activ))"
 )
+# Fields of a plan that are 1 or more.
+_POSITIVE = {"tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch", "workload.seq_len", "workload.global_batch"}
 # Parts of option names that may change one of them.
 _MAY_CHANGE = re.compile(
     r"parallel|expert|moe|layer(?!norm)|hidden|head|recompute|pipeline|stage|batch|offload|shard|zero|fp8|fp4|precision|"
@@ -109,11 +111,24 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
         except KeyError:  # an earlier entry could not read this fact
             if not errors and not arguments.gaps:
                 raise
+    errors += _below_one(arguments, facts, table)
     if errors and not arguments.gaps:
         raise InputError.of([_of_error(arguments, error, options)._replace(**_named(arguments, error))
                              for error, options in errors])  # fmt: skip
     arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
     return facts
+
+
+def _below_one(arguments: Arguments, facts: Facts, table: Table) -> list[tuple[InputError, tuple[str, ...]]]:
+    """An error for each degree or size that is less than 1, with its option."""
+    out: list[tuple[InputError, tuple[str, ...]]] = []
+    for entry in table.entries:
+        for name in _POSITIVE.intersection(entry.fields):
+            value = facts.get(name)
+            option = next((option for option in entry.options if arguments.settings.get(option) == value), "")
+            if type(value) is int and value < 1 and option:
+                out.append((InputError(f"{option}: `{value}` is not 1 or more"), (option,)))
+    return out
 
 
 @contextmanager

@@ -246,6 +246,26 @@ def test_gpt3_of_maxtext_by_name_and_by_sizes(tmp_path: Path) -> None:
     assert gap.field == "trainable_position_size"
 
 
+def test_degrees_below_one_are_listed_together(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    text = TITAN.replace("batch_size = 1", "local_batch_size = -3").replace("degree = 1", "degree = 0")
+    path.write_text(text.format(training="", sections=""), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        import_config("torchtitan", [path], {"cluster": "dgx-h100:1"})
+    assert str(caught.value).splitlines() == [
+        f"{path}, line 9, parallelism.tensor_parallel_degree: `0` is not 1 or more",
+        f"{path}, line 5, training.local_batch_size: `-3` is not 1 or more",
+    ]
+
+
+@pytest.mark.parametrize("value", ["[1, 2]", "ds.json", "3"])
+def test_another_value_in_the_place_of_a_block_is_a_gap(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(f"distributed_type: DEEPSPEED\ndeepspeed_config: {value}\n", encoding="utf-8")
+    (gap,) = import_config("accelerate", [path], {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}).gaps
+    assert (gap.line, gap.message) == (2, f"`{value}` is no block of options")
+
+
 def test_an_unknown_fsdp_option_of_accelerate_is_a_gap(tmp_path: Path) -> None:
     text = "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2, fsdp_extra_sharding: true}\nnum_processes: 8\n"
     path = tmp_path / "accelerate.yaml"
