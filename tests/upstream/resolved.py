@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -163,9 +164,54 @@ def maxtext(case: dict[str, Any], parser: dict[str, Any]) -> dict[str, Any]:
         "ranks of a node": prod(config.ici_parallelism)}  # fmt: skip
 
 
+def deepspeed(case: dict[str, Any], parser: dict[str, Any]) -> dict[str, Any]:
+    config = parser["parse"](case)
+    zero = config.zero_config
+    blocks = {name: getattr(zero, name) for name in ("offload_optimizer", "offload_param")}
+    return {name: str(block.device) if block else "none" for name, block in blocks.items()} | {
+        "stage": int(config.zero_optimization_stage), "overlap_comm": zero.overlap_comm,
+        "train_batch_size": config.train_batch_size, "micro_batch": config.train_micro_batch_size_per_gpu,
+        "steps": config.gradient_accumulation_steps, "bf16": config.bfloat16_config.enabled,
+        "fp16": config.float16_config.enabled, "tp": max(config.tensor_parallel_config.autotp_size, 1),
+        "optimizer": config.optimizer_name,
+    }  # fmt: skip
+
+
+def accelerate(case: dict[str, Any], parser: dict[str, Any]) -> dict[str, Any]:
+    """By the launcher: the variables that it sets, and what the ranks make of them."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.parallelism_config import ParallelismConfig
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    path = parser["folder"] / "resolved.yaml"
+    path.write_text(case["yaml"], encoding="utf-8")
+    words = ["--config_file", str(path), "--main_process_port", "0", "train.py"]
+    launched, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
+    before = dict(os.environ)
+    os.environ.update(prepare_multi_gpu_env(launched))
+    try:
+        out = {"ranks": launched.num_processes, "precision": os.environ["ACCELERATE_MIXED_PRECISION"],
+               "fsdp": os.environ.get("ACCELERATE_USE_FSDP") == "true"}  # fmt: skip
+        if out["fsdp"]:
+            plugin, degrees = FullyShardedDataParallelPlugin(), ParallelismConfig()
+            out |= {"version": plugin.fsdp_version, "reshard": plugin.reshard_after_forward,
+                    "recompute": plugin.activation_checkpointing,
+                    "on_host": type(plugin.cpu_offload).__name__ == "CPUOffloadPolicy",
+                    **{name: getattr(degrees, f"{name}_size") for name in ("dp_replicate", "dp_shard", "tp", "cp")}}
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    arguments = parser["arguments"](case)
+    kwargs = arguments.accelerator_config.gradient_accumulation_kwargs or {}
+    return out | {"micro_batch": arguments.per_device_train_batch_size, "steps": arguments.gradient_accumulation_steps,
+                  "optimizer": plain(arguments.optim), "checkpointing": arguments.gradient_checkpointing,
+                  "each": kwargs.get("sync_each_batch", False)}  # fmt: skip
+
+
 VALUES: dict[str, Callable[..., dict[str, Any]]] = {
     "megatron": megatron, "megatron-bridge": megatron_bridge, "torchtitan": torchtitan,
-    "maxtext": maxtext}  # fmt: skip
+    "maxtext": maxtext, "deepspeed": deepspeed, "accelerate": accelerate}  # fmt: skip
 
 
 def main() -> None:

@@ -235,10 +235,43 @@ def of_maxtext(setup: Setup) -> dict[str, Any]:
     return out
 
 
+def of_deepspeed(setup: Setup) -> dict[str, Any]:
+    layout, work = setup.layout, setup.workload
+    techniques = {name for name, knobs in work.techniques if dict(knobs).get("on")}
+    device = "nvme" if "zero-infinity" in techniques else "cpu" if "cpu-offload" in techniques else "none"
+    out: dict[str, Any] = {
+        "stage": layout.zero, "micro_batch": layout.micro_batch, "steps": setup.num_micro_batches,
+        "bf16": setup.precision == "bf16", "fp16": setup.precision == "fp16", "optimizer": work.optimizer,
+        "offload_param": device, "offload_optimizer": "cpu" if "opt" in setup.offload else device,
+        "tp": layout.tp,
+    }  # fmt: skip
+    if layout.tp == 1 or layout.pp > 1:  # else the ranks of AutoTP count as replicas
+        out["train_batch_size"] = work.global_batch
+    if layout.zero:
+        out["overlap_comm"] = setup.switches.get("overlap_grad_reduce") == "on"
+    return out
+
+
+def of_accelerate(setup: Setup) -> dict[str, Any]:
+    layout, sharded = setup.layout, setup.layout.zero > 0
+    full = setup.recompute == "full"
+    out: dict[str, Any] = {
+        "ranks": layout.num_gpus, "precision": {"fp32": "no"}.get(setup.precision, setup.precision), "fsdp": sharded,
+        "micro_batch": layout.micro_batch, "steps": setup.num_micro_batches, "checkpointing": full and not sharded,
+        "optimizer": {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_8bit"}.get(setup.workload.optimizer, "sgd"),
+    }  # fmt: skip
+    if sharded:
+        out |= {"version": 2, "reshard": layout.zero == 3, "recompute": full, "on_host": False, "tp": layout.tp,
+                "cp": layout.cp, "dp_shard": layout.shard, "dp_replicate": layout.dp // layout.shard,
+                "each": setup.switches.get("sync_each_batch") == "on"}  # fmt: skip
+    return out
+
+
 def expected_of(target: str, setup: Setup) -> dict[str, Any]:
     """Name -> value of the plan, restated."""
-    if target == "maxtext":
-        return of_maxtext(setup)
+    own = {"maxtext": of_maxtext, "deepspeed": of_deepspeed, "accelerate": of_accelerate}
+    if target in own:
+        return own[target](setup)
     if target != "torchtitan":
         return of_model(setup.model) | of_experts(setup) | of_numerics(setup) | of_layout(setup)
     layers = (of_titan_layer(setup.model, setup.model.kinds[number]) for number in setup.model.pattern)
@@ -259,7 +292,8 @@ def differs(expected: Any, value: Any) -> bool:
     return bool((value or None) != (expected or None))  # no prediction modules are None or 0
 
 
-@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "maxtext"])
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "maxtext",
+                                    "deepspeed", "accelerate"])
 def test_the_framework_trains_with_what_the_plan_states(target: str) -> None:
     if source(target) is None:
         row(target, "trains with what the plan states", "not run")

@@ -52,13 +52,18 @@ def check_ranks(text: str, world: int) -> str | None:
     return None
 
 
+def arguments(case: dict[str, Any]) -> TrainingArguments:
+    """The arguments without the precision, which needs a GPU."""
+    half = case["arguments"].get("bf16") or case["arguments"].get("fp16")
+    return TrainingArguments(output_dir=str(folder), use_cpu=not half, **{
+        name: value for name, value in case["arguments"].items() if name not in ("bf16", "fp16")
+    })  # fmt: skip
+
+
 def check(case: dict[str, Any]) -> str | None:
     if (objection := check_ranks(case["yaml"], case["world"])) is not None:
         return objection
-    half = case["arguments"].get("bf16") or case["arguments"].get("fp16")
-    TrainingArguments(output_dir=str(folder), use_cpu=not half, **{
-        name: value for name, value in case["arguments"].items() if name not in ("bf16", "fp16")
-    })  # fmt: skip
+    arguments(case)
     return None
 
 

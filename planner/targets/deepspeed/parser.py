@@ -15,7 +15,8 @@ import sys
 from typing import Any
 
 answers, sys.stdout = sys.stdout, sys.stderr
-del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
+if __name__ == "__main__":
+    del sys.path[0]  # this folder: a module in it would shadow one of the framework that has its name
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
@@ -42,11 +43,16 @@ class _Ranks:
         self.get_data_parallel_world_size = lambda: dp
 
 
+def parse(case: dict[str, Any]) -> DeepSpeedConfig:
+    """The config after DeepSpeed's defaults and checks."""
+    world_of(case["world"])
+    return DeepSpeedConfig(case["config"], mpu=_Ranks(case["dp"]) if case["mpu"] else None)
+
+
 def verdict(case: dict[str, Any]) -> str | None:
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            world_of(case["world"])
-            DeepSpeedConfig(case["config"], mpu=_Ranks(case["dp"]) if case["mpu"] else None)
+            parse(case)
     except SystemExit as error:
         return f"exit {error.code}"
     except Exception as error:
@@ -54,5 +60,6 @@ def verdict(case: dict[str, Any]) -> str | None:
     return None
 
 
-for line in sys.stdin:
-    print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(verdict(json.loads(line))), file=answers, flush=True)
