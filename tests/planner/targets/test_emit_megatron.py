@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 from meshwright.cli.main import main
 from meshwright.cost_models.layouts import FIELD_NAMES, parse
+from meshwright.cost_models.specs.variants import text_of
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner import api
 from meshwright.planner.document.candidate import Candidate
@@ -325,7 +326,7 @@ def test_routers_that_transformer_config_takes(router: dict[str, object], refuse
 def test_models_of_the_catalogue_are_written_as_they_are_or_refused() -> None:
     table, refused = Table(MODEL), {}
     for name in model_names():
-        whole, _ = load_model(name)
+        whole = text_of(load_model(name)[0])
         workload = Workload(seq_len=whole.max_positions, global_batch=8)
         if reasons := cannot_build(whole, workload, None):
             refused[name] = "; ".join(reasons)
