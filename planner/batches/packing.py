@@ -3,6 +3,10 @@
 The longest sequence comes first. In a micro-batch of C seconds it needs a group of the least degree that holds it and
 trains it within C. Candidates are the groups that have the seconds and the tokens left, and new ones on free ranks. It
 takes the candidate in which it uses the fewest rank-seconds d t(s, d).
+
+Where the groups of each micro-batch are given, no other ones are formed. A sequence then takes, of the groups in which
+it uses about the fewest rank-seconds, the one with the largest share of its seconds or its tokens left, whichever is
+less: groups fill alike.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ from ...cost_models.arrays import Array, Ints
 from .batch_plan import Group
 from .costs import GroupCosts
 
+Shape = tuple[tuple[int, ...], ...]  # [micro-batch][degree] groups
 _AS_GOOD = 1.0001  # rank-seconds that count as equal
+_ALIKE = 1.02  # the same, where groups are given
 _NEW = 1.1  # a new group must save a tenth of the rank-seconds: it takes ranks for the whole micro-batch
 
 
@@ -32,7 +38,7 @@ class Batch:
 class _Packer:
     """Groups of micro-batches, as they fill."""
 
-    def __init__(self, batch: Batch, limits: Array) -> None:
+    def __init__(self, batch: Batch, limits: Array, shape: Shape | None) -> None:
         most = int(batch.costs.num_ranks // batch.costs.degrees[0]) * len(limits)
         self.batch, self.limits, self.num = batch, limits, 0
         self.free = [batch.costs.num_ranks] * len(limits)
@@ -42,6 +48,12 @@ class _Packer:
         # [k, micro-batch] the least degree that trains a sequence in time: its column, or their number for none.
         in_time = batch.seconds[:, None, :] <= limits[:, None]
         self.least = np.where(in_time.any(axis=2), in_time.argmax(axis=2), len(batch.costs.degrees))
+        self.is_given = shape is not None
+        for part, counts in enumerate(shape or ()):
+            for column, count in enumerate(counts):
+                for _ in range(count):
+                    self._form(part, column)
+            self.free[part] = 0
 
     def place(self, k: int) -> bool:
         """Put a sequence into a group; False where none has room and none can be formed."""
@@ -57,15 +69,22 @@ class _Packer:
         return True
 
     def _old_group(self, k: int) -> tuple[float, int | None]:
-        """Rank-seconds and number of the best group; of equal ones the one with the least time left."""
+        """Rank-seconds and number of the best group."""
         column = self.column[: self.num]
         seconds, left = self.batch.seconds[k, column], self.seconds_left[: self.num]
         fits = np.flatnonzero((left >= seconds) & (self.tokens_left[: self.num] >= self.batch.lengths[k]))
         if not len(fits):
             return np.inf, None
         used = seconds[fits] * self.batch.costs.degrees[column[fits]]
-        near = fits[used <= used.min() * _AS_GOOD]
-        return float(used.min()), int(near[np.argmin(left[near] - seconds[near])])
+        near = fits[used <= used.min() * (_ALIKE if self.is_given else _AS_GOOD)]
+        best = self._emptiest(near) if self.is_given else np.argmin(left[near] - seconds[near])
+        return float(used.min()), int(near[best])
+
+    def _emptiest(self, near: Ints) -> np.intp:
+        """Which of the groups has the largest share of its seconds or tokens left, whichever is less."""
+        room = self.batch.costs.rank_tokens * self.batch.costs.degrees[self.column[near]]
+        seconds = self.seconds_left[near] / self.limits[self.part[near]]
+        return np.argmax(np.minimum(seconds, self.tokens_left[near] / room))
 
     def _new_group(self, k: int, used: float) -> int | None:
         """The micro-batch in which a new group saves enough of the rank-seconds `used`."""
@@ -90,6 +109,8 @@ class _Packer:
     def micro_batches(self) -> list[list[Group]]:
         out: list[list[Group]] = [[] for _ in self.limits]
         for at, members in enumerate(self.contents):
+            if not members:
+                continue
             degree = int(self.batch.costs.degrees[self.column[at]])
             out[int(self.part[at])].append(Group(degree, tuple(members)))
         return out
@@ -103,10 +124,15 @@ class _Packer:
         return out
 
 
-def pack(batch: Batch, limits: Sequence[float]) -> tuple[float, list[list[Group]]] | None:
+def pack(
+    batch: Batch, limits: Sequence[float] | Array, shape: Shape | None = None
+) -> tuple[float, list[list[Group]]] | None:
     """Seconds of the micro-batches together, and their groups, which number sequences as `batch` has them; None where
-    the rule does not fit the batch into micro-batches of `limits` seconds."""
-    packer = _Packer(batch, np.asarray(limits, dtype=np.float64))
+    the rule does not fit the batch into micro-batches of `limits` seconds.
+
+    shape: the groups of each micro-batch; None: they are formed as sequences need them.
+    """
+    packer = _Packer(batch, np.asarray(limits, dtype=np.float64), shape)
     if not all(packer.place(k) for k in range(len(batch.lengths))):
         return None
     return float(packer.makespans_s.sum()), packer.micro_batches()

@@ -2,7 +2,8 @@
 
 For each number of micro-batches the search tries makespans: the longest one, C, out of a grid and of the seconds at
 which the area bound changes, and the others equal, by bisection, each with the packing rule (packing.py). Makespans
-near the optimum of the relaxation (relaxation.py) come last. A small batch is solved exactly instead (exact.py).
+near the optimum of the relaxation (relaxation.py) come next, then its numbers of groups and others beside them
+(shapes.py). A small batch is solved exactly instead (exact.py).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from .batch_plan import BatchPlan, Group, batch_plan, descending
 from .costs import GroupCosts
 from .one_degree import adaptive
 from .packing import Batch, pack
-from .relaxation import relaxed
+from .relaxation import Guide, relaxed
+from .shapes import Climb
 
 GOOD_GAP = 0.02  # relative: no further bound or plan is sought
+_WIDE_GAP = 0.03  # relative: a second bound is sought
 _MORE = 3  # numbers of micro-batches that are tried, from the least
 _STEP = 1.03  # of the grid of longest makespans
 _WIDEST = 1.6  # the grid ends at so many times the area bound
@@ -85,11 +88,24 @@ class _Search:
         for num in bounds:
             self._try_all(num, [*self._grid(num, area), *steps[steps >= area / num].tolist()])
         for num in bounds:
-            if bounds[num] < self.step_s * (1 - GOOD_GAP):
-                relaxed_s, limits = relaxed(self.batch, num, self.step_s - self._fixed_s(num))
-                bounds[num] = max(bounds[num], self._fixed_s(num) + relaxed_s)
-                self._try_all(num, [limits[0] * factor for factor in _NEAR if limits])
+            near_s: tuple[float, ...] = ()
+            for gap in (GOOD_GAP, _WIDE_GAP):  # a wide one is worth a second program, with narrow classes
+                if bounds[num] < self.step_s * (1 - gap):
+                    relaxed_s, guide = relaxed(self.batch, num, self.step_s - self._fixed_s(num), near_s)
+                    bounds[num] = max(bounds[num], self._fixed_s(num) + relaxed_s)
+                    if guide is not None:
+                        self._follow(num, guide, bounds[num])
+                        near_s = guide.limits
         self.bound_s = min(*bounds.values(), more_s, self.step_s)
+
+    def _follow(self, num: int, guide: Guide, bound_s: float) -> None:
+        """Try the makespans of a relaxation, then its groups and others beside them."""
+        self._try_all(num, [guide.limits[0] * factor for factor in _NEAR])
+        fixed_s = self._fixed_s(num)
+        climb = Climb(self.batch, self.step_s - fixed_s, bound_s / (1 - GOOD_GAP) - fixed_s)
+        climb.run(guide.shape, guide.limits)
+        if climb.found:
+            self.step_s, self.found = fixed_s + climb.best_s, climb.found
 
     def _fixed_s(self, num: int) -> float:
         return self.batch.costs.once_s + num * self.batch.costs.micro_batch_s

@@ -9,7 +9,9 @@ import pytest
 from meshwright.planner.batches import one_degree, unlike_degrees
 from meshwright.planner.batches.batch_plan import BatchPlan, peak_tokens
 from meshwright.planner.batches.costs import GroupCosts, powers_of_two
+from meshwright.planner.batches.packing import Batch, pack
 from meshwright.planner.batches.published_costs import flexsp_costs
+from meshwright.planner.batches.relaxation import relaxed
 
 
 def small_costs(seed: int) -> GroupCosts:
@@ -78,6 +80,26 @@ def test_eight_sequences_on_eight_ranks_equal_brute_force(seed: int) -> None:
     assert result.plan.step_s == pytest.approx(brute_force_s(lengths, costs), rel=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_relaxation_is_below_the_best_plan(seed: int) -> None:
+    """Batches of mostly long sequences, solved exactly: no bound for as many micro-batches is above the best plan."""
+    rng, costs = np.random.default_rng(300 + seed), small_costs(seed)
+    lengths = np.sort(np.minimum(np.ceil(rng.lognormal(7.3, 0.9, 5)), costs.longest))[::-1]
+    plan, batch = unlike_degrees.best_plan(lengths, costs).plan, Batch(lengths, costs.seconds(lengths), costs)
+    makespans_s = plan.step_s - costs.once_s - len(plan.micro_batches) * costs.micro_batch_s
+    for near_s in ([], [0.5 * makespans_s]):
+        assert relaxed(batch, len(plan.micro_batches), 1.001 * makespans_s, near_s)[0] <= makespans_s * (1 + 1e-6)
+
+
+def test_long_sequences_may_share_a_group_in_the_relaxation() -> None:
+    """Two of almost half of the tokens and of the seconds of a group: 8 ranks train them one after another."""
+    token_s = np.full((2, 4), 1e-3) * [1, 0.5, 0.25, 0.08]
+    costs = GroupCosts(8, powers_of_two(8), 1000, np.array([1.0, 1e6]), token_s, 0.5)
+    lengths = np.array([3900.0, 3880.0])
+    assert unlike_degrees.best_plan(lengths, costs).plan.step_s == pytest.approx(0.5 + 7.78 * 0.08)
+    assert relaxed(Batch(lengths, costs.seconds(lengths), costs), 1, 0.63)[0] <= 7.78 * 0.08 * (1 + 1e-6)
+
+
 def assert_is_a_plan(plan: BatchPlan, lengths: np.ndarray, costs: GroupCosts) -> None:
     """Every sequence once, ranks and tokens within limits, the step as its groups sum up."""
     numbers = [k for groups in plan.micro_batches for group in groups for k in group.sequences]
@@ -105,8 +127,20 @@ def test_a_batch_of_512_is_planned_near_its_bound(seed: int) -> None:
     for plan in (result.plan, single, static):
         assert_is_a_plan(plan, lengths, costs)
     assert result.bound_s <= result.plan.step_s <= single.step_s <= static.step_s
-    assert result.gap <= 0.05
+    assert result.gap <= 0.03
     assert unlike_degrees.best_plan(lengths, costs) == result
+
+
+def test_groups_that_are_given_are_kept_and_fill_alike() -> None:
+    degrees = powers_of_two(4)
+    costs = GroupCosts(4, degrees, 1000, np.array([1.0, 1e6]), np.full((2, 3), 1e-3) / degrees, 0.0)
+    lengths = np.array([1600.0, *[200.0] * 6])
+    packed = pack(Batch(lengths, costs.seconds(lengths), costs), [0.9], ((2, 1, 0),))
+    assert packed is not None
+    step_s, (groups,) = packed
+    assert sorted((group.degree, len(group.sequences)) for group in groups) == [(1, 3), (1, 3), (2, 1)]
+    assert step_s == pytest.approx(0.8)
+    assert pack(Batch(lengths, costs.seconds(lengths), costs), [0.9], ((4, 0, 0),)) is None
 
 
 def test_the_bound_is_below_every_plan_that_is_known() -> None:
