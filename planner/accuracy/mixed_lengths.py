@@ -23,12 +23,14 @@ from ...profiles.stack.load import stack_for
 from ...profiles.stack.rates import rates_for
 from ..batches import one_degree
 from ..batches.batch_plan import BatchPlan
+from ..batches.block_placement import MASKS
 from ..batches.consecutive import BUCKETS, consecutive_plan
 from ..batches.costs import GroupCosts, powers_of_two
 from ..batches.draws import draw
-from ..batches.ledger_costs import Family, ledger_costs
+from ..batches.ledger_costs import Family, Priced, ledger_costs
 from ..request.headroom import default_share
 from ..request.lengths import parse_lengths, sample_names
+from .block_seconds import Blocks, saved_s
 from .case import read_measured
 from .case_cluster import read_cluster
 from .outcome import RunOutcome
@@ -49,20 +51,21 @@ class System:
     plan: Plan | None  # of a batch; None: one degree for all batches
     least_degree: int = 1
     any_tp: bool = False  # tensor parallelism is chosen, where a row does not state it
+    balances: bool = False  # blocks of attention over all ranks, as DCP does
 
 
 def _flexsp(lengths: Array, costs: GroupCosts) -> BatchPlan:
     return consecutive_plan(lengths, costs, BUCKETS)
 
 
-# FlexSP runs on Hetu-Galvatron, whose ZeRO-3 is priced as DeepSpeed's. DCP (SOSP 2025) balances blocks over all ranks.
+# FlexSP runs on Hetu-Galvatron, whose ZeRO-3 is priced as DeepSpeed's; DCP on Megatron-LM, as its baseline does.
 _SYSTEMS = {
     "deepspeed-ulysses": System(stack="deepspeed", algorithm="ulysses", plan=None),
     "flexsp-batchada": System(stack="deepspeed", algorithm="ulysses", plan=one_degree.adaptive, least_degree=2),
     "flexsp": System(stack="deepspeed", algorithm="ulysses", plan=_flexsp, least_degree=2),
     "megatron-lm": System(stack="megatron-lm-2024", algorithm="ring+ulysses", plan=None, any_tp=True),
     "megatron-lm (TE a2a+p2p)": System(stack="megatron-lm-2024", algorithm="ring+ulysses", plan=None),
-    "dcp": System(stack="megatron-lm-2024", algorithm="ring+ulysses", plan=None),
+    "dcp": System(stack="megatron-lm-2024", algorithm="ring+ulysses", plan=None, balances=True),
 }
 
 
@@ -80,6 +83,7 @@ class MixedCase:
     dataset: str
     tp: int  # 0: not stated
     zero: int
+    blocks: Blocks  # of DCP
     measured: Measured
     assumptions: tuple[str, ...]
 
@@ -104,9 +108,8 @@ def read_mixed(row: RowReader) -> MixedCase | None:
     elif tokens:
         row.assume("documents of max_seq_len tokens (their lengths are not published with the row)")
         lengths = ((longest, 1.0),)
-    if system == "dcp":
-        row.assume("balance of blocks over all ranks priced as the exchange of one degree")
-    if row.text("workload", "mask", default="causal") != "causal":
+    blocks = _blocks(row)
+    if blocks.mask != "causal" and system != "dcp":
         row.assume("mask priced as causal")
     measured, tp = read_measured(row), row.whole("layout", "tp", default=0, least=0)
     zero = row.whole("layout", "zero_stage", default=1, label="ZeRO-1 (zero_stage not stated)", least=0)
@@ -116,8 +119,18 @@ def read_mixed(row: RowReader) -> MixedCase | None:
     return MixedCase(
         id=name, source=source, quality=quality, system=system, model=model, cluster=cluster,
         workload=Workload(seq_len=longest, global_batch=batch, packed=True, lengths=lengths),
-        dataset=dataset, tp=tp, zero=zero, measured=measured, assumptions=tuple(dict.fromkeys(row.assumptions)),
+        dataset=dataset, tp=tp, zero=zero, blocks=blocks, measured=measured,
+        assumptions=tuple(dict.fromkeys(row.assumptions)),
     )  # fmt: skip
+
+
+def _blocks(row: RowReader) -> Blocks:
+    """DCP's settings, by default those of its benchmark (`run_experiments` at 942a2c7)."""
+    mask = row.text("workload", "mask", default="causal")
+    if mask not in MASKS:
+        row.fail(("workload", "mask"), f"unknown mask {mask}", f"known: {', '.join(MASKS)}")
+    imbalance, factor = row.number("layout", "comp_imbalance") or 0.1, row.number("layout", "inter_node_factor") or 4.0
+    return Blocks(mask=mask, tokens=row.whole("layout", "block", default=1024), work_limit=imbalance * factor)
 
 
 def _model(row: RowReader, num_gpus: int) -> ModelSpec | None:
@@ -169,22 +182,32 @@ def mean_step_s(case: MixedCase) -> float:
     drawn = draw(case.workload.lengths, case.workload.global_batch, _STEPS)
     batches = [np.ceil(lengths / multiple) * multiple for lengths in drawn]
     longest = max(float(lengths.max()) for lengths in batches)
-    means = [_mean_s(system, costs, batches, longest) for costs in _able(case, system, longest)]
+    means = [_mean_s(case, system, *able, batches, longest) for able in _able(case, system, longest)]
     if not means:
         raise InputError(f"a document of {longest:,.0f} tokens does not fit on {case.cluster.num_gpus} GPUs")
     return min(means)
 
 
-def _mean_s(system: System, costs: GroupCosts, batches: list[Array], longest: float) -> float:
+def _mean_s(
+    case: MixedCase, system: System, priced: Priced, family: Family, costs: GroupCosts, batches: list[Array],
+    longest: float,
+) -> float:  # fmt: skip
     if system.plan is not None:
         return float(np.mean([system.plan(lengths, costs).step_s for lengths in batches]))
-    degree = one_degree.static_degree(batches, costs, longest)
-    plans = (one_degree.with_degree(lengths, costs, degree) for lengths in batches)
-    return float(np.mean([plan.step_s for plan in plans if plan is not None]))
+    if system.balances and family.recompute != "none":
+        raise InputError("DCP is not priced with recomputation, and without it the activations do not fit")
+    degree = int(costs.degrees[-1]) if system.balances else one_degree.static_degree(batches, costs, longest)
+    steps = [plan.step_s for lengths in batches if (plan := one_degree.with_degree(lengths, costs, degree))]
+    if system.balances:
+        distinct = {tuple(lengths.tolist()): lengths for lengths in batches}
+        saved = {key: saved_s(priced, family, costs, lengths, case.blocks) for key, lengths in distinct.items()}
+        steps = [step_s - saved[tuple(lengths.tolist())] for step_s, lengths in zip(steps, batches, strict=True)]
+    return float(np.mean(steps))
 
 
-def _able(case: MixedCase, system: System, longest: float) -> Iterator[GroupCosts]:
-    """Costs by tensor-parallel degree, each with the least recomputation under which all ranks hold the longest."""
+def _able(case: MixedCase, system: System, longest: float) -> Iterator[tuple[Priced, Family, GroupCosts]]:
+    """Families and their costs by tensor-parallel degree, each with the least recomputation under which all ranks hold
+    the longest."""
     rates = rates_for(case.cluster, stack_for(system.stack)[0], "bf16")
     problem = Problem(case.model, case.workload, rates.stack, case.cluster.num_gpus, case.cluster.gpus_per_node)
     priced = _Priced(problem, rates, case.cluster.gpu.memory_bytes * (1 - default_share()))
@@ -192,7 +215,8 @@ def _able(case: MixedCase, system: System, longest: float) -> Iterator[GroupCost
     tps = powers_of_two(case.cluster.gpus_per_node).tolist() if system.any_tp else [max(case.tp, 1)]
     for tp in tps:
         for mode, layers in (("none", 0), *(("full", layers * part // 8) for part in range(1, 8)), ("full", 0)):
-            costs = ledger_costs(priced, Family(tp, system.algorithm, mode, case.zero, layers))
+            family = Family(tp, system.algorithm, mode, case.zero, layers)
+            costs = ledger_costs(priced, family)
             if costs is not None and costs.longest >= longest:
-                yield costs.from_degree(system.least_degree)
+                yield priced, family, costs.from_degree(system.least_degree)
                 break

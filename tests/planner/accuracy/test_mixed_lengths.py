@@ -67,8 +67,22 @@ def test_degrees_by_sequence_gain_what_flexsp_measured(tmp_path: Path, model: st
 
 
 def test_a_causal_step_of_transformer_engine_is_near(tmp_path: Path) -> None:
-    """`dcp` is priced as the same step, so its gain is no check."""
     assert predicted(tmp_path, DCP)["te"] == pytest.approx(1.86, rel=0.2)
+
+
+@pytest.mark.parametrize("length_k", [16, 64])
+def test_balanced_blocks_gain_little_on_causal_masks_and_much_on_sparse_ones(tmp_path: Path, length_k: int) -> None:
+    """DCP over its baseline as published: 0.95 to 1.13 causal; 1.03 to 1.32 elsewhere, the more the longer."""
+    text = DCP.replace("65536", str(length_k * 1024))
+    own = text.replace("megatron-lm (TE a2a+p2p)", "dcp")
+    masks = {mask: own.replace("id: te", f"id: {mask}").replace("causal}", f"{mask}}}")
+             for mask in ("causal", "lambda", "shared_question", "causal_blockwise")}  # fmt: skip
+    steps = {name: step_s or 0.0 for name, step_s in predicted(tmp_path, text + "".join(masks.values())).items()}
+    gains = {mask: steps["te"] / steps[mask] for mask in masks}
+    assert 0.95 <= gains["causal"] <= 1.2
+    assert gains["causal"] != pytest.approx(1.0, abs=1e-4)
+    assert min(gains.values()) == gains["causal"]
+    assert gains["lambda"] > gains["shared_question"] > 1.03
 
 
 def test_rows_have_predictions_and_unknown_lengths_and_systems_are_refused(tmp_path: Path) -> None:
