@@ -100,6 +100,10 @@ class Job:
     def tokens_per_step(self) -> int:
         return self.global_batch * self.seq_len
 
+    def tokens_until(self, steps: int) -> int:
+        """Of the first `steps` steps together."""
+        return steps * self.tokens_per_step
+
     @property
     def layout_id(self) -> str:
         """The layout id of the plan. A layer-wise layout ends in the digest of its strategies."""
@@ -120,13 +124,9 @@ class Job:
         return [EMBEDDING] * chunk.embedding + [layer_name(i) for i in layers] + [HEAD] * chunk.head
 
     def sharding(self, layout: Layout) -> int:
-        """The executed ZeRO stage of a layout.
-
-        The stack of a plan may keep states whole while a pipeline runs. Stages 2 and 3 then hold and move the same as
-        stage 1 (StackSpec.sharded_states).
-        """
-        whole = layout.pp > 1 and self.stack.is_fsdp2
-        return min(layout.zero, 1) if whole else layout.zero
+        """The executed ZeRO stage of a layout. Where the stack keeps states whole while a pipeline runs, stages 2
+        and 3 hold and move the same as stage 1 (StackSpec.sharded_states)."""
+        return min(layout.zero, 1) if layout.pp > 1 and self.stack.is_fsdp2 else layout.zero
 
     @property
     def adapters(self) -> Adapters | None:

@@ -50,7 +50,7 @@ class Metrics:
             self.tracker.close()
 
     def _values(self, event: Event) -> Mapping[str, Any]:
-        tokens = {"tokens": event["step"] * self.job.tokens_per_step}
+        tokens = {"tokens": self.job.tokens_until(event["step"])}
         if event["event"] == "evaluation":
             return {"evaluation_loss": event["loss"], **tokens}
         return {**{name: event.get(name) for name in _OF_STEP}, "predicted_step_s": self.job.predicted_step_s,

@@ -75,9 +75,10 @@ class Training:
             step = self.trainer.step(index, stop=self.terminated.is_set())
         step_s = time.perf_counter() - started
         job = self.trainer.job
+        tokens = job.tokens_until(index + 1) - job.tokens_until(index)
         mfu = job.mfu(step_s) if self.trainer.device.type == "cuda" else None  # of the GPUs of the plan
         self._tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm,
-                    "step_s": step_s, "tokens_per_s": job.tokens_per_step / step_s, "learning_rate": job.rate(index),
+                    "step_s": step_s, "tokens_per_s": tokens / step_s, "learning_rate": job.rate(index),
                     **({"mfu": mfu} if mfu is not None else {})})  # fmt: skip
         return step.stop
 

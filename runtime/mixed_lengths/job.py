@@ -39,6 +39,11 @@ class LengthsJob(Job):
         """In the mean."""
         return sum(batch.num_tokens for batch in self.batches) // len(self.batches)
 
+    def tokens_until(self, steps: int) -> int:
+        """Of the first `steps` steps together."""
+        rounds, rest = divmod(steps, len(self.batches))
+        return sum(batch.num_tokens for batch in (*self.batches * rounds, *self.batches[:rest]))
+
     @cached_property
     def degrees(self) -> tuple[int, ...]:
         """Degrees of all groups, ascending."""

@@ -102,6 +102,13 @@ def test_stored_tokens_are_cut_one_piece_after_another(tmp_path: Path) -> None:
     assert tokens.documents(2)[0][0] == (BATCH.num_tokens + SHORT.num_tokens) % 61  # lengths again, other tokens
 
 
+def test_tokens_are_those_of_the_steps_that_were_trained() -> None:
+    """Steps have tokens of their own, and the batches begin again after the last one."""
+    wanted, tokens = lengths_job("cp4r-dp1-mbs4-z2-rnone"), [BATCH.num_tokens, SHORT.num_tokens]
+    assert tokens[0] != tokens[1]
+    assert [wanted.tokens_until(steps) for steps in range(4)] == [0, tokens[0], sum(tokens), sum(tokens) + tokens[0]]
+
+
 def test_a_rehearsal_keeps_unlike_degrees_side_by_side() -> None:
     wide = SamplerBatch.model_validate({"batch": 0, "lengths": (4000, 900, 800, 30, 20), "microbatches": (
         ({"cp": 8, "ranks": tuple(range(8)), "seqs": (0,)},),
