@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-upstream test-executors test-browser parity fuzz planted-faults kill-test lint format types figures study-table docs check \
-	clean search-table memory-table single-gpu fsdp2 cp-overlap closed-loop closed-loop-quick tuned-plans ranking
+	clean search-table memory-table single-gpu fsdp2 cp-overlap document-degrees closed-loop closed-loop-quick tuned-plans ranking
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -107,6 +107,9 @@ fsdp2: $(VENV)/.test-installed  ## steps of the runtime beside those of FSDP2, e
 
 cp-overlap: $(VENV)/.test-installed  ## what the runtime hides of the exchange of keys and values, 4 ranks on CPUs (2 min; GBIT= as root)
 	$(BIN)/python benchmarks/cp_overlap.py $(if $(GBIT),--gbit $(GBIT))
+
+document-degrees: $(VENV)/.test-installed  ## documents of mixed lengths: published ratios, Megatron's rule, gaps and seconds of batches (2 min; ROWS= for the ledger)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/document_degrees.py $(if $(ROWS),--rows $(ROWS))
 
 closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (67 min)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py -o benchmarks/closed_loop_results
