@@ -48,7 +48,7 @@ def ratios(rows: Path | None) -> dict[str, Any]:
     """Static steps over per-sequence steps, by cell."""
     out: dict[str, Any] = {}
     for (model, length_k), published in PUBLISHED.items():
-        costs, batches = flexsp_costs(model, length_k), wikipedia(length_k * 1024, 512, 8, 128)
+        costs, batches = flexsp_costs(model, length_k), wikipedia(length_k * 1024, 512, 30, 128)
         degree = one_degree.least_degree(max(float(batch.max()) for batch in batches), costs)
         static = [plan.step_s for batch in batches if (plan := one_degree.with_degree(batch, costs, degree))]
         own = [consecutive_plan(batch, costs, BUCKETS).step_s for batch in batches]
