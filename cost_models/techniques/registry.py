@@ -63,7 +63,7 @@ def applied(requested: Mapping[str, Mapping[str, float]]) -> Applied:
 
 
 def reasons_apart(names: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """Every two of these techniques that no run has both, and why."""
+    """Pairs of these techniques that exclude one another, with the reason."""
     ordered = sorted((technique(name) for name in names), key=lambda chosen: (chosen.order, chosen.name))
     for one, other in combinations(ordered, 2):
         if reason := one.reason_apart(other):

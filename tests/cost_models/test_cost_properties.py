@@ -544,9 +544,12 @@ def test_recompute_is_monotone(name: str, seed: int) -> None:
     """One module, or one layer, more: no byte more is saved, and the step takes no less time.
 
     Activations stay on the GPU here: what is recomputed need not be moved to the host, and a step may get shorter.
+    Where the backward pass is split and states are sharded, the same longer pass hides more messages of data
+    parallelism and leaves more weight gradients to fill the bubble: the step may fall by what is shown less of these.
     """
     case = case_named(name)
     columns = draw(case, seed)
+    twice = SPLITS_BACKWARD[columns["schedule"]] & (columns["zero"] >= 2)
     offload = np.where(columns["offload"] == OFFLOADS.index("opt+act"), OPT, columns["offload"])
     offload = np.where(offload == ACT, 0, offload)
     columns = with_column(columns, recompute_modules=0, recompute_layers=0, offload=offload)
@@ -572,11 +575,13 @@ def test_recompute_is_monotone(name: str, seed: int) -> None:
     )
     for ladder in ladders:
         ledgers = [ledger_of(case, rung) for rung in ladder]
-        seconds = [step.price(one, case.rates).step_s for one in ledgers]
-        for lower, upper, before, after in zip(ledgers, ledgers[1:], seconds, seconds[1:], strict=False):
-            check(after >= before * (1 - SLACK), columns, before, after)
-            for j in range(lower.num_profiles):
-                small, large = Activations(upper).saved[j], Activations(lower).saved[j]
+        estimates = [step.price(one, case.rates) for one in ledgers]
+        for lower, upper in pairwise(estimates):
+            before, after = lower.step_s, upper.step_s
+            less_shown = np.where(twice, np.maximum(lower.terms["dp"] - upper.terms["dp"], 0.0), 0.0)
+            check(after >= before * (1 - SLACK) - less_shown, columns, before, after)
+            for j in range(lower.ledger.num_profiles):
+                small, large = Activations(upper.ledger).saved[j], Activations(lower.ledger).saved[j]
                 check(small <= large * (1 + SLACK), columns, large, small)
 
 
