@@ -2,7 +2,8 @@
 
 A node places the first calls of the graph. Its bound is below the step of all placements under it: the calls that are
 not placed take their least seconds on any mesh and wait for no GPU, no model moves, and all GPUs are busy all the time.
-Meshes that an exchange of equal free parts of the cluster makes equal are tried once.
+An engine beside the others has its GPUs already: no step is shorter than its part. Meshes that an exchange of equal
+free parts of the cluster makes equal are tried once.
 """
 
 from __future__ import annotations
@@ -70,10 +71,15 @@ class PlacementSearch:
         self.seconds = {(call.name, gpus): self._seconds(call, gpus) for call in self.calls for gpus in self.sizes}
         self.least = {call.name: self._least(call) for call in self.calls}
         self.kinds = cache(lambda placed: distinct(self.meshes, self.sizes, placed))
+        self.engine_s = 0.0 if self.engine is None else self._engine_s(self.engine)
 
     def run(self) -> Found | None:
         """The best placement that beats the incumbent."""
-        self.tally.total += len(self.meshes) ** len(self.calls)
+        every = len(self.meshes) ** len(self.calls)
+        self.tally.total += every
+        if self.engine_s == inf:
+            self.tally.out_of_memory += every
+            return None
         self._improve({call.name: self.meshes[0] for call in self.calls})
         self._descend({})
         return self.best
@@ -97,6 +103,12 @@ class PlacementSearch:
         for chosen in product(self.meshes, repeat=len(names)):
             self._price(dict(zip(names, chosen, strict=True)))
         return self.best
+
+    def _engine_s(self, mesh: Mesh) -> float:
+        """Of the call that generates beside the others; infinite where it fits by no layout."""
+        generate = next(call for call in self.graph if call.kind == "generate")
+        option = self.prices.of(generate, mesh.gpus, max(self.lag, 1))
+        return inf if option is None else option.seconds
 
     def _least(self, call: Call) -> tuple[float, float]:
         """(seconds, seconds x GPUs) of a call at least, on any mesh."""
@@ -151,7 +163,8 @@ class PlacementSearch:
             start = max((end for name, end in ends.items() if name in call.after or name in busy), default=0.0)
             ends[call.name] = start + seconds
             work += least_work
-        return max(max(ends.values()), work / gpus) + self.prices.constants.step_s
+        side = max(max(ends.values()), work / gpus) + self.prices.constants.step_s
+        return max(side, self.engine_s)
 
     def _price(self, placed: dict[str, Mesh]) -> None:
         if self._step_s(placed) < inf:

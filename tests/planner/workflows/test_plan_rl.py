@@ -120,6 +120,18 @@ def test_search_equals_brute_force(seed: int) -> None:
     assert found == pytest.approx(all_priced, rel=1e-9)
 
 
+def test_an_engine_beside_the_trainer_bounds_every_placement() -> None:
+    for seed in range(12):
+        prices = Drawn(seed)
+        search = PlacementSearch(prices, GRAPH, sub_meshes(Mesh(0, 4), 8), 80e9, Mesh(4, 2), lag=1)
+        found, engine = search.run(), prices.of(GRAPH[0], 2)
+        if engine is None:
+            assert found is None
+            assert search.tally.out_of_memory == search.tally.total == 7**3
+        else:
+            assert search.tally.lower_bound_s >= engine.seconds
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_search_equals_brute_force_of_four_calls_on_a_node(seed: int) -> None:
