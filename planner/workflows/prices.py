@@ -97,9 +97,10 @@ class Question:
         """Training a model on so many answers, packed into sequences that hold the longest."""
         mean = self.work.input + self.lengths.mean
         tokens = answers * mean
-        batch = max(answers // int(self.longest // mean), 1)  # a sequence holds so many answers of the mean length
+        # A sequence of the longest answer holds so many of the mean length.
+        batch = max(answers // math.ceil(self.longest / mean), 1)
         batch -= batch % 2 ** max(batch.bit_length() - _BATCH_BITS, 0)
-        seq_len = math.ceil(tokens / batch / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
+        seq_len = math.ceil(max(tokens / batch, self.longest) / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
         whole = self.work.input + self.lengths.tokens
         workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=batch, mean_len=float(whole.mean()),
                            mean_square_len=float((whole**2).mean()))  # fmt: skip

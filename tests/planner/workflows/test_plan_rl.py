@@ -132,6 +132,20 @@ def test_an_engine_beside_the_trainer_bounds_every_placement() -> None:
             assert search.tally.lower_bound_s >= engine.seconds
 
 
+def test_packed_sequences_hold_the_longest_answer() -> None:
+    for work in ({"output": 2000, "output_max": 6000}, {"output_p90": 600}, {"output": 2000, "samples": 1}):
+        question = question_of(request_of(**work))[0]
+        for answers in (1, 16, question.work.answers):
+            packed = question.on("policy", 8, answers).workload
+            assert packed.seq_len >= question.longest
+            assert packed.seq_len * packed.global_batch >= answers * (question.work.input + question.lengths.mean)
+
+
+def test_a_single_answer_is_planned() -> None:
+    plan = plan_rl(algorithm="ppo", **{**SMALL, "prompts": 1, "samples": 1, "output": 2000})
+    assert plan.best.step_s > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_search_equals_brute_force_of_four_calls_on_a_node(seed: int) -> None:
