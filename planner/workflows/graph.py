@@ -44,10 +44,11 @@ def graph_of(work: RlWorkload) -> tuple[Call, ...]:
 def check(work: RlWorkload) -> None:
     """Raises InputError for what no run of the algorithm can do."""
     if work.answers % work.updates:
+        fits = f"{work.answers // work.updates * work.updates} answers would be"
         raise InputError(
             f"prompts {work.prompts} x samples {work.samples_per_prompt} = {work.answers} answers are no multiple of "
             f"updates {work.updates}",
-            hint=f"{work.answers // work.updates * work.updates} answers would be")  # fmt: skip
+            hint=fits if work.answers > work.updates else f"at most {work.answers} updates")  # fmt: skip
     if work.lag and work.algorithm == "dpo":
         raise InputError(f"lag {work.lag}: dpo trains on pairs that are given, and generates none that could be old",
                          hint="leave out lag")  # fmt: skip

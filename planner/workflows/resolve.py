@@ -31,6 +31,9 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     if positions and work.output_max is None and work.input + work.output >= positions:
         raise InputError(f"input {work.input} + output {work.output} leave none of the {positions} positions of "
                          f"{whole.model.name} to longer answers", hint="shorter prompts or answers")  # fmt: skip
+    if positions and work.output_max is None and work.input + (work.output_p90 or 0) > positions:
+        raise InputError(f"input {work.input} + output_p90 {work.output_p90} are more than the {positions} positions "
+                         f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work)
     question = Question(whole, work, request.engine, models)
     texts += check_positions(whole.model, question.longest, stretches=True)

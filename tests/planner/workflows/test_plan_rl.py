@@ -174,6 +174,9 @@ def test_meshes_that_a_swap_makes_equal_are_tried_once() -> None:
     ("fields", "message", "hint"),
     [
         ({"updates": 3}, "prompts 16 x samples 16 = 256 answers are no multiple of updates 3", "255 answers"),
+        ({"prompts": 1, "samples": 2, "updates": 5}, "2 answers are no multiple of updates 5", "at most 2 updates"),
+        ({"model": "gpt2", "input": 400, "output_p90": 640}, "400 + output_p90 640 are more than the 1024 positions of",
+         "shorter"),
         ({"algorithm": "dpo", "lag": 1}, "lag 1: dpo trains on pairs", "leave out lag"),
         ({"output_max": 300}, "output_max 300: answers of 300 tokens in the mean", "the engine stops"),
         ({"output_p90": 200}, "output_p90 200 is not between the mean 300", "90 %"),
