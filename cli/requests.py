@@ -25,7 +25,7 @@ def build(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags) ->
     """The request in `path` with `--set` and the given flags on top; None and empty flags are not given."""
     from ..planner.request.load import load_request
 
-    _refuse_deployment(path)
+    _refuse_plan(path)
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     return load_request(path, given, list(sets or ()), flags=True)
 
@@ -36,16 +36,18 @@ def build_any(
     """As `build`, of any kind of workload."""
     from ..planner.request.load import load_any_request
 
-    _refuse_deployment(path)
+    _refuse_plan(path)
     given = {name: value for name, value in flags.items() if value is not None and value != []}
     return load_any_request(path, given, list(sets or ()), flags=True)
 
 
-def _refuse_deployment(path: Path | None) -> None:
-    """A plan of a deployment has fields of a request, but is none."""
-    if is_plan(path, "serving-plan"):
-        raise InputError(f"{path}: the plan of a deployment, where a request is needed",
-                         hint="`explain`, `report`, `diff`, `check` and `emit` read it")  # fmt: skip
+def _refuse_plan(path: Path | None) -> None:
+    """Plans of a deployment and of post-training have fields of a request, but are none."""
+    from ..planner.document.reading import OTHER_PLANS
+
+    for kind, (what, readers) in OTHER_PLANS.items():
+        if is_plan(path, kind):
+            raise InputError(f"{path}: {what}, where a request is needed", hint=readers)
 
 
 def is_plan(path: Path | None, kind: str = "plan") -> bool:

@@ -120,6 +120,12 @@ def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) 
         number = len(serving.loaded(path).candidates)
         terminal.show([f"{path}: a plan of {number} deployment{'s' if number > 1 else ''}, in order"])
         return CheckedFile(path, "serving-plan")
+    if requests.is_plan(path, "rl-plan"):
+        from ...planner.document.reading import load_rl_plan
+
+        number = len(load_rl_plan(path).candidates)
+        terminal.show([f"{path}: a plan of {number} placement{'s' if number > 1 else ''}, in order"])
+        return CheckedFile(path, "rl-plan")
     if requests.is_plan(path):
         from ...planner.document.reading import load_plan
 

@@ -17,6 +17,7 @@ from ..screens import listings as listings_screen
 if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
     from ...planner.document.plan import Plan
+    from ...planner.document.rl_plan import RlPlan
     from ...planner.document.serving_plan import ServingPlan
     from ...planner.explain.kinds_of_layers import KindLoad
     from ...planner.explain.redistribution import Redistribution
@@ -52,16 +53,18 @@ def command(
       meshwright explain plan.json --why-not tp8-dp1-mbs1-z1-rfull
     """
     from ...planner.document.lengths_plan import load_lengths_plan
-    from ...planner.document.reading import load_plan
+    from ...planner.document.reading import load_plan, load_rl_plan
 
     terminal: Terminal = context.obj
-    of_layouts = {"--why-not": why_not, "--origins": origins, "--plot": plot}
+    of_layouts = {"--why-not": why_not, "--plot": plot}
     if requests.is_plan(plan, "rl-plan"):
+        if origins and not any(of_layouts.values()):
+            return _origins(terminal, load_rl_plan(plan))
         return reinforcement.explain(terminal, plan, choice, of_layouts)
     if (lengths := load_lengths_plan(plan)) is not None:
-        return mixed_lengths.explain(terminal, plan, lengths, choice, of_layouts)
+        return mixed_lengths.explain(terminal, plan, lengths, choice, {**of_layouts, "--origins": origins})
     if requests.is_plan(plan, "serving-plan"):
-        return _serving(terminal, plan, choice, {"--why-not": why_not, "--plot": plot}, origins=origins)
+        return _serving(terminal, plan, choice, of_layouts, origins=origins)
     loaded = load_plan(plan)
     candidate = requests.candidate(loaded, choice)
     if why_not is not None:
@@ -99,7 +102,7 @@ def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:
     requests.show_warnings(terminal, plan.warnings)
 
 
-def _origins(terminal: Terminal, plan: Plan | ServingPlan) -> None:
+def _origins(terminal: Terminal, plan: Plan | ServingPlan | RlPlan) -> None:
     """List the origin of each value of the request."""
     origins = origins_of(plan.request, plan.origins)
     if terminal.settings.json:

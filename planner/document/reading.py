@@ -10,27 +10,28 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ...errors import FieldProblem, InputError
-from . import integrity, serving_integrity, serving_plan
+from . import integrity, rl_plan, serving_integrity, serving_plan
 from .lengths_plan import KIND as LENGTHS_KIND
 from .plan import FORMAT_VERSION, Plan
-from .rl_plan import KIND as RL_KIND
 from .rl_plan import RlPlan
 from .serving_plan import ServingPlan
 
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
 _WRITES_SERVING = "`meshwright plan --workload serve -o plan.json` writes one"
+_WRITES_RL = "`meshwright plan --workload grpo -o plan.json` writes one"
+# Kind of a plan that is not of a training step -> its name, and who reads it.
+OTHER_PLANS = {
+    serving_plan.KIND: ("the plan of a deployment", "`explain`, `report`, `diff`, `check` and `emit` read it"),
+    rl_plan.KIND: ("the plan of a step of post-training", "`explain` and `check` read it"),
+}
 _Document = TypeVar("_Document", bound=BaseModel)
 
 
 def read_plan(text: str, name: str) -> Plan:
     """The plan in `text` (JSON). Raises InputError naming `name` and each damaged field, or a newer format."""
     data = _parsed(text, name, _WRITES_ONE)
-    if isinstance(data, dict) and data.get("kind") == serving_plan.KIND:
-        raise InputError(f"{name}: the plan of a deployment, not of a training step",
-                         hint="`explain`, `report`, `diff`, `check` and `emit` read it")  # fmt: skip
-    if isinstance(data, dict) and data.get("kind") == RL_KIND:
-        raise InputError(f"{name}: the plan of a step of post-training, not of a training step",
-                         hint="`explain` reads it; `plan` makes one of a training step")  # fmt: skip
+    if isinstance(data, dict) and (other := OTHER_PLANS.get(str(data.get("kind")))):
+        raise InputError(f"{name}: {other[0]}, not of a training step", hint=other[1])
     if isinstance(data, dict) and data.get("kind") == LENGTHS_KIND:
         raise InputError(f"{name}: a plan of documents with a degree each, not of one layout",
                          hint="`explain`, `report` and `launch` read it")  # fmt: skip
@@ -91,14 +92,12 @@ def load_serving_plan(path: Path | str) -> ServingPlan:
 
 
 def load_rl_plan(path: Path | str) -> RlPlan:
-    """The plan of a step of post-training in the file `path`. Raises InputError for a missing or damaged one."""
-    try:
-        return RlPlan.model_validate_json(_text(path))
-    except ValidationError as error:
-        raise InputError.of([
-            FieldProblem(problem["msg"].lower(), file=str(path), field=".".join(map(str, problem["loc"])))
-            for problem in error.errors()
-        ]) from None  # fmt: skip
+    """The plan of a step of post-training in the file `path`. Raises InputError for a missing, damaged, edited or newer
+    one."""
+    data = _parsed(_text(path), str(path), _WRITES_RL)
+    if not isinstance(data, dict) or data.get("kind") != rl_plan.KIND:
+        raise InputError(f"{path}: not the plan of a step of post-training", hint=_WRITES_RL)
+    return _checked(data, str(path), RlPlan, rl_plan.FORMAT_VERSION, (1, 1), integrity.rl_problems)
 
 
 def load_plan(path: Path | str) -> Plan:

@@ -3,15 +3,15 @@ as the plan of a training step."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from pydantic import Field
 
 from .base import DocumentPart, rounded
 from .certificate import SpaceCount
+from .plan import sealed_json
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 KIND = "rl-plan"
 Binds = Literal["generation", "training", "scoring", "moves", "controller"]
 
@@ -85,8 +85,9 @@ class RlPlan(DocumentPart):
     origins: dict[str, str] = Field(default_factory=dict)
     candidates: tuple[RlCandidate, ...] = Field(min_length=1)  # the fastest first
     certificate: RlCertificate
-    resolved: dict[str, Any]  # models by role, cluster, target, engine, lengths of answers
+    resolved: dict[str, Any]  # models by role, cluster, target, engine, number and lengths of answers
     warnings: tuple[str, ...] = ()
+    document_sha256: str | None = None  # of all other fields, in the file only: a file that was edited is refused
 
     @property
     def best(self) -> RlCandidate:
@@ -94,4 +95,4 @@ class RlPlan(DocumentPart):
 
     def to_json(self) -> str:
         """The document as it is written to a file."""
-        return json.dumps(rounded(self.model_dump(mode="json")), sort_keys=True, indent=1) + "\n"
+        return sealed_json(rounded(self.model_dump(mode="json")))

@@ -1,0 +1,107 @@
+"""Plans of post-training in the commands: who reads them, and how their screens and messages read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cli.screens import rl_plan as screen
+from meshwright.planner.api import plan_rl
+from meshwright.planner.document.rl_plan import RlPlan
+
+from ..snapshots import run_here
+
+SMALL: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "2xh100-sxm-80gb", "output": 300, "prompts": 16}
+FLAGS = ["plan", "--workload", "grpo", "--model", "llama-3.2-1b", "--cluster", "2xh100-sxm-80gb", "--output", "300"]
+
+
+@pytest.fixture(scope="module")
+def grpo() -> RlPlan:
+    return plan_rl(algorithm="grpo", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def dpo() -> RlPlan:
+    return plan_rl(algorithm="dpo", **SMALL)
+
+
+def words(plan: RlPlan) -> str:
+    return " ".join(" ".join(map(str, screen.screen(plan, plan.best, None))).split())
+
+
+@pytest.mark.parametrize("command", ["plan", "memory"])
+def test_a_plan_of_post_training_is_no_request(tmp_path: Path, grpo: RlPlan, command: str) -> None:
+    (tmp_path / "rl.json").write_text(grpo.to_json())
+    result = run_here(command, "rl.json", cwd=tmp_path)
+    assert result.code == 2
+    assert "rl.json: the plan of a step of post-training, where a request is needed" in result.err
+    assert "`explain` and `check` read it" in result.err
+
+
+def test_check_reads_it_and_explain_lists_its_origins(tmp_path: Path, grpo: RlPlan) -> None:
+    (tmp_path / "rl.json").write_text(grpo.to_json())
+    checked = run_here("check", "rl.json", cwd=tmp_path)
+    assert (checked.code, "rl.json: a plan of 1 placement, in order" in checked.out) == (0, True)
+    assert "workload.prompts" in run_here("explain", "rl.json", "--origins", cwd=tmp_path).out
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"step_s": 1.0}, "document_sha256: is not the digest of the other fields"),
+        ({"format_version": "2.0"}, "format 2.0, this version reads 1.1"),
+        ({"prompts": 17}, "request: its digest is"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "check"])
+def test_an_edited_plan_is_refused(
+    tmp_path: Path, grpo: RlPlan, command: str, change: dict[str, Any], named: str
+) -> None:
+    document = json.loads(grpo.to_json())
+    for part in (document, document["candidates"][0], document["request"]["workload"]):
+        part.update({name: value for name, value in change.items() if name in part})
+    (tmp_path / "rl.json").write_text(json.dumps(document))
+    result = run_here(command, "rl.json", cwd=tmp_path)
+    assert result.code == 2
+    assert named in result.err
+
+
+def test_a_step_that_generates_nothing_names_no_engine(grpo: RlPlan, dpo: RlPlan) -> None:
+    assert "megatron and vllm; 16 x 16 answers a step" in words(grpo)
+    assert "s of them to the engine, and 15.0 s into data, rewards and logs." in words(grpo)
+    text = words(dpo)
+    assert "megatron; 16 pairs a step Given answers: 300 tokens in the mean" in text
+    for word in ("vllm", "engine", "rewards", "new weights"):
+        assert word not in text
+    assert dpo.best.controller_s == 0.0
+
+
+@pytest.mark.parametrize(("gap", "proof"), [(0.0004, "of this space is faster."), (0.006, "more than 0.6 % faster.")])
+def test_a_gap_that_prints_as_none_is_none(grpo: RlPlan, gap: float, proof: str) -> None:
+    certificate = grpo.certificate.model_copy(update={"gap": gap})
+    assert proof in words(grpo.model_copy(update={"certificate": certificate}))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lag", "-1"], "--lag: must be 0 or more, is -1"),
+        (["--prompts", "0"], "--prompts: must be 1 or more, is 0"),
+        (["--engine", "nope"], "hint: known: sglang, tensorrt-llm, vllm"),
+    ],
+)
+def test_bad_flags(tmp_path: Path, flags: list[str], message: str) -> None:
+    result = run_here(*FLAGS, *flags, cwd=tmp_path)
+    assert result.code == 2
+    assert message in result.err
+
+
+@pytest.mark.parametrize("workload", ["train", "grpo"])
+def test_only_training_names_the_flag_that_adds_a_vision_tower(tmp_path: Path, workload: str) -> None:
+    flags = ["--output", "300", "--prompts", "16"] if workload == "grpo" else ["--seq-len", "2048"]
+    where = ["--model", "qwen3-vl-8b", "--cluster", "dgx-h100:1"]
+    result = run_here("plan", "--workload", workload, *where, *flags, cwd=tmp_path)
+    assert "without its vision tower" in result.err
+    assert ("--images" in result.err) == (workload == "train")
