@@ -9,7 +9,7 @@ from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.variants import text_of
 from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.model.load import load_model
-from ...profiles.model.vision import in_words
+from ...profiles.model.vision import added_by, in_words
 
 
 def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
@@ -19,9 +19,11 @@ def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, lis
     return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
 
 
-def text_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, list[str]]:
-    """The language model behind the `model` of a request, and warnings: one on a vision tower beside it."""
+def text_model(reference: str | Mapping[str, Any], *, with_images: bool = False) -> tuple[ModelSpec, list[str]]:
+    """The language model behind the `model` of a request, and warnings: one on a vision tower beside it. with_images:
+    whether such a request can have images, which the warning then names."""
     model, warnings = referenced_model(reference)
     if model.tower is None:
         return model, warnings
-    return text_of(model), [*warnings, f"{model.name}: only the text model is planned, {in_words(model.tower)}"]
+    added = f"; {added_by(model.tower)}" if with_images else ""
+    return text_of(model), [*warnings, f"{model.name}: only the text model is planned, {in_words(model.tower)}{added}"]

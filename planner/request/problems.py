@@ -57,8 +57,10 @@ def explain(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest]) ->
             return "is missing", "name a model (`--model llama-3.1-8b`) or the folder of its config.json"
         case "missing":
             return "is missing", _EXAMPLES.get(place, "")
-        case "greater_than" | "greater_than_equal":
+        case "greater_than":
             return f"must be 1 or more, is {given}", ""
+        case "greater_than_equal":
+            return f"must be {context['ge']} or more, is {given}", ""
         case "int_type" | "int_from_float":
             return f"must be a whole number, is `{given}`", ""
         case "literal_error" if place == ("workload", "kind"):

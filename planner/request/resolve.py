@@ -194,7 +194,7 @@ def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
 def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     """Model and workload, and warnings. Raises InputError if one does not fit the other."""
     pictured = request.workload.images is not None
-    model, warnings = referenced_model(request.model) if pictured else text_model(request.model)
+    model, warnings = referenced_model(request.model) if pictured else text_model(request.model, with_images=True)
     workload = request.to_workload(model.max_positions)
     warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:

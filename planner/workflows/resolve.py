@@ -35,9 +35,10 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
         raise InputError(f"input {work.input} + output_p90 {work.output_p90} are more than the {positions} positions "
                          f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work)
+    texts += text_model(request.model)[1]
     question = Question(whole, work, request.engine, models)
     texts += check_positions(whole.model, question.longest, stretches=True)
-    texts += [notice.text for notice in whole.warnings]
+    texts += [notice.text for notice in whole.warnings if notice.code != "model"]
     return question, tuple(dict.fromkeys(texts))
 
 

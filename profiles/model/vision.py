@@ -62,9 +62,15 @@ def read_tower(whole: Fields) -> VisionTower | None:
 
 
 def in_words(tower: VisionTower) -> str:
-    """The size of a tower that is left out, and what adds it."""
+    """The size of a tower that is left out."""
     side = tower.side or _SIDE
     patches, size = tower.patches(side, side), sum(vision.parameters(tower).values()) / 1e6
     return (f"without its vision tower of {size:,.0f} million parameters (an image of {side:,} x {side:,} pixels is "
             f"{vision.tokens(tower, patches):,} tokens and {vision.forward_flops(tower, patches) / 1e12:.2g} "
-            f"TFLOPs forward); `--images 1{'' if tower.side else f'@{side}x{side}'}` adds it")  # fmt: skip
+            "TFLOPs forward)")  # fmt: skip
+
+
+def added_by(tower: VisionTower) -> str:
+    """The flag that adds a tower to a plan of training."""
+    side = tower.side or _SIDE
+    return f"`--images 1{'' if tower.side else f'@{side}x{side}'}` adds it"

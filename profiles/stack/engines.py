@@ -44,7 +44,10 @@ class Engines:
     def of(self, name: str) -> Engine:
         """Raises UnknownNameError."""
         if name not in self.engines:
-            raise UnknownNameError("engine", name, sorted({engine.name for engine in self.engines.values()}))
+            known = sorted({engine.name for engine in self.engines.values()})
+            error = UnknownNameError("engine", name, known)
+            error.hint = error.hint or f"known: {', '.join(known)}"
+            raise error
         return self.engines[name]
 
     def limited(self, name: str, max_sequences: int) -> Engines:

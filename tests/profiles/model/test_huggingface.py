@@ -15,7 +15,7 @@ from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.families import FAMILIES
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
-from meshwright.profiles.model.vision import in_words
+from meshwright.profiles.model.vision import added_by, in_words
 
 from meshwright.errors import InputError, UnknownNameError
 
@@ -195,7 +195,7 @@ def test_a_known_tower_is_described_beside_the_text_model() -> None:
     text = in_words(spec.tower)
     assert "without its vision tower of 576 million parameters" in text
     assert "1,024 x 1,024 pixels is 1,024 tokens" in text
-    assert "`--images 1@1024x1024` adds it" in text
+    assert added_by(spec.tower) == "`--images 1@1024x1024` adds it"
 
 
 def test_problems_of_a_tower_are_named_together() -> None:
