@@ -30,8 +30,8 @@ def placement_id(found: Found, gpus: int) -> str:
     """`colocated`, `lag1-train32-generate32`, `generate:0+32-train:0+64`."""
     meshes = {it.call.name: it.mesh for it in found.placed}
     if found.lag:
-        trainer = min(mesh.gpus for name, mesh in meshes.items() if name == "generate")
-        return f"lag{found.lag}-train{gpus - trainer}-generate{trainer}"
+        rollout = meshes["generate"].gpus
+        return f"lag{found.lag}-train{gpus - rollout}-generate{rollout}"
     if set(meshes.values()) == {Mesh(0, gpus)}:
         return "colocated"
     return "-".join(f"{name}:{mesh.first}+{mesh.gpus}" for name, mesh in meshes.items())

@@ -8,10 +8,10 @@ free parts of the cluster makes equal are tried once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import product
 from math import inf
 
 from .graph import Call
@@ -64,6 +64,8 @@ class PlacementSearch:
     tally: Tally = field(default_factory=Tally)
     best: Found | None = None
     nodes: int = 0
+    started: Counter[tuple[Mesh, ...]] = field(default_factory=Counter)  # meshes of the first calls -> placements below
+    # that the start of the search priced
 
     def __post_init__(self) -> None:
         self.calls = [call for call in self.graph if self.engine is None or call.kind != "generate"]
@@ -80,29 +82,34 @@ class PlacementSearch:
         if self.engine_s == inf:
             self.tally.out_of_memory += every
             return None
-        self._improve({call.name: self.meshes[0] for call in self.calls})
+        self._start({call.name: self.meshes[0] for call in self.calls})
         self._descend({})
         return self.best
 
-    def _improve(self, placed: dict[str, Mesh]) -> None:
+    def _start(self, placed: dict[str, Mesh]) -> None:
         """Sets the incumbent: from these meshes, moves one call after another to where the step is shortest, until none
         shortens it."""
-        step_s = self._step_s(placed)
+        step_s = self._started_s(placed)
         while True:
             moves = [{**placed, call.name: mesh} for call in self.calls
                      for mesh in self.kinds(frozenset(mesh for name, mesh in placed.items() if name != call.name))
                      if self.seconds[call.name, mesh.gpus] < inf]  # fmt: skip
-            best_s, best = min(((self._step_s(move), n) for n, move in enumerate(moves)), default=(inf, 0))
+            best_s, best = min(((self._started_s(move), n) for n, move in enumerate(moves)), default=(inf, 0))
             if best_s >= step_s * (1 - TIE):
                 return
             step_s, placed = best_s, moves[best]
 
-    def brute_force(self) -> Found | None:
-        """The same by pricing every placement."""
-        names = [call.name for call in self.calls]
-        for chosen in product(self.meshes, repeat=len(names)):
-            self._price(dict(zip(names, chosen, strict=True)))
-        return self.best
+    def _started_s(self, placed: dict[str, Mesh]) -> float:
+        """Seconds of a placement of the start, which is counted once."""
+        step_s, meshes = self._step_s(placed), tuple(placed.values())
+        if step_s < inf and meshes not in self.started:
+            self.tally.priced += 1
+            self.started.update(meshes[:depth] for depth in range(len(meshes) + 1))
+        return step_s
+
+    def _left(self, placed: dict[str, Mesh], number: int) -> int:
+        """How many of the placements below a node the start has not counted."""
+        return number - self.started[tuple(placed.values())]
 
     def _engine_s(self, mesh: Mesh) -> float:
         """Of the call that generates beside the others; infinite where it fits by no layout."""
@@ -131,20 +138,21 @@ class PlacementSearch:
             return
         call, below = self.calls[depth], len(self.meshes) ** (len(self.calls) - depth - 1)
         kinds = self.kinds(frozenset(placed.values()))
-        self.tally.equal += (len(self.meshes) - len(kinds)) * below
+        self.tally.equal += self._left(placed, len(self.meshes) * below)
         children = []
         for mesh in kinds:
+            child = {**placed, call.name: mesh}
+            self.tally.equal -= self._left(child, below)
             if self.seconds[call.name, mesh.gpus] == inf:
                 self.tally.out_of_memory += below
             else:
-                child = {**placed, call.name: mesh}
                 children.append((self._bound(child), -mesh.gpus, mesh.first, child))
         for bound, _, _, child in sorted(children, key=lambda item: item[:3]):
             if bound >= self.incumbent * (1 - self.tolerance):
-                self.tally.bounded += below
+                self.tally.bounded += self._left(child, below)
                 self.tally.lower_bound_s = min(self.tally.lower_bound_s, bound)
             elif self.nodes >= MOST_NODES:
-                self.tally.unvisited += below
+                self.tally.unvisited += self._left(child, below)
                 self.tally.lower_bound_s = min(self.tally.lower_bound_s, bound)
             else:
                 self.nodes += 1
@@ -168,7 +176,7 @@ class PlacementSearch:
 
     def _price(self, placed: dict[str, Mesh]) -> None:
         if self._step_s(placed) < inf:
-            self.tally.priced += 1
+            self.tally.priced += self._left(placed, 1)
         else:
             self.tally.out_of_memory += 1
 

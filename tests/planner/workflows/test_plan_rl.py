@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -15,7 +16,7 @@ from meshwright.planner.workflows.graph import Call, Role, graph_of
 from meshwright.planner.workflows.meshes import Mesh, distinct, sub_meshes
 from meshwright.planner.workflows.prices import Option, Prices
 from meshwright.planner.workflows.resolve import question_of
-from meshwright.planner.workflows.search import PlacementSearch
+from meshwright.planner.workflows.search import PlacementSearch, price
 
 from meshwright.errors import InputError, NoFeasibleLayoutError
 
@@ -106,12 +107,16 @@ def searched(seed: int, gpus: int, calls: int, lag: int) -> tuple[float, float]:
     """The best step by the search and by brute force."""
     graph = (GRAPH[0], *GRAPH[1 : calls - 1], GRAPH[3])
     engine, trainer = (Mesh(gpus, 2), gpus) if lag else (None, gpus)
-    best = []
-    for way in (PlacementSearch.run, PlacementSearch.brute_force):
-        search = PlacementSearch(Drawn(seed), graph, sub_meshes(Mesh(0, trainer), 8), 80e9, engine, lag, tolerance=0.0)
-        found = way(search)
-        best.append(inf if found is None else found.step_s)
-    return best[0], best[1]
+    prices, meshes = Drawn(seed), sub_meshes(Mesh(0, trainer), 8)
+    search = PlacementSearch(prices, graph, meshes, 80e9, engine, lag, tolerance=0.0)
+    found, names = search.run(), [call.name for call in search.calls]
+    beside = {} if engine is None else {"generate": engine}
+    every = [price(prices, graph, beside | dict(zip(names, chosen, strict=True)), search.sizes, 80e9, lag)
+             for chosen in product(meshes, repeat=len(names))]  # fmt: skip
+    tally = search.tally
+    assert tally.equal + tally.out_of_memory + tally.bounded + tally.priced + tally.unvisited == tally.total
+    assert (found is None) == (tally.priced == 0)
+    return inf if found is None else found.step_s, min((it.step_s for it in every if it), default=inf)
 
 
 @pytest.mark.parametrize("seed", range(12))
