@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .parts import Part
 
 _COLUMNS = 56  # of the timeline
+_LEAST_GAP = 0.0005  # that prints as more than 0.0 %
 BINDS = {"generation": "generation", "training": "training", "scoring": "scoring of the answers",
          "moves": "weights that move", "controller": "the controller (data, rewards, logs)"}  # fmt: skip
 
@@ -45,17 +46,20 @@ def _header(plan: RlPlan) -> list[Part]:
     work, resolved = plan.request["workload"], plan.resolved
     groups = resolved["cluster"]["groups"]
     nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
-    answers, lengths = work["prompts"] * _samples(plan), resolved["answers"]
-    first = (f"{work['algorithm']} of {resolved['models']['policy']['name']} on {nodes}, {resolved['target']} and "
-             f"{resolved['engine']}; {work['prompts']:,} x {_samples(plan)} answers a step")  # fmt: skip
-    second = (f"Answers: {lengths['mean']:,.0f} tokens in the mean, 90 % up to {lengths['p90']:,.0f}, the longest of "
-              f"{answers:,} {lengths['longest']:,.0f}")  # fmt: skip
+    lengths = resolved["answers"]
+    generated, per_step = generates(plan.best), lengths["per_step"]
+    frameworks = f"{resolved['target']} and {resolved['engine']}" if generated else resolved["target"]
+    samples = per_step // work["prompts"]
+    number = f"{work['prompts']:,} x {samples} answers" if generated else f"{work['prompts']:,} pairs"
+    first = f"{work['algorithm']} of {resolved['models']['policy']['name']} on {nodes}, {frameworks}; {number} a step"
+    second = (f"{'Answers' if generated else 'Given answers'}: {lengths['mean']:,.0f} tokens in the mean, 90 % up to "
+              f"{lengths['p90']:,.0f}, the longest of {per_step:,} {lengths['longest']:,.0f}")  # fmt: skip
     return [text.wrapped(first), text.wrapped(second)]
 
 
-def _samples(plan: RlPlan) -> int:
-    work = plan.request["workload"]
-    return int(work["samples"] or {"ppo": 1, "dpo": 2}.get(work["algorithm"], 16))
+def generates(chosen: RlCandidate) -> bool:
+    """Whether a call of the step generates answers."""
+    return any(call.kind == "generate" for call in chosen.calls)
 
 
 def _candidates(plan: RlPlan) -> Part:
@@ -99,25 +103,27 @@ def timeline(chosen: RlCandidate) -> list[Part]:
                 cells[start : max(stop, start + 1)] = letters[call.name] * max(stop - start, 1)
         rows.append((f"  {first}-{end - 1}", "".join(cells[:_COLUMNS])))
     legend = ", ".join(f"{letter} {name}" for name, letter in letters.items())
-    return [headless(rows), text.wrapped(f"  {legend}, . idle, new weights, data; {text.significant(chosen.step_s)} s")]
+    idle = "idle, new weights, data" if generates(chosen) else "idle"
+    return [headless(rows), text.wrapped(f"  {legend}, . {idle}; {text.significant(chosen.step_s)} s")]
 
 
 def _closing(plan: RlPlan, chosen: RlCandidate) -> list[Part]:
     moved = chosen.sync_s + sum(call.moves_s for call in chosen.calls)
+    beyond = (f", {text.significant(chosen.sync_s)} s of them to the engine, and "
+              f"{text.significant(chosen.controller_s)} s into data, rewards and logs")  # fmt: skip
     lines: list[Part] = [text.wrapped(
-        f"{BINDS[chosen.binds].capitalize()} binds; {text.significant(moved)} s go into weights that move, "
-        f"{text.significant(chosen.sync_s)} s of them to the engine, and {text.significant(chosen.controller_s)} s "
-        "into data, rewards and logs.")]  # fmt: skip
+        f"{BINDS[chosen.binds].capitalize()} binds; {text.significant(moved)} s go into weights that move"
+        f"{beyond if generates(chosen) else ''}.")]  # fmt: skip
     if chosen.lag:
         lines.append(text.wrapped(
             f"{chosen.training_gpus} GPUs train and {chosen.rollout_gpus} generate; answers are up to {chosen.lag} "
             f"step{'s' * (chosen.lag > 1)} older than the weights that train on them."))  # fmt: skip
     proof = plan.certificate
-    most = f"more than {text.percent(proof.gap)} % faster" if proof.gap else "faster"
+    most = f"more than {text.percent(proof.gap)} % faster" if proof.gap >= _LEAST_GAP else "faster"
     proven = f"Proven by this model's prices: no other placement of this space is {most}."
     if not proof.proven:
         proven = f"The search stopped early: another placement may be up to {text.percent(proof.gap)} % faster."
-    return [*lines, space_line(proof.space, stopped=not proof.proven, noun="placements"), text.wrapped(proven)]
+    return [*lines, space_line(proof.space, stopped=proof.space.unvisited > 0, noun="placements"), text.wrapped(proven)]
 
 
 def _next(saved_as: str | None) -> str:

@@ -18,6 +18,7 @@ from ..workflows.candidates import candidate
 from ..workflows.graph import graph_of
 from ..workflows.prices import Prices
 from ..workflows.resolve import question_of
+from ..workflows.search import TOLERANCE
 from ..workflows.splits import Answer, search_all
 
 _GIB = 2.0**30
@@ -46,7 +47,7 @@ def plan_rl(request: RlRequest) -> RlPlan:
             "models": {role: rounded(spec_to_dict(model)) for role, model in question.models.items()},
             "cluster": rounded(cluster_to_dict(question.cluster)), "target": request.target, "engine": request.engine,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
-                                "longest": lengths.longest(work.answers)}),
+                                "longest": lengths.longest(work.answers), "per_step": work.answers}),
         },
         warnings=warnings,
     )  # fmt: skip
@@ -59,7 +60,8 @@ def _certificate(answer: Answer) -> RlCertificate:
         bounded=tally.bounded, priced=tally.priced, unvisited=tally.unvisited,
     )  # fmt: skip
     bound = min(best, tally.lower_bound_s)
-    return RlCertificate(space=space, lower_bound_s=bound, gap=best / bound - 1.0, proven=not tally.unvisited)
+    gap = best / bound - 1.0
+    return RlCertificate(space=space, lower_bound_s=bound, gap=gap, proven=not tally.unvisited or gap <= TOLERANCE)
 
 
 def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:

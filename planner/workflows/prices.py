@@ -123,6 +123,8 @@ class Prices:
     def __init__(self, question: Question) -> None:
         self.question = question
         self.constants = post_training_constants()
+        # Of the data, rewards and logs of a step; pairs that are given have no rewards.
+        self.controller_s = 0.0 if question.work.algorithm == "dpo" else self.constants.step_s
         self.whole_bytes = {role: _WEIGHT_BYTES * total_parameters(model) for role, model in question.models.items()}
         self.train = cache(self._train)
         self.infer = cache(self._infer)

@@ -171,7 +171,7 @@ class PlacementSearch:
             start = max((end for name, end in ends.items() if name in call.after or name in busy), default=0.0)
             ends[call.name] = start + seconds
             work += least_work
-        side = max(max(ends.values()), work / gpus) + self.prices.constants.step_s
+        side = max(max(ends.values()), work / gpus) + self.prices.controller_s
         return max(side, self.engine_s)
 
     def _price(self, placed: dict[str, Mesh]) -> None:
@@ -204,7 +204,7 @@ def price(
         if calls is None:
             return None
         placed += calls
-    sync, controller = sync_s(prices, placed, sizes), prices.constants.step_s
+    sync, controller = sync_s(prices, placed, sizes), prices.controller_s
     generated = max((it.end_s for it in placed if lag and it.call.kind == "generate"), default=0.0)
     others = max(it.end_s for it in placed if not (lag and it.call.kind == "generate"))
     return Found(step_s=max(generated, others + sync + controller), lag=lag, placed=tuple(placed), sync_s=sync,
