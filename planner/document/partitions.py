@@ -13,10 +13,10 @@ from ...cost_models.quantities.stages import Partition, devices_of, recomputed_b
 def stages_by_layout(layout: Layout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Layers of each chunk, as even as possible, and how many of them are fully recomputed."""
     sizes = tuple(chunk_sizes(num_layers, len(devices_of(layout))))
-    return sizes, _recomputed(layout, sizes)
+    return sizes, recomputed_chunks(layout, sizes)
 
 
-def _recomputed(layout: Layout, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def recomputed_chunks(layout: Layout, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """How many layers of each chunk are fully recomputed, as the layout says."""
     full = RECOMPUTE_MODES[layout.recompute] == "full"
     return tuple(recomputed_by_layout(sizes, devices_of(layout), (layout.recompute_layers or sum(sizes)) * full))
@@ -28,7 +28,7 @@ def custom_partition(layout: Layout, partition: Partition) -> Partition | None:
     full = RECOMPUTE_MODES[layout.recompute] == "full"
     if partition.sizes == sizes and (partition.recomputed in (None, recomputed) or not full):
         return None
-    uniform = not full or partition.recomputed == _recomputed(layout, partition.sizes)
+    uniform = not full or partition.recomputed == recomputed_chunks(layout, partition.sizes)
     return Partition(partition.sizes, None if uniform else partition.recomputed)
 
 

@@ -96,7 +96,7 @@ def by_speed(problem: PartitionProblem) -> Partition | None:
     edge_s = problem.edge_forward_s + problem.edge_input_s + problem.edge_weight_s
     resident = problem.needs.resident_bytes @ share  # [chunk, moment]
     devices, last = problem.devices, len(problem.devices) - 1
-    sizes = [0 if chunk in (0, last) else 1 for chunk in range(last + 1)]
+    sizes = list(problem.least_layers)
     used = problem.needs.fixed_bytes + on_devices(resident * np.array(sizes)[:, None], devices)
     room = problem.memory_bytes[:, None] - used  # [device, moment]
 

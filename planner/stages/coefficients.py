@@ -19,7 +19,15 @@ from ...cost_models.quantities.gradients import accumulated_bytes
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.moments import unusable
 from ...cost_models.quantities.resident import resident_moments
-from ...cost_models.quantities.stages import HEAD, Splits, chunk_rows, chunks_per_stage, is_folded, on_devices
+from ...cost_models.quantities.stages import (
+    EMBEDDING,
+    HEAD,
+    Splits,
+    chunk_rows,
+    chunks_per_stage,
+    is_folded,
+    on_devices,
+)
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import COMPONENTS
 from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, step, stragglers
@@ -77,6 +85,7 @@ def problem_of(
         needs=like.needs if like else _memory_needs(staged, edges, chooses_recompute=chooses),
         memory_bytes=np.full(pp, memory_bytes), update_s=of_runs(layer_update_s, pp),
         fixed_update_s=update_s[-1] + on_devices(edges, staged.devices) @ layer_update_s, chooses_recompute=chooses,
+        least_first=tower.least if (tower := resolved.problem.edges.tower) else 0,
         once_s=float(step.once_terms_s(ledger, rates)[0]), growth=1.0 + stragglers.straggler_share(ledger),
     )  # fmt: skip
 
@@ -99,6 +108,9 @@ def _memory_needs(staged: Staged, edges: Array, *, chooses_recompute: bool) -> M
     on_gpu, state = on_devices(edges, staged.devices), _state_bytes(single_layers(ledger))
     from_f, from_i, transient_row = _moments(staged)
     saved, recomputed = tables.saved(0, 0)[:, key], tables.saved(*staged.recompute_code)[:, key]
+    if chooses_recompute:  # stages that recompute repeat the tower too: the least that any partition keeps of it
+        saved = saved.copy()
+        saved[EMBEDDING] = recomputed[EMBEDDING]
     resident = from_f * (saved if chooses_recompute else recomputed) + from_i * tables.wgrad_stash[:, key]
     transient = _transient_bytes(staged, edges, none_recomputed=chooses_recompute)
     recompute_bytes = np.zeros(staged.layout.pp)

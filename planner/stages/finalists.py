@@ -18,8 +18,8 @@ import numpy as np
 from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.stages import Partition, chunks_per_stage, devices_of
 from ...cost_models.schedules.critical_path import Path
-from ..document.partitions import custom_partition, stages_by_layout
-from ..evaluation.staged import Staged
+from ..document.partitions import custom_partition, recomputed_chunks
+from ..evaluation.staged import Staged, even_partition
 from ..request.resolve import Resolved
 from ..search.top_k import FAMILY
 from .coefficients import problem_of, runs_of
@@ -152,8 +152,8 @@ class Finalists:
             return self._solved[layout, separate_recompute]
         base = self._base(layout)
         problem = problem_of(base, self.resolved.budget_bytes, separate_recompute=separate_recompute)
-        sizes, recomputed = stages_by_layout(layout, self.resolved.model.num_layers)
-        even = Partition(sizes, recomputed if separate_recompute else None)
+        sizes = even_partition(self.resolved, layout).sizes
+        even = Partition(sizes, recomputed_chunks(layout, sizes) if separate_recompute else None)
 
         def score(partition: Partition) -> float:
             return self.simulate(*self._plainest(layout, partition))

@@ -12,8 +12,9 @@ every chunk c, in the order of the model, on device d(c):
   sum_c n[c, r] = L[r]                                       every layer is somewhere                 _place_all
   z[c, r] L[r] <= sum_{b<=c} n[b, r]                         a run starts where the one before it     _in_order
   sum_{b<=c} n[b, r+1] <= L[r+1] z[c, r]                       has ended
-  sum_r n[c, r] >= 1                                         only the first and the last chunk,       _fill
-                                                               with embedding and head, may be empty
+  sum_r n[c, r] >= least[c]                                  1, but 0 on the first and the last chunk,  _fill
+                                                               with embedding and head; a vision tower
+                                                               needs some on the first (least_layers)
   sum_r n[c, r] >= sum_r n[2p-1-c, r]                        in a V of p devices no more layers come  _fill
                                                                back to c than went there (num_folded)
   fixed[d] + sum_{c on d, r} (resident[c, r] n - dropped[c, r] q) <= memory   every GPU, at every     _fit
@@ -107,8 +108,9 @@ class Program:
                 self.model += so_far_next <= self.problem.runs[r + 1] * ended
 
     def _fill(self) -> None:
-        for c in self.chunks[1:-1]:
-            self.model += pulp.lpSum(self.n[c]) >= 1
+        for c, least in enumerate(self.problem.least_layers):
+            if least:
+                self.model += pulp.lpSum(self.n[c]) >= least
         for c in range(self.problem.num_folded):
             self.model += pulp.lpSum(self.n[c]) >= pulp.lpSum(self.n[-1 - c])
 

@@ -54,6 +54,7 @@ class PartitionProblem:
     update_s: Array  # [device, run] of the optimizer for one layer, once per step
     fixed_update_s: Array  # [device] of the optimizer, whatever the layers
     chooses_recompute: bool  # whether q is free
+    least_first: int = 0  # layers that the first chunk holds at least: a vision tower adds its outputs to them
     once_s: float = 0.0  # seconds of a step outside the pipeline
     growth: float = 1.0  # factor on a step, for stragglers
 
@@ -66,6 +67,11 @@ class PartitionProblem:
     @property
     def num_devices(self) -> int:
         return max(self.devices) + 1
+
+    @property
+    def least_layers(self) -> tuple[int, ...]:
+        """[chunk] layers at least: only the last chunk, and without a tower the first one, may be empty."""
+        return (self.least_first, *[1] * (len(self.devices) - 2), 0)[: len(self.devices)]
 
     @property
     def num_folded(self) -> int:

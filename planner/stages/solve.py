@@ -177,13 +177,11 @@ class _Search:
         return None
 
     def _moved_sizes(self, partition: Partition) -> Array:
-        """[move, chunk] layers after each move of one layer that leaves no inner chunk empty and keeps a V in order."""
+        """[move, chunk] layers after each move of one layer that keeps `least_layers` and the order of a V."""
         chunks = len(partition.sizes)
         sources, targets = (index.ravel() for index in np.indices((chunks, chunks)))
         sizes = np.array(partition.sizes, dtype=np.float64) + np.eye(chunks)[targets] - np.eye(chunks)[sources]
-        least = np.ones(chunks)
-        least[[0, -1]] = 0.0
-        possible = (sizes >= least).all(axis=1) & (sources != targets)
+        possible = (sizes >= self.problem.least_layers).all(axis=1) & (sources != targets)
         possible &= (sizes >= sizes[:, ::-1])[:, : self.problem.num_folded].all(axis=1)
         return np.asarray(sizes[possible])
 
