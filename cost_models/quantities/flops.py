@@ -34,17 +34,20 @@ def step_at_peak_s(problem: Problem, peak_flops_per_s: float) -> float:
 
 
 def recomputed_flops(problem: Problem, layout: Layout, recomputed: Sequence[float] | None = None) -> float:
-    """FLOPs of one step that `layout` computes a second time. recomputed: layers of each kind, where they are
-    chosen stage by stage."""
+    """FLOPs of one step that `layout` computes a second time. recomputed: layers of each kind, then vision towers,
+    where they are chosen stage by stage. A tower is recomputed whole where a number of layers is."""
     mode = RECOMPUTE_MODES[layout.recompute]
     if mode == "none":
         return 0.0
     modules = None if mode == "full" else layout.recompute_modules
-    layers = zip(recomputed or _layers_per_kind(problem), problem.sequence_operations, strict=False)
+    *numbers, towers = recomputed or [*_layers_per_kind(problem), 1.0]
+    layers = zip(numbers, problem.sequence_operations, strict=False)
     total = sum(n * ops.forward_flops(modules) for n, ops in layers if ops.trains != "frozen")
-    if mode == "full":
-        total += problem.sequence_operations[problem.num_kinds].forward_flops(TOWER)  # beside the embedding
     share = 1.0
     if layout.recompute_layers and recomputed is None:
         share = min(1.0, layout.recompute_layers * layout.pp / problem.model.num_layers)
-    return problem.workload.global_batch * share * total
+    flops = problem.workload.global_batch * share * total
+    if mode == "full":
+        of_tower = problem.sequence_operations[problem.num_kinds].forward_flops(TOWER)  # beside the embedding
+        flops += problem.workload.global_batch * towers * of_tower
+    return flops

@@ -129,12 +129,16 @@ class Ledger:
         return self.first_layers(back, rows, remaining)
 
     def first_layers(self, counts: dict[int, Array], rows: dict[int, Array], wanted: Array) -> Array:
-        """[n] sum over so many layers of these, of average kind; 0: all of them, -1: none."""
+        """[n] sum over so many layers of these, of average kind; 0: all of them, -1: none. A vision tower is recomputed
+        with any of them, whole."""
         total = weighted(counts, rows)
         if not wanted.any():
             return total
         layers = np.maximum(_layers(counts, self.problem.num_kinds), 1.0)
-        return np.asarray(np.where(wanted != 0, np.clip(wanted / layers, 0.0, 1.0), 1.0) * total)
+        share = np.where(wanted != 0, np.clip(wanted / layers, 0.0, 1.0), 1.0)
+        embedding = self.problem.num_kinds
+        tower = counts[embedding] * rows[embedding] if self.problem.model.tower and embedding in counts else 0.0
+        return np.asarray(share * (total - tower) + tower)
 
     def per_kind(self, table: Array) -> dict[int, Array]:
         """Rows of a [kind, key] table for the batch: kind -> [n]."""

@@ -238,7 +238,8 @@ def recomputed_by_layout(sizes: Sequence[int], devices: Sequence[int], layers: i
 
 
 def recomputed_rows(pattern: Sequence[int], num_kinds: int, edges: Edges, partition: Partition) -> Array:
-    """[chunk, num_kinds + EXTRA_KINDS] layers under recompute; those of MTP modules where all beside the head are.
+    """[chunk, num_kinds + EXTRA_KINDS] layers under recompute; those of MTP modules where all beside the head are;
+    a vision tower where a layer beside it is, or where it has none beside it and some stage recomputes.
     `partition.recomputed` must be given."""
     rows, start = np.zeros((len(partition.sizes), num_kinds + EXTRA_KINDS)), 0
     for chunk, (size, recomputed) in enumerate(zip(partition.sizes, partition.recomputed or (), strict=True)):
@@ -248,6 +249,9 @@ def recomputed_rows(pattern: Sequence[int], num_kinds: int, edges: Edges, partit
     if partition.recomputed and 0 < partition.sizes[-1] == partition.recomputed[-1]:
         for kind in edges.mtp:
             rows[-1, kind] += 1
+    tower_alone = partition.sizes[0] == 0 and any(partition.recomputed or ())
+    if edges.tower is not None and (tower_alone or (partition.recomputed and partition.recomputed[0])):
+        rows[0, EMBEDDING] = 1
     return rows
 
 

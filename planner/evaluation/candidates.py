@@ -42,7 +42,7 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
         peak_flops = choice.peak_flops_per_s * step_s
         recomputed = None
         if partition and partition.recomputed:
-            recomputed = choice.recomputed.sum(axis=0)[: resolved.problem.num_kinds].tolist()
+            recomputed = choice.recomputed.sum(axis=0)[: resolved.problem.num_kinds + 1].tolist()  # with the tower
         fields: dict[str, Any] = {
             "choice": row + 1, "layout_id": choice.id, "layout": layout.as_dict(),
             "stages": _stages(choice), "step_s": step_s,

@@ -13,6 +13,7 @@ from ...cost_models.layouts import SCHEDULES, Layout, Layouts
 from ...cost_models.quantities import tables
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.stages import (
+    EMBEDDING,
     EXTRA_KINDS,
     Partition,
     chunk_rows,
@@ -134,7 +135,7 @@ class Staged:
     @cached_property
     def recomputed(self) -> Array:
         """[chunk, kind] layers under recompute. Where a layout recomputes n layers per stage, all chunks of a stage
-        have the same share."""
+        have the same share, and a vision tower is recomputed whole."""
         problem, layout = self.resolved.problem, self.layout
         if self.partition.recomputed is not None:
             return recomputed_rows(problem.pattern, problem.num_kinds, problem.edges, self.partition)
@@ -142,7 +143,9 @@ class Staged:
             return self.rows
         layers = on_devices(self.rows[:, :-EXTRA_KINDS].sum(axis=1), self.devices)
         share = np.minimum(layout.recompute_layers / np.maximum(layers, 1.0), 1.0)[self.devices]
-        return np.asarray(share[:, None] * self.rows)
+        rows = np.asarray(share[:, None] * self.rows)
+        rows[:, EMBEDDING] = self.rows[:, EMBEDDING]
+        return rows
 
     @property
     def mean_layer_s(self) -> float:

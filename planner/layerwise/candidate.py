@@ -217,7 +217,7 @@ def _recomputed(resolved: Resolved, best: Assignment) -> float:
     for row in set(layers):
         with_row = [kind for kind, strategy in zip(kinds, layers, strict=True) if strategy == row]
         layers_of_kind = [float(with_row.count(kind)) for kind in range(resolved.problem.num_kinds)]
-        total += recomputed_flops(resolved.problem, _layout(best, row), layers_of_kind)
+        total += recomputed_flops(resolved.problem, _layout(best, row), [*layers_of_kind, 0.0])  # it takes no tower
     return total
 
 

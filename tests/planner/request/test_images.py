@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities import vision
+from meshwright.cost_models.quantities.stages import EMBEDDING, Partition
 from meshwright.planner import api
 from meshwright.planner.document.specs import model_of, workload_of
+from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.load import load_request, request_from_dict, request_to_dict
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.targets.emit import check_trained
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 
 VISION = {"depth": 4, "hidden_size": 128, "intermediate_size": 256, "num_heads": 4, "out_hidden_size": 256,
           "patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 2]}  # fmt: skip
@@ -110,3 +115,32 @@ def test_no_target_drops_the_tower(folder: str) -> None:
     plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(folder, images="1@64x64"))
     assert {name: reason for name, reason in plan.candidates[0].targets.items() if reason is None} == {}
     assert "model.tower" in str(plan.candidates[0].targets["megatron-bridge"])
+    with pytest.raises(UnsupportedError, match=r"model\.tower"):  # nor does `memory --trace`
+        check_trained(plan, "meshwright")
+
+
+def test_stages_of_their_own_hold_the_layers_that_the_tower_adds_to(folder: str) -> None:
+    """Outputs of the tower go to the first two layers. Many images make the tower slower than all layers together."""
+    fields = asked(folder, images="1@960x960", cluster="4xh100-sxm-80gb", stages="own",
+                   fix={"pp": 4, "tp": 1, "schedule": "1f1b"})  # fmt: skip
+    plan = api.plan(**fields)
+    for candidate in plan.candidates:
+        first = candidate.stages[0].layers
+        assert first is not None
+        assert first[-1] - first[0] + 1 >= 2, candidate.layout_id
+
+
+@pytest.mark.parametrize("layers", [(2, 6), (0, 8)])
+def test_full_recomputation_has_one_price_however_it_is_written(layers: tuple[int, int], tmp_path: Path) -> None:
+    config = {"model_type": "gemma3", "text_config": {**TEXT, "model_type": "gemma3_text"}, "vision_config": GEMMA,
+              "mm_tokens_per_image": 4}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    resolved = resolve(load_request(None, asked(str(tmp_path), images=2)))
+    base = Staged.of(resolved, parse("pp2-dp1-mbs1-z0-rfull"), simulate=True)
+    whole, by_stage = base.split(Partition(layers)), base.split(Partition(layers, layers))
+    assert by_stage.step_s == pytest.approx(whole.step_s, rel=1e-9)
+    assert by_stage.closed_s == pytest.approx(whole.closed_s, rel=1e-9)
+    assert by_stage.device_bytes == pytest.approx(whole.device_bytes, rel=1e-9)
+    of_last = base.split(Partition(layers, (0, 1)))
+    repeats = of_last.recomputed[0, EMBEDDING]
+    assert repeats == (layers[0] == 0)  # a stage of the tower alone does as the stages that recompute
