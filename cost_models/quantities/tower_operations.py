@@ -107,21 +107,26 @@ class _Part:
 
     def add_projector(self) -> None:
         """Blocks of patches become tokens: a mean, a norm and a product; or two products around GELU, once for the last
-        layer and once for each layer whose output is added to the language model."""
+        layer and once for each layer whose output is added to the language model. The norm trains with the products, so
+        the first product after it has a gradient of its input also above a frozen tower."""
         tower, w = self.tower, self.builder.activation_bytes
         tokens, block = self.all_patches / tower.merge**2, tower.hidden * tower.merge**2
         if tower.merger == "mean":
-            self._product("projector", tokens, tower.output, tower.hidden, trains=self.trains_projector)
-            self._traffic("projector mean", self.width * (1 + 2 / tower.merge**2), 2 * self.width)
+            self._product("projector", tokens, tower.output, tower.hidden, trains=self.trains_projector,
+                          inputs=self.trains_projector)  # fmt: skip
+            # Its norm comes after the mean: the mean has a gradient only where the tower trains.
+            back = 2 * self.width / (1 if self.trains_tower else tower.merge**2)
+            self._traffic("projector mean", self.width * (1 + 2 / tower.merge**2), back, trains=self.trains_projector)
             if self.trains_projector:
                 self.ops.saved.append(Saved("projector", 2 * self.width / tower.merge**2))
             return
         runs, t = 1 + tower.deepstack, self.ranks
-        self._product("projector up", tokens, block / t, block, count=runs, trains=self.trains_projector)
+        self._product("projector up", tokens, block / t, block, count=runs, trains=self.trains_projector,
+                      inputs=self.trains_projector)  # fmt: skip
         self._product("projector down", tokens, tower.output, block / t, count=runs, trains=self.trains_projector,
                       inputs=self.trains_projector)  # fmt: skip
-        self._traffic("projector norm", 2 * runs * self.width, 4 * runs * self.width)
-        self._reduced(w * tower.output * tokens, runs)
+        self._traffic("projector norm", 2 * runs * self.width, 4 * runs * self.width, trains=self.trains_projector)
+        self._reduced(w * tower.output * tokens, runs, trains=self.trains_projector)
         if self.trains_projector:
             inner = w * block / t * tokens
             self.ops.saved.append(Saved("projector", runs * (2 * self.width + 2 * inner)))
@@ -141,14 +146,16 @@ class _Part:
         self.ops.gemms.append(Gemm(name, rows, columns, depth, times, tag=tag and self._tag, has_wgrad=wgrad,
                                    has_dgrad=dgrad, wide=True))  # fmt: skip
 
-    def _traffic(self, name: str, forward: Array, backward: Array, tag: int = 0) -> None:
-        back = backward if self.trains_tower else np.zeros_like(backward)
+    def _traffic(self, name: str, forward: Array, backward: Array, tag: int = 0, *, trains: bool | None = None) -> None:
+        trains = self.trains_tower if trains is None else trains
+        back = backward if trains else np.zeros_like(backward)
         self.ops.traffic.append(MemoryTraffic(name, forward, back, tag and self._tag))
 
-    def _reduced(self, num_bytes: Array, calls: int, *, tag: int = 0) -> None:
+    def _reduced(self, num_bytes: Array, calls: int, *, tag: int = 0, trains: bool | None = None) -> None:
         """All-reduces of products whose inputs the ranks have parts of, and backward of their inputs' gradients."""
         if np.all(self.ranks == 1):
             return
+        trains = self.trains_tower if trains is None else trains
         sent = np.where(self.ranks > 1, num_bytes, 0.0)
         self.ops.exchanges.append(Exchange("tp", "all_reduce", sent, self.ranks, np.ones_like(sent), calls,
-                                           calls if self.trains_tower else 0, tag))  # fmt: skip
+                                           calls if trains else 0, tag))  # fmt: skip

@@ -65,7 +65,7 @@ def test_flops_are_those_of_the_images() -> None:
     first = 2.0 * IMAGES.per_sequence * patches(trained) * 1152 * vision.values_of_patch(tower_of(trained))
     assert backward == 2 * forward - first  # no gradient of pixels
     up, down = of_projector(trained)
-    assert tuple(frozen.flops[:, EMBEDDING]) == (forward, up + 2 * down)
+    assert tuple(frozen.flops[:, EMBEDDING]) == (forward, 2 * up + 2 * down)
     assert tuple(problem(lora=Lora(rank=8, targets=("q",)), trains_layers=0).flops[:, EMBEDDING]) == (forward, 0.0)
     assert model_flops(trained) - model_flops(problem(text_of(model()), images=None)) == 8 * (forward + backward)
 
@@ -77,6 +77,21 @@ def test_full_recomputation_repeats_the_layers_of_a_trained_tower() -> None:
     of_layers = tower.layers * (2.0 * count * (4 * 1152**2 + 2 * 1152 * 4304) + 4.0 * count * patches(problem()) * 1152)
     assert recomputed_flops(problem(), layout) - without == pytest.approx(8 * of_layers, rel=1e-12)
     assert recomputed_flops(problem(freeze_tower=True), layout) == without
+    # It repeats the whole tower also where some layers of each stage are recomputed, and none where stages say so.
+    some = replace(layout, recompute_layers=1)
+    of_text = recomputed_flops(problem(text_of(model()), images=None), some)
+    assert recomputed_flops(problem(), some) - of_text == pytest.approx(8 * of_layers, rel=1e-12)
+    assert recomputed_flops(problem(), layout, [4.0, 0.0]) == without
+
+
+def test_a_projector_trains_above_a_frozen_tower() -> None:
+    trained, frozen = (tables(problem(freeze_tower=freezes), tp=2, dp=4).operations[EMBEDDING]
+                       for freezes in (False, True))  # fmt: skip
+    norms = [float(moved.backward_bytes[0]) for ops in (trained, frozen) for moved in ops.traffic
+             if moved.name == "projector norm"]  # fmt: skip
+    assert norms[0] == norms[1] > 0
+    reduced = [exchange for exchange in frozen.exchanges if exchange.backward_calls]
+    assert [exchange.backward_calls for exchange in reduced] == [1 + tower_of(problem()).deepstack]
 
 
 @pytest.mark.parametrize("name", ["qwen3-vl-8b", "qwen3-vl-30b-a3b"])

@@ -107,6 +107,22 @@ def test_flops_are_those_that_torch_counts(grid: tuple[int, int]) -> None:
     assert forward_flops(tower, patches) == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
+def test_mergers_above_a_frozen_tower_have_both_gradients() -> None:
+    """Their norms train, so the products after them give a gradient of their inputs, too."""
+    config = Qwen3VLVisionConfig(**SMALL)
+    config._attn_implementation = "eager"
+    model, tower = Qwen3VLVisionModel(config), read(config)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("merger" in name)
+    values = torch.zeros(64, tower.channels * tower.frames * tower.patch**2)
+    out = model(values, torch.tensor([[1, 8, 8]]))
+    with FlopCounterMode(display=False) as counter:
+        sum((part.sum() for part in out.deepstack_features), out.pooler_output.sum()).backward()
+    block, runs = tower.hidden * tower.merge**2, 1 + tower.deepstack
+    products = 2 * runs * tokens(tower, 64) * block * (block + tower.output)
+    assert counter.get_total_flops() == 2 * products
+
+
 @pytest.mark.parametrize("name", ["qwen3-vl-8b", "qwen3-vl-30b-a3b", "qwen3-vl-235b-a22b"])
 def test_catalogued_models_are_as_large_as_those_of_transformers(name: str) -> None:
     config = yaml.safe_load((CATALOGUE / "models" / f"{name}.yaml").read_text())["config"]
