@@ -24,16 +24,17 @@ def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
 
 def chunk_sizes_beside(num_layers: int, num_chunks: int, worth: int, least: int) -> list[int]:
     """Layers per chunk where the first chunk holds something that is worth as many layers, and at least `least`."""
-    inner = max(num_chunks - EDGES, 0)
     if num_chunks == 1:
         return [num_layers]
     first = max(chunk_sizes(num_layers + worth, num_chunks)[0] - worth, least)
-    first = max(min(first, num_layers - inner), 0)
+    first = max(min(first, num_layers - (num_chunks - EDGES)), 0)
     return [first, *_after_first(num_layers - first, num_chunks - 1)]
 
 
 def _after_first(num_layers: int, num_chunks: int) -> list[int]:
-    """As even as possible; the last chunk, which holds the head, is the last to get an extra layer."""
+    """As even as possible; the last chunk, which holds the head, is the last to get an extra layer. Only one of these
+    chunks holds more than layers, so the remainder goes to those from the front and not, as in `chunk_sizes`, to those
+    farthest from both ends."""
     base, extra = divmod(num_layers, num_chunks)
     return [base + (i < extra) for i in range(num_chunks)]
 

@@ -37,6 +37,8 @@ BASES: dict[str, tuple[list[str], ...]] = {
     "plan": ([*REQUESTED, "--time-limit", "0.2s"], ["request.yaml", "--time-limit", "0.2s"],
              [*REQUESTED, "--fix", "tp=2"],
              ["--model", "config", "--cluster", "cluster.yaml", "--time-limit", "0.2s"],
+             ["--model", "qwen3-vl-8b", "--cluster", "dgx-h100:1", "--images", "2@512x512", "--target", "any",
+              "--time-limit", "0.2s"],
              ["--workload", "serve", *REQUESTED, "--input", "500", "--output", "100", "--rate", "4/s", "--tpot",
               "50ms", "--top", "1"],
              ["--workload", "grpo", *REQUESTED, "--output", "100", "--prompts", "8", "--top", "1"]),
