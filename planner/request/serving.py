@@ -42,14 +42,14 @@ def read_rate(value: Any) -> float:
 
 
 def _hourly(value: Any) -> tuple[float, ...]:
-    """`2/s,9/s`, a list, or a file with a rate a line."""
+    """`2/s,9/s`, a list, one rate, or a file with a rate a line."""
     if isinstance(value, str) and Path(value).suffix:
         value = [line for line in read_text(Path(value)).splitlines() if line.strip()]
-    given = value.split(",") if isinstance(value, str) else list(value)
+    given = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     rates = list[float]()
     for hour, item in enumerate(given):
         try:
-            rates.append(float(item) if isinstance(item, float) else read_rate(item))
+            rates.append(read_rate(item))
         except InputError as error:
             raise InputError(f"hour {hour}: {error.message}", hint="write `2/s,9/s,4/s`") from None
     if not rates:
