@@ -145,21 +145,42 @@ def separation(plan: ServingPlan) -> list[Part]:
 
 
 def closing(plan: ServingPlan) -> list[Part]:
-    """The proof."""
-    proof = plan.certificate
-    better = "cheaper" if proof.unit in ("USD/h", "GPUs") else "carries more"
-    is_better = f"is {better}" if better == "cheaper" else better
-    lines: list[Part] = [space_line(proof.space, stopped=bool(proof.stopped), noun="deployments"), text.wrapped(
-        f"Proven by this model's prices: no other deployment of this space that keeps the promises {is_better}.")]
-    if proof.space.simulated > 1:
-        first = f"{proof.space.simulated} of the best were simulated: deployment 1 is the first of them that keeps the"
-        lines.append(text.wrapped(f"{first} promises there, too, or the best where none does."))
+    """The proof, and what the simulation adds."""
+    space, broken = plan.certificate.space, _broken_when_simulated(plan)
+    lines: list[Part] = [space_line(space, stopped=bool(plan.certificate.stopped), noun="deployments"),
+                         text.wrapped(f"{'By' if broken else 'Proven by'} the closed form: {_proof(plan)}.")]
+    if broken:
+        lines.append(text.wrapped(f"Deployment 1 is not proven to keep them: {broken}."))
+    if space.simulated > 1:
+        outcome = ("none of them keeps the promises there" if broken else
+                   "deployment 1 is the first of them that keeps the promises there, too")  # fmt: skip
+        lines.append(text.wrapped(f"{space.simulated} of the best were simulated: {outcome}."))
         return lines
     equals = [it.largest_load for it in plan.candidates if it.gpus == plan.best.gpus]
     if (ahead := max(equals) / plan.best.largest_load - 1) > 0:
         lines.append(text.wrapped(f"Deployment 1 is simpler than one of as many GPUs that carries "
                                   f"{text.percent(ahead)} % more, less than the error of the model."))  # fmt: skip
     return lines
+
+
+def _proof(plan: ServingPlan) -> str:
+    """The value that no deployment is better than, where deployment 1 does not have it."""
+    proof, none = plan.certificate, "deployment of this space that keeps the promises"
+    cheapest = proof.unit in ("USD/h", "GPUs")
+    if proof.proven:
+        return f"no other {none} {'is cheaper' if cheapest else 'carries more'}"
+    bound, gap = f"{text.significant(proof.lower_bound)} {proof.unit}", text.percent(proof.gap)
+    if cheapest:
+        return f"no {none} costs less than {bound}; deployment 1 costs {gap} % more"
+    return f"no {none} carries more than {bound}, {gap} % more than deployment 1"
+
+
+def _broken_when_simulated(plan: ServingPlan) -> str:
+    """Empty: as many simulated requests keep the promises as are promised."""
+    simulated, promised = plan.best.simulated, plan.request["workload"]["percentile"]
+    if simulated is None or simulated.kept >= promised / 100.0:
+        return ""
+    return f"{text.percent(simulated.kept)} % of the simulated requests do, fewer than {promised:g} %"
 
 
 def _next(saved_as: str | None) -> str:

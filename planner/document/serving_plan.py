@@ -129,13 +129,14 @@ class Separation(DocumentPart):
 
 
 class ServingCertificate(DocumentPart):
-    """The proof: no deployment of the space that keeps the promises has a value below `lower_bound`, in `unit`."""
+    """The proof: by the closed form no deployment of the space that keeps the promises costs less than `lower_bound`,
+    in `unit`; in requests/s none carries more."""
 
     space: SpaceCount
     lower_bound: float
     unit: Unit
-    gap: float
-    proven: bool
+    gap: float  # relative, between the bound and deployment 1, which is simpler or keeps its promises when simulated
+    proven: bool  # deployment 1 has the bound
     stopped: str | None = None
 
 

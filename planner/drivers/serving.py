@@ -49,6 +49,7 @@ from ..serving.space import Served, sites_of, space_of
 # (docs/guides/serving.md).
 INDIFFERENCE = 0.05
 _MOST_SIMULATED = 8
+_EQUAL = 1e-9  # relative: values that differ by less
 _ALMOST_ALL = 0.99  # of the requests, which the positions of the model must suffice for
 
 
@@ -86,7 +87,7 @@ def plan_serving(request: ServingRequest, max_sequences: int | None = None) -> S
     # Unlike nodes are sites of their own here: what a uniform plan over all of them would lose is no matter.
     notices = [notice.text for notice in cluster.warnings if notice.code != "uniform-plan"]
     texts = [*warnings, *notices, *_doubts(listed[0], work)]
-    certificate = _certificate(found, question, simulated)
+    certificate = _certificate(found, chosen, question, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
     hourly = over_hours(chosen, work.hourly, question.promises, engines.constants) if work.hourly else None
@@ -203,14 +204,14 @@ def _parts(deployment: Deployment) -> tuple[int, int]:
     return kinds, max(it.gpus for it in layouts)
 
 
-def _certificate(found: Found, question: Question, simulated: int) -> ServingCertificate:
-    best = found.deployments[0]
+def _certificate(found: Found, chosen: Deployment, question: Question, simulated: int) -> ServingCertificate:
     space = SpaceCount(
         total=found.total, by_axis=found.by_axis, ruled_out=found.ruled_out, dominated=found.dominated,
         out_of_memory=found.out_of_memory, bounded=found.bounded, priced=len(found.deployments), simulated=simulated,
     )  # fmt: skip
-    bound, unit = _value(best, question, found)
-    return ServingCertificate(space=space, lower_bound=bound, unit=unit, gap=0.0, proven=True)
+    (bound, unit), (value, _) = (_value(it, question, found) for it in (found.deployments[0], chosen))
+    gap = (bound / value if question.load is None else value / bound) - 1.0
+    return ServingCertificate(space=space, lower_bound=bound, unit=unit, gap=gap, proven=gap <= _EQUAL)
 
 
 def _value(best: Deployment, question: Question, found: Found) -> tuple[float, Unit]:
