@@ -83,7 +83,7 @@ def explain_serving(plan: ServingPlan, choice: int = 1) -> ServingExplanation:
     deployment = deployment_of(plan, candidate, question.promises)
     return ServingExplanation(
         choice=choice, parts=_parts(question, deployment, candidate), effects=_effects(question, deployment),
-        one_less=_one_less(candidate), rivals=tuple(_rival(it, candidate) for it in plan.candidates
+        one_less=_one_less(question, deployment), rivals=tuple(_rival(it, candidate) for it in plan.candidates
                                                      if it is not candidate),
         curve=_curve(question, deployment, candidate),
     )  # fmt: skip
@@ -187,11 +187,12 @@ def _effect(question: Question, deployment: Deployment, name: str, changed: Sequ
     return Effect(resource=name, largest_load=float(load[0]))
 
 
-def _one_less(candidate: ServingCandidate) -> float | None:
-    instances = candidate.pools[0].instances
-    if len(candidate.pools) > 1 or instances == 1:
+def _one_less(question: Question, deployment: Deployment) -> float | None:
+    instances = deployment.decode.instances - 1
+    if deployment.apart or not instances:
         return None
-    return candidate.largest_load * (instances - 1) / instances
+    pool = stands_pool([replace(deployment.decode, instances=instances)])
+    return float(largest_load(pool, pool, np.array([False]), question.promises, question.constants)[0])
 
 
 def _rival(other: ServingCandidate, chosen: ServingCandidate) -> Rival:

@@ -42,13 +42,13 @@ def _carried(
     deployment: Deployment, numbers: Sequence[tuple[int, ...]], promises: Promises, constants: ServingConstants
 ) -> list[float]:  # fmt: skip
     """Largest load with so many instances of each pool."""
-    if not deployment.apart:
+    if not deployment.apart and promises.requests.arrival_scv == 1.0:  # as `search` counts them
         each = deployment.largest_load / deployment.decode.instances
         return [each * number for (number,) in numbers]
-    prefill, decode = (stands_pool([_with(stand, number[i]) for number in numbers])
-                       for i, stand in enumerate(deployment.stands))  # fmt: skip
+    pools = [stands_pool([_with(stand, number[i]) for number in numbers]) for i, stand in enumerate(deployment.stands)]
+    prefill, decode = pools[0], pools[-1]
     transfer_s = np.full(len(numbers), deployment.transfer_s)
-    apart = np.ones(len(numbers), dtype=bool)
+    apart = np.full(len(numbers), deployment.apart)
     return [float(load) for load in largest_load(prefill, decode, apart, promises, constants, transfer_s)]
 
 

@@ -76,7 +76,7 @@ def largest_load(
     Bisects: latencies grow with the load.
     """
     low = np.full(decode.tp.shape, np.log(_LEAST))
-    high = np.full_like(low, np.log(_MOST))
+    high = np.log(_MOST * np.minimum(prefill.instances, decode.instances))
     alone = priced(prefill, decode, apart, np.exp(low), promises, constants, transfer_s).kept
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -1,8 +1,9 @@
 """The exact search for deployments where prompts and answers share instances.
 
-Latencies grow with the load of an instance, and equal instances share the load evenly. So a layout needs
-ceil(load / largest load of one instance) instances, every smaller number breaks a promise, and every larger one costs
-more.
+Latencies grow with the load, and equal instances share it evenly. So a layout needs the least number of instances that
+keeps the promises: every smaller number breaks one, and every larger one costs more. Under Poisson arrivals the number
+is ceil(load / largest load of one instance). The arrivals of a trace are nearer to Poisson arrivals at each of more
+instances, which changes what an instance carries, so every number is priced.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import Instance, pool
-from .promises import Promises, holds_a_sequence, largest_load
+from .promises import Promises, holds_a_sequence, largest_load, priced
 from .space import Site, Space
 
 _ROUNDING = 1e-6  # of the bisection: a load that it misses by less is kept
@@ -95,20 +96,18 @@ def search(spaces: Sequence[Space], load: float | None, promises: Promises, cons
         ruled_out.update(space.ruled_out)
         if not space.instances:
             continue
-        columns, most = pool(space.instances), np.array(space.most)
+        columns, most = pool(space.instances), np.array(space.most, dtype=np.int64)
         fits = holds_a_sequence(columns, promises)
         out_of_memory += int((most[~fits] - space.least + 1).sum())
         if not fits.any():
             continue
         rows = np.flatnonzero(fits)
-        held = largest_of(columns, rows, promises, constants)
-        needed = most[rows] if load is None else np.ceil(load * (1 - _ROUNDING) / np.maximum(held, 1e-12))
-        kept = (held > 0) & (needed <= most[rows])
-        number = np.where(kept, np.maximum(needed, space.least), most[rows] + 1).astype(np.int64)
+        number, carried = _least(space, columns, rows, load, promises, constants)
+        kept = carried > 0
         fewer = number - space.least  # break a promise; without a load carry less
         ruled_out["promise"] += int(fewer.sum()) if load is not None else int(fewer[~kept].sum())
         dominated += int((most[rows] - number)[kept].sum()) + (int(fewer[kept].sum()) if load is None else 0)
-        deployments += [_together(space, int(rows[i]), int(number[i]), float(held[i])) for i in np.flatnonzero(kept)]
+        deployments += [_together(space, int(rows[i]), int(number[i]), float(carried[i])) for i in np.flatnonzero(kept)]
     rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
     return Found(
         deployments=tuple(sorted(deployments, key=lambda it: order(it, load, rented=rented))), rented=rented,
@@ -120,13 +119,47 @@ def search(spaces: Sequence[Space], load: float | None, promises: Promises, cons
 
 def _together(space: Space, row: int, instances: int, largest_load: float) -> Deployment:
     stand = Stand(site=space.site, instance=space.instances[row], instances=instances)
-    return Deployment(prefill=stand, decode=stand, largest_load=largest_load * instances)
+    return Deployment(prefill=stand, decode=stand, largest_load=largest_load)
 
 
-def largest_of(columns: Pool, rows: Ints, promises: Promises, constants: ServingConstants) -> Array:
-    """[row] the largest load of one instance."""
-    one = columns.rows(rows, np.ones(len(rows)))
-    return largest_load(one, one, np.zeros(len(rows), dtype=bool), promises, constants)
+def _least(
+    space: Space, columns: Pool, rows: Ints, load: float | None, promises: Promises, constants: ServingConstants
+) -> tuple[Ints, Array]:  # fmt: skip
+    """[row] the least number of instances that carries the load, without a load the most that there is room for, and
+    the largest load of so many; one more than there is room for and 0 where no number does."""
+    most = np.array(space.most, dtype=np.int64)[rows]
+    if promises.requests.arrival_scv == 1.0:
+        one = _largest_of(columns, rows, np.ones_like(rows), promises, constants)
+        needed = most if load is None else np.ceil(load * (1 - _ROUNDING) / np.maximum(one, 1e-12))
+        kept = (one > 0) & (needed <= most)
+        number = np.where(kept, np.maximum(needed, space.least), most + 1).astype(np.int64)
+        return number, np.where(kept, one * number, 0.0)
+    number = most if load is None else _first_kept(space, columns, rows, load, promises, constants)
+    carried = np.where(number <= most, _largest_of(columns, rows, number, promises, constants), 0.0)
+    return np.where(carried > 0, number, most + 1), carried
+
+
+def _first_kept(
+    space: Space, columns: Pool, rows: Ints, load: float, promises: Promises, constants: ServingConstants
+) -> Ints:  # fmt: skip
+    """[row] as `_least`: prices every number under the load."""
+    most = np.array(space.most, dtype=np.int64)[rows]
+    every = np.array([(i, n) for i, last in enumerate(most) for n in range(space.least, last + 1)])
+    row, number = every[:, 0], every[:, 1]
+    pools = columns.rows(rows[row], number.astype(float))
+    at = priced(pools, pools, np.zeros(len(every), dtype=bool), np.full(len(every), load * (1 - _ROUNDING)), promises,
+                constants)  # fmt: skip
+    least = most + 1
+    np.minimum.at(least, row[at.kept], number[at.kept])
+    return least
+
+
+def _largest_of(
+    columns: Pool, rows: Ints, instances: Ints, promises: Promises, constants: ServingConstants
+) -> Array:  # fmt: skip
+    """[row] the largest load of so many instances."""
+    pools = columns.rows(rows, instances.astype(float))
+    return largest_load(pools, pools, np.zeros(len(rows), dtype=bool), promises, constants)
 
 
 def order(deployment: Deployment, load: float | None, *, rented: bool) -> tuple[float, ...]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from meshwright.cost_models.serving.lengths import RequestLengths
-from meshwright.planner.request.serving import ServingFields
+from meshwright.planner.request.load import load_any_request
+from meshwright.planner.request.serving import ServingFields, ServingRequest
 from meshwright.planner.serving.hours import over_hours
 from meshwright.planner.serving.promises import Promises, largest_load
-from meshwright.planner.serving.search import Deployment, Stand, stands_pool
+from meshwright.planner.serving.search import Deployment, Stand, search, stands_pool
 from meshwright.planner.targets.engines.emit import emit_serving
 
 from meshwright.errors import InputError
 
 from ...snapshots import run_here
-from .test_plan_serving import ASKED, ENGINES, planned, space
+from .test_plan_serving import ASKED, ENGINES, bursts, planned, space
 
 PROMISES = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
 
@@ -52,6 +54,18 @@ def test_pools_apart_change_by_themselves() -> None:
             assert _most(*stands) < 0.3 * most
 
 
+def test_bursts_spread_over_more_instances() -> None:
+    """One instance meets the whole burst, so it carries less than its share of what eight carry."""
+    promises = replace(PROMISES, requests=bursts(16))
+    of_model = space("qwen3-8b", "dgx-h100:1", {"tp": 1, "pp": 1, "chunk_tokens": 8192})
+    (most,) = search([of_model], None, promises, ENGINES.constants).deployments
+    (one,) = search([replace(of_model, most=(1,))], None, promises, ENGINES.constants).deployments
+    assert most.decode.instances == 8
+    assert one.largest_load < 0.8 * most.largest_load / 8
+    hours = over_hours(most, [one.largest_load, most.largest_load / 8], promises, ENGINES.constants)
+    assert hours.instances == ((1,), (2,))
+
+
 def _most(prefill: Stand, decode: Stand) -> float:
     pools = stands_pool([prefill]), stands_pool([decode])
     return float(largest_load(*pools, pools[0].tp > 0, PROMISES, ENGINES.constants)[0])
@@ -85,6 +99,29 @@ def test_a_file_of_rates(tmp_path: Path) -> None:
     file.write_text("\n")
     with pytest.raises(InputError, match="no rates"):
         planned({"rate": None, "hourly": str(file)})
+
+
+@pytest.mark.parametrize(("hourly", "says"), [
+    ("[0.0, 0.0]", "hour 0: `0.0` is no rate"), ("[2/s, -5/s]", "hour 1: must be more than 0"),
+    ("[2.0, -5.0]", "hour 0: `2.0` is no rate"), ("3", "hour 0: `3` is no rate"), ("[]", "no rates"),
+    ("[2, 3]", "hour 0: `2` is no rate"), ("{a: 1/s}", "is no rate"),
+])  # fmt: skip
+def test_rates_of_a_file_are_checked_as_those_of_flags(tmp_path: Path, hourly: str, says: str) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"model: llama-3.1-70b\ncluster: 8xh100-sxm-80gb\n"
+                    f"workload: {{kind: serve, input: 2000, output: 300, hourly: {hourly}}}\n")  # fmt: skip
+    result = run_here("plan", str(file))
+    assert result.code == 2
+    assert says in result.err
+
+
+def test_one_rate_is_a_day_of_one_hour(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("model: llama-3.1-70b\ncluster: 8xh100-sxm-80gb\n"
+                    "workload: {kind: serve, input: 2000, output: 300, hourly: 3/s}\n")  # fmt: skip
+    request = load_any_request(file)
+    assert isinstance(request, ServingRequest)
+    assert request.workload.hourly == (3.0,)
 
 
 def test_more_prefixes_than_the_cache_holds() -> None:

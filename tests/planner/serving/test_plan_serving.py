@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meshwright.cli.screens.serving_plan import closing
 from meshwright.cost_models.serving.iteration import ServingConstants
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.cost_models.serving.pool import Pool
@@ -19,7 +20,7 @@ from meshwright.planner.request.serving import ServingFields, ServingRequest
 from meshwright.planner.serving import candidates as listing
 from meshwright.planner.serving.instance import pool
 from meshwright.planner.serving.promises import Promises, priced
-from meshwright.planner.serving.search import search
+from meshwright.planner.serving.search import search, stands_pool
 from meshwright.planner.serving.space import Served, Space, sites_of, space_of
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
@@ -53,12 +54,25 @@ def space(
     return space_of(sites_of(load_cluster(cluster, gpu=None, num_gpus=None, exclude=()))[0], served, fix or {})
 
 
-@pytest.mark.parametrize(("model", "cluster", "rate"), [
-    ("llama-3.1-70b", "8xh100-sxm-80gb", 4.0), ("llama-3.1-70b", "dgx-h100:2", 9.0),
-    ("llama-3.1-8b", "8xa100-sxm-80gb", 12.0), ("qwen3-30b-a3b", "8xh100-sxm-80gb", 20.0),
+def bursts(number: int, *, pause_s: float = 1.0) -> RequestLengths:
+    """Bursts of `number` requests, `pause_s` apart, as a trace has them."""
+    arrivals, count = np.repeat(np.arange(50.0) * pause_s, number), 50 * number
+    return RequestLengths(np.full(count, 2000.0), np.full(count, 300.0), np.full(count, 1 / count), arrivals)
+
+
+@pytest.mark.parametrize(("model", "cluster", "rate", "requests"), [
+    ("llama-3.1-70b", "8xh100-sxm-80gb", 4.0, RequestLengths.equal(2000, 300)),
+    ("llama-3.1-70b", "dgx-h100:2", 9.0, RequestLengths.equal(2000, 300)),
+    ("llama-3.1-8b", "8xa100-sxm-80gb", 12.0, RequestLengths.equal(2000, 300)),
+    ("qwen3-30b-a3b", "8xh100-sxm-80gb", 20.0, RequestLengths.equal(2000, 300)),
+    ("qwen3-8b", "dgx-h100:1", 40.0, bursts(16)), ("qwen3-8b", "dgx-h100:1", 40.0, bursts(1)),
 ])  # fmt: skip
-def test_the_search_finds_what_pricing_every_deployment_finds(model: str, cluster: str, rate: float) -> None:
-    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
+def test_the_search_finds_what_pricing_every_deployment_finds(
+    model: str, cluster: str, rate: float, requests: RequestLengths
+) -> None:  # fmt: skip
+    """Bursts of 16 are burstier than Poisson arrivals, and equal gaps less so: n instances carry neither n times the
+    load of one."""
+    promises = Promises(requests=requests, ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
     of_model = space(model, cluster)
     found = search([of_model], rate, promises, ENGINES.constants)
     every = [(row, n) for row, most in enumerate(of_model.most) for n in range(1, most + 1)]
@@ -72,6 +86,12 @@ def test_the_search_finds_what_pricing_every_deployment_finds(model: str, cluste
     assert len(found.deployments) == len(least)
     assert sorted(it.decode.instances for it in found.deployments) == sorted(least.values())
     assert int((~fits).sum()) == found.out_of_memory
+    for deployment in found.deployments:
+        columns = stands_pool([deployment.decode])
+        around = deployment.largest_load * np.array([0.9999, 1.0001])
+        both = columns.rows(np.zeros(2, dtype=np.int64), np.full(2, deployment.decode.instances, dtype=float))
+        keeps = priced(both, both, np.zeros(2, dtype=bool), around, promises, ENGINES.constants).kept
+        assert keeps.tolist() == [True, False]
 
 
 def test_messages_take_the_links_that_stages_are_on() -> None:
@@ -146,6 +166,37 @@ def test_without_a_rate_the_plan_carries_as_much_as_it_can() -> None:
     assert plan.best.largest_load >= (1 - plan.indifference) * plan.certificate.lower_bound
 
 
+UNLIKE: ServingFields = {"model": "llama-3.1-8b", "cluster": "8xa100-sxm-80gb", "input": "2000:rms=4000",
+                         "output": "300:rms=500", "rate": None, "fix": ["chunk_tokens=8192", "pp=1"]}  # fmt: skip
+
+
+def test_a_choice_behind_the_best_has_its_gap() -> None:
+    """The deployment that carries most breaks its promises when it is simulated, so a later one is chosen."""
+    plan = planned({**UNLIKE, "ttft": "300ms", "tpot": "30ms"})
+    proof = plan.certificate
+    assert proof.space.simulated > 1
+    assert proof.gap == pytest.approx(proof.lower_bound / plan.best.largest_load - 1)
+    assert proof.gap > plan.indifference
+    assert not proof.proven
+    shown = shown_proof(plan)
+    assert f"carries more than {proof.lower_bound:.3g} requests/s, {proof.gap:.1%}".replace("%", " % more") in shown
+    assert "deployment 1 is the first of them that keeps the promises there, too" in shown
+
+
+def test_promises_that_simulated_requests_break_are_not_proven() -> None:
+    plan = planned({**UNLIKE, "ttft": "1s", "tpot": "15ms", "percentile": 99})
+    assert plan.best.simulated is not None
+    assert plan.best.simulated.kept < 0.99
+    shown = shown_proof(plan)
+    assert "Proven" not in shown
+    assert "not proven to keep them" in shown
+    assert "none of them keeps the promises there" in shown
+
+
+def shown_proof(plan: ServingPlan) -> str:
+    return " ".join(" ".join(part for part in closing(plan) if isinstance(part, str)).split())
+
+
 def test_a_closed_loop_has_no_more_requests_than_the_cache_holds() -> None:
     best = planned({"rate": None, "concurrency": 64}).best
     assert best.pools[0].cache_sequences * best.pools[0].instances >= 64
@@ -218,7 +269,7 @@ def test_the_screen_fits_80_columns() -> None:
     lines = result.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    assert "Proven by this model's prices" in result.out
+    assert "Proven by the closed form: no other deployment" in result.out
 
 
 def test_an_error_has_its_exit_code() -> None:
