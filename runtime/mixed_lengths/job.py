@@ -37,12 +37,12 @@ class LengthsJob(Job):
     @property
     def tokens_per_step(self) -> int:
         """In the mean."""
-        return sum(batch.num_tokens for batch in self.batches) // len(self.batches)
+        return sum(self._tokens) // len(self.batches)
 
     def tokens_until(self, steps: int) -> int:
         """Of the first `steps` steps together."""
         rounds, rest = divmod(steps, len(self.batches))
-        return sum(batch.num_tokens for batch in (*self.batches * rounds, *self.batches[:rest]))
+        return rounds * sum(self._tokens) + sum(self._tokens[:rest])
 
     @cached_property
     def degrees(self) -> tuple[int, ...]:
@@ -61,6 +61,11 @@ class LengthsJob(Job):
         parts = int(sequence_parts(Layouts.of([self.layout]))[1][0])
         seq_len = -(-self.fullest_tokens // parts) * parts
         return replace(self, seq_len=seq_len, global_batch=self.layout.dp * self.layout.micro_batch * 2)
+
+    @cached_property
+    def _tokens(self) -> tuple[int, ...]:
+        """By batch."""
+        return tuple(batch.num_tokens for batch in self.batches)
 
     @property
     def _groups(self) -> tuple[SamplerGroup, ...]:

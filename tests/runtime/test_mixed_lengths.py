@@ -107,6 +107,7 @@ def test_tokens_are_those_of_the_steps_that_were_trained() -> None:
     wanted, tokens = lengths_job("cp4r-dp1-mbs4-z2-rnone"), [BATCH.num_tokens, SHORT.num_tokens]
     assert tokens[0] != tokens[1]
     assert [wanted.tokens_until(steps) for steps in range(4)] == [0, tokens[0], sum(tokens), sum(tokens) + tokens[0]]
+    assert wanted.tokens_until(2 * 10**18 + 1) == 10**18 * sum(tokens) + tokens[0]  # in no more time
 
 
 def test_a_rehearsal_keeps_unlike_degrees_side_by_side() -> None:
