@@ -58,14 +58,14 @@ class Training:
                 self._evaluate(index + 1)
             self._save(index + 1, due=last or (index + 1) % self.settings.checkpoint_every == 0)
             if self.copies is not None and not last and (index + 1) % self.settings.copy_every == 0:
-                self._tell(self.copies.copy(index + 1))
+                self._report(self.copies.copy(index + 1))
             if stop and index + 1 < job.steps:
                 self.stopped = True
                 break
         for event in self.saver.finished(wait=True) if self.saver is not None else ():
-            self._told(event)
+            self._report_save(event)
         if self.stopped:
-            self._tell({"event": "terminated", "step": index + 1})
+            self._report({"event": "terminated", "step": index + 1})
         return self._peaks(cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device))
 
     def _step(self, index: int, following: AbstractContextManager[object]) -> bool:
@@ -77,28 +77,28 @@ class Training:
         job = self.trainer.job
         tokens = job.tokens_until(index + 1) - job.tokens_until(index)
         mfu = job.mfu(step_s) if self.trainer.device.type == "cuda" else None  # of the GPUs of the plan
-        self._tell({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm,
-                    "step_s": step_s, "tokens_per_s": tokens / step_s, "learning_rate": job.rate(index),
-                    **({"mfu": mfu} if mfu is not None else {})})  # fmt: skip
+        self._report({"event": "step", "step": index + 1, "loss": step.loss, "gradient_norm": step.gradient_norm,
+                      "step_s": step_s, "tokens_per_s": tokens / step_s, "learning_rate": job.rate(index),
+                      **({"mfu": mfu} if mfu is not None else {})})  # fmt: skip
         return step.stop
 
     def _evaluate(self, step: int) -> None:
         started = time.perf_counter()
         loss, batches = self.trainer.evaluate()
-        self._tell({"event": "evaluation", "step": step, "loss": loss, "batches": batches,
-                    "seconds": time.perf_counter() - started})  # fmt: skip
+        self._report({"event": "evaluation", "step": step, "loss": loss, "batches": batches,
+                      "seconds": time.perf_counter() - started})  # fmt: skip
 
     def _save(self, step: int, *, due: bool) -> None:
         if self.saver is not None:
             for event in self.saver.save(step) if due else self.saver.finished():
-                self._told(event)
+                self._report_save(event)
 
-    def _told(self, event: Event) -> None:
+    def _report_save(self, event: Event) -> None:
         """Sends the event of a finished save."""
         self.unsaved = event if event["event"] == "not_saved" else None
-        self._tell(event)
+        self._report(event)
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         if self.metrics is not None:
             self.metrics.write(event)
         tell(event, self.settings, self.recorder)
