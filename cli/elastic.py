@@ -26,7 +26,6 @@ def recovery_of(
     from ..runtime.restarts import REJOIN_S, Recovery, plan_file
     from .screens import launch as screen
 
-    check_copies(settings.copy_every, nodes)
     rejoin_s = REJOIN_S if rejoin_s is None else rejoin_s
     if not rejoin_s > 0:
         raise InputError(f"--rejoin-timeout {rejoin_s:g}: must be above 0", hint="leave it out for 60 s")
@@ -65,7 +64,7 @@ def _check_nodes(number: int, planned: int) -> None:
 
 def check_copies(every: int, nodes: Nodes) -> None:
     """Raises InputError where copies in memory, if any, would be lost with their node, or have no place."""
-    from ..runtime.checkpoint.handing_in import check_shared_memory
+    from ..runtime.checkpoint.restore_copies import check_shared_memory
 
     if not every:
         return

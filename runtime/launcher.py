@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from typing import IO, Any
 from ..errors import InputError, MissingExtraError
 from . import rendezvous
 from .agent import PARENT
-from .checkpoint import handing_in
+from .checkpoint import restore_copies
 from .failures import REFUSED, TERMINATED, RunFailed, RunTerminated, diagnose
 from .nodes import Nodes, command
 from .rehearsal.parity import Reference, StateDifference
@@ -61,11 +62,12 @@ def run(
         if nodes.nnodes > 1 and meets and attempt == 0:
             orders = rendezvous.meet(nodes.node_rank, nodes.nnodes, (nodes.master_addr, port),
                                      settings.must_be_equal(), settings.collective_timeout_s, on_wait,
-                                     held=handing_in.held(settings.copies))  # fmt: skip
+                                     held=restore_copies.held(settings.copies))  # fmt: skip
             # A launcher that was started again joins a run that goes on.
-            handing_in.hand_in(orders, settings.checkpoint, settings.copies, nodes.node_rank,
-                               settings.collective_timeout_s, on_wait)  # fmt: skip
+            follow(orders, settings, nodes, on_wait)
             settings = replace(settings, restarts=int(orders.get("restarts", 0)))
+            if settings.copies is not None and not settings.restarts:  # those of a launcher that was killed
+                shutil.rmtree(settings.copies, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
             ready = replace(settings, run_dir=folder, events=True)
             words = command(ready, replace(nodes, master_port=port))
@@ -83,6 +85,18 @@ def run(
             if ranks.port_was_taken:
                 raise _port_in_use(port)
             raise diagnose(read_all(Path(folder)), list(ranks.tail), code, nodes.nproc_per_node, nodes.nnodes)
+
+
+def follow(
+    orders: Mapping[str, Any], settings: Settings, nodes: Nodes, on_wait: OnLine,
+    details: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Restores copies in memory as node 0 orders. Raises RunFailed, with `details`, where it ends the run."""
+    restore_copies.restore(orders, settings.checkpoint, settings.copies, nodes.node_rank,
+                           settings.collective_timeout_s, on_wait)  # fmt: skip
+    if "end" in orders:
+        message, hint = orders["end"]
+        raise RunFailed(message, hint=hint, details=details)
 
 
 def _port(nodes: Nodes) -> int:

@@ -68,7 +68,7 @@ class Recorder:
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,
             "resumed": self.of("resumed"), "replanned": self.of("replanned"),
             "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"), "copies": self.of("copy"),
-            "steps": self.steps, "evaluations": self.of("evaluation"),
+            "not_copied": self.of("not_copied"), "steps": self.steps, "evaluations": self.of("evaluation"),
             **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),
                             "platform": platform.platform(), **(starts[0] if starts else {})},

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..errors import MeshwrightError
 from ..planner.document.plan import Plan
 from ..planner.document.reading import load_plan, read_plan
 from . import launcher, rendezvous
-from .checkpoint import handing_in
+from .checkpoint import restore_copies
 from .failures import RanksFailed, RunFailed
 from .job import Job
 from .nodes import Nodes, nodes_for
@@ -61,7 +62,7 @@ def _copying(settings: Settings, nodes: Nodes) -> Iterator[Settings]:
     if not settings.copy_every or settings.checkpoint is None:
         yield settings
         return
-    folder = handing_in.copies_folder(settings.checkpoint, nodes.node_rank)
+    folder = restore_copies.copies_folder(settings.checkpoint, nodes.node_rank)
     try:
         yield replace(settings, copies=str(folder))
     finally:
@@ -78,12 +79,12 @@ def _lives(
             launcher.run(settings, nodes, on_event, on_line, on_wait, meets=meets)
             return
         except RanksFailed as error:
-            if nodes.nnodes == 1 or (recovery.replan is None and not nodes.max_restarts):
+            ends = recovery.replan is None and not nodes.max_restarts
+            if nodes.nnodes == 1 or (ends and settings.copies is None):
                 raise
             on_wait(f"{error.message}\nwaiting for the other nodes, {recovery.rejoin_s:.0f} s at most")
             orders = _orders(settings, nodes, recovery, error, on_wait)
-        handing_in.hand_in(orders, settings.checkpoint, settings.copies, nodes.node_rank,
-                           settings.collective_timeout_s, on_wait)  # fmt: skip
+            launcher.follow(orders, settings, nodes, on_wait, error.details)
         meets = False
         settings = replace(settings, restarts=int(orders["restarts"]))
         if "plan" not in orders:
@@ -104,22 +105,27 @@ def _orders(
 ) -> dict[str, Any]:
     """What all nodes do next, as node 0 decides it with the nodes that are there."""
     def decide(held_by: Mapping[int, rendezvous.Held]) -> dict[str, Any]:
-        present, again = list(held_by), {"restarts": settings.restarts + 1}
+        copies = restore_copies.orders(settings.checkpoint, settings.copies, held_by, on_wait)
+        try:
+            return {**copies, "restarts": settings.restarts + 1, **going_on(list(held_by))}
+        except MeshwrightError as problem:  # as orders: the copies are written to disk before the run ends
+            return {**copies, "end": [problem.message, problem.hint]}
+
+    def going_on(present: list[int]) -> dict[str, Any]:
         if len(present) == nodes.nnodes:
             if not nodes.max_restarts:
                 raise error
-            return again | handing_in.orders(settings.checkpoint, settings.copies, held_by)
+            return {}
         if recovery.replan is None:
             lost = ", ".join(str(node) for node in range(nodes.nnodes) if node not in present)
             raise RunFailed(f"{error.message}\nlost: node {lost} of {nodes.nnodes}, for {recovery.rejoin_s:.0f} s",
                             hint="`--elastic` goes on without it; `--rejoin-timeout` waits longer")  # fmt: skip
         plan, used = recovery.replan(load_plan(settings.plan), present)
-        again |= handing_in.orders(settings.checkpoint, settings.copies, held_by)
-        return {**again, "plan": plan.to_json(), "nodes": list(used)}
+        return {"plan": plan.to_json(), "nodes": list(used)}
 
     address = nodes.master_addr, nodes.master_port or 0
     return rendezvous.meet(nodes.node_rank, nodes.nnodes, address, settings.must_be_equal(), recovery.rejoin_s,
-                           on_wait, decide, handing_in.held(settings.copies))  # fmt: skip
+                           on_wait, decide, restore_copies.held(settings.copies))  # fmt: skip
 
 
 def _under(orders: Mapping[str, Any], settings: Settings, nodes: Nodes) -> tuple[Settings, Nodes, Job]:

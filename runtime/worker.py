@@ -88,7 +88,7 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     if job.init_from is not None:
         tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = _resume(trainer, settings, recorder)
-    copies = _copies(trainer, settings, recorder)
+    copies = _copies(trainer, settings, recorder, done)
     training = Training(trainer, settings, recorder, saver, copies, terminated, _metrics(settings, job, done))
     peaks = training.run(done, before)
     if training.metrics is not None:
@@ -113,12 +113,12 @@ def _metrics(settings: Settings, job: Job, done: int) -> Metrics | None:
     return Metrics(job, done, None if settings.metrics is None else Path(settings.metrics), settings.tracker)
 
 
-def _copies(trainer: Trainer, settings: Settings, recorder: Recorder) -> MemoryCopies | None:
+def _copies(trainer: Trainer, settings: Settings, recorder: Recorder, done: int) -> MemoryCopies | None:
     """Copies in memory, if any. Raises InputError where a node is too small for them."""
     if not settings.copy_every or settings.copies is None:
         return None
     copies = MemoryCopies(trainer, Path(settings.copies), timeout_s=settings.collective_timeout_s,
-                          fresh=not settings.restarts)  # fmt: skip
+                          done=done)  # fmt: skip
     room = copies.check_room()
     tell({"event": "copies", "every": settings.copy_every, "node": room.node, "needed_bytes": room.needed,
           "free_bytes": room.free}, settings, recorder)  # fmt: skip

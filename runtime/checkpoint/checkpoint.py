@@ -25,7 +25,19 @@ from ...errors import InputError
 from ..parallel.comm import CommunicationError, backend_reason
 from ..status import Status
 from ..trainer import Trainer
-from .manifest import NAME, PARTIAL, DamagedError, File, Manifest, check_data, check_run, folder_name, run_of, saved_in
+from .manifest import (
+    NAME,
+    PARTIAL,
+    DamagedError,
+    File,
+    Manifest,
+    check_data,
+    check_run,
+    folder_name,
+    run_of,
+    saved_in,
+    sync,
+)
 from .slices import LoadPieces, Piece, SavePieces
 from .states import make_states, pieces
 
@@ -140,13 +152,13 @@ class Checkpoints:
         Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files, self.trainer.source.digests(),
                  job.init_from).write(partial)  # fmt: skip
         # The file names reach the disk before the folder gets its final name.
-        _sync(partial)
+        sync(partial)
         final = self.folder / folder_name(step)
         # Remove a damaged checkpoint of the same step that was skipped: rename cannot replace a folder with files.
         shutil.rmtree(final, ignore_errors=True)
         # Rename is atomic in one file system. A reader sees the whole checkpoint or none, even if this process dies.
         os.rename(partial, final)
-        _sync(self.folder)  # a power cut could otherwise undo the rename after old checkpoints are deleted
+        sync(self.folder)  # a power cut could otherwise undo the rename after old checkpoints are deleted
         # This step is the last one, because a run resumes from the old checkpoints until the new one is on disk.
         for old in saved_in(self.folder)[self.keep :]:
             shutil.rmtree(old, ignore_errors=True)
@@ -240,11 +252,3 @@ class Checkpoints:
 def _first_failure(error: CheckpointException) -> str:
     rank, failure = next(iter(error.failures.items()))
     return f"rank {rank}: {failure[0]}"
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

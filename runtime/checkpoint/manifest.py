@@ -102,6 +102,15 @@ class Manifest:
             raise DamagedError(f"{name}: {error.strerror or error}") from None
 
 
+def sync(path: Path) -> None:
+    """Waits until a file or the names in a folder are on disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def folder_name(step: int) -> str:
     return f"step-{step:08d}"
 

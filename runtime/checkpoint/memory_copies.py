@@ -22,8 +22,8 @@ from ...errors import InputError
 from ..report import Event
 from ..trainer import Trainer
 from .checkpoint import Checkpoints, Saved, StorageError
-from .handing_in import free_bytes
-from .manifest import File, saved_in
+from .manifest import File, folder_name, saved_in
+from .restore_copies import free_bytes
 from .slices import SavePieces
 from .states import pieces
 
@@ -52,8 +52,8 @@ class Room:
 class MemoryCopies(Checkpoints):
     """The copies of this rank and of the one before it in `folder`, which the ranks of a node share."""
 
-    def __init__(self, trainer: Trainer, folder: Path, *, timeout_s: float, fresh: bool) -> None:
-        """All ranks must construct it at the same time. fresh: what an earlier run left is removed."""
+    def __init__(self, trainer: Trainer, folder: Path, *, timeout_s: float, done: int) -> None:
+        """All ranks must construct it at the same time. done: finished steps; copies of later steps are removed."""
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         super().__init__(trainer, folder, GENERATIONS, group)
         self.node, local = int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])  # of torchrun
@@ -61,8 +61,10 @@ class MemoryCopies(Checkpoints):
         self.num_nodes, self.leads = 1 + max(node for node, _ in self.places), local == 0
         self.following, self.previous = (self.places.index(((self.node + way) % self.num_nodes, local))
                                          for way in (1, -1))  # fmt: skip
-        if fresh and self.leads:
-            shutil.rmtree(folder, ignore_errors=True)
+        if self.leads:  # after a restart from an older state a node may hold a newer generation that others lack
+            for newer in saved_in(folder):
+                if newer.name > folder_name(done):
+                    shutil.rmtree(newer, ignore_errors=True)
 
     def check_room(self) -> Room:
         """The node with the least memory to spare. Raises InputError, on all ranks, where the copies do not fit."""
@@ -91,6 +93,8 @@ class MemoryCopies(Checkpoints):
         try:
             saved: Saved = self.save(step)
         except StorageError as error:
+            if self.leads:  # a node may have named it before another failed
+                shutil.rmtree(self.folder / folder_name(step), ignore_errors=True)
             return {"event": "not_copied", "step": step, "reason": str(error)}
         return {"event": "copy", "step": step, "num_bytes": saved.num_bytes, "seconds": saved.seconds}
 

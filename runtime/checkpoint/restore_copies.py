@@ -1,4 +1,4 @@
-"""Copies in memory that launchers write to disk after a failure, so that the ranks resume from them. No torch here.
+"""Launchers write copies in memory to disk after a failure; the ranks resume from them. No torch here.
 
 Node 0 picks the newest generation of which the nodes that are there hold all files. Each of them writes its part into
 one folder beside the checkpoints, and node 0 gives it the name of a checkpoint when all of it is there.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from .manifest import NAME, PARTIAL, DamagedError, Manifest, saved_in
+from .manifest import NAME, PARTIAL, DamagedError, Manifest, saved_in, sync
 
 SHARED_MEMORY = Path("/dev/shm")
 _POLL_S = 0.05
@@ -82,7 +82,7 @@ def held(folder: str | None) -> dict[str, list[str]]:
 def pick(checkpoint: Path, folder: Path, held_by: Mapping[int, Held]) -> Pick | None:
     """The newest whole generation of the nodes in `held_by`; None where there is none newer than the checkpoints.
 
-    folder: the copies of node 0. Makes the folder on disk that the files go to.
+    folder: the copies of node 0.
     """
     on_disk = next((path.name for path in saved_in(checkpoint)), "")
     for generation in saved_in(folder):
@@ -90,26 +90,31 @@ def pick(checkpoint: Path, folder: Path, held_by: Mapping[int, Held]) -> Pick | 
             return None
         holders = {name: node for node, of_node in held_by.items() for name in of_node.get(generation.name, ())}
         if generation.name in held_by[0] and set(Manifest.read(generation).files) <= set(holders):
-            partial = checkpoint / (PARTIAL + generation.name)
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
             return Pick(generation.name, {node: sorted(name for name, holder in holders.items() if holder == node)
                                           for node in held_by})  # fmt: skip
     return None
 
 
-def orders(checkpoint: str | None, folder: str | None, held_by: Mapping[int, Held]) -> dict[str, Any]:
-    """The generation to go on from, for the orders of node 0; empty where the checkpoints on disk are as new."""
-    if checkpoint is None or folder is None:
+def orders(
+    checkpoint: str | None, folder: str | None, held_by: Mapping[int, Held], on_wait: Callable[[str], None]
+) -> dict[str, Any]:  # fmt: skip
+    """The generation to go on from, for the orders of node 0; empty where the checkpoints on disk are as new.
+
+    Makes the folder on disk that the files go to. Where that fails `on_wait` gets the reason, and there are no orders.
+    """
+    if checkpoint is None or folder is None or (chosen := pick(Path(checkpoint), Path(folder), held_by)) is None:
         return {}
+    partial = Path(checkpoint) / (PARTIAL + chosen.name)
     try:
-        chosen = pick(Path(checkpoint), Path(folder), held_by)
-    except OSError:  # the ranks report a folder that they cannot read
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    except OSError as error:
+        on_wait(_not_restored(chosen, error.strerror or str(error)))
         return {}
-    return {} if chosen is None else {"copy": chosen.as_dict()}
+    return {"copy": chosen.as_dict()}
 
 
-def hand_in(
+def restore(
     given: Mapping[str, Any], checkpoint: str | None, folder: str | None, node: int, timeout_s: float,
     on_wait: Callable[[str], None],
 ) -> None:  # fmt: skip
@@ -126,8 +131,12 @@ def hand_in(
     except OSError as error:
         reason = error.strerror or str(error)
     nodes = ", ".join(str(node) for node, names in chosen.files.items() if names)
-    on_wait(f"{chosen.name}: {reason}; the last checkpoint is taken" if reason
+    on_wait(_not_restored(chosen, reason) if reason
             else f"{chosen.name} is written to {checkpoint} from the memory of node {nodes}")  # fmt: skip
+
+
+def _not_restored(chosen: Pick, reason: str) -> str:
+    return f"{chosen.name}: {reason}; the last checkpoint is taken"
 
 
 def write_part(chosen: Pick, checkpoint: Path, folder: Path, node: int) -> None:
@@ -152,5 +161,8 @@ def publish(chosen: Pick, checkpoint: Path, folder: Path, timeout_s: float) -> b
             return False
         time.sleep(_POLL_S * min(len(missing), 4))
     shutil.copyfile(folder / chosen.name / NAME, partial / NAME)
+    sync(partial / NAME)
+    sync(partial)  # the file names reach the disk before the folder gets its final name
     os.rename(partial, checkpoint / chosen.name)
+    sync(checkpoint)
     return True

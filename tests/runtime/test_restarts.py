@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 from meshwright.planner import api
 from meshwright.planner.document.reading import load_plan
-from meshwright.runtime import rendezvous
-from meshwright.runtime.checkpoint.handing_in import copies_folder
-from meshwright.runtime.failures import RunFailed
+from meshwright.runtime import launcher, rendezvous, restarts
+from meshwright.runtime.checkpoint.manifest import File, Manifest, folder_name, saved_in
+from meshwright.runtime.checkpoint.restore_copies import copies_folder
+from meshwright.runtime.failures import RanksFailed, RunFailed
+from meshwright.runtime.nodes import Nodes
+from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError, MeshwrightError
 
@@ -153,6 +156,52 @@ def test_ranks_start_again_from_memory(plan: Path, tmp_path: Path) -> None:
     assert all(len(losses) == 1 for losses in seen.values())
 
 
+def planted(folder: Path, step: int) -> Path:
+    """Makes a whole generation of one file in the memory of a node."""
+    generation = folder / folder_name(step)
+    generation.mkdir(parents=True)
+    (generation / "__0_0.distcp").write_bytes(b"states")
+    files = {"__0_0.distcp": File.of(generation / "__0_0.distcp")}
+    Manifest(step, "small", "dp2", "synthetic", {}, files).write(generation)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_that_gives_up_leaves_its_newest_copy_on_disk(plan: Path, tmp_path: Path) -> None:
+    """A rank dies in the first life of the run and in the second, which is the last."""
+    words = node_words(tmp_path / "ckpt", "--max-restarts", "1", "--steps", "100000", "--checkpoint-every", "100000",
+                       "--copy-every", "5")  # fmt: skip
+    with LiveRun(plan, *words) as run, LiveRun(plan, *words, "--node-rank", "1") as other:
+        run.wait(lambda: any(line.startswith("copy of step 10 in memory") for line in run.text))
+        os.kill(next(pid for pid, rank in workers(plan) if rank == 1), signal.SIGKILL)
+        run.wait(lambda: len(run.lives) == 1 and run.steps_of_this_life > 11)
+        os.kill(next(pid for pid, rank in workers(plan) if rank == 1), signal.SIGKILL)
+        assert (run.end(), other.end()) == (1, 1)
+    newest, older = (Manifest.read(saved).step for saved in saved_in(tmp_path / "ckpt"))
+    assert older == run.lives[0]
+    assert newest >= older + 10
+    assert f"step-{newest:08d} is written to " in "".join(run.text)
+
+
+@pytest.mark.slow
+def test_copies_of_a_killed_launcher_are_not_taken(plan: Path, tmp_path: Path) -> None:
+    """Ranks that fail before they remove them leave none: their data is missing."""
+    port, stale = free_port(), [planted(tmp_path / f"node-{node}", 999) for node in range(2)]
+
+    def run(node: int) -> None:
+        settings = Settings(plan=str(plan), data=str(tmp_path / "none"), copies=str(stale[node]),
+                            checkpoint=str(tmp_path / "ckpt"))  # fmt: skip
+        with pytest.raises(InputError, match="none"):
+            launcher.run(settings, Nodes(2, 1, node, "127.0.0.1", port), print, print, print)
+
+    threads = [threading.Thread(target=run, args=(node,)) for node in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not any(path.exists() for path in stale)
+
+
 # ---- what node 0 decides
 
 
@@ -186,6 +235,35 @@ def test_a_node_with_another_plan_ends_alone() -> None:
     ends = meeting({0: RUN, 1: {"--seed": "1"}, 2: RUN}, 3, lambda held: {"nodes": list(held)})
     assert isinstance(ends[1], InputError)
     assert ends[0] == ends[2] == {"go": True, "nodes": [0, 2]}
+
+
+@pytest.mark.parametrize(("present", "end"), [([0, 1], "killed"), ([0], "lost: node 1 of 2")])
+def test_a_run_that_gives_up_writes_its_copies_first(present: list[int], end: str, plan: Path, tmp_path: Path) -> None:
+    """No restart is left, or a node stays away."""
+    port, ends = free_port(), dict[int, RunFailed]()
+    disk = tmp_path / "ckpt"
+    disk.mkdir()
+
+    def give_up(node: int) -> None:
+        settings = Settings(plan=str(plan), checkpoint=str(disk), copies=str(planted(tmp_path / f"node-{node}", 7)))
+        nodes = Nodes(2, 1, node, "127.0.0.1", port)
+        failure = RanksFailed("killed", hint="look", details={"node": node})
+        orders = restarts._orders(settings, nodes, restarts.Recovery(1.0), failure, print)
+        try:
+            launcher.follow(orders, settings, nodes, print, failure.details)
+        except RunFailed as error:
+            ends[node] = error
+
+    threads = [threading.Thread(target=give_up, args=(node,)) for node in present]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.name for path in saved_in(disk)] == [folder_name(7)]
+    assert sorted(ends) == present
+    for node, error in ends.items():
+        assert end in error.message
+        assert error.details == {"node": node}
 
 
 def test_an_error_of_node_0_ends_all() -> None:
