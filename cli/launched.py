@@ -43,20 +43,15 @@ def run(
     *, force: bool,
 ) -> None:  # fmt: skip
     """Trains on this node. Node 0 checks the complete run and writes its report; exits with 1 where parity fails."""
-    with _keeping_states(settings, nodes) as settings:
+    with _keeping_states(settings) as settings:
         _train(terminal, recorder, settings, nodes, recovery, report, force=force)
         if nodes.node_rank == 0:  # the others have no report of the whole run
             _finish(terminal, recorder, settings, report, force=force)
 
 
-@contextmanager
-def _keeping_states(settings: Settings, nodes: Nodes) -> Iterator[Settings]:
-    """Settings that keep the states of every step for a check in the plan's dtype, in a folder that is removed.
-
-    Raises InputError where the run has checkpoints of its own or several nodes.
-    """
+def check_planned_dtype(settings: Settings, nodes: Nodes) -> None:
+    """Raises InputError where a check in the plan's dtype has checkpoints of its own or several nodes."""
     if not settings.planned_dtype:
-        yield settings
         return
     if settings.checkpoint is not None:
         raise InputError("--planned-dtype keeps the states of every step in a folder of its own",
@@ -64,6 +59,14 @@ def _keeping_states(settings: Settings, nodes: Nodes) -> Iterator[Settings]:
     if nodes.nnodes > 1:
         raise InputError(f"--planned-dtype compares the states of all ranks on one node, not on {nodes.nnodes}",
                          hint="leave out `--nnodes` and `--nproc-per-node`")  # fmt: skip
+
+
+@contextmanager
+def _keeping_states(settings: Settings) -> Iterator[Settings]:
+    """Settings that keep the states of every step for a check in the plan's dtype, in a folder that is removed."""
+    if not settings.planned_dtype:
+        yield settings
+        return
     with tempfile.TemporaryDirectory(prefix="meshwright-states-") as folder:
         yield replace(settings, checkpoint=folder, checkpoint_every=1, keep=settings.steps)
 

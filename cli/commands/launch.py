@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from .. import launch_flags, launched, options, training_flags
 from ..console import FORMAT_VERSION, Terminal
-from ..elastic import check_elastic, recovery_of
+from ..elastic import check_copies, check_elastic, recovery_of
 from ..files import check_writable
 from ..pretrained import check_pretrained
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
     from ...runtime.job import Job
+    from ...runtime.nodes import Nodes
     from ...runtime.settings import Settings
 
 
@@ -132,7 +134,7 @@ def command(
       meshwright launch plan.json --checkpoint ckpt/ --elastic --master-addr n0
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
     """
-    from ...runtime.nodes import nodes_for, shell_line
+    from ...runtime.nodes import nodes_for
     from ...runtime.report import Recorder
     from ...runtime.settings import Settings
     from ...runtime.trackers.registry import checked_tracker
@@ -162,8 +164,10 @@ def command(
     nodes = nodes_for(loaded, job, scaled=scale_down, nnodes=nnodes, nproc_per_node=nproc_per_node,
                       node_rank=node_rank, master_addr=master_addr, master_port=master_port,
                       max_restarts=max_restarts, dry=dry_run)  # fmt: skip
+    launched.check_planned_dtype(settings, nodes)
+    check_copies(settings.copy_every, nodes)
     if dry_run:
-        _show_command(terminal, shell_line(settings, nodes))
+        _show_command(terminal, settings, nodes)
         return
     terminal.outlive_streams()
     launched.show_notes(job, notes, terminal.show_line)
@@ -194,8 +198,13 @@ def _prepared(settings: Settings) -> tuple[Plan | LengthsPlan, Job, list[str]]:
     return plan, job, notes
 
 
-def _show_command(terminal: Terminal, line: str) -> None:
-    """The command that would start the run on this node."""
+def _show_command(terminal: Terminal, settings: Settings, nodes: Nodes) -> None:
+    """The command that would start the run on this node, without copies in memory."""
+    from ...runtime.nodes import shell_line
+
+    if settings.copy_every:
+        terminal.warn("the command leaves out `--copy-every`", "`meshwright launch` makes the copies")
+    line = shell_line(replace(settings, copy_every=0), nodes)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "command", "command": line})
     else:

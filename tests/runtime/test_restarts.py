@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cli.main import main
 from meshwright.planner import api
 from meshwright.planner.document.reading import load_plan
 from meshwright.runtime import launcher, rendezvous, restarts
@@ -264,6 +265,32 @@ def test_a_run_that_gives_up_writes_its_copies_first(present: list[int], end: st
     for node, error in ends.items():
         assert end in error.message
         assert error.details == {"node": node}
+
+
+def test_a_printed_command_makes_no_copies(
+    plan: Path, two_ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--dry-run", "--checkpoint", str(tmp_path / "ckpt"), "--max-restarts", "1", "--copy-every", "5"]
+    assert main(["launch", str(plan), *words]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("torchrun ")
+    assert "--copy-every" not in printed.out
+    assert "leaves out `--copy-every`" in printed.err
+    assert "`meshwright launch` makes the copies" in printed.err
+    assert main(["launch", str(two_ranks), *words]) == 2
+    printed = capsys.readouterr()
+    assert "the run has one node" in printed.err
+    assert not printed.out
+
+
+def test_a_rehearsal_is_refused_before_it_shows_its_sizes(
+    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["launch", str(plan_file), "--scale-down", "--checkpoint", str(tmp_path / "ckpt")]
+    checked = [*words, "--check-parity", "--as-trained", "--planned-dtype"]
+    for flags in ([*words, "--max-restarts", "1", "--copy-every", "5"], checked):
+        assert main(flags) == 2
+        assert "scaled down" not in capsys.readouterr().out
 
 
 def test_an_error_of_node_0_ends_all() -> None:
