@@ -94,7 +94,8 @@ def layout_lines(plan: LengthsPlan) -> Iterator[str]:
 
 
 def _scheme_line(scheme: SchemePart) -> str:
-    return f"{scheme.name} ({scheme.source}): priced with {scheme.layout}"
+    simplified = ", simplified" if scheme.basis == "summary" else ""
+    return f"{scheme.name} ({scheme.source}{simplified}): priced with {scheme.layout}"
 
 
 def length_cells(explanation: LengthsExplanation) -> tuple[list[str], Rows]:

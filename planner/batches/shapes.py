@@ -18,6 +18,7 @@ from .packing import Batch, Shape, pack
 _FIRST = (1.0, 1.01, 1.02, 1.04, 1.07)  # factors on the longest makespan that are tried
 _GAIN = 0.003  # relative to the makespans together: the least that is looked for
 _PACKINGS = 40  # of a climb
+_NOTHING = 1e-9  # relative to the longest makespan: makespans that are those of empty micro-batches
 _SHORTEST = 0.9  # of makespans that are known, where the bisection of shorter ones begins
 
 
@@ -66,10 +67,14 @@ class Climb:
         """Shorten the makespans after the first one, or the only one, together."""
         start = min(1, len(limits) - 1)
         first, rest = limits[:start], limits[start:]
-        low, high = _SHORTEST, (self.best_s * (1 - _GAIN) - float(first.sum())) / float(rest.sum())
+        together = float(rest.sum())
+        if together <= _NOTHING * float(limits[0]):  # all that is trained is in the first micro-batch
+            self._try(shape, limits)
+            return
+        low, high = _SHORTEST, (self.best_s * (1 - _GAIN) - float(first.sum())) / together
         if high <= low or not self._try(shape, np.concatenate([first, rest * high])):
             return
-        while (high - low) * float(rest.sum()) > _GAIN * self.best_s:
+        while (high - low) * together > _GAIN * self.best_s:
             middle = (low + high) / 2
             if self._try(shape, np.concatenate([first, rest * middle])):
                 high = middle

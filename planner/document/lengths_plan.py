@@ -31,6 +31,7 @@ class SchemePart(PolicyPart):
     """A published scheme on the same batches."""
 
     source: str  # paper or code
+    basis: Literal["code", "paper", "summary"] | None = None  # of its rule here; None in older plans
     rule: str  # for degrees
     layout: str  # tensor parallelism, algorithm, sharding and recomputation that suit it best, or its pipelines
 

@@ -60,7 +60,7 @@ def training_plan(plan: LengthsPlan) -> Plan:
     resolved = replace(before, model=model, workload=workload)
     layout = replace(plan.widest, cp=plan.ranks, dp=1, shard=1, micro_batch=1,
                      cp_algorithm=CP_ALGORITHMS.index("ring"))  # fmt: skip
-    told = Documents(rank_tokens=plan.rule_tokens, multiple=multiple, per_step=documents,
+    rule = Documents(rank_tokens=plan.rule_tokens, multiple=multiple, per_step=documents,
                      step_s=plan.policy("per sequence").mean_s)  # fmt: skip
     made = evaluate_resolved(resolved, str(layout), fidelity="closed form")
-    return made.model_copy(update={"resolved": {**made.resolved, "documents": asdict(told)}})
+    return made.model_copy(update={"resolved": {**made.resolved, "documents": asdict(rule)}})

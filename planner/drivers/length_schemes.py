@@ -16,8 +16,10 @@ ALL = "all"
 
 
 def schemes_of(names: Sequence[str]) -> list[Scheme]:
-    """The schemes that are meant, `all` for every one. Raises InputError for an unknown or a repeated name."""
+    """The schemes that are meant, `all` for every one. Raises InputError for an empty, unknown or repeated name."""
     for name in names:
+        if not name:
+            raise InputError("--lengths-scheme: a name is empty", hint="give names, or `all`")
         if name not in (*SCHEMES, ALL):
             raise UnknownNameError("scheme", name, (*SCHEMES, ALL), where="--lengths-scheme")
         if names.count(name) > 1:
@@ -42,6 +44,6 @@ def with_schemes(plan: MixedLengthsPlan, schemes: Sequence[Scheme], progress: Pr
 def _part(scheme: Scheme, planned: Planned) -> SchemePart:
     policy = planned.policy
     return SchemePart(
-        name=scheme.name, source=scheme.source, rule=scheme.rule, layout=planned.layout, mean_s=policy.mean_s,
-        p95_s=policy.p95_s, degrees=policy.degrees, mean_micro_batches=policy.mean_micro_batches,
+        name=scheme.name, source=scheme.source, basis=scheme.basis, rule=scheme.rule, layout=planned.layout,
+        mean_s=policy.mean_s, p95_s=policy.p95_s, degrees=policy.degrees, mean_micro_batches=policy.mean_micro_batches,
     )  # fmt: skip

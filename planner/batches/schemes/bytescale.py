@@ -4,9 +4,7 @@ A document takes as many ranks as it needs, ceil(s / room of a rank), not a powe
 room communicates: short ones are packed up to it. Ranks meet once in a step, when gradients are summed, so each trains
 its micro-batches without a wait for others, and those with light ones train more of them. Packs have equal work. What
 takes most comes first, to the ranks that are free first. Weights stay whole (ZeRO-1): a gather in every micro-batch
-would make ranks wait.
-
-The paper has 256K to 2,048K tokens, up to 16,384 GPUs, and up to 7.89 times the throughput of a static degree.
+would make ranks wait. The rule here is simplified: it follows summaries of the paper, which has no public code.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ import numpy as np
 
 from ....cost_models.arrays import Array
 from ..costs import GroupCosts
-from .base import Scheme, SchemeStep, Subject, words_of
+from ..policy import Step
+from .base import Candidate, Scheme, SchemeStep, Subject, words_of
 from .equal_work import packs_of_equal_work
 
 _MORE = 8  # numbers of packs that are tried beyond the least, up to two more for each rank
@@ -77,9 +76,13 @@ def _scheduled(micro_batches: list[MicroBatch], costs: GroupCosts) -> SchemeStep
     return SchemeStep(costs.once_s + float(free.max()), degrees, count)
 
 
-def _run(subject: Subject) -> tuple[str, Sequence[SchemeStep]]:
-    family, costs = subject.best("ring", zero=1)
-    return words_of(family), [step(lengths, costs) for lengths in subject.batches]
+def _steps(candidate: Candidate, batches: Sequence[Array]) -> list[SchemeStep]:
+    return [step(lengths, candidate[1]) for lengths in batches]
 
 
-SCHEME = Scheme(name="bytescale", source="arXiv:2502.21231", rule="one per document", run=_run)
+def _run(subject: Subject) -> tuple[str, Sequence[Step]]:
+    (family, _), steps = subject.fastest(subject.candidates("ring", zero=1), _steps)
+    return words_of(family), steps
+
+
+SCHEME = Scheme(name="bytescale", source="arXiv:2502.21231", basis="summary", rule="one per document", run=_run)

@@ -7,7 +7,8 @@ once more. A stage then holds activations of K + pp - 1 chunks, and the keys of 
 
 Chunks are micro-batches of a pipeline (their state-aware 1F1B). Its bubble is that of the longest chunk, as in the
 other pipelines here: idle time where a backward pass waits for the last forward pass of its document is left out. A
-document stays on one pipeline. The paper reports up to 4.53x over Megatron-LM.
+document stays on one pipeline. The rule here is simplified: it follows summaries of the paper, which has no public
+code.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....cost_models.arrays import Array
+from ....cost_models.quantities.element_bytes import activation_bytes
 from ....cost_models.specs.model import ModelSpec
 from ....errors import NoFeasibleLayoutError
 from ..batch_plan import descending
 from ..ledger_costs import token_bytes
 from ..one_degree import best_fit
+from ..policy import Step
 from .base import Scheme, SchemeStep, Subject, words_of
 from .pipelines import Shape
 
-_KEPT = (1, 2, 4, 8, 16)  # K that are tried
-_FEWEST = 256  # tokens of a chunk
-_SAMPLE = 2  # batches on which pipelines and sizes are compared
-_FORWARD = 1 / 3  # of the seconds of both passes
+_KEPT = (1, 2, 4, 8, 16)  # K that are tried, assumed
+_FEWEST = 256  # tokens of a chunk, assumed
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +51,17 @@ class Chunks:
 
         return np.asarray(linear_s * (end - start) + attention_s(end) - attention_s(start))
 
+    @property
+    def forward(self) -> float:
+        """Share of a forward pass in the seconds of a chunk. A backward pass takes twice as long, and full
+        recomputation another forward pass; selective recomputation repeats little."""
+        return 1 / 4 if self.shape.family.recompute == "full" else 1 / 3
+
     def of_document(self, length: float) -> list[float]:
         """Seconds of the chunks of a long document, with the forward passes that run again."""
         start = np.arange(0.0, length, self.size)
         chunks_s = self.seconds(start, np.minimum(start + self.size, length))
-        chunks_s[: -self.kept] *= 1 + _FORWARD
+        chunks_s[: -self.kept] *= 1 + self.forward
         return list(chunks_s + self.shape.costs.micro_batch_s)
 
     def step(self, lengths: Array) -> SchemeStep:
@@ -75,11 +82,11 @@ class Chunks:
         return SchemeStep(step_s, (1,), float(np.mean([len(chunks_s) for chunks_s in pipelines])))
 
 
-def key_bytes(model: ModelSpec) -> int:
-    """Bytes of the keys and values of a token in all layers."""
+def key_values(model: ModelSpec) -> int:
+    """Numbers in the keys and values of a token, in all layers."""
     attentions = (model.kinds[kind].attention for kind in model.pattern)
-    return 2 * sum(attention.kv_heads * (attention.head_dim + attention.value_head_dim)
-                   for attention in attentions if attention is not None)  # fmt: skip
+    return sum(attention.kv_heads * (attention.head_dim + attention.value_head_dim)
+               for attention in attentions if attention is not None)  # fmt: skip
 
 
 def chunks_that_fit(shape: Shape, key_share: float, longest: int) -> Iterator[Chunks]:
@@ -92,16 +99,16 @@ def chunks_that_fit(shape: Shape, key_share: float, longest: int) -> Iterator[Ch
             yield Chunks(shape, size, kept)
 
 
-def _run(subject: Subject) -> tuple[str, Sequence[SchemeStep]]:
-    priced, width = subject.priced, key_bytes(subject.priced.problem.model)
+def _run(subject: Subject) -> tuple[str, Sequence[Step]]:
+    priced, problem = subject.priced, subject.priced.problem
+    width = key_values(problem.model) * activation_bytes(problem.workload)
     able = [chunks for shape in subject.shapes
             for chunks in chunks_that_fit(shape, width / shape.family.tp / token_bytes(priced, shape.family),
                                           subject.longest)]  # fmt: skip
     if not able:
         raise NoFeasibleLayoutError(f"no pipeline holds the keys of a document of {subject.longest:,} tokens")
-    chosen = min(able, key=lambda chunks: sum(chunks.step(lengths).step_s for lengths in subject.batches[:_SAMPLE]))
-    return (f"{words_of(chosen.shape.family)}, chunks of {chosen.size:,} tokens, {chosen.kept} kept",
-            [chosen.step(lengths) for lengths in subject.batches])  # fmt: skip
+    chosen, steps = subject.fastest(able, lambda chunks, batches: [chunks.step(lengths) for lengths in batches])
+    return f"{words_of(chosen.shape.family)}, chunks of {chosen.size:,} tokens, {chosen.kept} kept", steps
 
 
-SCHEME = Scheme(name="chunkflow", source="arXiv:2503.02356", rule="chunks in pipelines", run=_run)
+SCHEME = Scheme(name="chunkflow", source="arXiv:2503.02356", basis="summary", rule="chunks in pipelines", run=_run)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....cost_models.arrays import Array
+from ....errors import NoFeasibleLayoutError
 from ..batch_plan import BatchPlan
 from ..consecutive import BUCKETS, consecutive_plan
-from .base import Scheme, Subject, words_of
+from ..policy import Step
+from .base import Candidate, Scheme, Subject, words_of
 
 _LEAST = 2  # ranks of a group: its solver tries powers of two from there
 
 
-def _run(subject: Subject) -> tuple[str, Sequence[BatchPlan]]:
-    family, costs = subject.best("ulysses", zero=3)
-    costs = costs.from_degree(_LEAST)
-    return words_of(family), [consecutive_plan(lengths, costs, BUCKETS) for lengths in subject.batches]
+def _steps(candidate: Candidate, batches: Sequence[Array]) -> list[BatchPlan]:
+    return [consecutive_plan(lengths, candidate[1], BUCKETS) for lengths in batches]
 
 
-SCHEME = Scheme(name="flexsp", source="arXiv:2412.01523", rule="one per document", run=_run)
+def _run(subject: Subject) -> tuple[str, Sequence[Step]]:
+    able = [(family, costs.from_degree(_LEAST)) for family, costs in subject.candidates("ulysses", zero=3)
+            if costs.degrees[-1] >= _LEAST]  # fmt: skip
+    if not able:
+        raise NoFeasibleLayoutError("needs an even number of ranks")
+    (family, _), steps = subject.fastest(able, _steps)
+    return words_of(family), steps
+
+
+SCHEME = Scheme(name="flexsp", source="arXiv:2412.01523", basis="code", rule="one per document", run=_run)

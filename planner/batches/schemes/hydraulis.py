@@ -17,7 +17,7 @@ them. Documents are not split over ranks: it has no context parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from .base import Scheme, SchemeStep, Subject
 from .equal_work import packs_of_equal_work
 from .pipelines import Shape
 
+_MOST_GPUS = 2048  # the time of the proposal grows with their square
 _ORDERS = 50  # of the documents of a batch, that are tried
 _BINS = 12  # of lengths in the proposal
 _MORE = 20  # numbers of micro-batches that are tried beyond the least
@@ -51,56 +52,64 @@ class Work:
 Proposal = tuple[tuple[int, int], ...]  # (shape, number of pipelines)
 
 
-def propose(work: Work, num_gpus: int) -> tuple[Array, list[list[Proposal]]]:
-    """([n, bin] least seconds of n GPUs for the bins below, [n][bin] the pipelines that have them)."""
+def propose(work: Work, num_gpus: int) -> tuple[Array, list[Proposal]]:
+    """([n, bin] least seconds of n GPUs for the bins below, [bin] the pipelines of all GPUs that have them)."""
     num_bins = work.sums.shape[1]
     least = np.full((num_gpus + 1, num_bins + 1), np.inf)
     least[:, 0] = 0.0
-    chosen: list[list[Proposal]] = [[()] * (num_bins + 1) for _ in range(num_gpus + 1)]
-    spans = [(shape, first, end, work.between(shape, first, end)) for shape in range(len(work.gpus))
-             for end in range(1, num_bins + 1) for first in range(end)]  # fmt: skip
-    spans = [span for span in spans if span[3] < np.inf]
-    spans.sort(key=lambda span: span[2])
-    for n in range(1, num_gpus + 1):
-        least[n], chosen[n] = least[n - 1], list(chosen[n - 1])
-        for shape, first, end, seconds in spans:
-            for num in range(1, n // work.gpus[shape] + 1):
-                before = n - num * work.gpus[shape]
-                step_s = max(least[before, first], seconds / num)
-                if step_s < least[n, end]:
-                    least[n, end] = step_s
-                    chosen[n][end] = (*chosen[before][first], (shape, num))
-    return least, chosen
+    chosen = np.zeros((num_gpus + 1, num_bins + 1, 4), dtype=np.int64)  # shape, number, and the GPUs and bins before
+    for end in range(1, num_bins + 1):
+        for first, gpus, shape, seconds in _spans(work, end):
+            for num in range(1, num_gpus // gpus + 1):
+                step_s = np.maximum(least[: -num * gpus, first], seconds / num)
+                better = np.flatnonzero(step_s < least[num * gpus :, end])
+                if len(better):
+                    n = better + num * gpus
+                    least[n, end] = step_s[better]
+                    chosen[n, end] = np.stack(np.broadcast_arrays(shape, num, better, first), axis=-1)
+        fastest = least[:, end] == np.minimum.accumulate(least[:, end])
+        fewer = np.maximum.accumulate(np.where(fastest, np.arange(num_gpus + 1), 0))
+        least[:, end], chosen[:, end] = least[fewer, end], chosen[fewer, end]  # GPUs that gain nothing stay free
+    return least, [_traced(chosen, num_gpus, end) for end in range(num_bins + 1)]
+
+
+def _spans(work: Work, end: int) -> Iterator[tuple[int, int, int, float]]:
+    """(first bin, GPUs, shape, seconds) of one pipeline for the bins below `end`: the fastest shape of so many GPUs."""
+    for first in range(end):
+        spans = [(work.between(shape, first, end), shape) for shape in range(len(work.gpus))]
+        for gpus in sorted(set(work.gpus)):
+            seconds, shape = min(span for span in spans if work.gpus[span[1]] == gpus)
+            if seconds < np.inf:
+                yield first, gpus, shape, seconds
+
+
+def _traced(chosen: Ints, num_gpus: int, end: int) -> Proposal:
+    """The pipelines of `num_gpus` GPUs for the bins below `end`; none where no pipelines hold them."""
+    out: Proposal = ()
+    while end and chosen[num_gpus, end, 1]:
+        shape, num, num_gpus, end = chosen[num_gpus, end].tolist()
+        out = ((shape, num), *out)
+    return out
 
 
 def assign(lengths: Array, pipelines: Sequence[Shape], seed: int = 0) -> list[list[int]]:
-    """Documents [k] of each pipeline: the best of 50 random orders."""
+    """Documents [k] of each pipeline: the best of 50 random orders. Each document goes where it would end first: the
+    longest pipeline grows least there."""
     seconds = np.stack([shape.costs.seconds(lengths)[:, 0] for shape in pipelines], axis=1)
+    able = np.isfinite(seconds)
+    own_s, few = np.where(able, seconds, 0.0), able.sum(axis=1)
     fill = np.array([shape.costs.fill for shape in pipelines])
-    best, best_s = list[list[int]](), np.inf
-    for number in range(_ORDERS):
-        order = np.random.default_rng((seed, number)).permutation(len(lengths))
-        few = np.isfinite(seconds[order]).sum(axis=1)
-        members, step_s = _greedy(order[np.argsort(few, kind="stable")], seconds, fill)
-        if step_s < best_s:
-            best, best_s = members, step_s
-    return best
-
-
-def _greedy(order: Ints, seconds: Array, fill: Array) -> tuple[list[list[int]], float]:
-    """Each document goes where the longest pipeline grows least; of equal ones to the one with the least work."""
-    count = seconds.shape[1]
-    sums, longest = np.zeros(count), np.zeros(count)
-    members: list[list[int]] = [[] for _ in range(count)]
-    for k in order.tolist():
-        able = np.isfinite(seconds[k])
-        own_s = np.where(able, seconds[k], 0.0)
-        after = np.where(able, sums + own_s + fill * np.maximum(longest, own_s), np.inf)
-        at = int(np.lexsort((after, np.maximum(after, (sums + fill * longest).max())))[0])
-        sums[at] += seconds[k, at]
-        longest[at] = max(longest[at], seconds[k, at])
-        members[at].append(k)
-    return members, float((sums + fill * longest).max())
+    drawn = (np.random.default_rng((seed, number)).permutation(len(lengths)) for number in range(_ORDERS))
+    orders = np.stack([order[np.argsort(few[order], kind="stable")] for order in drawn])
+    rows, at = np.arange(_ORDERS), np.zeros(orders.shape, dtype=np.int64)
+    sums, longest = np.zeros((_ORDERS, len(pipelines))), np.zeros((_ORDERS, len(pipelines)))
+    for place, k in enumerate(orders.T):
+        after = np.where(able[k], sums + own_s[k] + fill * np.maximum(longest, own_s[k]), np.inf)
+        at[:, place] = chosen = after.argmin(axis=1)
+        sums[rows, chosen] += own_s[k, chosen]
+        longest[rows, chosen] = np.maximum(longest[rows, chosen], own_s[k, chosen])
+    best = int((sums + fill * longest).max(axis=1).argmin())
+    return [orders[best, at[best] == pipeline].tolist() for pipeline in range(len(pipelines))]
 
 
 def pipeline_s(lengths: Array, shape: Shape) -> tuple[float, int]:
@@ -146,11 +155,13 @@ def _edges(longest: int) -> Array:
 
 def _run(subject: Subject) -> tuple[str, Sequence[SchemeStep]]:
     pool, num_gpus = subject.shapes, subject.priced.problem.num_gpus
+    if num_gpus > _MOST_GPUS:
+        raise NoFeasibleLayoutError(f"its proposal is searched for up to {_MOST_GPUS:,} GPUs, these are {num_gpus:,}")
     held = max((shape.costs.rank_tokens for shape in pool), default=0)
     if held < subject.longest:
         raise NoFeasibleLayoutError(f"no pipeline holds a document of {subject.longest:,} tokens: at most {held:,}")
     edges = _edges(subject.longest)
-    chosen = propose(usual_work(subject, pool, edges), num_gpus)[1][num_gpus]
+    chosen = propose(usual_work(subject, pool, edges), num_gpus)[1]
     proposals = {end: tuple(pool[shape] for shape, num in chosen[end] for _ in range(num))
                  for end in range(1, len(chosen)) if chosen[end]}  # fmt: skip
     steps = list[SchemeStep]()
@@ -161,4 +172,5 @@ def _run(subject: Subject) -> tuple[str, Sequence[SchemeStep]]:
     return f"{words} for the longest", steps
 
 
-SCHEME = Scheme(name="hydraulis", source="lhy101/Hydraulis 4489487", rule="a pipeline per document", run=_run)
+SCHEME = Scheme(name="hydraulis", source="lhy101/Hydraulis 4489487", basis="code", rule="a pipeline per document",
+                run=_run)  # fmt: skip

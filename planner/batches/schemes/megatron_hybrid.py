@@ -95,4 +95,4 @@ def _run(subject: Subject) -> tuple[str, Sequence[BatchPlan]]:
     return f"{words_of(trial.family)}, {tokens:,} tokens", [result.plan for result in results]
 
 
-SCHEME = Scheme(name="megatron-hybrid", source="Megatron-LM d98e8a64", rule="one per document", run=_run)
+SCHEME = Scheme(name="megatron-hybrid", source="Megatron-LM d98e8a64", basis="code", rule="one per document", run=_run)

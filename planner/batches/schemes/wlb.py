@@ -9,6 +9,7 @@ Wang et al., arXiv:2503.17924. All documents have one degree.
   short chunks leave tiles of the attention kernel part empty. The faster is taken for each micro-batch.
 
 The queue that delays outlier documents to later batches is left out: batches would not be those of the other plans.
+The rule here is simplified: it follows summaries of the paper, which has no public code.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import numpy as np
 from ....cost_models.arrays import Array
 from ..costs import GroupCosts
 from ..one_degree import least_degree
+from ..policy import Step
 from .base import Scheme, SchemeStep, Subject, words_of
 from .equal_work import packs_of_equal_work
 
 _MORE = 4  # packs per group that are tried beyond the least
-TILE = 128  # queries of a tile of FlashAttention's kernels
+# Queries of a tile of FlashAttention for heads of 128, forward: run_mha_fwd_hdim128 of
+# csrc/flash_attn/src/flash_fwd_launch_template.h (A100), tile_size_fwd_sm90 of hopper/tile_size.h.
+TILE = 128
 
 
 def row_imbalance(lengths: Array, degree: int) -> float:
@@ -88,11 +92,11 @@ def steps_of_degree(batches: Sequence[Array], costs: GroupCosts, degree: int) ->
     return [_Pricer(lengths, costs, degree).step() for lengths in batches]
 
 
-def _run(subject: Subject) -> tuple[str, Sequence[SchemeStep]]:
-    family, costs = subject.best("allgather", zero=3)
-    least = least_degree(subject.longest, costs)
-    tried = (steps_of_degree(subject.batches, costs, degree) for degree in costs.degrees.tolist() if degree >= least)
-    return words_of(family), min(tried, key=lambda steps: sum(step.step_s for step in steps))
+def _run(subject: Subject) -> tuple[str, Sequence[Step]]:
+    choices = ((family, costs, degree) for family, costs in subject.candidates("allgather", zero=3)
+               for degree in costs.degrees.tolist() if degree >= least_degree(subject.longest, costs))  # fmt: skip
+    (family, _, _), steps = subject.fastest(choices, lambda choice, batches: steps_of_degree(batches, *choice[1:]))
+    return words_of(family), steps
 
 
-SCHEME = Scheme(name="wlb-llm", source="arXiv:2503.17924", rule="one for all batches", run=_run)
+SCHEME = Scheme(name="wlb-llm", source="arXiv:2503.17924", basis="summary", rule="one for all batches", run=_run)

@@ -11,7 +11,7 @@ Chen et al., arXiv:2509.21841. All ranks train a micro-batch together:
   to wait for the rank with the most.
 
 Documents longer than a node goes over all nodes here; the paper cuts them over as few as it needs. Weights are whole
-(ZeRO-1). The paper reports 2.80x over other systems in the mean.
+(ZeRO-1). The rule here is simplified: it follows summaries of the paper, which has no public code.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ import numpy as np
 
 from ....cost_models.arrays import Array
 from ....cost_models.problem import Problem
+from ....cost_models.quantities.element_bytes import activation_bytes
 from ....cost_models.rates.rates import Rates
+from ....errors import NoFeasibleLayoutError
 from ..batch_plan import descending
 from ..costs import GroupCosts
 from ..ledger_costs import Priced, ledger_costs
-from .base import Scheme, SchemeStep, Subject, words_of
+from ..policy import Step
+from .base import Candidate, Scheme, SchemeStep, Subject, words_of
 
-_PASSES = 4  # of hidden states through a remapping: to the linear layers and back, forward and backward
+_PASSES = 4  # of hidden states through a remapping, assumed: to the linear layers and back, forward and backward
 
 
 @dataclass(frozen=True)
@@ -159,15 +162,26 @@ def step(lengths: Array, zones: Zones) -> SchemeStep:
     return SchemeStep(seconds, tuple(sorted(set().union(*(degrees for _, degrees in whole)))), len(whole))
 
 
-def _run(subject: Subject) -> tuple[str, Sequence[SchemeStep]]:
-    priced = subject.priced
-    family, costs = subject.best("ring", zero=1)
+def zones_of(priced: Priced, candidate: Candidate) -> Zones | None:
+    """The zones of a family; None where a node, or all ranks, are no power of two."""
+    family, costs = candidate
     node = min(max(priced.problem.gpus_per_node // family.tp, 1), costs.num_ranks)
-    faster = ledger_costs(routed(priced, node), family)
+    if not {node, costs.num_ranks} <= set(costs.degrees.tolist()):
+        return None
+    model, width = priced.problem.model, activation_bytes(priced.problem.workload)
+    moved = _PASSES * model.num_layers * model.hidden * width / family.tp
     level = priced.rates.levels_of("cp")[-1 if costs.num_ranks > node else 0]
-    moved = _PASSES * priced.problem.model.num_layers * priced.problem.model.hidden * 2 / family.tp
-    zones = Zones(replace(costs, token_s=faster.token_s) if faster else costs, node, moved / level.bw_bytes_per_s)
-    return words_of(family), [step(lengths, zones) for lengths in subject.batches]
+    faster = ledger_costs(routed(priced, node), family)
+    return Zones(replace(costs, token_s=faster.token_s) if faster else costs, node, moved / level.bw_bytes_per_s)
 
 
-SCHEME = Scheme(name="zeppelin", source="arXiv:2509.21841", rule="one per document", run=_run)
+def _run(subject: Subject) -> tuple[str, Sequence[Step]]:
+    able = [(family, zones) for family, costs in subject.candidates("ring", zero=1)
+            if (zones := zones_of(subject.priced, (family, costs)))]  # fmt: skip
+    if not able:
+        raise NoFeasibleLayoutError("needs a power of two of ranks")
+    (family, _), steps = subject.fastest(able, lambda each, batches: [step(lengths, each[1]) for lengths in batches])
+    return words_of(family), steps
+
+
+SCHEME = Scheme(name="zeppelin", source="arXiv:2509.21841", basis="summary", rule="one per document", run=_run)

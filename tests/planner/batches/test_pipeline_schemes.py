@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import cache
 
@@ -47,6 +48,14 @@ def brute_force_s(work: hydraulis.Work, gpus: int, end: int) -> float:
     return least(end, gpus)
 
 
+def spans_s(work: hydraulis.Work, pipelines: hydraulis.Proposal, end: int) -> float:
+    """The least seconds in which these pipelines train the bins below `end`, those for the shortest first."""
+    if not pipelines or not end:
+        return np.inf if end else 0.0
+    (shape, num), before = pipelines[-1], pipelines[:-1]
+    return min(max(spans_s(work, before, first), work.between(shape, first, end) / num) for first in range(end))
+
+
 class TestHydraulis:
     @pytest.mark.parametrize("seed", range(10))
     def test_the_proposal_is_that_of_brute_force(self, seed: int) -> None:
@@ -55,6 +64,24 @@ class TestHydraulis:
         for gpus in range(GPUS + 1):
             for end in range(BINS + 1):
                 assert least[gpus, end] == pytest.approx(brute_force_s(work, gpus, end))
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_the_pipelines_of_every_bin_take_as_long_as_it_states(self, seed: int) -> None:
+        work = random_work(seed)
+        least, chosen = hydraulis.propose(work, GPUS)
+        for end in range(1, BINS + 1):
+            assert sum(num * work.gpus[shape] for shape, num in chosen[end]) <= GPUS
+            assert spans_s(work, chosen[end], end) == pytest.approx(least[GPUS, end])
+
+    def test_a_proposal_for_512_gpus_takes_seconds(self) -> None:
+        """Alike documents and shapes that gain nothing from more GPUs: as many of the least shape as there are."""
+        sums = np.tile(np.array([[1.0], [0.5], [0.25], [0.125]]), (1, 12))
+        work = hydraulis.Work(sums, sums / 1000, np.zeros(4), (1, 2, 4, 8))
+        started = time.process_time()
+        least, chosen = hydraulis.propose(work, 512)
+        assert time.process_time() - started < 10
+        assert least[512, 12] == pytest.approx(12 / 512)
+        assert sum(num * work.gpus[shape] for shape, num in chosen[12]) == 512
 
     @pytest.mark.parametrize("seed", range(10))
     def test_the_proposal_is_monotone_in_gpus_and_length(self, seed: int) -> None:
@@ -67,8 +94,8 @@ class TestHydraulis:
     def test_the_pipelines_of_a_proposal_take_as_long_as_it_states(self) -> None:
         work = random_work(3)
         least, chosen = hydraulis.propose(work, GPUS)
-        assert sum(num * work.gpus[shape] for shape, num in chosen[GPUS][BINS]) <= GPUS
-        assert any(shape == 2 for shape, _ in chosen[GPUS][BINS])  # only it holds the last bin
+        assert sum(num * work.gpus[shape] for shape, num in chosen[BINS]) <= GPUS
+        assert any(shape == 2 for shape, _ in chosen[BINS])  # only it holds the last bin
         assert np.isfinite(least[GPUS, BINS])
 
     def test_documents_go_to_pipelines_that_hold_them(self) -> None:
@@ -105,6 +132,13 @@ class TestChunkFlow:
         kept, again = (chunkflow.Chunks(shape, 1000, num).of_document(4000.0) for num in (4, 1))
         assert again[-1] == pytest.approx(kept[-1])
         assert again[:-1] == pytest.approx([seconds * 4 / 3 for seconds in kept[:-1]])
+
+    def test_a_forward_pass_is_a_quarter_of_a_chunk_that_is_recomputed(self) -> None:
+        """A forward pass, it again, and a backward pass of two; without recomputation it is a third."""
+        shape = shape_of(1, 2)
+        full = Shape(replace(shape.family, recompute="full"), shape.costs)
+        kept, again = (chunkflow.Chunks(full, 1000, num).of_document(4000.0) for num in (4, 1))
+        assert again[:-1] == pytest.approx([seconds * 5 / 4 for seconds in kept[:-1]])
 
     def test_the_longest_document_does_not_change_the_memory_of_activations(self) -> None:
         """Keys alone grow with it: a document of 64 times the room of a micro-batch still trains."""

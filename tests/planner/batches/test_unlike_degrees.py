@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from meshwright.planner.batches import one_degree, unlike_degrees
+from meshwright.planner.batches import one_degree, shapes, unlike_degrees
 from meshwright.planner.batches.batch_plan import BatchPlan, peak_tokens
 from meshwright.planner.batches.costs import GroupCosts, powers_of_two
 from meshwright.planner.batches.packing import Batch, pack
@@ -169,3 +169,13 @@ def test_published_costs_give_the_memory_and_the_degrees_of_flexsp() -> None:
     a_token_ms = 5.128e-6 * 8192 + 0.1839576
     assert seconds[0] == np.inf  # one rank holds 5,992 tokens
     assert seconds[4] == pytest.approx(8.192 * (a_token_ms + 4 * 2 * 32 * 4096 * 2 / 2**20 / 10.33) / 16)
+
+
+def test_a_climb_takes_micro_batches_that_are_empty() -> None:
+    """The relaxation may put all sequences into one micro-batch and leave nothing for the others."""
+    costs = GroupCosts(2, powers_of_two(2), 4000, np.array([1.0, 4000.0]), np.array([[1e-3, 5e-4]] * 2), 0.1)
+    lengths = np.array([1000.0, 1000.0])
+    climb = shapes.Climb(Batch(lengths, costs.seconds(lengths), costs), best_s=5.0, enough_s=0.0)
+    climb.run(((2, 0), (0, 0)), [1.0, 0.0])
+    assert climb.best_s == pytest.approx(1.0)
+    assert [group.degree for groups in climb.found for group in groups] == [1, 1]

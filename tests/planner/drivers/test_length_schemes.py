@@ -37,6 +37,7 @@ def test_every_scheme_has_a_row_with_its_own_prices(shown: tuple[str, Path]) -> 
     for scheme in plan.schemes:
         assert 0 < scheme.mean_s <= scheme.p95_s
         assert f"{scheme.name} " in screen
+        assert (f"({scheme.source}, simplified)" in screen) is (scheme.basis == "summary")
         assert scheme.source in screen
         assert scheme.layout
     assert len({scheme.mean_s for scheme in plan.schemes}) == len(plan.schemes)
@@ -68,8 +69,23 @@ def test_a_scheme_that_cannot_train_the_batches_is_a_warning() -> None:
     assert any(warning.startswith("megatron-hybrid: needs a power of two of GPUs") for warning in plan.warnings)
 
 
+@pytest.mark.parametrize(("gpus", "refused"), [(3, ["megatron-hybrid", "flexsp", "zeppelin"]),
+                                               (6, ["megatron-hybrid", "zeppelin"])])  # fmt: skip
+def test_schemes_that_need_powers_of_two_leave_the_plans_of_the_others(gpus: int, refused: list[str]) -> None:
+    plan = api.plan_documents(**{**SMALL, "gpus": gpus}, schemes=["all"]).document()  # type: ignore[arg-type]
+    assert [scheme.name for scheme in plan.schemes] == [name for name in SCHEMES if name not in refused]
+    for name in refused:
+        assert any(warning.startswith(f"{name}: needs a") for warning in plan.warnings)
+
+
+def test_an_empty_name_has_a_hint(tmp_path: Path) -> None:
+    result = run_here("plan", *WORDS, "--max-len", "16K", "--lengths-scheme", ",", cwd=tmp_path)
+    assert result.code == 2
+    assert "give names, or `all`" in result.err
+
+
 @pytest.mark.parametrize(("names", "message"), [
-    (["zepelin"], "unknown scheme `zepelin`"), (["flexsp", "flexsp"], "is there twice"), ([""], "unknown scheme ``"),
+    (["zepelin"], "unknown scheme `zepelin`"), (["flexsp", "flexsp"], "is there twice"), ([""], "a name is empty"),
 ])  # fmt: skip
 def test_wrong_names_are_refused_before_anything_is_planned(names: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
