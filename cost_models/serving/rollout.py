@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import exp
+from math import exp, inf, log
 from statistics import NormalDist
 
 import numpy as np
@@ -20,7 +20,9 @@ USUAL_SPREAD = 0.7
 # The mean around a given 90th percentile is least at a spread of z(0.9) = 1.28: exp(z^2 / 2) = 2.27 times less.
 _WIDEST_SPREAD = NormalDist().inv_cdf(0.9)
 MOST_P90 = exp(_WIDEST_SPREAD**2 / 2.0)  # times the mean
-_PARTS = 24  # of a rollout, in each of which the batch counts as constant
+_PARTS = 64  # of the longest answer, in each of which the batch counts as constant
+_BEYOND = 32.0  # times the answers, whose longest ends the parts: the rest of a long tail has few tokens
+_NONE = 1e-12  # share of the slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,23 +61,29 @@ class AnswerLengths:
 
     @property
     def mean(self) -> float:
-        return float(self.tokens.mean())
+        return self.moment(1, self.largest)
 
     @property
     def mean_square(self) -> float:
-        return float((self.tokens**2).mean())
+        return self.moment(2, self.largest)
 
     def longest(self, answers: float) -> float:
         """Tokens of the longest of so many answers, median."""
         return self.quantile(0.5 ** (1.0 / max(answers, 1.0)))
 
-    def running(self, tokens: float) -> float:
-        """Share of the answers that are longer."""
-        return float((self.tokens > tokens).mean())
+    def moment(self, power: int, cut: float) -> float:
+        """Mean of this power of the lengths, each cut off at `cut` <= largest: the partial moment of a log-normal
+        distribution, and the power of `cut` for the rest."""
+        share = NormalDist().cdf
+        z = (log(cut) - self.centre) / self.spread if cut > 0 else -inf
+        shorter = exp(power * self.centre + (power * self.spread) ** 2 / 2.0) * share(z - power * self.spread)
+        return shorter + (float(cut) ** power * share(-z) if z < inf else 0.0)
 
-    def running_later(self, tokens: float) -> float:
-        """The same of the rest of answers that are met at any time: long ones are met more often."""
-        return float(np.maximum(self.tokens - tokens, 0.0).sum() / self.tokens.sum())
+    def running(self, edges: Array) -> Array:
+        """[k] share of the answers that run, mean between two of the edges [k + 1]: tokens, rising, the last at most
+        `largest`."""
+        within = np.array([self.moment(1, float(edge)) for edge in edges])
+        return np.asarray(np.diff(within) / np.diff(edges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,27 +100,66 @@ class Rollout:
         return self.prompts * self.samples
 
 
-def rollout_seconds(pool: Pool, constants: ServingConstants, rollout: Rollout) -> Array:
-    """[n] seconds until the last answer ends; infinite where no sequence fits into the cache.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Iterations of a rollout, in the order of parts in which the batch counts as constant."""
 
-    Answers that find no room wait while the batch stays full. Then the batch shrinks as answers end, to the longest.
+    iterations: Array  # [part, n]
+    batch: Array  # [part, n] answers of an instance that decode
+    age: Array  # [part, n] tokens that each of them has, mean
+
+
+def phases(rollout: Rollout, held: Array, instances: Array) -> Phases:
+    """The batch of an instance over time. held: [n] answers that the cache of an instance has room for, instances: [n].
+
+    All slots start at once, and a slot whose answer ends takes the next until none waits: a renewal process, whose
+    start times are those that keep all slots full. Iterations count by the chance that any slot of any instance still
+    runs. The tokens of all parts are those of the answers; only where the mean batch is under one they are more: the
+    other instances are done then.
     """
     lengths = rollout.lengths
-    room = pool.capacity(np.asarray(rollout.prompt), np.asarray(lengths.mean))
-    answers = rollout.answers / pool.instances  # of an instance
-    held = np.minimum(np.maximum(np.ceil(answers), 1.0), np.maximum(room, 1.0))
-    waiting = np.maximum(answers - held, 0.0)
-    age = lengths.mean_square / (2.0 * lengths.mean)  # of an answer that is met at any time
-    full_s = _iteration_s(pool, constants, held, np.full_like(held, rollout.prompt + age))
-    seconds = waiting / held * lengths.mean * full_s + _prompts_s(pool, constants, rollout)
-    last = np.array([lengths.longest(rollout.answers)] * len(held))
+    most = lengths.longest(_BEYOND * max(rollout.answers, _BEYOND))
+    width = most / _PARTS
+    running = lengths.running(np.linspace(0.0, most, _PARTS + 1))
+    answers = rollout.answers / instances
+    slots = np.minimum(answers, held)
+    taken = _starts(running, answers / slots)
+    later = np.arange(2 * _PARTS)[None, :] - np.arange(_PARTS)[:, None]  # parts since the start
+    alive = np.where((later >= 0) & (later < _PARTS), running[np.clip(later, 0, _PARTS - 1)], 0.0)
+    busy = np.clip(taken @ alive, 0.0, 1.0).T  # [part, n] share of the slots
+    age = (taken @ (alive * (later + 0.5) * width)).T / np.maximum(busy, _NONE)
+    some = -np.expm1(slots * instances * np.log1p(-np.minimum(busy, 1.0 - _NONE)))
+    batch = slots * busy / np.maximum(some, _NONE)
+    # Iterations for the answers that start after the longest of the first ended.
+    full = np.maximum(answers / slots - taken.sum(axis=1), 0.0) * lengths.mean
+    steady = lengths.mean_square / (2.0 * lengths.mean)  # age of an answer that is met at any time
+    return Phases(iterations=np.vstack([full, width * some]), batch=np.maximum(np.vstack([slots, batch]), 1.0),
+                  age=np.vstack([np.full_like(full, steady), age]))  # fmt: skip
+
+
+def _starts(running: Array, owed: Array) -> Array:
+    """[n, part] answers that a slot starts in each part, `owed` [n] at most: the share that keeps it full."""
+    full = np.zeros(_PARTS)
     for part in range(_PARTS):
-        tokens = (part + 0.5) / _PARTS * last
-        fresh = np.array([lengths.running(float(at)) for at in tokens])
-        met = np.array([lengths.running_later(float(at)) for at in tokens])
-        batch = np.maximum(held * np.where(waiting > 0, met, fresh), 1.0)
-        seconds = seconds + last / _PARTS * _iteration_s(pool, constants, batch, rollout.prompt + tokens)
-    return np.where(room >= 1, seconds, np.inf)
+        full[part] = (1.0 - full[:part] @ running[part:0:-1]) / running[0]
+    return np.clip(owed[:, None] - (np.cumsum(full) - full), 0.0, full)
+
+
+def rollout_seconds(pool: Pool, constants: ServingConstants, rollout: Rollout) -> Array:
+    """[n] seconds until the last answer ends, mean; infinite where the longest does not fit into the cache."""
+    lengths, prompt = rollout.lengths, np.asarray(rollout.prompt)
+    fits = pool.capacity(prompt + lengths.longest(rollout.answers), np.asarray(0.0)) >= 1
+    parts = phases(rollout, np.maximum(room(pool, rollout), 1.0), pool.instances)
+    seconds = _prompts_s(pool, constants, rollout)
+    for iterations, batch, age in zip(parts.iterations, parts.batch, parts.age, strict=True):
+        seconds = seconds + iterations * _iteration_s(pool, constants, batch, rollout.prompt + age)
+    return np.where(fits, seconds, np.inf)
+
+
+def room(pool: Pool, rollout: Rollout) -> Array:
+    """[n] answers that the caches of an instance hold: long ones are met more often among those that decode."""
+    lengths = rollout.lengths
+    return pool.capacity(np.asarray(rollout.prompt), np.asarray(lengths.mean_square / lengths.mean))
 
 
 def _iteration_s(pool: Pool, constants: ServingConstants, sequences: Array, context: Array) -> Array:
@@ -132,8 +179,3 @@ def _prompts_s(pool: Pool, constants: ServingConstants, rollout: Rollout) -> Arr
     batch = Batch(sequences=none, context=none, prompt_tokens=each, prompt_groups=pool.attention_dp,
                   prompt_context=np.full_like(each, rollout.prompt / 2))  # fmt: skip
     return np.asarray(tokens / each / pool.pp * (iteration_seconds(pool, constants, batch) + pool.host_s))
-
-
-def beside(pool: Pool, resident_bytes: float) -> Pool:
-    """The pool on GPUs of which other models take so many bytes."""
-    return replace(pool, memory_bytes=pool.memory_bytes - resident_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Literal
@@ -15,12 +16,12 @@ from ...cost_models.layouts import Layout
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.rates import collectives
-from ...cost_models.serving.pool import MEMORY_SHARE
-from ...cost_models.serving.rollout import AnswerLengths, Rollout, rollout_seconds
+from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ...cost_models.serving.rollout import AnswerLengths, Rollout, rollout_seconds, room
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.stack.engines import shipped_engines
-from ...profiles.stack.post_training import post_training_constants
+from ...profiles.stack.post_training import PostTrainingConstants, post_training_constants
 from ..evaluation.staged import Staged
 from ..request.reinforcement import RlWorkload
 from ..request.resolve import Resolved
@@ -117,8 +118,15 @@ def part_of(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     return replace(cluster, groups=(replace(group, num_nodes=gpus // per_node, gpus_per_node=per_node),), levels=levels)
 
 
+def _longer(option: Option | None, factor: float) -> Option | None:
+    if option is None:
+        return None
+    return replace(option, seconds=option.seconds * factor, lean=_longer(option.lean, factor))
+
+
 class Prices:
-    """The options of a question. Each is worked out once per call and number of GPUs."""
+    """The options of a question. Each is worked out once per call and number of GPUs; `train`, `infer`, `home` and
+    `generate` without the constants of post-training, `of` and `at_home` with them."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -131,16 +139,23 @@ class Prices:
         self.generate = cache(self._generate)
         self.home = cache(self._home)
 
+    def under(self, constants: PostTrainingConstants) -> Prices:
+        """The same options by other constants."""
+        other = copy(self)
+        other.constants = constants
+        return other
+
     def of(self, call: Call, gpus: int, steps: int = 1) -> Option | None:
         """The fastest option; None where nothing fits. steps: whose answers are generated at once."""
         if call.kind == "generate":
-            return self.generate(gpus, steps)
+            return _longer(self.generate(gpus, steps), self.constants.generation)
         role = self._same(call.role)
-        return self.train(role, gpus) if call.kind == "train" else self.infer(role, gpus)
+        option = self.train(role, gpus) if call.kind == "train" else self.infer(role, gpus)
+        return _longer(option, self.constants.training)
 
     def at_home(self, call: Call, gpus: int) -> Option | None:
         """A model that is trained on the same GPUs scores by its layout of training."""
-        return self.home(self._same(call.role), gpus)
+        return _longer(self.home(self._same(call.role), gpus), self.constants.training)
 
     def _same(self, role: Role) -> Role:
         """The first role with this model: equal models have equal prices."""
@@ -166,7 +181,7 @@ class Prices:
         staged = Staged.of(resolved, outcome.top.rows[0][2])
         memory = DeviceMemory(staged.ledger)
         kept = max(float(memory.states_bytes(j)[0]) for j in range(staged.ledger.num_profiles))
-        return Option(seconds=updates * staged.closed_s * self.constants.training, peak_bytes=staged.device_bytes,
+        return Option(seconds=updates * staged.closed_s, peak_bytes=staged.device_bytes,
                       kept_bytes=kept, layout=staged.layout)  # fmt: skip
 
     def _home(self, role: Role, gpus: int) -> Option | None:
@@ -175,7 +190,7 @@ class Prices:
             return None
         work = self.question.work
         seconds = forward_of(self.question.on(role, gpus, work.answers // work.updates), home.layout)
-        return replace(home, seconds=seconds * work.updates * self.constants.training)
+        return replace(home, seconds=seconds * work.updates)
 
     def _infer(self, role: Role, gpus: int) -> Option | None:
         resolved = self.question.on(role, gpus, self.question.work.answers)
@@ -183,8 +198,8 @@ class Prices:
         if best is None:
             return None
         seconds, num_bytes, layout = best
-        return Option(seconds=seconds * self.constants.training, peak_bytes=num_bytes, kept_bytes=num_bytes,
-                      layout=layout)  # fmt: skip
+        kept = num_bytes - WORKING_BYTES  # activations and buffers are free after the call
+        return Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=kept, layout=layout)
 
     def _generate(self, gpus: int, steps: int) -> Option | None:
         question, engines = self.question, shipped_engines()
@@ -203,12 +218,11 @@ class Prices:
         best = int(np.argmin(seconds))
         if not np.isfinite(seconds[best]):
             return None
-        room = columns.capacity(np.asarray(float(question.work.input)), np.asarray(question.lengths.mean))
         weights = float(columns.weights_bytes[best])
         return Option(
-            seconds=float(seconds[best]) * self.constants.generation, peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE,
+            seconds=float(seconds[best]), peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE,
             kept_bytes=weights, instance=space.instances[best], instances=space.most[best],
-            cache_sequences=int(room[best]),
+            cache_sequences=int(room(columns, rollout)[best]),
         )  # fmt: skip
 
     def moved_s(self, num_bytes: float, span: int) -> float:
@@ -226,4 +240,4 @@ class Prices:
 
     def copied_s(self, num_bytes: float) -> float:
         """Seconds in which each GPU copies so many bytes to its host, or back."""
-        return num_bytes / float(self.question.resolved.rates.pcie_bw_bytes_per_s) * self.constants.host_copies
+        return num_bytes / float(self.question.resolved.rates.pcie_bw_bytes_per_s)

@@ -34,6 +34,8 @@ class RlCase:
     """A measured step: what ran, the degrees that were published, and the seconds."""
 
     id: str
+    source: str
+    family: str  # of the model
     request: RlRequest
     fixed: Fixed
     gpus: int
@@ -88,8 +90,9 @@ def _case(row: RowReader, model: str) -> RlCase:
                   **{name: value for name, value in training.items() if value is not None}},
         "generate": {**row.part("generation"), "ep": 1, "attention_dp": 1},
     }  # fmt: skip
-    return RlCase(id=row.text("id"), request=request, fixed=fixed, gpus=gpus, trainer_gpus=_trainer(row, gpus),
-                  step_s=row.number("measured", "step_s") or 0.0, pair=_pair(row))  # fmt: skip
+    return RlCase(id=row.text("id"), source=row.text("source"), family=model, request=request, fixed=fixed,
+                  gpus=gpus, trainer_gpus=_trainer(row, gpus), pair=_pair(row),
+                  step_s=row.number("measured", "step_s") or 0.0)  # fmt: skip
 
 
 def _answers(row: RowReader) -> int:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from ...profiles.stack.post_training import post_training_constants
 from ..accuracy.runs import Problems, Progress, read_rows
 from ..accuracy.unpriced_forms import STEPS, form_of
 from ..serving.row import LeftOut
-from .graph import graph_of
-from .meshes import Mesh, sub_meshes
-from .prices import Prices, Question
-from .resolve import question_of
 from .row import RlCase, read_rl_row
-from .search import Found, price
+from .runs import RlRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,44 +78,22 @@ def validate_rl(
         raise problems.error()
     predicted, left_out = dict[str, tuple[RlCase, RlPrediction]](), [row for row in rows if isinstance(row, LeftOut)]
     for case in (row for row in rows if isinstance(row, RlCase)):
-        prediction = _predicted(case)
-        if prediction is None:
+        run = RlRun.of(case)
+        if run is None:
             left_out.append(LeftOut(case.id, "its published degrees fit no split of the GPUs"))
         else:
-            predicted[case.id] = case, prediction
+            predicted[case.id] = case, _prediction(run)
     return RlValidation(
         rows=tuple(prediction for _, prediction in predicted.values()), pairs=tuple(_pairs([*predicted.values()])),
         left_out=tuple(left_out), problems=tuple(str(problem) for problem in problems.first),
     )  # fmt: skip
 
 
-def _predicted(case: RlCase) -> RlPrediction | None:
-    question = replace(question_of(case.request)[0], fixed=case.fixed)
-    prices, lag = Prices(question), question.work.lag
-    for trainer in _splits(case, question):
-        found = _priced(prices, question, trainer)
-        if found is not None:
-            return RlPrediction(id=case.id, lag=lag, gpus=case.gpus, trainer_gpus=trainer, step_s=found.step_s,
-                                split_assumed=bool(lag) and case.trainer_gpus is None,
-                                measured_step_s=case.step_s)  # fmt: skip
-    return None
-
-
-def _splits(case: RlCase, question: Question) -> list[int]:
-    """GPUs that train: those of the row, else whole nodes, the nearest to half first."""
-    if case.trainer_gpus is not None or not question.work.lag:
-        return [case.trainer_gpus or case.gpus]
-    nodes = range(question.cluster.gpus_per_node, case.gpus, question.cluster.gpus_per_node)
-    return sorted(nodes, key=lambda gpus: (abs(2 * gpus - case.gpus), -gpus))
-
-
-def _priced(prices: Prices, question: Question, trainer: int) -> Found | None:
-    """The step with all calls but generation on the GPUs that train."""
-    gpus, graph, lag = question.cluster.num_gpus, graph_of(question.work), question.work.lag
-    engine = Mesh(trainer, gpus - trainer) if lag else Mesh(0, gpus)
-    placement = {call.name: engine if call.kind == "generate" else Mesh(0, trainer) for call in graph}
-    sizes = sorted({mesh.gpus for mesh in sub_meshes(Mesh(0, trainer), question.cluster.gpus_per_node)})
-    return price(prices, graph, placement, sizes, question.resolved.budget_bytes, lag)
+def _prediction(run: RlRun) -> RlPrediction:
+    case = run.case
+    return RlPrediction(id=case.id, lag=run.lag, gpus=case.gpus, trainer_gpus=run.trainer,
+                        step_s=run.step_s(post_training_constants()), measured_step_s=case.step_s,
+                        split_assumed=bool(run.lag) and case.trainer_gpus is None)  # fmt: skip
 
 
 def _pairs(predicted: Sequence[tuple[RlCase, RlPrediction]]) -> list[RlPair]:

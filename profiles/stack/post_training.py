@@ -15,7 +15,6 @@ class PostTrainingConstants:
 
     generation: float
     training: float  # and scoring
-    host_copies: float
     step_s: float
 
 

@@ -1,0 +1,56 @@
+"""Measured steps of post-training as runs that constants price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...profiles.stack.post_training import PostTrainingConstants
+from .graph import graph_of
+from .meshes import Mesh, sub_meshes
+from .prices import Prices, Question
+from .resolve import question_of
+from .row import RlCase
+from .search import Found, price
+
+
+@dataclass(frozen=True)
+class RlRun:
+    """A measured step, and the parts of its prediction."""
+
+    case: RlCase
+    prices: Prices
+    trainer: int  # GPUs that train
+
+    @classmethod
+    def of(cls, case: RlCase) -> RlRun | None:
+        """None where the published degrees fit no split of the GPUs."""
+        question = replace(question_of(case.request)[0], fixed=case.fixed)
+        prices = Prices(question)
+        runs = (cls(case, prices, trainer) for trainer in _splits(case, question))
+        return next((run for run in runs if run._priced(prices) is not None), None)
+
+    @property
+    def lag(self) -> int:
+        return self.prices.question.work.lag
+
+    def step_s(self, constants: PostTrainingConstants) -> float:
+        """Seconds of the step, predicted; infinite where a call does not fit."""
+        found = self._priced(self.prices.under(constants))
+        return float("inf") if found is None else found.step_s
+
+    def _priced(self, prices: Prices) -> Found | None:
+        """The step with all calls but generation on the GPUs that train."""
+        question, trainer = prices.question, self.trainer
+        gpus, graph = question.cluster.num_gpus, graph_of(question.work)
+        engine = Mesh(trainer, gpus - trainer) if self.lag else Mesh(0, gpus)
+        placement = {call.name: engine if call.kind == "generate" else Mesh(0, trainer) for call in graph}
+        sizes = sorted({mesh.gpus for mesh in sub_meshes(Mesh(0, trainer), question.cluster.gpus_per_node)})
+        return price(prices, graph, placement, sizes, question.resolved.budget_bytes, self.lag)
+
+
+def _splits(case: RlCase, question: Question) -> list[int]:
+    """GPUs that train: those of the row, else whole nodes, the nearest to half first."""
+    if case.trainer_gpus is not None or not question.work.lag:
+        return [case.trainer_gpus or case.gpus]
+    nodes = range(question.cluster.gpus_per_node, case.gpus, question.cluster.gpus_per_node)
+    return sorted(nodes, key=lambda gpus: (abs(2 * gpus - case.gpus), -gpus))

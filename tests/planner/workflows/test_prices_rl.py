@@ -1,0 +1,37 @@
+"""Prices of single calls of post-training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from meshwright.cost_models.serving.pool import WORKING_BYTES
+from meshwright.planner.request.reinforcement import RlRequest
+from meshwright.planner.workflows.graph import graph_of
+from meshwright.planner.workflows.prices import Prices
+from meshwright.planner.workflows.resolve import question_of
+from meshwright.profiles.stack.post_training import PostTrainingConstants
+
+REQUEST = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "workload": {
+    "kind": "rl", "algorithm": "grpo", "kl": True, "prompts": 16, "output": 300}})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prices() -> Prices:
+    return Prices(question_of(REQUEST)[0])
+
+
+def test_a_model_that_scores_keeps_its_weights_alone(prices: Prices) -> None:
+    option = prices.infer("reference", 4)
+    assert option is not None
+    assert option.layout is not None
+    parts = option.layout.tp * option.layout.pp
+    assert option.kept_bytes == pytest.approx(prices.weights_bytes("reference") / parts, rel=0.05)
+    assert option.peak_bytes == option.kept_bytes + WORKING_BYTES
+
+
+def test_constants_lengthen_the_same_options(prices: Prices) -> None:
+    generate, _, train = graph_of(prices.question.work)
+    other = prices.under(PostTrainingConstants(generation=2.0, training=3.0, step_s=1.0))
+    taken = [getattr(found.of(call, 4), "seconds", np.nan) for found in (prices, other) for call in (generate, train)]
+    constants = prices.constants
+    assert taken[2:] == pytest.approx([taken[0] / constants.generation * 2.0, taken[1] / constants.training * 3.0])
