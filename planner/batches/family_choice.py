@@ -8,7 +8,7 @@ from ...cost_models.arrays import Array
 from .area_bound import area_bound
 from .batch_plan import descending
 from .costs import GroupCosts
-from .ledger_costs import Family, Priced, ledger_costs, longest_held
+from .ledger_costs import Family, Priced, ledger_costs
 from .packing import Batch
 
 
@@ -17,11 +17,6 @@ def bound_s(lengths: Array, costs: GroupCosts) -> float:
     order = descending(lengths)
     batch = Batch(lengths[order], costs.seconds(lengths[order]), costs)
     return costs.once_s + costs.least_micro_batches(lengths) * costs.micro_batch_s + area_bound(batch)[0]
-
-
-def holding(priced: Priced, compared: Iterable[Family], longest: int) -> list[Family]:
-    """The families of `compared` whose groups hold a document of `longest` tokens."""
-    return [family for family in compared if longest_held(priced, family) >= longest]
 
 
 def best_family(priced: Priced, able: Iterable[Family], batches: Sequence[Array]) -> tuple[Family, GroupCosts]:
