@@ -22,7 +22,7 @@ class Run:
     """The run of this benchmark that measured a result."""
 
     date: str
-    # Of the layouts that were drawn, and of the order of turns.
+    # The seed draws the layouts and the order of turns.
     seed: int
     rounds: int
     # Steps of a round.

@@ -54,7 +54,7 @@ class KernelSeconds:
         return np.array([kind.alone + np.zeros(self.num_keys) for kind in self.layers])
 
     def recompute_s(self, mode: int, modules: int) -> Array:
-        """[kind, component, key] seconds of recomputation. Of the edges only a vision tower has layers to recompute."""
+        """[kind, component, key] seconds of recomputation. Edges recompute nothing but the layers of a vision tower."""
         zeros = np.zeros((len(self.layers), len(COMPONENTS), self.num_keys))
         for i, variant in enumerate(self.problem.variants):
             if RECOMPUTE_MODES[mode] == "none" or variant.trains == "frozen":

@@ -238,7 +238,7 @@ def _pipeline_s(prefill: Pool, load: Load, added_s: Array, prompt_load: Array, p
 
 
 def _interval_scv(load: Load, prefill: Pool) -> Array:
-    """Of the arrivals at an instance, which gets requests at random: nearer to a Poisson process the more there are."""
+    """Squared coefficient of variation of the times between arrivals at an instance, which gets requests at random."""
     return np.asarray(1.0 + (load.arrival_scv - 1.0) / prefill.instances)
 
 

@@ -102,7 +102,7 @@ class Pool:
         return np.asarray(self.memory_bytes * MEMORY_SHARE - self.weights_bytes - WORKING_BYTES)
 
     def prefix_elements(self, prompt: Array, prefix_hit: Array | float) -> Array:
-        """Of the whole blocks of a shared prefix, in layers that see all tokens, on one of the ranks that split it."""
+        """Elements of the whole blocks of a shared prefix on a rank that splits it, in layers that see all tokens."""
         tokens = np.floor(prompt * prefix_hit / BLOCK_TOKENS) * BLOCK_TOKENS
         return np.asarray(self.model.kv_elements * tokens / self.kv_split)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .base import EP_OVERLAP, Knob, Knobs, Technique
-from .overlap import sends_tokens_within_node
+from .overlap import SENDS_TOKENS_WITHIN_NODE, hiding_tokens
 
 if TYPE_CHECKING:
     from ..specs.stack import StackSpec
 
 
 def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
-    hidden = knobs["hidden"]
-    return replace(stack, ep_overlap=max(stack.ep_overlap, hidden),
-                   ep_overlap_beside=max(stack.ep_overlap_beside, hidden))  # fmt: skip
+    return hiding_tokens(stack, knobs["hidden"])
 
 
 TECHNIQUE = Technique(
@@ -33,7 +30,7 @@ TECHNIQUE = Technique(
     # The abstract: 47 % of the time are messages, and the mean gain is 1.71. So 0.42 of the time hides, 0.88 of them.
     knobs=(Knob("hidden", 0.88, 0, 1, "share of the messages of experts that hides", whole=False),),
     neutral={"hidden": 0},
-    needs=(sends_tokens_within_node,),
+    needs=(SENDS_TOKENS_WITHIN_NODE,),
     on_stack=_on_stack,
     caveat="multiprocessors are divided between messages and products: `contention` of the software counts it",
     chooses=(EP_OVERLAP,),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .base import EP_OVERLAP, Knob, Knobs, Technique
-from .overlap import sends_tokens
+from .overlap import SENDS_TOKENS, hiding_tokens
 
 if TYPE_CHECKING:
     from ..specs.stack import StackSpec
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
 
 def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
     # Of r parts that follow each other only the messages of the first have no product of another beside them.
-    hidden = 1.0 - 1.0 / knobs["parts"]
-    return replace(stack, ep_overlap=max(stack.ep_overlap, hidden),
-                   ep_overlap_beside=max(stack.ep_overlap_beside, hidden))  # fmt: skip
+    return hiding_tokens(stack, 1.0 - 1.0 / knobs["parts"])
 
 
 TECHNIQUE = Technique(
@@ -33,7 +30,7 @@ TECHNIQUE = Technique(
 }""",
     knobs=(Knob("parts", 4, 1, 16, "of the tokens of a rank, one after another"),),
     neutral={"parts": 1},
-    needs=(sends_tokens,),
+    needs=(SENDS_TOKENS,),
     on_stack=_on_stack,
     caveat="products of fewer tokens are less efficient, which is not counted: more parts always look better",
     chooses=(EP_OVERLAP,),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .base import TP_OVERLAP, Knob, Knobs, Technique
-from .overlap import splits_layers
+from .overlap import SPLITS_LAYERS, hiding_sums
 
 if TYPE_CHECKING:
     from ..specs.stack import StackSpec
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
 
 def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
     """The sums of so many layers run beside the products of the next block, and show only where these are shorter."""
-    hidden = max(stack.tp_overlap, knobs["layers"])
-    return replace(stack, tp_overlap=hidden, sequence_parallel_overlap=max(stack.sequence_parallel_overlap, hidden))
+    return hiding_sums(stack, knobs["layers"])
 
 
 TECHNIQUE = Technique(
@@ -33,7 +31,7 @@ TECHNIQUE = Technique(
 }""",
     knobs=(Knob("layers", 1, 0, 1, "share of the layers that are built so", whole=False),),
     neutral={"layers": 0},
-    needs=(splits_layers,),
+    needs=(SPLITS_LAYERS,),
     on_stack=_on_stack,
     caveat="it is another network: its weights must be trained so, or adapted",
     chooses=(TP_OVERLAP,),

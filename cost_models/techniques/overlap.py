@@ -1,7 +1,8 @@
-"""Needs of techniques that hide messages of tensor parallelism or of experts."""
+"""Needs of techniques that hide messages of tensor parallelism or of experts, and the software that does."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from .base import Columns, Need
 
 if TYPE_CHECKING:
     from ..problem import Problem
+    from ..specs.stack import StackSpec
 
 
 def _tensor_parallel(x: Columns, problem: Problem) -> NDArray[np.bool_]:
@@ -29,8 +31,20 @@ def _experts_within_node(x: Columns, problem: Problem) -> NDArray[np.bool_]:
     return np.asarray((x["ep"] > 1) & (x["ep"] * x["etp"] <= problem.domain))
 
 
-splits_layers = Need(("tp",), _tensor_parallel, "tensor parallelism")
-splits_layers_within_node = Need(("tp",), _within_node, "tensor parallelism over GPUs that the fastest link joins")
-sends_tokens = Need(("ep",), _expert_parallel, "expert parallelism")
-sends_tokens_within_node = Need(("ep", "etp"), _experts_within_node,
+SPLITS_LAYERS = Need(("tp",), _tensor_parallel, "tensor parallelism")
+SPLITS_LAYERS_WITHIN_NODE = Need(("tp",), _within_node, "tensor parallelism over GPUs that the fastest link joins")
+SENDS_TOKENS = Need(("ep",), _expert_parallel, "expert parallelism")
+SENDS_TOKENS_WITHIN_NODE = Need(("ep", "etp"), _experts_within_node,
                                 "expert parallelism over GPUs that the fastest link joins")  # fmt: skip
+
+
+def hiding_sums(stack: StackSpec, share: float) -> StackSpec:
+    """Software that hides at least this share of the messages of tensor parallelism."""
+    return replace(stack, tp_overlap=max(stack.tp_overlap, share),
+                   sequence_parallel_overlap=max(stack.sequence_parallel_overlap, share))  # fmt: skip
+
+
+def hiding_tokens(stack: StackSpec, share: float) -> StackSpec:
+    """Software that hides at least this share of the messages of experts."""
+    return replace(stack, ep_overlap=max(stack.ep_overlap, share),
+                   ep_overlap_beside=max(stack.ep_overlap_beside, share))  # fmt: skip

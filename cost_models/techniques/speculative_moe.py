@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .base import Knob, Knobs, Technique
-from .overlap import sends_tokens
+from .overlap import SENDS_TOKENS
 
 if TYPE_CHECKING:
     from ..specs.stack import StackSpec
@@ -32,7 +32,7 @@ TECHNIQUE = Technique(
     knobs=(Knob("local", 0.5, 0, 1, "share of the messages of experts that it saves; a routing trace gives it",
                 whole=False),),
     neutral={"local": 0},
-    needs=(sends_tokens,),
+    needs=(SENDS_TOKENS,),
     on_stack=_on_stack,
     caveat="shown for inference; the share depends on the data, and the products of experts may be less even",
 )  # fmt: skip

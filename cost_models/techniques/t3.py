@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .base import TP_OVERLAP, Knob, Knobs, Technique
-from .overlap import splits_layers
+from .overlap import SPLITS_LAYERS, hiding_sums
 
 if TYPE_CHECKING:
     from ..specs.stack import StackSpec
@@ -16,7 +16,7 @@ def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
     if not knobs["on"]:
         return stack
     # No multiprocessor takes part in the reduction: products beside it are as fast as alone.
-    return replace(stack, tp_overlap=1.0, sequence_parallel_overlap=1.0, contention=0.0)
+    return replace(hiding_sums(stack, 1.0), contention=0.0)
 
 
 TECHNIQUE = Technique(
@@ -33,7 +33,7 @@ TECHNIQUE = Technique(
 }""",
     knobs=(Knob("on", 1, 0, 1, "0: GPUs without it"),),
     neutral={"on": 0},
-    needs=(splits_layers,),
+    needs=(SPLITS_LAYERS,),
     on_stack=_on_stack,
     caveat="no GPU has it; the 22 % of memory traffic that it saves is not counted",
     chooses=(TP_OVERLAP,),

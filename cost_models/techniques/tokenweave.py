@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .base import TP_OVERLAP, Knob, Knobs, Technique
-from .overlap import splits_layers_within_node
+from .overlap import SPLITS_LAYERS_WITHIN_NODE, hiding_sums
 
 if TYPE_CHECKING:
     from ..specs.stack import StackSpec
@@ -18,7 +18,7 @@ def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
     taken = knobs["multiprocessors"]
     if not taken:
         return stack
-    return replace(stack, tp_overlap=1.0, sequence_parallel_overlap=1.0, contention=taken / MULTIPROCESSORS)
+    return replace(hiding_sums(stack, 1.0), contention=taken / MULTIPROCESSORS)
 
 
 TECHNIQUE = Technique(
@@ -36,7 +36,7 @@ TECHNIQUE = Technique(
     # The paper: 2 to 8 multiprocessors run the fused kernel.
     knobs=(Knob("multiprocessors", 8, 0, 66, "that the fused sum and norm take from products; 0: no halves"),),
     neutral={"multiprocessors": 0},
-    needs=(splits_layers_within_node,),
+    needs=(SPLITS_LAYERS_WITHIN_NODE,),
     on_stack=_on_stack,
     caveat="its kernel is written for inference on GPUs whose switch sums; fewer than about 1,000 tokens gain nothing",
     chooses=(TP_OVERLAP,),

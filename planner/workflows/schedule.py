@@ -60,7 +60,7 @@ def schedule(
     prices: Prices, graph: Sequence[Call], placement: Placement, sizes: Sequence[int], memory_bytes: float,
     steps: int = 1,
 ) -> tuple[Placed, ...] | None:  # fmt: skip
-    """The step: calls start in the order of the graph, each when what it waits for is done and its GPUs are free. None
+    """The step: calls start in the order of the graph, each when those of `after` are done and its GPUs are free. None
     where a call has no option. sizes: of meshes, rising. steps: whose answers the engine generates at once."""
     homes = homes_of(prices, graph, placement)
     on_host: set[Role] = set()

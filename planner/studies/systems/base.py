@@ -24,7 +24,6 @@ class Check:
     high: float
     # (neutral knobs?) -> our value, out of the prices of layouts; with neutral knobs it has to leave the range.
     value: Callable[[bool], float]
-
     missed: str = ""  # why our value is outside the range, where it is
 
     def holds(self, value: float) -> bool:
@@ -39,6 +38,11 @@ def chosen(name: str, neutral: bool, **knobs: float) -> Technique:
 def priced(layout_id: str, technique: Technique | None, **asked: Any) -> Candidate:
     """The price of a layout of a request, by the closed form."""
     return evaluate(None, layout_id, technique=technique, **{"target": "any", **asked}).best
+
+
+def gain(layout_id: str, technique: Technique, **asked: Any) -> float:
+    """Step without the technique over step with it."""
+    return priced(layout_id, None, **asked).step_s / priced(layout_id, technique, **asked).step_s
 
 
 def shown_s(candidate: Candidate, *names: str) -> float:

@@ -98,7 +98,7 @@ CHECKS = (
     Check(
         technique="econtrol",
         of="replicas from which on 1 % of all gradients, gathered, takes longer than their sum",
-        published="about 100: a value and an index of 1 % from each, against two values of all",
+        published="about 100 by arithmetic: a value and an index of 1 % from each, against two values of all",
         low=90,
         high=110,
         value=_econtrol,
