@@ -6,22 +6,23 @@ from typing import Annotated
 
 import typer
 
+from .flag import flag
 
-def _flag(name: str, metavar: str, text: str) -> object:
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
-
-
-Prompts = Annotated[int | None, _flag("--prompts", "N", "rl: prompts of a step [128].")]
-Samples = Annotated[int | None, _flag("--samples", "N", "rl: answers to each prompt [16; ppo 1; dpo 2].")]
+Prompts = Annotated[int | None, flag("--prompts", metavar="N", text="rl: prompts of a step [128].")]
+Samples = Annotated[int | None, flag("--samples", metavar="N", text="rl: answers to each prompt [16; ppo 1; dpo 2].")]
 OutputP90 = Annotated[
-    str | None, _flag("--output-p90", "N", "rl: 90th percentile of the tokens of answers [about twice the mean].")
+    str | None,
+    flag("--output-p90", metavar="N", text="rl: 90th percentile of the tokens of answers [about twice the mean]."),
 ]
 OutputMax = Annotated[
-    str | None, _flag("--output-max", "N", "rl: tokens after which the engine stops an answer [none].")
+    str | None, flag("--output-max", metavar="N", text="rl: tokens after which the engine stops an answer [none].")
 ]
-Updates = Annotated[int | None, _flag("--updates", "N", "rl: optimizer steps on the answers of a step [1].")]
+Updates = Annotated[
+    int | None, flag("--updates", metavar="N", text="rl: optimizer steps on the answers of a step [1].")
+]
 Lag = Annotated[
-    int | None, _flag("--lag", "N", "rl: steps that answers may be older than the weights that train on them [0].")
+    int | None,
+    flag("--lag", metavar="N", text="rl: steps that answers may be older than the weights that train on them [0]."),
 ]
 Kl = Annotated[
     bool | None,
@@ -29,7 +30,10 @@ Kl = Annotated[
                  show_default=False),
 ]  # fmt: skip
 Reward = Annotated[
-    str | None, _flag("--reward", "rule|MODEL", "rl: rewards by a rule, or by a model [rule; ppo: as the trained one].")
+    str | None,
+    flag(
+        "--reward", metavar="rule|MODEL", text="rl: rewards by a rule, or by a model [rule; ppo: as the trained one]."
+    ),
 ]
-Critic = Annotated[str | None, _flag("--critic", "MODEL", "rl: critic of ppo [as the trained model].")]
-Engine = Annotated[str | None, _flag("--engine", "NAME", "rl: engine that generates [vllm].")]
+Critic = Annotated[str | None, flag("--critic", metavar="MODEL", text="rl: critic of ppo [as the trained model].")]
+Engine = Annotated[str | None, flag("--engine", metavar="NAME", text="rl: engine that generates [vllm].")]
