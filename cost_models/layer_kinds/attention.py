@@ -13,6 +13,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Attention
 from . import latent_attention
+from .rings import add_ring
 from .torch_ring import add_torch_ring
 
 
@@ -114,7 +115,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     else:
         ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
     taken = _repeated(builder, ops, a, g, d + dv)
-    _add_context_parallel(builder, ops, a * d, taken * d, taken * dv)
+    _add_context_parallel(builder, ops, a, a * d, taken * d, taken * dv)
 
 
 def _repeated(builder: Builder, ops: LayerOperations, heads: Array | float, kv_heads: Array, width: int) -> Array:
@@ -244,21 +245,16 @@ def _context(builder: Builder, attention: Attention) -> float:
 
 
 def _add_context_parallel(
-    builder: Builder, ops: LayerOperations, q_width: Array, k_width: Array, v_width: Array
+    builder: Builder, ops: LayerOperations, heads: Array, q_width: Array, k_width: Array, v_width: Array
 ) -> None:
-    """Ring: KV travels c-1 hops, again with its gradient; all-gather: KV out, gradients back; Ulysses: A2A of
-    queries, keys and values, and of what comes out."""
-    shard, w, in_torch = builder.shard, builder.activation_bytes, builder.stack.rings_in_torch
-    kv = w * shard.tokens * (k_width + v_width)
-    ring = np.where(shard.allgather | in_torch, 1.0, shard.ring)
-    if in_torch:
+    """Ring: rings.py; all-gather: KV out, gradients back; Ulysses: A2A of queries, keys and values, and of what comes
+    out."""
+    shard, w = builder.shard, builder.activation_bytes
+    if builder.stack.rings_in_torch:
         add_torch_ring(builder, ops, q_width, k_width, v_width)
     else:
         add_gathered_keys(builder, ops, k_width + v_width)
-    if (ring > 1).any():
-        hops, stride = ring - 1, shard.tp * shard.ulysses
-        sent = np.where(ring > 1, kv, 0.0)
-        ops.exchanges.append(Exchange("cp", "p2p", sent, ring, stride, hops, 2 * hops, tag("attn")))
+        add_ring(builder, ops, heads, q_width, k_width, v_width)
     if (shard.ulysses > 1).any():
         out = q_width * (v_width / k_width)
         # Recomputed attention that stops with the last tensor that it needs does not send its output again.

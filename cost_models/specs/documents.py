@@ -54,6 +54,7 @@ _SILENT = {
     "messages_ahead": 0,
     "scatters_beside": False,
     "rings_in_torch": False,
+    "ring_sends": "keys",
     "repeats_keys": False,
     "step_reductions": 0,
     "tokens_at_home": 0.0,

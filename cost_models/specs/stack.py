@@ -132,6 +132,10 @@ class StackSpec:
     sums_rows: Literal["fused", "scatter_add", "index_add"] = "fused"
     # Attention over ranks that share a sequence is torch's, of eager kernels (layer_kinds/torch_ring.py).
     rings_in_torch: bool = False
+    # What goes round a ring of context parallelism, and for which attention (layer_kinds/rings.py). keys: keys and
+    # values together. queries: queries one way, outputs back the other (TokenRing). scores: keys, until all scores of a
+    # rank's queries are there, then values (Ring Self-Attention).
+    ring_sends: Literal["keys", "queries", "scores"] = "keys"
     repeats_keys: bool = False  # keys and values are copied for every query head before attention
     # Per parameter, as whole gradients of sharded weights (ZeRO-2 and 3) are summed and reduced; 0: gradient_bytes.
     # What was scattered has gradient_bytes again. Training in fp32 has fp32 gradients.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..specs.stack import StackSpec
 
 Knobs = Mapping[str, float]
-Group = Literal["less communication", "memory", "overlap", "pipelines"]
+Group = Literal["less communication", "memory", "overlap", "pipelines", "long context"]
 Applied = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]  # (technique, (knob, value)...)..., hashable
 Columns = Mapping[str, NDArray[np.int64]]
 Allows = Callable[[Columns, "Problem"], NDArray[np.bool_]]
@@ -50,6 +50,7 @@ class Need:
 
 # What a technique may choose, and no other beside it.
 EXCHANGE, SHARERS, PLACE = "how replicas exchange", "the ranks that share weights and gradients", "where the states are"
+RING = "what ranks of context parallelism send round"
 TP_OVERLAP, EP_OVERLAP = "what hides messages of tensor parallelism", "what hides messages of experts"
 
 

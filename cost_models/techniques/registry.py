@@ -19,9 +19,11 @@ from . import (
     luwu,
     noloco,
     one_bit_adam,
+    ring_self_attention,
     speculative_moe,
     t3,
     three_level,
+    token_ring,
     tokenweave,
     vocabulary_parallel,
     zero_infinity,
@@ -40,6 +42,7 @@ TECHNIQUES: Mapping[str, Technique] = {
         zero_plus_plus, three_level, cpu_offload, zero_infinity, fuyou, luwu,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
         vocabulary_parallel,
+        token_ring, ring_self_attention,
     )
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import less_communication, overlap
+from . import less_communication, long_context, overlap
 from .base import Check
 
-CHECKS: tuple[Check, ...] = (*less_communication.CHECKS, *overlap.CHECKS)
+CHECKS: tuple[Check, ...] = (*less_communication.CHECKS, *overlap.CHECKS, *long_context.CHECKS)

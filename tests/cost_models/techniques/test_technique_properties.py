@@ -23,7 +23,12 @@ LAYOUTS = ("dp16-mbs1-z0-rnone", "dp16-mbs16-z3-rnone", "dp16-mbs1-z3-rnone", "d
            "tp2-dp8-sh4-mbs1-z3-rnone", "tp2-dp8-mbs1-z3-rsel(norm)-oact", "cp2r-dp8-mbs1-z3-rfull",
            "pp2-dp8-mbs2-z3-rnone", "dp16-sh4-mbs1-z1-rnone", "pp2-dp8-mbs2-z0-rnone", "tp2-dp8-mbs1-z0-rnone",
            "tp2-dp8-mbs32-z3-rnone", "tp2-pp2-dp4-mbs1-z0-rnone", "dp16-ep8-mbs1-z0-rnone", "tp2-dp8-ep2-mbs1-z0-rnone",
-           "tp2-dp8-ep2-mbs32-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rnone", "pp2-dp8-ep8-mbs1-z0-rnone")  # fmt: skip
+           "tp2-dp8-ep2-mbs32-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rnone", "pp2-dp8-ep8-mbs1-z0-rnone",
+           "cp2r-dp8-mbs1-z0-rnone", "cp2r-dp8-sh2-mbs1-z1-rnone", "tp2-cp2r-pp2-dp2-mbs1-z0-rnone",
+           "cp2r-dp8-mbs32-z3-rnone", "tp2-cp2r-dp4-mbs1-z3-rnone", "tp2-cp2r-dp4-ep2-mbs1-z3-rnone",
+           "tp2-cp2r-dp4-ep2-mbs1-z0-rnone")  # fmt: skip
+# Without grouped heads: TokenRing refuses them.
+DENSE = {"hidden": 2048, "layers": 8, "heads": 16, "ffn_hidden": 5504, "vocab": 32000, "max_positions": 4096}
 EXPERTS = {"hidden": 2048, "layers": 8, "heads": 16, "vocab": 32000, "max_positions": 4096,
            "moe": {"experts": 8, "topk": 2, "expert_ffn": 4096}}  # fmt: skip
 SETS = [(one, other) if one != other else (one,) for one in TECHNIQUES for other in TECHNIQUES if one <= other]
@@ -32,9 +37,9 @@ SETS = [(one, other) if one != other else (one,) for one in TECHNIQUES for other
 @cache
 def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
     """Its price, or why there is none."""
-    model = EXPERTS if "-ep" in layout_id else "llama-3.2-1b"
+    model = EXPERTS if "-ep" in layout_id else DENSE if "cp2r" in layout_id else "llama-3.2-1b"
     asked: dict[str, Any] = {"model": model, "cluster": "dgx-h100:2", "seq_len": 1024, "global_batch": 256,
-             "stack": "megatron-core" if "tp2-pp2" in layout_id else "deepspeed"}  # fmt: skip
+             "stack": "megatron-core" if "tp2" in layout_id and "pp2" in layout_id else "deepspeed"}  # fmt: skip
     try:
         chosen = {name: dict(knobs) for name, knobs in techniques}
         resolved = resolve(load_request(None, {**asked, "technique": chosen}))
