@@ -10,9 +10,8 @@ from typing import Any
 
 from ..cost_models.degrees import interleaving_group
 from ..cost_models.layouts import Layout
-from ..cost_models.quantities.params import total_parameters
 from ..errors import FieldProblem, InputError, UnknownNameError
-from ..profiles.model.load import catalogued, load_model, model_names
+from ..profiles.cluster.load import load_cluster
 from .document.plan import Plan
 from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
@@ -22,11 +21,11 @@ from .targets.argv import Arguments
 from .targets.engines.command_line import READ_ENGINES
 from .targets.facts import layout_of, request_part
 from .targets.import_format import Compared, Format, of_target
-from .targets.model_names import known_model
+from .targets.model_names import model_of, no_model
 from .targets.option_lists import OptionList
 from .targets.options import Facts, Table
 from .targets.readers.registry import READERS
-from .targets.reading import fields_of, located, read_facts, refuse_foreign, stated_facts
+from .targets.reading import DEGREES, fields_of, located, placed, read_facts, refuse_foreign, stated_facts
 from .targets.registry import TARGETS
 from .targets.switch_options import SWITCH
 
@@ -111,12 +110,12 @@ def import_config(
     arguments = source.read(files, options, script_arguments)
     if not arguments.program:
         refuse_foreign(arguments, files, source.framework, kind)
-    if arguments.problems:
-        raise InputError.of(arguments.problems)
-    if not arguments.settings and not arguments.gaps:
+    if not arguments.settings and not arguments.gaps and not arguments.problems:
         raise InputError(f"{', '.join(map(str, paths))}: no option of {source.framework} in it", hint=source.hint)
     table = source.table(options)
     facts = read_facts(arguments, table)
+    if arguments.problems:
+        raise InputError.of([*arguments.problems, *_misfits(facts, arguments, table, given)])
     assumed = [*arguments.notes, *facts.pop("notes", [])]
     read = len(set(arguments.settings) & table.options)
     gaps = {gap.field for gap in arguments.gaps}
@@ -142,8 +141,16 @@ class _About:
 def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList, given: Mapping[str, Any],
            compared: Compared, about: _About, assumed: list[str]) -> Imported:  # fmt: skip
     """The import of a config that is understood."""
-    request = _request(facts, arguments, options, given, compared, assumed)
-    resolved = resolve(request)
+    try:
+        request = _request(facts, arguments, options, given, compared, assumed)
+        resolved = resolve(request)
+    except InputError as error:
+        known = list(error.problems) or [FieldProblem(error.message, hint=error.hint)]
+        problems = [placed(problem, arguments, table, facts) for problem in known]
+        problems += _misfits(facts, arguments, table, given)
+        if problems == known:
+            raise
+        raise InputError.of(problems) from None
     with located(arguments, table):
         layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
     if "batch_per_rank" in facts and "global_batch" not in given:
@@ -157,6 +164,24 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
         switched=_switched_options(settings, resolved, table),
         stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
+
+
+def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any]) -> list[FieldProblem]:
+    """The problem of degrees that do not multiply to the GPUs. Empty where another problem leaves them open."""
+    if DEGREES & fields_of([*arguments.problems, *arguments.gaps], table):
+        return []
+    gpus = given.get("gpus") or (None if given.get("cluster") else _num_gpus(facts, arguments) or None)
+    try:
+        cluster = load_cluster(given.get("cluster"), gpu=given.get("gpu"), num_gpus=gpus,
+                               exclude=given.get("exclude") or ())  # fmt: skip
+    except InputError:
+        return []
+    try:
+        with located(arguments, table):
+            layout_of(facts, cluster.num_gpus, cluster.num_nodes)
+    except InputError as error:
+        return list(error.problems)
+    return []
 
 
 def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any], about: _About,
@@ -211,7 +236,7 @@ def _request(
 ) -> Request:
     """A request out of the facts, with `given` on top of them."""
     fields: dict[str, Any] = {"target": compared.target, **compared.fields}
-    model = _model(facts, options, assumed)
+    model = model_of(facts, options, assumed)
     if model is not None:
         fields["model"] = model
     for name in ("seq_len", "global_batch", "optimizer", "expert_capacity_factor", "lora", "train_layers"):
@@ -226,7 +251,7 @@ def _request(
         fields["gpus"] = gpus
     fields |= {name: value for name, value in given.items() if value is not None}
     if "model" not in fields:
-        raise _no_model(facts.get("model_name") or facts.get("registered"))
+        raise no_model(facts.get("model_name") or facts.get("registered"))
     if "cluster" not in fields and "gpu" not in fields:
         ranks = f"it starts {gpus} ranks: " if gpus else ""
         raise InputError("the config does not name its GPUs",
@@ -252,41 +277,3 @@ def _num_gpus(facts: Facts, arguments: Arguments) -> int:
         return int(facts["num_gpus"])
     copies = facts.get("dp") or facts.get("dp_by_batch") or 0
     return int(copies) * prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
-
-
-def _model(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, Any] | str | None:
-    described = request_part(facts, "model")
-    if "hidden" in described and "layers" in described:
-        if "vocab" not in described:
-            described["vocab"] = 128256
-            assumed.append("the vocabulary is the tokenizer's: 128,256 taken; `--model` names another")
-        described.setdefault("max_positions", facts.get("workload.seq_len", 4096))
-        return _catalogued(described)
-    if (hub := facts.get("model_name")) and (spec := known_model(hub)) is not None:
-        if catalogued(hub) is None:
-            assumed.append(f"{hub} is taken for {spec.name}: `--model` names another")
-        return spec.name
-    name = facts.get("registered")
-    entry = next((model for model in options.models if model.name == name), None)
-    if entry is None:
-        return None
-    specs = [load_model(known)[0] for known in model_names()]
-    same_shapes = [spec for spec in specs if (spec.num_layers, spec.hidden, total_parameters(spec))
-                   == (entry.layers, entry.hidden, entry.parameters)]  # fmt: skip
-    if not same_shapes:
-        return None
-    # Llama 3 and 3.1 have the same shapes, and torchtitan's flavours scale their rotary positions.
-    taken = max(same_shapes, key=lambda spec: spec.rope_scaling is not None)
-    assumed.append(f"{name} is taken for {taken.name}, with its rotary positions: `--model` names another")
-    return taken.name
-
-
-def _no_model(name: str | None) -> InputError:
-    if name is None:
-        return InputError("the config does not name its model", hint="add `--model NAME` (`show models`)")
-    return InputError(f"the model {name} is not in the catalogue",
-                      hint="add `--model FOLDER` with its config.json, or the name of one of its shapes")  # fmt: skip
-
-
-def _catalogued(described: dict[str, Any]) -> dict[str, Any]:
-    return {"name": f"{described['layers']} layers x {described['hidden']}", **described}

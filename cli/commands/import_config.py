@@ -90,7 +90,7 @@ def command(
     if imported.gaps:
         if terminal.settings.json:
             terminal.write_json({**_read(imported), "candidate": None, "best": None})
-        terminal.show(import_screen.gaps_screen(imported))
+        terminal.show(import_screen.gaps_screen(imported, several=len(files) > 1))
         return
     priced = imported.price()
     switched = imported.price_switched().best.step_s if imported.switched else None

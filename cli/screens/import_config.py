@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -43,22 +44,26 @@ def import_screen(
     return [*parts, "", _next(plan, saved_as)]
 
 
-def gaps_screen(imported: Imported) -> list[Part]:
-    """The screen of a config that is read in part: the fields read, the options not understood, and no price."""
+def gaps_screen(imported: Imported, *, several: bool) -> list[Part]:
+    """The screen of a config that is read in part: the fields read, the options not understood, and no price.
+
+    several: the config has several files, so that each line needs the name of its file.
+    """
     parts: list[Part] = [*_read_lines(imported), ""]
     if imported.read_layout is not None:
         parts.append(f"layout   {imported.read_layout}")
     elif said := ", ".join(_facts(imported)):
         parts.append(text.wrapped(f"read     {said}", hanging=_INDENT))
     parts += ["", "Not compared, because these may change the layout, the model or the batch:"]
-    by_text: dict[tuple[str, int, str], list[str]] = {}
+    by_text: dict[tuple[str, str, int, str], list[str]] = {}
     for gap in imported.gaps:
-        by_text.setdefault((gap.message, gap.line, gap.hint), []).append(gap.field)
-    for (message, line, _), names in by_text.items():
-        where = f"line {line}: " if line else ""
+        by_text.setdefault((gap.message, gap.file, gap.line, gap.hint), []).append(gap.field)
+    for (message, file, line, _), names in by_text.items():
+        where = f"{Path(file).name}, " if several and file else ""
+        where = f"{where}line {line}: " if line else ""
         named = "" if len(names) > 1 or not names[0] else f"{names[0]}: "
         parts.append(text.wrapped(f"  {where}{named}{message}", hanging="    "))
-    hints = dict.fromkeys(hint for _, _, hint in by_text if hint)
+    hints = dict.fromkeys(hint for *_, hint in by_text if hint)
     return [*parts, *(text.wrapped(f"hint: {hint}", hanging="  ") for hint in list(hints)[:3])]
 
 

@@ -1,11 +1,17 @@
-"""Maps model names of the Hugging Face Hub to models of the catalogue with the same shapes."""
+"""Finds the model of a launch config: described by its sizes, or named as on the Hugging Face Hub or in a framework."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import ModelSpec
-from ...profiles.model.load import catalogued
+from ...errors import InputError
+from ...profiles.model.load import catalogued, load_model, model_names
+from .facts import request_part
+from .option_lists import OptionList
+from .options import Facts
 
 # Suffixes of fine-tuned models, which keep their shapes.
 _FURTHER = r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|unsloth-bnb-4bit)$"
@@ -24,3 +30,43 @@ def known_model(name: str) -> ModelSpec | None:
         if shorter == short:
             return None
         short = shorter
+
+
+def model_of(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, Any] | str | None:
+    """The model, described or by name, with a sentence in `assumed` for each fact that is taken; None: not stated."""
+    described = request_part(facts, "model")
+    if "hidden" in described and "layers" in described:
+        if "vocab" not in described:
+            described["vocab"] = 128256
+            assumed.append("the vocabulary is the tokenizer's: 128,256 taken; `--model` names another")
+        described.setdefault("max_positions", facts.get("workload.seq_len", 4096))
+        return _catalogued(described)
+    if (hub := facts.get("model_name")) and (spec := known_model(hub)) is not None:
+        if catalogued(hub) is None:
+            assumed.append(f"{hub} is taken for {spec.name}: `--model` names another")
+        return spec.name
+    name = facts.get("registered")
+    entry = next((model for model in options.models if model.name == name), None)
+    if entry is None:
+        return None
+    specs = [load_model(known)[0] for known in model_names()]
+    same_shapes = [spec for spec in specs if (spec.num_layers, spec.hidden, total_parameters(spec))
+                   == (entry.layers, entry.hidden, entry.parameters)]  # fmt: skip
+    if not same_shapes:
+        return None
+    # Llama 3 and 3.1 have the same shapes, and torchtitan's flavours scale their rotary positions.
+    taken = max(same_shapes, key=lambda spec: spec.rope_scaling is not None)
+    assumed.append(f"{name} is taken for {taken.name}, with its rotary positions: `--model` names another")
+    return taken.name
+
+
+def no_model(name: str | None) -> InputError:
+    """The error of a config without a model, or with one that is not in the catalogue."""
+    if name is None:
+        return InputError("the config does not name its model", hint="add `--model NAME` (`show models`)")
+    return InputError(f"the model {name} is not in the catalogue",
+                      hint="add `--model FOLDER` with its config.json, or the name of one of its shapes")  # fmt: skip
+
+
+def _catalogued(described: dict[str, Any]) -> dict[str, Any]:
+    return {"name": f"{described['layers']} layers x {described['hidden']}", **described}

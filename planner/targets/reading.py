@@ -31,6 +31,8 @@ _ASIDE = re.compile(
 )
 # Fields of a plan that are 1 or more.
 _POSITIVE = {"tp", "cp", "pp", "ep", "etp", "vpp", "micro_batch", "workload.seq_len", "workload.global_batch"}
+# Fields of a plan that multiply to the GPUs.
+DEGREES = frozenset({"tp", "cp", "pp", "dp"})
 # Parts of option names that may change one of them.
 _MAY_CHANGE = re.compile(
     r"parallel|expert|moe|layer(?!norm)|hidden|head|recompute|pipeline|stage|batch|offload|shard|zero|fp8|fp4|precision|"
@@ -95,12 +97,14 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
 
 
 def read_facts(arguments: Arguments, table: Table) -> Facts:
-    """The facts in the settings. A value that no plan can hold becomes a gap, and so does every error beside a gap.
+    """The facts in the settings. A value that no plan can hold becomes a gap.
 
-    Raises InputError for contradictory values in a config without gaps.
+    Contradictory values join `problems`, without those that follow from an option that is not read. In files that have
+    gaps and no problems they are gaps.
     """
     facts: Facts = {}
     errors: list[tuple[InputError, tuple[str, ...]]] = []
+    failed = {problem.field for problem in (*arguments.problems, *arguments.gaps) if problem.field}
     for entry in table.entries:
         try:
             facts |= entry.read(dict(arguments.settings), facts)
@@ -109,13 +113,17 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
         except InputError as error:
             errors.append((error, entry.options))
         except KeyError:  # an earlier entry could not read this fact
-            if not errors and not arguments.gaps:
+            if not errors and not arguments.gaps and not arguments.problems:
                 raise
-    errors += _below_one(arguments, facts, table)
-    if errors and not arguments.gaps:
-        raise InputError.of([_of_error(arguments, error, options)._replace(**_named(arguments, error))
-                             for error, options in errors])  # fmt: skip
-    arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
+    errors += [(error, options) for error, options in _below_one(arguments, facts, table)
+               if not any(options[0] in other.message for other, _ in errors)]  # fmt: skip
+    if arguments.gaps and not arguments.problems:
+        arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
+    else:
+        arguments.problems += [
+            _of_error(arguments, error, options)._replace(**_named(arguments, error)) for error, options in errors
+            if not any(name in options or name in error.message for name in failed)
+        ]  # fmt: skip
     return facts
 
 
@@ -137,7 +145,7 @@ def located(arguments: Arguments, table: Table) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        options = [option for entry in table.entries if {"tp", "cp", "pp", "dp"}.intersection(entry.fields)
+        options = [option for entry in table.entries if DEGREES.intersection(entry.fields)
                    for option in entry.options if type(arguments.settings.get(option)) is int]  # fmt: skip
         if not options:
             raise
@@ -145,6 +153,16 @@ def located(arguments: Arguments, table: Table) -> Iterator[None]:
         name = max(options, key=lambda option: (f"p {degrees[option]} " in text, abs(degrees[option])))
         problem = _problem(arguments, name, text)
         raise InputError.of([problem._replace(hint=error.hint)]) from None
+
+
+def placed(problem: FieldProblem, arguments: Arguments, table: Table, facts: Facts) -> FieldProblem:
+    """The problem of a field of the model at the option that states it. facts: those of the table, all of them read."""
+    name, given = f"model.{problem.field}", arguments.settings
+    options = [option for entry in table.entries if name in facts and name in entry.read(dict(given), facts)
+               for option in entry.options if given.get(option) == facts[name]]  # fmt: skip
+    if problem.file or not options:
+        return problem
+    return _problem(arguments, options[0], problem.message)._replace(hint=problem.hint)
 
 
 def _concerns(name: str, options: Iterable[str]) -> bool:
@@ -169,10 +187,10 @@ def _of_error(arguments: Arguments, error: InputError, options: tuple[str, ...])
 
 def _named(arguments: Arguments, error: InputError) -> dict[str, Any]:
     """The place of the option that an error begins with, where it is one of another entry; {} for none."""
-    name = next((name for name in arguments.settings if error.message.startswith(f"{name}:")), None)
-    if name is None:
+    name = re.split(r"[: ]", error.message, maxsplit=1)[0]
+    if name not in arguments.settings:
         return {}
-    text = error.message.removeprefix(f"{name}:").strip()
+    text = error.message.removeprefix(name).lstrip(" :")
     return {"message": text, "field": name, "file": arguments.files.get(name, ""), "line": arguments.lines.get(name, 0)}
 
 

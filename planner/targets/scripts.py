@@ -59,6 +59,9 @@ def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[
     for path, text in files.items():
         if posixpath.basename(path) in sourced:
             continue
+        if path.endswith(".json"):  # of DeepSpeed: the command names it
+            arguments.texts[path] = text
+            continue
         if text.lstrip().startswith("--") or is_list(text):
             part = Arguments()
             read_words(list(plain_words(text)), options, part, path)

@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ....errors import FieldProblem
 from ..argv import Arguments
-from ..option_lists import Option
+from ..cpu_offload import FACT
+from ..deepspeed.target import CONFIG as DEEPSPEED
+from ..option_lists import Option, option_list
 from ..options import Settings
+from ..reading import read_facts
 from . import megablocks, megatron_llm, older_hybrids
 from .layer_patterns import pattern_text
 
+# The option that names DeepSpeed's JSON.
+_CONFIG = "--deepspeed_config"
 FLAGS = (
     "--checkpoint-activations", "--distribute-checkpointed-activations", "--no-position-embedding", "--fp8-hybrid",
     "--fp8-e4m3", "--deepspeed", "--no-pipeline-parallel", "--cpu-optimizer", "--deepspeed-activation-checkpointing",
@@ -31,7 +35,7 @@ NUMBERS = (
 )  # fmt: skip
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
 WORDS = ("--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
-         "--pp-partition-method", "--deepspeed_config")  # fmt: skip
+         "--pp-partition-method", _CONFIG)  # fmt: skip
 OLDER: Mapping[str, Option] = {
     **{name: Option(name, "flag") for name in FLAGS}, **{name: Option(name, "int") for name in NUMBERS},
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
@@ -217,37 +221,48 @@ def _zero(arguments: Arguments) -> None:
     """The ZeRO stage, from the JSON of --deepspeed_config if it is given, or else from --zero-stage."""
     given = arguments.settings
     deepspeed, stage = given.pop("--deepspeed", None), given.pop("--zero-stage", None)
-    config = str(given.pop("--deepspeed_config", ""))
-    arguments.unclear = [doubt for doubt in arguments.unclear if doubt.field != "--deepspeed_config"]
+    config = str(given.pop(_CONFIG, ""))
+    arguments.unclear = [doubt for doubt in arguments.unclear if doubt.field != _CONFIG]
     if not deepspeed:
         return
-    blocks = _config(arguments.texts, config)
-    stated = blocks.get("zero_optimization", {}).get("stage") if blocks else None
-    if stated is None and stage is None:
-        _gap(arguments, "--deepspeed_config", "the ZeRO stage is in this file: give it as a further FILE")
+    if (path := _json_of(arguments.texts, config)) is not None:
+        stage = _read_json(arguments, path)
+    elif stage is None:
+        _gap(arguments, _CONFIG, "the ZeRO stage is in this file: give it as a further FILE")
         return
-    if stated is None and config:
+    elif config:
         note = f"ZeRO stage {stage:g} is that of --zero-stage: the JSON of --deepspeed_config is not here"
         arguments.notes.append(note)
-    _put(arguments, "--zero-stage", _SHARDED.get(int(stage if stated is None else stated), {}))
+    _put(arguments, "--zero-stage", _SHARDED.get(int(stage), {}))
     arguments.notes.append("the engine is DeepSpeed: its messages are priced as those of Megatron's own optimizer")
-    device = blocks.get("zero_optimization", {}).get("offload_optimizer", {}).get("device") if blocks else None
-    if device == "cpu":
-        given.setdefault("--optimizer-cpu-offload", True)
 
 
-def _config(texts: Mapping[str, str], name: str) -> dict[str, Any]:
-    """The JSON of DeepSpeed; {} where it is missing or still a template."""
+def _json_of(texts: Mapping[str, str], name: str) -> str | None:
+    """The path of DeepSpeed's JSON; None where it is missing or still a template."""
     own = re.split(r"[/\\]", name)[-1]
-    for known, text in texts.items():
-        if known == own or (known.endswith(".json") and '"zero_optimization"' in text):
+    for path, text in texts.items():
+        if re.split(r"[/\\]", path)[-1] == own or (path.endswith(".json") and '"zero_optimization"' in text):
             try:
                 data = json.loads(text)
             except ValueError:
                 continue
             if isinstance(data, dict):
-                return data
-    return {}
+                return path
+    return None
+
+
+def _read_json(arguments: Arguments, path: str) -> int:
+    """The ZeRO stage of DeepSpeed's JSON. Its offload goes to the settings, its gaps and problems to those here."""
+    options, _ = option_list("deepspeed")
+    inner = DEEPSPEED.import_files({path: arguments.texts[path]}, options, ())
+    facts = read_facts(inner, DEEPSPEED.table(options))
+    arguments.problems += inner.problems_under(_CONFIG)
+    arguments.gaps += inner.gaps
+    for name in facts.get(FACT, {}):
+        _gap(arguments, _CONFIG, f"{name}, which is no technique of Megatron")
+    if facts.get("offload") == "opt":
+        arguments.settings.setdefault("--optimizer-cpu-offload", True)
+    return int(facts.get("zero", 0))
 
 
 def _batch(arguments: Arguments) -> None:
