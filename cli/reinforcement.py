@@ -13,8 +13,9 @@ from .files import write_file
 from .screens import rl_plan as screen
 
 if TYPE_CHECKING:
-    from ..planner.document.rl_plan import RlCandidate, RlPlan
+    from ..planner.document.rl_plan import RlPlan
     from ..planner.request.reinforcement import RlRequest
+    from ..planner.targets.emit import Emitted
 
 
 def run(terminal: Terminal, request: RlRequest, output: Path | None, *, force: bool) -> None:
@@ -33,12 +34,10 @@ def run(terminal: Terminal, request: RlRequest, output: Path | None, *, force: b
 
 def explain(terminal: Terminal, path: Path, choice: int, options: Mapping[str, object]) -> None:
     """Shows one placement of a plan: its calls over the GPUs, and the memory of a GPU over time."""
-    from ..planner.document.reading import load_rl_plan
-
     if given := [name for name, value in options.items() if value]:
         raise InputError(f"{given[0]} is for the plan of a training step", hint="leave it out")
-    plan = load_rl_plan(path)
-    chosen = _candidate(plan, choice)
+    plan = loaded(path)
+    chosen = plan.candidate(choice)
     if terminal.settings.json:
         explained = {"placement": chosen.model_dump(mode="json")}
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "explanation", **explained})
@@ -46,10 +45,18 @@ def explain(terminal: Terminal, path: Path, choice: int, options: Mapping[str, o
     requests.show_warnings(terminal, plan.warnings)
 
 
-def _candidate(plan: RlPlan, choice: int) -> RlCandidate:
-    """Raises InputError where the plan has none of this number."""
-    for candidate in plan.candidates:
-        if candidate.choice == choice:
-            return candidate
-    raise InputError(f"the plan has no placement {choice}",
-                     hint=f"it has 1 to {len(plan.candidates)}; `plan --top N` keeps more")  # fmt: skip
+
+def loaded(path: Path) -> RlPlan:
+    """The plan in a file."""
+    from ..planner.document.reading import load_rl_plan
+
+    return load_rl_plan(path)
+
+
+def emitted(path: Path, to: str | None, choice: int, options: Mapping[str, object]) -> Emitted:
+    """The files of a placement. options: those of other plans, by name."""
+    from ..planner.targets.post_training.emit import emit_rl
+
+    if given := [name for name, value in options.items() if value is not None]:
+        raise InputError(f"{given[0]} is for other plans than those of post-training", hint="leave it out")
+    return emit_rl(loaded(path), to or "verl", choice, str(path))

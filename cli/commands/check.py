@@ -109,21 +109,21 @@ def _is_serving(path: Path) -> bool:
 
 
 def _check(terminal: Terminal, path: Path, to: str | None, version: str | None) -> CheckedFile:
-    from .. import requests, serving
+    from .. import reinforcement, requests, serving
 
     if path.is_dir():
         if requests.is_plan(path / "plan.json", "serving-plan"):
             plan = serving.loaded(path / "plan.json")
             return _service(terminal, path, plan, _read(path))
+        if requests.is_plan(path / "plan.json", "rl-plan"):
+            return _placement(terminal, path)
         return _folder(terminal, path, to, version)
     if requests.is_plan(path, "serving-plan"):
         number = len(serving.loaded(path).candidates)
         terminal.show([f"{path}: a plan of {number} deployment{'s' if number > 1 else ''}, in order"])
         return CheckedFile(path, "serving-plan")
     if requests.is_plan(path, "rl-plan"):
-        from ...planner.document.reading import load_rl_plan
-
-        number = len(load_rl_plan(path).candidates)
+        number = len(reinforcement.loaded(path).candidates)
         terminal.show([f"{path}: a plan of {number} placement{'s' if number > 1 else ''}, in order"])
         return CheckedFile(path, "rl-plan")
     if requests.is_plan(path):
@@ -173,6 +173,18 @@ def _service(terminal: Terminal, path: Path, plan: ServingPlan, files: dict[str,
         path, str(plan.resolved["engine"]), tuple(checked.problems), framework=checked.framework,
         layout_id=checked.deployment_id, not_judged=tuple(checked.not_judged), noun="deployment",
     )  # fmt: skip
+    _show(terminal, folder)
+    return folder
+
+
+def _placement(terminal: Terminal, path: Path) -> CheckedFolder:
+    """Files of post-training beside those of their plan."""
+    from ...planner.targets.post_training.check import check_rl
+    from .. import reinforcement
+
+    checked = check_rl(reinforcement.loaded(path / "plan.json"), _read(path))
+    folder = CheckedFolder(path, checked.target, checked.problems, framework=checked.framework,
+                           layout_id=checked.placement_id, noun="placement")  # fmt: skip
     _show(terminal, folder)
     return folder
 

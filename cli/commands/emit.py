@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import InputError
-from .. import options, requests, serving
+from .. import options, reinforcement, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import make_folder, write_files
 
@@ -24,7 +24,8 @@ def command(
     plan: options.PlanFile,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TARGET", help="Framework to write for [that of the plan].", show_default=False),
+        typer.Option("--to", metavar="TARGET", help="Framework to write for [that of the plan, rl: verl].",
+                     show_default=False),
     ] = None,
     launcher: Annotated[
         str | None, typer.Option("--launcher", metavar="NAME", show_default=False,
@@ -52,7 +53,7 @@ def command(
 
     The files are for the target of the plan, or for another that can run it (--to).
     A plan of `plan --workload serve` gives scripts for its engine, or manifests of
-    Dynamo or llm-d.
+    Dynamo or llm-d; one of `plan --workload grpo` overrides of verl.
 
     \b
     Examples:
@@ -62,6 +63,9 @@ def command(
     terminal: Terminal = context.obj
     if requests.is_plan(plan, "serving-plan"):
         written = serving.emitted(plan, to, launcher, version, choice, transfer)
+    elif requests.is_plan(plan, "rl-plan"):
+        others = {"--launcher": launcher, "--target-version": version, "--transfer": transfer}
+        written = reinforcement.emitted(plan, to, choice, others)
     elif transfer is not None:
         raise InputError("--transfer is for serving plans; this one is of a training step", hint="leave it out")
     else:

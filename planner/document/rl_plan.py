@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from ...errors import InputError
 from .base import DocumentPart, rounded
 from .certificate import SpaceCount
 from .plan import sealed_json
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 KIND = "rl-plan"
 Binds = Literal["generation", "training", "scoring", "moves", "controller"]
 
@@ -39,6 +40,8 @@ class RlCall(DocumentPart):
     gpus: int
     layout_id: str | None  # of training and scoring
     layout: dict[str, Any] | None
+    sequences: int | None = None  # of training: packed ones of an optimizer step
+    seq_len: int | None = None  # their tokens
     engine: EngineLayout | None  # of generation
     start_s: float
     moves_s: float  # of it, for weights that come, and models that leave to the host or return
@@ -92,6 +95,14 @@ class RlPlan(DocumentPart):
     @property
     def best(self) -> RlCandidate:
         return self.candidates[0]
+
+    def candidate(self, choice: int) -> RlCandidate:
+        """Raises InputError where the plan has no placement of this number."""
+        for candidate in self.candidates:
+            if candidate.choice == choice:
+                return candidate
+        raise InputError(f"the plan has no placement {choice}",
+                         hint=f"it has 1 to {len(self.candidates)}; `plan --top N` keeps more")  # fmt: skip
 
     def to_json(self) -> str:
         """The document as it is written to a file."""

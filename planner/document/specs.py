@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, get_args, get_type_hints
@@ -53,6 +54,12 @@ def build(kind: type[Any], data: Mapping[str, Any], where: str, name: str) -> An
         return kind(**data)
     except TypeError as error:
         raise InputError.of([FieldProblem(str(error), file=name, field=where)]) from None
+
+
+def hub_name(model: Mapping[str, Any]) -> str:
+    """The name of a resolved model on the Hugging Face Hub where its source has it, else in the catalogue."""
+    found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", str(model.get("source") or ""))
+    return found[1] if found else str(model["name"])
 
 
 def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:

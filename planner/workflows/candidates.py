@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..document.rl_plan import Binds, EngineLayout, RlCall, RlCandidate
 from .meshes import Mesh
 from .prices import Option, Question
@@ -27,23 +29,33 @@ def candidate(found: Found, question: Question, choice: int) -> RlCandidate:
 
 
 def placement_id(found: Found, gpus: int) -> str:
-    """`colocated`, `lag1-train32-generate32`, `generate:0+32-train:0+64`."""
-    meshes = {it.call.name: it.mesh for it in found.placed}
-    if found.lag:
-        rollout = meshes["generate"].gpus
-        return f"lag{found.lag}-train{gpus - rollout}-generate{rollout}"
-    if set(meshes.values()) == {Mesh(0, gpus)}:
-        return "colocated"
-    return "-".join(f"{name}:{mesh.first}+{mesh.gpus}" for name, mesh in meshes.items())
+    """`colocated`, `lag1-train32-generate32`, `generate:0+32-train:0+64`.
+
+    With lag only calls on a part of the GPUs that train are named.
+    """
+    meshes = found.meshes
+    if not found.lag:
+        every = Mesh(0, gpus)
+        return "colocated" if set(meshes.values()) == {every} else "-".join(_places(meshes))
+    trainer = Mesh(0, gpus - meshes.pop("generate").gpus)
+    parts = {name: mesh for name, mesh in meshes.items() if mesh != trainer}
+    return "-".join([f"lag{found.lag}-train{trainer.gpus}-generate{gpus - trainer.gpus}", *_places(parts)])
+
+
+def _places(meshes: Mapping[str, Mesh]) -> list[str]:
+    return [f"{name}:{mesh.first}+{mesh.gpus}" for name, mesh in meshes.items()]
 
 
 def _call(placed: Placed, question: Question) -> RlCall:
     call, option, layout = placed.call, placed.option, placed.option.layout
+    work = question.work
+    packed = question.packed(work.answers // work.updates) if call.kind == "train" else (None, None)
     return RlCall(
         name=call.name, kind=call.kind, role=call.role, model=question.models[call.role].name, after=call.after,
         first_gpu=placed.mesh.first, gpus=placed.mesh.gpus, layout_id=str(layout) if layout is not None else None,
-        layout=layout.as_dict() if layout is not None else None, engine=_engine(option), start_s=placed.start_s,
-        moves_s=placed.moves_s, end_s=placed.end_s, peak_bytes=option.peak_bytes,
+        layout=layout.as_dict() if layout is not None else None, sequences=packed[0], seq_len=packed[1],
+        engine=_engine(option), start_s=placed.start_s, moves_s=placed.moves_s, end_s=placed.end_s,
+        peak_bytes=option.peak_bytes,
         resident_bytes={str(role): number for role, number in placed.resident.items()},
     )  # fmt: skip
 

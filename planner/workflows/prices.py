@@ -94,17 +94,20 @@ class Question:
         """Tokens of the longest answer with its prompt."""
         return math.ceil(self.work.input + self.lengths.longest(self.work.answers))
 
-    def on(self, role: Role, gpus: int, answers: int) -> Resolved:
-        """Training a model on so many answers, packed into sequences that hold the longest."""
+    def packed(self, answers: int) -> tuple[int, int]:
+        """Sequences, and tokens of each, that so many answers are packed into; each holds the longest answer."""
         mean = self.work.input + self.lengths.mean
-        tokens = answers * mean
         # A sequence of the longest answer holds so many of the mean length.
-        batch = max(answers // math.ceil(self.longest / mean), 1)
-        batch -= batch % 2 ** max(batch.bit_length() - _BATCH_BITS, 0)
-        seq_len = math.ceil(max(tokens / batch, self.longest) / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
+        sequences = max(answers // math.ceil(self.longest / mean), 1)
+        sequences -= sequences % 2 ** max(sequences.bit_length() - _BATCH_BITS, 0)
+        return sequences, math.ceil(max(answers * mean / sequences, self.longest) / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
+
+    def on(self, role: Role, gpus: int, answers: int) -> Resolved:
+        """Training a model on so many answers, packed."""
+        sequences, seq_len = self.packed(answers)
         whole = self.work.input + self.lengths.tokens
-        workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=batch, mean_len=float(whole.mean()),
-                           mean_square_len=float((whole**2).mean()))  # fmt: skip
+        workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=sequences,
+                           mean_len=float(whole.mean()), mean_square_len=float((whole**2).mean()))  # fmt: skip
         cluster = part_of(self.cluster, gpus)
         return replace(self.resolved, model=self.models[role], cluster=cluster, workload=workload).switched()
 

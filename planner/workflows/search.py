@@ -34,6 +34,11 @@ class Found:
     sync_s: float  # new weights to the engine, after all calls of the trainer
     controller_s: float  # data, rewards, scheduling, logs
 
+    @property
+    def meshes(self) -> dict[str, Mesh]:
+        """Of every call, by name."""
+        return {it.call.name: it.mesh for it in self.placed}
+
 
 @dataclass
 class Tally:
@@ -85,6 +90,10 @@ class PlacementSearch:
         self._start({call.name: self.meshes[0] for call in self.calls})
         self._descend({})
         return self.best
+
+    def together(self) -> Found | None:
+        """The placement of all calls on all GPUs; None where one does not fit."""
+        return self._found({call.name: self.meshes[0] for call in self.calls}) if self.engine_s < inf else None
 
     def _start(self, placed: dict[str, Mesh]) -> None:
         """Sets the incumbent: from these meshes, moves one call after another to where the step is shortest, until none
@@ -182,11 +191,14 @@ class PlacementSearch:
 
     def _step_s(self, placed: dict[str, Mesh]) -> float:
         """Seconds of a placement, infinite where a call does not fit. Remembers the best."""
-        every = placed if self.engine is None else {"generate": self.engine, **placed}
-        found = price(self.prices, self.graph, every, self.sizes, self.memory_bytes, self.lag)
+        found = self._found(placed)
         if found is not None and found.step_s < self.incumbent * (1 - TIE):
             self.incumbent, self.best = found.step_s, found
         return inf if found is None else found.step_s
+
+    def _found(self, placed: dict[str, Mesh]) -> Found | None:
+        every = placed if self.engine is None else {"generate": self.engine, **placed}
+        return price(self.prices, self.graph, every, self.sizes, self.memory_bytes, self.lag)
 
 
 def price(

@@ -14,7 +14,8 @@ MOST_SPLITS = 8  # parts that the GPUs are divided into between engine and train
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The fastest placement of every lag and split, the fastest first, and the proof."""
+    """The fastest placement of every lag and split, and the one with all calls of the trainer on all of its GPUs, the
+    fastest first; and the proof."""
 
     found: tuple[Found, ...]
     tally: Tally
@@ -36,6 +37,8 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
         for engine in engines:
             meshes = sub_meshes(Mesh(0, engine.first if engine else gpus), per_node)
             search = PlacementSearch(prices, graph, meshes, memory_bytes, engine, lag, tally=tally)
-            if (best := search.run()) is not None:
-                found.append(best)
+            best, together = search.run(), search.together()
+            found += [best] if best is not None else []
+            # What frameworks run that give all calls of the trainer the same GPUs.
+            found += [together] if together is not None and best is not None and together.meshes != best.meshes else []
     return Answer(found=tuple(sorted(found, key=lambda it: (it.step_s, it.lag))), tally=tally)

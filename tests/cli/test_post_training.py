@@ -37,7 +37,7 @@ def test_a_plan_of_post_training_is_no_request(tmp_path: Path, grpo: RlPlan, com
     result = run_here(command, "rl.json", cwd=tmp_path)
     assert result.code == 2
     assert "rl.json: the plan of a step of post-training, where a request is needed" in result.err
-    assert "`explain` and `check` read it" in result.err
+    assert "`explain`, `emit` and `check` read it" in result.err
 
 
 def test_check_reads_it_and_explain_lists_its_origins(tmp_path: Path, grpo: RlPlan) -> None:
@@ -51,7 +51,7 @@ def test_check_reads_it_and_explain_lists_its_origins(tmp_path: Path, grpo: RlPl
     ("change", "named"),
     [
         ({"step_s": 1.0}, "document_sha256: is not the digest of the other fields"),
-        ({"format_version": "2.0"}, "format 2.0, this version reads 1.1"),
+        ({"format_version": "2.0"}, "format 2.0, this version reads 1.2"),
         ({"prompts": 17}, "request: its digest is"),
     ],
 )

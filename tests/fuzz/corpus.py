@@ -96,6 +96,7 @@ def build(folder: Path) -> None:
             ["plan", *requested, "--fix", "tp=2", "-o", "other.json"],
             ["emit", "plan.json", "-d", "run", "--quiet"],
             ["plan", "--workload", "serve", *requested, "--input", "500", "--output", "100", "-o", "serving.json"],
+            ["plan", "--workload", "grpo", *requested, "--output", "100", "--prompts", "8", "-o", "rl.json"],
             ["plan", "--model", "tiny", "--gpu", "h100-sxm-80gb", "--gpus", "1", "--seq-len", "8", "--global-batch",
              "1", "--target", "meshwright", "--quiet", "-o", "tiny.json"],
             ["launch", "tiny.json", "--device", "cpu", "--steps", "1", "--checkpoint", "trained", "--quiet"],

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any
-
 from ....errors import UnknownNameError, UnsupportedError
 from ...document.serving_plan import ServingPlan, ServingPool
+from ...document.specs import hub_name
 from ..emit import Emitted
 from .base import TRANSFERS, Service, Setup
 from .registry import engine_target, serving_launcher
@@ -61,13 +58,7 @@ def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
     speculate = work["speculate"] or {}
     held = pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2)
     draft = plan.resolved.get("draft")
-    return Setup(pool=pool, model=_name(model), prompt=int(lengths.prompt.most),
+    return Setup(pool=pool, model=hub_name(model), prompt=int(lengths.prompt.most),
                  transfer=transfer, reuses_prefixes=work["prefix_hit"] > 0,
-                 draft_tokens=int(speculate.get("tokens", 0)), draft=_name(draft) if draft else None,
+                 draft_tokens=int(speculate.get("tokens", 0)), draft=hub_name(draft) if draft else None,
                  longest=held if held < model["max_positions"] else None)  # fmt: skip
-
-
-def _name(model: Mapping[str, Any]) -> str:
-    """On the Hugging Face Hub where its source says it, else as the catalogue has it."""
-    found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", str(model.get("source") or ""))
-    return found[1] if found else str(model["name"])

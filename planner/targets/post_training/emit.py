@@ -1,0 +1,37 @@
+"""Writes the files that run a step of post-training."""
+
+from __future__ import annotations
+
+from ....errors import UnsupportedError
+from ...document.rl_plan import RlPlan
+from ..emit import Emitted
+from .base import RlSetup
+from .registry import rl_target
+
+
+def emit_rl(plan: RlPlan, to: str, choice: int = 1, name: str = "plan") -> Emitted:
+    """The files of placement `choice`, and the plan. Pure: equal plans give equal bytes.
+
+    Raises InputError (no such placement), UnknownNameError (framework) and UnsupportedError (a placement that it
+    cannot run).
+    """
+    target = rl_target(to)
+    setup = RlSetup.of(plan, choice, name)
+    framework = f"{target.framework} {target.release}"
+    placement = setup.candidate.placement_id
+    if reasons := target.refusals(setup):
+        raise UnsupportedError("\n".join([f"{framework} cannot run placement {choice}, {placement}", *reasons]),
+                               hint=_hint(plan, to, choice))  # fmt: skip
+    header = (f"{placement}: {setup.algorithm} of {setup.models['policy'].name} on {setup.nodes}",
+              f"plan {setup.plan_id}, placement {choice}; for {framework}; written by {setup.tool}")  # fmt: skip
+    files = {**target.files(setup, header), "plan.json": plan.to_json()}
+    return Emitted(files, target.next_step, framework, tuple(target.notes(setup)))
+
+
+def _hint(plan: RlPlan, to: str, choice: int) -> str:
+    """The fastest placement of the plan that the framework can run."""
+    refusals = rl_target(to).refusals
+    for other in plan.candidates:
+        if other.choice != choice and not refusals(RlSetup.of(plan, other.choice, "plan")):
+            return f"`--choice {other.choice}`, {other.placement_id}, takes {other.step_s:.3g} s a step"
+    return "no other placement of the plan helps: `plan --top N` lists more"

@@ -1,0 +1,180 @@
+"""Files of verl: every option is one of its release, what it lacks is refused, an edited file is found out."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner.api import plan_rl
+from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.planner.targets.post_training.check import check_rl
+from meshwright.planner.targets.post_training.emit import emit_rl
+
+from meshwright.errors import InputError, UnknownNameError, UnsupportedError
+
+from ...snapshots import run_here
+from .drawn_placements import drawn, planned
+
+_FILE = "verl.overrides"
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[RlPlan]:
+    return planned()
+
+
+@pytest.fixture(scope="module")
+def grpo(plans: list[RlPlan]) -> RlPlan:
+    return plans[0]
+
+
+def settings(plan: RlPlan, choice: int = 1) -> dict[str, str]:
+    lines = emit_rl(plan, "verl", choice).files[_FILE].splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+def choice_of(plan: RlPlan, *, lag: bool) -> int:
+    return next(it.choice for it in plan.candidates if bool(it.lag) == lag)
+
+
+def test_every_option_of_drawn_placements_is_one_of_its_release(plans: list[RlPlan]) -> None:
+    for plan in drawn(plans, "verl", 100):
+        files = emit_rl(plan, "verl", plan.best.choice).files
+        assert check_rl(plan, files).problems == ()
+
+
+def test_an_engine_beside_the_trainer_has_gpus_of_its_own(grpo: RlPlan) -> None:
+    choice = choice_of(grpo, lag=True)
+    options, placed = settings(grpo, choice), grpo.candidate(choice)
+    assert options["trainer.v1.trainer_mode"] == "separate_async"
+    assert options["actor_rollout_ref.hybrid_engine"] == "False"
+    assert int(options["trainer.nnodes"]) * int(options["trainer.n_gpus_per_node"]) == placed.training_gpus
+    rollout = [int(options[f"actor_rollout_ref.rollout.{name}"]) for name in ("nnodes", "n_gpus_per_node")]
+    assert rollout[0] * rollout[1] == placed.rollout_gpus
+    # trainer_separate_async.py asserts it.
+    steps = int(options["trainer.v1.separate_async.parameter_sync_step"])
+    mini = int(options["actor_rollout_ref.actor.ppo_mini_batch_size"])
+    assert int(options["data.train_batch_size"]) == steps * mini
+
+
+def test_a_colocated_engine_has_the_gpus_after_the_models_left_them(grpo: RlPlan) -> None:
+    options = settings(grpo, choice_of(grpo, lag=False))
+    assert options["trainer.v1.trainer_mode"] == "sync"
+    assert "actor_rollout_ref.rollout.nnodes" not in options
+    assert options["actor_rollout_ref.actor.megatron.param_offload"] == "True"
+    assert options["actor_rollout_ref.actor.use_kl_loss"] == "True"
+
+
+def test_a_micro_batch_holds_the_longest_answer(plans: list[RlPlan]) -> None:
+    for plan in drawn(plans, "verl", 30, seed=1):
+        options = settings(plan, plan.best.choice)
+        megatron = options["model_engine"] == "megatron"
+        engine = "megatron.context_parallel" if megatron else "fsdp_config.ulysses_sequence_parallel"
+        tokens = int(options["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"])
+        longest = int(options["data.max_prompt_length"]) + int(options["data.max_response_length"])
+        assert tokens * int(options[f"actor_rollout_ref.actor.{engine}_size"]) >= longest
+
+
+def test_ppo_trains_a_critic_by_the_degrees_of_the_policy(plans: list[RlPlan]) -> None:
+    options = settings(plans[1], next(it.choice for it in plans[1].candidates if it.placement_id == "colocated"))
+    assert options["algorithm.adv_estimator"] == "gae"
+    for name in ("tensor_model", "pipeline_model", "context", "expert_model"):
+        key = f"megatron.{name}_parallel_size"
+        assert options.get(f"critic.{key}") == options.get(f"actor_rollout_ref.actor.{key}")
+    assert options["reward.reward_model.enable"] == "True"
+
+
+def test_fsdp_trains_where_the_plan_is_for_it(plans: list[RlPlan]) -> None:
+    [plan] = drawn(plans[2:3], "verl", 1)
+    options = settings(plan, plan.best.choice)
+    assert (options["model_engine"], options["actor_rollout_ref.actor.strategy"]) == ("dp", "fsdp2")
+    assert options["actor_rollout_ref.rollout.name"] == "sglang"
+    assert not any(".megatron." in name for name in options)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"first_gpu": 0, "gpus": 2}, "reference is on GPUs 0-1, train on 0-"),
+        ({"layout": {"zero": 1, "shard": 1}}, "shard 1 of dp"),
+        ({"layout": {"precision": "fp8"}}, "precision fp8"),
+        ({"engine": {"pp": 2}}, "generate: pp 2"),
+        ({"engine": {"ep": 8}}, "generate: ep 8 is not tp"),
+    ],
+)
+def test_what_verl_lacks_is_refused_with_the_placement_that_it_has(
+    grpo: RlPlan, change: dict[str, Any], reason: str
+) -> None:
+    choice = choice_of(grpo, lag=False)
+    calls = []
+    for call in grpo.candidate(choice).calls:
+        touched = {"layout": "train", "engine": "generate"}.get(next(iter(change)), "reference")
+        if call.name == touched and touched == "train":
+            call = call.model_copy(update={"layout": {**(call.layout or {}), **change["layout"]}})
+        elif call.name == touched and touched == "generate" and call.engine is not None:
+            call = call.model_copy(update={"engine": call.engine.model_copy(update=change["engine"])})
+        elif call.name == touched:
+            call = call.model_copy(update=change)
+        calls.append(call)
+    changed = grpo.candidate(choice).model_copy(update={"calls": tuple(calls)})
+    others = tuple(changed if it.choice == choice else it for it in grpo.candidates)
+    with pytest.raises(UnsupportedError) as caught:
+        emit_rl(grpo.model_copy(update={"candidates": others}), "verl", choice)
+    assert reason in caught.value.message
+    assert "`--choice " in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        ({"algorithm": "dpo"}, "dpo: main_ppo trains on answers that it generates"),
+        ({"prompts": 15, "samples": 4, "updates": 4}, "prompts 15 are no multiple of updates 4"),
+        ({"lag": 1, "reward": "llama-3.2-1b"}, "separate_async needs a reward model on GPUs of its own"),
+    ],
+)
+def test_steps_that_verl_does_not_run(request_: dict[str, Any], reason: str) -> None:
+    plan = plan_rl(**{"model": "llama-3.2-1b", "cluster": "2xh100-sxm-80gb", "output": 300, "prompts": 16, **request_})
+    choice = max(plan.candidates, key=lambda it: it.lag).choice
+    with pytest.raises(UnsupportedError) as caught:
+        emit_rl(plan, "verl", choice)
+    assert reason in caught.value.message
+
+
+def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
+    (tmp_path / "rl.json").write_text(grpo.to_json())
+    assert run_here("emit", "rl.json", "-d", "out", cwd=tmp_path).code == 0
+    assert ": in order" in run_here("check", "out", cwd=tmp_path).out
+    file = tmp_path / "out" / _FILE
+    text = file.read_text()
+    for right, wrong, said in (
+        ("trainer.nnodes", "trainer.nodes", "trainer.nodes: verl 0.9.1 (pypi) has no such option"),
+        ("use_dynamic_bsz=True", "use_dynamic_bsz=yes please", "`yes please` is not true or false"),
+        ("rollout.n=16", "rollout.n=8", "is 8; the plan has 16"),
+        ("data.train_batch_size=16\n", "", "data.train_batch_size: missing; the plan has 16"),
+    ):
+        file.write_text(text.replace(right, wrong))
+        result = run_here("check", "out", cwd=tmp_path)
+        assert (result.code, said in result.out) == (1, True), result.out
+
+
+def test_other_names_and_options_are_refused(tmp_path: Path, grpo: RlPlan) -> None:
+    (tmp_path / "rl.json").write_text(grpo.to_json())
+    with pytest.raises(UnknownNameError):
+        emit_rl(grpo, "verrl")
+    with pytest.raises(InputError, match="the plan has no placement 99"):
+        emit_rl(grpo, "verl", 99)
+    result = run_here("emit", "rl.json", "--launcher", "slurm", cwd=tmp_path)
+    assert (result.code, "--launcher is for other plans" in result.err) == (2, True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="launch.sh is a script of bash")
+def test_the_script_gives_every_override_as_one_word(tmp_path: Path, grpo: RlPlan) -> None:
+    files = emit_rl(grpo, "verl").files
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.replace("exec python3 -m verl.trainer.main_ppo", "printf '%s\\n'"))
+    done = subprocess.run(["bash", str(tmp_path / "launch.sh"), "a=b c"], capture_output=True, text=True, check=True)
+    expected = [line for line in files[_FILE].splitlines() if not line.startswith("#")]
+    assert done.stdout.splitlines() == [*expected, "a=b c"]
