@@ -17,7 +17,7 @@ from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
 from ..options import Settings
 from ..reading import read_facts
-from . import megablocks, megatron_llm, older_hybrids
+from . import megablocks, megatron_llm, older_hybrids, zero_bubble
 from .layer_patterns import pattern_text
 
 # The option that names DeepSpeed's JSON.
@@ -106,6 +106,9 @@ def _recompute(arguments: Arguments) -> None:
         given.pop(name, None)
     if given.pop("--distribute-checkpointed-activations", None):
         _gap(arguments, "--distribute-checkpointed-activations", "splits saved activations over tp ranks")
+    # deepspeed 0.19, deepspeed/runtime/activation_checkpointing/checkpointing.py: parts of 1/mp_size, all at tp 1.
+    if given.get("--tensor-model-parallel-size", 1) == 1:
+        arguments.unknown.pop("--partition-activations", None)
     if given.pop("--moe-layer-recompute", None) and "--recompute-granularity" not in given:
         given |= {"--recompute-granularity": "selective", "--recompute-modules": ["moe"]}
     if given.get("--recompute-granularity") == "full":
@@ -271,6 +274,6 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
-    megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, _recompute, _names, _positions, _attention,
-    _experts, _stages, _sequence, _zero, _batch,
+    megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, zero_bubble.modernise, _recompute, _names,
+    _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
 )  # fmt: skip

@@ -94,3 +94,27 @@ def test_wrong_ratios_of_hybrids_are_refused(tmp_path: Path) -> None:
 def test_layers_without_positions_are_a_gap(tmp_path: Path) -> None:
     (gap,) = imported(tmp_path, LLM.replace("--bf16", "--bf16 --no-rope-freq 4")).gaps
     assert gap.message == "layers without positions"
+
+
+ZB = LLM.replace("--bf16", "--bf16 --pipeline_model_parallel_size 2 --enable-zb-runtime")
+
+
+def test_the_runtime_of_zero_bubbles_runs_1f1b(tmp_path: Path) -> None:
+    found = imported(tmp_path, ZB)
+    assert (str(found.layout), found.gaps) == ("tp2-nosp-pp2-dp2-mbs1-z0-rnone", ())
+    assert "--enable-zb-runtime without another schedule runs 1F1B" in found.assumed
+
+
+@pytest.mark.parametrize("schedule", [
+    "--enable-zero-bubble", "--zero-bubble-v-schedule", "--interleave-group-size 2",
+    "--num-layers-per-virtual-pipeline-stage 1",
+])  # fmt: skip
+def test_other_schedules_of_that_runtime_are_gaps(tmp_path: Path, schedule: str) -> None:
+    gaps = imported(tmp_path, ZB.replace("--enable-zb-runtime", f"--enable-zb-runtime {schedule}")).gaps
+    assert ("--enable-zb-runtime", "another schedule") in [(gap.field, gap.message) for gap in gaps]
+
+
+@pytest.mark.parametrize(("tp", "gaps"), [(1, []), (2, ["--partition-activations"])])
+def test_saved_activations_in_parts_of_tp_ranks(tmp_path: Path, tp: int, gaps: list[str]) -> None:
+    text = LLM.replace("parallel_size 2", f"parallel_size {tp}").replace("--bf16", "--bf16 --partition-activations")
+    assert [gap.field for gap in imported(tmp_path, text).gaps] == gaps
