@@ -168,7 +168,7 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
 
 def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any]) -> list[FieldProblem]:
     """The problem of degrees that do not multiply to the GPUs. Empty where another problem leaves them open."""
-    if DEGREES & fields_of([*arguments.problems, *arguments.gaps], table):
+    if DEGREES & fields_of(arguments, table):
         return []
     gpus = given.get("gpus") or (None if given.get("cluster") else _num_gpus(facts, arguments) or None)
     try:
@@ -187,7 +187,7 @@ def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[st
 def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any], about: _About,
                assumed: list[str]) -> Imported:  # fmt: skip
     """The import of a config that is understood in part: the facts that it states, and what is open."""
-    open_fields = fields_of(arguments.gaps, table)
+    open_fields = fields_of(arguments, table)
     layout = None
     gpus = given.get("gpus") or _num_gpus(facts, arguments)
     if gpus and not open_fields:

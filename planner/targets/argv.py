@@ -45,6 +45,8 @@ class Arguments:
     blocks: dict[str, FieldProblem] = field(default_factory=dict)
     # Options that are not understood and may change the layout, the model or the batch. An import fills this list.
     gaps: list[FieldProblem] = field(default_factory=list)
+    # Fields of a plan that a gap leaves open although the options of the fields are read.
+    open_fields: set[str] = field(default_factory=set)
     # One sentence per assumed fact.
     notes: list[str] = field(default_factory=list)
     # The script that the command starts, with its folder; "" where there is none.
@@ -95,6 +97,7 @@ class Arguments:
         self.unclear += other.unclear
         self.blocks |= other.blocks
         self.gaps += other.gaps
+        self.open_fields |= other.open_fields
         self.notes += other.notes
         self.program = self.program or other.program
         self.texts |= other.texts

@@ -248,15 +248,16 @@ def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: st
                                       line=line, field=first if unknown > 1 else "", hint=hint)])  # fmt: skip
 
 
-def fields_of(gaps: list[FieldProblem], table: Table) -> set[str]:
-    """The fields of a plan that the gaps leave unknown."""
-    return {name for entry in table.entries if any(gap.field and _concerns(gap.field, entry.options) for gap in gaps)
-            for name in entry.fields}  # fmt: skip
+def fields_of(arguments: Arguments, table: Table) -> set[str]:
+    """The fields of a plan that problems and gaps leave unknown."""
+    failed = [problem.field for problem in (*arguments.problems, *arguments.gaps) if problem.field]
+    return arguments.open_fields | {name for entry in table.entries for name in entry.fields
+                                    if any(_concerns(field, entry.options) for field in failed)}  # fmt: skip
 
 
 def stated_facts(arguments: Arguments, table: Table, facts: Facts) -> Facts:
     """The facts of options that are given, without those that a gap leaves unknown."""
-    open_fields, named = fields_of(arguments.gaps, table), set[str]()
+    open_fields, named = fields_of(arguments, table), set[str]()
     for entry in table.entries:
         if not arguments.settings.keys() & set(entry.options):
             continue

@@ -232,6 +232,7 @@ def _zero(arguments: Arguments) -> None:
         stage = _read_json(arguments, path)
     elif stage is None:
         _gap(arguments, _CONFIG, "the ZeRO stage is in this file: give it as a further FILE")
+        arguments.open_fields |= {"zero", "shard", "offload"}
         return
     elif config:
         note = f"ZeRO stage {stage:g} is that of --zero-stage: the JSON of --deepspeed_config is not here"

@@ -91,3 +91,12 @@ def test_problems_of_the_json_are_those_of_its_option(tmp_path: Path) -> None:
     assert {problem.field for problem in caught.value.problems} == {"--deepspeed_config"}
     assert "fp16.enabled: `x`" in caught.value.message
     assert "train_batch_size: 7 is no multiple" in caught.value.message
+
+
+def test_a_missing_json_leaves_the_layout_open(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(DEEPSPEED.replace("--zero-stage 1 ", ""), encoding="utf-8")
+    found = import_config("megatron-args", [path], {"gpu": "h100-sxm-80gb"})
+    assert [gap.field for gap in found.gaps] == ["--deepspeed_config"]
+    assert found.read_layout is None
+    assert not {"zero", "shard"} & set(found.stated)
