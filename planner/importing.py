@@ -20,12 +20,13 @@ from .switches.registry import SWITCHES
 from .targets.argv import Arguments
 from .targets.engines.command_line import READ_ENGINES
 from .targets.facts import layout_of, request_part
+from .targets.foreign import owner_hint, refuse_foreign
 from .targets.import_format import Compared, Format, of_target
 from .targets.model_names import model_of, no_model
 from .targets.option_lists import OptionList
 from .targets.options import Facts, Table
 from .targets.readers.registry import READERS
-from .targets.reading import DEGREES, fields_of, located, placed, read_facts, refuse_foreign, stated_facts
+from .targets.reading import DEGREES, fields_of, located, placed, read_facts, stated_facts
 from .targets.registry import TARGETS
 from .targets.switch_options import SWITCH
 
@@ -107,7 +108,12 @@ def import_config(
     source = FORMATS[kind]
     options, warning = source.option_list(version)
     files = {str(path): _text(path) for path in paths}
-    arguments = source.read(files, options, script_arguments)
+    try:
+        arguments = source.read(files, options, script_arguments)
+    except InputError as error:  # broken syntax, perhaps because it is that of another file
+        if error.problems and (hint := owner_hint(files, kind)):
+            raise InputError.of([problem._replace(hint=hint) for problem in error.problems]) from None
+        raise
     if not arguments.program:
         refuse_foreign(arguments, files, source.framework, kind)
     if not arguments.settings and not arguments.gaps and not arguments.problems:

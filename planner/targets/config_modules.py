@@ -70,7 +70,7 @@ def read_config_module(
         arguments.problems.append(_which(path, function, makers, container))
         return arguments
     recipe = follower.follow(path, chosen)
-    _start(arguments, recipe, bases or {}, path)
+    _start(arguments, recipe, bases or {}, modules)
     for option, given in recipe.given.items():
         if any(_is_code(holder, options) for holder in _outwards(option)[1:]):
             continue
@@ -115,7 +115,8 @@ def _which(path: str, function: str | None, makers: list[str], container: str) -
     return FieldProblem(f"has no {names} that returns {container}(...)", file=path)
 
 
-def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings], path: str) -> None:
+def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings],
+           modules: Mapping[str, ast.Module]) -> None:  # fmt: skip
     """The options of the base config of a recipe, where a function of the framework makes it."""
     base = recipe.given.pop("", None)
     if base is None:
@@ -125,8 +126,12 @@ def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings], 
         arguments.settings |= bases[name]
         arguments.lines |= dict.fromkeys(bases[name], base.node.lineno)
         return
-    text = f"starts from {name}, which is in another file"
-    arguments.gaps.append(FieldProblem(text, file=base.path, line=base.node.lineno, hint="give that file too"))
+    lines = (node.lineno for node in modules[base.path].body if isinstance(node, ast.ClassDef) and node.name == name)
+    if line := next(lines, 0):
+        text, hint = f"starts from {name}, a class (line {line}) with code of its own", ""
+    else:
+        text, hint = f"starts from {name}, which is in another file", "give that file too"
+    arguments.gaps.append(FieldProblem(text, file=base.path, line=base.node.lineno, hint=hint))
 
 
 def _doubt(arguments: Arguments, doubt: Doubt, options: OptionList) -> None:

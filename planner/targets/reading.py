@@ -208,46 +208,6 @@ def _contradictions(arguments: Arguments, reading: Reading) -> list[FieldProblem
     return out
 
 
-# Keys that identify a file, its framework, and the format that reads it. The first match wins.
-_LOOKS_LIKE = (
-    (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
-    (r"(?m)^\s*(import nemo_run|from nemo\.collections import llm)", "NeMo 2", "nemo-recipe"),
-    (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory", "llama-factory"),
-    (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl", "axolotl"),
-    (r"(?m)^(exp_manager|trainer):", "NeMo", "nemo"), (r"(?m)^(tokens|parallelism):", "nanotron", "nanotron"),
-    (r"(?m)^(base_emb_dim|ici_\w+_parallelism|dcn_\w+_parallelism):", "MaxText", "maxtext"),
-    (r"(?ms)\A(?!.*^(finetuning_type|cutoff_len):).*^\s*\"?per_device_train_batch_size\"?\s*:",
-     "transformers' TrainingArguments", "hf-trainer"),
-    (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
-    (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
-    (r"(?m)^\[(parallelism|training)\]|\bTrainer\.Config\b", "torchtitan", "torchtitan"),
-    (r"\bactor_rollout_ref\b", "verl", "verl"),
-    (r"--(actor-num-nodes|rollout-batch-size)\b", "slime", "slime"),
-    (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM", "megatron-args"),
-)  # fmt: skip
-
-
-def refuse_foreign(arguments: Arguments, files: Mapping[str, str], framework: str, format_name: str) -> None:
-    """Raises InputError for files of another framework.
-
-    Such files have its keys and none of this one, or most of their keys or all are unknown here.
-    """
-    text = "\n".join(files.values())
-    matches = [name for pattern, _, name in _LOOKS_LIKE if re.search(pattern, text)]
-    if matches[:1] == [format_name]:
-        return
-    known, unknown = len(arguments.settings), len(arguments.unknown)
-    none_of_it = bool(matches) and format_name not in matches
-    if not none_of_it and (unknown <= known or (known and unknown < 4)):
-        return
-    whose = next((f"a file of {owner}: `import {name}`" for _, owner, name in _LOOKS_LIKE if name in matches[:1]), "")
-    hint = f"it looks like {whose}" if whose else "is it another framework's?"
-    first, line = next(iter((arguments.unknown or arguments.lines).items()), ("", 0))
-    count = f"{framework} has no such option, nor {unknown - 1} more of the {known + unknown} here"
-    raise InputError.of([FieldProblem(count if unknown > 1 else f"no file of {framework}", file=next(iter(files)),
-                                      line=line, field=first if unknown > 1 else "", hint=hint)])  # fmt: skip
-
-
 def fields_of(arguments: Arguments, table: Table) -> set[str]:
     """The fields of a plan that problems and gaps leave unknown."""
     failed = [problem.field for problem in (*arguments.problems, *arguments.gaps) if problem.field]

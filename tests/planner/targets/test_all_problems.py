@@ -100,3 +100,13 @@ def test_a_missing_json_leaves_the_layout_open(tmp_path: Path) -> None:
     assert [gap.field for gap in found.gaps] == ["--deepspeed_config"]
     assert found.read_layout is None
     assert not {"zero", "shard"} & set(found.stated)
+
+
+@pytest.mark.parametrize(("kind", "own"), [("axolotl", False), ("torchtitan", False), ("megatron-bridge", True)])
+def test_the_syntax_of_another_file(tmp_path: Path, kind: str, own: bool) -> None:
+    text = "def mine():\n    return ConfigContainer(\n" if own else f"#!/bin/bash\na: b: c\n{SCRIPT.format('--fp16')}"
+    path = tmp_path / ("recipe.py" if own else "run.sh")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 2.*: not valid") as caught:
+        import_config(kind, [path], {"gpu": "h100-sxm-80gb"})
+    assert caught.value.hint.endswith("`import megatron-args`") is not own

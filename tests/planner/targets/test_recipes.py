@@ -143,3 +143,17 @@ def wide() -> Trainer.Config:
 """
     found = imported(tmp_path, text, arguments=("wide",), kind="torchtitan", version="0.3.0")
     assert (str(found.layout), found.request.model) == ("tp4-dp2-mbs1-z3-rfull", "llama-3.1-8b")
+
+
+def test_a_class_of_the_file_is_no_other_file(tmp_path: Path) -> None:
+    text = """\
+class Mine(Trainer.Config):
+    def __post_init__(self):
+        self.parallelism.tensor_parallel_degree *= 2
+
+
+def small() -> Trainer.Config:
+    return Mine(training=TrainingConfig(local_batch_size=1, seq_len=8192))
+"""
+    (gap,) = imported(tmp_path, text, kind="torchtitan", version="0.3.0").gaps
+    assert (gap.line, gap.message, gap.hint) == (7, "starts from Mine, a class (line 1) with code of its own", "")
