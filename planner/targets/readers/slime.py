@@ -56,6 +56,10 @@ _LOGITS = "--recompute-loss-function"
 def _modernise(arguments: Arguments) -> None:
     """Brings ranks, length and batch into the arguments of Megatron-LM."""
     given = arguments.settings
+    first = next(iter(given), "")
+    if first and not any(name in _OWN or name.startswith("--rollout") for name in arguments.lines):
+        text, hint = "the script has no option of slime", "a script of Megatron-LM: `import megatron-args`"
+        arguments.problems.append(FieldProblem(text, file=arguments.files[first], hint=hint))
     if given.pop("--train-backend", "megatron") != "megatron":
         _gap(arguments, "--train-backend", "another engine than Megatron-LM")
     nodes, per_node = given.pop("--actor-num-nodes", 1), given.pop("--actor-num-gpus-per-node", 8)

@@ -152,3 +152,10 @@ def test_micro_batches_by_tokens_divide_the_step(tmp_path: Path) -> None:
 def test_batches_of_slime_that_contradict(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--global-batch-size: 256 is not 128, the sequences of a rollout by its 2"):
         imported(tmp_path, "slime", SLIME.replace("--colocate", "--global-batch-size 256"), SLIME_MODEL)
+
+
+def test_a_script_of_megatron_is_none_of_slime(tmp_path: Path) -> None:
+    text = "torchrun pretrain_gpt.py --num-layers 36 --hidden-size 2560 --num-attention-heads 32 --seq-length 2048\n"
+    with pytest.raises(InputError, match="the script has no option of slime") as caught:
+        imported(tmp_path, "slime", text)
+    assert caught.value.hint.endswith("`import megatron-args`")
