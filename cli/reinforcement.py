@@ -60,3 +60,18 @@ def emitted(path: Path, to: str | None, choice: int, options: Mapping[str, objec
     if given := [name for name, value in options.items() if value is not None]:
         raise InputError(f"{given[0]} is for other plans than those of post-training", hint="leave it out")
     return emit_rl(loaded(path), to or "verl", choice, str(path))
+
+
+def report(terminal: Terminal, path: Path, choice: int, output: Path, *, force: bool) -> None:
+    """Writes the page of a placement."""
+    from .pages.post_training import post_training_page
+
+    plan = loaded(path)
+    placement = plan.candidate(choice)
+    write_file(output, post_training_page(plan, choice), force=force)
+    if terminal.settings.json:
+        shown = {"placement": placement.model_dump(mode="json"),
+                 "certificate": plan.certificate.model_dump(mode="json")}  # fmt: skip
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "rl-report", **shown})
+    terminal.talk(f"Wrote {output}")
+    requests.show_warnings(terminal, plan.warnings)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .. import mixed_lengths, options, requests, serving
+from .. import mixed_lengths, options, reinforcement, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
 
@@ -25,7 +25,7 @@ def command(
     """Write one page on a plan: decision, time, memory, pipeline, sensitivity and all sources.
 
     The page is one HTML file that needs no network. Of a serving plan: latency against
-    the load, deployments, pools, memory.
+    the load, deployments, pools, memory. Of one of post-training: calls over GPUs.
 
     \b
     Examples:
@@ -45,6 +45,9 @@ def command(
         served = serving.loaded(plan)
         check_writable(output, force=force)
         return serving.report(terminal, served, choice, output, force=force)
+    if requests.is_plan(plan, "rl-plan"):
+        check_writable(output, force=force)
+        return reinforcement.report(terminal, plan, choice, output, force=force)
     loaded = load_plan(plan)
     check_writable(output, force=force)
     result = requests.rounded(report(loaded, choice))

@@ -22,7 +22,7 @@ BINDS = {"generation": "generation", "training": "training", "scoring": "scoring
 
 def screen(plan: RlPlan, chosen: RlCandidate, saved_as: str | None) -> list[Part]:
     """The placements, then one of them: its calls, when each runs on which GPUs, what binds, the proof."""
-    lines = [*_header(plan), "", _candidates(plan), "", *explanation(chosen), "", *_closing(plan, chosen)]
+    lines = [*header(plan), "", _candidates(plan), "", *explanation(chosen), "", *reasons(chosen), *proof(plan)]
     return [*lines, "", _next(saved_as)]
 
 
@@ -42,7 +42,8 @@ def memory(chosen: RlCandidate) -> list[Part]:
                                                                              right=names)]  # fmt: skip
 
 
-def _header(plan: RlPlan) -> list[Part]:
+def header(plan: RlPlan) -> list[Part]:
+    """What is planned, and the lengths of answers."""
     work, resolved = plan.request["workload"], plan.resolved
     groups = resolved["cluster"]["groups"]
     nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
@@ -107,7 +108,8 @@ def timeline(chosen: RlCandidate) -> list[Part]:
     return [headless(rows), text.wrapped(f"  {legend}, . {idle}; {text.significant(chosen.step_s)} s")]
 
 
-def _closing(plan: RlPlan, chosen: RlCandidate) -> list[Part]:
+def reasons(chosen: RlCandidate) -> list[Part]:
+    """What binds, what moves, and how the GPUs are divided."""
     moved = chosen.sync_s + sum(call.moves_s for call in chosen.calls)
     beyond = (f", {text.significant(chosen.sync_s)} s of them to the engine, and "
               f"{text.significant(chosen.controller_s)} s into data, rewards and logs")  # fmt: skip
@@ -118,12 +120,19 @@ def _closing(plan: RlPlan, chosen: RlCandidate) -> list[Part]:
         lines.append(text.wrapped(
             f"{chosen.training_gpus} GPUs train and {chosen.rollout_gpus} generate; answers are up to {chosen.lag} "
             f"step{'s' * (chosen.lag > 1)} older than the weights that train on them."))  # fmt: skip
-    proof = plan.certificate
-    most = f"more than {text.percent(proof.gap)} % faster" if proof.gap >= _LEAST_GAP else "faster"
+    return lines
+
+
+def proof(plan: RlPlan) -> list[Part]:
+    """What became of all placements, and how far the best is from the bound."""
+    certificate = plan.certificate
+    most = f"more than {text.percent(certificate.gap)} % faster" if certificate.gap >= _LEAST_GAP else "faster"
     proven = f"Proven by this model's prices: no other placement of this space is {most}."
-    if not proof.proven:
-        proven = f"The search stopped early: another placement may be up to {text.percent(proof.gap)} % faster."
-    return [*lines, space_line(proof.space, stopped=proof.space.unvisited > 0, noun="placements"), text.wrapped(proven)]
+    if not certificate.proven:
+        gap = text.percent(certificate.gap)
+        proven = f"The search stopped early: another placement may be up to {gap} % faster."
+    stopped = certificate.space.unvisited > 0
+    return [space_line(certificate.space, stopped=stopped, noun="placements"), text.wrapped(proven)]
 
 
 def _next(saved_as: str | None) -> str:

@@ -22,7 +22,7 @@ _WRITES_RL = "`meshwright plan --workload grpo -o plan.json` writes one"
 # Kind of a plan that is not of a training step -> its name, and who reads it.
 OTHER_PLANS = {
     serving_plan.KIND: ("the plan of a deployment", "`explain`, `report`, `diff`, `check` and `emit` read it"),
-    rl_plan.KIND: ("the plan of a step of post-training", "`explain`, `emit` and `check` read it"),
+    rl_plan.KIND: ("the plan of a step of post-training", "`explain`, `report`, `emit` and `check` read it"),
 }
 _Document = TypeVar("_Document", bound=BaseModel)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def test_a_plan_of_post_training_is_no_request(tmp_path: Path, grpo: RlPlan, com
     result = run_here(command, "rl.json", cwd=tmp_path)
     assert result.code == 2
     assert "rl.json: the plan of a step of post-training, where a request is needed" in result.err
-    assert "`explain`, `emit` and `check` read it" in result.err
+    assert "`explain`, `report`, `emit` and `check` read it" in result.err
 
 
 def test_check_reads_it_and_explain_lists_its_origins(tmp_path: Path, grpo: RlPlan) -> None:
@@ -105,3 +106,34 @@ def test_only_training_names_the_flag_that_adds_a_vision_tower(tmp_path: Path, w
     result = run_here("plan", "--workload", workload, *where, *flags, cwd=tmp_path)
     assert "without its vision tower" in result.err
     assert ("--images" in result.err) == (workload == "train")
+
+
+def blocks(page: str) -> list[tuple[float, float]]:
+    """(left, width) of the drawn calls."""
+    found = re.findall(r'<rect [^>]*x="([\d.]+)"[^>]* width="([\d.]+)"', page)
+    return [(float(left), float(width)) for left, width in found]
+
+
+def test_the_report_draws_every_call_over_its_gpus_to_scale(tmp_path: Path, grpo: RlPlan, dpo: RlPlan) -> None:
+    for plan in (grpo, dpo):
+        (tmp_path / "rl.json").write_text(plan.to_json())
+        result = run_here("report", "rl.json", "-o", "rl.html", "--force", cwd=tmp_path)
+        assert result.code == 0, result.err
+        page, best = (tmp_path / "rl.html").read_text(), plan.best
+        edges = sorted({edge for it in best.calls for edge in (it.first_gpu, it.first_gpu + it.gpus)})
+        bands = sum(it.first_gpu <= first < it.first_gpu + it.gpus for first in edges[:-1] for it in best.calls)
+        drawn = blocks(page)
+        assert len(drawn) == bands
+        seconds = sorted(it.end_s - it.start_s for it in best.calls)
+        widths = sorted(width for _, width in drawn)
+        assert widths[-1] / widths[0] == pytest.approx(seconds[-1] / seconds[0], rel=0.02)
+        assert max(left + width for left, width in drawn) <= 1000.0
+        assert best.placement_id in page
+        assert "placements" in page
+
+
+def test_the_report_of_no_placement_writes_nothing(tmp_path: Path, grpo: RlPlan) -> None:
+    (tmp_path / "rl.json").write_text(grpo.to_json())
+    result = run_here("report", "rl.json", "--choice", "9", "-o", "rl.html", cwd=tmp_path)
+    assert (result.code, "the plan has no placement 9" in result.err) == (2, True)
+    assert not (tmp_path / "rl.html").exists()

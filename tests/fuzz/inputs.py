@@ -54,7 +54,7 @@ BASES: dict[str, tuple[list[str], ...]] = {
              ["serving.json", "serving.json"]),
     "cite": (["plan.json"],),
     "report": (["plan.json", "-o", "report.html"], ["plan.json", "--choice", "2", "-o", "report.html", "--force"],
-               ["serving.json", "-o", "report.html", "--force"]),
+               ["serving.json", "-o", "report.html", "--force"], ["rl.json", "-o", "report.html", "--force"]),
     "validate": (["rows.yaml", "--no-rows"],),
     "calibrate": (["rows.yaml", "-o", "stack.yaml"], ["--from-run", "report.json", "--plan", "plan.json"]),
     "profile": (["--quick", "--dry-run"], ["--dry-run", "--layout", LAYOUTS[0], *REQUESTED]),
