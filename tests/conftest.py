@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
+import pytest
 from hypothesis import settings
+
+from .table import PROPERTY, Row, lines
 
 # A shell starts jobs in the background with SIGINT ignored; programs that tests start and interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -13,3 +17,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Without a deadline of 200 ms for an example, which a busy machine misses.
 settings.register_profile("meshwright", deadline=None)
 settings.load_profile("meshwright")
+
+
+@pytest.fixture
+def row(record_property: Callable[[str, object], None]) -> Row:
+    """Stores a row of the table at the end."""
+    return lambda *cells: record_property(PROPERTY, cells)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints the table after the last test."""
+    reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.getreports(kind)]
+    for line in lines(pair for report in reports for pair in report.user_properties):
+        terminalreporter.write_line(line)

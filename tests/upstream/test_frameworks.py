@@ -27,9 +27,9 @@ from meshwright.planner.targets.setup import Setup
 
 from ..planner.targets.emit_corruptions import CATALOGUE, corrupted
 from ..planner.targets.emit_plans import config_of, random_plans
+from ..table import Row
 from .coordinates import planned
 from .pythons import FOLDER, has, python_of
-from .table import row
 
 if not FOLDER:
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
@@ -58,7 +58,7 @@ def emitted(target: str) -> tuple[list[tuple[Plan, dict[str, str]]], Counter[str
 
 
 @pytest.mark.parametrize("target", CATALOGUE)
-def test_the_framework_accepts_every_plan(target: str) -> None:
+def test_the_framework_accepts_every_plan(target: str, row: Row) -> None:
     found, refused = emitted(target)
     for reason, number in refused.most_common():
         if number:
@@ -75,7 +75,7 @@ def test_the_framework_accepts_every_plan(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", CATALOGUE)
-def test_corruptions_are_rejected(target: str) -> None:
+def test_corruptions_are_rejected(target: str, row: Row) -> None:
     folders = [files for _, files in emitted(target)[0]]
     made = corrupted(target, folders, 200)
     rejected = [bool(check_files(files, target).problems) for _, files in made]
@@ -84,7 +84,7 @@ def test_corruptions_are_rejected(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", CATALOGUE)
-def test_what_is_emitted_reads_back(target: str) -> None:
+def test_what_is_emitted_reads_back(target: str, row: Row) -> None:
     config, equal = config_of(target), 0
     options = option_list(target)[0]
     for plan, files in emitted(target)[0]:
@@ -113,7 +113,7 @@ def meshes(target: str) -> list[dict[str, int]]:
 
 
 @pytest.mark.parametrize("target", [name for name in CATALOGUE if not TARGETS[name].built_on])
-def test_ranks_have_the_coordinates_of_the_plan(target: str) -> None:
+def test_ranks_have_the_coordinates_of_the_plan(target: str, row: Row) -> None:
     path = source(target) if target in ("megatron-bridge", "nanotron", "maxtext") else ""
     modules = {"megatron": "megatron.core", "megatron-bridge": "torch", "nanotron": "dacite", "maxtext": "jax"}
     if path is None or not has(target, modules.get(target, target)):

@@ -17,8 +17,8 @@ from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExpe
 from meshwright.planner.targets.setup import Setup
 
 from ..planner.targets.emit_plans import config_of
+from ..table import Row
 from .pythons import FOLDER, python_of
-from .table import row
 
 if not FOLDER:
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
@@ -294,7 +294,7 @@ def differs(expected: Any, value: Any) -> bool:
 
 @pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "maxtext",
                                     "deepspeed", "accelerate"])
-def test_the_framework_trains_with_what_the_plan_states(target: str) -> None:
+def test_the_framework_trains_with_what_the_plan_states(target: str, row: Row) -> None:
     if source(target) is None:
         row(target, "trains with what the plan states", "not run")
         pytest.skip(f"{target} is not there")

@@ -13,8 +13,8 @@ import pytest
 from meshwright.planner.targets.engines.emit import emit_serving
 
 from ..planner.targets.drawn_services import drawn, for_engine, planned
+from ..table import Row
 from .pythons import has, python_of
-from .table import row
 
 COUNT = 200
 _PARSER = Path(__file__).with_name("serving_parser.py")
@@ -56,7 +56,7 @@ def verdicts(engine: str, cases: list[list[str]]) -> list[str | None]:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_the_engine_takes_every_command_and_no_misspelt_one(engine: str) -> None:
+def test_the_engine_takes_every_command_and_no_misspelt_one(engine: str, row: Row) -> None:
     if not has("serving", engine):
         row(engine, "own parser accepts", "not run")
         pytest.skip(f"{engine} is not there")

@@ -15,8 +15,8 @@ import pytest
 from meshwright.planner import api
 from meshwright.planner.targets.emit import emit
 
+from ..table import Row
 from .pythons import FOLDER, has, python_of
-from .table import row
 
 if not FOLDER:
     pytest.skip("`make test-upstream` runs these", allow_module_level=True)
@@ -67,7 +67,7 @@ def losses(text: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_tiny_model_trains(name: str, tmp_path: Path) -> None:
+def test_a_tiny_model_trains(name: str, tmp_path: Path, row: Row) -> None:
     target = name.partition(" ")[0]
     layout, given, environment = CASES[name]
     if not has(target, TUNERS.get(target, target)):
@@ -98,6 +98,6 @@ def test_a_tiny_model_trains(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["megatron", "megatron-bridge", "torchtitan", "axolotl", "nanotron", "maxtext"])
-def test_what_needs_a_gpu_is_not_run(target: str) -> None:
+def test_what_needs_a_gpu_is_not_run(target: str, row: Row) -> None:
     row(target, "trains three steps", "not run: needs a GPU")
     pytest.skip(f"{target} needs a GPU")

@@ -12,8 +12,8 @@ from meshwright.planner.targets.post_training.check import check_rl
 from meshwright.planner.targets.post_training.emit import emit_rl
 
 from ..planner.targets.drawn_placements import drawn, planned
+from ..table import Row
 from .pythons import has, python_of
-from .table import row
 
 COUNT = 200
 _COMPOSE = Path(__file__).with_name("verl_compose.py")
@@ -36,7 +36,7 @@ def misspelt(words: list[str], numbers: random.Random) -> list[str]:
     return [*words[:at], f"{name}{name[-1]}={value}", *words[at + 1 :]]
 
 
-def test_hydra_composes_every_plan_and_no_misspelt_one() -> None:
+def test_hydra_composes_every_plan_and_no_misspelt_one(row: Row) -> None:
     if not has("verl", "hydra"):
         row("verl", "Hydra composes", "not run")
         pytest.skip("hydra is not there")

@@ -23,8 +23,8 @@ from meshwright.planner.api import plan_serving
 from meshwright.planner.serving.from_bench import calibrate_benches
 from meshwright.planner.targets.engines.emit import emit_serving
 
+from ..table import Row
 from .pythons import has, python_of
-from .table import row
 
 _START_S = 600.0
 _FIRST_PORT = 8000  # of the scripts, for slot 0
@@ -79,7 +79,7 @@ def answer(address: str, model: Path) -> str:
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_the_emitted_script_serves_and_its_benchmark_calibrates(tp: int, tmp_path: Path) -> None:
+def test_the_emitted_script_serves_and_its_benchmark_calibrates(tp: int, tmp_path: Path, row: Row) -> None:
     if not has("serving", "vllm.benchmarks.serve"):
         row("vllm", f"serves at tp {tp}", "not run")
         pytest.skip("vllm is not there")

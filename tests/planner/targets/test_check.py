@@ -17,6 +17,7 @@ from meshwright.planner.targets.registry import TARGETS
 
 from meshwright.errors import InputError
 
+from ...table import Row
 from .emit_corruptions import CATALOGUE, Files, corrupted
 from .emit_plans import random_plans
 
@@ -49,7 +50,7 @@ def test_what_is_emitted_is_in_order(folders: tuple[str, list[Files]]) -> None:
         assert found.layout is not None
 
 
-def test_every_corruption_is_found(folders: tuple[str, list[Files]]) -> None:
+def test_every_corruption_is_found(folders: tuple[str, list[Files]], row: Row) -> None:
     target, emitted = folders
     tried, missed = Counter[str](), []
     for kind, files in corrupted(target, emitted, 200):
@@ -60,6 +61,7 @@ def test_every_corruption_is_found(folders: tuple[str, list[Files]]) -> None:
         assert all(each.file and (each.field or "disagree" in each.message) for each in found.problems), found.problems
         # What files disagree on is on no line of one of them; the message has both values.
         assert any(each.line or "syntax" in each.message or "disagree" in each.message for each in found.problems)
+    row(target, "corruptions rejected by check", f"{tried.total() - len(missed)} of {tried.total()}")
     assert not missed
     assert set(tried) == set(CATALOGUE[target])
     assert min(tried.values()) >= 15

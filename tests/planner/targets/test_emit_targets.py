@@ -29,6 +29,7 @@ from meshwright.planner.targets.registry import TARGETS, target_of
 from meshwright.planner.targets.setup import Setup
 
 from ...snapshots import ROOT
+from ...table import Row
 from .emit_corruptions import CATALOGUE
 from .emit_plans import config_of, nondefault, random_plans
 
@@ -94,10 +95,10 @@ def test_every_expressible_field_is_tried_ten_times(drawn: tuple[str, list[Plan]
     assert min(tried.values()) >= 10, tried
 
 
-def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> None:
+def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]], row: Row) -> None:
     target, plans = drawn
     config = config_of(target)
-    refused = even_only = 0
+    refused = even_only = equal = 0
     for version in versions(target)[-1:] if target == "megatron" else versions(target):
         options = option_list(target, version)[0]
         for plan in plans:
@@ -118,6 +119,8 @@ def test_random_plans_read_back_as_themselves(drawn: tuple[str, list[Plan]]) -> 
                 assert facts["stages"] == setup.chunk_sizes
             per_rank = facts.get("batch_per_rank", 0) * setup.layout.dp
             assert facts.get("workload.global_batch", per_rank) == setup.workload.global_batch
+            equal += 1
+    row(target, "emit, import: same layout and batch", f"{equal} of {equal + refused}")
     assert refused == even_only <= (10 if target == "deepspeed" else 0)  # DeepSpeed divides layers evenly
 
 
