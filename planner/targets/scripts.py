@@ -104,7 +104,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     arguments = readings[0] if readings else Arguments()
     different = [index for index, reading in enumerate(readings) if _differ(reading, arguments, known)]
     if different and jobs:
-        lines = ", ".join(f"line {jobs[index].line}" for index in (0, *different[:3]))
+        lines = ", ".join(dict.fromkeys(f"line {jobs[index].line}" for index in (0, *different[:3])))
         text = f"starts {len(different) + 1} jobs with different options or ranks ({lines})"
         hint = "leave one of them in the file, or give the variable that chooses one by --arg NAME=VALUE"
         arguments.problems.append(FieldProblem(text, file=path, line=jobs[different[0]].line, hint=hint))

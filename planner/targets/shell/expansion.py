@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from .arithmetic import calculated
+from .braces import braced
 from .values import MARK, MISSING, UNKNOWN, UNSET, Value, Variables, is_mark, mark, marks, without
 
 # (text of a command substitution) -> its output, or a mark.
@@ -21,7 +22,11 @@ class Expander:
         self._substitute = substitute
 
     def fields(self, raw: str) -> list[str]:
-        """The words that a word becomes: unquoted values are split at spaces, `"${array[@]}"` at its elements."""
+        """The words that a word becomes: braces are expanded, unquoted values split at spaces, `"${array[@]}"` at its
+        elements."""
+        return [field for word in braced(raw) for field in self._fields(word)]
+
+    def _fields(self, raw: str) -> list[str]:
         out: list[str] = []
         current: list[str] = []  # pieces of the current word
         for text, quoted in self._pieces(raw):

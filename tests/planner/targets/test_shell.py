@@ -19,6 +19,7 @@ SCRIPTS = {
     "if": 'if [ -z "$X" ]; then X=5; elif [ 1 = 1 ]; then X=6; else X=7; fi; [[ $X -gt 4 && $X != 6 ]] && show big $X',
     "case": "case 8B in 1*) S=1;; 7B|8B) S=2 ;; *) S=3;; esac; show $S",
     "loops": 'for i in 1 2 3; do T="$T $i"; done; n=0; while [ $n -lt 3 ]; do n=$((n+1)); done; show $T $n',
+    "braces": 'for i in {3..1} {1..9..4} {08..10}; do show $i; done; show x{a,b}y {1..2}{c,d} "{1..2}" {x} {-1..1..0}',
     "functions": 'f() { local a=$1; shift; show "$a" "$@" $#; }; f one two "three four"',
     "eval": "cmd='show a \"b c\"'; eval $cmd; eval \"show $HOMELESS d\"",
     "shell in a string": "bash -c \"show inner '1 2'\"; sh -c 'show plain'",
