@@ -10,13 +10,14 @@ from .console import Terminal
 if TYPE_CHECKING:
     from ..planner.document.lengths_plan import LengthsPlan
     from ..planner.document.plan import Plan
+    from ..planner.document.rl_plan import RlPlan
     from ..runtime.nodes import Nodes
     from ..runtime.restarts import Recovery
     from ..runtime.settings import Settings
 
 
 def recovery_of(
-    terminal: Terminal, plan: Plan | LengthsPlan, settings: Settings, nodes: Nodes, *, elastic: bool,
+    terminal: Terminal, plan: Plan | LengthsPlan | RlPlan, settings: Settings, nodes: Nodes, *, elastic: bool,
     rejoin_s: float | None,
 ) -> Recovery:  # fmt: skip
     """How a run goes on after a failure. With `elastic` node 0 shows at once what one node less would mean.

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> None:
     """Shows the sizes that were shrunk, and the assumptions for fields that the model's config leaves open."""
+    from ..runtime.reinforcement.job import RlJob
     from .screens import launch as screen
 
     for line in notes:
         show_line(f"scaled down: {line}")
     for line in job.model.assumptions:
         show_line(line)
-    if job.model.is_moe:
+    if job.model.is_moe and not isinstance(job, RlJob):
         show_line(screen.balancing_line(job))
     if job.model.dropouts:
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
@@ -122,9 +123,13 @@ def _write(terminal: Terminal, document: dict[str, object], path: Path | None, *
 def _checked(terminal: Terminal, recorder: Recorder, settings: Settings) -> dict[str, Any]:
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
     from ..runtime.rehearsal import parity, pricing
+    from ..runtime.reinforcement.job import RlJob
     from ..runtime.settings import planned_job
     from .screens import launch as screen
 
+    if isinstance(recorder.job, RlJob):
+        terminal.show([screen.calls_table(recorder.job, recorder.steps), screen.CALLS_PLANNED])
+        return {}
     predicted = [stage["allocated"] for stage in pricing.predicted_bytes(recorder.job)]
     memory = parity.compare_memory(recorder.peaks(), predicted)
     more: dict[str, Any] = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..errors import InputError
 from ..planner.document.lengths_plan import LengthsPlan
 from ..planner.document.plan import Plan
+from ..planner.document.rl_plan import RlPlan
 from .job import Job
 from .settings import Settings
 
@@ -27,8 +28,8 @@ class Nodes:
 
 
 def nodes_for(
-    plan: Plan | LengthsPlan, job: Job, *, scaled: bool, nnodes: int | None, nproc_per_node: int | None, node_rank: int,
-    master_addr: str | None, master_port: int | None, max_restarts: int = 0, dry: bool = False,
+    plan: Plan | LengthsPlan | RlPlan, job: Job, *, scaled: bool, nnodes: int | None, nproc_per_node: int | None,
+    node_rank: int, master_addr: str | None, master_port: int | None, max_restarts: int = 0, dry: bool = False,
 ) -> Nodes:  # fmt: skip
     """Nodes and ranks per node, by default those of the plan's cluster. Raises InputError if they do not fit."""
     _check_counts(nnodes, nproc_per_node, master_port)

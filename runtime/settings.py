@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cost_models.specs.model import MixtureOfExperts
-from ..errors import InputError
+from ..errors import InputError, UnsupportedError
 from ..planner.document.lengths_plan import load_lengths_plan
-from ..planner.document.reading import load_plan
+from ..planner.document.reading import load_plan, rl_plan_in
 from ..planner.document.sampler_plan import sampler_path
 from .checkpoint.manifest import check_resumable
 from .compiling import check_compiled
@@ -24,6 +24,8 @@ from .mixed_lengths.rehearsal import rehearsed
 from .parallel.schedules import custom_order
 from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
+from .reinforcement.job import RlJob, rl_job
+from .reinforcement.rehearsal import rehearsed as rehearsed_calls
 from .weight_decay import excluded_kinds
 
 # The check uses SGD, because AdamW is invariant to scaled gradients and would hide such an error. The rate changes the
@@ -152,23 +154,42 @@ def planned_job(settings: Settings) -> Job:
     if (lengths := load_lengths_plan(path)) is not None:
         check_lengths_flags(settings)
         return lengths_job(lengths, path)
+    if (graph := rl_plan_in(path)) is not None:
+        check_post_training(settings)
+        return rl_job(graph, settings.choice, path)
     return job_of(load_plan(path), settings.choice, path.name)
+
+
+_NOT_OF_LENGTHS = ("choice", "shuffle", "eval_data", "order", "planned_dtype", "compile")  # settings
+_NOT_OF_POST_TRAINING = (*_NOT_OF_LENGTHS[1:], "data", "end_token", "init_from", "check_parity", "checkpoint",
+                         "balance_experts", "metrics", "tracker")  # fmt: skip
+
+
+def _refuse(settings: Settings, names: Sequence[str], plan: str) -> None:
+    """Raises InputError where a setting is not at its default."""
+    if given := [name for name in names if getattr(settings, name) != getattr(Settings, name)]:
+        raise InputError(f"--{given[0].replace('_', '-')}: not with a plan {plan}", hint="leave it out")
+
+
+def check_post_training(settings: Settings) -> None:
+    """Raises InputError for a flag of pretraining, UnsupportedError where the run is no rehearsal."""
+    _refuse(settings, _NOT_OF_POST_TRAINING, "of post-training")
+    if not settings.scale_down:
+        raise UnsupportedError("a plan of post-training is only rehearsed: generation has no cache here",
+                               hint="add `--scale-down`")  # fmt: skip
 
 
 def check_lengths_flags(settings: Settings) -> None:
     """Raises InputError for a flag that needs sequences of one length."""
-    refused = {"--choice": settings.choice != 1, "--shuffle": settings.shuffle,
-               "--eval-data": settings.eval_data is not None,
-               "--order": settings.order is not None, "--planned-dtype": settings.planned_dtype,
-               "--compile": settings.compile}  # fmt: skip
-    if given := [name for name, value in refused.items() if value]:
-        raise InputError(f"{given[0]}: not with a plan for documents of mixed lengths", hint="leave it out")
+    _refuse(settings, _NOT_OF_LENGTHS, "for documents of mixed lengths")
     if settings.end_token is not None and settings.scale_down:
         raise InputError("--end-token: a rehearsal shrinks documents, and data has none of these lengths",
                          hint="leave out `--scale-down`, or `--end-token`")  # fmt: skip
 
 
 def _shrunk(job: Job, kept: dict[str, int]) -> tuple[Job, list[str]]:
+    if isinstance(job, RlJob):
+        return rehearsed_calls(job, kept)
     return rehearsed(job, kept) if isinstance(job, LengthsJob) else scale_down(job, kept)
 
 

@@ -36,8 +36,10 @@ from .job import Job
 from .metrics import Metrics
 from .mixed_lengths.trainer import trainer_of
 from .parallel.comm import CommunicationError, backend_reason
-from .parallel.mesh import Mesh, build_mesh
+from .parallel.mesh import build_mesh
 from .rehearsal.memory import resident_bytes
+from .reinforcement import run as reinforcement
+from .reinforcement.job import RlJob
 from .report import Event, Recorder, not_saved_line
 from .settings import Settings, prepare
 from .status import Status
@@ -76,8 +78,13 @@ def _give_up(status: Status, what: str, code: str) -> None:
 
 
 def _run(settings: Settings, status: Status, terminated: threading.Event) -> None:
-    job, notes, device, mesh = meet(settings, status)
+    job, notes, device = meet(settings, status)
     recorder, before = Recorder(job, notes), resident_bytes()
+    if isinstance(job, RlJob):
+        tell(_environment(device, job, settings), settings, recorder)
+        reinforcement.run(job, device, settings, recorder, status, terminated)
+        return
+    mesh = build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
     if job.init_from is None:
         trainer = trainer_of(job, mesh, device)
     else:
@@ -125,8 +132,8 @@ def _copies(trainer: Trainer, settings: Settings, recorder: Recorder, done: int)
     return copies
 
 
-def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.device, Mesh]:
-    """Connects to the other ranks. Returns the job, notes on shrunk parts, the device and the groups of this rank.
+def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.device]:
+    """Connects to the other ranks. Returns the job, notes on shrunk parts, and the device.
 
     Raises InputError where the number of ranks differs from that of the layout, and CommunicationError.
     """
@@ -139,7 +146,7 @@ def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.devi
     if settings.compile and device.type == "cpu":
         check_compiler()
     _connect(job, device, settings.collective_timeout_s, status)
-    return job, notes, device, build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
+    return job, notes, device
 
 
 def _device(settings: Settings, job: Job) -> torch.device:

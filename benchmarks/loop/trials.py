@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from meshwright.runtime import worker
+from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.settings import Settings
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
@@ -129,7 +130,9 @@ def trial(
 def _train(settings: Settings, variables: Mapping[str, object], commands_from: int, answers: int) -> int:
     """One rank: builds its part, and trains as many steps as each command asks for, until the pipe is closed."""
     os.environ.update({name: str(value) for name, value in variables.items()})
-    job, _, device, mesh = worker.meet(settings, Status(rank=int(os.environ["RANK"])))
+    status = Status(rank=int(os.environ["RANK"]))
+    job, _, device = worker.meet(settings, status)
+    mesh = build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
     trainer = Trainer(job, mesh, device)
     mesh["world"].all_reduce(torch.zeros(1))
     first = mesh.rank == 0

@@ -17,6 +17,7 @@ from ..pretrained import check_pretrained
 if TYPE_CHECKING:
     from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
+    from ...planner.document.rl_plan import RlPlan
     from ...runtime.job import Job
     from ...runtime.nodes import Nodes
     from ...runtime.settings import Settings
@@ -125,6 +126,8 @@ def command(
 ) -> None:
     """Train a plan with torchrun; --scale-down rehearses it with a small model.
 
+    A plan of post-training is rehearsed: it generates, scores and trains.
+
     \b
     Examples:
       meshwright launch plan.json --scale-down --check-parity
@@ -133,6 +136,7 @@ def command(
       meshwright launch plan.json --checkpoint ckpt/ --resume --max-restarts 3
       meshwright launch plan.json --checkpoint ckpt/ --elastic --master-addr n0
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
+      meshwright launch rl.json --scale-down --steps 20 --lr 0.003
     """
     from ...runtime.nodes import nodes_for
     from ...runtime.report import Recorder
@@ -182,14 +186,15 @@ def _check_files(*files: Path | None, force: bool) -> None:
             check_writable(file, force=force)
 
 
-def _prepared(settings: Settings) -> tuple[Plan | LengthsPlan, Job, list[str]]:
+def _prepared(settings: Settings) -> tuple[Plan | LengthsPlan | RlPlan, Job, list[str]]:
     """The plan, the job of the flags, and what was shrunk. Raises InputError for what does not fit them."""
     from ...planner.document.lengths_plan import load_lengths_plan
-    from ...planner.document.reading import load_plan
+    from ...planner.document.reading import load_plan, rl_plan_in
     from ...planner.targets.emit import check_trained
     from ...runtime.settings import prepare
 
-    plan = load_lengths_plan(Path(settings.plan)) or load_plan(settings.plan)
+    path = Path(settings.plan)
+    plan = load_lengths_plan(path) or rl_plan_in(path) or load_plan(path)
     if plan.kind == "plan":
         check_trained(plan, "meshwright")
     job, notes = prepare(settings)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...runtime.rehearsal import parity
+from ...runtime.reinforcement.job import SYNC
 from .. import text
 from ..console import table
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ...planner.document.plan import Plan
     from ...planner.studies.fewer_nodes import FewerNodes
     from ...runtime.job import Job
+    from ...runtime.reinforcement.job import RlJob
+    from ...runtime.report import Event
 
 
 def balancing_line(job: Job) -> str:
@@ -52,6 +55,23 @@ def verdict_line(verdict: parity.Parity) -> str:
     return (f"NOT the same training: step {first.step} differs from the single-process run, loss by a relative "
             f"{first.loss_difference:.1e}, gradient norm by {first.norm_difference:.1e}"
             + (f", {first.state.name} by {first.state.relative:.1e}" if first.state else ""))  # fmt: skip
+
+
+CALLS_PLANNED = "planned: seconds of the plan's model on its GPUs, with the share of a step in brackets"
+
+
+def calls_table(job: RlJob, steps: Sequence[Event]) -> RenderableType:
+    """Mean seconds of each call of post-training, and its share of a step, beside those of the plan."""
+    planned = {**{call.name: call.seconds for call in job.planned}, SYNC: job.planned_sync_s}
+    ranks = {place.name: f"{place.ranks.start}-{place.ranks[-1]}" for place in job.places}
+    mean_s = sum(step["step_s"] for step in steps) / max(len(steps), 1)
+    rows = []
+    for name, planned_s in [*planned.items(), ("step", job.planned_step_s)]:
+        measured = mean_s if name == "step" else sum(step["calls"][name] for step in steps) / max(len(steps), 1)
+        pairs = (measured, mean_s), (planned_s, job.planned_step_s)
+        rows.append((name, ranks.get(name, ""), *(f"{text.significant(part)} ({part / whole:.0%})"
+                                                  for part, whole in pairs)))  # fmt: skip
+    return table("call", "ranks", "s", "planned s", rows=rows, right=("s", "planned s"))
 
 
 def memory_table(memory: Sequence[parity.StageMemory]) -> RenderableType:

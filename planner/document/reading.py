@@ -22,7 +22,7 @@ _WRITES_RL = "`meshwright plan --workload grpo -o plan.json` writes one"
 # Kind of a plan that is not of a training step -> its name, and who reads it.
 OTHER_PLANS = {
     serving_plan.KIND: ("the plan of a deployment", "`explain`, `report`, `diff`, `check` and `emit` read it"),
-    rl_plan.KIND: ("the plan of a step of post-training", "`explain`, `report`, `emit` and `check` read it"),
+    rl_plan.KIND: ("the plan of a step of post-training", "`explain`, `report`, `emit`, `check` and `launch` read it"),
 }
 _Document = TypeVar("_Document", bound=BaseModel)
 
@@ -98,6 +98,16 @@ def load_rl_plan(path: Path | str) -> RlPlan:
     if not isinstance(data, dict) or data.get("kind") != rl_plan.KIND:
         raise InputError(f"{path}: not the plan of a step of post-training", hint=_WRITES_RL)
     return _checked(data, str(path), RlPlan, rl_plan.FORMAT_VERSION, (1, 1), integrity.rl_problems)
+
+
+def rl_plan_in(path: Path) -> RlPlan | None:
+    """The plan of a step of post-training in a file; None for a file of another kind, or none. Raises InputError as
+    `load_rl_plan`."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return load_rl_plan(path) if isinstance(data, dict) and data.get("kind") == rl_plan.KIND else None
 
 
 def load_plan(path: Path | str) -> Plan:

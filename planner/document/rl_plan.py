@@ -88,7 +88,7 @@ class RlPlan(DocumentPart):
     origins: dict[str, str] = Field(default_factory=dict)
     candidates: tuple[RlCandidate, ...] = Field(min_length=1)  # the fastest first
     certificate: RlCertificate
-    resolved: dict[str, Any]  # models by role, cluster, target, engine, number and lengths of answers
+    resolved: dict[str, Any]  # models by role, cluster, stack, target, engine, number and lengths of answers
     warnings: tuple[str, ...] = ()
     document_sha256: str | None = None  # of all other fields, in the file only: a file that was edited is refused
 

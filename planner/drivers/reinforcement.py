@@ -45,7 +45,8 @@ def plan_rl(request: RlRequest) -> RlPlan:
         origins=request.origins, candidates=listed, certificate=_certificate(answer),
         resolved={
             "models": {role: rounded(spec_to_dict(model)) for role, model in question.models.items()},
-            "cluster": rounded(cluster_to_dict(question.cluster)), "target": request.target, "engine": request.engine,
+            "cluster": rounded(cluster_to_dict(question.cluster)),
+            "stack": rounded(spec_to_dict(question.resolved.stack)), "target": request.target, "engine": request.engine,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
                                 "longest": lengths.longest(work.answers), "per_step": work.answers}),
         },

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from ..model.block import named_splits
+from ..model.decoder import DecoderChunk
 from ..model.initial_weights import same_weight
 from ..parallel.sharding import Unit
 from ..trainer import Named, Trainer
@@ -21,7 +23,32 @@ def pieces(trainer: Trainer) -> Iterator[Piece]:
         flats |= {key: value for key, value in states.items() if isinstance(value, Tensor) and key != "step"}
         for kind, flat in flats.items():
             yield from _of_unit(unit, named, kind, flat, tied=trainer.job.model.tied_embeddings)
-    for chunk in trainer.chunks:
+    yield from _buffers(trainer.chunks)
+
+
+def weights(trainer: Trainer) -> Iterator[Piece]:
+    """Weights in the dtype of training and buffers (`weights.NAME`) that this rank holds. They are filled anew by every
+    step."""
+    for unit, named in trainer.contents:
+        yield from _of_unit(unit, named, "weights", unit.weights, tied=trainer.job.model.tied_embeddings)
+    yield from _buffers(trainer.chunks)
+
+
+def weights_of(chunks: Sequence[DecoderChunk]) -> Iterator[Piece]:
+    """The same of chunks without a trainer."""
+    for chunk in chunks:
+        for part, module in chunk.parts():
+            for full_name, parameter, split in named_splits(module, part):
+                where = [0] * parameter.dim()
+                for dim, offset in split.firsts:
+                    where[dim] += offset
+                name = same_weight(full_name, tied=chunk.spec.tied_embeddings)
+                yield Piece(f"weights.{name}", split.shape, tuple(where), parameter.detach())
+    yield from _buffers(chunks)
+
+
+def _buffers(chunks: Sequence[DecoderChunk]) -> Iterator[Piece]:
+    for chunk in chunks:
         for name, buffer in chunk.named_buffers():
             yield Piece(f"weights.{name}", tuple(buffer.shape), (0,) * buffer.dim(), buffer, optional=True)
 

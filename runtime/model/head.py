@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from ...cost_models.specs.model import ModelSpec
@@ -20,6 +22,7 @@ class Head(Block):
         self.first, _ = context.part(spec.vocab)
         self.scale, self.softcap = spec.logit_scale, spec.logit_softcap
         self.ignores = False  # whether some targets are IGNORED
+        self.objective: Callable[[Tensor, Tensor], Tensor] | None = None  # of logits and targets; None: cross entropy
         self._tied = (tied,)  # in a tuple, so that it is not a submodule here
         if tied is None:
             self.add("projection", [spec.vocab, spec.hidden], 0)
@@ -36,6 +39,12 @@ class Head(Block):
         return tp.column(x, [weight], [self.maybe("projection_bias")], self.context.group, deferrable=False)[0]
 
     def loss(self, x: Tensor, targets: Tensor, norm: Norm | None = None) -> Tensor:
-        """Sum of the losses of all tokens, in nats."""
-        return tp.cross_entropy(self.logits(x, norm), targets, self.first, self.context.group, self.softcap,
-                                ignores=self.ignores)  # fmt: skip
+        """Sum of the losses of all tokens, in nats, or the objective that replaces it."""
+        logits = self.logits(x, norm)
+        if self.objective is not None:
+            return self.objective(logits, targets)
+        return tp.cross_entropy(logits, targets, self.first, self.context.group, self.softcap, ignores=self.ignores)
+
+    def log_probs(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Log-probabilities of targets [b, s], differentiable."""
+        return -tp.token_losses(logits, targets, self.first, self.context.group, self.softcap)

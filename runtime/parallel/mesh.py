@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
@@ -30,8 +30,9 @@ class RankCoords:
         return cls(rank // (tp * cp * dp), rank // (tp * cp) % dp, rank // tp % cp, rank % tp)
 
 
-def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
-    """All groups of every axis, each with ascending ranks, because new_group sorts ranks silently.
+def rank_lists(layout: Layout, origin: int = 0) -> dict[str, list[list[int]]]:
+    """All groups of every axis, each with ascending ranks, because new_group sorts ranks silently. origin: the rank
+    that is rank 0 of the layout.
 
     shard: ranks that share one copy of the states (1 without ZeRO), including cp ranks, whose tokens are more data to
     the weights. replicate: ranks with copies of it.
@@ -44,7 +45,7 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
     shard = layout.shard * cp if layout.zero else 1
 
     def at(p: int, d: int, t: int) -> int:
-        return (p * dp + d) * tp + t
+        return origin + (p * dp + d) * tp + t
 
     stages, parts = range(pp), range(dp // shard)
     inside = [[at(p, r * shard + s, t) for s in range(shard)] for p in stages for r in parts for t in range(tp)]
@@ -63,11 +64,11 @@ def rank_lists(layout: Layout) -> dict[str, list[list[int]]]:
         "replicate": across,
         "ep": [ranks[first::etp] for ranks in expert_groups for first in range(etp)],
         "etp": [ranks[first : first + etp] for ranks in expert_groups for first in range(0, copy, etp)],
-        "expert_shard": same if layout.zero else [[rank] for rank in range(layout.num_gpus)],
+        "expert_shard": same if layout.zero else [[origin + rank] for rank in range(layout.num_gpus)],
         "expert_replicate": across if layout.zero else same,
         # With one stage the group is a single rank, which sums with no other.
         "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
-        "world": [list(range(layout.num_gpus))],
+        "world": [list(range(origin, origin + layout.num_gpus))],
     }
 
 
@@ -104,13 +105,15 @@ class Mesh:
     groups: dict[str, Group]  # axis (a name of `rank_lists`) -> group
     edges: dict[tuple[str, int, int], Group]  # (direction of the pass, sending stage, receiving stage) -> group
     factory: ProcessGroupFactory  # for the meshes of other layouts on the same ranks
+    first: int = 0  # rank of the world that is its rank 0
 
     def __getitem__(self, axis: str) -> Group:
         return self.groups[axis]
 
     def of(self, layout: Layout) -> Mesh:
         """The mesh of another layout with the same stages. All ranks must call it."""
-        return replace(self, coords=RankCoords.of(self.rank, layout), groups=_groups(layout, self.factory))
+        coords = RankCoords.of(self.rank - self.first, layout)
+        return replace(self, coords=coords, groups=_groups(rank_lists(layout, self.first), self.factory))
 
     def block(self, size: int, pp: int) -> Group:
         """The group of `size` consecutive ranks of a stage. All ranks must call it."""
@@ -121,8 +124,8 @@ class Mesh:
         return block
 
 
-def _groups(layout: Layout, factory: ProcessGroupFactory) -> dict[str, Group]:
-    groups = {axis: factory.group(axis, all_ranks) for axis, all_ranks in rank_lists(layout).items()}
+def _groups(lists: Mapping[str, list[list[int]]], factory: ProcessGroupFactory) -> dict[str, Group]:
+    groups = {axis: factory.group(axis, all_ranks) for axis, all_ranks in lists.items()}
     return {axis: group for axis, group in groups.items() if group is not None}
 
 
@@ -131,15 +134,25 @@ def build_mesh(layout: Layout, rank: int, status: Status, timeout_s: float) -> M
 
     timeout_s: longest wait in a collective.
     """
-    factory = ProcessGroupFactory(layout.num_gpus, rank, status, timeout_s)
-    groups = _groups(layout, factory)
-    devices = devices_of(layout)
-    edges = dict(_edges(rank_lists(layout)["pp"], devices, rank, groups["pp"], status, factory.wait))
-    return Mesh(rank, RankCoords.of(rank, layout), groups, edges, factory)
+    mesh = mesh_from(0, layout, ProcessGroupFactory(layout.num_gpus, rank, status, timeout_s))
+    if mesh is None:
+        raise RuntimeError(f"rank {rank} is none of the {layout.num_gpus} ranks of {layout}")
+    return mesh
+
+
+def mesh_from(first: int, layout: Layout, factory: ProcessGroupFactory) -> Mesh | None:
+    """The mesh of a layout on the ranks from `first` on, which need not be all ranks; None on the others. All ranks
+    must call it."""
+    lists, rank = rank_lists(layout, first), factory.rank
+    groups = _groups(lists, factory)
+    edges = dict(_edges(lists["pp"], devices_of(layout), groups.get("pp"), factory))
+    if "world" not in groups:
+        return None
+    return Mesh(rank, RankCoords.of(rank - first, layout), groups, edges, factory, first)
 
 
 def _edges(
-    pipelines: list[list[int]], devices: Sequence[int], rank: int, whole: Group, status: Status, wait: timedelta
+    pipelines: list[list[int]], devices: Sequence[int], whole: Group | None, factory: ProcessGroupFactory
 ) -> Iterator[tuple[tuple[str, int, int], Group]]:
     """(direction, sending stage, receiving stage) -> group, for stages with adjacent chunks.
 
@@ -156,7 +169,7 @@ def _edges(
                 source, to = (first, second) if direction == "forward" else (second, first)
                 pair = sorted((pipeline[source], pipeline[to]))
                 # Not from the factory, which would return the same group for both directions of two stages.
-                handle = dist.new_group(pair, timeout=wait) if separate else None
-                if rank in pair:
-                    group = Group("pp", pair, rank, handle, status) if separate else whole
+                handle = dist.new_group(pair, timeout=factory.wait) if separate else None
+                if factory.rank in pair and whole is not None:
+                    group = Group("pp", pair, factory.rank, handle, factory.status) if separate else whole
                     yield (direction, source, to), group

@@ -149,9 +149,8 @@ _CAPPED_ROWS = 128  # tokens per block of capped logits in the backward pass
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None,
-        counted: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None
+    ) -> Tensor:
         # A copy that is changed in place, so that only the logits and their softmax exist.
         values = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
         if softcap is not None:
@@ -167,23 +166,20 @@ class _CrossEntropy(torch.autograd.Function):
         softmax.div_(sums[0][..., None])
         # A capped logit is the logarithm of its probability plus the log-sum-exp of its row.
         total = None if softcap is None else highest + sums[0].log()
-        ctx.save_for_backward(softmax, local, elsewhere, total, counted)
+        ctx.save_for_backward(softmax, local, elsewhere, total)
         ctx.dtype, ctx.softcap = logits.dtype, softcap
-        losses = sums[0].log() - sums[1]
-        return losses.sum() if counted is None else losses.masked_fill(~counted, 0.0).sum()
+        return sums[0].log() - sums[1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        softmax, local, elsewhere, total, counted = ctx.saved_tensors
+        softmax, local, elsewhere, total = ctx.saved_tensors
         here = (~elsewhere).to(softmax.dtype)
         # This function owns the tensor and uses it once. Changing it in place avoids a third copy of the logits.
         for row in range(len(softmax)) if total is not None else ():
             _uncapped(softmax[row], local[row], here[row], total[row], ctx.softcap)
         if total is None:
             softmax.scatter_add_(-1, local[..., None], -here[..., None])
-        if counted is not None:
-            softmax.mul_(counted[..., None])
-        return softmax.mul_(grads[0]).to(ctx.dtype), None, None, None, None, None
+        return softmax.mul_(grads[0][..., None]).to(ctx.dtype), None, None, None, None
 
 
 def _uncapped(softmax: Tensor, local: Tensor, here: Tensor, total: Tensor, softcap: float) -> None:
@@ -202,8 +198,11 @@ def cross_entropy(
 
     softcap c: logits become c tanh(logit / c). ignores: targets that are IGNORED have no loss.
     """
-    counted = targets != IGNORED if ignores else None
-    result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        logits, targets, first, group, softcap, counted
-    )
-    return result
+    losses = token_losses(logits, targets, first, group, softcap)
+    return (losses.masked_fill(targets == IGNORED, 0.0) if ignores else losses).sum()
+
+
+def token_losses(logits: Tensor, targets: Tensor, first: int, group: Group, softcap: float | None) -> Tensor:
+    """The losses of tokens [b, s] in nats, as in `cross_entropy`, without regard to IGNORED."""
+    losses: Tensor = _CrossEntropy.apply(logits, targets, first, group, softcap)  # type: ignore[no-untyped-call]
+    return losses

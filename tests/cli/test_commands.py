@@ -245,6 +245,8 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
                        ("emit", "target.json", "--to", "megatron", "-d", "run"),
                        ("plan", "serve.yaml", "-o", "serving.json"), ("emit", "serving.json", "-d", "served")):
             assert run_here(*needed, "--force", cwd=plans).code == 0
+    if name == "launch":
+        assert run_here("plan", "rl.yaml", "-o", "rl.json", "--force", cwd=plans).code == 0
     (plans / "ckpt").mkdir(exist_ok=True)
     (plans / "Llama-3.1-8B").mkdir(exist_ok=True)
     hub = ROOT / "tests" / "data" / "configs" / "llama-3.1-8b.json"

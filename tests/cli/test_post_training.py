@@ -38,7 +38,7 @@ def test_a_plan_of_post_training_is_no_request(tmp_path: Path, grpo: RlPlan, com
     result = run_here(command, "rl.json", cwd=tmp_path)
     assert result.code == 2
     assert "rl.json: the plan of a step of post-training, where a request is needed" in result.err
-    assert "`explain`, `report`, `emit` and `check` read it" in result.err
+    assert "`explain`, `report`, `emit`, `check` and `launch` read it" in result.err
 
 
 def test_check_reads_it_and_explain_lists_its_origins(tmp_path: Path, grpo: RlPlan) -> None:

@@ -1,0 +1,139 @@
+"""`--scale-down` of a run of post-training: a small model on 4 ranks, or 2 that train beside 2 that generate.
+
+Kept: the calls and their order, which of them share ranks, lag, updates, ZeRO, recomputation, and of each layout the
+axes above 1 for which its ranks suffice. Shrunk: the rest; rewards are by a rule on random prompts. Left out: parts of
+models and layouts that this runtime does not train.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...cost_models.layouts import PRECISIONS, Layout
+from ...errors import UnsupportedError
+from ...planner.document.specs import workload_of
+from ..job import Job, unsupported
+from ..rehearsal.scale import scale_down
+from .job import Place, RlJob, chunks_of
+
+RANKS = 4
+SEQ_LEN, ANSWER_LEN, SAMPLES, ANSWERS = 24, 16, 8, 32  # tokens, tokens, answers to a prompt, answers of an update
+# Axes of a call, those kept first.
+_AXES = {"train": ("pp", "tp", "cp", "dp"), "generate": ("tp", "dp", "pp")}
+_AXES_OF_SCORES = ("pp", "tp", "dp")
+
+
+def rehearsed(job: RlJob, keep: Mapping[str, int]) -> tuple[RlJob, list[str]]:
+    """The rehearsal of a job, and one line per shrunk part. Raises UnsupportedError for what this runtime cannot run,
+    and for axes that are to be kept."""
+    if keep:
+        raise UnsupportedError(f"a plan of post-training is shrunk to {RANKS} ranks only", hint="leave out `--keep`")
+    places = {place.name: _small(place, job) for place in job.places}
+    planned = replace(_normal(job.layout), vpp=min(job.layout.vpp, 2))
+    model = replace(job.model, mtp_layers=0, mtp_pattern=(), moe_aux_loss_coeff=0.0)
+    large = replace(job, layout=planned, model=model, chunks=chunks_of(planned, model))
+    small, notes = scale_down(large, _kept(planned, places["train"].layout.num_gpus, _AXES["train"]))
+    if not isinstance(small, RlJob):
+        raise TypeError("a rehearsal trains another kind of job")
+    small = replace(small, layout=places["train"].layout, train=places["train"], engine=places["generate"],
+                    scores=tuple(places[place.name] for place in job.scores), seq_len=min(SEQ_LEN, job.seq_len),
+                    chunks=chunks_of(places["train"].layout, small.model))  # fmt: skip
+    small = _answers(small)
+    for place in small.places:
+        _check(small, place)
+    dropped = ["predictions of more than one token"] * bool(job.model.mtp_layers)
+    dropped += ["the balancing loss of experts"] * bool(job.model.moe_aux_loss_coeff)
+    return small, [*_notes(job, small), *(note for note in notes if note.startswith(("layers", "hidden", "vocab"))),
+                   *(f"left out: {what}" for what in dropped)]  # fmt: skip
+
+
+def _small(place: Place, job: RlJob) -> Place:
+    """The place in the rehearsal. Two ranks generate beside the others where the plan has a side for each."""
+    sides = [job.train.ranks.start, *job.engine.ranks] if job.lag else []
+    if sides and place.name == "generate":
+        first, ranks = RANKS // 2, RANKS // 2
+    else:
+        width, most = (job.engine.first, RANKS // 2) if sides else (job.world_size, RANKS)
+        ranks = 1 << max(int(math.log2(most * len(place.ranks) / width)), 0)
+        first = most * place.first // width // ranks * ranks
+    small = _shrunk(place.layout, ranks, _AXES.get(place.name, _AXES_OF_SCORES))
+    return Place(place.name, first, small if place.name == "train" else _whole(small))
+
+
+def _normal(layout: Layout) -> Layout:
+    """Sharded over all of dp, so that any number of ranks can share the states, and without Megatron's offload of
+    modules and layers, graphs and overlap of experts, which this runtime lacks."""
+    return replace(layout, shard=layout.dp, offload_modules=0, offload_layers=0, cuda_graphs=0, ep_overlap=0)
+
+
+def _kept(layout: Layout, ranks: int, axes: tuple[str, ...]) -> dict[str, int]:
+    """Ranks of each axis above 1: 2 while there are ranks for it, else 1."""
+    kept = dict[str, int]()
+    for axis in axes:
+        if getattr(layout, axis) > 1:
+            kept[axis] = 2 if ranks > 1 else 1
+            ranks //= kept[axis]
+    shared = math.prod(kept.get(axis, 1) for axis in ("tp", "cp", "dp"))
+    for axis in ("ep", "etp"):
+        if getattr(layout, axis) > 1:
+            kept[axis] = 2 if shared > 1 else 1
+            shared //= kept[axis]
+    return kept
+
+
+def _shrunk(layout: Layout, ranks: int, axes: tuple[str, ...]) -> Layout:
+    """The layout on so many ranks; those that no axis takes are data parallel."""
+    kept = {axis: 1 for axis in ("pp", "tp", "cp", "dp", "ep", "etp")} | _kept(layout, ranks, axes)
+    dp = ranks // (kept["pp"] * kept["tp"] * kept["cp"])
+    small = replace(_normal(layout), **kept | {"dp": dp, "shard": dp}, micro_batch=min(layout.micro_batch, 2),
+                    recompute_layers=min(layout.recompute_layers, 1), vpp=min(layout.vpp, 2))  # fmt: skip
+    single = {"tp": {"sequence_parallel": 0}, "cp": {"cp_algorithm": 0}, "pp": {"vpp": 1, "schedule": 0}}
+    for axis, fields in single.items():
+        small = replace(small, **fields) if kept[axis] == 1 else small
+    return small
+
+
+def _whole(layout: Layout) -> Layout:
+    """The same of weights that lie whole on the ranks that run them, and do not train."""
+    return Layout(tp=layout.tp, sequence_parallel=layout.sequence_parallel, pp=layout.pp, dp=layout.dp,
+                  shard=layout.dp, ep=layout.ep, etp=layout.etp, precision=layout.precision)  # fmt: skip
+
+
+def _answers(job: RlJob) -> RlJob:
+    """The same with a number of answers that all calls divide."""
+    layout, samples = job.layout, min(job.samples, SAMPLES)
+    rounds = layout.pp if layout.vpp > 1 else 1  # interleaved stages take micro-batches in rounds
+    unit = math.lcm(layout.dp * layout.micro_batch * rounds, samples, *(place.layout.dp for place in job.places))
+    least = max(ANSWERS, layout.dp * layout.micro_batch * (layout.pp + 2))
+    batch, updates = -(-least // unit) * unit, min(job.updates, 2)
+    return replace(job, global_batch=batch, updates=updates, samples=samples, prompts=batch * updates // samples,
+                   answer_len=min(ANSWER_LEN, job.answer_len), lag=min(job.lag, 2))  # fmt: skip
+
+
+def _check(job: RlJob, place: Place) -> None:
+    """Raises UnsupportedError for a layout that this runtime cannot execute."""
+    of_call: Job = job if place == job.train else job.replica(place)
+    layout = of_call.layout
+    asked = {"seq_len": job.seq_len, "global_batch": of_call.global_batch, "precision": PRECISIONS[layout.precision],
+             "optimizer": job.optimizer}  # fmt: skip
+    workload = workload_of({"workload": asked}, place.name)
+    reason = unsupported(layout, job.model, workload, job.stack)
+    if reason is not None:
+        raise UnsupportedError(f"{place.name}, {layout}, cannot be rehearsed: {reason}",
+                               hint="`--target meshwright` plans what runs here, or another `--choice`")  # fmt: skip
+
+
+def _notes(before: RlJob, after: RlJob) -> list[str]:
+    pairs = {"GPUs": (before.world_size, after.world_size), "prompts": (before.prompts, after.prompts),
+             "answers to a prompt": (before.samples, after.samples), "updates": (before.updates, after.updates),
+             "lag": (before.lag, after.lag), "tokens of a prompt": (before.prompt_len, after.prompt_len),
+             "tokens of the longest answer": (before.answer_len, after.answer_len)}  # fmt: skip
+    places = [f"{old.name} on GPUs {_range(old)}, {old.layout} -> ranks {_range(new)}, {new.layout}"
+              for old, new in zip(before.places, after.places, strict=True)]  # fmt: skip
+    return places + [f"{name} {a:,} -> {b:,}" for name, (a, b) in pairs.items() if a != b]
+
+
+def _range(place: Place) -> str:
+    return f"{place.ranks.start}-{place.ranks[-1]}" if len(place.ranks) > 1 else str(place.first)

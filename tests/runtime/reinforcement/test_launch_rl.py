@@ -1,0 +1,74 @@
+"""`launch` with a plan of post-training, on ranks of torchrun."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from meshwright.planner.api import plan_rl
+from meshwright.runtime.reinforcement.job import RlJob
+from meshwright.runtime.settings import Settings, prepare
+
+from ...snapshots import run_here
+from ..launched import finish, start
+
+
+def planned(folder: Path, **fields: object) -> Path:
+    usual = {"model": "llama-3.2-1b", "cluster": "8xh100-sxm-80gb", "output": 300, "prompts": 32, "samples": 8}
+    asked = {**usual, **fields}
+    path = folder / "rl.json"
+    path.write_text(plan_rl(**asked).to_json(), encoding="utf-8")  # type: ignore[arg-type]
+    return path
+
+
+def prepared(path: Path, choice: int = 1) -> tuple[RlJob, list[str]]:
+    job, notes = prepare(Settings(plan=str(path), choice=choice, scale_down=True))
+    assert isinstance(job, RlJob)
+    return job, notes
+
+
+@pytest.mark.parametrize("fields", [
+    {}, {"lag": 3, "kl": True, "updates": 4}, {"model": "qwen3-30b-a3b", "cluster": "dgx-h100:2", "lag": 1},
+    {"model": "deepseek-v2-lite", "algorithm": "dapo"},
+])  # fmt: skip
+def test_every_placement_fits_four_ranks(fields: dict[str, object], tmp_path: Path) -> None:
+    path = planned(tmp_path, **fields)
+    for choice in range(1, len(json.loads(path.read_text())["candidates"]) + 1):
+        job, notes = prepared(path, choice)
+        assert job.world_size <= 4
+        assert job.global_batch % (job.layout.dp * job.layout.micro_batch) == 0
+        assert all(job.answers % place.layout.dp == 0 for place in job.places)
+        assert set(job.engine.ranks).isdisjoint(job.train.ranks) == (job.lag > 0)
+        assert any("-> ranks" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_a_rehearsal_runs_and_shows_planned_times(tmp_path: Path) -> None:
+    path, report = planned(tmp_path, lag=1, kl=True), tmp_path / "run.json"
+    code, out, err = finish(start(str(path), "--scale-down", "--steps", "3", "--report", str(report)))
+    assert code == 0, out + err
+    steps = json.loads(report.read_text())["steps"]
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    assert all(0 <= step["reward"] <= 1 and step["calls"]["train"] > 0 for step in steps)
+    assert "planned s" in out
+    assert "step 3/3  reward" in out
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ((), "a plan of post-training is only rehearsed"), (("--scale-down", "--check-parity"), "--check-parity: not with"),
+    (("--scale-down", "--choice", "9"), "rl.json has no placement 9"),
+    (("--scale-down", "--keep", "tp=2"), "is shrunk to 4 ranks only"),
+])  # fmt: skip
+def test_launch_refuses_what_it_cannot_rehearse(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    planned(tmp_path)
+    result = run_here("launch", "rl.json", *words, cwd=tmp_path)
+    assert result.code == 2
+    assert message in " ".join(result.err.split())
+
+
+def test_launch_refuses_graphs_that_it_does_not_run(tmp_path: Path) -> None:
+    planned(tmp_path, algorithm="dpo", samples=2)
+    result = run_here("launch", "rl.json", "--scale-down", cwd=tmp_path)
+    assert "dpo is planned, and not run here" in " ".join(result.err.split())
+    assert "--workload grpo" in result.err
