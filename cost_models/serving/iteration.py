@@ -32,7 +32,7 @@ class ServingConstants:
     sequence_s: float  # of the host, per sequence of an iteration: scheduling, sampling, detokenising
     burst: float  # prompts of equal length that come together, over the root of those that run
     prompt_token_s: float  # of the front end, per token of a prompt: tokenising, hashing of blocks
-    graph_share: float  # host seconds of an iteration that replays a CUDA graph, over those of one that takes prompts
+    step_s: float  # of the host per iteration, which no overlap with the iteration before hides
     scan_s: float  # of a mixer's recurrence, per prompt token and layer
 
 
@@ -49,11 +49,13 @@ class Batch:
 
 def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     """[n] seconds. Products and reads of weights are each a soft maximum (exponent 4, as in rates/surfaces.py); the
-    parts of a layer come one after another, and add."""
+    parts of a layer come one after another, and add. The host launches kernels of prompts alone (`Pool.host_s`): an
+    iteration without them replays CUDA graphs, and the host prepares it while the one before it runs (asynchronous
+    scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`."""
     device = _device_s(pool, constants, batch)
     if pool.draft_tokens.any():
         device = device + _draft_s(pool, constants, batch)
-    return np.asarray(device + constants.graph_share * pool.host_s + constants.sequence_s * batch.sequences)
+    return np.asarray(device + constants.step_s + constants.sequence_s * batch.sequences)
 
 
 def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:

@@ -127,7 +127,7 @@ def _parts(question: Question, deployment: Deployment, candidate: ServingCandida
 
 
 def _host(pool: Pool, constants: ServingConstants, factor: float) -> _Slowed:
-    slower = replace(constants, sequence_s=constants.sequence_s * factor)
+    slower = replace(constants, sequence_s=constants.sequence_s * factor, step_s=constants.step_s * factor)
     return replace(pool, host_s=pool.host_s * factor), slower
 
 

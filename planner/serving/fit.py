@@ -33,11 +33,11 @@ from .row import ServingCase, read_serving_row
 SCATTER = {"ttft": 0.3, "tpot": 0.15, "throughput": 0.15}
 # Constant -> (prior mean, width of its logarithm).
 PRIORS: Mapping[str, tuple[float, float]] = {
-    "compute_share": (0.8, 0.3), "bandwidth_share": (0.9, 0.2), "expert_share": (0.7, 0.4), "cache_share": (0.8, 0.3),
+    "compute_share": (0.8, 0.1), "bandwidth_share": (0.9, 0.2), "expert_share": (0.7, 0.4), "cache_share": (0.8, 0.3),
     "layer_s": (15e-6, 0.3), "latency_share": (0.5, 0.5), "traffic_share": (0.8, 0.5), "sequence_s": (10e-6, 1.0),
-    "burst": (1.0, 0.5), "prompt_token_s": (5e-6, 0.7), "graph_share": (0.03, 0.7), "scan_s": (1e-6, 1.0),
+    "burst": (1.0, 0.5), "prompt_token_s": (5e-6, 0.7), "step_s": (1.2e-3, 0.4), "scan_s": (1e-6, 1.0),
 }  # fmt: skip
-HOST_PRIOR = (40e-3, 0.7)
+HOST_PRIOR = (40e-3, 0.5)
 _STEP = 0.05  # of differences, in prior widths
 _ROUNDS, _HALVINGS = 25, 4
 _CONVERGED = 1e-3
