@@ -101,6 +101,8 @@ def touched_experts(experts: Array, top_k: Array, tokens: Array) -> Array:
 def _experts_s(pool: Pool, constants: ServingConstants, together: Array) -> Array:
     """Routed experts: all groups of attention data parallelism share them. together: tokens of all groups."""
     model = pool.model
+    if not model.moe_layers.any():
+        return np.zeros_like(together)
     share = model.top_k / model.experts
     touched = touched_experts(model.experts, model.top_k, together) / model.experts
     flops = 2.0 * model.expert_parameters * (share * together + touched * _HALF_TILE) / pool.stage_gpus
@@ -138,11 +140,14 @@ def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, together: A
 
 def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
     """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
-    model = pool.model
+    model, one_shot = pool.model, pool.one_shot > 0
     hidden = _ACTIVATION_BYTES * model.hidden * tokens
-    each = np.where(pool.one_shot > 0, _seconds(pool.all_reduce, constants, hidden),
-                    collectives.seconds(pool.all_reduce, hidden))  # fmt: skip
-    reduced = each * _REDUCTIONS_PER_LAYER * model.layers
+    each = _seconds(pool.all_reduce, constants, hidden)
+    if not one_shot.all():
+        each = np.where(one_shot, each, collectives.seconds(pool.all_reduce, hidden))
+    reduced = np.asarray(each * _REDUCTIONS_PER_LAYER * model.layers)
+    if not (pool.attention_dp > 1).any():
+        return reduced
     copies = np.minimum(model.top_k, pool.stage_gpus)
     exchanged = _seconds(pool.all_to_all, constants, hidden * copies / pool.tp) * 2.0 * model.moe_layers
     return np.asarray(reduced + np.where(pool.attention_dp > 1, exchanged, 0.0))
@@ -151,6 +156,8 @@ def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Ar
 def _messages_s(pool: Pool, tokens: Array) -> Array:
     """Between the stages, one after another. Each tp rank sends its part of a tensor to the next stage, whose ranks
     gather the parts (vLLM 0.32, GroupCoordinator.isend_tensor_dict), both by NCCL."""
+    if not (pool.pp > 1).any():
+        return np.zeros_like(tokens)
     hidden = _ACTIVATION_BYTES * pool.model.hidden * tokens
     each = collectives.seconds(pool.p2p, hidden / pool.tp) + collectives.seconds(pool.all_gather, hidden)
     return np.asarray(_STAGE_TENSORS * (pool.pp - 1.0) * each)
