@@ -85,6 +85,19 @@ def explain(terminal: Terminal, plan: ServingPlan, choice: int) -> None:
     requests.show_warnings(terminal, plan.warnings)
 
 
+def why_not(terminal: Terminal, plan: ServingPlan, name: str) -> None:
+    """Shows another deployment beside the first of the plan."""
+    from ..planner.explain.serving_why_not import compared
+    from .screens import serving_explain
+
+    comparison = requests.rounded(compared(plan, name))
+    if terminal.settings.json:
+        terminal.write_json({"format_version": FORMAT_VERSION, "kind": "serving-comparison",
+                             "candidate": plan.best.model_dump(mode="json"),
+                             **comparison.model_dump(mode="json")})  # fmt: skip
+    terminal.show(serving_explain.why_not_screen(plan, comparison))
+
+
 def report(terminal: Terminal, plan: ServingPlan, choice: int, output: Path, *, force: bool) -> None:
     """Writes the page of a deployment."""
     from ..planner.explain.serving import explain_serving

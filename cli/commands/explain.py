@@ -33,7 +33,8 @@ def command(
     ] = 1,
     why_not: Annotated[
         str | None,
-        typer.Option("--why-not", metavar="ID", help="Compare this layout with the first.", show_default=False),
+        typer.Option("--why-not", metavar="ID", help="Compare this layout or deployment with the first.",
+                     show_default=False),
     ] = None,
     origins: Annotated[
         bool, typer.Option("--origins", help="List the origin of each value of the request.", show_default=False)
@@ -64,7 +65,7 @@ def command(
     if (lengths := load_lengths_plan(plan)) is not None:
         return mixed_lengths.explain(terminal, plan, lengths, choice, {**of_layouts, "--origins": origins})
     if requests.is_plan(plan, "serving-plan"):
-        return _serving(terminal, plan, choice, of_layouts, origins=origins)
+        return _serving(terminal, plan, choice, why_not, origins=origins, plot=plot)
     loaded = load_plan(plan)
     candidate = requests.candidate(loaded, choice)
     if why_not is not None:
@@ -77,13 +78,18 @@ def command(
         _explain(terminal, loaded, candidate)
 
 
-def _serving(terminal: Terminal, path: Path, choice: int, options: Mapping[str, object], *, origins: bool) -> None:
-    """A serving plan. options: flags of a training plan."""
+def _serving(
+    terminal: Terminal, path: Path, choice: int, why_not: str | None, *, origins: bool, plot: bool
+) -> None:  # fmt: skip
+    """A serving plan."""
     plan = serving.loaded(path)
-    serving.refuse(options)
-    if origins:
-        return _origins(terminal, plan)
-    serving.explain(terminal, plan, choice)
+    serving.refuse({"--plot": plot})
+    if why_not is not None:
+        serving.why_not(terminal, plan, why_not)
+    elif origins:
+        _origins(terminal, plan)
+    else:
+        serving.explain(terminal, plan, choice)
 
 
 def _explain(terminal: Terminal, plan: Plan, candidate: Candidate) -> None:

@@ -13,6 +13,7 @@ from .serving_plan import BINDS, ROLES, ms
 if TYPE_CHECKING:
     from ...planner.document.serving_plan import ServingCandidate, ServingPlan
     from ...planner.explain.serving import Rival, ServingExplanation
+    from ...planner.explain.serving_why_not import ServingComparison
     from .parts import Part
 
 Cells = tuple[list[str], list[list[str]]]  # columns, rows
@@ -32,6 +33,21 @@ def screen(plan: ServingPlan, candidate: ServingCandidate, explanation: ServingE
         parts += ["", "Other deployments of the plan",
                   *(text.wrapped(f"  {line}", hanging="    ") for line in rival_lines(explanation.rivals))]  # fmt: skip
     return [*parts, "", *serving_plan.separation(plan), *serving_plan.closing(plan)]
+
+
+def why_not_screen(plan: ServingPlan, comparison: ServingComparison) -> list[Part]:
+    """Another deployment beside the first one, and what it breaks under the load."""
+    best, other = plan.best, comparison.other
+    each, asked = unit(other), asked_load(plan)
+    columns = ["deployment", "GPUs", "TTFT ms", "TPOT ms", f"carries{each}"]
+    rows = [[it.deployment_id, str(it.gpus), ms(it.ttft_promised_s), ms(it.tpot_promised_s),
+             text.significant(it.largest_load)] for it in (best, other)]  # fmt: skip
+    rival = _against(comparison.rival, latencies=comparison.enough)
+    lines = [f"{other.deployment_id}: {rival}. Beyond that breaks: {BINDS[other.binds]}."]
+    if asked and not comparison.enough:
+        lines.append(f"Too little for {asked:g}{each} within the promises.")
+    return [*serving_plan.header(plan), "", table(*columns, rows=rows, right=columns[1:]), "",
+            *(text.wrapped(line) for line in lines)]  # fmt: skip
 
 
 def unit(candidate: ServingCandidate) -> str:
@@ -100,8 +116,12 @@ def memory_cells(candidate: ServingCandidate) -> Cells:
 
 def rival_lines(rivals: Sequence[Rival]) -> list[str]:
     """`2  1 x tp8: as many GPUs, carries 9.9 % less, TTFT 12 % more`."""
-    return [f"{it.choice}  {it.deployment_id}: {_gpus(it)}, carries {_relative(it.more_load)}, "
-            f"TTFT {_relative(it.more_ttft)}, TPOT {_relative(it.more_tpot)}" for it in rivals]  # fmt: skip
+    return [f"{it.choice}  {it.deployment_id}: {_against(it, latencies=True)}" for it in rivals]
+
+
+def _against(rival: Rival, *, latencies: bool) -> str:
+    load = f"{_gpus(rival)}, carries {_relative(rival.more_load)}"
+    return f"{load}, TTFT {_relative(rival.more_ttft)}, TPOT {_relative(rival.more_tpot)}" if latencies else load
 
 
 def _gpus(rival: Rival) -> str:

@@ -83,7 +83,7 @@ def explain_serving(plan: ServingPlan, choice: int = 1) -> ServingExplanation:
     deployment = deployment_of(plan, candidate, question.promises)
     return ServingExplanation(
         choice=choice, parts=_parts(question, deployment, candidate), effects=_effects(question, deployment),
-        one_less=_one_less(question, deployment), rivals=tuple(_rival(it, candidate) for it in plan.candidates
+        one_less=_one_less(question, deployment), rivals=tuple(rival_of(it, candidate) for it in plan.candidates
                                                      if it is not candidate),
         curve=_curve(question, deployment, candidate),
     )  # fmt: skip
@@ -195,7 +195,7 @@ def _one_less(question: Question, deployment: Deployment) -> float | None:
     return float(largest_load(pool, pool, np.array([False]), question.promises, question.constants)[0])
 
 
-def _rival(other: ServingCandidate, chosen: ServingCandidate) -> Rival:
+def rival_of(other: ServingCandidate, chosen: ServingCandidate) -> Rival:
     rents = (other.usd_per_hour, chosen.usd_per_hour)
     return Rival(
         choice=other.choice, deployment_id=other.deployment_id, more_gpus=other.gpus - chosen.gpus,

@@ -55,12 +55,12 @@ def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines
     instance = Instance(
         model=model_of(plan.resolved, _FILE), gpu=site.gpu, levels=site.levels, weights=pool.weights,
         cache=pool.kv_cache, engine=limits, host_s=engines.host_s(name, ""), layout=layout,
-        chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences, speculation=_speculation(plan),
+        chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences, speculation=speculation_of(plan),
     )  # fmt: skip
     return Stand(site=site, instance=instance, instances=pool.instances)
 
 
-def _speculation(plan: ServingPlan) -> Speculation | None:
+def speculation_of(plan: ServingPlan) -> Speculation | None:
     given = plan.request["workload"].get("speculate")
     if not given:
         return None

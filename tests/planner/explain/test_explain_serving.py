@@ -9,9 +9,10 @@ import pytest
 from meshwright.planner.api import plan_serving
 from meshwright.planner.document.serving_plan import ServingPlan
 from meshwright.planner.explain.serving import ServingExplanation, explain_serving
+from meshwright.planner.explain.serving_why_not import compared
 from meshwright.planner.request.serving import ServingFields
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, NoFeasibleLayoutError
 
 from ...snapshots import run_here
 
@@ -149,3 +150,38 @@ def test_what_they_refuse(words: tuple[str, ...], plan: ServingPlan, tmp_path: P
     assert refused.code == 2
     assert refused.err.startswith("error:")
     assert "Traceback" not in refused.err
+
+
+def test_why_not_prices_what_the_plan_does_not_list(plan: ServingPlan) -> None:
+    listed = plan.candidates[1]
+    assert compared(plan, listed.deployment_id).other == listed
+    named = "1 x tp4"
+    assert named not in {it.deployment_id for it in plan.candidates}
+    one, best = compared(plan, named), plan.best
+    assert (best.deployment_id, one.other.gpus, one.rival.more_gpus) == ("2 x tp4", 4, -4)
+    assert one.other.largest_load >= best.largest_load / 2 * (1 - 1e-6)  # its best chunk size is no worse
+    assert one.enough == (one.other.largest_load >= 4)
+
+
+@pytest.mark.parametrize(("name", "expected", "error"), [
+    ("2 x tp8", "needs 16 GPUs, and there are 8", NoFeasibleLayoutError),
+    ("1 x tp3", "breaks rules of heads", NoFeasibleLayoutError),
+    ("8 x tp1", "holds no sequence", NoFeasibleLayoutError),
+    ("two", "is no deployment", InputError), ("tp2-tp4", "is no deployment", InputError),
+    ("1 x tp0", "a degree below 1", InputError), ("0 x tp4", "a degree below 1", InputError),
+    ("1 x tp4 + 1 x tp2", "as it lists them", InputError),
+])  # fmt: skip
+def test_why_not_names_the_reason(name: str, expected: str, error: type[Exception], plan: ServingPlan) -> None:
+    with pytest.raises(error, match=expected):
+        compared(plan, name)
+
+
+def test_the_screen_of_why_not(plan: ServingPlan, tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(plan.to_json())
+    shown = run_here("explain", "p.json", "--why-not", "1 x tp4", cwd=tmp_path)
+    assert shown.code == 0, shown.err
+    assert "1 x tp4: 4 fewer GPUs" in " ".join(shown.out.split())
+    assert ("Too little for 4/s" in shown.out) != compared(plan, "1 x tp4").enough
+    document = json.loads(run_here("--json", "explain", "p.json", "--why-not", "1 x tp4", cwd=tmp_path).out)
+    assert document["other"]["deployment_id"] == "1 x tp4"
+    assert run_here("explain", "p.json", "--why-not", "2 x tp8", cwd=tmp_path).code == 1

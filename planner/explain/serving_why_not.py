@@ -1,0 +1,86 @@
+"""Why not another deployment: one that is named beside the first of a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ...errors import InputError, NoFeasibleLayoutError
+from ...profiles.cluster.document import cluster_from_dict
+from ..document.base import DocumentPart
+from ..document.serving_plan import ServingCandidate, ServingPlan
+from ..document.specs import model_of
+from ..drivers.serving import question_of
+from ..serving.candidates import candidates
+from ..serving.infeasible import no_deployment
+from ..serving.listed import engines_of, speculation_of, workload_of
+from ..serving.search import search
+from ..serving.space import Served, Space, sites_of, space_of
+from .serving import Rival, rival_of
+
+# A degree of `layout_id` -> the axis of the space.
+_AXES = {"tp": "tp", "pp": "pp", "adp": "attention_dp", "ep": "ep"}
+_NAME = re.compile(r"\s*(?:(\d+)\s*x\s*)?((?:tp|pp|adp|ep)\d+(?:-(?:tp|pp|adp|ep)\d+)*)\s*")
+_HINT = "write it as the plan does: `2 x tp4`, or `1 x tp4-pp2`"
+
+
+class ServingComparison(DocumentPart):
+    """A deployment beside the first of a plan."""
+
+    other: ServingCandidate
+    rival: Rival
+    enough: bool  # it carries the load within the promises
+
+
+def compared(plan: ServingPlan, name: str) -> ServingComparison:
+    """The deployment `name` (`2 x tp4`), of the plan or priced anew with its best chunk size.
+
+    Raises InputError for no name of a deployment, NoFeasibleLayoutError where none of it keeps the promises.
+    """
+    plain = " ".join(name.split())
+    other = next((it for it in plan.candidates if it.deployment_id == plain), None) or _priced(plan, name)
+    load = question_of(workload_of(plan), engines_of(plan)).load
+    return ServingComparison(other=other, rival=rival_of(other, plan.best),
+                             enough=load is None or other.largest_load >= load * (1 - 1e-6))  # fmt: skip
+
+
+def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
+    fix, engines, work = _fixed(name), engines_of(plan), workload_of(plan)
+    question = question_of(work, engines)
+    engine = str(plan.resolved["engine"])
+    served = Served(model=model_of(plan.resolved, "the plan"), weights=work.precision,
+                    cache=plan.best.pools[-1].kv_cache, engine=engines.of(engine), host_s=engines.host_s(engine, ""),
+                    speculation=speculation_of(plan))  # fmt: skip
+    spaces = [space_of(site, served, fix) for site in sites_of(cluster_from_dict(plan.resolved["cluster"]))]
+    if not any(space.instances for space in spaces):
+        raise NoFeasibleLayoutError(f"{name} {_broken(spaces, fix)}", hint="`explain` lists those of the plan")
+    found = search(spaces, None, question.promises, engines.constants)
+    if not found.deployments:
+        raise no_deployment(spaces, question, found)
+    (candidate,) = candidates(question, found.deployments[:1])
+    return candidate
+
+
+def _broken(spaces: Sequence[Space], fix: Mapping[str, int]) -> str:
+    """Why no site has such instances."""
+    needed = fix["tp"] * fix["pp"] * fix["attention_dp"] * fix["replicas"]
+    most = max(space.site.num_gpus for space in spaces)
+    if needed > most:
+        return f"needs {needed} GPUs, and there are {most} of a kind"
+    return f"breaks rules of {', '.join(sorted({rule for space in spaces for rule in space.ruled_out}))}"
+
+
+def _fixed(name: str) -> dict[str, int]:
+    """Axes of the space and their values."""
+    if "+" in name:
+        raise InputError(f"the plan has no deployment `{name}`, and pools apart are compared as it lists them",
+                         hint="`plan --top N` keeps more")  # fmt: skip
+    match = _NAME.fullmatch(name)
+    degrees = [] if match is None else re.findall(r"([a-z]+)(\d+)", match[2])
+    if match is None or len({axis for axis, _ in degrees}) < len(degrees):
+        raise InputError(f"`{name}` is no deployment", hint=_HINT)
+    fix = {"tp": 1, "pp": 1, "attention_dp": 1, "ep": 1, "replicas": int(match[1] or 1)}
+    fix |= {_AXES[axis]: int(value) for axis, value in degrees}
+    if min(fix.values()) < 1:
+        raise InputError(f"`{name}`: a degree below 1", hint=_HINT)
+    return fix
