@@ -62,10 +62,12 @@ def policy_cells(plan: LengthsPlan, explanation: LengthsExplanation | None = Non
     static = plan.policy("static")
     rows = [_policy_row(policy, _RULES[policy.name], static) for policy in plan.policies]
     rows += [_policy_row(scheme, scheme.rule, static) for scheme in plan.schemes]
+    rows += [[scheme.name, scheme.rule, "refused", "", "", "", ""] for scheme in plan.refused_schemes]
     if explanation is not None:
         columns.append("ranks wait %")
         waits = [text.percent(policy.idle) for policy in explanation.policies]
-        rows = [[*row, share] for row, share in zip(rows, [*waits, *[""] * len(plan.schemes)], strict=True)]
+        waits += [""] * (len(rows) - len(waits))
+        rows = [[*row, share] for row, share in zip(rows, waits, strict=True)]
     return columns, rows
 
 
@@ -83,14 +85,17 @@ def _degrees(degrees: Sequence[int]) -> str:
 
 def layout_lines(plan: LengthsPlan) -> Iterator[str]:
     """The layout that the degrees belong to, the rule of a framework that chooses them, and the proof."""
-    yield (f"Layout of the static plan: {plan.layout_id}, but a micro-batch holds tokens: {plan.rank_tokens:,} on each "
-           f"of {plan.ranks:,} ranks")  # fmt: skip
+    layouts = (f"{policy.name} {policy.layout_id}" for policy in plan.policies if policy.layout_id)
+    yield f"Layouts of the widest groups: {', '.join(layouts) or plan.layout_id}"
+    yield (f"A micro-batch holds tokens, not sequences: {plan.rank_tokens:,} on each of {plan.ranks:,} ranks where "
+           "every document has its degree")  # fmt: skip
     if plan.rule_tokens:
         yield (f"{plan.resolved['target']} gives a document the least degree, a power of two, at most "
                f"{plan.rule_tokens:,} tokens of it on a rank, and trains it alone, its length rounded up")  # fmt: skip
     yield (f"Gap of the per-sequence plans to a proven bound: at most {text.percent(plan.max_gap)} %, on average "
            f"{text.percent(plan.mean_gap)} % ({plan.batches} batches, seed {plan.seed})")  # fmt: skip
     yield from map(_scheme_line, plan.schemes)
+    yield from (f"{scheme.name} is refused: {scheme.reason}" for scheme in plan.refused_schemes)
 
 
 def _scheme_line(scheme: SchemePart) -> str:

@@ -21,7 +21,7 @@ from .costs import GroupCosts
 from .one_degree import adaptive
 from .packing import Batch, pack
 
-_MORE = 4  # numbers of micro-batches that are tried beyond the least
+_MORE = 4  # numbers of micro-batches that are tried beyond the least; as in FlexSP
 _EXACTNESS = 0.002  # relative, of the bisections
 _WIDER = 1.2  # of makespans that are tried before the bisection
 BUCKETS = 16  # of lengths in a micro-batch, the fewest of FlexSP

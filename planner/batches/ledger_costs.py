@@ -3,15 +3,16 @@
 A rank-group trains packed micro-batches. The ledger prices one that holds T tokens on every rank, all in documents of s
 tokens (`mean_len` and `mean_square_len` of the workload), on d ranks: price of two micro-batches less price of one. The
 seconds that do not grow with T are those of a micro-batch whatever it holds (gathers of sharded weights, launches); the
-rest over T d is the seconds of a token, taken at the lengths of a grid. All states are sharded over all ranks (ZeRO-3),
-so groups of any degree meet in one exchange, and the memory of a rank depends on its tokens alone. Pipelines are priced
-full, with 2 pp and 2 pp - 1 micro-batches; their bubble is the price that grows with T beyond these.
+rest over T d is the seconds of a token, taken at the lengths of a grid. States are sharded over all ranks (ZeRO-1 or
+3), so groups of any degree meet in one exchange, and the memory of a rank depends on its tokens alone. Pipelines are
+priced full, with 2 pp and 2 pp - 1 micro-batches; their bubble is the price that grows with T beyond these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -67,13 +68,12 @@ class Family:
 
 
 def families(
-    priced: Priced, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), zero: int = 3
+    priced: Priced, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), stages: Sequence[int] = (3, 1)
 ) -> Iterator[Family]:
-    """The families that are compared."""
+    """The families that are compared. stages: of ZeRO."""
     for tp in powers_of_two(priced.problem.gpus_per_node).tolist():
-        for algorithm in algorithms:
-            for recompute in RECOMPUTE_MODES:
-                yield Family(tp, algorithm, recompute, zero)
+        for algorithm, recompute, zero in product(algorithms, RECOMPUTE_MODES, stages):
+            yield Family(tp, algorithm, recompute, zero)
 
 
 def ledger_costs(priced: Priced, family: Family) -> GroupCosts | None:

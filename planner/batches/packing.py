@@ -44,6 +44,8 @@ class _Packer:
         self.free = [batch.costs.num_ranks] * len(limits)
         self.column, self.part = np.zeros(most, dtype=np.int64), np.zeros(most, dtype=np.int64)
         self.seconds_left, self.tokens_left = np.zeros(most), np.zeros(most)
+        self.degrees = np.zeros(most)
+        self.seconds = np.zeros((len(batch.lengths), most))  # [k, group]
         self.contents: list[list[int]] = []
         # [k, micro-batch] the least degree that trains a sequence in time: its column, or their number for none.
         in_time = batch.seconds[:, None, :] <= limits[:, None]
@@ -63,26 +65,27 @@ class _Packer:
             at = self._form(part, int(self.least[k, part]))
         elif at is None:
             return False
-        self.seconds_left[at] -= self.batch.seconds[k, self.column[at]]
+        self.seconds_left[at] -= self.seconds[k, at]
         self.tokens_left[at] -= self.batch.lengths[k]
         self.contents[at].append(k)
         return True
 
     def _old_group(self, k: int) -> tuple[float, int | None]:
         """Rank-seconds and number of the best group."""
-        column = self.column[: self.num]
-        seconds, left = self.batch.seconds[k, column], self.seconds_left[: self.num]
-        fits = np.flatnonzero((left >= seconds) & (self.tokens_left[: self.num] >= self.batch.lengths[k]))
-        if not len(fits):
+        seconds, left = self.seconds[k, : self.num], self.seconds_left[: self.num]
+        fits = (left >= seconds) & (self.tokens_left[: self.num] >= self.batch.lengths[k])
+        used = np.where(fits, seconds * self.degrees[: self.num], np.inf)
+        least = float(used.min(initial=np.inf))
+        if least == np.inf:
             return np.inf, None
-        used = seconds[fits] * self.batch.costs.degrees[column[fits]]
-        near = fits[used <= used.min() * (_ALIKE if self.is_given else _AS_GOOD)]
-        best = self._emptiest(near) if self.is_given else np.argmin(left[near] - seconds[near])
-        return float(used.min()), int(near[best])
+        if self.is_given:
+            near = np.flatnonzero(used <= least * _ALIKE)
+            return least, int(near[self._emptiest(near)])
+        return least, int(np.where(used <= least * _AS_GOOD, left - seconds, np.inf).argmin())
 
     def _emptiest(self, near: Ints) -> np.intp:
         """Which of the groups has the largest share of its seconds or tokens left, whichever is less."""
-        room = self.batch.costs.rank_tokens * self.batch.costs.degrees[self.column[near]]
+        room = self.batch.costs.rank_tokens * self.degrees[near]
         seconds = self.seconds_left[near] / self.limits[self.part[near]]
         return np.argmax(np.minimum(seconds, self.tokens_left[near] / room))
 
@@ -98,7 +101,8 @@ class _Packer:
 
     def _form(self, part: int, column: int) -> int:
         at, degree = self.num, int(self.batch.costs.degrees[column])
-        self.column[at], self.part[at] = column, part
+        self.column[at], self.part[at], self.degrees[at] = column, part, degree
+        self.seconds[:, at] = self.batch.seconds[:, column]
         self.seconds_left[at] = self.limits[part]
         self.tokens_left[at] = self.batch.costs.rank_tokens * degree
         self.free[part] -= degree

@@ -37,10 +37,11 @@ from .packing import Batch, Shape
 from .solver import Answer, solve
 
 WHOLE_GROUPS = 4  # groups of so many ranks and more are counted in whole numbers
-WHOLE_SEQUENCES = 4  # the longest so many are not shared out
+WHOLE_SEQUENCES = 3  # the longest so many are not shared out
 NODES = 200  # of the branch-and-bound search
+_NODES_OF_MORE = 1  # of programs of `num` or more micro-batches
 _GAP = 0.01  # relative, that the solver may leave
-_LONG = 1.4  # a sequence is long if it is longer than so many times the tokens of a rank, or one of the 4 longest
+_LONG = 1.4  # a sequence is long if it is longer than so many times the tokens of a rank, or one of the 3 longest
 _RATIO = 1.2  # of the ends of a class
 _NARROW = (1.01, 1.03)  # ends of classes above a makespan that is known
 _SHORTEST = 0.4  # of the mean makespan: all below is one class
@@ -93,17 +94,19 @@ def _ends(mean_s: float, most_s: float, near_s: Array) -> Array:
 class _Program:
     """The program of the docstring."""
 
-    def __init__(self, batch: Batch, num: int, most_s: float, near_s: Sequence[float]) -> None:
+    def __init__(self, batch: Batch, num: int, most_s: float, near_s: Sequence[float], extra_s: float | None) -> None:
         self.batch, self.items, self.unit = batch, _items(batch), most_s / num
         self.ends = _ends(1.0, float(num), np.array(near_s) / self.unit)  # in units
         self.token_s = (batch.seconds / batch.lengths[:, None]).min(axis=0) / self.unit  # [D] the least of any sequence
         self.model = pulp.LpProblem("micro_batches", pulp.LpMinimize)
         classes = range(len(self.ends) - 1)
         add = self.model.add_variable
-        self.number = [add(f"l_{j}", 0, num, pulp.LpInteger) for j in classes]
+        most = num if extra_s is None else num + int(most_s / extra_s)
+        self.number = [add(f"l_{j}", 0, most, pulp.LpInteger) for j in classes]
         self.makespans = [add(f"G_{j}", 0) for j in classes]
-        self.model += pulp.lpSum(self.makespans)
-        self.model += pulp.lpSum(self.number) == num
+        extra = 0.0 if extra_s is None else extra_s / self.unit
+        self.model += pulp.lpSum(self.makespans) + extra * pulp.lpSum(self.number)
+        self.model += pulp.lpSum(self.number) == num if extra_s is None else pulp.lpSum(self.number) >= num
         self.shares: list[list[pulp.LpVariable]] = [[] for _ in self.items]
         self.groups: list[dict[int, pulp.LpVariable]] = [{} for _ in classes]  # [j][column]
         for j in classes:
@@ -188,15 +191,18 @@ class _Program:
 
 
 def relaxed(
-    batch: Batch, num: int, most_s: float, near_s: Sequence[float] = ()
+    batch: Batch, num: int, most_s: float, near_s: Sequence[float] = (), extra_s: float | None = None
 ) -> tuple[float, Guide | None]:  # fmt: skip
     """A lower bound on the sum of the makespans of `num` micro-batches, and micro-batches that come near it.
 
+    extra_s: seconds above 0 that each micro-batch more adds to the sum; the bound is then that of `num` or more.
     most_s: sum of the makespans of a known plan; a bound of inf says that no plan of `num` micro-batches beats it.
     near_s: makespans about which classes are narrow, such as those of a first answer.
     """
-    program = _Program(batch, num, most_s, near_s)
-    answer: Answer = solve(program.model, gap=_GAP, nodes=NODES, for_bound=True)
+    program = _Program(batch, num, most_s, near_s, extra_s)
+    nodes = NODES if extra_s is None else _NODES_OF_MORE
+    answer: Answer = solve(program.model, gap=_GAP, nodes=nodes, for_bound=True)
     if answer.status == "infeasible":
         return np.inf, None
-    return answer.bound * program.unit, program.guide() if answer.status == "solved" else None
+    bound_s = answer.bound * program.unit - num * (extra_s or 0.0)
+    return bound_s, program.guide() if answer.status == "solved" else None

@@ -23,7 +23,7 @@ class Answer:
 
 # A bound needs no better values: programs solved inside the program, and starts from anew, took most of the time.
 _BOUND = {"mip_allow_restart": False, "mip_heuristic_run_rins": False, "mip_heuristic_run_rens": False,
-          "mip_heuristic_run_root_reduced_cost": False}  # fmt: skip
+          "mip_heuristic_run_root_reduced_cost": False, "mip_detect_symmetry": False}  # fmt: skip
 
 
 def solve(model: pulp.LpProblem, *, gap: float, nodes: int, for_bound: bool = False) -> Answer:

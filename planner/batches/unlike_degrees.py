@@ -8,7 +8,7 @@ near the optimum of the relaxation (relaxation.py) come next, then its numbers o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,20 +83,39 @@ class _Search:
     def run(self) -> None:
         least = self.batch.costs.least_micro_batches(self.batch.lengths)
         area, steps = area_bound(self.batch)
-        bounds = {num: self._fixed_s(num) + area for num in range(least, least + _MORE)}
-        more_s = self._fixed_s(least + _MORE) + area  # a bound for all larger numbers
-        for num in bounds:
+        for num in range(least, least + _MORE):
             self._try_all(num, [*self._grid(num, area), *steps[steps >= area / num].tolist()])
-        for num in bounds:
-            near_s: tuple[float, ...] = ()
-            for gap in (GOOD_GAP, _WIDE_GAP):  # a wide one is worth a second program, with narrow classes
-                if bounds[num] < self.step_s * (1 - gap):
-                    relaxed_s, guide = relaxed(self.batch, num, self.step_s - self._fixed_s(num), near_s)
-                    bounds[num] = max(bounds[num], self._fixed_s(num) + relaxed_s)
-                    if guide is not None:
-                        self._follow(num, guide, bounds[num])
-                        near_s = guide.limits
-        self.bound_s = min(*bounds.values(), more_s, self.step_s)
+        bound_s = min(self._bounds(least, area))
+        self.bound_s = min(bound_s, self.step_s)
+
+    def _bounds(self, least: int, area: float) -> Iterator[float]:
+        """Bounds on the steps of `least` micro-batches and more, one number after another; plans are sought, too."""
+        for num in range(least, least + _MORE):
+            if num > least and (more_s := self._bound_of_more(num, area)) >= self.step_s * (1 - GOOD_GAP):
+                yield more_s
+                return
+            yield self._bound(num, area)
+        yield self._bound_of_more(least + _MORE, area)
+
+    def _bound(self, num: int, area: float) -> float:
+        """Seconds of a step that no plan with `num` micro-batches beats."""
+        fixed_s, near_s = self._fixed_s(num), tuple[float, ...]()
+        bound_s = fixed_s + area
+        for gap in (GOOD_GAP, _WIDE_GAP):  # a wide one is worth a second program, with narrow classes
+            if bound_s < self.step_s * (1 - gap):
+                relaxed_s, guide = relaxed(self.batch, num, self.step_s - fixed_s, near_s)
+                bound_s = max(bound_s, fixed_s + relaxed_s)
+                if guide is not None:
+                    self._follow(num, guide, bound_s)
+                    near_s = guide.limits
+        return bound_s
+
+    def _bound_of_more(self, num: int, area: float) -> float:
+        """Seconds of a step that no plan with `num` or more micro-batches beats."""
+        fixed_s, extra_s = self._fixed_s(num), self.batch.costs.micro_batch_s
+        if fixed_s + area >= self.step_s * (1 - GOOD_GAP) or not extra_s:
+            return fixed_s + area
+        return fixed_s + max(area, relaxed(self.batch, num, self.step_s - fixed_s, extra_s=extra_s)[0])
 
     def _follow(self, num: int, guide: Guide, bound_s: float) -> None:
         """Try the makespans of a relaxation, then its groups and others beside them."""

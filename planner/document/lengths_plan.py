@@ -14,7 +14,7 @@ from .base import DocumentPart
 from .sampler_plan import SamplerHeader
 
 KIND = "mixed-lengths-plan"
-FORMAT_VERSION = "1.3"
+FORMAT_VERSION = "1.4"
 
 
 class PolicyPart(DocumentPart):
@@ -36,14 +36,32 @@ class SchemePart(PolicyPart):
     layout: str  # tensor parallelism, algorithm, sharding and recomputation that suit it best, or its pipelines
 
 
+class RefusedSchemePart(DocumentPart):
+    """A published scheme that cannot train the batches."""
+
+    name: str
+    rule: str  # for degrees
+    reason: str
+
+
 class CostsPart(DocumentPart):
-    """Seconds of documents on groups of each degree, as `GroupCosts` of planner/batches/costs.py has them."""
+    """Documents on groups of each degree, as `GroupCosts` of planner/batches/costs.py has them."""
 
     degrees: tuple[int, ...]  # [D] ascending
     grid: tuple[float, ...]  # [g] lengths, tokens, ascending
     token_s: tuple[tuple[float, ...], ...]  # [g, D] seconds of a token of a document of such a length
     micro_batch_s: float  # seconds of a micro-batch whatever it holds
     once_s: float  # seconds of a step whatever it holds
+    ranks: int = 0  # that groups divide among themselves; 0 in older plans: as in the plan
+    rank_tokens: int = 0  # of a micro-batch that a rank holds; 0 in older plans: as in the plan
+
+
+class DegreePolicyPart(PolicyPart):
+    """A rule for degrees with the layouts that suit it best; older plans have those of the per-sequence plans for all.
+    """
+
+    layout_id: str | None = None  # of its widest groups
+    costs: CostsPart | None = None
 
 
 class LengthsPlan(DocumentPart):
@@ -63,9 +81,10 @@ class LengthsPlan(DocumentPart):
     batches: int  # drawn
     max_gap: float  # of the per-sequence plans to their bounds, relative
     mean_gap: float
-    costs: CostsPart
-    policies: tuple[PolicyPart, ...]
+    costs: CostsPart  # of the per-sequence plans
+    policies: tuple[DegreePolicyPart, ...]
     schemes: tuple[SchemePart, ...] = ()
+    refused_schemes: tuple[RefusedSchemePart, ...] = ()
     resolved: dict[str, Any]  # as in the plan of one layout
     warnings: tuple[str, ...] = ()
 
@@ -86,7 +105,7 @@ class LengthsPlan(DocumentPart):
         """The layout of the widest groups; the others differ from it in degree only."""
         return parse(self.widest_layout_id)
 
-    def policy(self, name: str) -> PolicyPart:
+    def policy(self, name: str) -> DegreePolicyPart:
         """One of the three policies."""
         return next(policy for policy in self.policies if policy.name == name)
 

@@ -42,7 +42,7 @@ def plan_hybrid_lengths(
             yield choice
 
     chosen, tokens, results = fastest(reported())
-    return beside_one_degree(resolved, chosen.family, chosen.costs, chosen.batches, chosen.longest, results, seed,
+    return beside_one_degree(resolved, (chosen.family, chosen.costs), chosen.batches, chosen.longest, results, seed,
                              tokens)  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...errors import InputError, MeshwrightError, UnknownNameError
 from ..batches.schemes.base import Planned, Scheme, Subject
 from ..batches.schemes.registry import SCHEMES
-from ..document.lengths_plan import SchemePart
+from ..document.lengths_plan import RefusedSchemePart, SchemePart
 from .mixed_lengths import MixedLengthsPlan
 from .watch import Progress
 
@@ -28,16 +28,16 @@ def schemes_of(names: Sequence[str]) -> list[Scheme]:
 
 
 def with_schemes(plan: MixedLengthsPlan, schemes: Sequence[Scheme], progress: Progress | None) -> MixedLengthsPlan:
-    """The plan with these schemes beside its own. One that cannot train its batches becomes a warning."""
+    """The plan with these schemes beside its own. One that cannot train its batches has the reason."""
     subject = Subject(plan.resolved, plan.batches, max(length for length, _ in plan.resolved.workload.lengths))
-    parts, refused = list[SchemePart](), list[str]()
+    parts, refused = list[SchemePart](), list[RefusedSchemePart]()
     for number, scheme in enumerate(schemes):
         if progress is not None:
             progress(number, len(schemes), f"planning {scheme.name}")
         try:
             parts.append(_part(scheme, scheme.plan(subject)))
         except MeshwrightError as error:
-            refused.append(f"{scheme.name}: {error.message}")
+            refused.append(RefusedSchemePart(name=scheme.name, rule=scheme.rule, reason=error.message))
     return replace(plan, schemes=tuple(parts), refused_schemes=tuple(refused))
 
 

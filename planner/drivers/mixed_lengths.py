@@ -11,15 +11,14 @@ from ..._version import __version__
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layout
 from ...errors import InputError, NoFeasibleLayoutError
-from ..batches import one_degree
 from ..batches.batch_plan import BatchPlan, Group
 from ..batches.costs import GroupCosts
 from ..batches.draws import draw
-from ..batches.family_choice import best_family
-from ..batches.ledger_costs import Family, families, longest_held
+from ..batches.family_choice import Candidate, FamilyPlans, best_adaptive, best_static, least_bound
+from ..batches.ledger_costs import Family, families, ledger_costs, longest_held
 from ..batches.policy import Policy
 from ..batches.unlike_degrees import BatchResult, best_plan
-from ..document.lengths_plan import CostsPart, LengthsPlan, PolicyPart, SchemePart
+from ..document.lengths_plan import CostsPart, DegreePolicyPart, LengthsPlan, RefusedSchemePart, SchemePart
 from ..document.plan import digest_of
 from ..document.sampler_plan import SamplerBatch, SamplerGroup
 from ..request.load import request_to_dict
@@ -33,18 +32,27 @@ _MOST_DOUBLINGS = 8  # of the nodes, tried where the longest document does not f
 
 @dataclass(frozen=True)
 class DegreePolicy(Policy):
-    """Plans of the drawn batches, group by group."""
+    """Plans of the drawn batches, group by group, on the family of layouts that suits them best."""
 
     plans: tuple[BatchPlan, ...]
+    family: Family
+    costs: GroupCosts
+
+    @classmethod
+    def of(cls, name: str, best: FamilyPlans) -> DegreePolicy:
+        return cls(name, best.plans, best.family, best.costs)
+
+    @property
+    def widest_layout(self) -> Layout:
+        """The layout of its widest groups; their micro-batches hold tokens, not sequences."""
+        return self.family.layout(self.degrees[-1], self.costs.num_ranks * self.family.tp * self.family.pp)
 
 
 @dataclass(frozen=True)
 class MixedLengthsPlan:
-    """Policies side by side, on the family of layouts whose per-sequence plans have the lowest bound."""
+    """Policies side by side."""
 
     resolved: Resolved
-    family: Family
-    costs: GroupCosts
     batches: tuple[Array, ...]  # [batch][document] tokens
     static: DegreePolicy
     adaptive: DegreePolicy
@@ -54,37 +62,30 @@ class MixedLengthsPlan:
     seed: int
     rule_tokens: int = 0  # as in LengthsPlan
     schemes: tuple[SchemePart, ...] = ()  # published ones, on the same batches
-    refused_schemes: tuple[str, ...] = ()  # a name with the reason
+    refused_schemes: tuple[RefusedSchemePart, ...] = ()
 
     @property
     def policies(self) -> tuple[DegreePolicy, DegreePolicy, DegreePolicy]:
         return self.static, self.adaptive, self.per_sequence
 
     @property
-    def static_layout(self) -> Layout:
-        """The layout of the static plan; its micro-batches hold tokens, not sequences."""
-        degree = self.static.degrees[0]
-        return self.family.layout(degree, self.resolved.problem.num_gpus)
-
-    @property
-    def widest_layout(self) -> Layout:
-        """The layout of the widest groups of the per-sequence plans."""
-        return self.family.layout(self.per_sequence.degrees[-1], self.resolved.problem.num_gpus)
+    def costs(self) -> GroupCosts:
+        """Those of the per-sequence plans."""
+        return self.per_sequence.costs
 
     def document(self) -> LengthsPlan:
         """The plan as it is written to a file."""
         request = request_to_dict(self.resolved.request)
         return LengthsPlan(
             tool={"name": "meshwright", "version": __version__}, request=request, request_sha256=digest_of(request),
-            layout_id=str(self.static_layout), widest_layout_id=str(self.widest_layout),
+            layout_id=str(self.static.widest_layout),
+            widest_layout_id=str(self.per_sequence.widest_layout),
             rank_tokens=self.costs.rank_tokens, ranks=self.costs.num_ranks, seed=self.seed,
             rule_tokens=self.rule_tokens, batches=len(self.batches), max_gap=self.max_gap, mean_gap=self.mean_gap,
             costs=_costs_part(self.costs),
-            policies=tuple(PolicyPart(name=policy.name, mean_s=policy.mean_s, p95_s=policy.p95_s,
-                                      degrees=policy.degrees, mean_micro_batches=policy.mean_micro_batches)
-                           for policy in self.policies),
-            schemes=self.schemes, resolved=resolved_part(self.resolved),
-            warnings=(*(warning.text for warning in self.resolved.warnings), *self._slower(), *self.refused_schemes),
+            policies=tuple(map(_policy_part, self.policies)),
+            schemes=self.schemes, refused_schemes=self.refused_schemes, resolved=resolved_part(self.resolved),
+            warnings=(*(warning.text for warning in self.resolved.warnings), *self._slower()),
         )  # fmt: skip
 
     def _slower(self) -> Iterator[str]:
@@ -103,11 +104,20 @@ class MixedLengthsPlan:
             ).model_dump_json()  # fmt: skip
 
 
+def _policy_part(policy: DegreePolicy) -> DegreePolicyPart:
+    return DegreePolicyPart(
+        name=policy.name, mean_s=policy.mean_s, p95_s=policy.p95_s, degrees=policy.degrees,
+        mean_micro_batches=policy.mean_micro_batches, layout_id=str(policy.widest_layout),
+        costs=_costs_part(policy.costs),
+    )  # fmt: skip
+
+
 def _costs_part(costs: GroupCosts) -> CostsPart:
     """The costs as they are written: numbers of numpy become those of Python."""
     return CostsPart(
         degrees=tuple(costs.degrees.tolist()), grid=tuple(costs.grid.tolist()),
         token_s=tuple(map(tuple, costs.token_s.tolist())), micro_batch_s=costs.micro_batch_s, once_s=costs.once_s,
+        ranks=costs.num_ranks, rank_tokens=costs.rank_tokens,
     )  # fmt: skip
 
 
@@ -130,29 +140,44 @@ def plan_mixed_lengths(
     check(resolved)
     batches = draw(resolved.workload.lengths, resolved.workload.global_batch, num_batches, seed)
     longest = max(length for length, _ in resolved.workload.lengths)
-    family, costs = _best_family(resolved, batches, longest)
+    candidates = _candidates(resolved, longest)
+    adaptive = best_adaptive(candidates, batches)
+    family, costs = least_bound(candidates, batches)
+    results = _best_plans(batches, costs, progress)
+    if sum(result.plan.step_s for result in results) >= adaptive.total_s:
+        family, costs = adaptive.family, adaptive.costs
+        results = _best_plans(batches, costs, progress)
+    return _beside(resolved, batches, best_static(candidates, batches, longest), adaptive,
+                   (family, costs), results, seed)  # fmt: skip
+
+
+def _best_plans(batches: Sequence[Array], costs: GroupCosts, progress: Progress | None) -> list[BatchResult]:
     results = list[BatchResult]()
     for number, lengths in enumerate(batches):
         if progress is not None:
             progress(number, len(batches), "planning batches")
         results.append(best_plan(lengths, costs))
-    return beside_one_degree(resolved, family, costs, batches, longest, results, seed)
+    return results
 
 
 def beside_one_degree(
-    resolved: Resolved, family: Family, costs: GroupCosts, batches: Sequence[Array], longest: int,
+    resolved: Resolved, candidate: Candidate, batches: Sequence[Array], longest: int, results: Sequence[BatchResult],
+    seed: int, rule_tokens: int,
+) -> MixedLengthsPlan:  # fmt: skip
+    """The plans of a framework's rule (`results`) beside those of one degree on the same family of layouts. longest:
+    tokens of the longest document that a run may meet."""
+    static, adaptive = best_static([candidate], batches, longest), best_adaptive([candidate], batches)
+    return _beside(resolved, batches, static, adaptive, candidate, results, seed, rule_tokens)
+
+
+def _beside(
+    resolved: Resolved, batches: Sequence[Array], static: FamilyPlans, adaptive: FamilyPlans, own: Candidate,
     results: Sequence[BatchResult], seed: int, rule_tokens: int = 0,
 ) -> MixedLengthsPlan:  # fmt: skip
-    """The per-sequence plans of the batches (`results`) beside those of one degree. longest: tokens of the longest
-    document that a run may meet."""
-    degree = one_degree.static_degree(batches, costs, longest)
-    static = [one_degree.with_degree(lengths, costs, degree) for lengths in batches]
     gaps = [result.gap for result in results]
     return MixedLengthsPlan(
-        resolved, family, costs, tuple(batches),
-        static=DegreePolicy("static", tuple(plan for plan in static if plan is not None)),
-        adaptive=DegreePolicy("adaptive", tuple(one_degree.adaptive(lengths, costs) for lengths in batches)),
-        per_sequence=DegreePolicy("per sequence", tuple(result.plan for result in results)),
+        resolved, tuple(batches), DegreePolicy.of("static", static), DegreePolicy.of("adaptive", adaptive),
+        DegreePolicy("per sequence", tuple(result.plan for result in results), *own),
         max_gap=float(max(gaps)), mean_gap=float(np.mean(gaps)), seed=seed, rule_tokens=rule_tokens,
     )  # fmt: skip
 
@@ -172,13 +197,12 @@ def check(resolved: Resolved) -> None:
         raise InputError("--max-len: nodes that differ are not planned by sequence", hint="name one kind of node")
 
 
-def _best_family(resolved: Resolved, batches: Sequence[Array], longest: int) -> tuple[Family, GroupCosts]:
-    """The family whose per-sequence plans have the least bound over the batches, of those that hold the longest."""
-    held = {family: longest_held(resolved, family) for family in families(resolved)}
-    if max(held.values()) < longest:
-        raise too_long(resolved, longest, max(held.values()), families)
-    able = [family for family, room in held.items() if room >= longest]
-    return best_family(resolved, able, batches)
+def _candidates(resolved: Resolved, longest: int) -> list[Candidate]:
+    """The families that hold the longest document, with their costs."""
+    priced = [(family, costs) for family in families(resolved) if (costs := ledger_costs(resolved, family))]
+    if able := [(family, costs) for family, costs in priced if costs.longest >= longest]:
+        return able
+    raise too_long(resolved, longest, max((costs.longest for _, costs in priced), default=0), families)
 
 
 def too_long(

@@ -18,7 +18,7 @@ from ...errors import InputError
 from ..batches import one_degree
 from ..batches.batch_plan import BatchPlan, Group
 from ..batches.costs import GroupCosts
-from ..document.lengths_plan import LengthsPlan
+from ..document.lengths_plan import CostsPart, LengthsPlan
 from ..document.sampler_plan import SamplerBatch
 from ..studies.base import Part
 
@@ -96,19 +96,19 @@ def explain_lengths(plan: LengthsPlan, batches: Sequence[SamplerBatch], step: in
     """The plan and its batches; `step` (from 1) is shown group by group. Raises InputError where there is none."""
     if not 1 <= step <= len(batches):
         raise InputError(f"the plan has no step {step}", hint=f"it has 1 to {len(batches)}")
-    costs = _costs(plan)
-    own = costs.one_by_one(plan.rule_tokens) if plan.rule_tokens else costs
+    own = _costs(plan, plan.costs)
+    own = own.one_by_one(plan.rule_tokens) if plan.rule_tokens else own
     steps = [_Step(batch, own) for batch in batches]
     return LengthsExplanation(
-        policies=tuple(_policies(plan, batches, costs, own)), lengths=tuple(_lengths(steps, plan.longest)),
+        policies=tuple(_policies(plan, batches, own)), lengths=tuple(_lengths(steps, plan.longest)),
         degrees=tuple(_degrees(steps)), step=_step(step, steps[step - 1]),
     )  # fmt: skip
 
 
-def _costs(plan: LengthsPlan) -> GroupCosts:
-    part = plan.costs
+def _costs(plan: LengthsPlan, part: CostsPart) -> GroupCosts:
     return GroupCosts(
-        num_ranks=plan.ranks, degrees=np.array(part.degrees, dtype=np.int64), rank_tokens=plan.rank_tokens,
+        num_ranks=part.ranks or plan.ranks, degrees=np.array(part.degrees, dtype=np.int64),
+        rank_tokens=part.rank_tokens or plan.rank_tokens,
         grid=np.array(part.grid), token_s=np.array(part.token_s), micro_batch_s=part.micro_batch_s,
         once_s=part.once_s,
     )  # fmt: skip
@@ -159,18 +159,17 @@ def _busy(placed: Sequence[tuple[Group, int]], seconds: Array, costs: GroupCosts
     return [_Busy(group, first, busy_s, max(busy)) for (group, first), busy_s in zip(placed, busy, strict=True)]
 
 
-def _policies(
-    plan: LengthsPlan, batches: Sequence[SamplerBatch], costs: GroupCosts, own: GroupCosts
-) -> Iterator[PolicyIdle]:
-    """costs: of one degree for all; own: of the per-sequence plans."""
+def _policies(plan: LengthsPlan, batches: Sequence[SamplerBatch], own: GroupCosts) -> Iterator[PolicyIdle]:
+    """own: costs of the per-sequence plans."""
     lengths = [np.array(batch.lengths, dtype=np.float64) for batch in batches]
-    degree = plan.policy("static").degrees[0]
+    one, each = plan.policy("static"), plan.policy("adaptive")
+    of_one, of_each = (_costs(plan, policy.costs or plan.costs) for policy in (one, each))
     planned = [tuple(tuple(Group(group.cp, group.seqs) for group in groups) for groups in batch.microbatches)
                for batch in batches]  # fmt: skip
-    static = (one_degree.with_degree(of_batch, costs, degree) for of_batch in lengths)
-    yield _idle("static", [each.micro_batches for each in static if each is not None], lengths, costs)
-    adaptive: list[BatchPlan] = [one_degree.adaptive(of_batch, costs) for of_batch in lengths]
-    yield _idle("adaptive", [each.micro_batches for each in adaptive], lengths, costs)
+    static = (one_degree.with_degree(of_batch, of_one, one.degrees[0]) for of_batch in lengths)
+    yield _idle("static", [batch.micro_batches for batch in static if batch is not None], lengths, of_one)
+    adaptive: list[BatchPlan] = [one_degree.adaptive(of_batch, of_each) for of_batch in lengths]
+    yield _idle("adaptive", [batch.micro_batches for batch in adaptive], lengths, of_each)
     yield _idle("per sequence", planned, lengths, own)
 
 

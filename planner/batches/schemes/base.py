@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from ....cost_models.arrays import Array
 from ....errors import NoFeasibleLayoutError
-from ..costs import GroupCosts
+from ..family_choice import Candidate
 from ..ledger_costs import Family, Priced, families, ledger_costs
 from ..policy import Policy, Step
 from .pipelines import Shape, shapes
@@ -26,9 +26,6 @@ class SchemeStep:
     step_s: float
     degrees: tuple[int, ...]  # ranks that share a document, ascending
     num_micro_batches: float  # of a rank, in the mean
-
-
-Candidate = tuple[Family, GroupCosts]  # layouts that differ in the degree of a group alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class Subject:
         """Every tensor parallelism and recomputation whose groups hold the longest document. Raises
         NoFeasibleLayoutError where there is none."""
         if (algorithm, zero) not in self._candidates:
-            compared = families(self.priced, (algorithm,), zero)
+            compared = families(self.priced, (algorithm,), (zero,))
             priced = [(family, costs) for family in compared if (costs := ledger_costs(self.priced, family))]
             self._candidates[algorithm, zero] = [each for each in priced if each[1].longest >= self.longest]
         if not self._candidates[algorithm, zero]:

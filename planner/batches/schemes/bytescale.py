@@ -16,11 +16,12 @@ import numpy as np
 
 from ....cost_models.arrays import Array
 from ..costs import GroupCosts
+from ..family_choice import Candidate
 from ..policy import Step
-from .base import Candidate, Scheme, SchemeStep, Subject, words_of
+from .base import Scheme, SchemeStep, Subject, words_of
 from .equal_work import packs_of_equal_work
 
-_MORE = 8  # numbers of packs that are tried beyond the least, up to two more for each rank
+_MORE = 8  # numbers of packs that are tried beyond the least, up to two more for each rank; assumed
 
 
 @dataclass(frozen=True)

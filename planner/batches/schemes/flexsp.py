@@ -8,8 +8,9 @@ from ....cost_models.arrays import Array
 from ....errors import NoFeasibleLayoutError
 from ..batch_plan import BatchPlan
 from ..consecutive import BUCKETS, consecutive_plan
+from ..family_choice import Candidate
 from ..policy import Step
-from .base import Candidate, Scheme, Subject, words_of
+from .base import Scheme, Subject, words_of
 
 _LEAST = 2  # ranks of a group: its solver tries powers of two from there
 

@@ -29,9 +29,9 @@ from .equal_work import packs_of_equal_work
 from .pipelines import Shape
 
 _MOST_GPUS = 2048  # the time of the proposal grows with their square
-_ORDERS = 50  # of the documents of a batch, that are tried
-_BINS = 12  # of lengths in the proposal
-_MORE = 20  # numbers of micro-batches that are tried beyond the least
+_ORDERS = 50  # of the documents of a batch, that are tried; as in `dynamic_pulp`
+_BINS = 12  # of lengths in the proposal; assumed
+_MORE = 20  # numbers of micro-batches that are tried beyond the least; assumed, in place of the integer program
 
 
 @dataclass(frozen=True, eq=False)

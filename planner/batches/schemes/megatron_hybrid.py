@@ -27,7 +27,7 @@ _FEWER = 0.7  # times as many tokens of a rank are tried next
 
 def hybrid_families(priced: Priced) -> Iterator[Family]:
     """The families that are compared."""
-    return families(priced, ("ring",), zero=1)
+    return families(priced, ("ring",), (1,))
 
 
 def length_multiple(num_ranks: int, tp: int) -> int:

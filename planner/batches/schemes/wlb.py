@@ -26,7 +26,7 @@ from ..policy import Step
 from .base import Scheme, SchemeStep, Subject, words_of
 from .equal_work import packs_of_equal_work
 
-_MORE = 4  # packs per group that are tried beyond the least
+_MORE = 4  # packs per group that are tried beyond the least; assumed
 # Queries of a tile of FlashAttention for heads of 128, forward: run_mha_fwd_hdim128 of
 # csrc/flash_attn/src/flash_fwd_launch_template.h (A100), tile_size_fwd_sm90 of hopper/tile_size.h.
 TILE = 128

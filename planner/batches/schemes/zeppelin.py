@@ -28,9 +28,10 @@ from ....cost_models.rates.rates import Rates
 from ....errors import NoFeasibleLayoutError
 from ..batch_plan import descending
 from ..costs import GroupCosts
+from ..family_choice import Candidate
 from ..ledger_costs import Priced, ledger_costs
 from ..policy import Step
-from .base import Candidate, Scheme, SchemeStep, Subject, words_of
+from .base import Scheme, SchemeStep, Subject, words_of
 
 _PASSES = 4  # of hidden states through a remapping, assumed: to the linear layers and back, forward and backward
 

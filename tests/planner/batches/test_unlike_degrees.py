@@ -100,6 +100,18 @@ def test_long_sequences_may_share_a_group_in_the_relaxation() -> None:
     assert relaxed(Batch(lengths, costs.seconds(lengths), costs), 1, 0.63)[0] <= 7.78 * 0.08 * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_bound_of_so_many_micro_batches_or_more_is_below_that_of_each_number(seed: int) -> None:
+    """And above the seconds that any number needs, so that it proves something."""
+    rng, costs = np.random.default_rng(seed), small_costs(seed)
+    lengths = np.sort(rng.integers(50, 2 * costs.rank_tokens, 24).astype(float))[::-1]
+    batch, extra_s = Batch(lengths, costs.seconds(lengths), costs), 0.05 + 0.2 * seed
+    least = costs.least_micro_batches(lengths)
+    each = [relaxed(batch, least + more, 100.0)[0] + more * extra_s for more in range(4)]
+    together = relaxed(batch, least, 100.0, extra_s=extra_s)[0]
+    assert 0.8 * min(each) <= together <= min(each) * (1 + 0.011)  # the programs end at a relative gap of 1 %
+
+
 def assert_is_a_plan(plan: BatchPlan, lengths: np.ndarray, costs: GroupCosts) -> None:
     """Every sequence once, ranks and tokens within limits, the step as its groups sum up."""
     numbers = [k for groups in plan.micro_batches for group in groups for k in group.sequences]

@@ -41,7 +41,7 @@ def test_the_plan_is_that_of_the_rule_and_priced_as_such() -> None:
     costs = result.costs.one_by_one(result.rule_tokens)
     seconds = []
     for lengths, plan in zip(result.batches, result.per_sequence.plans, strict=True):
-        assert not (lengths % (costs.num_ranks * max(2, result.family.tp))).any()
+        assert not (lengths % (costs.num_ranks * max(2, result.per_sequence.family.tp))).any()
         by_rule = hybrid_micro_batches(lengths, result.rule_tokens, costs.num_ranks)
         assert sorted(map(len, by_rule)) == sorted(map(len, plan.micro_batches))
         column = {degree: at for at, degree in enumerate(costs.degrees.tolist())}
@@ -50,7 +50,7 @@ def test_the_plan_is_that_of_the_rule_and_priced_as_such() -> None:
                      for groups in by_rule]  # fmt: skip
         seconds.append(sum(makespans) + costs.once_s)
     assert np.mean(seconds) == pytest.approx(result.per_sequence.mean_s)
-    assert result.family.zero == 1
+    assert result.per_sequence.family.zero == 1
 
 
 def test_documents_train_alone_so_each_costs_what_a_micro_batch_costs() -> None:

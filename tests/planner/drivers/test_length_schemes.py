@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from meshwright.cli.screens.mixed_lengths import layout_lines, policy_cells
 from meshwright.planner import api
 from meshwright.planner.batches.schemes.registry import SCHEMES
 from meshwright.planner.document.lengths_plan import load_lengths_plan
@@ -62,11 +63,15 @@ def test_steps_take_as_long_as_the_megatron_target_plans_them() -> None:
     assert beside.schemes[0].mean_s == pytest.approx(alone.policy("per sequence").mean_s)
 
 
-def test_a_scheme_that_cannot_train_the_batches_is_a_warning() -> None:
+def test_a_scheme_that_cannot_train_the_batches_has_a_row_with_the_reason() -> None:
     plan = api.plan_documents(**{**SMALL, "gpus": 3},  # type: ignore[arg-type]
                               schemes=["megatron-hybrid", "bytescale"]).document()  # fmt: skip
     assert [scheme.name for scheme in plan.schemes] == ["bytescale"]
-    assert any(warning.startswith("megatron-hybrid: needs a power of two of GPUs") for warning in plan.warnings)
+    assert [scheme.name for scheme in plan.refused_schemes] == ["megatron-hybrid"]
+    _, rows = policy_cells(plan)
+    assert rows[-1][:3] == ["megatron-hybrid", "one per document", "refused"]
+    refused = "megatron-hybrid is refused: needs a power of two of GPUs"
+    assert any(line.startswith(refused) for line in layout_lines(plan))
 
 
 @pytest.mark.parametrize(("gpus", "refused"), [(3, ["megatron-hybrid", "flexsp", "zeppelin"]),
@@ -74,8 +79,8 @@ def test_a_scheme_that_cannot_train_the_batches_is_a_warning() -> None:
 def test_schemes_that_need_powers_of_two_leave_the_plans_of_the_others(gpus: int, refused: list[str]) -> None:
     plan = api.plan_documents(**{**SMALL, "gpus": gpus}, schemes=["all"]).document()  # type: ignore[arg-type]
     assert [scheme.name for scheme in plan.schemes] == [name for name in SCHEMES if name not in refused]
-    for name in refused:
-        assert any(warning.startswith(f"{name}: needs a") for warning in plan.warnings)
+    assert [scheme.name for scheme in plan.refused_schemes] == refused
+    assert all(scheme.reason.startswith("needs a") for scheme in plan.refused_schemes)
 
 
 def test_an_empty_name_has_a_hint(tmp_path: Path) -> None:

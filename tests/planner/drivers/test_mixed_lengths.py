@@ -16,7 +16,8 @@ from meshwright.cost_models.quantities import tables
 from meshwright.cost_models.step import step
 from meshwright.planner import api
 from meshwright.planner.batches.batch_plan import peak_tokens
-from meshwright.planner.batches.ledger_costs import Family, ledger_costs
+from meshwright.planner.batches.ledger_costs import Family, families, ledger_costs
+from meshwright.planner.batches.one_degree import adaptive, static_degree, with_degree
 from meshwright.planner.document.lengths_plan import load_lengths_plan
 from meshwright.planner.document.sampler_plan import read_sampler, sampler_path
 from meshwright.planner.drivers.mixed_lengths import MixedLengthsPlan
@@ -35,17 +36,31 @@ def planned() -> MixedLengthsPlan:
 
 def test_every_policy_is_no_slower_than_the_one_before() -> None:
     result = planned()
-    for static, adaptive, unlike in zip(*(policy.plans for policy in result.policies), strict=True):
-        assert unlike.step_s <= adaptive.step_s <= static.step_s
+    assert result.per_sequence.mean_s <= result.adaptive.mean_s <= result.static.mean_s
     assert result.per_sequence.mean_s < result.static.mean_s
+    for lengths, unlike in zip(result.batches, result.per_sequence.plans, strict=True):
+        assert unlike.step_s <= adaptive(lengths, result.costs).step_s
     assert len(result.static.degrees) == 1
+
+
+def test_one_degree_has_the_layouts_that_suit_it_best() -> None:
+    """A baseline on the layouts of the per-sequence plans would be slower than it has to be."""
+    result = planned()
+    longest = 16_384
+    priced = [costs for family in families(result.resolved) if (costs := ledger_costs(result.resolved, family))]
+    assert len(priced) > 10
+    for costs in (costs for costs in priced if costs.longest >= longest):
+        degree = static_degree(result.batches, costs, longest)
+        plans = [with_degree(lengths, costs, degree) for lengths in result.batches]
+        assert result.static.mean_s <= np.mean([plan.step_s for plan in plans if plan]) * (1 + 1e-12)
+    assert result.document().policy("static").layout_id == str(result.static.widest_layout)
 
 
 def test_no_rank_holds_more_tokens_than_fit() -> None:
     result = planned()
     for policy in result.policies:
         for plan, lengths in zip(policy.plans, result.batches, strict=True):
-            assert peak_tokens(plan, lengths) <= result.costs.rank_tokens
+            assert peak_tokens(plan, lengths) <= policy.costs.rank_tokens
 
 
 def test_the_sampler_plan_places_every_document_once() -> None:

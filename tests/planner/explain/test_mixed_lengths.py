@@ -48,8 +48,10 @@ def by_hand() -> tuple[LengthsPlan, SamplerBatch]:
     plan = planned().document().model_copy(update={"costs": costs, "ranks": 2, "rank_tokens": 100})
     one, other = (SamplerGroup(cp=1, ranks=(rank,), seqs=(rank,)) for rank in (0, 1))
     both = SamplerGroup(cp=2, ranks=(0, 1), seqs=(2,))
-    static = plan.policies[0].model_copy(update={"degrees": (2,)})
-    plan = plan.model_copy(update={"policies": (static, *plan.policies[1:])})
+    degrees = ((2,), *(policy.degrees for policy in plan.policies[1:]))
+    policies = tuple(policy.model_copy(update={"degrees": own, "costs": None})
+                     for policy, own in zip(plan.policies, degrees, strict=True))  # fmt: skip
+    plan = plan.model_copy(update={"policies": policies})
     return plan, SamplerBatch(batch=0, lengths=(4, 2, 2), microbatches=((one, other), (both,)))
 
 
