@@ -16,9 +16,9 @@ from ...cost_models.specs.model import (
     Mixer,
     MixtureOfExperts,
     ModelSpec,
-    RopeScaling,
     SparseIndex,
 )
+from ...cost_models.specs.rope_scaling import RopeScaling
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.vision import VisionTower
 from ...cost_models.specs.workload import Images, Lora, LoraTarget, Workload

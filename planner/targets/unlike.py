@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ...cost_models.specs.model import DROPOUTS, Layer, ModelSpec, RopeScaling
+from ...cost_models.specs.model import DROPOUTS, Layer, ModelSpec
+from ...cost_models.specs.rope_scaling import RopeScaling
 from ...cost_models.specs.workload import Workload
 
 

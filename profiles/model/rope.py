@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args, get_type_hints
 
-from ...cost_models.specs.model import ModelSpec, RopeScaling
+from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.rope_scaling import RopeScaling
 from ...errors import did_you_mean, nearest
 from .fields import Fields
 

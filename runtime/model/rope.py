@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...cost_models.specs.model import Attention, ModelSpec, RopeScaling
+from ...cost_models.specs.model import Attention, ModelSpec
+from ...cost_models.specs.rope_scaling import RopeScaling
 
 
 def rotated_width(model: ModelSpec, attention: Attention) -> int:

@@ -10,7 +10,8 @@ from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.even_stages import chunk_sizes
 from meshwright.cost_models.quantities.stages import devices_of
-from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, RopeScaling
+from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs.rope_scaling import RopeScaling
 from meshwright.planner.document.candidate import Chunk
 from meshwright.profiles.stack.load import load_stack
 from meshwright.runtime.job import Job

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....cost_models.specs.model import Attention, FeedForward, RopeScaling
+from ....cost_models.specs.model import Attention, FeedForward
+from ....cost_models.specs.rope_scaling import RopeScaling
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 

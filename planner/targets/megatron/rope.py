@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....cost_models.specs.model import ModelSpec, RopeScaling
+from ....cost_models.specs.model import ModelSpec
+from ....cost_models.specs.rope_scaling import RopeScaling
 from ..option_lists import OptionList
 from ..options import Facts, NoCounterpartError, Settings
 from ..setup import Setup

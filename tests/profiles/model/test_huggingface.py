@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec, RopeScaling
+from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
+from meshwright.cost_models.specs.rope_scaling import RopeScaling
 from meshwright.cost_models.specs.variants import text_of
 from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.families import FAMILIES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cost_models.specs.model import RopeScaling
+from meshwright.cost_models.specs.rope_scaling import RopeScaling
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
 from meshwright.runtime.model.rope import Rotation, frequencies, rotate, rotated_width
