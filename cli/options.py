@@ -29,6 +29,7 @@ class RequestFlags(TypedDict, total=False):
     train_layers: int | None  # the last layers alone
     images: str | None  # of a sequence, with their size
     freeze_tower: bool | None  # the vision tower does not train
+    source_len: int | None  # tokens of the encoder
     technique: list[str] | None  # name and knobs of each
     total_tokens: str | None  # of the whole run
     objective: str | None  # step, cost or memory
@@ -192,6 +193,11 @@ FreezeTower = Annotated[
     bool | None,
     typer.Option("--freeze-tower", help="Train no layer of the vision tower.", show_default=False),
 ]
+SourceLen = Annotated[
+    int | None,
+    _option("--source-len", metavar="N", text="Tokens that the encoder reads, for models with an encoder and a "
+            "decoder; --seq-len are those of the decoder [as many, or the 30 s of Whisper]."),
+]  # fmt: skip
 Technique = Annotated[
     list[str] | None,
     _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train with a technique of `show techniques`; repeatable."),

@@ -11,7 +11,16 @@ from .arrays import Array
 from .layouts import Layout, Layouts
 from .quantities import memory
 from .quantities.edge_operations import embedding, head, mtp
-from .quantities.even_stages import groups_of, joined_kinds, most_chunks
+from .quantities.even_stages import (
+    Edges,
+    Stacks,
+    Tower,
+    even_sizes,
+    groups_of,
+    joined_kinds,
+    lookup_layers,
+    most_chunks,
+)
 from .quantities.layer_operations import decoder_layer
 from .quantities.matrices import edge_matrices, layer_matrices
 from .quantities.matrix import Matrix
@@ -19,7 +28,6 @@ from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
 from .quantities.shards import Shard
-from .quantities.stages import Edges, Tower, even_sizes
 from .specs.model import ModelSpec
 from .specs.stack import StackSpec
 from .specs.variants import with_capacity
@@ -148,6 +156,8 @@ class Problem:
     @cached_property
     def most_chunks(self) -> int:
         """Chunks at most of an even split."""
+        if self.model.encoder is not None:
+            return self.model.num_layers
         held = 0 if self.edges.tower is None else self.edges.tower.least
         return most_chunks(len(groups_of(self.pattern, self.edges.joined)) - held)
 
@@ -159,7 +169,19 @@ class Problem:
     def edges(self) -> Edges:
         joined = joined_kinds(self.model)
         stay = tuple(i for i, variant in enumerate(self.variants) if variant.kind in joined)
-        return Edges(self.model.mtp_layers, self.mtp, self.model.tied_embeddings, stay, self._tower_of_stages)
+        tower, lookups = self._tower_of_stages, lookup_layers(self.model)
+        tied = self.model.tied_embeddings
+        return Edges(self.model.mtp_layers, self.mtp, tied, stay, tower, lookups, self._stacks)
+
+    @property
+    def _stacks(self) -> Stacks | None:
+        """By FLOPs of both passes."""
+        encoder = self.model.encoder
+        if encoder is None:
+            return None
+        by_kind, last = self.flops.sum(axis=0), encoder.layers - 1
+        of_decoder, of_head = by_kind[self.pattern[-1]], by_kind[self.num_kinds + 1]
+        return Stacks(encoder.layers, float(by_kind[self.pattern[last]] / of_decoder), float(of_head / of_decoder))
 
     @property
     def _tower_of_stages(self) -> Tower | None:

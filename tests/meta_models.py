@@ -6,14 +6,22 @@ import functools
 from typing import Any
 
 import torch
+from meshwright.cost_models.layer_kinds import stack_start
 from meshwright.cost_models.quantities.params import expert_parameters, layer_parameters, total_parameters
 from meshwright.cost_models.specs.variants import text_of
 from meshwright.profiles.model.huggingface import read_config
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    PretrainedConfig,
+)
 from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
 from transformers.models.step3p7.modeling_step3p7 import Step3p7TextModel
 
-# Where transformers keeps its list of layers.
+# Where transformers keeps its lists of layers: one, or those of an encoder and a decoder.
+STACKS = (("encoder.block", "decoder.block"), ("model.encoder.layers", "model.decoder.layers"))
 LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "backbone.layers", "model.decoder.layers")
 
 
@@ -42,8 +50,11 @@ def build(data: dict[str, Any]) -> torch.nn.Module:
     config = text_config(data)
     if isinstance(config, Step3p7TextConfig):
         return _text_of_step(config)
+    kind: Any = AutoModelForCausalLM
+    if config.is_encoder_decoder:
+        kind = AutoModelForSpeechSeq2Seq if config.model_type == "whisper" else AutoModelForSeq2SeqLM
     with torch.device("meta"):
-        model: torch.nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        model: torch.nn.Module = kind.from_config(config)
     model.tie_weights()  # type: ignore[operator]  # the method of transformers, not a submodule
     return model
 
@@ -59,14 +70,14 @@ def _text_of_step(config: Step3p7TextConfig) -> torch.nn.Module:
     return model
 
 
-def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
-    for path in LAYER_LISTS:
+def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    for paths in (*STACKS, *((path,) for path in LAYER_LISTS)):
         try:
-            found = functools.reduce(getattr, path.split("."), model)
+            found: list[Any] = [functools.reduce(getattr, path.split("."), model) for path in paths]
         except AttributeError:
             continue
-        if isinstance(found, torch.nn.ModuleList):
-            return found
+        if all(isinstance(layers, torch.nn.ModuleList) for layers in found):
+            return [layer for layers in found for layer in layers]
     raise LookupError(f"no list of layers in {type(model).__name__}")
 
 
@@ -78,6 +89,7 @@ def assert_equal_counts(data: dict[str, Any]) -> None:
     assert len(layers) == spec.num_layers
     for index, layer in enumerate(layers):
         kind = spec.kinds[spec.pattern[index]]
-        assert count(layer) == sum(layer_parameters(spec, kind).values()), f"layer {index}"
+        beside = sum(stack_start.parameters(spec, kind).values())  # elsewhere in transformers
+        assert count(layer) == sum(layer_parameters(spec, kind).values()) - beside, f"layer {index}"
         assert expert_count(layer) == expert_parameters(spec, kind), f"experts of layer {index}"
     assert count(model) == total_parameters(text_of(spec))  # towers: test_vision.py

@@ -42,6 +42,7 @@ def command(
     train_layers: options.TrainLayers = None,
     images: options.Images = None,
     freeze_tower: options.FreezeTower = None,
+    source_len: options.SourceLen = None,
     technique: options.Technique = None,
     allow_technique: options.AllowTechnique = None,
     total_tokens: options.TotalTokens = None,

@@ -43,7 +43,8 @@ def explain_screen(
     if len(chunks_by_stage(candidate)) > 1:
         has_tower = bool(facts.work.images)
         why = why_these_stages(candidate, loads, redistribution, has_tower=has_tower) if loads else []
-        parts += ["", "Stages", stages_table(candidate, loads, has_tower=has_tower), *why]
+        stages = stages_table(candidate, loads, has_tower=has_tower, encoder_layers=facts.encoder_layers)
+        parts += ["", "Stages", stages, *why]
     if candidate.layerwise:
         parts += ["", *layer_lines([candidate], capacity(plan))]
     if order := order_lines(candidate):

@@ -35,6 +35,7 @@ class Work:
     trains_layers: int  # the last layers, which alone are trained; 0: all are
     expert_capacity_factor: float | None
     images: str  # of a sequence, with their size; empty without
+    source_len: int  # tokens that the encoder of an encoder-decoder model reads; 0 without one
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Facts:
     target: str
     memory_bytes: float  # that a layout which takes all GPUs for alike may use of each
     headroom_bytes: float  # of it that a chosen layout leaves free; 0 in plans that know none
+    encoder_layers: int  # the first ones of the model; 0 without an encoder
 
     @classmethod
     def of(cls, result: Plan | LengthsPlan | Question) -> Facts:
@@ -75,6 +77,7 @@ class Facts:
             target=resolved["target"],
             memory_bytes=float(resolved["memory_bytes"]),
             headroom_bytes=float(resolved.get("headroom_bytes", 0.0)),
+            encoder_layers=(resolved["model"].get("encoder") or {}).get("layers", 0),
         )  # fmt: skip
 
 
@@ -87,7 +90,7 @@ def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any]) -> Work:
         trains_layers=resolved.get("trains_layers") or 0,
         # The resolved workload has no field for it: it is part of the resolved model's experts.
         expert_capacity_factor=requested.get("expert_capacity_factor"),
-        images=_images(resolved),
+        images=_images(resolved), source_len=resolved.get("source_len") or 0,
     )  # fmt: skip
 
 

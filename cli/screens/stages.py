@@ -45,7 +45,9 @@ def chunks_by_stage(candidate: Candidate) -> dict[int, list[Chunk]]:
     return by_stage
 
 
-def stages_table(candidate: Candidate, loads: StageLoads | None, *, has_tower: bool = False) -> Table:
+def stages_table(
+    candidate: Candidate, loads: StageLoads | None, *, has_tower: bool = False, encoder_layers: int = 0
+) -> Table:
     """A row per run of equal stages: layers of their chunks, how many are recomputed, milliseconds of a micro-batch,
     memory, and what else they hold."""
     groups: list[tuple[list[int], tuple[str, ...]]] = []
@@ -54,6 +56,7 @@ def stages_table(candidate: Candidate, loads: StageLoads | None, *, has_tower: b
         sizes = [num_layers(chunk) for chunk in chunks]
         ends = [name for name in ("embedding", "head") if any(getattr(chunk, name) for chunk in chunks)]
         ends = ["vision tower", *ends] if has_tower and "embedding" in ends else ends
+        ends = [*_stacks(chunks, encoder_layers), *ends] if encoder_layers else ends
         recomputed = sum(chunk.recompute_layers for chunk in chunks)
         milliseconds = (text.significant(1e3 * loads.stage_s[stage]),) if loads else ()
         needed = text.gib(memory[stage].device_bytes) if stage in memory else ""
@@ -66,6 +69,14 @@ def stages_table(candidate: Candidate, loads: StageLoads | None, *, has_tower: b
     names = ["  stage", "chunks", "layers", "recomputed", *(["ms"] if loads else []), "GiB", ""]
     rows = [(f"  {text.ranges(stages)}", *row) for stages, row in groups]
     return table(*names, rows=rows, right=names[2:-1])
+
+
+def _stacks(chunks: list[Chunk], encoder_layers: int) -> list[str]:
+    """The stacks whose layers the chunks of a stage hold."""
+    layers = [layer for chunk in chunks if chunk.layers for layer in chunk.layers]
+    held = {"encoder": any(layer < encoder_layers for layer in layers),
+            "decoder": any(layer >= encoder_layers for layer in layers)}  # fmt: skip
+    return [stack for stack, holds in held.items() if holds]
 
 
 def why_these_stages(

@@ -13,6 +13,7 @@ from ..quantities.operation_builder import Builder
 from ..quantities.operations import Core, Exchange, LayerOperations, MemoryTraffic, Saved, tag
 from ..specs.model import Attention
 from . import latent_attention
+from .attention_scores import add_relative_bias, add_statistics
 from .rings import add_ring
 from .torch_ring import add_torch_ring
 
@@ -30,6 +31,8 @@ def parameters(attention: Attention, hidden: int) -> dict[str, int]:
         counts["qk_norm"] = attention.norm_parameters
     if attention.sink_parameters:
         counts["sinks"] = attention.sink_parameters
+    if attention.bias_parameters:
+        counts["relative_bias"] = attention.bias_parameters
     return counts
 
 
@@ -48,7 +51,8 @@ def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
     widths = _widths(attention)
     counts = {name: hidden * width for name, width in widths.items()}
     if attention.qkv_bias:  # a gate of heads is a projection of its own, without one
-        counts["qkv_bias"] = sum(widths.values()) - attention.gates * attention.gates_heads
+        without = attention.gates * attention.gates_heads + (0 if attention.key_bias else widths["k"])
+        counts["qkv_bias"] = sum(widths.values()) - without
     return counts
 
 
@@ -94,7 +98,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
     ops.wgrad_stash += [builder.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
     context = _context(builder, attention)
-    flops = 2.0 * tokens * a * (d + dv) * context / 2  # causal half of QK^T and PV
+    flops = 2.0 * tokens * a * (d + dv) * (context / 2 if attention.causal else context)  # QK^T and PV
     ops.cores.append(Core(flops, context, d, tag("attn")))
     heads_bytes, core = w * tokens * (a * d + g * (d + dv)), mask_of_modules("core_attn")
     ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0, core))
@@ -109,11 +113,11 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     if not builder.model.learned_positions and attention.rotary:
         add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
     if builder.stack.attention == "unfused":
-        _add_scores(builder, ops, tokens * a)
         # Heads come one after another and are put side by side.
         ops.traffic.append(MemoryTraffic("heads joined", 2 * w * tokens * a * dv, 2 * w * tokens * a * dv))
-    else:
-        ops.saved.append(Saved("log-sum-exp", 4.0 * tokens * a, tag("attn")))
+    add_statistics(builder, ops, tokens * a, builder.workload.seq_len)
+    if attention.relative_bias:
+        add_relative_bias(builder, ops, attention)
     taken = _repeated(builder, ops, a, g, d + dv)
     _add_context_parallel(builder, ops, a, a * d, taken * d, taken * dv)
 
@@ -204,40 +208,8 @@ def add_rotary_positions(builder: Builder, ops: LayerOperations, attention: Atte
     ops.traffic.append(MemoryTraffic("positions", forward * elements, backward * elements, fusable=fused))
 
 
-def _add_scores(builder: Builder, ops: LayerOperations, rows: Array) -> None:
-    """Unfused attention, one row per query and head: the whole square is materialised. Kept: softmax output (w),
-    dropout mask (1) and dropout output (w), 5*a*s/h of Korthikanti. The softmax itself is in the surface."""
-    w, scores = builder.activation_bytes, rows * builder.workload.seq_len
-    kept = ((2 * w + 1) if builder.model.dropout else w) * scores
-    ops.saved.append(Saved("attention scores", kept, tag("attn"), mask_of_modules("core_attn")))
-    if builder.model.dropout:  # read, written, and the mask; the same of the gradient
-        ops.traffic.append(
-            MemoryTraffic("score dropout", (2 * w + 1) * scores, (2 * w + 1) * scores, tag("attn"), False)
-        )
-    _add_softmax_in_steps(builder, ops, rows)
-
-
-def _add_softmax_in_steps(builder: Builder, ops: LayerOperations, rows: Array) -> None:
-    """Where the fused kernel does not take this number of squares, torch casts the scores to fp32, scales, masks, takes
-    the softmax and casts back (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax): five kernels in place of one.
-    Each reads and writes them; its gradient too, that of the softmax reads its result as well."""
-    squares = rows / builder.workload.seq_len
-    in_steps = squares % builder.stack.fused_softmax_multiple != 0
-    if not in_steps.any():
-        return
-    w, scores = builder.activation_bytes, np.where(in_steps, rows * builder.workload.seq_len, 0.0)
-    casts, steps, gradients = 2 * (w + 4), 3 * 8, 3 * 8 + 4
-    fused, fused_back = 2 * w, 3 * w  # in the surface already
-    ops.traffic.append(
-        MemoryTraffic("softmax in steps", (casts + steps - fused) * scores, (casts + gradients - fused_back) * scores,
-                      tag("attn"), False)
-    )  # fmt: skip
-    ops.saved.append(Saved("softmax in fp32", 4 * scores, tag("attn"), mask_of_modules("core_attn")))
-    ops.kernels = ops.kernels + np.where(in_steps, 4.0, 0.0)
-
-
 def _context(builder: Builder, attention: Attention) -> float:
-    """Mean causal span in tokens: a query sees half of it. A window W of a long context C counts 2W - W^2/C."""
+    """Mean span in tokens: a causal query sees half of it. A window W of a long context C counts 2W - W^2/C."""
     full = builder.workload.context_tokens
     if attention.window is None or attention.window >= full:
         return full

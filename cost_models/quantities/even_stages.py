@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from math import ceil
 
 from ..specs.model import ModelSpec
 
 EDGES = 2  # chunks that may hold no layer: the first one the embedding, the last one the head
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """What a vision tower asks of the first chunk of an even split."""
+
+    worth: int  # layers that it takes as long as
+    least: int  # layers that add its outputs up, which no stage sends on
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """An encoder before a decoder in an even split, which puts them on chunks of their own."""
+
+    encoder_layers: int  # the first ones
+    worth: float  # layers of the decoder that one of them takes as long as
+    head_worth: float  # layers of the decoder that the head takes as long as
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The ends of the model in a split: MTP modules, a tied head, and layers that stay together."""
+
+    mtp_layers: int  # modules
+    mtp: tuple[int, ...]  # kind of every layer of theirs
+    tied: bool
+    joined: tuple[int, ...] = ()  # kinds of layers that stay on the chunk of the layer before them
+    tower: Tower | None = None  # beside the embedding
+    # Layers beside which the token table is looked up; the last ones take a copy of it where another chunk has it.
+    lookups: tuple[int, ...] = (0,)
+    stacks: Stacks | None = None  # None: one stack
 
 
 def chunk_sizes(num_layers: int, num_chunks: int) -> list[int]:
@@ -39,6 +72,22 @@ def _after_first(num_layers: int, num_chunks: int) -> list[int]:
     return [base + (i < extra) for i in range(num_chunks)]
 
 
+def stack_sizes(num_layers: int, num_chunks: int, stacks: Stacks) -> list[int]:
+    """Layers per chunk of an encoder and a decoder: no chunk holds layers of both, and the encoder has as many chunks
+    as make the slowest chunk the fastest. The last chunk holds the head, too."""
+    if num_chunks == 1:
+        return [num_layers]
+    encoder_layers, decoder_layers = stacks.encoder_layers, num_layers - stacks.encoder_layers
+
+    def slowest(chunks: int) -> float:
+        of_last = max(decoder_layers / (num_chunks - chunks), 1.0) + stacks.head_worth
+        return max(ceil(encoder_layers / chunks) * stacks.worth, of_last)
+
+    of_encoder = range(max(1, num_chunks - decoder_layers), min(encoder_layers, num_chunks - 1) + 1)
+    chunks = min(of_encoder, key=slowest)
+    return [*chunk_sizes(encoder_layers, chunks), *chunk_sizes(decoder_layers, num_chunks - chunks)]
+
+
 def most_chunks(num_layers: int) -> int:
     """Chunks at most of an even split. Each inner chunk holds a layer; the first may hold the embedding alone, and the
     last the head. Megatron Core accepts it: `account_for_embedding_in_pipeline_split` and
@@ -51,6 +100,13 @@ def joined_kinds(model: ModelSpec) -> tuple[int, ...]:
     no stage sends on (Megatron Core d98e8a64, _validate_dsa_index_share_pipeline_split)."""
     indices = [None if kind.attention is None else kind.attention.index for kind in model.kinds]
     return tuple(number for number, index in enumerate(indices) if index is not None and index.shared)
+
+
+def lookup_layers(model: ModelSpec) -> tuple[int, ...]:
+    """Layers beside which tokens are looked up: the first one of each stack that reads text."""
+    if model.encoder is None:
+        return (0,)
+    return (0, model.encoder.layers) if model.encoder.reads_text else (model.encoder.layers,)
 
 
 def groups_of(pattern: Sequence[int], joined: Collection[int]) -> tuple[int, ...]:
@@ -86,3 +142,14 @@ def first_cut(pattern: Sequence[int], joined: Collection[int], sizes: Sequence[i
     """The first layer, from 1, that a chunk starts with and that stays with the layer before it; None without any."""
     starts = list(accumulate(sizes))[:-1]
     return next((start + 1 for start in starts if 0 < start < len(pattern) and pattern[start] in joined), None)
+
+
+def even_sizes(pattern: Sequence[int], edges: Edges, num_chunks: int) -> tuple[int, ...]:
+    """Layers of each chunk, as even as possible."""
+    if not edges.joined:
+        if (stacks := edges.stacks) is not None:
+            return tuple(stack_sizes(len(pattern), num_chunks, stacks))
+        if edges.tower is not None:
+            return tuple(chunk_sizes_beside(len(pattern), num_chunks, edges.tower.worth, edges.tower.least))
+        return tuple(chunk_sizes(len(pattern), num_chunks))
+    return group_sizes(groups_of(pattern, edges.joined), num_chunks)

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..arrays import Array, Ints, group_rows
 from ..degrees import interleaving_group
-from .even_stages import groups_of, most_chunks
-from .stages import Edges, Partition, SplitKey, chunk_rows, even_sizes, recomputed_rows
+from .even_stages import Edges, even_sizes, groups_of, most_chunks
+from .stages import Partition, SplitKey, chunk_rows, recomputed_rows
 
 if TYPE_CHECKING:
     from ..problem import Problem

@@ -15,11 +15,13 @@ import numpy as np
 from ..arrays import Array
 from ..cuda_graphs import launched_beside_mixing
 from ..layer_kinds.attention import add_attention
+from ..layer_kinds.cross_attention import add_cross_attention
 from ..layer_kinds.dense import add_dense, last_of_block
 from ..layer_kinds.experts import add_experts
 from ..layer_kinds.registry import kind_of
 from ..layer_kinds.residual_streams import add_streams
 from ..layer_kinds.sparse_attention import add_sparse_attention
+from ..layer_kinds.stack_start import add_start
 from ..offload_modules import mask_of_modules
 from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .element_bytes import cast_bytes
@@ -30,7 +32,8 @@ from .params import lora_shapes
 
 
 def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> LayerOperations:
-    """Operations of one decoder layer of `kind`."""
+    """Operations of one layer of `kind`, of the encoder's for the tokens of the source."""
+    builder = builder.of_source() if kind.encodes else builder
     lora = builder.workload.lora if trains == "lora" else None
     adapted = frozenset(lora_shapes(builder.model, kind, lora.targets)) if lora is not None else frozenset()
     ops = LayerOperations(name=name_of(kind), trains=trains, adapted=adapted)
@@ -42,6 +45,7 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     _add_norms(builder, ops, kind)
     add_streams(builder, ops, kind.num_blocks)
     projections = _add_mixing(builder, ops, kind) + _add_feed_forward(builder, ops, kind)
+    add_start(builder, ops, kind)
     if builder.model.dropout:  # a one-byte mask after each block
         ops.saved.append(Saved("dropout masks", kind.num_blocks * h * shard.sp_tokens))
         # The mask written; backward, a pass of its own over it and the gradient (torch native_dropout_backward).
@@ -59,7 +63,10 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
 
 
 def name_of(kind: Layer) -> str:
-    """The layer's name in tables: `layer` and `moe layer` of transformers, else that of its blocks."""
+    """The layer's name in tables: `layer` and `moe layer` of transformers, `encoder layer` and `decoder layer` where
+    there are both, else that of its blocks."""
+    if kind.encodes or kind.cross_attention is not None:
+        return f"{'first ' if kind.starts else ''}{'encoder' if kind.encodes else 'decoder'} layer"
     if kind.is_transformer:
         return "moe layer" if kind.is_moe else "layer"
     names = ["attention"] if kind.attention is not None else []
@@ -88,6 +95,9 @@ def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
         projections += 2
     if projections:
         builder.add_tensor_parallel(ops, inputs=projections - 1)
+    if kind.cross_attention is not None:
+        add_cross_attention(builder, ops, kind.cross_attention)
+        projections += 4
     return projections
 
 
@@ -138,6 +148,8 @@ def _inputs(kind: Layer) -> dict[str, tuple[str, ...]]:
         inputs["attention"] = () if attention.q_lora_rank else ("q",) if attention.is_mla else ("q", "k", "v")
     elif kind.mixer is not None:
         inputs["mixer"] = ()
+    if kind.cross_attention is not None:
+        inputs["cross-attention"] = ()
     return inputs if kind.feed_forward is None else inputs | {"feed-forward": ("gate", "up")}
 
 

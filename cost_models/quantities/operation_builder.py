@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,13 @@ class Builder:
     stack: StackSpec
     shard: Shard  # columns [key]
     any_fp8_layout: bool = False  # of Problem
+
+    def of_source(self) -> Builder:
+        """The same for the tokens that an encoder reads: those of the workload without one."""
+        length = self.workload.source_len or self.workload.seq_len
+        share, shard = length / self.workload.seq_len, self.shard
+        source = replace(shard, tokens=share * shard.tokens, sp_tokens=share * shard.sp_tokens)
+        return replace(self, shard=source, workload=replace(self.workload, seq_len=length, source_len=None))
 
     @property
     def activation_bytes(self) -> float:
@@ -68,6 +75,7 @@ class Builder:
     def add_gemm(
         self, ops: LayerOperations, name: str, m: Array, n: Array | float, k: Array | float, tags: int = 0,
         count: Array | float = 1.0, wide: bool = False, at_once: bool = False, ragged: bool = False,
+        has_dgrad: bool = True,
     ) -> None:  # fmt: skip
         shape = self.shard.tokens.shape
         rows, columns, depth, times = (
@@ -75,8 +83,8 @@ class Builder:
         )
         trained = ops.trains == "all"
         ops.gemms.append(
-            Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=trained, wide=wide, at_once=at_once,
-                 ragged=ragged)
+            Gemm(name, rows, columns, depth, times, tag=tags, has_wgrad=trained, has_dgrad=has_dgrad, wide=wide,
+                 at_once=at_once, ragged=ragged)
         )  # fmt: skip
 
     def add_tensor_parallel(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import get_args
 
 from ..layer_kinds import attention as attention_kind
-from ..layer_kinds import dense, experts, residual_streams, sparse_attention
+from ..layer_kinds import cross_attention, dense, experts, residual_streams, sparse_attention, stack_start
 from ..layer_kinds.registry import kind_of
 from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..specs.workload import LoraTarget
@@ -44,6 +44,9 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
     counts = attention_parameters(kind.attention, model.hidden) if kind.attention is not None else {}
     if kind.mixer is not None:
         counts |= kind_of(kind.mixer).parameters(kind.mixer, model.hidden)
+    if kind.cross_attention is not None:
+        counts |= cross_attention.parameters(kind.cross_attention, model.hidden)
+    counts |= stack_start.parameters(model, kind)
     if kind.feed_forward is not None:
         counts |= feed_forward_parameters(kind.feed_forward, model.hidden)
     counts["norms"] = norm_parameters(kind.num_norms, model.hidden, kind.norm_bias)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ..arrays import Array
 from ..layouts import Layout
 from ..schedule_kinds import KINDS
-from .even_stages import chunk_sizes, chunk_sizes_beside, group_sizes, groups_of
+from .even_stages import Edges, even_sizes
 
 SplitKey = tuple[int, int, bool]  # (pp, vpp, whether the chunks are folded in a V): all that a split depends on
 
@@ -75,34 +76,6 @@ EXTRA_KINDS = 4
 EMBEDDING, HEAD, MTP, EMBEDDING_COPY = -4, -3, -2, -1
 
 
-@dataclass(frozen=True, slots=True)
-class Tower:
-    """What a vision tower asks of the first chunk of an even split."""
-
-    worth: int  # layers that it takes as long as
-    least: int  # layers that add its outputs up, which no stage sends on
-
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """The ends of the model in a split: MTP modules, a tied head, and layers that stay together."""
-
-    mtp_layers: int  # modules
-    mtp: tuple[int, ...]  # kind of every layer of theirs
-    tied: bool
-    joined: tuple[int, ...] = ()  # kinds of layers that stay on the chunk of the layer before them
-    tower: Tower | None = None  # beside the embedding
-
-
-def even_sizes(pattern: Sequence[int], edges: Edges, num_chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk, as even as possible."""
-    if not edges.joined:
-        if edges.tower is not None:
-            return tuple(chunk_sizes_beside(len(pattern), num_chunks, edges.tower.worth, edges.tower.least))
-        return tuple(chunk_sizes(len(pattern), num_chunks))
-    return group_sizes(groups_of(pattern, edges.joined), num_chunks)
-
-
 @lru_cache(maxsize=4096)
 def _profiles(
     pattern: tuple[int, ...], num_kinds: int, edges: Edges, pp: int, vpp: int, folded: bool,
@@ -134,18 +107,26 @@ def split_rows(
     rows = np.zeros((pp, num_kinds + EXTRA_KINDS))
     start = 0
     devices = chunk_devices(pp, vpp, folded)
-    for device, size in zip(devices, sizes or even_sizes(pattern, edges, len(devices)), strict=True):
+    sizes = sizes or even_sizes(pattern, edges, len(devices))
+    for device, size in zip(devices, sizes, strict=True):
         for kind in pattern[start : start + size]:
             rows[device, kind] += 1
         start += size
-    rows[devices[0], EMBEDDING] += 1
+    holders = [devices[_chunk_of(layer, sizes)] for layer in edges.lookups]
+    rows[holders[0], EMBEDDING] += 1
     rows[devices[-1], HEAD] += 1
     rows[devices[-1], MTP] += edges.mtp_layers
     for kind in edges.mtp:
         rows[devices[-1], kind] += 1
-    if devices[0] != devices[-1] and (edges.tied or edges.mtp_layers):
-        rows[devices[-1], EMBEDDING_COPY] += 1
+    copies = {*holders[1:], *(devices[-1:] if edges.tied or edges.mtp_layers else ())} - {holders[0]}
+    rows[list(copies), EMBEDDING_COPY] += 1
     return rows
+
+
+def _chunk_of(layer: int, sizes: Sequence[int]) -> int:
+    """The chunk of a layer: the first one for the first layer, even if it holds none."""
+    ends = list(accumulate(sizes))
+    return next((chunk for chunk, end in enumerate(ends) if layer < end), len(ends) - 1) if layer else 0
 
 
 def build_splits(
@@ -213,8 +194,11 @@ def chunk_rows(
     """[chunk, num_kinds + EXTRA_KINDS] counts of each chunk, in the order of the model."""
     devices = chunk_devices(pp, vpp, folded)
     rows = split_rows(pattern, num_kinds, edges, len(devices), 1, False, sizes)
-    if devices[0] == devices[-1]:
-        rows[-1, EMBEDDING_COPY] = 0.0
+    holders = {device for device, row in zip(devices, rows, strict=True) if row[EMBEDDING]}
+    for chunk in np.flatnonzero(rows[:, EMBEDDING_COPY]).tolist():
+        if devices[chunk] in holders:
+            rows[chunk, EMBEDDING_COPY] = 0.0
+        holders.add(devices[chunk])
     return rows
 
 

@@ -139,7 +139,7 @@ class Tables:
         """[key] bytes of a stage-to-stage message: all hidden states of a micro-batch, or a rank's part of them."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
         tokens = shard.tokens / shard.tp if self.problem.stack.split_messages else shard.sp_tokens
-        width = self.problem.model.hidden * self.problem.model.residual_streams
+        width = self.problem.model.hidden * self.problem.model.residual_streams * self.problem.workload.sent_share
         return np.asarray(activation_bytes(self.problem.workload) * width * tokens)
 
     @cached_property

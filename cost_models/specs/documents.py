@@ -61,6 +61,15 @@ _SILENT = {
     "tower": None,
     "images": None,
     "freeze_tower": False,
+    "causal": True,
+    "key_bias": True,
+    "relative_bias": False,
+    "bias_parameters": 0,
+    "cross_attention": None,
+    "encodes": False,
+    "starts": False,
+    "encoder": None,
+    "source_len": None,
 }
 
 

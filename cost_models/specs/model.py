@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from .encoder import Encoder
 from .rope_scaling import RopeScaling
 from .vision import VisionTower
 
 # Dropout in configs, by field: a training without it computes the same network.
-DROPOUTS = ("attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "embedding_dropout", "hidden_dropout",
-            "layerdrop", "resid_pdrop", "residual_dropout")  # fmt: skip
+DROPOUTS = ("activation_dropout", "attention_dropout", "attn_pdrop", "decoder_layerdrop", "dropout", "dropout_rate",
+            "embd_pdrop", "embedding_dropout", "encoder_layerdrop", "hidden_dropout", "layerdrop", "resid_pdrop",
+            "residual_dropout")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,10 @@ class Attention:
     score_scale: float | None = None  # factor of the scores; None: 1 / sqrt(head_dim)
     index: SparseIndex | None = None  # of latent attention; None: it sees all tokens before
     score_softcap: float | None = None  # c: scores become c tanh(score / c) (Gemma 2, arXiv 2408.00118)
+    causal: bool = True  # a query sees no later tokens
+    key_bias: bool = True  # of the projection of keys, where that of queries has one (not in Whisper)
+    relative_bias: bool = False  # scores get a learned number by distance and head (T5, arXiv 1910.10683, section 2.1)
+    bias_parameters: int = 0  # elements of the table of these numbers, which the first layer of a stack has
 
     @property
     def is_mla(self) -> bool:
@@ -116,7 +122,7 @@ class Mixer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of decoder layer: blocks that mix tokens, then a feed-forward block. A layer may lack either."""
+    """One kind of layer: blocks that mix tokens, then a feed-forward block. A layer may lack either."""
 
     attention: Attention | None  # block, None: none
     feed_forward: FeedForward | MixtureOfExperts | None  # block, None: none
@@ -125,6 +131,9 @@ class Layer:
     norm_bias: bool = False  # of these norms
     output_norms: bool = False  # the two norms are of the outputs of the blocks (OLMo 2, arXiv 2501.00656)
     parallel_blocks: bool = False  # both blocks take the layer's input, their outputs are added together (GPT-J)
+    cross_attention: Attention | None = None  # block between these two, to the output of the encoder
+    encodes: bool = False  # whether it is in an encoder beside a decoder, so that its tokens are those of the source
+    starts: bool = False  # whether it is the first of its stack and holds what comes before (stack_start.py)
 
     @property
     def is_moe(self) -> bool:
@@ -144,8 +153,8 @@ class Layer:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that add to the residual stream: one that mixes tokens, and a feed-forward block."""
-        return int(self.mixes) + int(self.feed_forward is not None)
+        """Blocks that add to the residual stream: one that mixes tokens, cross attention, a feed-forward block."""
+        return int(self.mixes) + int(self.cross_attention is not None) + int(self.feed_forward is not None)
 
     @property
     def mixes(self) -> bool:
@@ -155,8 +164,8 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only language model, which may see images. Results depend on the fields from `rope_theta` on, costs on
-    `rope_scaling` alone of them, by its amplitude, and on `tower`."""
+    """A language model, which may see images or have an encoder. Results depend on the fields from `rope_theta` on,
+    costs on `rope_scaling` alone of them, by its amplitude, and on `tower` and `encoder`."""
 
     name: str  # canonical
     family: str  # model_type of config.json
@@ -197,6 +206,7 @@ class ModelSpec:
     moe_aux_loss_per_sequence: bool = False  # loads are of sequences (seq_aux_loss), else of micro-batches (aux_loss)
     unmodelled: tuple[str, ...] = ()  # fields of the source that change results and have none here
     tower: VisionTower | None = None  # beside the embedding, None: text alone
+    encoder: Encoder | None = None  # its layers are the first ones; None: all layers are of one stack
 
     @property
     def num_layers(self) -> int:

@@ -60,6 +60,7 @@ class Workload:
     techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
     images: Images | None = None  # None: text alone, without the model's tower
     freeze_tower: bool = False  # its layers do not train; what projects their output does
+    source_len: int | None = None  # tokens that the encoder of an encoder-decoder model reads, None: without one
 
     @property
     def is_quantised(self) -> bool:
@@ -69,6 +70,12 @@ class Workload:
     @property
     def operand_bytes(self) -> float:
         return OPERAND_BYTES[self.precision]
+
+    @property
+    def sent_share(self) -> float:
+        """Hidden states that a stage sends on, per token of `seq_len`: stages of a decoder pass the encoder's output,
+        and all messages are as large as theirs."""
+        return 1.0 + (self.source_len or 0) / self.seq_len
 
     @property
     def tokens_per_step(self) -> float:

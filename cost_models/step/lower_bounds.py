@@ -88,7 +88,7 @@ def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
     edges = len(kernels.layers) + EMBEDDING
     layer_s = np.min([kind_s[k] for k in ledger.kinds if k < layers], axis=0)
-    first_s = kind_s[edges]
+    first_s = kind_s[edges] if ledger.problem.edges.lookups[0] == 0 else np.zeros(len(x))
     last_s = sum((ledger.totals[k] * kind_s[k] for k in ledger.kinds if k > edges), np.zeros(len(x)))
     for kind in ledger.problem.mtp:
         last_s = last_s + kind_s[kind]

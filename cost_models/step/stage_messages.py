@@ -54,14 +54,18 @@ def messages_once_s(ledger: Ledger, rates: Rates) -> Array:
 
 
 def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
-    """The gradient sum of an embedding that the first and the last stage both hold."""
+    """The gradient sum of an embedding that the first and the last stage both hold, or those where the encoder and the
+    decoder start."""
     x, problem = ledger.layouts, ledger.problem
     separate = (x["pp"] > 1) & ~FOLDED[x["schedule"]] & (ledger.vocabulary is None)
-    shared = problem.model.tied_embeddings or problem.model.mtp_layers > 0
+    stacks = len(problem.edges.lookups)
+    tied = problem.model.tied_embeddings or problem.model.mtp_layers > 0
+    shared = tied or stacks > 1
     if not (shared and problem.trains_everything and separate.any()):
         return np.zeros(len(x))
-    # Both stages hold a copy of the table and add different gradients to it, so the copies are summed once per step.
+    # Each such stage holds a copy of the table and adds other gradients to it, so the copies are summed once per step.
     distance = (x["pp"] - 1) * (problem.num_gpus // x["pp"])
     table = ledger.tables.parameters["trained_dense"][EMBEDDING_COPY][ledger.key]
     num_bytes = table * problem.state_bytes.gradient
-    return collectives.seconds(group_curve(rates, "tied", "all_reduce", np.where(separate, 2, 1), distance), num_bytes)
+    holders = np.where(separate, stacks + tied, 1)
+    return collectives.seconds(group_curve(rates, "tied", "all_reduce", holders, distance), num_bytes)

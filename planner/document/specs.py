@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from ...cost_models.layer_kinds.base import least
 from ...cost_models.layer_kinds.registry import BY_NAME as MIXER_KINDS
+from ...cost_models.specs.encoder import Encoder
 from ...cost_models.specs.model import (
     Attention,
     FeedForward,
@@ -79,6 +80,7 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     if not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in mtp_pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.mtp_pattern")])
     values = {**data, **_numerics(data, layers), **_scaling(data, name), **_tower(data, name),
+              **_encoder(data, len(pattern), name),
               "kinds": tuple(layers), "pattern": pattern, "mtp_pattern": mtp_pattern,
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
@@ -101,7 +103,11 @@ def _blocks(kind: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
     """The blocks of a layer; null where it lacks one."""
     attention, mixer = kind.get("attention", {}), kind.get("mixer")
     block = kind.get("feed_forward", {})
-    parts: dict[str, Any] = {"attention": None, "feed_forward": None, "mixer": None}
+    parts: dict[str, Any] = {"attention": None, "feed_forward": None, "mixer": None, "cross_attention": None}
+    if (cross := kind.get("cross_attention")) is not None:
+        at = f"{where}.cross_attention"
+        parts["cross_attention"] = build(Attention, cross, at, name)
+        _positive(vars_of(parts["cross_attention"]), ("heads", "kv_heads", "head_dim"), at, name)
     if attention is not None:
         index = attention.get("index")
         chosen = {} if index is None else {"index": build(SparseIndex, index, f"{where}.attention.index", name)}
@@ -170,6 +176,20 @@ def _tower(data: Mapping[str, Any], name: str) -> dict[str, VisionTower]:
         text = f"`{tower.merger}` is none of {', '.join(mergers)}"
         raise InputError.of([FieldProblem(text, file=name, field=f"{where}.merger")])
     return {"tower": tower}
+
+
+def _encoder(data: Mapping[str, Any], num_layers: int, name: str) -> dict[str, Encoder]:
+    given, where = data.get("encoder"), "resolved.model.encoder"
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
+    encoder: Encoder = build(Encoder, given, where, name)
+    _positive(vars_of(encoder), ("layers", "max_positions", *(["mel_bins"] if encoder.mel_bins else [])), where, name)
+    if encoder.layers >= num_layers:
+        text = f"{encoder.layers} of {num_layers} layers leave none to the decoder"
+        raise InputError.of([FieldProblem(text, file=name, field=f"{where}.layers")])
+    return {"encoder": encoder}
 
 
 def _images(workload: Mapping[str, Any], name: str) -> Images | None:

@@ -8,7 +8,7 @@ from typing import Any
 from ...cost_models.layouts import OPTIMIZER_ON_HOST, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.flops import model_flops, recomputed_flops
-from ...cost_models.quantities.stages import recomputed_by_layout
+from ...cost_models.quantities.stages import EMBEDDING, recomputed_by_layout
 from ...cost_models.step import reserved_memory, step
 from ...profiles.rates.reference_devices import knows_generation
 from ...profiles.stack.load import is_stack
@@ -137,7 +137,8 @@ def _stages(staged: Staged) -> list[dict[str, Any]]:
     for index, (device, size) in enumerate(zip(devices, sizes, strict=True)):
         out.append({
             "stage": device, "chunk": devices[:index].count(device),
-            "layers": [start, start + size - 1] if size else [], "embedding": everywhere or index == 0,
+            "layers": [start, start + size - 1] if size else [], 
+            "embedding": everywhere or bool(staged.rows[index, EMBEDDING]),
             "head": everywhere or index == len(devices) - 1, "gpu": staged.gpu_of(device),
             "recompute_layers": recomputed[index],
         })  # fmt: skip

@@ -39,7 +39,7 @@ class NodeTraffic:
     @cached_property
     def groups(self) -> tuple[NodeGroups, ...]:
         model = self.resolved.model
-        tied = model.tied_embeddings or model.mtp_layers > 0
+        tied = model.tied_embeddings or model.mtp_layers > 0 or model.encoder is not None
         return node_groups(self.layout, self.resolved.cluster.gpus_per_node, moe=model.is_moe, tied=tied)
 
     @cached_property

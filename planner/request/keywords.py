@@ -71,6 +71,8 @@ class RequestFields(TypedDict, total=False):
     """Factor of the balancing loss of each layer of experts, 0: none [that of the model's config]."""
     images: int | str | Mapping[str, Any] | None
     """Images of every sequence: `4@1024x768` (height x width in pixels) [none: the text model]."""
+    source_len: int | None
+    """Tokens that the encoder of an encoder-decoder model reads, `seq_len` are those of its decoder [as many]."""
     freeze_tower: bool | None
     """Whether the layers of the vision tower do not train; what projects their output does [False]."""
     mtp_layers: int | None
@@ -96,7 +98,7 @@ FLAT: dict[str, FieldPath] = {
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "max_len", "packed",
                      "total_tokens", "train", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers",
-                     "images", "freeze_tower", "objective", "max_memory", "headroom")
+                     "images", "freeze_tower", "source_len", "objective", "max_memory", "headroom")
     },
     "dtype": ("workload", "precision"),
     "technique": ("workload", "techniques"),

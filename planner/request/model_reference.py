@@ -7,6 +7,7 @@ from typing import Any
 
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.variants import text_of
+from ...errors import UnsupportedError
 from ...profiles.model.explicit_form import read_explicit_form
 from ...profiles.model.load import load_model
 from ...profiles.model.vision import added_by, in_words
@@ -19,11 +20,17 @@ def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, lis
     return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
 
 
-def text_model(reference: str | Mapping[str, Any], *, with_images: bool = False) -> tuple[ModelSpec, list[str]]:
-    """The language model behind the `model` of a request, and warnings: one on a vision tower beside it. with_images:
-    whether such a request can have images, which the warning then names."""
+def text_model(reference: str | Mapping[str, Any], *, trains: bool = False) -> tuple[ModelSpec, list[str]]:
+    """The language model behind the `model` of a request, and warnings: one on a vision tower beside it. trains: the
+    request is one of training, which can have images and an encoder.
+
+    Raises UnsupportedError for a model with an encoder where it is not trained.
+    """
     model, warnings = referenced_model(reference)
+    if model.encoder is not None and not trains:
+        raise UnsupportedError(f"{model.name} has an encoder beside its decoder: only its training is priced",
+                               hint="`meshwright plan` without `--workload`")  # fmt: skip
     if model.tower is None:
         return model, warnings
-    added = f"; {added_by(model.tower)}" if with_images else ""
+    added = f"; {added_by(model.tower)}" if trains else ""
     return text_of(model), [*warnings, f"{model.name}: only the text model is planned, {in_words(model.tower)}{added}"]

@@ -43,6 +43,7 @@ from .lengths import check_positions
 from .load import Request
 from .model_changes import as_asked
 from .model_reference import referenced_model, text_model
+from .source import with_source
 from .stages import given_stages
 
 
@@ -194,8 +195,8 @@ def unplaced(request: Request, num_gpus: int) -> tuple[Problem, Target]:
 def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     """Model and workload, and warnings. Raises InputError if one does not fit the other."""
     pictured = request.workload.images is not None
-    model, warnings = referenced_model(request.model) if pictured else text_model(request.model, with_images=True)
-    workload = request.to_workload(model.max_positions)
+    model, warnings = referenced_model(request.model) if pictured else text_model(request.model, trains=True)
+    workload = with_source(model, request.to_workload(model.max_positions), request.workload)
     warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:
         raise InputError(

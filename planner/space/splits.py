@@ -13,6 +13,7 @@ from ...cost_models.layouts import CP_ALGORITHMS
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.shards import ulysses_degree
 from ...cost_models.quantities.vision import ranks
+from ...cost_models.schedule_kinds import FOLDED
 from ...cost_models.specs.model import MixtureOfExperts
 
 Columns = Mapping[str, Ints]
@@ -82,6 +83,22 @@ def ffn(x: Columns, problem: Problem) -> Mask:
 def sequence(x: Columns, problem: Problem) -> Mask:
     # A ring assigns every rank two chunks, one from each end, so that causal attention is balanced.
     return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)
+
+
+def source(x: Columns, problem: Problem) -> Mask:
+    parts = np.where(x["sequence_parallel"] > 0, x["tp"], 1)
+    return np.asarray((problem.workload.source_len or 0) % parts == 0)
+
+
+def whole_source(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["cp"] == 1) | (problem.model.encoder is None))
+
+
+def one_way(x: Columns, problem: Problem) -> Mask:
+    """Mask for stages of one chunk. Megatron Core interleaves neither an encoder with a decoder nor unequal lengths of
+    source and target (forward_backward_pipelining_with_interleaving in its releases with encoders)."""
+    one_chunk = (x["vpp"] == 1) & ~FOLDED[x["schedule"]]
+    return np.asarray(one_chunk | (problem.model.encoder is None))
 
 
 def ulysses(x: Columns, problem: Problem) -> Mask:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ...cost_models.specs.model import FeedForward, ModelSpec
 from . import families_compressed as compressed
+from . import families_encoder_decoder as encoder_decoder
 from . import families_gemma as gemma
 from . import families_hybrid as hybrid
 from . import families_layernorm as layernorm
@@ -176,4 +177,6 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "stablelm": layernorm.stablelm,
     "starcoder2": layernorm.starcoder2,
     "step3p5": shared.step3p5,
+    "t5": encoder_decoder.t5,
+    "whisper": encoder_decoder.whisper,
 }

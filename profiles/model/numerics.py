@@ -84,14 +84,18 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "stablelm": _Defaults(norm_epsilon=1e-5),
     "starcoder2": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
     "step3p5": _Defaults(norm_epsilon=1e-5),
+    "t5": _Defaults(None, 1e-6, "relu"),
+    "whisper": _Defaults(None, 1e-5, "gelu"),
 }
 # Numbers that are in the code of the family, so that its config has none of them.
-_FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"}}
+_FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"},
+          "whisper": {"norm_epsilon"}}
 _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "layernorm_epsilon")
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
     "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),
     "nemotron_h": ("mlp_hidden_act",),
+    "t5": ("feed_forward_proj",),
     "gpt_oss": (),  # its config has silu, but its code clamps gate and input
 }  # fmt: skip
 # Spellings of transformers and of published tables, where blocks are named after the gate -> that of ModelSpec.
@@ -119,8 +123,9 @@ def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
         "norm_epsilon": f.positive(*_EPSILONS),
         "activation": _activation(f, *_ACTIVATION_FIELDS.get(model_type, _ACTIVATIONS)),
     }  # fmt: skip
-    if model_type == "gemma" and given["activation"] == "gelu":
-        given["activation"] = "gelu_tanh"  # what it is in the configs of the first releases (GemmaConfig)
+    of_first_releases = model_type == "gemma" or f.get("feed_forward_proj") == "gated-gelu"
+    if of_first_releases and given["activation"] == "gelu":
+        given["activation"] = "gelu_tanh"  # what the name means in the first configs of both (GemmaConfig, T5Config)
     spec = with_rope(f, part, _filled(spec, given, family, _FIXED.get(model_type, set())))
     if part is not None:
         f.absorb(part)
@@ -164,7 +169,8 @@ def _activation(f: Fields, *names: str) -> str | None:
     if not isinstance(value, str):
         f.problem(name, f"must be the name of a function, is {value!r}")
         return None
-    word = value.lower().partition(" (")[0]  # tables add a remark in brackets
+    # Tables add a remark in brackets; T5 names the whole block.
+    word = value.lower().partition(" (")[0].removeprefix("gated-")
     if word not in _ACTIVATION_NAMES:
         guess, known = did_you_mean(nearest(word, _ACTIVATION_NAMES)), f"known: {', '.join(_ACTIVATION_NAMES)}"
         f.problem(name, f"`{value}` is no known activation", f"{guess} {known}".strip())

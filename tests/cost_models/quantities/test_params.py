@@ -153,6 +153,13 @@ _shared = st.fixed_dictionaries(
 _head_dim = st.fixed_dictionaries({"head_dim": st.sampled_from([8, 16, 32])})
 FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     **HYBRIDS,
+    "t5-11b": st.fixed_dictionaries({  # transformers 5 ties all heads of T5: test_encoder_decoder.py has one apart
+        "tie_word_embeddings": st.just(True), "feed_forward_proj": st.sampled_from(["relu", "gated-gelu"]),
+        "num_decoder_layers": st.integers(1, 3), "num_layers": st.integers(1, 3), "d_model": st.just(32),
+        "relative_attention_num_buckets": st.integers(4, 40)}),
+    "whisper-large-v3": st.fixed_dictionaries({
+        "tie_word_embeddings": st.just(True), "encoder_layers": st.integers(1, 3), "decoder_layers": st.integers(1, 3),
+        "decoder_attention_heads": st.sampled_from([5, 20]), "num_mel_bins": st.integers(8, 40)}),
     "gpt2": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "n_positions": st.integers(8, 64)}),
     "gpt-j-6b": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "rotary_dim": st.just(4)}),
     "opt-125m": st.fixed_dictionaries(

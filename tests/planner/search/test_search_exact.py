@@ -17,6 +17,7 @@ from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.specs.cluster import ClusterSpec
+from meshwright.cost_models.specs.encoder import Encoder
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec
 from meshwright.cost_models.specs.vision import VisionTower
@@ -53,6 +54,7 @@ TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     19: {"cpu-offload": {}},
 }  # fmt: skip
 SEES = 8  # one request in so many has images: those train without Muon and without vocabulary parallelism
+READS = 16  # one request in so many has an encoder: those train everything, without techniques
 MUON = (5, 8)  # requests of twelve that train by it, unless adapters train
 CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
             "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
@@ -90,6 +92,24 @@ def with_images(rng: random.Random, model: ModelSpec, workload: Workload) -> tup
     return replace(model, tower=tower), replace(workload, images=images, freeze_tower=rng.random() < 0.3)
 
 
+def with_encoder(rng: random.Random, model: ModelSpec, workload: Workload) -> tuple[ModelSpec, Workload]:
+    """With an encoder of text or sound before its dense layers, whose source may be longer than the target."""
+    attention = Attention(heads=4, kv_heads=4, head_dim=64, value_head_dim=64, rotary=False)
+    block = FeedForward(inner=768)
+    encodes = Layer(attention=replace(attention, causal=False), feed_forward=block, encodes=True)
+    decodes = Layer(attention=attention, feed_forward=block, cross_attention=attention, num_norms=3)
+    kinds = (replace(encodes, starts=True), encodes, replace(decodes, starts=True), decodes)
+    layers = rng.choice([1, 2])
+    encoder = Encoder(layers=layers, max_positions=4096, mel_bins=rng.choice([0, 80]))
+    pattern = (0, *[1] * (layers - 1), 2, *[3] * rng.choice([0, 1]))
+    used = tuple(sorted(set(pattern)))
+    model = replace(model, hidden=256, kinds=tuple(kinds[i] for i in used), mtp_layers=0, encoder=encoder,
+                    pattern=tuple(used.index(i) for i in pattern))  # fmt: skip
+    plain = replace(workload, lora=None, trains_layers=None, techniques=(), optimizer="adamw", lengths=(),
+                    mean_len=None, mean_square_len=None)  # fmt: skip
+    return model, replace(plain, source_len=rng.choice([128, 2048]))
+
+
 @cache
 def random_request(seed: int) -> dict[str, Any]:
     """A request whose whole space is small enough to price, and whose memory limit mostly binds."""
@@ -113,6 +133,8 @@ def random_request(seed: int) -> dict[str, Any]:
             stack = replace(stack, layer_wise_layout=seed % 2 == 0)
         if seed % SEES == 3:
             model, workload = with_images(rng, model, workload)
+        if seed % READS == 15:
+            model, workload = with_encoder(rng, model, workload)
         problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node,
                           stages=given_stages(seed, model.num_layers))  # fmt: skip
         space = Space(problem, legality(problem) + target.rules + random_fixes(rng), random_switches(rng))

@@ -328,7 +328,7 @@ def test_models_of_the_catalogue_are_written_as_they_are_or_refused() -> None:
     for name in model_names():
         whole = text_of(load_model(name)[0])
         workload = Workload(seq_len=whole.max_positions, global_batch=8)
-        if reasons := cannot_build(whole, workload, None):
+        if reasons := TARGETS["megatron"].cannot_build(whole, workload):
             refused[name] = "; ".join(reasons)
             continue
         setup = SimpleNamespace(model=whole, workload=workload, chunk_sizes=[whole.num_layers])
