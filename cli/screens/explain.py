@@ -41,7 +41,7 @@ def explain_screen(
     if len(kinds) > 1:
         parts += ["", "Kinds of layers, each of one micro-batch on a GPU", _kinds_table(kinds)]
     if len(chunks_by_stage(candidate)) > 1:
-        has_tower = bool(facts.work.images)
+        has_tower = facts.has_tower
         why = why_these_stages(candidate, loads, redistribution, has_tower=has_tower) if loads else []
         stages = stages_table(candidate, loads, has_tower=has_tower, encoder_layers=facts.encoder_layers)
         parts += ["", "Stages", stages, *why]

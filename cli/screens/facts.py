@@ -59,6 +59,7 @@ class Facts:
     memory_bytes: float  # that a layout which takes all GPUs for alike may use of each
     headroom_bytes: float  # of it that a chosen layout leaves free; 0 in plans that know none
     encoder_layers: int  # the first ones of the model; 0 without an encoder
+    has_tower: bool  # whether a vision tower is beside the embedding
 
     @classmethod
     def of(cls, result: Plan | LengthsPlan | Question) -> Facts:
@@ -69,7 +70,7 @@ class Facts:
         return cls(
             model=resolved["model"]["name"],
             groups=tuple(Nodes(group["num_nodes"], group["gpus_per_node"], group["gpu"]["name"]) for group in groups),
-            work=_work(result.request["workload"], resolved["workload"]),
+            work=_work(result.request["workload"], resolved["workload"], denoises="diffusion" in resolved["model"]),
             software=Software(
                 name=stack["name"], sources=stack.get("sources", {}),
                 values={name: value for name, value in stack.items() if name not in ("name", "sources")},
@@ -78,10 +79,11 @@ class Facts:
             memory_bytes=float(resolved["memory_bytes"]),
             headroom_bytes=float(resolved.get("headroom_bytes", 0.0)),
             encoder_layers=(resolved["model"].get("encoder") or {}).get("layers", 0),
+            has_tower=bool(resolved["model"].get("tower")),
         )  # fmt: skip
 
 
-def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any]) -> Work:
+def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any], *, denoises: bool) -> Work:
     lora = resolved.get("lora") or {}
     return Work(
         global_batch=resolved["global_batch"], seq_len=resolved["seq_len"], precision=resolved["precision"],
@@ -90,15 +92,18 @@ def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any]) -> Work:
         trains_layers=resolved.get("trains_layers") or 0,
         # The resolved workload has no field for it: it is part of the resolved model's experts.
         expert_capacity_factor=requested.get("expert_capacity_factor"),
-        images=_images(resolved), source_len=resolved.get("source_len") or 0,
+        images=_images(resolved, denoised=denoises), source_len=resolved.get("source_len") or 0,
     )  # fmt: skip
 
 
-def _images(workload: Mapping[str, Any]) -> str:
-    """`4 images of 1,024 x 768 pixels per sequence, trained vision tower`."""
+def _images(workload: Mapping[str, Any], *, denoised: bool) -> str:
+    """`4 images of 1,024 x 768 pixels per sequence, trained vision tower`, or `81 frames of 480 x 832 pixels`."""
     images = workload.get("images")
     if images is None:
         return ""
     number, state = images["per_sequence"], "frozen" if workload.get("freeze_tower") else "trained"
     size = f"{images['height']:,} x {images['width']:,} pixels"
+    if denoised:
+        frames = images.get("num_frames", 1)
+        return f"{frames} frames of {size}" if frames > 1 else f"images of {size}"
     return f"{number} {'image' if number == 1 else 'images'} of {size} per sequence, {state} vision tower"

@@ -30,6 +30,8 @@ def add_cross_attention(builder: Builder, ops: LayerOperations, attention: Atten
     ops.wgrad_stash += [queries, keys, builder.kept_input * shard.tokens * a * dv, w * h * shard.sp_tokens]
     ops.cores.append(Core(2.0 * shard.tokens * a * (d + dv) * source_len, source_len, d, tag("attn")))
     ops.saved.append(Saved("cross query, key, value", queries + keys))
+    if attention.norm_parameters:
+        self_attention.add_head_norms(builder, ops, attention, (shard.tokens * a + source.tokens * g) * d)
     self_attention.add_kept_output(builder, ops, shard.tokens * a * dv)
     add_statistics(builder, ops, shard.tokens * a, source_len)
     builder.add_tensor_parallel(ops)

@@ -18,6 +18,7 @@ from ..layer_kinds.attention import add_attention
 from ..layer_kinds.cross_attention import add_cross_attention
 from ..layer_kinds.dense import add_dense, last_of_block
 from ..layer_kinds.experts import add_experts
+from ..layer_kinds.modulation import add_modulation, split_streams
 from ..layer_kinds.registry import kind_of
 from ..layer_kinds.residual_streams import add_streams
 from ..layer_kinds.sparse_attention import add_sparse_attention
@@ -46,6 +47,9 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     add_streams(builder, ops, kind.num_blocks)
     projections = _add_mixing(builder, ops, kind) + _add_feed_forward(builder, ops, kind)
     add_start(builder, ops, kind)
+    if kind.modulation is not None:
+        add_modulation(builder, ops, kind, kind.modulation)
+    split_streams(builder, ops, kind)
     if builder.model.dropout:  # a one-byte mask after each block
         ops.saved.append(Saved("dropout masks", kind.num_blocks * h * shard.sp_tokens))
         # The mask written; backward, a pass of its own over it and the gradient (torch native_dropout_backward).
@@ -64,7 +68,9 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
 
 def name_of(kind: Layer) -> str:
     """The layer's name in tables: `layer` and `moe layer` of transformers, `encoder layer` and `decoder layer` where
-    there are both, else that of its blocks."""
+    there are both, blocks of diffusion transformers, else that of its blocks."""
+    if kind.modulation is not None:
+        return f"{'double' if kind.streams == 2 else 'single'}-stream block"
     if kind.encodes or kind.cross_attention is not None:
         return f"{'first ' if kind.starts else ''}{'encoder' if kind.encodes else 'decoder'} layer"
     if kind.is_transformer:

@@ -17,7 +17,13 @@ from .matrix import Matrix
 
 
 def layer_matrices(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]]:
-    """The matrices of a layer of `kind`, and how many it has of each."""
+    """The matrices of a layer of `kind`, and how many it has of each; without those of cross attention and modulation,
+    of models that do not train by Muon."""
+    for matrix, number in _of_one_stream(model, kind):
+        yield matrix, kind.streams * number
+
+
+def _of_one_stream(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]]:
     h, block = model.hidden, kind.feed_forward
     if (mixing := kind.attention) is not None:
         for matrix in attention.matrices(mixing, h):

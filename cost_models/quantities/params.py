@@ -49,10 +49,14 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
     counts |= stack_start.parameters(model, kind)
     if kind.feed_forward is not None:
         counts |= feed_forward_parameters(kind.feed_forward, model.hidden)
-    counts["norms"] = norm_parameters(kind.num_norms, model.hidden, kind.norm_bias)
+    modulation = kind.modulation
+    num_norms = kind.num_norms if modulation is None else modulation.norms
+    counts["norms"] = norm_parameters(num_norms, model.hidden, kind.norm_bias)
+    if modulation is not None:
+        counts["modulation"] = modulation.parameters
     for name, number in residual_streams.block_parameters(model.residual_streams, model.hidden).items():
         counts[name] = kind.num_blocks * number
-    return counts
+    return {name: kind.streams * number for name, number in counts.items()}
 
 
 def expert_parameters(model: ModelSpec, kind: Layer) -> int:
@@ -69,12 +73,15 @@ def embedding_parameters(model: ModelSpec) -> int:
     Held by the first pipeline stage.
     """
     norm = norm_parameters(int(model.embedding_norm), model.hidden, model.norm_bias)
+    norm += 0 if model.diffusion is None else model.diffusion.embedders
     return table_parameters(model) + widening_parameters(model) + model.learned_positions * model.hidden + norm
 
 
 def table_parameters(model: ModelSpec) -> int:
-    """The token table, with one row per token. A tied head shares it, and tensor parallelism splits it."""
-    return model.vocab * (model.embedding_dim or model.hidden)
+    """The token table, with one row per token, or per value of a token of latents. A tied head shares it, and tensor
+    parallelism splits it."""
+    rows = model.vocab if model.diffusion is None else model.diffusion.inputs
+    return rows * (model.embedding_dim or model.hidden)
 
 
 def widening_parameters(model: ModelSpec) -> int:
@@ -88,7 +95,8 @@ def head_parameters(model: ModelSpec) -> int:
 
     Held by the last pipeline stage; the final norm is counted apart (`final_norm_parameters`).
     """
-    matrix = 0 if model.tied_embeddings else table_parameters(model)
+    matrix = 0 if model.tied_embeddings else model.vocab * (model.embedding_dim or model.hidden)
+    matrix += 0 if model.diffusion is None else model.diffusion.ends
     return matrix + widening_parameters(model) + (model.vocab if model.head_bias else 0)
 
 

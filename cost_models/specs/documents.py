@@ -70,6 +70,10 @@ _SILENT = {
     "starts": False,
     "encoder": None,
     "source_len": None,
+    "diffusion": None,
+    "modulation": None,
+    "streams": 1,
+    "num_frames": 1,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from .diffusion import Diffusion, Modulation
 from .encoder import Encoder
 from .rope_scaling import RopeScaling
 from .vision import VisionTower
@@ -134,6 +135,8 @@ class Layer:
     cross_attention: Attention | None = None  # block between these two, to the output of the encoder
     encodes: bool = False  # whether it is in an encoder beside a decoder, so that its tokens are those of the source
     starts: bool = False  # whether it is the first of its stack and holds what comes before (stack_start.py)
+    modulation: Modulation | None = None  # of its norms and blocks by the time step of a diffusion
+    streams: int = 1  # 2: tokens of the text have weights of their own, and attention is among all tokens (Flux)
 
     @property
     def is_moe(self) -> bool:
@@ -164,8 +167,9 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A language model, which may see images or have an encoder. Results depend on the fields from `rope_theta` on,
-    costs on `rope_scaling` alone of them, by its amplitude, and on `tower` and `encoder`."""
+    """A language model, which may see images or have an encoder, or a diffusion transformer. Results depend on the
+    fields from `rope_theta` on, costs on `rope_scaling` alone of them, by its amplitude, and on `tower`, `encoder` and
+    `diffusion`."""
 
     name: str  # canonical
     family: str  # model_type of config.json
@@ -207,6 +211,7 @@ class ModelSpec:
     unmodelled: tuple[str, ...] = ()  # fields of the source that change results and have none here
     tower: VisionTower | None = None  # beside the embedding, None: text alone
     encoder: Encoder | None = None  # its layers are the first ones; None: all layers are of one stack
+    diffusion: Diffusion | None = None  # it denoises latents; None: a language model
 
     @property
     def num_layers(self) -> int:

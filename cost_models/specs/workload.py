@@ -31,11 +31,13 @@ class Lora:
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Images of a sequence, all of one size; their tokens are among those of the sequence."""
+    """Images of a sequence, all of one size; their tokens are among those of the sequence. For a diffusion transformer
+    the image or video that it denoises."""
 
     per_sequence: int
     height: int  # pixels
     width: int  # pixels
+    num_frames: int = 1  # of a video
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,8 @@ class Workload:
     techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
     images: Images | None = None  # None: text alone, without the model's tower
     freeze_tower: bool = False  # its layers do not train; what projects their output does
-    source_len: int | None = None  # tokens that the encoder of an encoder-decoder model reads, None: without one
+    # Tokens that the encoder of an encoder-decoder model reads, or of a text to which all layers attend; None: no such.
+    source_len: int | None = None
 
     @property
     def is_quantised(self) -> bool:

@@ -26,7 +26,8 @@ def _plain_head(x: Columns, problem: Problem) -> NDArray[np.bool_]:
 
 
 def _plain_embedding(x: Columns, problem: Problem) -> NDArray[np.bool_]:
-    return np.full(len(x["pp"]), problem.model.tower is None and problem.model.encoder is None)
+    model = problem.model
+    return np.full(len(x["pp"]), model.tower is None and model.encoder is None and model.diffusion is None)
 
 
 def _split_loss(x: Columns, problem: Problem) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from ...cost_models.layer_kinds.base import least
 from ...cost_models.layer_kinds.registry import BY_NAME as MIXER_KINDS
+from ...cost_models.specs.diffusion import Diffusion, Modulation
 from ...cost_models.specs.encoder import Encoder
 from ...cost_models.specs.model import (
     Attention,
@@ -80,7 +81,7 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     if not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in mtp_pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.mtp_pattern")])
     values = {**data, **_numerics(data, layers), **_scaling(data, name), **_tower(data, name),
-              **_encoder(data, len(pattern), name),
+              **_encoder(data, len(pattern), name), **_diffusion(data, name),
               "kinds": tuple(layers), "pattern": pattern, "mtp_pattern": mtp_pattern,
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
@@ -104,6 +105,8 @@ def _blocks(kind: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
     attention, mixer = kind.get("attention", {}), kind.get("mixer")
     block = kind.get("feed_forward", {})
     parts: dict[str, Any] = {"attention": None, "feed_forward": None, "mixer": None, "cross_attention": None}
+    if (modulation := kind.get("modulation")) is not None:
+        parts["modulation"] = build(Modulation, modulation, f"{where}.modulation", name)
     if (cross := kind.get("cross_attention")) is not None:
         at = f"{where}.cross_attention"
         parts["cross_attention"] = build(Attention, cross, at, name)
@@ -190,6 +193,17 @@ def _encoder(data: Mapping[str, Any], num_layers: int, name: str) -> dict[str, E
         text = f"{encoder.layers} of {num_layers} layers leave none to the decoder"
         raise InputError.of([FieldProblem(text, file=name, field=f"{where}.layers")])
     return {"encoder": encoder}
+
+
+def _diffusion(data: Mapping[str, Any], name: str) -> dict[str, Diffusion]:
+    given, where = data.get("diffusion"), "resolved.model.diffusion"
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
+    diffusion: Diffusion = build(Diffusion, given, where, name)
+    _positive(vars_of(diffusion), ("side", "inputs", "embedders", "ends"), where, name)
+    return {"diffusion": diffusion}
 
 
 def _images(workload: Mapping[str, Any], name: str) -> Images | None:

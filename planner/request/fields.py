@@ -116,16 +116,18 @@ def parse_lora(value: Any) -> Any:
 
 
 def parse_images(value: Any) -> Any:
-    """`4` or `4@1024x768` (height x width) -> {"per_sequence": 4, "height": ..., "width": ...}; a mapping stays one."""
+    """`4`, `4@1024x768` (height x width) or `1@480x832x81` (x frames) -> {"per_sequence": 4, "height": ...}; a mapping
+    stays one."""
     if isinstance(value, Mapping | BaseModel):
         return value
     number, at, size = str(value).partition("@")
     result = {"per_sequence": whole(number, _IMAGES)}
     if at:
         sides = size.lower().split("x")
-        if len(sides) != 2:
+        if len(sides) not in (2, 3):
             raise InputError(f"`{size}` is no height x width", hint=f"write `{_IMAGES}`")
-        result["height"], result["width"] = (whole(side, _IMAGES) for side in sides)
+        sizes = zip(("height", "width", "num_frames"), sides, strict=False)
+        result |= {name: whole(side, _IMAGES) for name, side in sizes}
     return result
 
 

@@ -45,6 +45,9 @@ def _check_priced(work: WorkloadRequest) -> None:
 
 def _sized(images: ImagesRequest, tower: VisionTower, name: str) -> Images:
     """The images as the tower sees them."""
+    if images.num_frames is not None:
+        raise InputError(f"images: frames of videos are not described for {name}, whose rate is not given",
+                         hint="`--images N@HxW` with an image for each pair of frames")  # fmt: skip
     height, width = images.height or tower.side, images.width or tower.side
     if height is None or width is None:
         raise InputError(f"images: {name} takes images of any size, and none is given",

@@ -70,7 +70,8 @@ class RequestFields(TypedDict, total=False):
     moe_aux_loss_coeff: float | str | None
     """Factor of the balancing loss of each layer of experts, 0: none [that of the model's config]."""
     images: int | str | Mapping[str, Any] | None
-    """Images of every sequence: `4@1024x768` (height x width in pixels) [none: the text model]."""
+    """Images of every sequence: `4@1024x768` (height x width in pixels) [none: the text model]; the image or video
+    (`1@480x832x81`) that a diffusion transformer denoises."""
     source_len: int | None
     """Tokens that the encoder of an encoder-decoder model reads, `seq_len` are those of its decoder [as many]."""
     freeze_tower: bool | None

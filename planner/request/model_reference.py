@@ -24,11 +24,12 @@ def text_model(reference: str | Mapping[str, Any], *, trains: bool = False) -> t
     """The language model behind the `model` of a request, and warnings: one on a vision tower beside it. trains: the
     request is one of training, which can have images and an encoder.
 
-    Raises UnsupportedError for a model with an encoder where it is not trained.
+    Raises UnsupportedError for a model with an encoder, or of diffusion, where it is not trained.
     """
     model, warnings = referenced_model(reference)
-    if model.encoder is not None and not trains:
-        raise UnsupportedError(f"{model.name} has an encoder beside its decoder: only its training is priced",
+    if not trains and (model.encoder is not None or model.diffusion is not None):
+        kind = "has an encoder beside its decoder" if model.encoder is not None else "is a diffusion transformer"
+        raise UnsupportedError(f"{model.name} {kind}: only its training is priced",
                                hint="`meshwright plan` without `--workload`")  # fmt: skip
     if model.tower is None:
         return model, warnings

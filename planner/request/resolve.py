@@ -39,6 +39,7 @@ from ..targets.registry import about_technique, who_trains
 from ..targets.registry import target as load_target
 from . import headroom
 from .images import with_images
+from .latents import workload_of_latents
 from .lengths import check_positions
 from .load import Request
 from .model_changes import as_asked
@@ -196,6 +197,8 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     """Model and workload, and warnings. Raises InputError if one does not fit the other."""
     pictured = request.workload.images is not None
     model, warnings = referenced_model(request.model) if pictured else text_model(request.model, trains=True)
+    if model.diffusion is not None:
+        return model, workload_of_latents(model, model.diffusion, request), warnings
     workload = with_source(model, request.to_workload(model.max_positions), request.workload)
     warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:

@@ -64,11 +64,12 @@ class Train(RequestPart):
 
 
 class ImagesRequest(RequestPart):
-    """Images of a sequence, in pixels; without a size as large as the model scales them."""
+    """Images of a sequence, in pixels; without a size as large as the model scales them. num_frames: of a video."""
 
     per_sequence: Positive
     height: Positive | None = None
     width: Positive | None = None
+    num_frames: Positive | None = None
 
 
 class WorkloadRequest(RequestPart):
@@ -80,7 +81,8 @@ class WorkloadRequest(RequestPart):
     max_len: every document of `lengths` is a sequence of its own, and longer ones are left out; global_batch counts
     documents, 512 without it. seq_len is then max_len.
     images: of every sequence, `4@1024x768`; their tokens count among those of the sequence. Without it the text model
-    is planned. freeze_tower: the layers of the vision tower do not train.
+    is planned. For a diffusion transformer the image or video (`1@480x832x81`) that it denoises. freeze_tower: the
+    layers of the vision tower do not train.
     mtp_layers: modules of multi-token prediction that are trained, 0: none; without it those of the model.
     source_len: tokens that the encoder of an encoder-decoder model reads; seq_len are those of its decoder.
     headroom: what a chosen layout leaves of a GPU's memory, `5%`, `4 GiB` or 0; without it what published runs needed

@@ -111,6 +111,8 @@ class Target:
         """One sentence per part of a model or its training that its newest release cannot express in any layout."""
         if self.trainer is None:
             return []
+        if model.diffusion is not None:
+            return ["model.diffusion: plans of diffusion transformers are not written for it"]
         if model.encoder is not None:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]
         options = option_list(self.name)[0] if self.trainer.config is not None else None

@@ -14,6 +14,7 @@ from ...errors import InputError, UnknownNameError
 from ..io.document import LineOf, no_line
 from .choice_bias import with_choice_bias
 from .families import FAMILIES
+from .families_diffusion import DIFFUSERS
 from .fields import Fields
 from .numerics import with_numerics
 from .unknown_parts import not_understood
@@ -36,6 +37,11 @@ def read_config(
     `data`: the parsed JSON; `name`: of the model, for output; `source`: where the config comes from, kept in the spec.
     Raises UnknownNameError for a model_type without formulas, InputError with all problems for bad fields.
     """
+    if (denoises := DIFFUSERS.get(str(data.get("_class_name")))) is not None:
+        fields = Fields(data, file=file, line=line)
+        spec = denoises(fields)
+        fields.finish()
+        return replace(spec, name=name, source=source), []
     text, prefix, others = _text_part(data)
     model_type = text.get("model_type")
     if not isinstance(model_type, str):

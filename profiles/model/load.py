@@ -125,7 +125,7 @@ def _read_entry(document: Document, prefix: tuple[str, ...], name: str) -> tuple
     def line(path: tuple[str | int, ...]) -> int:
         return document.line((*prefix, *path))
 
-    hugging_face = "model_type" in data or "architectures" in data or "text_config" in data
+    hugging_face = "model_type" in data or "architectures" in data or "text_config" in data or "_class_name" in data
     explicit = not hugging_face and ("hidden" in data or document.syntax != "json")
     read = read_explicit_form if explicit else read_config
     spec, warnings = read(data, name, source, file=document.name, line=line)
