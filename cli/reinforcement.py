@@ -10,6 +10,7 @@ from ..errors import InputError
 from . import requests
 from .console import FORMAT_VERSION, Terminal
 from .files import write_file
+from .options import RequestFlags
 from .screens import rl_plan as screen
 
 if TYPE_CHECKING:
@@ -75,3 +76,28 @@ def report(terminal: Terminal, path: Path, choice: int, output: Path, *, force: 
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "rl-report", **shown})
     terminal.talk(f"Wrote {output}")
     requests.show_warnings(terminal, plan.warnings)
+
+
+def import_command(
+    terminal: Terminal, files: list[Path], flags: RequestFlags, arguments: list[str], output: Path | None, *,
+    force: bool,
+) -> None:  # fmt: skip
+    """Reads a team's own config of verl, and shows what takes less."""
+    from ..planner.drivers.imported_step import import_step
+    from ..planner.targets.verl.target import VERL
+    from .screens import rl_import
+
+    with terminal.progress("searching"):
+        imported = import_step(files, flags, arguments)
+    saved_as = str(output) if output is not None and imported.best is not None else None
+    if output is not None and imported.best is not None:
+        write_file(output, imported.best.to_json(), force=force)
+    framework = f"{VERL.framework} {VERL.release}"
+    if terminal.settings.json:
+        terminal.write_json({
+            "format_version": FORMAT_VERSION, "kind": "import", "framework": framework,
+            "options_read": imported.step.options, "assumed": list(imported.step.assumed), "gain": imported.gain,
+            "candidate": imported.theirs.model_dump(mode="json") if imported.theirs else None,
+            "best": imported.placement.model_dump(mode="json") if imported.placement else None,
+        })  # fmt: skip
+    terminal.show(rl_import.screen(imported, framework, saved_as))

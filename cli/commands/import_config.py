@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import options, requests, serving, serving_flags
+from .. import options, reinforcement, requests, serving, serving_flags
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
 from ..screens import import_config as import_screen
@@ -63,6 +63,8 @@ def command(
     nothing is priced.
     Commands of vllm and sglang need the lengths (--input, --output) and take
     promises: they are compared with the deployment that carries the largest rate.
+    With the length of an answer (--output) a config of verl is compared whole:
+    generation, scoring and training, and where each of them is.
 
     \b
     Examples:
@@ -71,6 +73,7 @@ def command(
       meshwright import deepspeed ds.json --model qwen3-8b --cluster dgx-h100:2
       meshwright import axolotl lora.yaml --cluster dgx-h100:1
       meshwright import vllm serve.sh --cluster dgx-h100 --input 2000 --output 300
+      meshwright import verl run_grpo.sh --cluster dgx-h100:2 --output 1500
     """
     from ...errors import NoFeasibleLayoutError, UnsupportedError
     from ...planner import api
@@ -84,14 +87,13 @@ def command(
         check_writable(file, force=force)
     if kind in READ_ENGINES:
         return serving.import_command(terminal, kind, files, flags, arguments or [], file, force=force)
+    if kind == "verl" and flags.get("output") is not None:
+        return reinforcement.import_command(terminal, files, flags, arguments or [], file, force=force)
     imported = import_config(kind, files, serving.training_flags(flags), version, arguments or ())
     for warning in imported.warnings:
         terminal.warn(warning)
     if imported.gaps:
-        if terminal.settings.json:
-            terminal.write_json({**_read(imported), "candidate": None, "best": None})
-        terminal.show(import_screen.gaps_screen(imported, several=len(files) > 1))
-        return
+        return _show_gaps(terminal, imported, several=len(files) > 1)
     priced = imported.price()
     switched = imported.price_switched().best.step_s if imported.switched else None
     plan: Plan | None = None
@@ -112,6 +114,13 @@ def command(
     saved_as = str(file) if file and plan else None
     terminal.show(import_screen.import_screen(imported, priced, switched, plan or why, saved_as))
     requests.show_warnings(terminal, plan.warnings if plan else ())
+
+
+def _show_gaps(terminal: Terminal, imported: Imported, *, several: bool) -> None:
+    """The options that leave the layout open. several: files, so that each is named."""
+    if terminal.settings.json:
+        terminal.write_json({**_read(imported), "candidate": None, "best": None})
+    terminal.show(import_screen.gaps_screen(imported, several=several))
 
 
 def _read(imported: Imported) -> dict[str, Any]:

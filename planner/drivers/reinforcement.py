@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..._version import __version__
 from ...cost_models.quantities.params import total_parameters
@@ -16,7 +17,7 @@ from ..document.rl_plan import RlCertificate, RlPlan
 from ..request.reinforcement import RlRequest, RlWorkload
 from ..workflows.candidates import candidate
 from ..workflows.graph import graph_of
-from ..workflows.prices import Prices
+from ..workflows.prices import Fixed, Prices
 from ..workflows.resolve import question_of
 from ..workflows.search import TOLERANCE
 from ..workflows.splits import Answer, search_all
@@ -25,12 +26,13 @@ _GIB = 2.0**30
 _WEIGHTS = 2.0  # bytes of a parameter
 
 
-def plan_rl(request: RlRequest) -> RlPlan:
-    """The fastest placement of the calls of a step.
+def plan_rl(request: RlRequest, fixed: Fixed | None = None) -> RlPlan:
+    """The fastest placement of the calls of a step. fixed: degrees that all layouts have.
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError where a call fits on no GPUs.
     """
     question, warnings = question_of(request)
+    question = replace(question, fixed=fixed or {})
     work = request.workload
     graph, prices = graph_of(work), Prices(question)
     lags = tuple(sorted({0, min(work.lag, 1), work.lag}))
@@ -49,6 +51,7 @@ def plan_rl(request: RlRequest) -> RlPlan:
             "stack": rounded(spec_to_dict(question.resolved.stack)), "target": request.target, "engine": request.engine,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
                                 "longest": lengths.longest(work.answers), "per_step": work.answers}),
+            **({"fixed": fixed} if fixed else {}),
         },
         warnings=warnings,
     )  # fmt: skip

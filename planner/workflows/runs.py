@@ -39,13 +39,17 @@ class RlRun:
         return float("inf") if found is None else found.step_s
 
     def _priced(self, prices: Prices) -> Found | None:
-        """The step with all calls but generation on the GPUs that train."""
-        question, trainer = prices.question, self.trainer
-        gpus, graph = question.cluster.num_gpus, graph_of(question.work)
-        engine = Mesh(trainer, gpus - trainer) if self.lag else Mesh(0, gpus)
-        placement = {call.name: engine if call.kind == "generate" else Mesh(0, trainer) for call in graph}
-        sizes = sorted({mesh.gpus for mesh in sub_meshes(Mesh(0, trainer), question.cluster.gpus_per_node)})
-        return price(prices, graph, placement, sizes, question.resolved.budget_bytes, self.lag)
+        return placed(prices, self.trainer)
+
+
+def placed(prices: Prices, trainer: int) -> Found | None:
+    """The step with all calls but generation on the first `trainer` GPUs. With lag the engine has the others."""
+    question = prices.question
+    gpus, graph, lag = question.cluster.num_gpus, graph_of(question.work), question.work.lag
+    engine = Mesh(trainer, gpus - trainer) if lag else Mesh(0, gpus)
+    placement = {call.name: engine if call.kind == "generate" else Mesh(0, trainer) for call in graph}
+    sizes = sorted({mesh.gpus for mesh in sub_meshes(Mesh(0, trainer), question.cluster.gpus_per_node)})
+    return price(prices, graph, placement, sizes, question.resolved.budget_bytes, lag)
 
 
 def _splits(case: RlCase, question: Question) -> list[int]:

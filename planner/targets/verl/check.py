@@ -21,8 +21,8 @@ def check(files: Mapping[str, str], expected: Mapping[str, str]) -> list[FieldPr
     if OVERRIDES not in files:
         return [FieldProblem("missing", file=OVERRIDES, hint="`emit` writes it")]
     options = option_list("verl")[0]
-    given, problems = _read(files[OVERRIDES])
-    planned, _ = _read(expected[OVERRIDES])
+    given, problems = read_overrides(files[OVERRIDES])
+    planned, _ = read_overrides(expected[OVERRIDES])
     for name, (line, added, value) in given.items():
         text, hint = _wrong(options, name, value, added=added)
         if not text and name in planned and value != planned[name][2]:
@@ -33,7 +33,7 @@ def check(files: Mapping[str, str], expected: Mapping[str, str]) -> list[FieldPr
                        for name, (_, _, value) in planned.items() if name not in given]  # fmt: skip
 
 
-def _read(text: str) -> tuple[dict[str, tuple[int, bool, Any]], list[FieldProblem]]:
+def read_overrides(text: str) -> tuple[dict[str, tuple[int, bool, Any]], list[FieldProblem]]:
     """Option -> line, whether `+` adds it, value; and lines that are no overrides."""
     out: dict[str, tuple[int, bool, Any]] = {}
     problems = []

@@ -1,0 +1,257 @@
+"""A config of verl as the step of post-training that it runs: models, batch, placement and degrees.
+
+verl 0.9.1 (PyPI), as options.py. Scripts are followed, not run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ....errors import FieldProblem, InputError
+from ....profiles.io.document import Document, FieldPath
+from ....profiles.io.reader import read_document
+from ..model_names import known_model
+from ..option_lists import OptionList, option_list
+from ..readers.hydra import from_script
+from ..readers.interpolation import resolved
+from .check import OVERRIDES, read_overrides
+from .options import ENGINES
+
+_ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
+_MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
+_LAYERS = f"{_MEGATRON}override_transformer_config."
+# Blocks whose options are held to the release; others hold data, rewards and logs of users.
+_HELD = ("actor_rollout_ref.", "critic.", "trainer.v1.", "async_training.", "rollout.")
+# Option of another release (pattern) -> the place of its meaning in this one.
+_MOVED: tuple[tuple[str, str], ...] = (
+    (r"async_training\.staleness_threshold", "trainer.v1.sampler.max_off_policy_threshold"),
+    (r"async_training\.trigger_parameter_sync_step", "trainer.v1.separate_async.parameter_sync_step"),
+    (r"async_training\..*", "trainer.v1.separate_async"),
+    (r"rollout\.(nnodes|n_gpus_per_node)", r"actor_rollout_ref.rollout.\1"),
+    (r"critic\.model\.fsdp_config\.(.*)", r"critic.fsdp.\1"),
+    (r"(.*\.megatron)\.grad_offload", r"\1.param_offload"),
+    (r"actor_rollout_ref\.(actor|ref)\.router_replay\.(.*)", r"actor_rollout_ref.\1.megatron.router_replay.\2"),
+)
+_ALGORITHMS = {"gae": "ppo", "grpo": "grpo"}
+_MODES = {"sync": 0, "separate_async": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedStep:
+    """The step that a config states."""
+
+    fields: Mapping[str, Any]  # of a request to post-train, flat
+    train: Mapping[str, int]  # degrees of the policy
+    generate: Mapping[str, int]  # of an instance of the engine
+    trainer_gpus: int
+    rollout_gpus: int
+    memory_share: float  # of a GPU, for the engine
+    options: int  # that were read
+    assumed: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.trainer_gpus + (self.rollout_gpus if self.fields["lag"] else 0)
+
+
+@dataclass
+class _Config:
+    """Options by dotted name, and what is wrong with them."""
+
+    options: OptionList
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)  # file and line
+    problems: list[FieldProblem] = field(default_factory=list)
+    added: set[str] = field(default_factory=set)  # by `+`: verl's YAML does not have them
+    read: set[str] = field(default_factory=set)
+    assumed: list[str] = field(default_factory=list)
+
+    def get(self, name: str, default: Any) -> Any:
+        """A value of its type; the default of verl's YAML where it is not given."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        self.read.add(name)
+        if isinstance(value, str) and "${" in value:
+            self.fail(name, f"`{value}` is set when it runs", "give its value: --arg NAME=VALUE")
+            return default
+        if text := self.options.options[name].wrong_type(value):
+            self.fail(name, text)
+            return default
+        return value
+
+    def fail(self, name: str, text: str, hint: str = "") -> None:
+        """A problem at the line of an option."""
+        file, line = self.places.get(name, ("", 0))
+        self.problems.append(FieldProblem(text, file=file, line=line, field=name, hint=hint))
+
+
+def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | None = None) -> StatedStep:
+    """The step of files (path -> text); given: `option=value`, or a variable of a script; model: in place of its own.
+
+    Raises InputError with all problems: options of another release, wrong values, degrees that divide nothing.
+    """
+    config = _Config(option_list("verl")[0])
+    for path, text in files.items():
+        if Path(path).name == OVERRIDES:
+            _add_overrides(config, path, text)
+        else:
+            _add(config, from_script("verl.trainer")(path, text, given))
+            config.added |= set(re.findall(r"\+([A-Za-z_][\w.-]*)=", text))
+    for word in given:
+        name, equals, text = word.lstrip("+").partition("=")
+        if equals and "." in name:
+            config.values[name], config.places[name] = read_document("--arg", text).data, ("--arg", 0)
+    _hold(config)
+    step = _step(config, model)
+    if config.problems:
+        raise InputError.of(config.problems)
+    return step
+
+
+def _add_overrides(config: _Config, path: str, text: str) -> None:
+    """The options of a file that `emit` wrote."""
+    overrides, problems = read_overrides(text)
+    config.problems += problems
+    for name, (line, _, value) in overrides.items():
+        config.values[name], config.places[name] = value, (path, line)
+
+
+def _add(config: _Config, document: Document) -> None:
+    """The options of a document, without references that it resolves itself."""
+    known, open_texts = resolved(document)
+
+    def walk(block: Any, path: FieldPath) -> None:
+        name = ".".join(map(str, path))
+        if isinstance(block, Mapping):
+            for key, inner in block.items():
+                walk(inner, (*path, str(key)))
+        else:
+            text = open_texts.get(tuple(map(str, path)))
+            config.values[name] = block if text is None else text
+            config.places[name] = (document.name, document.line(path))
+
+    walk(known.data, ())
+
+
+def _hold(config: _Config) -> None:
+    """Options that the release does not have, with the place where it has their meaning."""
+    known = config.options.options
+    for name in config.values:
+        if name in known or not name.startswith(_HELD):
+            continue
+        parents = [name[: at.start()] for at in re.finditer(r"\.", name)]
+        if any(parent in known and known[parent].kind == "object" for parent in parents):
+            continue
+        moved = next((re.sub(pattern, new, name) for pattern, new in _MOVED if re.fullmatch(pattern, name)), "")
+        if name in config.added and not moved:
+            continue
+        hint = f"its place is {moved}" if moved else config.options.near(name)
+        config.fail(name, f"verl {config.options.version} has no such option", hint)
+
+
+def _step(config: _Config, model: str | None) -> StatedStep:
+    path = str(config.get(f"{_MODEL}path", ""))
+    spec = known_model(path) if model is None else None
+    if model is None and spec is None:
+        config.fail(f"{_MODEL}path", f"`{path}` is no model of the catalogue", "name one of its shapes: --model NAME")
+    core = "megatron" in str(config.get("model_engine", config.values.get("config_name", "dp"))) or (
+        config.get(f"{_ACTOR}strategy", "") == "megatron")  # fmt: skip
+    trainer = config.get("trainer.nnodes", 1) * config.get("trainer.n_gpus_per_node", 8)
+    mode, lag = _lag(config)
+    rollout = config.get(f"{_ROLLOUT}nnodes", 0) * config.get(
+        f"{_ROLLOUT}n_gpus_per_node", config.values.get("trainer.n_gpus_per_node", 8)) if lag else trainer  # fmt: skip
+    if lag and not rollout:
+        config.fail("trainer.v1.trainer_mode", f"{mode} needs GPUs of its own for the engine",
+                    f"{_ROLLOUT}nnodes=N")  # fmt: skip
+    train = _core(config) if core else _fsdp(config)
+    generate = {"tp": config.get(f"{_ROLLOUT}tensor_model_parallel_size", 2), "pp": 1,
+                "attention_dp": config.get(f"{_ROLLOUT}data_parallel_size", 1),
+                "ep": config.get(f"{_ROLLOUT}expert_parallel_size", 1)}  # fmt: skip
+    _divides(config, trainer, math.prod(train.get(name, 1) for name in ("tp", "pp", "cp")), "train", "trainer.nnodes")
+    _divides(config, rollout, generate["tp"] * generate["attention_dp"], "generate",
+             f"{_ROLLOUT}tensor_model_parallel_size")  # fmt: skip
+    engine = str(config.get(f"{_ROLLOUT}name", "vllm"))
+    engines = {name: ours for ours, name in ENGINES.items()}
+    if engine not in engines:
+        config.fail(f"{_ROLLOUT}name", f"`{engine}` is not planned", f"known: {', '.join(engines)}")
+    fields = {
+        "model": model or (spec.name if spec is not None else ""), "target": "megatron" if core else "accelerate",
+        "engine": engines.get(engine, "vllm"), "lag": lag, **_batch(config), **_scores(config),
+    }  # fmt: skip
+    return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
+                      memory_share=config.get(f"{_ROLLOUT}gpu_memory_utilization", 0.5), options=len(config.read),
+                      assumed=tuple(config.assumed))  # fmt: skip
+
+
+def _lag(config: _Config) -> tuple[str, int]:
+    """The mode of the trainer, and the steps that answers may be old."""
+    mode = str(config.get("trainer.v1.trainer_mode", "sync"))
+    if mode not in _MODES:
+        config.fail("trainer.v1.trainer_mode", f"`{mode}` is not planned", f"known: {', '.join(_MODES)}")
+        return mode, 0
+    ahead = config.get("trainer.v1.separate_async.num_warmup_batches", 1)
+    return mode, max(math.ceil(ahead), 1) if mode == "separate_async" else 0
+
+
+def _divides(config: _Config, gpus: int, ranks: int, call: str, name: str) -> None:
+    if ranks < 1 or gpus % ranks:
+        config.fail(name, f"{gpus} GPUs that {call} are no multiple of {ranks}, the product of its degrees")
+
+
+def _batch(config: _Config) -> dict[str, Any]:
+    prompts, mini = config.get("data.train_batch_size", 1024), config.get(f"{_ACTOR}ppo_mini_batch_size", 256)
+    if mini < 1 or prompts % mini:
+        text = f"{prompts} prompts of data.train_batch_size are no multiple of {mini}"
+        config.fail(f"{_ACTOR}ppo_mini_batch_size", text, "a divisor of the prompts of a step")
+        mini = prompts
+    prompt = config.get("data.max_prompt_length", 512)
+    config.assumed.append(f"prompts of {prompt} tokens, data.max_prompt_length: `--input N` gives their mean")
+    return {"prompts": prompts, "samples": config.get(f"{_ROLLOUT}n", 1), "updates": prompts // mini,
+            "input": prompt, "output_max": config.get("data.max_response_length", 512)}  # fmt: skip
+
+
+def _scores(config: _Config) -> dict[str, Any]:
+    """The algorithm and the models that score."""
+    estimator = str(config.get("algorithm.adv_estimator", "gae"))
+    if estimator not in _ALGORITHMS:
+        config.assumed.append(f"algorithm.adv_estimator {estimator} is priced as grpo")
+    out: dict[str, Any] = {"workload": _ALGORITHMS.get(estimator, "grpo")}
+    out["kl"] = bool(config.get(f"{_ACTOR}use_kl_loss", False) or config.get("algorithm.use_kl_in_reward", False))
+    out["reward"] = "rule"
+    if config.get("reward.reward_model.enable", False):
+        named = known_model(str(config.get("reward.reward_model.model_path", "")))
+        if named is None:
+            config.fail("reward.reward_model.model_path", "is no model of the catalogue", "--arg sets another one")
+        else:
+            out["reward"] = named.name
+    if out["workload"] == "ppo":
+        path = str(config.get("critic.model.path", ""))
+        critic = known_model(path)
+        if critic is None and path:
+            config.fail("critic.model.path", f"`{path}` is no model of the catalogue", "--arg sets another one")
+        out["critic"] = critic.name if critic is not None else None
+    return out
+
+
+def _core(config: _Config) -> dict[str, int]:
+    """Degrees on Megatron-Core, and its recomputation: 0 none, 1 selective, 2 full."""
+    names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
+    out = {field: config.get(f"{_MEGATRON}{name}_parallel_size", 1) for field, name in names.items()}
+    out["vpp"] = config.get(f"{_MEGATRON}virtual_pipeline_model_parallel_size", 1)
+    granularity = config.get(f"{_LAYERS}recompute_granularity", None)
+    return {**out, "recompute": {"selective": 1, "full": 2}.get(str(granularity), 0)}
+
+
+def _fsdp(config: _Config) -> dict[str, int]:
+    cp = config.get(f"{_FSDP}ulysses_sequence_parallel_size", 1)
+    cp = max(cp, config.get(f"{_ACTOR}ulysses_sequence_parallel_size", 1))
+    full = config.get(f"{_MODEL}enable_gradient_checkpointing", True)
+    zero = 3 if config.get(f"{_FSDP}reshard_after_forward", True) else 2
+    return {"cp": cp, "zero": zero, "recompute": 2 if full else 0}

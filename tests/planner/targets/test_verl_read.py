@@ -1,0 +1,115 @@
+"""Configs of verl read back: the emitted ones as their plans, others with the line of what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner.api import plan_rl
+from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.planner.drivers.imported_step import import_step
+from meshwright.planner.targets.post_training.emit import emit_rl
+from meshwright.planner.targets.verl.read import read_step
+
+from meshwright.errors import InputError
+
+from ...snapshots import run_here
+
+_REQUEST: dict[str, Any] = {"algorithm": "grpo", "model": "llama-3.2-1b", "output": 300, "prompts": 16, "lag": 1,
+                            "output_max": 1024}  # fmt: skip
+SCRIPT = """\
+set -x
+TP=${TP:-2}
+python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer.yaml \\
+    algorithm.adv_estimator=grpo \\
+    data.train_batch_size=64 data.max_prompt_length=512 data.max_response_length=1024 \\
+    actor_rollout_ref.model.path=meta-llama/Llama-3.2-1B-Instruct \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.use_kl_loss=True \\
+    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP \\
+    actor_rollout_ref.rollout.name=sglang actor_rollout_ref.rollout.tensor_model_parallel_size=4 \\
+    actor_rollout_ref.rollout.n=8 \\
+    trainer.nnodes=1 trainer.n_gpus_per_node=4 $@
+"""
+
+
+@pytest.fixture(scope="module")
+def plan() -> RlPlan:
+    return plan_rl(cluster="4xh100-sxm-80gb", **_REQUEST)
+
+
+def test_a_script_states_batch_placement_and_degrees() -> None:
+    step = read_step({"run.sh": SCRIPT})
+    assert step.fields["workload"] == "grpo"
+    expected = {"prompts": 64, "samples": 8, "updates": 2, "input": 512, "output_max": 1024, "kl": True, "lag": 0}
+    assert {name: step.fields[name] for name in expected} == expected
+    assert (step.fields["target"], step.fields["engine"]) == ("megatron", "sglang")
+    assert (step.train["tp"], step.generate["tp"], step.trainer_gpus, step.gpus) == (2, 4, 4, 4)
+    assert read_step({"run.sh": SCRIPT}, ["TP=4"]).train["tp"] == 4
+
+
+def test_emitted_files_are_read_as_their_plan_at_its_price(tmp_path: Path, plan: RlPlan) -> None:
+    for wanted in (plan.best, next(it for it in plan.candidates if not it.lag)):
+        file = tmp_path / "verl.overrides"
+        file.write_text(emit_rl(plan, "verl", wanted.choice).files["verl.overrides"])
+        imported = import_step([file], {"cluster": "4xh100-sxm-80gb", "output": 300})
+        assert imported.theirs is not None
+        assert imported.theirs.placement_id == wanted.placement_id
+        assert imported.theirs.step_s == pytest.approx(wanted.step_s, rel=0.02)
+
+
+def test_a_slower_config_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    result = run_here("import", "verl", "run.sh", "--cluster", "4xh100-sxm-80gb", "--output", "300", "-o", "rl.json",
+                      cwd=tmp_path)  # fmt: skip
+    assert result.code == 0, result.err
+    for part in ("Yours: colocated", "Planned: ", "times as fast", "meshwright emit rl.json --to verl"):
+        assert part in result.out
+    gain = float(result.out.split("Planned is ")[1].split()[0])
+    assert gain > 1.0
+    assert run_here("check", "rl.json", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("ppo_mini_batch_size=32", "ppo_mini_batch_size=24", "64 prompts of data.train_batch_size are no multiple of"),
+        ("tensor_model_parallel_size=$TP", "tensor_model_parallel_size=3", "4 GPUs that train are no multiple of 3"),
+        ("rollout.tensor_model_parallel_size=4", "rollout.tensor_model_parallel_size=8", "4 GPUs that generate"),
+        ("rollout.name=sglang", "rollout.name=hf", "`hf` is not planned"),
+        ("rollout.n=8", "rollout.n=many", "line 10, actor_rollout_ref.rollout.n: `many` is not a whole number"),
+        ("trainer.nnodes=1", "trainer.nnodes=1 critic.megatron.grad_offload=1", "its place is critic.megatron.param_"),
+        ("trainer.nnodes=1", "trainer.nnodes=1 rollout.nnodes=1", "its place is actor_rollout_ref.rollout.nnodes"),
+        ("trainer.nnodes=1", "trainer.nnodes=1 async_training.staleness_threshold=1", "sampler.max_off_policy_thresh"),
+        ("trainer.nnodes=1", "trainer.nnodes=1 trainer.v1.trainer_mode=separate_async", "GPUs of its own for the"),
+        ("Llama-3.2-1B-Instruct", "Llama-9-1B", "no model of the catalogue"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, right: str, wrong: str, said: str) -> None:
+    assert right in SCRIPT
+    (tmp_path / "run.sh").write_text(SCRIPT.replace(right, wrong))
+    result = run_here("import", "verl", "run.sh", "--cluster", "4xh100-sxm-80gb", "--output", "300", cwd=tmp_path)
+    assert (result.code, said in " ".join(result.err.split())) == (2, True), result.err
+
+
+def test_all_problems_are_named_at_once() -> None:
+    text = SCRIPT.replace("ppo_mini_batch_size=32", "ppo_mini_batch_size=24").replace("name=sglang", "name=hf")
+    with pytest.raises(InputError) as caught:
+        read_step({"run.sh": text})
+    assert {"actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.rollout.name"} <= {
+        problem.field for problem in caught.value.problems}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "said"),
+    [
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=0.005", {"cluster": "4xh100-sxm-80gb"}, "leave no KV cache"),
+        ("", {"cluster": "8xh100-sxm-80gb"}, "the config starts 4 ranks, the cluster has 8 GPUs"),
+        ("", {}, "the config does not name its GPUs"),
+    ],
+)
+def test_what_does_not_go_with_the_cluster(tmp_path: Path, change: str, given: dict[str, Any], said: str) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT.replace("trainer.nnodes=1", f"trainer.nnodes=1 {change}"))
+    with pytest.raises(InputError, match=said):
+        import_step([file], {**given, "output": 300})
