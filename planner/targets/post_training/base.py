@@ -107,6 +107,15 @@ def layout_of(call: RlCall) -> Layout:
     return Layout.from_dict(call.layout or {})
 
 
+def misplaced(setup: RlSetup, framework: str) -> list[str]:
+    """Calls that are not where frameworks run them: on all GPUs of the trainer, and an engine there or beside them."""
+    train, lag = setup.train, setup.candidate.lag
+    return [f"{call.name} is on GPUs {call.first_gpu}-{call.first_gpu + call.gpus - 1}, train on "
+            f"{train.first_gpu}-{train.first_gpu + train.gpus - 1}: {framework} has them on the same"
+            for call in setup.candidate.calls
+            if (call.kind != "generate" or not lag) and (call.first_gpu, call.gpus) != (train.first_gpu, train.gpus)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RlTarget:
     """A framework that files are written for."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ....errors import UnknownNameError
+from ..nemo_rl.target import NEMO_RL
 from ..verl.target import VERL
 from .base import RlTarget
 
-RL_TARGETS: dict[str, RlTarget] = {target.name: target for target in (VERL,)}
+RL_TARGETS: dict[str, RlTarget] = {target.name: target for target in (VERL, NEMO_RL)}
 
 
 def rl_target(name: str) -> RlTarget:

@@ -18,7 +18,9 @@ from ..megatron.offload import VARIABLE
 from ..megatron.options import CP_COMM, MODULES, STRATEGIES
 from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
+from ..post_training.overrides import Overrides
 
+OVERRIDES = Overrides(framework="verl", file="verl.overrides", open_blocks=("ray_kwargs.ray_init.runtime_env",))
 # Targets whose layouts Megatron-Core runs; all others are written for FSDP2.
 CORE = ("megatron", "megatron-bridge", "nemo")
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}

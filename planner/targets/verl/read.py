@@ -19,8 +19,7 @@ from ..model_names import known_model
 from ..option_lists import OptionList, option_list
 from ..readers.hydra import from_script
 from ..readers.interpolation import resolved
-from .check import OVERRIDES, read_overrides
-from .options import ENGINES
+from .options import ENGINES, OVERRIDES
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
 _MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
@@ -99,7 +98,7 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
     """
     config = _Config(option_list("verl")[0])
     for path, text in files.items():
-        if Path(path).name == OVERRIDES:
+        if Path(path).name == OVERRIDES.file:
             _add_overrides(config, path, text)
         else:
             _add(config, from_script("verl.trainer")(path, text, given))
@@ -117,7 +116,7 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
 
 def _add_overrides(config: _Config, path: str, text: str) -> None:
     """The options of a file that `emit` wrote."""
-    overrides, problems = read_overrides(text)
+    overrides, problems = OVERRIDES.read(text)
     config.problems += problems
     for name, (line, _, value) in overrides.items():
         config.values[name], config.places[name] = value, (path, line)

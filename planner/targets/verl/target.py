@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout
-from ..launchers.base import comment
-from ..post_training.base import RlSetup, RlTarget, layout_of
-from .check import OVERRIDES, check
-from .options import ENGINES, critic_call, degrees, on_core, overrides
+from ..post_training.base import RlSetup, RlTarget, layout_of, misplaced
+from ..post_training.overrides import SCRIPT
+from .options import ENGINES, OVERRIDES, critic_call, degrees, on_core, overrides
 
 _RELEASE = "0.9.1"
-_SCRIPT = "launch.sh"
 _BEYOND = "data.train_files=... data.val_files=... actor_rollout_ref.actor.optim.lr=1e-6"
 
 
-def word(value: Any) -> str:
-    """A value in Hydra's grammar of overrides."""
-    if isinstance(value, list):
-        return f"[{','.join(map(word, value))}]"
-    plain = not isinstance(value, str) or re.fullmatch(r"[A-Za-z][\w./-]*", value)
-    return str(value) if plain else f"'{value}'"
-
-
 def _files(setup: RlSetup, header: tuple[str, ...]) -> dict[str, str]:
-    lines = [f"{name}={word(value)}\n" for name, value in overrides(setup).items()]
-    nodes = setup.num_gpus // min(setup.num_gpus, setup.gpus_per_node)
-    ray = () if nodes == 1 else (
-        f"Start Ray on the {nodes} nodes first: `ray start --head` on one, `ray start --address=HEAD:6379` on the",
-        "others. Then, on the first:")  # fmt: skip
-    usage = (*ray, f"  bash {_SCRIPT} {_BEYOND}")
-    script = (
-        "#!/usr/bin/env bash\n" + comment((*header, *usage)) + "set -euo pipefail\n"
-        'here=$(cd "$(dirname "$0")" && pwd)\n'
-        f"mapfile -t words < <(sed '/^#/d' \"$here/{OVERRIDES}\")\n"
-        'exec python3 -m verl.trainer.main_ppo "${words[@]}" "$@"\n'
-    )
-    return {OVERRIDES: comment(header) + "".join(lines), _SCRIPT: script}
+    return OVERRIDES.files(setup, header, overrides(setup), "python3 -m verl.trainer.main_ppo", _BEYOND)
 
 
 def _refusals(setup: RlSetup) -> list[str]:
@@ -58,13 +33,8 @@ def _refusals(setup: RlSetup) -> list[str]:
 
 
 def _places(setup: RlSetup) -> list[str]:
-    """Calls that are not where verl runs them: all on all GPUs of the trainer, and the engine there or beside it."""
-    train, lag = setup.train, setup.candidate.lag
-    out = [f"{call.name} is on GPUs {call.first_gpu}-{call.first_gpu + call.gpus - 1}, train on "
-           f"{train.first_gpu}-{train.first_gpu + train.gpus - 1}: verl has them on the same"
-           for call in setup.candidate.calls
-           if (call.kind != "generate" or not lag) and (call.first_gpu, call.gpus) != (train.first_gpu, train.gpus)]
-    if lag and "reward" in setup.calls:
+    out = misplaced(setup, "verl")
+    if setup.candidate.lag and "reward" in setup.calls:
         out.append("reward: separate_async needs a reward model on GPUs of its own, and the plan has it where the "
                    "policy trains (trainer_separate_async.py)")  # fmt: skip
     return out
@@ -134,4 +104,4 @@ def _notes(setup: RlSetup) -> list[str]:
 
 
 VERL = RlTarget(name="verl", framework="verl", release=_RELEASE, files=_files, refusals=_refusals, notes=_notes,
-                check=check, next_step=f"bash {_SCRIPT} {_BEYOND}")  # fmt: skip
+                check=OVERRIDES.check, next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip
