@@ -10,7 +10,6 @@ from typing import Any
 from ...errors import FieldProblem
 from .candidate import Candidate, StageMemory, candidate_id
 from .plan import Plan, digest_of
-from .rl_plan import RlPlan
 
 HINT = "the file was edited: plan again"
 _TOLERANCE = 1e-6  # relative; a plan keeps 9 digits
@@ -63,12 +62,6 @@ def problems(plan: Plan, name: str) -> list[FieldProblem]:
         for stage in candidate.memory:
             found += _of_memory(stage, f"{where}.memory.{stage.stage}")
     return [FieldProblem(message, file=name, field=field, hint=HINT) for field, message in found]
-
-
-def rl_problems(plan: RlPlan, name: str) -> list[FieldProblem]:
-    """The same of a step of post-training, whose other fields only the digest holds together."""
-    return [FieldProblem(message, file=name, field=field, hint=HINT)
-            for field, message in request_problem(plan.request, plan.request_sha256)]  # fmt: skip
 
 
 _Problem = tuple[str, str]  # field, message

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from ...errors import FieldProblem, InputError
-from . import integrity, rl_plan, serving_integrity, serving_plan
+from . import integrity, rl_integrity, rl_plan, serving_integrity, serving_plan
 from .lengths_plan import KIND as LENGTHS_KIND
 from .plan import FORMAT_VERSION, Plan
 from .rl_plan import RlPlan
@@ -97,7 +97,7 @@ def load_rl_plan(path: Path | str) -> RlPlan:
     data = _parsed(_text(path), str(path), _WRITES_RL)
     if not isinstance(data, dict) or data.get("kind") != rl_plan.KIND:
         raise InputError(f"{path}: not the plan of a step of post-training", hint=_WRITES_RL)
-    return _checked(data, str(path), RlPlan, rl_plan.FORMAT_VERSION, (1, 1), integrity.rl_problems)
+    return _checked(data, str(path), RlPlan, rl_plan.FORMAT_VERSION, (1, 1), rl_integrity.problems)
 
 
 def rl_plan_in(path: Path) -> RlPlan | None:
