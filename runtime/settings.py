@@ -187,24 +187,24 @@ def check_lengths_flags(settings: Settings) -> None:
                          hint="leave out `--scale-down`, or `--end-token`")  # fmt: skip
 
 
-def _shrunk(job: Job, kept: dict[str, int]) -> tuple[Job, list[str]]:
+def _shrunk(job: Job, settings: Settings) -> tuple[Job, list[str]]:
+    kept = kept_axes(settings.keep_axes)
     if isinstance(job, RlJob):
-        return rehearsed_calls(job, kept)
+        return rehearsed_calls(job, kept, settings.steps)
     return rehearsed(job, kept) if isinstance(job, LengthsJob) else scale_down(job, kept)
 
 
 def prepare(settings: Settings) -> tuple[Job, list[str]]:
     """The job of the flags, and notes on shrunk parts."""
     check_numbers(settings)
-    job = planned_job(settings)
-    notes: list[str] = []
+    job, notes = planned_job(settings), list[str]()
     if settings.resume and settings.checkpoint is not None:
         check_resumable(Path(settings.checkpoint))
     if settings.init_from is not None and settings.scale_down:
         raise InputError(f"--init-from {settings.init_from}: a rehearsal trains a small model, of other shapes",
                          hint="leave out `--scale-down`, or `--init-from`")  # fmt: skip
     if settings.scale_down:
-        job, notes = _shrunk(job, kept_axes(settings.keep_axes))
+        job, notes = _shrunk(job, settings)
     if settings.order is not None:
         job = replace(job, custom_order=custom_order(settings.order, job), predicted_step_s=None)
         job.check_states()

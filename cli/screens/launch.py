@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ...runtime.rehearsal import parity
@@ -61,17 +62,22 @@ CALLS_PLANNED = "planned: seconds of the plan's model on its GPUs, with the shar
 
 
 def calls_table(job: RlJob, steps: Sequence[Event]) -> RenderableType:
-    """Mean seconds of each call of post-training, and its share of a step, beside those of the plan."""
+    """Mean seconds of each call of post-training, and its share, over the steps that run it, beside those of the
+    plan."""
     planned = {**{call.name: call.seconds for call in job.planned}, SYNC: job.planned_sync_s}
     ranks = {place.name: f"{place.ranks.start}-{place.ranks[-1]}" for place in job.places}
-    mean_s = sum(step["step_s"] for step in steps) / max(len(steps), 1)
     rows = []
-    for name, planned_s in [*planned.items(), ("step", job.planned_step_s)]:
-        measured = mean_s if name == "step" else sum(step["calls"][name] for step in steps) / max(len(steps), 1)
-        pairs = (measured, mean_s), (planned_s, job.planned_step_s)
-        rows.append((name, ranks.get(name, ""), *(f"{text.significant(part)} ({part / whole:.0%})"
-                                                  for part, whole in pairs)))  # fmt: skip
+    for name, planned_s in planned.items():
+        ran = [(step["calls"][name], step["step_s"]) for step in steps if name in step["calls"]]
+        means = [fmean(column) for column in zip(*ran, strict=True)]
+        rows.append((name, ranks.get(name, ""), _share(*means), _share(planned_s, job.planned_step_s)))
+    measured = fmean(step["step_s"] for step in steps)
+    rows.append(("step", "", _share(measured, measured), _share(job.planned_step_s, job.planned_step_s)))
     return table("call", "ranks", "s", "planned s", rows=rows, right=("s", "planned s"))
+
+
+def _share(seconds: float, step_s: float) -> str:
+    return f"{text.significant(seconds)} ({seconds / step_s:.0%})"
 
 
 def memory_table(memory: Sequence[parity.StageMemory]) -> RenderableType:

@@ -139,9 +139,11 @@ class Loop:
         longest = torch.tensor([*(self.seconds.get(name, 0.0) for name in names), step_s, float(stop)],
                                dtype=torch.float64, device=self.device)  # fmt: skip
         *seconds, step_s, stops = self.world.all_reduce(longest, dist.ReduceOp.MAX).tolist()
+        # With lag the last steps generate nothing: their answers are there.
+        calls = {name: taken for name, taken in zip(names, seconds, strict=True) if taken}
         return {"event": "step", "step": index + 1, "reward": float(reward.mean()), "answer_len": rollout.mean_len,
                 "loss": loss, "gradient_norm": norm, "learning_rate": self.job.rate(index), "step_s": step_s,
-                "calls": dict(zip(names, seconds, strict=True))}, stops > 0  # fmt: skip
+                "calls": calls}, stops > 0  # fmt: skip
 
 
 def _group(factory: ProcessGroupFactory, axis: str, ranks: range) -> Group:

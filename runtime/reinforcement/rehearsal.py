@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...cost_models.layouts import PRECISIONS, Layout
-from ...errors import UnsupportedError
+from ...errors import InputError, UnsupportedError
 from ...planner.document.specs import workload_of
 from ..job import Job, unsupported
 from ..rehearsal.scale import scale_down
@@ -25,9 +25,9 @@ _AXES = {"train": ("pp", "tp", "cp", "dp"), "generate": ("tp", "dp", "pp")}
 _AXES_OF_SCORES = ("pp", "tp", "dp")
 
 
-def rehearsed(job: RlJob, keep: Mapping[str, int]) -> tuple[RlJob, list[str]]:
+def rehearsed(job: RlJob, keep: Mapping[str, int], steps: int) -> tuple[RlJob, list[str]]:
     """The rehearsal of a job, and one line per shrunk part. Raises UnsupportedError for what this runtime cannot run,
-    and for axes that are to be kept."""
+    and for axes that are to be kept, InputError for steps of which none generates."""
     if keep:
         raise UnsupportedError(f"a plan of post-training is shrunk to {RANKS} ranks only", hint="leave out `--keep`")
     places = {place.name: _small(place, job) for place in job.places}
@@ -41,6 +41,9 @@ def rehearsed(job: RlJob, keep: Mapping[str, int]) -> tuple[RlJob, list[str]]:
                     scores=tuple(places[place.name] for place in job.scores), seq_len=min(SEQ_LEN, job.seq_len),
                     chunks=chunks_of(places["train"].layout, small.model))  # fmt: skip
     small = _answers(small)
+    if steps <= small.lag:
+        raise InputError(f"--steps {steps}: none generates, since all answers are older, by a lag of {small.lag}",
+                         hint=f"`--steps {small.lag + 1}` or more")  # fmt: skip
     for place in small.places:
         _check(small, place)
     dropped = ["predictions of more than one token"] * bool(job.model.mtp_layers)

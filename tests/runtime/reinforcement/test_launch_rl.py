@@ -67,6 +67,14 @@ def test_launch_refuses_what_it_cannot_rehearse(tmp_path: Path, words: tuple[str
     assert message in " ".join(result.err.split())
 
 
+def test_launch_refuses_steps_that_generate_nothing(tmp_path: Path) -> None:
+    planned(tmp_path, lag=1, kl=True)
+    result = run_here("launch", "rl.json", "--scale-down", "--steps", "1", cwd=tmp_path)
+    assert result.code == 2
+    message = "--steps 1: none generates, since all answers are older, by a lag of 1 hint: `--steps 2` or more"
+    assert message in " ".join(result.err.split())
+
+
 def test_launch_refuses_graphs_that_it_does_not_run(tmp_path: Path) -> None:
     planned(tmp_path, algorithm="dpo", samples=2)
     result = run_here("launch", "rl.json", "--scale-down", cwd=tmp_path)

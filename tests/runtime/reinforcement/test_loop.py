@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from meshwright.cli.screens.launch import calls_table
+from meshwright.cli.text import significant
 from meshwright.runtime.reinforcement import loop as loops
+from meshwright.runtime.reinforcement.job import PlannedCall
 from meshwright.runtime.reinforcement.rollout import Rollout, advantages, answered, rewards, sampled
+from rich.table import Table
 from torch import Tensor
 
 from .rl_jobs import ANSWER_LEN, PROMPTS, SAMPLES, rl_job, run
@@ -81,3 +85,19 @@ def test_tokens_are_drawn_as_often_as_they_are_likely() -> None:
     expected = logits[0].softmax(0)
     assert (torch.bincount(tokens, minlength=4) / 20_000).tolist() == pytest.approx(expected.tolist(), abs=0.01)
     assert log_probs[:9].tolist() == pytest.approx(expected.log()[tokens[:9]].tolist(), rel=1e-6)
+
+
+def test_the_last_steps_of_a_lag_name_no_generation_and_do_not_count_in_its_mean() -> None:
+    job = rl_job(**APART, steps=4, lag=2, planned=(PlannedCall("generate", 2, 1.0), PlannedCall("train", 2, 1.0)),
+                 planned_step_s=2.0, planned_sync_s=0.1)  # fmt: skip
+    events = run(job)
+    assert ["generate" in event["calls"] for event in events] == [True, True, False, False]
+    assert all(event["calls"]["train"] > 0 for event in events)
+    taken = [event["calls"]["generate"] for event in events[:2]]
+    share = sum(taken) / sum(event["step_s"] for event in events[:2])
+    assert _cells(calls_table(job, events), 2)[0] == f"{significant(sum(taken) / 2)} ({share:.0%})"
+
+
+def _cells(shown: object, column: int) -> list[str]:
+    assert isinstance(shown, Table)
+    return [str(cell) for cell in shown.columns[column].cells]
