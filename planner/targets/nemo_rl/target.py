@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout
-from ..post_training.base import RlSetup, RlTarget, layout_of, misplaced
+from ..post_training.base import RlSetup, RlTarget, layout_of, misplaced, undivided
 from ..post_training.overrides import SCRIPT
 from ..verl.options import on_core
 from .options import OVERRIDES, overrides, scores_nothing
@@ -26,6 +26,7 @@ def _refusals(setup: RlSetup) -> list[str]:
     out = misplaced(setup, "NeMo-RL") + _engine(setup) + (_core if on_core(setup) else _dtensor)(setup, layout)
     if setup.prompts * setup.samples % setup.updates:
         out.append(f"{setup.prompts * setup.samples} answers are no multiple of updates {setup.updates}")
+    out += [f"train: {text}" for text in undivided(setup, setup.train)]  # batched_data_dict.py, shard_by_batch_size
     if "reward" in setup.calls:
         out.append("reward: a reward model is an environment on GPUs of its own, which the plan does not have")
     precision = PRECISIONS[layout.precision]

@@ -33,6 +33,7 @@ class RlSetup:
     engine: str
     gpus_per_node: int
     gpu: str
+    gpu_memory_bytes: float
 
     @property
     def num_gpus(self) -> int:
@@ -98,7 +99,7 @@ class RlSetup:
             updates=work["updates"], prompt_tokens=work["input"],
             answer_tokens=work["output_max"] or math.ceil(answers["longest"]), optimizer=work["optimizer"],
             trainer=resolved["target"], engine=resolved["engine"], gpus_per_node=group["gpus_per_node"],
-            gpu=group["gpu"]["name"],
+            gpu=group["gpu"]["name"], gpu_memory_bytes=group["gpu"]["memory_bytes"],
         )  # fmt: skip
 
 
@@ -114,6 +115,12 @@ def misplaced(setup: RlSetup, framework: str) -> list[str]:
             f"{train.first_gpu}-{train.first_gpu + train.gpus - 1}: {framework} has them on the same"
             for call in setup.candidate.calls
             if (call.kind != "generate" or not lag) and (call.first_gpu, call.gpus) != (train.first_gpu, train.gpus)]
+
+
+def undivided(setup: RlSetup, call: RlCall) -> list[str]:
+    """A call that trains with copies of the model among which the answers of an update are not divided evenly."""
+    copies, answers = layout_of(call).dp, setup.prompts * setup.samples // setup.updates
+    return [f"dp {copies} does not divide the {answers} answers of an update"] if answers % copies else []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout
-from ..post_training.base import RlSetup, RlTarget, layout_of, misplaced
+from ...document.rl_plan import RlCall
+from ..post_training.base import RlSetup, RlTarget, layout_of, misplaced, undivided
 from ..post_training.overrides import SCRIPT
 from .options import ENGINES, OVERRIDES, critic_call, degrees, on_core, overrides
 
@@ -24,7 +25,8 @@ def _refusals(setup: RlSetup) -> list[str]:
                    "prompts with all their samples")  # fmt: skip
     for call in setup.candidate.calls:
         if call.kind == "train":
-            out += [f"{call.name}: {text}" for text in (_core if on_core(setup) else _fsdp)(setup, layout_of(call))]
+            out += [f"{call.name}: {text}" for text in (_core if on_core(setup) else _fsdp)(setup, layout_of(call))
+                    + undivided(setup, call) + _kept(setup, call)]  # fmt: skip
     critic = critic_call(setup)
     if critic is not None and on_core(setup) and degrees(critic) != degrees(setup.train):
         out.append(f"train-critic: {critic.layout_id} has other degrees than train, {setup.train.layout_id}: one "
@@ -72,6 +74,14 @@ def _core(setup: RlSetup, layout: Layout) -> list[str]:
     return out
 
 
+def _kept(setup: RlSetup, call: RlCall) -> list[str]:
+    """A model that cannot leave its GPUs for another call: utils/megatron_utils.py moves the buffers of Megatron-Core's
+    DistributedDataParallel to the host, and not those of Megatron-FSDP."""
+    zero = layout_of(call).zero
+    return [f"z{zero} by Megatron-FSDP, whose buffers verl cannot move to the host for the calls that share the GPUs"
+            ] if on_core(setup) and zero > 1 and setup.leaves(call.role) else []  # fmt: skip
+
+
 def _fsdp(setup: RlSetup, layout: Layout) -> list[str]:
     """What FSDP2 lacks (workers/config/engine.py, FSDPEngineConfig)."""
     out = _shared(setup, layout)
@@ -92,15 +102,25 @@ def _fsdp(setup: RlSetup, layout: Layout) -> list[str]:
 
 def _notes(setup: RlSetup) -> list[str]:
     out = [f"data.max_prompt_length is the planned {setup.prompt_tokens} tokens: raise it for longer prompts, which "
-           "verl refuses"]  # fmt: skip
-    out += [f"{call.name}: verl runs it by the layout of train, {setup.train.layout_id}, not by {call.layout_id}"
-            for call in setup.candidate.calls if on_core(setup) and call.layout is not None and call.role != "reward"
-            and degrees(call) != degrees(setup.train)]  # fmt: skip
+           "verl refuses, and ppo_max_token_len_per_gpu with it"]  # fmt: skip
+    for call in setup.candidate.calls:
+        home = _home(setup, call)
+        same = degrees(call) == degrees(home) if on_core(setup) else call.layout_id == home.layout_id
+        if call.layout is not None and call.role != "reward" and not same:
+            out.append(f"{call.name}: verl runs it by the layout of {home.name}, {home.layout_id}, not by "
+                       f"{call.layout_id}")  # fmt: skip
+    if modules := setup.models["policy"].mtp_layers:
+        out.append(f"verl trains without the prediction modules of the model, and the plan prices {modules}")
     if "reward" in setup.calls:
         out.append(f"reward: {setup.engine} runs the reward model; the plan prices a forward pass of the trainer")
     if setup.algorithm == "dapo":
         out.append("DAPO's dynamic sampling (algorithm.filter_groups.enable=True) generates more answers than planned")
     return out
+
+
+def _home(setup: RlSetup, call: RlCall) -> RlCall:
+    """The call whose layout verl runs a call by: on FSDP2 a critic has one of its own."""
+    return setup.calls["train-critic"] if call.role == "critic" and not on_core(setup) else setup.train
 
 
 VERL = RlTarget(name="verl", framework="verl", release=_RELEASE, files=_files, refusals=_refusals, notes=_notes,
