@@ -11,6 +11,8 @@ from ...document.rl_plan import RlPlan
 from .emit import emit_rl
 from .registry import RL_TARGETS
 
+_HEADER = re.compile(r"(?m)^# plan \w+, placement (\d+); for ([\w-]+) ([\w.]+)")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedPlacement:
@@ -27,14 +29,18 @@ def check_rl(plan: RlPlan, files: Mapping[str, str]) -> CheckedPlacement:
 
     Raises InputError where no header names one.
     """
-    header = re.search(r"(?m)^# plan \w+, placement (\d+); for ([\w-]+)", "\n".join(files.values()))
+    headers = {name: found for name, text in files.items() if (found := _HEADER.search(text)) is not None}
+    header = next(iter(headers.values()), None)
     target = RL_TARGETS.get(header[2].lower()) if header else None
     if header is None or target is None:
         raise InputError(f"{', '.join(files)}: no file of this plan names its placement",
                          hint="keep the header that `emit` writes")  # fmt: skip
     choice = int(header[1])
     emitted = emit_rl(plan, target.name, choice)
+    old = [FieldProblem(f"for {target.framework} {it[3]}; options are those of {target.release}", file=name,
+                        line=it.string.count("\n", 0, it.start()) + 1, hint="`emit` writes it anew")
+           for name, it in headers.items() if it[3] != target.release]  # fmt: skip
     return CheckedPlacement(
         target=target.name, framework=emitted.framework, placement_id=plan.candidate(choice).placement_id,
-        problems=tuple(target.check(files, emitted.files)),
+        problems=(*old, *target.check(files, emitted.files)),
     )  # fmt: skip
