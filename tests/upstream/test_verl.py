@@ -41,7 +41,8 @@ def test_hydra_composes_every_plan_and_no_misspelt_one(row: Row) -> None:
         row("verl", "Hydra composes", "not run")
         pytest.skip("hydra is not there")
     plans = drawn(planned(experts=True), "verl", COUNT)
-    texts = [emit_rl(plan, "verl", plan.best.choice).files[_FILE] for plan in plans]
+    written = [emit_rl(plan, "verl", plan.best.choice).files for plan in plans]
+    texts = [files[_FILE] for files in written]
     right = [[line for line in text.splitlines() if not line.startswith("#")] for text in texts]
     numbers = random.Random(1)
     wrong = [misspelt(words, numbers) for words in right]
@@ -49,8 +50,8 @@ def test_hydra_composes_every_plan_and_no_misspelt_one(row: Row) -> None:
     accepted, refused = said[:COUNT].count(None), COUNT - said[COUNT:].count(None)
     row("verl", "Hydra composes", f"{accepted} of {COUNT} plans of post-training")
     row("verl", "Hydra refuses misspelt", f"{refused} of {COUNT}")
-    found = sum(bool(check_rl(plan, {_FILE: "\n".join([*text.splitlines()[:2], *words])}).problems)
-                for plan, text, words in zip(plans, texts, wrong, strict=True))  # fmt: skip
+    found = sum(bool(check_rl(plan, {**files, _FILE: "\n".join([*text.splitlines()[:2], *words])}).problems)
+                for plan, files, text, words in zip(plans, written, texts, wrong, strict=True))  # fmt: skip
     row("verl", "`check` refuses misspelt", f"{found} of {COUNT}")
     assert [each for each in said[:COUNT] if each is not None] == []
     assert (refused, found) == (COUNT, COUNT)

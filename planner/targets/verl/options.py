@@ -10,7 +10,7 @@ from __future__ import annotations
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, RECOMPUTE_MODES, Layout, modules_of
 from ....cost_models.offload_modules import OFFLOAD_MODULES
 from ....cost_models.quantities.even_stages import chunk_sizes
-from ....cost_models.serving.pool import MEMORY_SHARE
+from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ....cost_models.specs.model import ModelSpec
 from ...document.rl_plan import RlCall
 from ...space.stage_string import write_stages
@@ -20,7 +20,12 @@ from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
 from ..post_training.overrides import Overrides
 
-OVERRIDES = Overrides(framework="verl", file="verl.overrides", open_blocks=("ray_kwargs.ray_init.runtime_env",))
+# A field of workers/config/critic.py that the YAML lacks. The V1 trainer takes the tokens of the critic's micro-batches
+# from it (trainer_base.py), and not from ppo_max_token_len_per_gpu.
+_CRITIC_TOKENS = "critic.ppo_infer_max_token_len_per_gpu"
+OVERRIDES = Overrides(framework="verl", file="verl.overrides", open_blocks=("ray_kwargs.ray_init.runtime_env",),
+                      fields={_CRITIC_TOKENS: "int"}, choice="model_engine",
+                      blocks={"fsdp_config": "dp", "fsdp": "dp", "megatron": "megatron"})  # fmt: skip
 # Targets whose layouts Megatron-Core runs; all others are written for FSDP2.
 CORE = ("megatron", "megatron-bridge", "nemo")
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
@@ -121,6 +126,8 @@ def _trained(setup: RlSetup, call: RlCall, prefix: str, block: str) -> Settings:
     longest = setup.prompt_tokens + setup.answer_tokens
     tokens = max(layout.micro_batch * (call.seq_len or 0), longest)
     out: Settings = {f"{prefix}ppo_max_token_len_per_gpu": -(-tokens // layout.cp)}
+    if prefix == _CRITIC:
+        out[f"+{_CRITIC_TOKENS}"] = out[f"{prefix}ppo_max_token_len_per_gpu"]
     leaves = setup.leaves(call.role)
     if on_core(setup):
         engine = _core(layout, setup.models[call.role]) | {"param_offload": leaves, "optimizer_offload": leaves}
@@ -179,7 +186,8 @@ def _layers(layout: Layout, model: ModelSpec) -> Settings:
         out |= {"+cpu_offloading": True, "+cpu_offloading_num_layers": layout.offload_layers}
     sizes = chunk_sizes(model.num_layers, layout.pp * layout.vpp)
     if layout.pp > 1 and len(set(sizes)) > 1:
-        out["+pipeline_model_parallel_layout"] = write_stages(sizes, model.mtp_layers)
+        # Without prediction modules, which verl leaves out (utils/megatron_utils.py, check_mtp_config).
+        out["+pipeline_model_parallel_layout"] = write_stages(sizes, mtp_layers=0)
     return out
 
 
@@ -200,12 +208,19 @@ def _generation(setup: RlSetup) -> Settings:
     engine = setup.rollout
     if engine is None:
         return {}
-    return {
+    out: Settings = {
         f"{_ROLLOUT}name": ENGINES[setup.engine], f"{_ROLLOUT}tensor_model_parallel_size": engine.tp,
         f"{_ROLLOUT}data_parallel_size": engine.attention_dp, f"{_ROLLOUT}expert_parallel_size": engine.ep,
-        f"{_ROLLOUT}max_num_seqs": -(-engine.cache_sequences // engine.attention_dp),
-        f"{_ROLLOUT}gpu_memory_utilization": MEMORY_SHARE,
     }  # fmt: skip
+    # SGLang 0.5.12, ServerArgs: the sequences are those of all groups, the share is without buffers, and groups of
+    # attention need a switch (async_sglang_server.py gives it tp x dp as tp_size).
+    groups = 1 if setup.engine == "sglang" else engine.attention_dp
+    share = MEMORY_SHARE - WORKING_BYTES / setup.gpu_memory_bytes if setup.engine == "sglang" else MEMORY_SHARE
+    out |= {f"{_ROLLOUT}max_num_seqs": -(-engine.cache_sequences // groups),
+            f"{_ROLLOUT}gpu_memory_utilization": round(share, 3)}  # fmt: skip
+    if groups < engine.attention_dp:
+        out[f"+{_ROLLOUT}engine_kwargs.sglang.enable_dp_attention"] = True
+    return out
 
 
 def _rewards(setup: RlSetup) -> Settings:

@@ -68,16 +68,6 @@ def test_a_colocated_engine_has_the_gpus_after_the_models_left_them(grpo: RlPlan
     assert options["actor_rollout_ref.actor.use_kl_loss"] == "True"
 
 
-def test_a_micro_batch_holds_the_longest_answer(plans: list[RlPlan]) -> None:
-    for plan in drawn(plans, "verl", 30, seed=1):
-        options = settings(plan, plan.best.choice)
-        megatron = options["model_engine"] == "megatron"
-        engine = "megatron.context_parallel" if megatron else "fsdp_config.ulysses_sequence_parallel"
-        tokens = int(options["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"])
-        longest = int(options["data.max_prompt_length"]) + int(options["data.max_response_length"])
-        assert tokens * int(options[f"actor_rollout_ref.actor.{engine}_size"]) >= longest
-
-
 def test_ppo_trains_a_critic_by_the_degrees_of_the_policy(plans: list[RlPlan]) -> None:
     options = settings(plans[1], next(it.choice for it in plans[1].candidates if it.placement_id == "colocated"))
     assert options["algorithm.adv_estimator"] == "gae"
@@ -101,6 +91,8 @@ def test_fsdp_trains_where_the_plan_is_for_it(plans: list[RlPlan]) -> None:
         ({"first_gpu": 0, "gpus": 2}, "reference is on GPUs 0-1, train on 0-"),
         ({"layout": {"zero": 1, "shard": 1}}, "shard 1 of dp"),
         ({"layout": {"precision": "fp8"}}, "precision fp8"),
+        ({"layout": {"dp": 3}}, "train: dp 3 does not divide the 256 answers of an update"),
+        ({"layout": {"zero": 2}}, "train: z2 by Megatron-FSDP, whose buffers verl cannot move"),
         ({"engine": {"pp": 2}}, "generate: pp 2"),
         ({"engine": {"ep": 8}}, "generate: ep 8 is not tp"),
     ],
@@ -150,6 +142,9 @@ def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
     file = tmp_path / "out" / _FILE
     text = file.read_text()
     for right, wrong, said in (
+        ("trainer.nnodes=", "+trainer.nnodes=", "is in its YAML, and `+` is for others"),
+        ("trainer.nnodes=", "critic.fsdp.strategy=fsdp2\ntrainer.nnodes=", "is for model_engine=dp, not megatron"),
+        ("for verl 0.9.1;", "for verl 0.8.0;", "line 2: for verl 0.8.0; options are those of 0.9.1"),
         ("trainer.nnodes", "trainer.nodes", "trainer.nodes: verl 0.9.1 (pypi) has no such option"),
         ("use_dynamic_bsz=True", "use_dynamic_bsz=yes please", "`yes please` is not true or false"),
         ("rollout.n=16", "rollout.n=8", "is 8; the plan has 16"),
@@ -158,6 +153,12 @@ def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
         file.write_text(text.replace(right, wrong))
         result = run_here("check", "out", cwd=tmp_path)
         assert (result.code, said in result.out) == (1, True), result.out
+    file.write_text(text)
+    script = tmp_path / "out" / "launch.sh"
+    script.write_text(script.read_text().replace("set -euo pipefail\n", ""))
+    assert "launch.sh: `set -euo pipefail` is missing" in run_here("check", "out", cwd=tmp_path).out
+    script.unlink()
+    assert "launch.sh: missing" in run_here("check", "out", cwd=tmp_path).out
 
 
 def test_other_names_and_options_are_refused(tmp_path: Path, grpo: RlPlan) -> None:
@@ -174,7 +175,8 @@ def test_other_names_and_options_are_refused(tmp_path: Path, grpo: RlPlan) -> No
 def test_the_script_gives_every_override_as_one_word(tmp_path: Path, grpo: RlPlan) -> None:
     files = emit_rl(grpo, "verl").files
     for name, text in files.items():
-        (tmp_path / name).write_text(text.replace("exec python3 -m verl.trainer.main_ppo", "printf '%s\\n'"))
+        spaced = text.replace("trainer.nnodes", "\n  # ours\n \n  trainer.nnodes")  # `check` takes such lines
+        (tmp_path / name).write_text(spaced.replace("exec python3 -m verl.trainer.main_ppo", "printf '%s\\n'"))
     done = subprocess.run(["bash", str(tmp_path / "launch.sh"), "a=b c"], capture_output=True, text=True, check=True)
     expected = [line for line in files[_FILE].splitlines() if not line.startswith("#")]
     assert done.stdout.splitlines() == [*expected, "a=b c"]
