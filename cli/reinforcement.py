@@ -78,6 +78,13 @@ def report(terminal: Terminal, path: Path, choice: int, output: Path, *, force: 
     requests.show_warnings(terminal, plan.warnings)
 
 
+def of_whole_step(files: list[Path], flags: RequestFlags) -> bool:
+    """Whether a config of verl is imported with its generation: the length of answers is given, or `emit` wrote it."""
+    from ..planner.drivers.imported_step import emitted
+
+    return flags.get("output") is not None or any(map(emitted, files))
+
+
 def import_command(
     terminal: Terminal, files: list[Path], flags: RequestFlags, arguments: list[str], output: Path | None, *,
     force: bool,

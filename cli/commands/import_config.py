@@ -87,7 +87,7 @@ def command(
         check_writable(file, force=force)
     if kind in READ_ENGINES:
         return serving.import_command(terminal, kind, files, flags, arguments or [], file, force=force)
-    if kind == "verl" and flags.get("output") is not None:
+    if kind == "verl" and reinforcement.of_whole_step(files, flags):
         return reinforcement.import_command(terminal, files, flags, arguments or [], file, force=force)
     imported = import_config(kind, files, serving.training_flags(flags), version, arguments or ())
     for warning in imported.warnings:

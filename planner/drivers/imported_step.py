@@ -13,6 +13,7 @@ from ..document.rl_plan import RlCandidate, RlPlan
 from ..request.load import load_any_request
 from ..request.reinforcement import RlRequest
 from ..targets.post_training.base import RlSetup
+from ..targets.verl.options import OVERRIDES
 from ..targets.verl.read import StatedStep, read_step
 from ..targets.verl.target import VERL
 from ..workflows.candidates import candidate
@@ -49,13 +50,22 @@ def import_step(paths: Sequence[Path], given: Mapping[str, Any], arguments: Sequ
     Raises InputError: options of another release, wrong values, another number of GPUs, an engine without a cache.
     """
     fields = {name: value for name, value in given.items() if value is not None}
-    step = read_step({str(path): _text(path) for path in paths}, arguments, fields.get("model"))
+    if "output" not in fields:
+        raise InputError("no config states the length of answers", hint="`--output N`: their mean, in tokens")
+    files = {str(path): _text(path) for path in paths}
+    scripts = [name for name, text in files.items() if OVERRIDES.file in text]
+    if scripts and not any(path.name == OVERRIDES.file for path in paths):
+        raise InputError(f"{scripts[0]}: its options are in {OVERRIDES.file}", hint="name that file beside it")
+    step = read_step(files, arguments, fields.get("model"))
+    if "input" not in fields:
+        prompt = f"prompts of {step.fields['input']} tokens, data.max_prompt_length: `--input N` gives their mean"
+        step = replace(step, assumed=(prompt, *step.assumed))
     if "cluster" not in fields and "gpu" not in fields:
         raise InputError("the config does not name its GPUs",
                          hint=f"it starts {step.gpus} ranks: add `--gpu NAME` or `--cluster NAME:NODES`")  # fmt: skip
     if "cluster" not in fields:
         fields.setdefault("gpus", step.gpus)
-    request = load_any_request(None, {**step.fields, **fields})
+    request = load_any_request(None, {**step.fields, **fields}, [f"workload.old_logprobs={step.old_logprobs}"])
     if not isinstance(request, RlRequest):
         raise InputError("the workload is not one to post-train", hint="take `workload.kind` out of the environment")
     question = replace(question_of(request)[0], fixed={"train": step.train, "generate": step.generate})
@@ -73,6 +83,12 @@ def import_step(paths: Sequence[Path], given: Mapping[str, Any], arguments: Sequ
     runs = next((it for it in best.candidates if not VERL.refusals(RlSetup.of(best, it.choice, "plan"))), None)
     return ImportedStep(step=step, theirs=theirs, best=best if runs else None, placement=runs,
                         why=why if runs else "verl runs none of the fastest placements")  # fmt: skip
+
+
+def emitted(path: Path) -> bool:
+    """Whether a file has the overrides that `emit` writes, or is a script that reads them."""
+    return path.name == OVERRIDES.file or (
+        path.is_file() and OVERRIDES.file in path.read_text(encoding="utf-8", errors="replace"))  # fmt: skip
 
 
 def _holds_a_cache(step: StatedStep, question: Question) -> None:

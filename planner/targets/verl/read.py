@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ....cost_models.specs.model import ModelSpec
 from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document, FieldPath
 from ....profiles.io.reader import read_document
@@ -45,6 +46,7 @@ class StatedStep:
     """The step that a config states."""
 
     fields: Mapping[str, Any]  # of a request to post-train, flat
+    old_logprobs: bool  # whether the trainer scores answers first
     train: Mapping[str, int]  # degrees of the policy
     generate: Mapping[str, int]  # of an instance of the engine
     trainer_gpus: int
@@ -169,11 +171,15 @@ def _step(config: _Config, model: str | None) -> StatedStep:
     if lag and not rollout:
         config.fail("trainer.v1.trainer_mode", f"{mode} needs GPUs of its own for the engine",
                     f"{_ROLLOUT}nnodes=N")  # fmt: skip
-    train = _core(config) if core else _fsdp(config)
+    train = _core(config, spec or known_model(model or "")) if core else _fsdp(config, trainer)
     generate = {"tp": config.get(f"{_ROLLOUT}tensor_model_parallel_size", 2), "pp": 1,
                 "attention_dp": config.get(f"{_ROLLOUT}data_parallel_size", 1),
                 "ep": config.get(f"{_ROLLOUT}expert_parallel_size", 1)}  # fmt: skip
-    _divides(config, trainer, math.prod(train.get(name, 1) for name in ("tp", "pp", "cp")), "train", "trainer.nnodes")
+    degrees = math.prod(train.get(name, 1) for name in ("tp", "pp", "cp"))
+    if trainer < 1:
+        config.fail("trainer.nnodes", f"{trainer} GPUs train", "trainer.nnodes=1 or more")
+    else:
+        _divides(config, trainer, degrees, "train", "trainer.nnodes")
     _divides(config, rollout, generate["tp"] * generate["attention_dp"], "generate",
              f"{_ROLLOUT}tensor_model_parallel_size")  # fmt: skip
     engine = str(config.get(f"{_ROLLOUT}name", "vllm"))
@@ -182,9 +188,10 @@ def _step(config: _Config, model: str | None) -> StatedStep:
         config.fail(f"{_ROLLOUT}name", f"`{engine}` is not planned", f"known: {', '.join(engines)}")
     fields = {
         "model": model or (spec.name if spec is not None else ""), "target": "megatron" if core else "accelerate",
-        "engine": engines.get(engine, "vllm"), "lag": lag, **_batch(config), **_scores(config),
+        "engine": engines.get(engine, "vllm"), "lag": lag, **_batch(config, lag), **_scores(config),
     }  # fmt: skip
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
+                      old_logprobs=not config.get("algorithm.rollout_correction.bypass_mode", False),
                       memory_share=config.get(f"{_ROLLOUT}gpu_memory_utilization", 0.5), options=len(config.read),
                       assumed=tuple(config.assumed))  # fmt: skip
 
@@ -204,16 +211,32 @@ def _divides(config: _Config, gpus: int, ranks: int, call: str, name: str) -> No
         config.fail(name, f"{gpus} GPUs that {call} are no multiple of {ranks}, the product of its degrees")
 
 
-def _batch(config: _Config) -> dict[str, Any]:
+def _batch(config: _Config, lag: int) -> dict[str, Any]:
     prompts, mini = config.get("data.train_batch_size", 1024), config.get(f"{_ACTOR}ppo_mini_batch_size", 256)
     if mini < 1 or prompts % mini:
         text = f"{prompts} prompts of data.train_batch_size are no multiple of {mini}"
         config.fail(f"{_ACTOR}ppo_mini_batch_size", text, "a divisor of the prompts of a step")
         mini = prompts
-    prompt = config.get("data.max_prompt_length", 512)
-    config.assumed.append(f"prompts of {prompt} tokens, data.max_prompt_length: `--input N` gives their mean")
+    _of_mini_batches(config, prompts, mini, lag)
     return {"prompts": prompts, "samples": config.get(f"{_ROLLOUT}n", 1), "updates": prompts // mini,
-            "input": prompt, "output_max": config.get("data.max_response_length", 512)}  # fmt: skip
+            "input": config.get("data.max_prompt_length", 512),
+            "output_max": config.get("data.max_response_length", 512)}  # fmt: skip
+
+
+def _of_mini_batches(config: _Config, prompts: int, mini: int, lag: int) -> None:
+    """How often they are trained on, and weights move after so many (trainer/ppo/v1/trainer_separate_async.py)."""
+    epochs = config.get(f"{_ACTOR}ppo_epochs", 1)
+    for name in (f"{_ACTOR}ppo_epochs", "critic.ppo_epochs"):
+        if config.get(name, epochs) != 1:
+            config.fail(name, f"{config.get(name, epochs)} passes over the answers of a step are not planned",
+                        f"{name}=1 shows the step of one pass")  # fmt: skip
+            break
+    steps = config.get("trainer.v1.separate_async.parameter_sync_step", 4)
+    if lag and prompts != steps * mini:
+        text = (f"{steps} x {mini} prompts of {_ACTOR}ppo_mini_batch_size = {steps * mini}, data.train_batch_size is "
+                f"{prompts}: separate_async stops")  # fmt: skip
+        name = "trainer.v1.separate_async.parameter_sync_step"
+        config.fail(name, text, f"{name}={prompts // mini}")
 
 
 def _scores(config: _Config) -> dict[str, Any]:
@@ -239,18 +262,29 @@ def _scores(config: _Config) -> dict[str, Any]:
     return out
 
 
-def _core(config: _Config) -> dict[str, int]:
-    """Degrees on Megatron-Core, and its recomputation: 0 none, 1 selective, 2 full."""
+def _core(config: _Config, model: ModelSpec | None) -> dict[str, int]:
+    """Degrees on Megatron-Core, and its recomputation: 0 none, 1 selective, 2 full. model: None where it is unknown."""
     names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
     out = {field: config.get(f"{_MEGATRON}{name}_parallel_size", 1) for field, name in names.items()}
     out["vpp"] = config.get(f"{_MEGATRON}virtual_pipeline_model_parallel_size", 1)
+    if model is not None and model.is_moe:  # tp where it is not given (Megatron-Core, core/parallel_state.py)
+        out["etp"] = config.get(f"{_MEGATRON}expert_tensor_parallel_size", out["tp"])
     granularity = config.get(f"{_LAYERS}recompute_granularity", None)
     return {**out, "recompute": {"selective": 1, "full": 2}.get(str(granularity), 0)}
 
 
-def _fsdp(config: _Config) -> dict[str, int]:
+def _fsdp(config: _Config, ranks: int) -> dict[str, int]:
+    """Shards over all ranks, or over fsdp_size of them (workers/engine/fsdp/utils.py)."""
     cp = config.get(f"{_FSDP}ulysses_sequence_parallel_size", 1)
     cp = max(cp, config.get(f"{_ACTOR}ulysses_sequence_parallel_size", 1))
     full = config.get(f"{_MODEL}enable_gradient_checkpointing", True)
     zero = 3 if config.get(f"{_FSDP}reshard_after_forward", True) else 2
-    return {"cp": cp, "zero": zero, "recompute": 2 if full else 0}
+    out = {"cp": cp, "zero": zero, "recompute": 2 if full else 0}
+    size = config.get(f"{_FSDP}fsdp_size", -1)
+    if size < 0 or size >= ranks:
+        return {**out, "shard": max(ranks // max(cp, 1), 1)}
+    if size < 1 or ranks % size:
+        config.fail(f"{_FSDP}fsdp_size", f"{size} does not divide the {ranks} GPUs that train")
+    elif size % cp:
+        config.fail(f"{_FSDP}fsdp_size", f"{size} is no multiple of the {cp} ranks that share a sequence: not planned")
+    return {**out, "zero": 0} if size == 1 else {**out, "shard": size // max(cp, 1)}

@@ -18,6 +18,7 @@ from ...snapshots import run_here
 
 _REQUEST: dict[str, Any] = {"algorithm": "grpo", "model": "llama-3.2-1b", "output": 300, "prompts": 16, "lag": 1,
                             "output_max": 1024}  # fmt: skip
+_ASIDE = "trainer.v1.trainer_mode=separate_async actor_rollout_ref.rollout.nnodes=1"
 SCRIPT = """\
 set -x
 TP=${TP:-2}
@@ -82,6 +83,10 @@ def test_a_slower_config_is_named_as_such(tmp_path: Path) -> None:
         ("trainer.nnodes=1", "trainer.nnodes=1 rollout.nnodes=1", "its place is actor_rollout_ref.rollout.nnodes"),
         ("trainer.nnodes=1", "trainer.nnodes=1 async_training.staleness_threshold=1", "sampler.max_off_policy_thresh"),
         ("trainer.nnodes=1", "trainer.nnodes=1 trainer.v1.trainer_mode=separate_async", "GPUs of its own for the"),
+        ("trainer.nnodes=1", "trainer.nnodes=0", "0 GPUs train"),
+        ("rollout.n=8", "rollout.n=8 actor_rollout_ref.actor.ppo_epochs=2", "2 passes over the answers of"),
+        ("rollout.n=8", "rollout.n=8 critic.ppo_epochs=3", "line 10, critic.ppo_epochs: 3 passes over the answers"),
+        ("trainer.nnodes=1", f"trainer.nnodes=1 {_ASIDE}", "4 x 32 prompts of actor_rollout_ref.actor."),
         ("Llama-3.2-1B-Instruct", "Llama-9-1B", "no model of the catalogue"),
     ],
 )  # fmt: skip
@@ -90,6 +95,71 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, right: str, wrong:
     (tmp_path / "run.sh").write_text(SCRIPT.replace(right, wrong))
     result = run_here("import", "verl", "run.sh", "--cluster", "4xh100-sxm-80gb", "--output", "300", cwd=tmp_path)
     assert (result.code, said in " ".join(result.err.split())) == (2, True), result.err
+
+
+FSDP = (SCRIPT.replace(" --config-name=ppo_megatron_trainer.yaml", "")
+        .replace("actor.megatron.tensor_model_parallel_size=$TP", "actor.fsdp_config.fsdp_size=$TP"))  # fmt: skip
+
+
+def test_engine_scores_are_taken_in_bypass_mode_only() -> None:
+    bypass = SCRIPT.replace("rollout.n=8", "rollout.n=8 algorithm.rollout_correction.bypass_mode=True")
+    assert read_step({"run.sh": SCRIPT}).old_logprobs
+    assert not read_step({"run.sh": bypass}).old_logprobs
+
+
+def test_a_config_without_bypass_mode_scores_first(tmp_path: Path) -> None:
+    calls = []
+    for name, change in (("first", ""), ("bypass", "algorithm.rollout_correction.bypass_mode=True")):
+        file = tmp_path / f"{name}.sh"
+        file.write_text(SCRIPT.replace("trainer.nnodes=1", f"trainer.nnodes=1 {change}"))
+        theirs = import_step([file], {"cluster": "4xh100-sxm-80gb", "output": 300}).theirs
+        assert theirs is not None
+        calls.append({call.name for call in theirs.calls})
+    assert calls[0] - calls[1] == {"logprobs"}
+
+
+@pytest.mark.parametrize(("size", "shards"), [("-1", {"zero": 3, "shard": 4}), ("4", {"zero": 3, "shard": 4}),
+                                              ("2", {"zero": 3, "shard": 2}), ("1", {"zero": 0})])  # fmt: skip
+def test_shards_are_over_so_many_ranks(size: str, shards: dict[str, int]) -> None:
+    train = read_step({"run.sh": FSDP}, [f"TP={size}"]).train
+    assert {name: train[name] for name in ("zero", "shard") if name in train} == shards
+
+
+@pytest.mark.parametrize(("size", "said"), [("3", "3 does not divide the 4 GPUs that train"),
+                                            ("2", "2 is no multiple of the 4 ranks that share")])  # fmt: skip
+def test_shards_that_do_not_divide_are_named(size: str, said: str) -> None:
+    name = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+    with pytest.raises(InputError, match=said):
+        read_step({"run.sh": FSDP}, [f"TP={size}", f"{name}={4 if size == '2' else 1}"])
+
+
+@pytest.mark.parametrize(("option", "etp"), [("", 2), ("expert_tensor_parallel_size=1", 1)])
+def test_experts_are_split_as_the_rest_unless_stated(option: str, etp: int) -> None:
+    script = SCRIPT.replace("meta-llama/Llama-3.2-1B-Instruct", "Qwen/Qwen3-30B-A3B")
+    given = [f"actor_rollout_ref.actor.megatron.{option}"] * bool(option)
+    assert read_step({"run.sh": script}, given).train["etp"] == etp
+    assert "etp" not in read_step({"run.sh": SCRIPT}, given).train
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("verl.overrides",), "no config states the length of answers hint: `--output N`"),
+    (("launch.sh",), "no config states the length of answers hint: `--output N`"),
+    (("launch.sh", "--output", "300"), "launch.sh: its options are in verl.overrides hint: name that file beside it"),
+])  # fmt: skip
+def test_emitted_files_without_what_they_need(tmp_path: Path, plan: RlPlan, words: tuple[str, ...], said: str) -> None:
+    for name, text in emit_rl(plan, "verl").files.items():
+        (tmp_path / name).write_text(text)
+    result = run_here("import", "verl", *words, "--cluster", "4xh100-sxm-80gb", cwd=tmp_path)
+    assert (result.code, said in " ".join(result.err.split())) == (2, True), result.err
+
+
+def test_a_mean_of_prompts_that_is_given_is_not_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT)
+    given: dict[str, Any] = {"cluster": "4xh100-sxm-80gb", "output": 300}
+    asked = [any("--input" in it for it in import_step([file], {**given, **more}).step.assumed)
+             for more in ({}, {"input": 256})]  # fmt: skip
+    assert asked == [True, False]
 
 
 def test_all_problems_are_named_at_once() -> None:
