@@ -25,6 +25,7 @@ from meshwright.planner.targets.facts import layout_of
 from meshwright.planner.targets.launchers.base import Job
 from meshwright.planner.targets.launchers.registry import LAUNCHERS
 from meshwright.planner.targets.option_lists import option_list, versions
+from meshwright.planner.targets.post_training.registry import RL_TARGETS
 from meshwright.planner.targets.registry import TARGETS, target_of
 from meshwright.planner.targets.setup import Setup
 
@@ -69,7 +70,7 @@ def drawn(request: pytest.FixtureRequest) -> tuple[str, list[Plan]]:
 
 def test_every_folder_of_a_target_is_registered_under_its_name() -> None:
     folders = {path.parent.name for path in (ROOT / "planner" / "targets").glob("*/target.py")}
-    assert folders == {name.replace("-", "_") for name in TARGETS} - {"any"}
+    assert folders == {name.replace("-", "_") for name in (*TARGETS, *RL_TARGETS)} - {"any"}
 
 
 def test_every_target_has_an_import_format_of_its_own() -> None:
