@@ -72,6 +72,7 @@ def theirs_of(data: Mapping[str, Any]) -> Any:
     config = transformers.CONFIG_MAPPING[data["model_type"]].from_dict(dict(data))
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
+    torch.manual_seed(0)  # of the initial weights
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
