@@ -13,6 +13,7 @@ from ...cost_models.quantities.stages import devices_of
 from ...cost_models.specs.model import ModelSpec
 from ...errors import FieldProblem, InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
+from ...planner.document.objective import CLIP_HIGH
 from ...planner.document.rl_plan import RlCall, RlCandidate, RlPlan
 from ...planner.document.specs import model_of, part, stack_of
 from ..job import Job
@@ -20,8 +21,6 @@ from ..job import Job
 Algorithm = Literal["grpo", "dapo"]
 END = 0  # the token that ends an answer
 SYNC = "new weights"  # their move to the engine, as reports name it
-# Clips of the ratio, below and above: PPO (arXiv 1707.06347, section 6.1), DAPO (2503.14476, section 4.1).
-CLIP, CLIP_HIGH = 0.2, {"grpo": 0.2, "dapo": 0.28}
 KL_COEFFICIENT = 0.04  # GRPO (arXiv 2402.03300, section 4.2)
 
 

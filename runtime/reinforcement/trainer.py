@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ...planner.document.objective import CLIP, CLIP_HIGH
 from ..model.head import Head
 from ..model.initial_weights import InitParam, init_param
 from ..parallel.mesh import Mesh
 from ..parallel.pipeline import Batch
 from ..parallel.strategies import HEAD
 from ..trainer import Step, Trainer
-from .job import CLIP, CLIP_HIGH, KL_COEFFICIENT, RlJob
+from .job import KL_COEFFICIENT, RlJob
 
 Rows = Callable[[Tensor], Tensor]  # a micro-batch of this rank out of all rows of an update
 

@@ -7,20 +7,18 @@ an engine), nemo_rl/models/megatron/data.py (multiples of packed sequences).
 
 from __future__ import annotations
 
-from ....cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, modules_of
-from ....cost_models.offload_modules import OFFLOAD_MODULES
+from ....cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout
 from ....cost_models.serving.pool import MEMORY_SHARE
+from ...document.objective import CLIP_HIGH
 from ..megatron.offload import VARIABLE
-from ..megatron.options import MODULES
 from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
+from ..post_training.core import offloaded, on_core, recomputed
 from ..post_training.overrides import Overrides
-from ..verl.options import on_core
 
 OVERRIDES = Overrides(framework="nemo-rl", file="nemo-rl.overrides")
 _POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
 _GENERATION = "policy.generation."
-_DAPO_CLIP = 0.28  # arXiv 2503.14476
 _HALVES = 2  # parts of a packed sequence on each rank of context parallelism
 _OPTIMIZERS = {"adamw": "adam", "sgd": "sgd"}
 
@@ -42,7 +40,7 @@ def overrides(setup: RlSetup) -> Settings:
     if scores_nothing(setup):
         out["loss_fn.force_on_policy_ratio"] = True
     if setup.algorithm == "dapo":
-        out["loss_fn.ratio_clip_max"] = _DAPO_CLIP
+        out["loss_fn.ratio_clip_max"] = CLIP_HIGH["dapo"]
     packed = max(layout.micro_batch * (setup.train.seq_len or 0), tokens)
     out |= {f"{_POLICY}sequence_packing.enabled": True, f"{_POLICY}sequence_packing.train_mb_tokens": packed,
             f"{_POLICY}make_sequence_length_divisible_by": _multiple(layout)}  # fmt: skip
@@ -74,12 +72,10 @@ def _core(setup: RlSetup, layout: Layout) -> Settings:
     if mode != "none":
         out[f"{_CORE}recompute_granularity"] = mode
     if mode == "selective":
-        modules = modules_of(layout.recompute_modules)  # `moe` also runs the shared experts
-        out[f"{_CORE}recompute_modules"] = [MODULES[name] for name in modules
-                                            if name != "shared" or "moe" not in modules]  # fmt: skip
+        out[f"{_CORE}recompute_modules"] = recomputed(layout)
     if layout.offload_modules:
         out |= {f"{_CORE}fine_grained_activation_offloading": True,
-                f"{_CORE}offload_modules": OFFLOAD_MODULES[layout.offload_modules].split("+"),
+                f"{_CORE}offload_modules": offloaded(layout),
                 f"+{_CORE}env_vars.{VARIABLE}": "1"}  # fmt: skip
     if "opt" in OFFLOADS[layout.offload]:
         out |= {f"{_CORE}optimizer.optimizer_cpu_offload": True, f"{_CORE}optimizer.optimizer_offload_fraction": 1.0,

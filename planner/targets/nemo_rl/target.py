@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout
 from ..post_training.base import RlSetup, RlTarget, layout_of, misplaced, undivided
+from ..post_training.core import on_core
 from ..post_training.overrides import SCRIPT
-from ..verl.options import on_core
 from .options import OVERRIDES, overrides, scores_nothing
 
 _CHECKOUT, _EXAMPLES = "NEMO_RL_PATH", "examples"

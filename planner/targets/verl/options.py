@@ -7,17 +7,18 @@ those of a GPU times the ranks of a sequence).
 
 from __future__ import annotations
 
-from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, RECOMPUTE_MODES, Layout, modules_of
-from ....cost_models.offload_modules import OFFLOAD_MODULES
+from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, RECOMPUTE_MODES, Layout
 from ....cost_models.quantities.even_stages import chunk_sizes
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ....cost_models.specs.model import ModelSpec
+from ...document.objective import CLIP_HIGH
 from ...document.rl_plan import RlCall
 from ...space.stage_string import write_stages
 from ..megatron.offload import VARIABLE
-from ..megatron.options import CP_COMM, MODULES, STRATEGIES
+from ..megatron.options import CP_COMM, STRATEGIES
 from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
+from ..post_training.core import offloaded, on_core, recomputed
 from ..post_training.overrides import Overrides
 
 # A field of workers/config/critic.py that the YAML lacks. The V1 trainer takes the tokens of the critic's micro-batches
@@ -26,22 +27,13 @@ _CRITIC_TOKENS = "critic.ppo_infer_max_token_len_per_gpu"
 OVERRIDES = Overrides(framework="verl", file="verl.overrides", open_blocks=("ray_kwargs.ray_init.runtime_env",),
                       fields={_CRITIC_TOKENS: "int"}, choice="model_engine",
                       blocks={"fsdp_config": "dp", "fsdp": "dp", "megatron": "megatron"})  # fmt: skip
-# Targets whose layouts Megatron-Core runs; all others are written for FSDP2.
-CORE = ("megatron", "megatron-bridge", "nemo")
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
-# DAPO, arXiv 2503.14476, table of hyperparameters: a higher upper bound of the ratio.
-_DAPO_CLIP = 0.28
 # The default of CUDA. verl sets 1 (trainer/constants_ppo.py), which Megatron-FSDP refuses.
 _CONNECTIONS = "8"
 _OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd"}
 _ROLLOUT, _REWARD = "actor_rollout_ref.rollout.", "reward.reward_model."
 _ACTOR, _CRITIC = "actor_rollout_ref.actor.", "critic."
 MODELS = {"policy": "actor_rollout_ref.model.", "critic": "critic.model."}
-
-
-def on_core(setup: RlSetup) -> bool:
-    """Whether Megatron-Core trains, and not FSDP2."""
-    return setup.trainer in CORE
 
 
 def overrides(setup: RlSetup) -> Settings:
@@ -87,7 +79,7 @@ def _environment(layout: Layout) -> Settings:
 def _algorithm(setup: RlSetup) -> Settings:
     out: Settings = {"algorithm.adv_estimator": "gae" if setup.algorithm == "ppo" else "grpo"}
     if setup.algorithm == "dapo":
-        out[f"{_ACTOR}clip_ratio_high"] = _DAPO_CLIP
+        out[f"{_ACTOR}clip_ratio_high"] = CLIP_HIGH["dapo"]
     if "reference" in setup.models:
         out["algorithm.use_kl_in_reward" if setup.algorithm == "ppo" else f"{_ACTOR}use_kl_loss"] = True
     # True: the engine's log-probabilities are taken, and the trainer scores no answers.
@@ -171,17 +163,14 @@ def _layers(layout: Layout, model: ModelSpec) -> Settings:
     out: Settings = {}
     mode = RECOMPUTE_MODES[layout.recompute]
     if mode == "selective":
-        modules = modules_of(layout.recompute_modules)  # `moe` also runs the shared experts
-        out |= {"recompute_granularity": "selective", "recompute_modules": [
-            MODULES[name] for name in modules if name != "shared" or "moe" not in modules]}  # fmt: skip
+        out |= {"recompute_granularity": "selective", "recompute_modules": recomputed(layout)}
     elif mode == "full":
         out |= {"recompute_granularity": "full", "recompute_method": "block" if layout.recompute_layers else "uniform",
                 "recompute_num_layers": layout.recompute_layers or 1}  # fmt: skip
     if layout.cp > 1:
         out["+cp_comm_type"] = CP_COMM[CP_ALGORITHMS[layout.cp_algorithm]]
     if layout.offload_modules:
-        out |= {"+fine_grained_activation_offloading": True,
-                "+offload_modules": OFFLOAD_MODULES[layout.offload_modules].split("+")}  # fmt: skip
+        out |= {"+fine_grained_activation_offloading": True, "+offload_modules": offloaded(layout)}
     if layout.offload_layers:
         out |= {"+cpu_offloading": True, "+cpu_offloading_num_layers": layout.offload_layers}
     sizes = chunk_sizes(model.num_layers, layout.pp * layout.vpp)

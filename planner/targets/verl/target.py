@@ -5,8 +5,9 @@ from __future__ import annotations
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout
 from ...document.rl_plan import RlCall
 from ..post_training.base import RlSetup, RlTarget, layout_of, misplaced, undivided
+from ..post_training.core import on_core
 from ..post_training.overrides import SCRIPT
-from .options import ENGINES, OVERRIDES, critic_call, degrees, on_core, overrides
+from .options import ENGINES, OVERRIDES, critic_call, degrees, overrides
 
 _RELEASE = "0.9.1"
 _BEYOND = "data.train_files=... data.val_files=... actor_rollout_ref.actor.optim.lr=1e-6"
