@@ -13,6 +13,7 @@ from meshwright.profiles.model.huggingface import read_config
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSpeechSeq2Seq,
     PretrainedConfig,
@@ -22,7 +23,8 @@ from transformers.models.step3p7.modeling_step3p7 import Step3p7TextModel
 
 # Where transformers keeps its lists of layers: one, or those of an encoder and a decoder.
 STACKS = (("encoder.block", "decoder.block"), ("model.encoder.layers", "model.decoder.layers"))
-LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "backbone.layers", "model.decoder.layers")
+LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "backbone.layers", "model.decoder.layers",
+               "bert.encoder.layer", "roberta.encoder.layer")  # fmt: skip
 
 
 def text_config(data: dict[str, Any]) -> PretrainedConfig:
@@ -50,7 +52,7 @@ def build(data: dict[str, Any]) -> torch.nn.Module:
     config = text_config(data)
     if isinstance(config, Step3p7TextConfig):
         return _text_of_step(config)
-    kind: Any = AutoModelForCausalLM
+    kind: Any = AutoModelForMaskedLM if config.model_type in ("bert", "roberta") else AutoModelForCausalLM
     if config.is_encoder_decoder:
         kind = AutoModelForSpeechSeq2Seq if config.model_type == "whisper" else AutoModelForSeq2SeqLM
     with torch.device("meta"):

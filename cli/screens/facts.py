@@ -35,7 +35,7 @@ class Work:
     trains_layers: int  # the last layers, which alone are trained; 0: all are
     expert_capacity_factor: float | None
     images: str  # of a sequence, with their size; empty without
-    source_len: int  # tokens that the encoder of an encoder-decoder model reads; 0 without one
+    source: str  # tokens of a sequence that its decoder or its denoised tokens attend to; empty without
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,15 @@ def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any], *, denoises
         trains_layers=resolved.get("trains_layers") or 0,
         # The resolved workload has no field for it: it is part of the resolved model's experts.
         expert_capacity_factor=requested.get("expert_capacity_factor"),
-        images=_images(resolved, denoised=denoises), source_len=resolved.get("source_len") or 0,
+        images=_images(resolved, denoised=denoises), source=_source(resolved.get("source_len"), denoised=denoises),
     )  # fmt: skip
+
+
+def _source(tokens: int | None, *, denoised: bool) -> str:
+    """`512 source tokens per sequence`, or `512 tokens of text per sequence`."""
+    if not tokens:
+        return ""
+    return f"{tokens:,} {'tokens of text' if denoised else 'source tokens'} per sequence"
 
 
 def _images(workload: Mapping[str, Any], *, denoised: bool) -> str:

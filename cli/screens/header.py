@@ -25,8 +25,8 @@ def header(result: Plan | Question) -> str:
         line += f", last {work.trains_layers} layers"
     if work.expert_capacity_factor is not None:
         line += f", expert capacity {work.expert_capacity_factor:g}"
-    if work.source_len:
-        line += f", {work.source_len:,} source tokens per sequence"
+    if work.source:
+        line += f", {work.source}"
     if work.images:
         line += f", {work.images}"
     return text.wrapped(line)

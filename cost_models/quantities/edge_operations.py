@@ -17,6 +17,10 @@ def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
     moved = copies * builder.activation_bytes * builder.model.hidden * builder.shard.tokens
     ops = LayerOperations(name="embedding", trains=trains, kernels=3.0)
     ops.traffic.append(MemoryTraffic("embedding", moved, 2 * moved))
+    if builder.model.embedding_norm:  # its output is what the first layer takes
+        elements = builder.model.hidden * builder.shard.sp_tokens
+        ops.saved.append(Saved("embedding norm input", builder.activation_bytes * elements))
+        ops.traffic.append(builder.norm_traffic("embedding norm", elements))
     if builder.model.dropout:
         ops.saved.append(Saved("dropout mask", builder.model.hidden * builder.shard.sp_tokens))
     add_tower(builder, ops)
@@ -28,7 +32,29 @@ def head(builder: Builder, trains: Trains = "all") -> LayerOperations:
     ops = LayerOperations(name="head", trains=trains, kernels=10.0)
     _add_head(builder, ops)
     add_joined_streams(builder, ops)
+    if builder.model.head_transform:
+        _add_transform(builder, ops)
+    if builder.model.pooled_classes:
+        _add_pooled(builder, ops)
     return ops
+
+
+def _add_transform(builder: Builder, ops: LayerOperations) -> None:
+    """A dense layer and its activation before the final norm: both keep their inputs. All ranks of tensor parallelism
+    have all of its weights (BertLMHead of Megatron Core)."""
+    elements, w, h = builder.model.hidden * builder.shard.sp_tokens, builder.activation_bytes, builder.model.hidden
+    builder.add_gemm(ops, "head transform", builder.shard.sp_tokens, h, h, wide=True)
+    ops.saved.append(Saved("head transform", (1 + ops.keeps_input()) * w * elements))
+    ops.traffic.append(MemoryTraffic("head transform activation", 2 * w * elements, 3 * w * elements))
+    ops.kernels += 2.0
+
+
+def _add_pooled(builder: Builder, ops: LayerOperations) -> None:
+    """Products of one token of each sequence."""
+    h = builder.model.hidden
+    builder.add_gemm(ops, "pooled token", builder.shard.batch, h, h, wide=True)
+    builder.add_gemm(ops, "pooled classes", builder.shard.batch, builder.model.pooled_classes, h, wide=True)
+    ops.kernels += 3.0
 
 
 def _add_head(builder: Builder, ops: LayerOperations) -> None:

@@ -43,11 +43,19 @@ def _of_one_stream(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]
 
 def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, float], ...], ...]:
     """Matrices of the edges, in the order of stages.py. Adam updates the token table and the head. Megatron marks only
-    these two (language_module.py), so learned positions are a matrix of Muon."""
+    these two (language_module.py), so tables of positions and types and dense layers of a head are matrices of Muon."""
     table = Matrix(((model.vocab, model.embedding_dim or model.hidden),), orthogonalised=False)
-    positions = Matrix(((model.learned_positions, model.hidden),), split=False)
     projection = Matrix(((model.hidden, 2 * model.hidden),), split=False)
-    embedding = ((table, 1), (positions, 1)) if model.learned_positions else ((table, 1),)
-    head = () if model.tied_embeddings else ((table, 1),)
+    tables = [rows for rows in (model.learned_positions, model.token_types) if rows]
+    embedding = ((table, 1.0), *((Matrix(((rows, model.hidden),), split=False), 1.0) for rows in tables))
+    head = (*(() if model.tied_embeddings else ((table, 1.0),)), *_beside_head(model))
     share = 1 / model.mtp_layers if model.mtp_shared and model.mtp_layers else 1.0  # of one that modules share
     return embedding, head, ((projection, share),) if model.mtp_layers else (), ((table, 1),)
+
+
+def _beside_head(model: ModelSpec) -> Iterator[tuple[Matrix, float]]:
+    h, classes = model.hidden, model.pooled_classes
+    if dense := int(model.head_transform) + int(classes > 0):
+        yield Matrix(((h, h),), split=False), dense
+    if classes:
+        yield Matrix(((classes, h),), split=False), 1

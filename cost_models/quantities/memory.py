@@ -130,7 +130,7 @@ def edge_parameters(
 ) -> tuple[KindParameters, ...]:
     """Embedding with the vision tower, head with the final norm, MTP projection with its norms, and the copy of the
     embedding (stages.py). Of these ends, tensor parallelism splits what has a row per token."""
-    table, widening = float(params.table_parameters(model)), float(params.widening_parameters(model))
+    table, beside = float(params.table_parameters(model)), float(params.beside_head_parameters(model))
     norm = float(params.final_norm_parameters(model))
     mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
     if model.mtp_shared and model.mtp_layers:  # those of one are a part of each
@@ -140,8 +140,8 @@ def edge_parameters(
         share = 1.0 if trains_all else 0.0
         return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
 
-    embedding, head = params.embedding_parameters(model) - table, params.head_parameters(model) - widening
-    ends = edge(table, embedding), edge(head, widening + norm), edge(0.0, mtp), edge(table, 0.0)
+    embedding, head = params.embedding_parameters(model) - table, params.head_parameters(model) - beside
+    ends = edge(table, embedding), edge(head, beside + norm), edge(0.0, mtp), edge(table, 0.0)
     return ends if tower is None else (_together(ends[0], tower), *ends[1:])
 
 

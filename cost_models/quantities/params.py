@@ -68,13 +68,15 @@ def expert_parameters(model: ModelSpec, kind: Layer) -> int:
 
 
 def embedding_parameters(model: ModelSpec) -> int:
-    """Input embedding V·h, learned positions, embedding norm, and the projection of a narrower embedding (opt-350m).
+    """Input embedding V·h, learned positions and token types, embedding norm, and the projection of a narrower
+    embedding (opt-350m).
 
     Held by the first pipeline stage.
     """
     norm = norm_parameters(int(model.embedding_norm), model.hidden, model.norm_bias)
     norm += 0 if model.diffusion is None else model.diffusion.embedders
-    return table_parameters(model) + widening_parameters(model) + model.learned_positions * model.hidden + norm
+    learned = (model.learned_positions + model.token_types) * model.hidden
+    return table_parameters(model) + widening_parameters(model) + learned + norm
 
 
 def table_parameters(model: ModelSpec) -> int:
@@ -91,13 +93,22 @@ def widening_parameters(model: ModelSpec) -> int:
 
 
 def head_parameters(model: ModelSpec) -> int:
-    """Output projection V·h (0 when tied to the embedding), its bias and the projection down to a narrower embedding.
+    """Output projection V·h (0 when tied to the embedding), its bias, and what is between it and the layers.
 
     Held by the last pipeline stage; the final norm is counted apart (`final_norm_parameters`).
     """
     matrix = 0 if model.tied_embeddings else model.vocab * (model.embedding_dim or model.hidden)
     matrix += 0 if model.diffusion is None else model.diffusion.ends
-    return matrix + widening_parameters(model) + (model.vocab if model.head_bias else 0)
+    return matrix + beside_head_parameters(model) + (model.vocab if model.head_bias else 0)
+
+
+def beside_head_parameters(model: ModelSpec) -> int:
+    """What tensor parallelism does not split of a head: the projection down to a narrower embedding, the dense layer
+    h·h + h before the norm (BertPredictionHeadTransform of transformers 5.24), and the head of the first token
+    (BertPooler, BertOnlyNSPHead): another such layer and n·(h + 1)."""
+    h, classes = model.hidden, model.pooled_classes
+    dense = (int(model.head_transform) + int(classes > 0)) * (h * h + h)
+    return widening_parameters(model) + dense + classes * (h + 1)
 
 
 def final_norm_parameters(model: ModelSpec) -> int:

@@ -74,6 +74,9 @@ _SILENT = {
     "modulation": None,
     "streams": 1,
     "num_frames": 1,
+    "token_types": 0,
+    "head_transform": False,
+    "pooled_classes": 0,
 }
 
 

@@ -11,9 +11,9 @@ from .rope_scaling import RopeScaling
 from .vision import VisionTower
 
 # Dropout in configs, by field: a training without it computes the same network.
-DROPOUTS = ("activation_dropout", "attention_dropout", "attn_pdrop", "decoder_layerdrop", "dropout", "dropout_rate",
-            "embd_pdrop", "embedding_dropout", "encoder_layerdrop", "hidden_dropout", "layerdrop", "resid_pdrop",
-            "residual_dropout")  # fmt: skip
+DROPOUTS = ("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
+            "decoder_layerdrop", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "encoder_layerdrop",
+            "hidden_dropout", "hidden_dropout_prob", "layerdrop", "resid_pdrop", "residual_dropout")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,10 +180,13 @@ class ModelSpec:
     max_positions: int  # longest sequence
     tied_embeddings: bool = False  # the head is the token table
     learned_positions: int = 0  # rows of a learned position table, 0: RoPE or ALiBi
+    token_types: int = 0  # rows of a learned table of types, added to the rows of tokens (BERT: its two sentences)
     embedding_norm: bool = False  # after the token table
     final_norm: bool = True  # before the head
     norm_bias: bool = False  # of the final and embedding norm
     head_bias: bool = False  # one per token
+    head_transform: bool = False  # a dense layer with bias and activation, before the final norm (BERT)
+    pooled_classes: int = 0  # of a second head, on a dense layer of the first token (BERT: next sentence), 0: none
     embedding_dim: int | None = None  # width of the token table where it is projected (opt-350m), None: hidden
     mtp_layers: int = 0  # multi-token-prediction modules, beside the layers
     mtp_pattern: tuple[int, ...] = ()  # [layer of a module] index into `kinds`; (): one layer, as the last of the model
@@ -216,6 +219,12 @@ class ModelSpec:
     @property
     def num_layers(self) -> int:
         return len(self.pattern)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether it is an encoder alone: tokens attend to those before and after them (BERT)."""
+        alone = self.encoder is None and self.diffusion is None
+        return alone and any(not attention.causal for attention in self.attentions)
 
     @property
     def attentions(self) -> tuple[Attention, ...]:

@@ -24,11 +24,12 @@ def text_model(reference: str | Mapping[str, Any], *, trains: bool = False) -> t
     """The language model behind the `model` of a request, and warnings: one on a vision tower beside it. trains: the
     request is one of training, which can have images and an encoder.
 
-    Raises UnsupportedError for a model with an encoder, or of diffusion, where it is not trained.
+    Raises UnsupportedError for an encoder, a model with one, or one of diffusion, where it is not trained.
     """
     model, warnings = referenced_model(reference)
-    if not trains and (model.encoder is not None or model.diffusion is not None):
-        kind = "has an encoder beside its decoder" if model.encoder is not None else "is a diffusion transformer"
+    kinds = {"has an encoder beside its decoder": model.encoder is not None, "is an encoder": model.bidirectional,
+             "is a diffusion transformer": model.diffusion is not None}  # fmt: skip
+    if not trains and (kind := next((kind for kind, applies in kinds.items() if applies), None)):
         raise UnsupportedError(f"{model.name} {kind}: only its training is priced",
                                hint="`meshwright plan` without `--workload`")  # fmt: skip
     if model.tower is None:

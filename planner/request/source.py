@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ...cost_models.specs.model import ModelSpec
@@ -20,8 +21,17 @@ def with_source(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> 
     if encoder is None:
         if work.source_len is not None:
             raise InputError(f"source_len: {model.name} has no encoder beside its decoder", hint="leave it out")
+        if model.bidirectional:
+            unpriced = {"lengths": bool(work.lengths), "mtp_layers": bool(work.mtp_layers)}
+            _check_priced(f"{model.name}, an encoder", unpriced)
         return workload
-    _check_priced(model, work)
+    _check_priced(f"{model.name}, a model with an encoder and a decoder", {
+        "optimizer muon": work.optimizer == "muon",
+        "adapters": work.train.lora is not None,
+        "train_layers": work.train.last_layers is not None,
+        "lengths": bool(work.lengths),
+        "mtp_layers": bool(work.mtp_layers),
+    })  # fmt: skip
     usual = min(workload.seq_len, encoder.max_positions) if encoder.reads_text else encoder.max_positions
     source_len = work.source_len or usual
     if source_len > encoder.max_positions:
@@ -31,15 +41,8 @@ def with_source(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> 
     return replace(workload, source_len=source_len)
 
 
-def _check_priced(model: ModelSpec, work: WorkloadRequest) -> None:
-    """Raises InputError for what has no price with an encoder."""
-    reasons = {
-        "optimizer muon": work.optimizer == "muon",
-        "adapters": work.train.lora is not None,
-        "train_layers": work.train.last_layers is not None,
-        "lengths": bool(work.lengths),
-        "mtp_layers": bool(work.mtp_layers),
-    }
+def _check_priced(model: str, reasons: Mapping[str, bool]) -> None:
+    """Raises InputError for what has no price with a model. reasons: part of a request -> whether it was asked for."""
     if asked := [name for name, applies in reasons.items() if applies]:
-        raise InputError(f"{', '.join(asked)}: not priced for {model.name}, a model with an encoder and a decoder",
-                         hint="leave it out" if len(asked) == 1 else "leave them out")  # fmt: skip
+        hint = "leave it out" if len(asked) == 1 else "leave them out"
+        raise InputError(f"{', '.join(asked)}: not priced for {model}", hint=hint)

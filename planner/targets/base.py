@@ -115,6 +115,8 @@ class Target:
             return ["model.diffusion: plans of diffusion transformers are not written for it"]
         if model.encoder is not None:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]
+        if model.bidirectional:
+            return ["model.attention: plans of encoders such as BERT are not written for it"]
         options = option_list(self.name)[0] if self.trainer.config is not None else None
         tower = ["model.tower: plans of vision towers are not written for it"] if model.tower is not None else []
         return tower + self.trainer.cannot_build(model, workload, options)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from ...cost_models.specs.model import FeedForward, ModelSpec
 from . import families_compressed as compressed
+from . import families_encoder as encoders
 from . import families_encoder_decoder as encoder_decoder
 from . import families_gemma as gemma
 from . import families_hybrid as hybrid
@@ -94,6 +95,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "baichuan": dense.baichuan,
     "bailing_moe_v2": shared.bailing_v2,
     "bamba": state_space.bamba,
+    "bert": encoders.bert,
     "bloom": layernorm.bloom,
     "cohere": layernorm.cohere,
     "cohere2": layernorm.cohere2,
@@ -171,6 +173,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "qwen3_next": hybrid.qwen3_next,
     "qwen3_vl_moe_text": moe.qwen3_moe,
     "qwen3_vl_text": _qwen3,
+    "roberta": encoders.roberta,
     "rwkv7": linear.rwkv7,
     "seed_oss": dense.seed_oss,
     "smollm3": dense.smollm3,

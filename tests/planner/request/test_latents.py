@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from meshwright.cli.screens.header import header
 from meshwright.planner import api
 from meshwright.planner.document.specs import model_of, workload_of
 from meshwright.planner.request.load import load_request, request_from_dict, request_to_dict
@@ -68,6 +69,16 @@ def test_a_plan_holds_the_model_and_its_images() -> None:
     assert workload.images is not None
     assert (workload.images.num_frames, workload.source_len, workload.seq_len) == (17, 512, 5 * 30 * 52)
     assert request_to_dict(request_from_dict(plan.request)) == plan.request
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "text"),
+    [("wan2.1-t2v-14b", "1@480x832x17", "512 tokens of text per sequence, 17 frames of"),
+     ("flux.1-dev", "1@1024x1024", "bf16, images of")],
+)  # fmt: skip
+def test_the_header_has_the_text_that_tokens_attend_to(model: str, images: str, text: str) -> None:
+    plan = api.evaluate(None, "dp16-mbs1-z3-rfull", **asked(model, images))
+    assert text in header(plan).replace("\n", " ")
 
 
 def test_no_target_drops_the_diffusion() -> None:

@@ -24,6 +24,8 @@ PUBLISHED = {
     "opt-125m": 0.125239,
     "opt-350m": 0.331196,
     "opt-66b": 65.72,
+    "bert-large-uncased": 0.335174,  # BertForMaskedLM on the meta device; the paper (arXiv 1810.04805) has 0.34
+    "roberta-base": 0.124697,  # RobertaForMaskedLM on the meta device; the paper (arXiv 1907.11692) has 0.125
     "bloom-560m": 0.559215,
     "bloom-7b1": 7.069016,
     "bloom-176b": 176.247271,

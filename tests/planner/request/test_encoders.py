@@ -1,0 +1,114 @@
+"""Plans of encoders of masked tokens: what they hold, which requests they refuse, their config and its problems."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cli.screens.header import header
+from meshwright.planner import api
+from meshwright.planner.document.specs import model_of
+from meshwright.planner.request.load import load_request, request_from_dict, request_to_dict
+from meshwright.planner.request.model_reference import text_model
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.targets.emit import check_trained
+from meshwright.planner.targets.registry import TARGETS
+from meshwright.profiles.model.load import load_model
+
+from meshwright.errors import InputError, UnsupportedError
+
+BERT = {"model_type": "bert", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "intermediate_size": 1024, "max_position_embeddings": 512, "vocab_size": 1024}  # fmt: skip
+LAYOUT = "dp4-mbs1-z1-rnone"
+
+
+def written(folder: Path, config: dict[str, Any]) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def asked(model: str, **fields: Any) -> dict[str, Any]:
+    return {"model": model, "cluster": "4xh100-sxm-80gb", "global_batch": 16, "seq_len": 512, "target": "any", **fields}
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> str:
+    return written(tmp_path / "bert", BERT)
+
+
+def test_a_plan_holds_the_encoder(bert: str) -> None:
+    plan = api.evaluate(None, LAYOUT, **asked(bert))
+    model = model_of(plan.resolved, "plan")
+    assert model == resolve(request_from_dict(plan.request)).model
+    assert (model.bidirectional, model.token_types, model.head_transform, model.pooled_classes) == (True, 2, True, 0)
+    assert request_to_dict(request_from_dict(plan.request)) == plan.request
+    assert "16 x 512 tokens per step" in header(plan)
+    without = api.evaluate(None, LAYOUT, **asked("llama-3.2-1b"))
+    assert not {"token_types", "head_transform", "pooled_classes"} & set(without.resolved["model"])
+
+
+def test_the_class_that_a_config_names_is_planned(tmp_path: Path) -> None:
+    classes = {None: 0, "BertForMaskedLM": 0, "BertForPreTraining": 2}
+    for name, pooled in classes.items():
+        config = BERT if name is None else {**BERT, "architectures": [name]}
+        assert load_model(written(tmp_path / "one", config))[0].pooled_classes == pooled
+
+
+def test_positions_of_roberta_start_behind_padding(tmp_path: Path) -> None:
+    config = {**BERT, "model_type": "roberta", "max_position_embeddings": 514}
+    model, _ = load_model(written(tmp_path / "roberta", config))
+    assert (model.learned_positions, model.max_positions) == (514, 512)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "text"),
+    [
+        ("bert", {"architectures": ["BertForQuestionAnswering"]}, "architectures: ['BertForQuestionAnswering'] is not"),
+        ("bert", {"architectures": "BertForMaskedLM"}, "architectures: 'BertForMaskedLM' is not described"),
+        ("roberta", {"architectures": ["BertForPreTraining"]}, "RobertaForMaskedLM is"),
+        ("bert", {"is_decoder": True}, "is_decoder: only encoders"),
+        ("bert", {"add_cross_attention": True}, "add_cross_attention: only encoders"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: `relative_key` is not"),
+        ("roberta", {"max_position_embeddings": 2}, "2 rows leave none behind the 2 of padding"),
+    ],
+)
+def test_configs_that_are_no_such_encoder_are_refused(family: str, fields: dict[str, Any], text: str,
+                                                      tmp_path: Path) -> None:  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        load_model(written(tmp_path / "bad", {**BERT, **fields, "model_type": family}))
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"seq_len": 1024}, "seq_len 1024 is longer than the 512 positions"),
+        ({"source_len": 64}, "has no encoder beside its decoder"),
+        ({"mtp_layers": 1}, "mtp_layers: not priced for"),
+        ({"seq_len": None, "lengths": {128: 1, 512: 1}}, "lengths: not priced for"),
+    ],
+)
+def test_requests_that_do_not_fit_are_refused(fields: dict[str, Any], text: str, bert: str) -> None:
+    given = {name: value for name, value in asked(bert, **fields).items() if value is not None}
+    with pytest.raises(InputError) as caught:
+        resolve(load_request(None, given))
+    assert text in caught.value.message
+
+
+def test_no_target_drops_the_encoder(bert: str) -> None:
+    plan = api.evaluate(None, LAYOUT, **asked(bert))
+    assert {name: reason for name, reason in plan.candidates[0].targets.items() if reason is None} == {}
+    for name, target in TARGETS.items():
+        if target.trainer is not None:
+            with pytest.raises(UnsupportedError, match=r"model\.attention: plans of encoders such as BERT"):
+                check_trained(plan, name)
+
+
+def test_only_training_is_priced(bert: str) -> None:
+    with pytest.raises(UnsupportedError, match="is an encoder: only its training is priced"):
+        text_model(bert)
+    with pytest.raises(InputError, match="vocabulary-parallel"):
+        api.evaluate(None, "pp2-dp2-mbs1-z1-rnone", **asked(bert, technique="vocabulary-parallel"))
