@@ -62,6 +62,7 @@ class RequestFlags(TypedDict, total=False):
     kl: bool | None  # post-training: whether a frozen copy scores answers
     reward: str | None  # post-training: rule, or a model
     critic: str | None  # post-training: the critic of ppo
+    trainer: str | None  # post-training: the framework that trains
     engine: str | None  # post-training: the engine that generates
 
 
@@ -230,6 +231,11 @@ Target = Annotated[
     str | None,
     _option("--target", metavar="NAME|any", text="Framework that runs the plan [meshwright].", kind="targets"),
 ]
+TargetOrPostTraining = Annotated[
+    str | None,
+    _option("--target", metavar="NAME|any", kind="targets",
+            text="Framework that runs the plan [meshwright]; rl: verl or nemo-rl [any]."),
+]  # fmt: skip
 Stack = Annotated[
     str | None, _option("--stack", metavar="NAME|FILE", text="Software versions [those of the target].")
 ]

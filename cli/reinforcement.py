@@ -60,7 +60,8 @@ def emitted(path: Path, to: str | None, choice: int, options: Mapping[str, objec
 
     if given := [name for name, value in options.items() if value is not None]:
         raise InputError(f"{given[0]} is for other plans than those of post-training", hint="leave it out")
-    return emit_rl(loaded(path), to or "verl", choice, str(path))
+    plan = loaded(path)
+    return emit_rl(plan, to or plan.request["target"] or "verl", choice, str(path))
 
 
 def report(terminal: Terminal, path: Path, choice: int, output: Path, *, force: bool) -> None:

@@ -36,4 +36,5 @@ Reward = Annotated[
     ),
 ]
 Critic = Annotated[str | None, flag("--critic", metavar="MODEL", text="rl: critic of ppo [as the trained model].")]
+Trainer = Annotated[str | None, flag("--trainer", metavar="NAME", text="rl: framework that trains [megatron].")]
 Engine = Annotated[str | None, flag("--engine", metavar="NAME", text="rl: engine that generates [vllm].")]

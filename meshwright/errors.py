@@ -85,10 +85,12 @@ class UnknownNameError(InputError):
 
     code = "unknown_name"
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "", see: str = "") -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, where: str = "", see: str = "", hint: str = ""
+    ) -> None:  # fmt: skip
         known = sorted(known)
         near = nearest(name.lower(), known, limit=3)
-        hint = did_you_mean(near)
+        hint = hint or did_you_mean(near)
         if see:
             hint = f"{hint} `{see}` lists all {len(known)}".strip()
         super().__init__(

@@ -49,7 +49,9 @@ def header(plan: RlPlan) -> list[Part]:
     nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
     lengths = resolved["answers"]
     generated, per_step = generates(plan.best), lengths["per_step"]
-    frameworks = f"{resolved['target']} and {resolved['engine']}" if generated else resolved["target"]
+    frameworks = f"{resolved['trainer']} and {resolved['engine']}" if generated else resolved["trainer"]
+    if target := plan.request["target"]:
+        frameworks += f" in {target}"
     samples = per_step // work["prompts"]
     number = f"{work['prompts']:,} x {samples} answers" if generated else f"{work['prompts']:,} pairs"
     first = f"{work['algorithm']} of {resolved['models']['policy']['name']} on {nodes}, {frameworks}; {number} a step"
@@ -127,7 +129,9 @@ def proof(plan: RlPlan) -> list[Part]:
     """What became of all placements, and how far the best is from the bound."""
     certificate = plan.certificate
     most = f"more than {text.percent(certificate.gap)} % faster" if certificate.gap >= _LEAST_GAP else "faster"
-    proven = f"Proven by this model's prices: no other placement of this space is {most}."
+    target = plan.request["target"]
+    space = f"that {target} runs" if target else "of this space"
+    proven = f"Proven by this model's prices: no other placement {space} is {most}."
     if not certificate.proven:
         gap = text.percent(certificate.gap)
         proven = f"The search stopped early: another placement may be up to {gap} % faster."

@@ -51,7 +51,7 @@ class _Resolved(_Part):
     answers: _Answers
     cluster: _Cluster
     models: dict[str, _Model]  # by role
-    target: str
+    trainer: str
     engine: str
 
 

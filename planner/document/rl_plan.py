@@ -12,7 +12,7 @@ from .base import DocumentPart, rounded
 from .certificate import SpaceCount
 from .plan import sealed_json
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "2.0"
 KIND = "rl-plan"
 Binds = Literal["generation", "training", "scoring", "moves", "controller"]
 
@@ -88,7 +88,7 @@ class RlPlan(DocumentPart):
     origins: dict[str, str] = Field(default_factory=dict)
     candidates: tuple[RlCandidate, ...] = Field(min_length=1)  # the fastest first
     certificate: RlCertificate
-    resolved: dict[str, Any]  # models by role, cluster, stack, target, engine, number and lengths of answers
+    resolved: dict[str, Any]  # models by role, cluster, stack, trainer, engine, number and lengths of answers
     warnings: tuple[str, ...] = ()
     document_sha256: str | None = None  # of all other fields, in the file only: a file that was edited is refused
 

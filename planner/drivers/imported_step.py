@@ -12,19 +12,17 @@ from ...errors import FieldProblem, InputError, NoFeasibleLayoutError
 from ..document.rl_plan import RlCandidate, RlPlan
 from ..request.load import load_any_request
 from ..request.reinforcement import RlRequest
-from ..targets.post_training.base import RlSetup
 from ..targets.verl.options import OVERRIDES
 from ..targets.verl.read import StatedStep, read_step
 from ..targets.verl.target import VERL
 from ..workflows.candidates import candidate
-from ..workflows.prices import Fixed, Prices, Question
+from ..workflows.prices import Prices, Question
 from ..workflows.resolve import question_of
 from ..workflows.runs import placed
 from .reinforcement import plan_rl
 
 _GIB = 2.0**30
 _WEIGHTS = 2.0  # bytes of a parameter
-_RUN_BY_VERL: Fixed = {"generate": {"pp": 1}}  # it starts engines without stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,8 @@ def import_step(paths: Sequence[Path], given: Mapping[str, Any], arguments: Sequ
                          hint=f"it starts {step.gpus} ranks: add `--gpu NAME` or `--cluster NAME:NODES`")  # fmt: skip
     if "cluster" not in fields:
         fields.setdefault("gpus", step.gpus)
-    request = load_any_request(None, {**step.fields, **fields}, [f"workload.old_logprobs={step.old_logprobs}"])
+    request = load_any_request(None, {**step.fields, **fields, "target": VERL.name},
+                               [f"workload.old_logprobs={step.old_logprobs}"])  # fmt: skip
     if not isinstance(request, RlRequest):
         raise InputError("the workload is not one to post-train", hint="take `workload.kind` out of the environment")
     question = replace(question_of(request)[0], fixed={"train": step.train, "generate": step.generate})
@@ -77,12 +76,10 @@ def import_step(paths: Sequence[Path], given: Mapping[str, Any], arguments: Sequ
     theirs = candidate(found, question, 1) if found is not None else None
     why = "" if found is not None else "a call fits on its GPUs by no layout of these degrees"
     try:
-        best = plan_rl(request, _RUN_BY_VERL)
+        best = plan_rl(request)
     except NoFeasibleLayoutError as error:
         return ImportedStep(step=step, theirs=theirs, best=None, placement=None, why=why or error.message)
-    runs = next((it for it in best.candidates if not VERL.refusals(RlSetup.of(best, it.choice, "plan"))), None)
-    return ImportedStep(step=step, theirs=theirs, best=best if runs else None, placement=runs,
-                        why=why if runs else "verl runs none of the fastest placements")  # fmt: skip
+    return ImportedStep(step=step, theirs=theirs, best=best, placement=best.best, why=why)
 
 
 def emitted(path: Path) -> bool:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ..._version import __version__
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.documents import spec_to_dict
-from ...errors import NoFeasibleLayoutError
+from ...errors import NoFeasibleLayoutError, UnsupportedError
 from ...profiles.cluster.document import cluster_to_dict
 from ..document.base import rounded
 from ..document.certificate import SpaceCount
 from ..document.plan import digest_of
 from ..document.rl_plan import RlCertificate, RlPlan
 from ..request.reinforcement import RlRequest, RlWorkload
+from ..targets.post_training.base import RlTarget
 from ..workflows.candidates import candidate
 from ..workflows.graph import graph_of
-from ..workflows.prices import Fixed, Prices
+from ..workflows.prices import Prices, Question
 from ..workflows.resolve import question_of
 from ..workflows.search import TOLERANCE
 from ..workflows.splits import Answer, search_all
@@ -26,16 +26,18 @@ _GIB = 2.0**30
 _WEIGHTS = 2.0  # bytes of a parameter
 
 
-def plan_rl(request: RlRequest, fixed: Fixed | None = None) -> RlPlan:
-    """The fastest placement of the calls of a step. fixed: degrees that all layouts have.
+def plan_rl(request: RlRequest) -> RlPlan:
+    """The fastest placement of the calls of a step.
 
-    Raises InputError for what does not fit together, NoFeasibleLayoutError where a call fits on no GPUs.
+    Raises InputError for what does not fit together, UnsupportedError for a step that the target does not run,
+    NoFeasibleLayoutError where a call fits on no GPUs.
     """
     question, warnings = question_of(request)
-    question = replace(question, fixed=fixed or {})
     work = request.workload
     graph, prices = graph_of(work), Prices(question)
     lags = tuple(sorted({0, min(work.lag, 1), work.lag}))
+    if question.target is not None:
+        warnings += _limited(question, question.target, lags)
     answer = search_all(prices, graph, question.resolved.budget_bytes, lags)
     if not answer.found:
         raise _no_place(prices, work)
@@ -44,24 +46,34 @@ def plan_rl(request: RlRequest, fixed: Fixed | None = None) -> RlPlan:
     lengths = question.lengths
     return RlPlan(
         tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
-        origins=request.origins, candidates=listed, certificate=_certificate(answer),
+        origins=request.origins, candidates=listed, certificate=_certificate(answer, request.target),
         resolved={
             "models": {role: rounded(spec_to_dict(model)) for role, model in question.models.items()},
             "cluster": rounded(cluster_to_dict(question.cluster)),
-            "stack": rounded(spec_to_dict(question.resolved.stack)), "target": request.target, "engine": request.engine,
+            "stack": rounded(spec_to_dict(question.resolved.stack)), "trainer": request.trainer,
+            "engine": request.engine,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
                                 "longest": lengths.longest(work.answers), "per_step": work.answers}),
-            **({"fixed": fixed} if fixed else {}),
         },
         warnings=warnings,
     )  # fmt: skip
 
 
-def _certificate(answer: Answer) -> RlCertificate:
+def _limited(question: Question, target: RlTarget, lags: tuple[int, ...]) -> tuple[str, ...]:
+    """Warnings of lags that the target does not run. Raises UnsupportedError where it runs none."""
+    reasons = {lag: target.limits.step(question.step, lag) for lag in lags}
+    if all(reasons.values()):
+        raise UnsupportedError("\n".join([f"{target} cannot run this step", *reasons[lags[0]]]),
+                               hint="plan without `--target` for placements of any framework")  # fmt: skip
+    return tuple(f"{target} cannot run lag {lag}: {'; '.join(texts)}" for lag, texts in reasons.items() if texts)
+
+
+def _certificate(answer: Answer, target: str | None) -> RlCertificate:
     tally, best = answer.tally, answer.found[0].step_s
+    ruled_out = {target: tally.ruled_out} if target is not None else {}
     space = SpaceCount(
-        total=tally.total, by_axis={}, ruled_out={}, dominated=tally.equal, out_of_memory=tally.out_of_memory,
-        bounded=tally.bounded, priced=tally.priced, unvisited=tally.unvisited,
+        total=tally.total, by_axis={}, ruled_out=ruled_out, dominated=tally.equal, bounded=tally.bounded,
+        out_of_memory=tally.out_of_memory, priced=tally.priced, unvisited=tally.unvisited,
     )  # fmt: skip
     bound = min(best, tally.lower_bound_s)
     gap = best / bound - 1.0
@@ -72,6 +84,7 @@ def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:
     """The first call that fits on no GPUs, with its arithmetic."""
     question, gpus = prices.question, prices.question.cluster.num_gpus
     memory = question.resolved.memory_bytes
+    runs = f" that {question.target} runs" if question.target is not None else ""
     for call in graph_of(work):
         if prices.of(call, gpus) is not None:
             continue
@@ -79,10 +92,11 @@ def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:
         room = f"{weights / _GIB:,.1f} GiB of weights over {gpus} GPUs of {memory / _GIB:,.1f} GiB"
         if call.kind == "generate":
             text = (f"the KV cache holds no answer: {room} leave no room for {work.input} + {math.ceil(work.output)} "
-                    f"tokens in any layout of {question.engine}")  # fmt: skip
+                    f"tokens in any layout of {question.engine}{runs}")  # fmt: skip
         elif call.kind == "infer":
             text = f"the {call.role} model has no place: {room}"
         else:
-            text = f"the {call.role} cannot be trained: {room} leave no room for gradients, optimizer and activations"
+            text = (f"the {call.role} cannot be trained{f' in any layout{runs}' if runs else ''}: {room} leave no room "
+                    "for gradients, optimizer and activations")  # fmt: skip
         return NoFeasibleLayoutError(text, hint="more GPUs, GPUs with more memory, or a smaller model")
     return NoFeasibleLayoutError("all calls fit alone, but not beside each other", hint="more GPUs")

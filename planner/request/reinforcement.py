@@ -74,7 +74,8 @@ class RlWorkload(RequestPart):
 
 
 class RlRequest(BaseRequest):
-    """A checked request to post-train. target: the trainer's framework; engine: that generates."""
+    """A checked request to post-train. target: the framework that runs the step [any]; trainer: that of its training, a
+    target of training steps; engine: that generates."""
 
     model: str | dict[str, Any]
     cluster: str | dict[str, Any] | None = None
@@ -82,7 +83,8 @@ class RlRequest(BaseRequest):
     gpus: Positive | None = None
     exclude: Nodes = ()
     workload: RlWorkload
-    target: str = "megatron"
+    target: str | None = None
+    trainer: str = "megatron"
     engine: str = "vllm"
     top: Positive = 5
 
@@ -102,7 +104,9 @@ class RlFields(TypedDict, total=False):
     exclude: str | list[str | int] | None
     """As in `plan`."""
     target: str | None
-    """The framework that trains [megatron]."""
+    """The framework that runs the step, verl or nemo-rl: only placements that it runs are planned [any]."""
+    trainer: str | None
+    """The framework that trains, as `target` of `plan` [megatron]."""
     engine: str | None
     """The engine that generates [vllm]."""
     top: int | None
@@ -135,7 +139,7 @@ class RlFields(TypedDict, total=False):
 
 # Flat name -> place in the request, of the fields that other requests lack.
 RL_FLAT: dict[str, FieldPath] = {
-    "engine": ("engine",),
+    "engine": ("engine",), "trainer": ("trainer",),
     **{name: ("workload", name) for name in ("algorithm", "prompts", "samples", "output_p90", "output_max", "updates",
                                              "lag", "kl", "reward", "critic")},
 }  # fmt: skip

@@ -4,7 +4,7 @@ by all layouts of an engine, by all degrees of a forward pass."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -26,10 +26,11 @@ from ..evaluation.staged import Staged
 from ..request.reinforcement import RlWorkload
 from ..request.resolve import Resolved
 from ..search.run import search_of
-from ..serving.instance import Instance, link_curve, pool
+from ..serving.instance import Instance, InstanceLayout, link_curve, pool
 from ..serving.space import Served, sites_of, space_of
-from ..space.rules import fixed
-from ..space.tree import Space
+from ..space.rules import Rule, fixed
+from ..targets.post_training.base import RlTarget
+from ..targets.post_training.limits import RlStep
 from .forward import best_forward, forward_of
 from .graph import Call, Role
 
@@ -66,12 +67,41 @@ class Question:
     work: RlWorkload
     engine: str
     models: Mapping[Role, ModelSpec]
+    target: RlTarget | None = None  # None: no framework limits the placements
+    apart: bool = False  # the engine has GPUs of its own
     fixed: Fixed = field(default_factory=dict)
 
     @property
     def weights(self) -> str:
         """Number format of an engine's weights."""
         return self.work.precision if self.work.precision == "fp8" else "bf16"
+
+    @property
+    def step(self) -> RlStep:
+        """As frameworks limit it."""
+        work = self.work
+        return RlStep(
+            models={str(role): model for role, model in self.models.items()}, algorithm=work.algorithm,
+            prompts=work.prompts, samples=work.samples_per_prompt, updates=work.updates, optimizer=work.optimizer,
+            trainer=self.resolved.target.name, engine=self.engine,
+        )  # fmt: skip
+
+    @property
+    def layout_rules(self) -> tuple[Rule, ...]:
+        """Of the framework, for layouts that train."""
+        if self.target is None:
+            return ()
+        leaves = not self.apart or len(self.models) > 1  # at most
+        return tuple(it.rule(self.target.name) for it in self.target.limits.layouts(self.step, leaves))
+
+    @property
+    def joint(self) -> tuple[str, ...]:
+        """Fields in which the layouts of critic and policy are equal."""
+        return self.target.limits.joint(self.step) if self.target is not None else ()
+
+    def starts(self, instance: InstanceLayout, lag: int) -> bool:
+        """Whether the framework starts an instance of the engine."""
+        return self.target is None or not self.target.limits.engine(instance, lag)
 
     @property
     def cluster(self) -> ClusterSpec:
@@ -121,6 +151,11 @@ def part_of(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
     return replace(cluster, groups=(replace(group, num_nodes=gpus // per_node, gpus_per_node=per_node),), levels=levels)
 
 
+def _fields(option: Option, names: Sequence[str]) -> dict[str, int]:
+    """Fields of the layout of training."""
+    return {name: getattr(option.layout, name) for name in names}
+
+
 def _longer(option: Option | None, factor: float) -> Option | None:
     if option is None:
         return None
@@ -148,10 +183,11 @@ class Prices:
         other.constants = constants
         return other
 
-    def of(self, call: Call, gpus: int, steps: int = 1) -> Option | None:
-        """The fastest option; None where nothing fits. steps: whose answers are generated at once."""
+    def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
+        """The fastest option; None where nothing fits. lag: of the answers; those of so many steps are generated at
+        once."""
         if call.kind == "generate":
-            return _longer(self.generate(gpus, steps), self.constants.generation)
+            return _longer(self.generate(gpus, lag), self.constants.generation)
         role = self._same(call.role)
         option = self.train(role, gpus) if call.kind == "train" else self.infer(role, gpus)
         return _longer(option, self.constants.training)
@@ -167,16 +203,23 @@ class Prices:
 
     def _train(self, role: Role, gpus: int) -> Option | None:
         resolved = self.question.on(role, gpus, self.question.work.answers // self.question.work.updates)
-        given = self.question.fixed.get("train", {})
-        rules = tuple(fixed(name, value, f"{name}={value}") for name, value in {**_UNLIKE, **given}.items())
-        space = resolved.space_under(resolved.target.rules, rules)
-        fastest = self._trained(resolved, space, resolved.budget_bytes)
+        given = {**_UNLIKE, **self.question.fixed.get("train", {})}
+        joint = self.question.joint if role in ("policy", "critic") else ()
+        if joint and role == "critic":
+            policy = self.train("policy", gpus)
+            if policy is None:
+                return None
+            given |= _fields(policy, joint)
+        fastest = self._trained(resolved, given, resolved.budget_bytes)
         if fastest is None or len(self.question.models) < 2:
             return fastest
-        return replace(fastest, lean=self._trained(resolved, space, resolved.budget_bytes / 2))
+        given |= _fields(fastest, joint)
+        return replace(fastest, lean=self._trained(resolved, given, resolved.budget_bytes / 2))
 
-    def _trained(self, resolved: Resolved, space: Space, memory_bytes: float) -> Option | None:
-        """The fastest training within so many bytes of a GPU."""
+    def _trained(self, resolved: Resolved, given: Mapping[str, int], memory_bytes: float) -> Option | None:
+        """The fastest training within so many bytes of a GPU. given: fields of the layout."""
+        rules = tuple(fixed(name, value, f"{name}={value}") for name, value in given.items())
+        space = resolved.space_under(resolved.target.rules, self.question.layout_rules, rules)
         updates = self.question.work.updates
         outcome = search_of(resolved, space, top=1, tally=False, memory_bytes=memory_bytes).run()
         if not outcome.top.rows:
@@ -204,7 +247,7 @@ class Prices:
         kept = num_bytes - WORKING_BYTES  # activations and buffers are free after the call
         return Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=kept, layout=layout)
 
-    def _generate(self, gpus: int, steps: int) -> Option | None:
+    def _generate(self, gpus: int, lag: int) -> Option | None:
         question, engines = self.question, shipped_engines()
         engine = engines.of(question.engine)
         served = Served(model=question.models["policy"], weights=question.weights, cache="bf16", engine=engine,
@@ -212,10 +255,13 @@ class Prices:
         site = sites_of(part_of(question.cluster, gpus))[0]
         given = {"chunk_tokens": engine.chunk_tokens, **question.fixed.get("generate", {})}
         space = space_of(site, served, given, across_nodes=True)
-        if not space.instances:
+        rows = [(instance, most) for instance, most in zip(space.instances, space.most, strict=True)
+                if question.starts(instance.layout, lag)]  # fmt: skip
+        if not rows:
             return None
-        columns = pool(space.instances)
-        columns = replace(columns, instances=np.array(space.most, dtype=float))
+        instances, most = zip(*rows, strict=True)
+        columns = replace(pool(instances), instances=np.array(most, dtype=float))
+        steps = max(lag, 1)
         rollout = replace(question.rollout, prompts=float(question.work.prompts * steps))
         seconds = rollout_seconds(columns, engines.constants, rollout) / steps
         best = int(np.argmin(seconds))
@@ -224,7 +270,7 @@ class Prices:
         weights = float(columns.weights_bytes[best])
         return Option(
             seconds=float(seconds[best]), peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE,
-            kept_bytes=weights, instance=space.instances[best], instances=space.most[best],
+            kept_bytes=weights, instance=instances[best], instances=most[best],
             cache_sequences=int(room(columns, rollout)[best]),
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from ..request.model_reference import text_model
 from ..request.reinforcement import RlRequest, RlWorkload
 from ..request.resolve import resolve
 from ..request.schema import Request
+from ..targets.post_training.registry import rl_target
 from .graph import Role, check
 from .prices import Question
 
@@ -21,7 +22,7 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     shipped_engines().of(request.engine)
     whole = resolve(Request.model_validate({
         "model": request.model, "cluster": request.cluster, "gpu": request.gpu, "gpus": request.gpus,
-        "exclude": request.exclude, "target": request.target,
+        "exclude": request.exclude, "target": request.trainer,
         "workload": {"precision": work.precision, "optimizer": work.optimizer},
     }, context={"canonical": True}))  # fmt: skip
     if whole.cluster.islands or whole.cluster.links is not None:
@@ -36,9 +37,11 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
                          f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work)
     texts += text_model(request.model)[1]
-    question = Question(whole, work, request.engine, models)
+    target = rl_target(request.target) if request.target is not None else None
+    question = Question(whole, work, request.engine, models, target)
     texts += check_positions(whole.model, question.longest, stretches=True)
-    texts += [notice.text for notice in whole.warnings if notice.code != "model"]
+    # The target of a training step is the trainer of this one.
+    texts += [notice.text.replace("`--target ", "`--trainer ") for notice in whole.warnings if notice.code != "model"]
     return question, tuple(dict.fromkeys(texts))
 
 

@@ -33,12 +33,12 @@ class Home:
     num_bytes: float  # of a GPU
 
 
-def option_of(prices: Prices, graph: Sequence[Call], placement: Placement, call: Call, steps: int) -> Option | None:
+def option_of(prices: Prices, graph: Sequence[Call], placement: Placement, call: Call, lag: int) -> Option | None:
     """The option of a placed call. A trained model that scores where it trains keeps its layout there."""
     mesh = placement[call.name]
     if call.kind == "infer" and placement.get(trains(graph, call.role)) == mesh:
         return prices.at_home(call, mesh.gpus)
-    return prices.of(call, mesh.gpus, steps)
+    return prices.of(call, mesh.gpus, lag)
 
 
 def trains(graph: Sequence[Call], role: Role) -> str:
@@ -58,16 +58,16 @@ def homes_of(prices: Prices, graph: Sequence[Call], placement: Placement) -> dic
 
 def schedule(
     prices: Prices, graph: Sequence[Call], placement: Placement, sizes: Sequence[int], memory_bytes: float,
-    steps: int = 1,
+    lag: int = 0,
 ) -> tuple[Placed, ...] | None:  # fmt: skip
     """The step: calls start in the order of the graph, each when those of `after` are done and its GPUs are free. None
-    where a call has no option. sizes: of meshes, rising. steps: whose answers the engine generates at once."""
+    where a call has no option. sizes: of meshes, rising. lag: of the answers that the engine generates."""
     homes = homes_of(prices, graph, placement)
     on_host: set[Role] = set()
     for _ in range(2):  # the first only finds which models are on the host when a step begins
         placed = list[Placed]()
         for call in graph:
-            option = option_of(prices, graph, placement, call, steps)
+            option = option_of(prices, graph, placement, call, lag)
             if option is None:
                 return None
             mesh = placement[call.name]

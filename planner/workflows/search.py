@@ -45,6 +45,7 @@ class Tally:
     """Placements of a search and what became of them."""
 
     total: int = 0
+    ruled_out: int = 0  # by the framework
     equal: int = 0  # by an exchange of equal parts
     out_of_memory: int = 0  # a call of them fits on no layout
     bounded: int = 0
@@ -56,7 +57,7 @@ class Tally:
 @dataclass
 class PlacementSearch:
     """One search. engine: the mesh of the call that generates, where it runs beside the others: a step then takes as
-    long as the slower side. steps: whose answers are generated at once."""
+    long as the slower side."""
 
     prices: Prices
     graph: tuple[Call, ...]
@@ -123,7 +124,7 @@ class PlacementSearch:
     def _engine_s(self, mesh: Mesh) -> float:
         """Of the call that generates beside the others; infinite where it fits by no layout."""
         generate = next(call for call in self.graph if call.kind == "generate")
-        option = self.prices.of(generate, mesh.gpus, max(self.lag, 1))
+        option = self.prices.of(generate, mesh.gpus, self.lag)
         return inf if option is None else option.seconds
 
     def _least(self, call: Call) -> tuple[float, float]:
@@ -212,7 +213,7 @@ def price(
         sides = [[call for call in graph if (call.kind == "generate") == generates] for generates in (True, False)]
     placed = list[Placed]()
     for side in sides:
-        calls = schedule(prices, side, placement, sizes, memory_bytes, max(lag, 1))
+        calls = schedule(prices, side, placement, sizes, memory_bytes, lag)
         if calls is None:
             return None
         placed += calls

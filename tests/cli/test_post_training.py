@@ -52,7 +52,7 @@ def test_check_reads_it_and_explain_lists_its_origins(tmp_path: Path, grpo: RlPl
     ("change", "named"),
     [
         ({"step_s": 1.0}, "document_sha256: is not the digest of the other fields"),
-        ({"format_version": "2.0"}, "format 2.0, this version reads 1.2"),
+        ({"format_version": "1.2"}, "format 1.2, this version reads 2.0"),
         ({"prompts": 17}, "request: its digest is"),
     ],
 )

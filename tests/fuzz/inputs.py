@@ -20,7 +20,8 @@ from meshwright.cli.main import COMMANDS, command_app
 LAYOUTS = ("dp2-mbs1-z1-rnone", "dp2-mbs1-z3-rfull", "tp2-mbs1-z0-rnone", "pp2-mbs1-z0-rsel")
 NAMES = ("gpt2", "llama-3.2-1b", "llama-3.1-8b", "qwen3-30b-a3b", "h100-sxm-80gb", "rtx-4090", "dgx-h100:1",
          "2xa100-sxm-80gb",
-         "megatron", "torchtitan", "deepspeed", "accelerate", "any", "slurm", "bf16", "fp8", "adamw", "muon", "step",
+         "megatron", "torchtitan", "deepspeed", "accelerate", "verl", "any",
+         "slurm", "bf16", "fp8", "adamw", "muon", "step",
          "memory", "cost", "diloco", "own", "even")  # fmt: skip
 NUMBERS = ("0", "1", "2", "8", "-1", "3", "512", "1024", "1e9", "999999999999999999999", "nan", "inf", "1.5", "0x10",
            "010", "", "1_000", "4M", "15T", "70GiB", "1e-30 s", "30s", "5%", "101%", "1..4", "2,4", "4..2",
@@ -41,7 +42,8 @@ BASES: dict[str, tuple[list[str], ...]] = {
               "--time-limit", "0.2s"],
              ["--workload", "serve", *REQUESTED, "--input", "500", "--output", "100", "--rate", "4/s", "--tpot",
               "50ms", "--top", "1"],
-             ["--workload", "grpo", *REQUESTED, "--output", "100", "--prompts", "8", "--top", "1"]),
+             ["--workload", "grpo", *REQUESTED, "--output", "100", "--prompts", "8", "--top", "1"],
+             ["--workload", "grpo", *REQUESTED, "--output", "100", "--prompts", "8", "--target", "nemo-rl"]),
     "what-if": (["plan.json", "--set", "gpu.peak=x2"], ["plan.json", "--set", "gpus=4"],
                 ["plan.json", "--study", "sensitivity"],
                 ["plan.json", "--vary", "gpu.peak=x0.5..x2"]),

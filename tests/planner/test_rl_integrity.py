@@ -45,7 +45,7 @@ def edited(plan: RlPlan, path: str, value: Any) -> str:
         ("resolved.cluster.groups", KeyError, "resolved.cluster.groups"),
         ("resolved.cluster.groups", [], "resolved.cluster.groups"),
         ("resolved.cluster.groups.0.gpu.memory_bytes", KeyError, "resolved.cluster.groups.0.gpu.memory_bytes"),
-        ("resolved.target", KeyError, "resolved.target"),
+        ("resolved.trainer", KeyError, "resolved.trainer"),
         ("resolved.engine", None, "resolved.engine"),
         ("candidates.0.choice", 2, "candidates.0.choice"),
         ("candidates.0.step_s", 0.0, "candidates.0.step_s"),
@@ -73,8 +73,8 @@ def test_an_odd_field_is_named(tmp_path: Path, plan: RlPlan, path: str, value: A
 
 
 def test_all_odd_fields_are_named_at_once(tmp_path: Path, plan: RlPlan) -> None:
-    once = RlPlan.model_validate_json(edited(plan, "resolved.target", KeyError))
+    once = RlPlan.model_validate_json(edited(plan, "resolved.trainer", KeyError))
     (tmp_path / "rl.json").write_text(edited(once, "candidates.0.calls.0.engine", None))
     with pytest.raises(InputError) as caught:
         load_rl_plan(tmp_path / "rl.json")
-    assert {problem.field for problem in caught.value.problems} == {"resolved.target", "candidates.0.calls.0.engine"}
+    assert {problem.field for problem in caught.value.problems} == {"resolved.trainer", "candidates.0.calls.0.engine"}

@@ -7,30 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ....cost_models.layouts import Layout
-from ....cost_models.specs.model import ModelSpec
 from ....errors import FieldProblem, InputError
 from ...document.rl_plan import EngineLayout, RlCall, RlCandidate, RlPlan
 from ...document.specs import hub_name, model_of
+from .limits import Limits, RlStep
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlSetup:
+class RlSetup(RlStep):
     """One placement of a plan, unpacked."""
 
     plan_id: str  # the first 12 digits of the digest of the request
     tool: str  # `meshwright 1.2.3`
     candidate: RlCandidate
-    models: Mapping[str, ModelSpec]  # by role
     names: Mapping[str, str]  # by role: on the Hugging Face Hub, or in the catalogue
-    algorithm: str
-    prompts: int  # of a step
-    samples: int  # answers to each prompt
-    updates: int  # optimizer steps on the answers of a step
     prompt_tokens: int
     answer_tokens: int  # of the longest
-    optimizer: str
-    trainer: str  # target of the layouts that train
-    engine: str
     gpus_per_node: int
     gpu: str
     gpu_memory_bytes: float
@@ -98,7 +90,7 @@ class RlSetup:
             algorithm=work["algorithm"], prompts=work["prompts"], samples=answers["per_step"] // work["prompts"],
             updates=work["updates"], prompt_tokens=work["input"],
             answer_tokens=work["output_max"] or math.ceil(answers["longest"]), optimizer=work["optimizer"],
-            trainer=resolved["target"], engine=resolved["engine"], gpus_per_node=group["gpus_per_node"],
+            trainer=resolved["trainer"], engine=resolved["engine"], gpus_per_node=group["gpus_per_node"],
             gpu=group["gpu"]["name"], gpu_memory_bytes=group["gpu"]["memory_bytes"],
         )  # fmt: skip
 
@@ -117,10 +109,16 @@ def misplaced(setup: RlSetup, framework: str) -> list[str]:
             if (call.kind != "generate" or not lag) and (call.first_gpu, call.gpus) != (train.first_gpu, train.gpus)]
 
 
-def undivided(setup: RlSetup, call: RlCall) -> list[str]:
-    """A call that trains with copies of the model among which the answers of an update are not divided evenly."""
-    copies, answers = layout_of(call).dp, setup.prompts * setup.samples // setup.updates
-    return [f"dp {copies} does not divide the {answers} answers of an update"] if answers % copies else []
+def _apart(setup: RlSetup, joint: tuple[str, ...]) -> list[str]:
+    """A critic that differs from the policy in fields that they have in common."""
+    critic = setup.calls.get("train-critic")
+    if critic is None:
+        return []
+    one, other = layout_of(setup.train), layout_of(critic)
+    if all(getattr(one, name) == getattr(other, name) for name in joint):
+        return []
+    return [f"train-critic: {critic.layout_id} has other degrees than train, {setup.train.layout_id}: one process "
+            "holds both, and is initialised once"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +129,25 @@ class RlTarget:
     framework: str
     release: str  # whose options these are
     files: Callable[[RlSetup, tuple[str, ...]], dict[str, str]]  # (placement, header lines) -> name -> text
-    refusals: Callable[[RlSetup], list[str]]  # why it cannot run a placement; empty: it can
+    limits: Limits
     notes: Callable[[RlSetup], list[str]]  # manual steps for the user, and what differs from the plan
     # (edited files, those of the plan) -> what is wrong with the first.
     check: Callable[[Mapping[str, str], Mapping[str, str]], list[FieldProblem]]
     next_step: str  # the command that starts it
+
+    def __str__(self) -> str:
+        return f"{self.framework} {self.release}"
+
+    def refusals(self, setup: RlSetup) -> list[str]:
+        """Why it cannot run a placement; empty: it can."""
+        lag, engine = setup.candidate.lag, setup.rollout
+        if out := self.limits.step(setup, lag):
+            return out
+        out = misplaced(setup, self.framework)
+        out += [f"generate: {text}" for text in (self.limits.engine(engine, lag) if engine is not None else ())]
+        for call in setup.candidate.calls:
+            if call.kind == "train":
+                layout = layout_of(call)
+                limits = self.limits.layouts(setup, setup.leaves(call.role))
+                out += [f"{call.name}: {it.explain(layout)}" for it in limits if it.broken_by(layout)]
+        return out + _apart(setup, self.limits.joint(setup))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from ....cost_models.layouts import Layout, modules_of
 from ....cost_models.offload_modules import OFFLOAD_MODULES
 from ..megatron.options import MODULES
-from .base import RlSetup
+from .limits import RlStep
 
 # Targets whose layouts Megatron-Core runs; all others are written for FSDP.
 CORE = ("megatron", "megatron-bridge", "nemo")
 
 
-def on_core(setup: RlSetup) -> bool:
+def on_core(step: RlStep) -> bool:
     """Whether Megatron-Core trains, and not FSDP."""
-    return setup.trainer in CORE
+    return step.trainer in CORE
 
 
 def recomputed(layout: Layout) -> list[str]:

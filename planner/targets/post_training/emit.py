@@ -17,7 +17,7 @@ def emit_rl(plan: RlPlan, to: str, choice: int = 1, name: str = "plan") -> Emitt
     """
     target = rl_target(to)
     setup = RlSetup.of(plan, choice, name)
-    framework = f"{target.framework} {target.release}"
+    framework = str(target)
     placement = setup.candidate.placement_id
     if reasons := target.refusals(setup):
         raise UnsupportedError("\n".join([f"{framework} cannot run placement {choice}, {placement}", *reasons]),
@@ -29,9 +29,11 @@ def emit_rl(plan: RlPlan, to: str, choice: int = 1, name: str = "plan") -> Emitt
 
 
 def _hint(plan: RlPlan, to: str, choice: int) -> str:
-    """The fastest placement of the plan that the framework can run."""
-    refusals = rl_target(to).refusals
+    """The fastest placement of the plan that the framework can run, or how to plan one."""
+    target = rl_target(to)
     for other in plan.candidates:
-        if other.choice != choice and not refusals(RlSetup.of(plan, other.choice, "plan")):
+        if other.choice != choice and not target.refusals(RlSetup.of(plan, other.choice, "plan")):
             return f"`--choice {other.choice}`, {other.placement_id}, takes {other.step_s:.3g} s a step"
-    return "no other placement of the plan helps: `plan --top N` lists more"
+    if target.limits.step(RlSetup.of(plan, choice, "plan"), 0):
+        return "no placement of this step helps: another `--to`, or another step"
+    return f"`plan --target {to}` plans the placements that {target.framework} runs"

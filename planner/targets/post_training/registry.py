@@ -13,5 +13,5 @@ RL_TARGETS: dict[str, RlTarget] = {target.name: target for target in (VERL, NEMO
 def rl_target(name: str) -> RlTarget:
     """Raises UnknownNameError."""
     if name not in RL_TARGETS:
-        raise UnknownNameError("framework of post-training", name, RL_TARGETS)
+        raise UnknownNameError("framework of post-training", name, RL_TARGETS, hint=f"known: {', '.join(RL_TARGETS)}")
     return RL_TARGETS[name]

@@ -30,7 +30,8 @@ OVERRIDES = Overrides(framework="verl", file="verl.overrides", open_blocks=("ray
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 # The default of CUDA. verl sets 1 (trainer/constants_ppo.py), which Megatron-FSDP refuses.
 _CONNECTIONS = "8"
-_OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd"}
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")  # that Megatron-Core is initialised with
+OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd"}
 _ROLLOUT, _REWARD = "actor_rollout_ref.rollout.", "reward.reward_model."
 _ACTOR, _CRITIC = "actor_rollout_ref.actor.", "critic."
 MODELS = {"policy": "actor_rollout_ref.model.", "critic": "critic.model."}
@@ -53,9 +54,9 @@ def overrides(setup: RlSetup) -> Settings:
 
 
 def degrees(call: RlCall) -> tuple[int, ...]:
-    """Those that Megatron-Core is initialised with."""
+    """Those of DEGREES."""
     layout = layout_of(call)
-    return layout.tp, layout.pp, layout.vpp, layout.cp, layout.ep, layout.etp
+    return tuple(getattr(layout, name) for name in DEGREES)
 
 
 def critic_call(setup: RlSetup) -> RlCall | None:
@@ -182,7 +183,7 @@ def _layers(layout: Layout, model: ModelSpec) -> Settings:
 
 def _optimizer(setup: RlSetup, layout: Layout, prefix: str) -> Settings:
     """Options of Megatron-Core's optimizer; on the host as in the GRPO examples of verl."""
-    out: Settings = {f"{prefix}optimizer": _OPTIMIZERS[setup.optimizer]}
+    out: Settings = {f"{prefix}optimizer": OPTIMIZERS[setup.optimizer]}
     if setup.optimizer == "adamw-bf16":
         out |= {f"{prefix}use_precision_aware_optimizer": True, f"{prefix}exp_avg_dtype": "bf16",
                 f"{prefix}exp_avg_sq_dtype": "bf16"}  # fmt: skip

@@ -187,7 +187,7 @@ def _step(config: _Config, model: str | None) -> StatedStep:
     if engine not in engines:
         config.fail(f"{_ROLLOUT}name", f"`{engine}` is not planned", f"known: {', '.join(engines)}")
     fields = {
-        "model": model or (spec.name if spec is not None else ""), "target": "megatron" if core else "accelerate",
+        "model": model or (spec.name if spec is not None else ""), "trainer": "megatron" if core else "accelerate",
         "engine": engines.get(engine, "vllm"), "lag": lag, **_batch(config, lag), **_scores(config),
     }  # fmt: skip
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,

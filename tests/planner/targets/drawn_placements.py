@@ -15,7 +15,7 @@ _WHERE: dict[str, Any] = {"cluster": "4xh100-sxm-80gb", "output": 300, "prompts"
 _DENSE: tuple[dict[str, Any], ...] = (
     {"algorithm": "grpo", "model": "llama-3.2-1b", "kl": True, "lag": 1},
     {"algorithm": "ppo", "model": "llama-3.2-1b", "updates": 2, "cluster": "2xh100-sxm-80gb"},
-    {"algorithm": "dapo", "model": "llama-3.2-1b", "lag": 2, "target": "accelerate", "engine": "sglang"},
+    {"algorithm": "dapo", "model": "llama-3.2-1b", "lag": 2, "trainer": "accelerate", "engine": "sglang"},
 )  # fmt: skip
 _EXPERTS = {"algorithm": "grpo", "model": "qwen3-30b-a3b", "reward": "llama-3.2-1b", "cluster": "dgx-h100:2"}
 
@@ -60,7 +60,7 @@ def _layout(plan: RlPlan, train: RlCall, numbers: random.Random) -> Layout:
     """One for FSDP2 where the trainer has it, else one of Megatron-Core."""
     gpus, micro = train.gpus, numbers.randint(1, 8)
     moe = plan.resolved["models"]["policy"]["name"] == "qwen3-30b-a3b"
-    if plan.resolved["target"] == "accelerate":
+    if plan.resolved["trainer"] == "accelerate":
         full = RECOMPUTE_MODES.index(numbers.choice(("full", "none")))
         return Layout(dp=gpus, shard=gpus, micro_batch=micro, zero=numbers.choice((2, 3)), recompute=full)
     tp = numbers.choice([n for n in (1, 2, 4) if gpus % n == 0])

@@ -44,7 +44,7 @@ def test_a_script_states_batch_placement_and_degrees() -> None:
     assert step.fields["workload"] == "grpo"
     expected = {"prompts": 64, "samples": 8, "updates": 2, "input": 512, "output_max": 1024, "kl": True, "lag": 0}
     assert {name: step.fields[name] for name in expected} == expected
-    assert (step.fields["target"], step.fields["engine"]) == ("megatron", "sglang")
+    assert (step.fields["trainer"], step.fields["engine"]) == ("megatron", "sglang")
     assert (step.train["tp"], step.generate["tp"], step.trainer_gpus, step.gpus) == (2, 4, 4, 4)
     assert read_step({"run.sh": SCRIPT}, ["TP=4"]).train["tp"] == 4
 

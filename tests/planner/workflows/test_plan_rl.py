@@ -84,7 +84,7 @@ class Drawn(Prices):
         super().__init__(question_of(request_of())[0])
         self.seed = seed
 
-    def of(self, call: Call, gpus: int, steps: int = 1) -> Option | None:
+    def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
         rng = random.Random(f"{self.seed} {call.name} {gpus}")
         if rng.random() < 0.2:
             return None

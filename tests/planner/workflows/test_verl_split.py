@@ -20,7 +20,7 @@ from meshwright.planner.workflows.search import Found, price
 def step(gpus: int, trainer: int, lag: int) -> Found | None:
     """DAPO of Qwen2.5-7B, 512 x 16 answers of at most 28k tokens, updates on 32 prompts, FSDP2."""
     request = RlRequest.model_validate({
-        "model": "qwen2.5-7b", "gpu": "h20-sxm-96gb", "gpus": gpus, "target": "torchtitan",
+        "model": "qwen2.5-7b", "gpu": "h20-sxm-96gb", "gpus": gpus, "trainer": "torchtitan",
         "workload": {"kind": "rl", "algorithm": "dapo", "prompts": 512, "samples": 16, "input": 256, "output": 930,
                      "output_max": 28672, "updates": 16, "lag": lag},
     })  # fmt: skip

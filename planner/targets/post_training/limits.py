@@ -1,0 +1,109 @@
+"""What a framework of post-training runs: its emitter refuses by these limits, and the search leaves out by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout, Layouts
+from ....cost_models.specs.model import ModelSpec
+from ...space.rules import Columns, Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlStep:
+    """A step before anything is placed."""
+
+    models: Mapping[str, ModelSpec]  # by role
+    algorithm: str
+    prompts: int  # of a step
+    samples: int  # answers to each prompt
+    updates: int  # optimizer steps on the answers of a step
+    optimizer: str
+    trainer: str  # target of the layouts that train
+    engine: str
+
+
+class EngineDegrees(Protocol):
+    """The degrees of an instance of an engine."""
+
+    @property
+    def tp(self) -> int: ...
+    @property
+    def pp(self) -> int: ...
+    @property
+    def ep(self) -> int: ...
+    @property
+    def attention_dp(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class LayoutLimit:
+    """A limit of the layouts that train. `allows(columns)` is True where the framework runs a layout."""
+
+    fields: tuple[str, ...]  # that it reads
+    allows: Callable[[Columns], Mask]
+    message: str  # formatted with the fields of a layout
+
+    def broken_by(self, layout: Layout) -> bool:
+        return not self.allows(Layouts.of([layout]))[0]
+
+    def explain(self, layout: Layout) -> str:
+        """Why the framework does not run a layout."""
+        return self.message.format(**asdict(layout), algorithm=CP_ALGORITHMS[layout.cp_algorithm],
+                                   offload_name=OFFLOADS[layout.offload],
+                                   precision_name=PRECISIONS[layout.precision])  # fmt: skip
+
+    def rule(self, framework: str) -> Rule:
+        """The same for a search."""
+        return Rule(framework, self.fields, lambda x, _: self.allows(x), self.message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of a framework, which also has all calls of the trainer on the same GPUs (`misplaced`)."""
+
+    step: Callable[[RlStep, int], list[str]]  # (step, lag) -> why it runs no placement of it
+    # (step, whether the model leaves its GPUs for other calls) -> limits of the layouts of all models that train
+    layouts: Callable[[RlStep, bool], tuple[LayoutLimit, ...]]
+    engine: Callable[[EngineDegrees, int], list[str]]  # (instance, lag) -> why it does not start it
+    # Fields in which the layouts of critic and policy are equal; empty: each has its own.
+    joint: Callable[[RlStep], tuple[str, ...]] = lambda step: ()
+
+
+def dividing(step: RlStep) -> LayoutLimit:
+    """Copies of a model among which the answers of an update are divided evenly."""
+    answers = step.prompts * step.samples // step.updates
+    return LayoutLimit(("dp",), lambda x: answers % x["dp"] == 0,
+                       f"dp {{dp}} does not divide the {answers} answers of an update")  # fmt: skip
+
+
+# Limits that frameworks share.
+BF16 = LayoutLimit(("precision",), lambda x: x["precision"] == PRECISIONS.index("bf16"),
+                   "precision {precision_name}: files are written for bf16")  # fmt: skip
+WHOLE_SHARDS = LayoutLimit(("shard", "dp"), lambda x: x["shard"] >= x["dp"],
+                           "shard {shard} of dp {dp}: the optimizer is sharded over all copies")  # fmt: skip
+WHOLE_LAYERS = LayoutLimit(
+    ("recompute", "recompute_layers"),
+    lambda x: (x["recompute"] != RECOMPUTE_MODES.index("selective")) & (x["recompute_layers"] == 0),
+    "recompute: whole layers, all of them, or none")  # fmt: skip
+NO_OFFLOAD = LayoutLimit(
+    ("offload", "offload_layers", "offload_modules"),
+    lambda x: (x["offload"] == 0) & (x["offload_layers"] == 0) & (x["offload_modules"] == 0),
+    "offload: states and activations stay on the GPU while they train")  # fmt: skip
+_ACTIVATIONS = np.array(["act" in name for name in OFFLOADS])
+
+
+def offloads_activations(x: Columns) -> Mask:
+    """Whether saved activations go to the host."""
+    return np.asarray(_ACTIVATIONS[x["offload"]])
+
+
+def context_parallelism(*algorithms: str, message: str) -> LayoutLimit:
+    """Context parallelism by these algorithms."""
+    codes = [CP_ALGORITHMS.index(name) for name in algorithms]
+    return LayoutLimit(("cp", "cp_algorithm"), lambda x: (x["cp"] == 1) | np.isin(x["cp_algorithm"], codes), message)
