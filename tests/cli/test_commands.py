@@ -227,6 +227,10 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "serve.yaml").write_text(served)
     (plans / "rl.yaml").write_text("model: llama-3.2-1b\ncluster: 4xh100-sxm-80gb\nworkload: {kind: rl, output: 300}\n")
     (plans / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2\n")
+    (plans / "run_grpo.sh").write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_response_length=8192 \\\n"
+        "    actor_rollout_ref.model.path=meta-llama/Llama-3.2-1B trainer.nnodes=2 trainer.n_gpus_per_node=8\n"
+    )
     sizes = "hidden: 64, layers: 2, heads: 4, ffn_hidden: 128, vocab: 256, max_positions: 64"
     (plans / "tiny.yaml").write_text(f"{{{sizes}}}\n")
     with gzip.open(ROOT / "profiles/catalogue/published/runs.jsonl.gz", "rt", encoding="utf-8") as published:
