@@ -18,7 +18,6 @@ _LEFT, _WIDTH = 80, 920  # margin with the numbers of GPUs, and the timeline, in
 _BAND = (24, 160)  # least and greatest height of GPUs that run the same calls
 _PER_GPU = 4.0  # units of height of a GPU between these
 _TICKS = 4
-_COLORS = 6  # of style.css
 _LETTER = 8.0  # units of width of a letter in a block
 
 
@@ -111,12 +110,12 @@ def _block(candidate: RlCandidate, color: int, call: RlCall) -> Block:
     left, right = (_LEFT + _WIDTH * at / candidate.step_s for at in (call.start_s, call.end_s))
     title = f"{call.name}: {text.duration(call.start_s)} to {text.duration(call.end_s)}, {screen.layout_text(call)}"
     label = call.name if _LETTER * len(call.name) < right - left else ""
-    return Block(color % _COLORS, left, right - left, label, title)
+    return Block(color, left, right - left, label, title)
 
 
 def _memory(plan: RlPlan, candidate: RlCandidate) -> list[tuple[str, str, list[Segment]]]:
     """(call, GiB, parts) of a GPU while each call runs: its own bytes, and models that stay."""
-    colors = {call.name: color % _COLORS for color, call in enumerate(candidate.calls)}
+    colors = {call.name: color for color, call in enumerate(candidate.calls)}
     # The last call of a role is the one that trains it, if any does.
     homes: dict[str, str] = {call.role: call.name for call in candidate.calls if call.kind != "generate"}
     device = max(float(group["gpu"]["memory_bytes"]) for group in plan.resolved["cluster"]["groups"])

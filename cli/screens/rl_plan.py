@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -99,15 +100,30 @@ def timeline(chosen: RlCandidate) -> list[Part]:
     letters = dict(zip([call.name for call in chosen.calls], "ABCDEFGHIJ", strict=False))
     rows = []
     for first, end in pairwise(edges):
+        calls = [it for it in chosen.calls if it.first_gpu <= first < it.first_gpu + it.gpus]
         cells = ["."] * _COLUMNS
-        for call in chosen.calls:
-            if call.first_gpu <= first < call.first_gpu + call.gpus:
-                start, stop = (round(at / chosen.step_s * _COLUMNS) for at in (call.start_s, call.end_s))
-                cells[start : max(stop, start + 1)] = letters[call.name] * max(stop - start, 1)
-        rows.append((f"  {first}-{end - 1}", "".join(cells[:_COLUMNS])))
+        for name, start, stop in _columns(calls, chosen.step_s):
+            cells[start:stop] = letters[name] * (stop - start)
+        rows.append((f"  {first}-{end - 1}", "".join(cells)))
     legend = ", ".join(f"{letter} {name}" for name, letter in letters.items())
     idle = "idle, new weights, data" if generates(chosen) else "idle"
     return [headless(rows), text.wrapped(f"  {legend}, . {idle}; {text.significant(chosen.step_s)} s")]
+
+
+def _columns(calls: Sequence[RlCall], step_s: float) -> list[tuple[str, int, int]]:
+    """First column of each call on a GPU, and the one after its last: one at least, for which others give way."""
+    drawn, free = list[tuple[str, int, int]](), 0
+    for call in sorted(calls, key=lambda it: (it.start_s, it.end_s)):
+        start, stop = (round(at / step_s * _COLUMNS) for at in (call.start_s, call.end_s))
+        start = max(start, free)
+        free = max(stop, start + 1)
+        drawn.append((call.name, start, free))
+    end = _COLUMNS
+    for index, (name, start, stop) in reversed(list(enumerate(drawn))):
+        stop = min(stop, end)
+        end = min(start, stop - 1)
+        drawn[index] = name, end, stop
+    return drawn
 
 
 def reasons(chosen: RlCandidate) -> list[Part]:

@@ -132,6 +132,29 @@ def test_the_report_draws_every_call_over_its_gpus_to_scale(tmp_path: Path, grpo
         assert "placements" in page
 
 
+@pytest.fixture(scope="module")
+def ppo() -> RlPlan:
+    """All seven calls of a step."""
+    return plan_rl(algorithm="ppo", updates=2, **SMALL)
+
+
+def test_the_report_has_a_colour_for_every_call(tmp_path: Path, ppo: RlPlan) -> None:
+    (tmp_path / "rl.json").write_text(ppo.to_json())
+    assert run_here("report", "rl.json", "-o", "rl.html", cwd=tmp_path).code == 0
+    page = (tmp_path / "rl.html").read_text()
+    names = [re.search(rf"--{name}: (#\w+);", page) for name in re.findall(r'class="key (m\d+)"', page)]
+    colours = {found[1] for found in names if found}
+    assert len(colours) == len(ppo.best.calls) == 7
+
+
+def test_the_timeline_draws_calls_that_take_no_time(ppo: RlPlan) -> None:
+    calls = tuple(it.model_copy(update={"first_gpu": 0, "gpus": 2, "start_s": start, "end_s": start + 0.001})
+                  for it, start in zip(ppo.best.calls, (0.0, 0.001, 0.002, 50.0, 99.997, 99.998, 99.999), strict=True))
+    placed = ppo.best.model_copy(update={"calls": calls, "step_s": 100.0})
+    row = str(next(iter(screen.timeline(placed)[0].columns[1].cells)))  # type: ignore[union-attr]
+    assert (row[:3], row[28], row[53:], len(row)) == ("ABC", "D", "EFG", 56)
+
+
 def test_the_report_of_no_placement_writes_nothing(tmp_path: Path, grpo: RlPlan) -> None:
     (tmp_path / "rl.json").write_text(grpo.to_json())
     result = run_here("report", "rl.json", "--choice", "9", "-o", "rl.html", cwd=tmp_path)
