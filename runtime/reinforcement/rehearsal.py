@@ -1,4 +1,4 @@
-"""`--scale-down` of a run of post-training: a small model on 4 ranks, or 2 that train beside 2 that generate.
+"""`--scale-down` of a run of post-training: a small model on at most 4 ranks, or 2 that train beside 2 that generate.
 
 Kept: the calls and their order, which of them share ranks, lag, updates, ZeRO, recomputation, and of each layout the
 axes above 1 for which its ranks suffice. Shrunk: the rest; rewards are by a rule on random prompts. Left out: parts of
@@ -55,10 +55,11 @@ def rehearsed(job: RlJob, keep: Mapping[str, int], steps: int) -> tuple[RlJob, l
 def _small(place: Place, job: RlJob) -> Place:
     """The place in the rehearsal. Two ranks generate beside the others where the plan has a side for each."""
     sides = [job.train.ranks.start, *job.engine.ranks] if job.lag else []
+    number = 1 << int(math.log2(min(RANKS, job.world_size)))
     if sides and place.name == "generate":
-        first, ranks = RANKS // 2, RANKS // 2
+        first, ranks = number // 2, number // 2
     else:
-        width, most = (job.engine.first, RANKS // 2) if sides else (job.world_size, RANKS)
+        width, most = (job.engine.first, number // 2) if sides else (job.world_size, number)
         ranks = 1 << max(int(math.log2(most * len(place.ranks) / width)), 0)
         first = most * place.first // width // ranks * ranks
     small = _shrunk(place.layout, ranks, _AXES.get(place.name, _AXES_OF_SCORES))
@@ -109,7 +110,7 @@ def _answers(job: RlJob) -> RlJob:
     layout, samples = job.layout, min(job.samples, SAMPLES)
     rounds = layout.pp if layout.vpp > 1 else 1  # interleaved stages take micro-batches in rounds
     unit = math.lcm(layout.dp * layout.micro_batch * rounds, samples, *(place.layout.dp for place in job.places))
-    least = max(ANSWERS, layout.dp * layout.micro_batch * (layout.pp + 2))
+    least = max(min(ANSWERS, job.global_batch), layout.dp * layout.micro_batch * (layout.pp + 2))
     batch, updates = -(-least // unit) * unit, min(job.updates, 2)
     return replace(job, global_batch=batch, updates=updates, samples=samples, prompts=batch * updates // samples,
                    answer_len=min(ANSWER_LEN, job.answer_len), lag=min(job.lag, 2))  # fmt: skip

@@ -43,6 +43,14 @@ def test_every_placement_fits_four_ranks(fields: dict[str, object], tmp_path: Pa
         assert any("-> ranks" in note for note in notes)
 
 
+@pytest.mark.parametrize(("gpus", "lag", "ranks"), [(1, 0, 1), (2, 0, 2), (2, 1, 2), (3, 0, 2)])
+def test_a_small_plan_is_not_scaled_up(tmp_path: Path, gpus: int, lag: int, ranks: int) -> None:
+    path = planned(tmp_path, cluster=f"{gpus}xh100-sxm-80gb", lag=lag, prompts=6, samples=2, kl=True)
+    job, notes = prepared(path)
+    assert job.world_size == ranks
+    assert job.prompts <= 6, notes
+
+
 @pytest.mark.slow
 def test_a_rehearsal_runs_and_shows_planned_times(tmp_path: Path) -> None:
     path, report = planned(tmp_path, lag=1, kl=True), tmp_path / "run.json"
