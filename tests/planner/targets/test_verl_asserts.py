@@ -14,7 +14,7 @@ from .drawn_placements import drawn, planned
 from .test_verl import settings
 
 _FSDP: dict[str, Any] = {"algorithm": "grpo", "model": "llama-3.2-1b", "cluster": "2xh100-sxm-80gb", "output": 300,
-                         "prompts": 16, "target": "accelerate"}  # fmt: skip
+                         "prompts": 16, "trainer": "accelerate"}  # fmt: skip
 ROLLOUT = "actor_rollout_ref.rollout"
 # Models that train -> tokens of a micro-batch, block of FSDP.
 TRAINED = {"actor_rollout_ref.actor": ("ppo_max_token_len_per_gpu", "fsdp_config"),
