@@ -28,5 +28,6 @@ def row(record_property: Callable[[str, object], None]) -> Row:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Prints the table after the last test."""
     reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.getreports(kind)]
-    for line in lines(pair for report in reports for pair in report.user_properties):
+    tests = [report for report in reports if isinstance(report, pytest.TestReport)]  # not files that are left out whole
+    for line in lines(pair for test in tests for pair in test.user_properties):
         terminalreporter.write_line(line)
