@@ -12,6 +12,7 @@ from ..cost_models.degrees import interleaving_group
 from ..cost_models.layouts import Layout
 from ..errors import FieldProblem, InputError, UnknownNameError
 from ..profiles.cluster.load import load_cluster
+from ..profiles.io.reader import read_text
 from .document.plan import Plan
 from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
@@ -107,7 +108,7 @@ def import_config(
         raise UnknownNameError("format", kind, [*FORMATS, *READ_ENGINES])
     source = FORMATS[kind]
     options, warning = source.option_list(version)
-    files = {str(path): _text(path) for path in paths}
+    files = {str(path): read_text(Path(path)) for path in paths}
     try:
         arguments = source.read(files, options, script_arguments)
     except InputError as error:  # broken syntax, perhaps because it is that of another file
@@ -226,14 +227,6 @@ def _switched_options(settings: Mapping[str, str], resolved: Resolved, table: Ta
     differ = {f"{SWITCH}{name}" for name, value in settings.items() if chosen.get(name, value) != value}
     return tuple(entry.options[0] for entry in table.entries if differ.intersection(entry.fields))
 
-
-def _text(path: Path | str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError.of([FieldProblem((error.strerror or str(error)).lower(), file=str(path))]) from None
-    except UnicodeDecodeError:
-        raise InputError.of([FieldProblem("is not UTF-8 text", file=str(path))]) from None
 
 
 def _request(

@@ -15,7 +15,7 @@ from .vision import ranks
 
 def embedding_workspace(tables: Tables) -> Array:
     """[key] bytes of the gradient of the token table, which is made at once, and of a layer of the tower that is
-    differentiated: the gradients of its widest product, and what it saves where it is recomputed."""
+    differentiated: the gradients of its widest product, and its saved tensors where it is recomputed."""
     problem, trained = tables.problem, tables.parameters["trained_dense"][EMBEDDING]
     w, tower, of_tower = activation_bytes(problem.workload), problem.model.tower, problem.tower_parameters
     if tower is None or of_tower is None:

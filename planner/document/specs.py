@@ -151,12 +151,18 @@ def _mixer(data: Mapping[str, Any], where: str, name: str) -> Mixer:
     return mixer
 
 
-def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
-    given, where = data.get("rope_scaling"), "resolved.model.rope_scaling"
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
+def _object(data: Mapping[str, Any], key: str, where: str, name: str) -> dict[str, Any] | None:
+    """The fields of a part that may be absent. Raises InputError for another value."""
+    given = data.get(key)
+    if given is not None and not isinstance(given, dict):
         raise InputError.of([FieldProblem("not an object", file=name, field=where)])
+    return given
+
+
+def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
+    where = "resolved.model.rope_scaling"
+    if (given := _object(data, "rope_scaling", where, name)) is None:
+        return {}
     scaling: RopeScaling = build(RopeScaling, given, where, name)
     numbers = [value for key, value in vars_of(scaling).items() if key != "kind"]
     known = get_args(get_type_hints(RopeScaling)["kind"])
@@ -166,11 +172,9 @@ def _scaling(data: Mapping[str, Any], name: str) -> dict[str, RopeScaling]:
 
 
 def _tower(data: Mapping[str, Any], name: str) -> dict[str, VisionTower]:
-    given, where = data.get("tower"), "resolved.model.tower"
-    if given is None:
+    where = "resolved.model.tower"
+    if (given := _object(data, "tower", where, name)) is None:
         return {}
-    if not isinstance(given, dict):
-        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
     tower: VisionTower = build(VisionTower, given, where, name)
     values, kinds = vars_of(tower), get_type_hints(VisionTower)
     _positive(values, tuple(key for key in values if kinds[key] is int and key != "deepstack"), where, name)
@@ -182,11 +186,9 @@ def _tower(data: Mapping[str, Any], name: str) -> dict[str, VisionTower]:
 
 
 def _encoder(data: Mapping[str, Any], num_layers: int, name: str) -> dict[str, Encoder]:
-    given, where = data.get("encoder"), "resolved.model.encoder"
-    if given is None:
+    where = "resolved.model.encoder"
+    if (given := _object(data, "encoder", where, name)) is None:
         return {}
-    if not isinstance(given, dict):
-        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
     encoder: Encoder = build(Encoder, given, where, name)
     _positive(vars_of(encoder), ("layers", "max_positions", *(["mel_bins"] if encoder.mel_bins else [])), where, name)
     if encoder.layers >= num_layers:
@@ -196,22 +198,18 @@ def _encoder(data: Mapping[str, Any], num_layers: int, name: str) -> dict[str, E
 
 
 def _diffusion(data: Mapping[str, Any], name: str) -> dict[str, Diffusion]:
-    given, where = data.get("diffusion"), "resolved.model.diffusion"
-    if given is None:
+    where = "resolved.model.diffusion"
+    if (given := _object(data, "diffusion", where, name)) is None:
         return {}
-    if not isinstance(given, dict):
-        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
     diffusion: Diffusion = build(Diffusion, given, where, name)
     _positive(vars_of(diffusion), ("side", "inputs", "embedders", "ends"), where, name)
     return {"diffusion": diffusion}
 
 
 def _images(workload: Mapping[str, Any], name: str) -> Images | None:
-    given, where = workload.get("images"), "resolved.workload.images"
-    if given is None:
+    where = "resolved.workload.images"
+    if (given := _object(workload, "images", where, name)) is None:
         return None
-    if not isinstance(given, dict):
-        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
     images: Images = build(Images, given, where, name)
     _positive(vars(images), ("per_sequence", "height", "width"), where, name)
     return images
@@ -240,11 +238,9 @@ def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any
 
 def lora_of(workload: Mapping[str, Any], name: str) -> Lora | None:
     """The adapters of the workload of a plan."""
-    data, where = workload.get("lora"), "resolved.workload.lora"
-    if data is None:
+    where = "resolved.workload.lora"
+    if (data := _object(workload, "lora", where, name)) is None:
         return None
-    if not isinstance(data, dict):
-        raise InputError.of([FieldProblem("not an object", file=name, field=where)])
     lora: Lora = build(Lora, {**data, "targets": tuple(data.get("targets", ()))}, where, name)
     _positive(vars(lora), ("rank",), where, name)
     known = get_args(LoraTarget)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import FieldProblem, InputError, NoFeasibleLayoutError
+from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.cluster.load import load_cluster
+from ...profiles.io.reader import read_text
 from ...profiles.stack.engines import shipped_engines
 from ..document.serving_plan import ServingPlan
 from ..request.load import load_any_request
@@ -42,7 +43,7 @@ def import_service(
 
     Raises InputError: no command, wrong values, no model, no GPUs, no lengths of prompts and answers.
     """
-    command = read_command(engine, {str(path): _text(path) for path in paths}, script_arguments)
+    command = read_command(engine, {str(path): read_text(path) for path in paths}, script_arguments)
     if command.gaps:
         return ImportedService(command=command, instance=None, theirs=None, best=None)
     fields = {name: value for name, value in given.items() if value is not None and name not in ("rate", "concurrency")}
@@ -100,11 +101,3 @@ def _model(command: CommandLine) -> str:
                          hint="add `--model FOLDER` with its config.json")  # fmt: skip
     return str(spec.name)
 
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError.of([FieldProblem((error.strerror or str(error)).lower(), file=str(path))]) from None
-    except UnicodeDecodeError:
-        raise InputError.of([FieldProblem("is not UTF-8 text", file=str(path))]) from None

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...cost_models.quantities.params import total_parameters
-from ...errors import FieldProblem, InputError, NoFeasibleLayoutError
+from ...errors import InputError, NoFeasibleLayoutError
+from ...profiles.io.reader import read_text
 from ..document.rl_plan import RlCandidate, RlPlan
 from ..request.load import load_any_request
 from ..request.reinforcement import RlRequest
@@ -50,7 +51,7 @@ def import_step(paths: Sequence[Path], given: Mapping[str, Any], arguments: Sequ
     fields = {name: value for name, value in given.items() if value is not None}
     if "output" not in fields:
         raise InputError("no config states the length of answers", hint="`--output N`: their mean, in tokens")
-    files = {str(path): _text(path) for path in paths}
+    files = {str(path): read_text(path) for path in paths}
     scripts = [name for name, text in files.items() if OVERRIDES.file in text]
     if scripts and not any(path.name == OVERRIDES.file for path in paths):
         raise InputError(f"{scripts[0]}: its options are in {OVERRIDES.file}", hint="name that file beside it")
@@ -100,11 +101,3 @@ def _holds_a_cache(step: StatedStep, question: Question) -> None:
             f"{room / _GIB:.1f} GiB: {weights / _GIB:.1f} GiB of weights leave no KV cache",
             hint="a larger share, or tensor_model_parallel_size")  # fmt: skip
 
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError.of([FieldProblem((error.strerror or str(error)).lower(), file=str(path))]) from None
-    except UnicodeDecodeError:
-        raise InputError.of([FieldProblem("is not UTF-8 text", file=str(path))]) from None

@@ -122,7 +122,7 @@ class PlacementSearch:
         return number - self.started[tuple(placed.values())]
 
     def _engine_s(self, mesh: Mesh) -> float:
-        """Of the call that generates beside the others; infinite where it fits by no layout."""
+        """Seconds of the call that generates beside the others; infinite where no layout fits."""
         generate = next(call for call in self.graph if call.kind == "generate")
         option = self.prices.of(generate, mesh.gpus, self.lag)
         return inf if option is None else option.seconds

@@ -1,4 +1,4 @@
-"""Files of NeMo-RL: every option is one of its examples, and what it lacks is refused."""
+"""Files of NeMo-RL: its examples have every option, and plans beyond its limits are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of verl: every option is one of its release, what it lacks is refused, an edited file is found out."""
+"""Files of verl: its release has every option; plans beyond its limits are refused, edited files are found."""
 
 from __future__ import annotations
 
