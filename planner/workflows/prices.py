@@ -169,8 +169,6 @@ class Prices:
     def __init__(self, question: Question) -> None:
         self.question = question
         self.constants = post_training_constants()
-        # Of the data, rewards and logs of a step; pairs that are given have no rewards.
-        self.controller_s = 0.0 if question.work.algorithm == "dpo" else self.constants.step_s
         self.whole_bytes = {role: _WEIGHT_BYTES * total_parameters(model) for role, model in question.models.items()}
         self.train = cache(self._train)
         self.infer = cache(self._infer)
@@ -182,6 +180,11 @@ class Prices:
         other = copy(self)
         other.constants = constants
         return other
+
+    @property
+    def controller_s(self) -> float:
+        """Of the data, rewards and logs of a step; pairs that are given have no rewards."""
+        return 0.0 if self.question.work.algorithm == "dpo" else self.constants.step_s
 
     def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
         """The fastest option; None where nothing fits. lag: of the answers; those of so many steps are generated at

@@ -43,6 +43,15 @@ def test_the_fit_finds_steps_that_constants_made(runs: list[RlRun]) -> None:
     assert after.max() < 0.03
 
 
+@pytest.mark.parametrize("name", ["generation", "training", "step_s"])
+def test_a_step_is_priced_by_the_constants_that_are_given(runs: list[RlRun], name: str) -> None:
+    more = replace(MADE_BY, **{name: getattr(MADE_BY, name) + 5.0})
+    if name == "step_s":
+        assert runs[0].step_s(more) == pytest.approx(runs[0].step_s(MADE_BY) + 5.0)
+    else:
+        assert runs[0].step_s(more) > runs[0].step_s(MADE_BY)
+
+
 def test_folds_leave_out_a_family(runs: list[RlRun]) -> None:
     others = [run for run in runs if run.case.family == "qwen2.5-7b"]
     expected = ratios_of(runs[:2], fit(others))
