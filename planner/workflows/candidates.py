@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from ..document.rl_plan import Binds, EngineLayout, RlCall, RlCandidate
 from .meshes import Mesh
-from .prices import Option, Question
+from .options import Option
+from .prices import Question
 from .schedule import Placed
 from .search import Found
 

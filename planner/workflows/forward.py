@@ -23,18 +23,20 @@ def forward_of(resolved: Resolved, layout: Layout) -> float:
     return float(_seconds(_ledger(resolved, [layout]), resolved)[0])
 
 
-def best_forward(resolved: Resolved) -> tuple[float, float, Layout] | None:
-    """(seconds, bytes of a GPU, layout) of the fastest of all degrees whose weights fit; None where none do."""
+def fastest_forwards(resolved: Resolved, budgets: Sequence[float]) -> list[tuple[float, float, Layout]]:
+    """(seconds, bytes of a GPU, layout) of the fastest of all degrees whose weights fit, for each budget of bytes; none
+    for a budget in which none do."""
     legal = Layouts.of(_degrees(resolved))
     for rule in resolved.space.rules:
         legal = legal.take(rule.allows(legal, resolved.problem))
     if not len(legal):
-        return None
+        return []
     ledger = _ledger(resolved, [legal.layout(row) for row in range(len(legal))])
     num_bytes = np.max([weight_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) + WORKING_BYTES
-    seconds = np.where(num_bytes <= resolved.budget_bytes, _seconds(ledger, resolved), np.inf)
-    best = int(np.argmin(seconds))
-    return (float(seconds[best]), float(num_bytes[best]), legal.layout(best)) if np.isfinite(seconds[best]) else None
+    seconds = _seconds(ledger, resolved)
+    within = (np.where(num_bytes <= budget, seconds, np.inf) for budget in budgets)
+    best = [int(np.argmin(fits)) for fits in within if np.isfinite(fits).any()]
+    return [(float(seconds[row]), float(num_bytes[row]), legal.layout(row)) for row in best]
 
 
 def _degrees(resolved: Resolved) -> list[Layout]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...cost_models.layouts import Layout
+from ...cost_models.arrays import Array
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.rates import collectives
@@ -26,33 +26,21 @@ from ..evaluation.staged import Staged
 from ..request.reinforcement import RlWorkload
 from ..request.resolve import Resolved
 from ..search.run import search_of
-from ..serving.instance import Instance, InstanceLayout, link_curve, pool
+from ..serving.instance import InstanceLayout, link_curve, pool
 from ..serving.space import Served, sites_of, space_of
 from ..space.rules import Rule, fixed
 from ..targets.post_training.base import RlTarget
 from ..targets.post_training.limits import RlStep
-from .forward import best_forward, forward_of
+from .forward import fastest_forwards, forward_of
 from .graph import Call, Role
+from .options import Option, longer, with_leaner
 
 # Sequences of a step differ in length: no CUDA graph replays them, and none is cut in two halves that overlap.
 _UNLIKE = {"cuda_graphs": 0, "ep_overlap": 0}
 _WEIGHT_BYTES = 2.0  # of a parameter on its way to an engine, and of a model that only scores
 _SEQUENCE_UNIT = 128  # tokens that packed sequences are rounded up to, so that tp and cp divide them
+LEAN_PARTS = (2, 4, 8)  # of the memory, in which the fastest layouts of a call are found beside that in all of it
 _BATCH_BITS = 3  # significant bits of the number of packed sequences, so that degrees divide it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """The layout of a call on a mesh, and what it takes."""
-
-    seconds: float
-    peak_bytes: float  # of a GPU while the call runs, what stays of its model included
-    kept_bytes: float  # of a GPU that its model keeps between calls
-    layout: Layout | None = None  # of training and scoring
-    lean: Option | None = None  # the fastest of training that leaves half of the memory to other models
-    instance: Instance | None = None  # of generation
-    instances: int = 0
-    cache_sequences: int = 0  # that the caches of an instance hold
 
 
 # Kind of call -> degrees that are given: fields of a layout that trains, axes of an engine.
@@ -156,12 +144,6 @@ def _fields(option: Option, names: Sequence[str]) -> dict[str, int]:
     return {name: getattr(option.layout, name) for name in names}
 
 
-def _longer(option: Option | None, factor: float) -> Option | None:
-    if option is None:
-        return None
-    return replace(option, seconds=option.seconds * factor, lean=_longer(option.lean, factor))
-
-
 class Prices:
     """The options of a question. Each is worked out once per call and number of GPUs; `train`, `infer`, `home` and
     `generate` without the constants of post-training, `of` and `at_home` with them."""
@@ -190,14 +172,14 @@ class Prices:
         """The fastest option; None where nothing fits. lag: of the answers; those of so many steps are generated at
         once."""
         if call.kind == "generate":
-            return _longer(self.generate(gpus, lag), self.constants.generation)
+            return longer(self.generate(gpus, lag), self.constants.generation)
         role = self._same(call.role)
         option = self.train(role, gpus) if call.kind == "train" else self.infer(role, gpus)
-        return _longer(option, self.constants.training)
+        return longer(option, self.constants.training)
 
     def at_home(self, call: Call, gpus: int) -> Option | None:
         """A model that is trained on the same GPUs scores by its layout of training."""
-        return _longer(self.home(self._same(call.role), gpus), self.constants.training)
+        return longer(self.home(self._same(call.role), gpus), self.constants.training)
 
     def _same(self, role: Role) -> Role:
         """The first role with this model: equal models have equal prices."""
@@ -214,10 +196,11 @@ class Prices:
                 return None
             given |= _fields(policy, joint)
         fastest = self._trained(resolved, given, resolved.budget_bytes)
-        if fastest is None or len(self.question.models) < 2:
-            return fastest
+        if fastest is None:
+            return None
         given |= _fields(fastest, joint)
-        return replace(fastest, lean=self._trained(resolved, given, resolved.budget_bytes / 2))
+        lean = (self._trained(resolved, given, resolved.budget_bytes / part) for part in LEAN_PARTS)
+        return with_leaner([fastest, *(option for option in lean if option is not None)])
 
     def _trained(self, resolved: Resolved, given: Mapping[str, int], memory_bytes: float) -> Option | None:
         """The fastest training within so many bytes of a GPU. given: fields of the layout."""
@@ -238,17 +221,18 @@ class Prices:
         if home is None or home.layout is None:
             return None
         work = self.question.work
-        seconds = forward_of(self.question.on(role, gpus, work.answers // work.updates), home.layout)
-        return replace(home, seconds=seconds * work.updates)
+        batch = self.question.on(role, gpus, work.answers // work.updates)
+        scores = [replace(it, seconds=work.updates * forward_of(batch, it.layout), leaner=())
+                  for it in (home, *home.leaner) if it.layout is not None]  # fmt: skip
+        return replace(scores[0], leaner=tuple(scores[1:]))
 
     def _infer(self, role: Role, gpus: int) -> Option | None:
         resolved = self.question.on(role, gpus, self.question.work.answers)
-        best = best_forward(resolved)
-        if best is None:
-            return None
-        seconds, num_bytes, layout = best
-        kept = num_bytes - WORKING_BYTES  # activations and buffers are free after the call
-        return Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=kept, layout=layout)
+        budgets = [resolved.budget_bytes / part for part in (1, *LEAN_PARTS)]
+        # Activations and buffers are free after the call.
+        return with_leaner([
+            Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=num_bytes - WORKING_BYTES, layout=layout)
+            for seconds, num_bytes, layout in fastest_forwards(resolved, budgets)])  # fmt: skip
 
     def _generate(self, gpus: int, lag: int) -> Option | None:
         question, engines = self.question, shipped_engines()
@@ -290,6 +274,6 @@ class Prices:
         """Of all weights of a model."""
         return self.whole_bytes[role]
 
-    def copied_s(self, num_bytes: float) -> float:
+    def copied_s(self, num_bytes: Array) -> Array:
         """Seconds in which each GPU copies so many bytes to its host, or back."""
         return num_bytes / float(self.question.resolved.rates.pcie_bw_bytes_per_s)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from ...cost_models.arrays import Array, Ints
 from .graph import Call, Role
 from .meshes import Mesh, joint_gpus
-from .prices import Option, Prices
+from .options import Option
+from .prices import Prices
 
 Placement = Mapping[str, Mesh]  # call -> mesh
 
@@ -25,20 +29,15 @@ class Placed:
     resident: Mapping[Role, float]  # bytes of a GPU of each model that lies there while it runs, without its own
 
 
-@dataclass(frozen=True)
-class Home:
-    """Where a model lies between calls."""
-
-    mesh: Mesh
-    num_bytes: float  # of a GPU
-
-
-def option_of(prices: Prices, graph: Sequence[Call], placement: Placement, call: Call, lag: int) -> Option | None:
-    """The option of a placed call. A trained model that scores where it trains keeps its layout there."""
+def options_of(
+    prices: Prices, graph: Sequence[Call], placement: Placement, call: Call, lag: int
+) -> tuple[Option, ...]:  # fmt: skip
+    """The options of a placed call, the fastest first; none where nothing fits. A trained model that scores where it
+    trains keeps its layout there."""
     mesh = placement[call.name]
-    if call.kind == "infer" and placement.get(trains(graph, call.role)) == mesh:
-        return prices.at_home(call, mesh.gpus)
-    return prices.of(call, mesh.gpus, lag)
+    at_home = call.kind == "infer" and placement.get(trains(graph, call.role)) == mesh
+    option = prices.at_home(call, mesh.gpus) if at_home else prices.of(call, mesh.gpus, lag)
+    return () if option is None else (option, *option.leaner)
 
 
 def trains(graph: Sequence[Call], role: Role) -> str:
@@ -46,98 +45,127 @@ def trains(graph: Sequence[Call], role: Role) -> str:
     return next((call.name for call in graph if call.kind == "train" and call.role == role), "")
 
 
-def homes_of(prices: Prices, graph: Sequence[Call], placement: Placement) -> dict[Role, Home]:
-    """Trained models lie where they train, others where they score."""
-    homes = dict[Role, Home]()
-    for call in graph:
-        option = prices.of(call, placement[call.name].gpus) if call.kind != "generate" else None
-        if option is not None and (call.kind == "train" or not trains(graph, call.role)):
-            homes[call.role] = Home(placement[call.name], option.kept_bytes)
-    return homes
+def owners_of(graph: Sequence[Call]) -> dict[Role, Call]:
+    """The call after which a model stays on its GPUs: trained models lie where they train, others where they score."""
+    return {call.role: call for call in graph
+            if call.kind == "train" or (call.kind == "infer" and not trains(graph, call.role))}  # fmt: skip
 
 
 def schedule(
     prices: Prices, graph: Sequence[Call], placement: Placement, sizes: Sequence[int], memory_bytes: float,
     lag: int = 0,
 ) -> tuple[Placed, ...] | None:  # fmt: skip
-    """The step: calls start in the order of the graph, each when those of `after` are done and its GPUs are free. None
-    where a call has no option. sizes: of meshes, rising. lag: of the answers that the engine generates."""
-    homes = homes_of(prices, graph, placement)
-    on_host: set[Role] = set()
-    for _ in range(2):  # the first only finds which models are on the host when a step begins
-        placed = list[Placed]()
-        for call in graph:
-            option = option_of(prices, graph, placement, call, lag)
-            if option is None:
-                return None
-            mesh = placement[call.name]
-            option, moves_s = _least_moves(prices, homes, on_host, call, mesh, option, memory_bytes)
-            moves_s += _received_s(prices, homes, sizes, call, mesh)
-            before = [it.end_s for it in placed if it.call.name in call.after or it.mesh.overlaps(mesh)]
-            start_s = max(before, default=0.0)
-            placed.append(Placed(
-                call=call, mesh=mesh, option=option, start_s=start_s, moves_s=moves_s,
-                end_s=start_s + moves_s + option.seconds, resident=_others(homes, on_host, call, mesh)))  # fmt: skip
-    return tuple(placed)
+    """The step: calls start in the order of the graph, each when those of `after` are done and its GPUs are free.
+    Models have those of their layouts with which it ends first. None where a call has no option. sizes: of meshes,
+    rising. lag: of the answers that the engine generates."""
+    options = {call.name: options_of(prices, graph, placement, call, lag) for call in graph}
+    if not all(options.values()):
+        return None
+    owners = owners_of(graph)
+    each = [np.arange(len(options[call.name])) for call in owners.values()]
+    columns = dict(zip(owners, (grid.ravel() for grid in np.meshgrid(*each, indexing="ij")), strict=True))
+    size = int(np.prod([len(numbers) for numbers in each]))
+    clock = _Clock(prices, graph, placement, owners, {
+        call.name: _Choice(options[call.name], columns[call.role] if _is_home(owners, placement, call)
+                           else np.zeros(size, dtype=np.int64)) for call in graph}, sizes, memory_bytes)  # fmt: skip
+    return clock.first_to_end()
 
 
-def _others(homes: Mapping[Role, Home], on_host: set[Role], call: Call, mesh: Mesh) -> dict[Role, float]:
-    """Bytes of a GPU of the other models that lie on the GPUs of a call."""
-    return {role: home.num_bytes for role, home in homes.items()
-            if role not in on_host and home.mesh.overlaps(mesh) and not _is_home(homes, call, mesh, role)}  # fmt: skip
+def _is_home(owners: Mapping[Role, Call], placement: Placement, call: Call) -> bool:
+    """Whether a call runs where its model lies, by the same layout."""
+    owner = owners.get(call.role)
+    return call.kind != "generate" and owner is not None and placement[owner.name] == placement[call.name]
 
 
-def _is_home(homes: Mapping[Role, Home], call: Call, mesh: Mesh, role: Role) -> bool:
-    return call.kind != "generate" and role == call.role and homes[role].mesh == mesh
+@dataclass(frozen=True)
+class _Choice:
+    """The options of a call, and which of them each of n ways to lay out all models takes."""
+
+    options: Sequence[Option]
+    numbers: Ints  # [n]
+
+    def column(self, name: str) -> Array:
+        """[n] a field of the options."""
+        return np.array([getattr(option, name) for option in self.options], dtype=float)[self.numbers]
 
 
-def _least_moves(
-    prices: Prices, homes: Mapping[Role, Home], on_host: set[Role], call: Call, mesh: Mesh, option: Option,
-    memory_bytes: float,
-) -> tuple[Option, float]:  # fmt: skip
-    """The option of a call that is over first, with the seconds in which models move. Changes `on_host`."""
-    tried = []
-    for number, each in enumerate((option, option.lean)):
-        if each is not None and (number == 0 or call.kind == "train"):
-            left = set(on_host)
-            moves_s = _moves_s(prices, homes, left, call, mesh, each, memory_bytes)
-            tried.append((2.0 * moves_s + each.seconds, number, each, moves_s, left))  # what leaves comes back
-    _, _, chosen, moves_s, left = min(tried, key=lambda item: item[:2])
-    on_host.clear()
-    on_host.update(left)
-    return chosen, moves_s
+@dataclass
+class _Clock:
+    """A placement by n ways to lay out its models at once."""
 
+    prices: Prices
+    graph: Sequence[Call]
+    placement: Placement
+    owners: Mapping[Role, Call]
+    choices: Mapping[str, _Choice]
+    sizes: Sequence[int]
+    memory_bytes: float
 
-def _moves_s(
-    prices: Prices, homes: Mapping[Role, Home], on_host: set[Role], call: Call, mesh: Mesh, option: Option,
-    memory_bytes: float,
-) -> float:  # fmt: skip
-    """Seconds in which the model of a call returns from the host and others leave, the largest first, until it fits. An
-    engine takes the whole GPU. Changes `on_host`."""
-    moved = 0.0
-    if call.role in homes and call.role in on_host and _is_home(homes, call, mesh, call.role):
-        on_host.discard(call.role)
-        moved += homes[call.role].num_bytes
-    there = _others(homes, on_host, call, mesh)
-    used = option.peak_bytes + sum(there.values())
-    for role, num_bytes in sorted(there.items(), key=lambda item: (-item[1], item[0])):
-        if used <= memory_bytes:
-            break
-        on_host.add(role)
-        used -= num_bytes
-        moved += num_bytes
-    return prices.copied_s(moved)
+    def first_to_end(self) -> tuple[Placed, ...]:
+        """The calls of the way whose step ends first."""
+        self.kept = {role: self.choices[call.name].column("kept_bytes") for role, call in sorted(self.owners.items())}
+        self.on_host = {role: np.zeros(len(kept), dtype=bool) for role, kept in self.kept.items()}
+        for _ in range(2):  # the first only finds which models are on the host when a step begins
+            self.ends = dict[str, Array]()
+            calls = [self._call(call) for call in self.graph]
+        best = int(np.argmin(np.max([*self.ends.values()], axis=0)))
+        return tuple(call(best) for call in calls)
+
+    def _call(self, call: Call) -> Callable[[int], Placed]:
+        """Runs a call; returns it by the way that is asked for."""
+        mesh, choice = self.placement[call.name], self.choices[call.name]
+        seconds, copies_s = choice.column("seconds"), self._copies_s(call)
+        moves_s = copies_s + _received_s(self.prices, self.owners, self.placement, self.sizes, call)
+        before = [end for name, end in self.ends.items()
+                  if name in call.after or self.placement[name].overlaps(mesh)]  # fmt: skip
+        start_s = np.max(before, axis=0) if before else np.zeros_like(seconds)
+        self.ends[call.name] = end_s = start_s + moves_s + seconds
+        lie = {role: ~self.on_host[role] for role in self._others(call)}
+        return lambda n: Placed(
+            call=call, mesh=mesh, option=choice.options[choice.numbers[n]], start_s=float(start_s[n]),
+            moves_s=float(moves_s[n]), end_s=float(end_s[n]),
+            resident={role: float(self.kept[role][n]) for role, lies in lie.items() if lies[n]})  # fmt: skip
+
+    def _others(self, call: Call) -> list[Role]:
+        """Models but its own that have a home on GPUs of a call."""
+        home = _is_home(self.owners, self.placement, call)
+        mesh = self.placement[call.name]
+        return [role for role in self.kept if not (home and role == call.role)
+                and self.placement[self.owners[role].name].overlaps(mesh)]  # fmt: skip
+
+    def _copies_s(self, call: Call) -> Array:
+        """[n] seconds in which the model of a call returns from the host and others leave, the largest first, until it
+        fits. An engine takes the whole GPU. Changes `on_host`."""
+        used = self.choices[call.name].column("peak_bytes")
+        moved = np.zeros_like(used)
+        if _is_home(self.owners, self.placement, call):
+            moved += np.where(self.on_host[call.role], self.kept[call.role], 0.0)
+            self.on_host[call.role] = np.zeros(len(used), dtype=bool)
+        others = self._others(call)
+        if not others:
+            return self.prices.copied_s(moved)
+        kept = np.array([self.kept[role] for role in others])
+        lies = ~np.array([self.on_host[role] for role in others])
+        used = used + np.where(lies, kept, 0.0).sum(axis=0)
+        ways = np.arange(len(used))
+        for row in np.argsort(-kept, axis=0, kind="stable"):
+            leaves = lies[row, ways] & (used > self.memory_bytes)
+            num_bytes = np.where(leaves, kept[row, ways], 0.0)
+            used, moved = used - num_bytes, moved + num_bytes
+            lies[row, ways] &= ~leaves
+        self.on_host |= {role: ~there for role, there in zip(others, lies, strict=True)}
+        return self.prices.copied_s(moved)
 
 
 def _received_s(
-    prices: Prices, homes: Mapping[Role, Home], sizes: Sequence[int], call: Call, mesh: Mesh
+    prices: Prices, owners: Mapping[Role, Call], placement: Placement, sizes: Sequence[int], call: Call
 ) -> float:  # fmt: skip
     """Seconds in which a model that trains elsewhere sends its weights to where it scores."""
-    home = homes.get(call.role)
-    if call.kind != "infer" or home is None or home.mesh == mesh:
+    owner = owners.get(call.role)
+    if call.kind != "infer" or owner is None or placement[owner.name] == placement[call.name]:
         return 0.0
     num_bytes = prices.weights_bytes(call.role)
-    return prices.moved_s(num_bytes, joint_gpus(sizes, home.mesh, mesh))
+    return prices.moved_s(num_bytes, joint_gpus(sizes, placement[owner.name], placement[call.name]))
 
 
 def sync_s(prices: Prices, placed: Sequence[Placed], sizes: Sequence[int]) -> float:

@@ -138,7 +138,7 @@ class PlacementSearch:
         seconds = option.seconds if option is not None else inf
         if call.kind == "infer" and trains(self.graph, call.role):
             home = self.prices.at_home(call, gpus)
-            return min(seconds, home.seconds) if home is not None else seconds
+            return min(seconds, *(it.seconds for it in (home, *home.leaner))) if home is not None else seconds
         return seconds
 
     def _descend(self, placed: dict[str, Mesh]) -> None:

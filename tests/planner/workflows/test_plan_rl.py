@@ -14,7 +14,8 @@ from meshwright.planner.document.rl_plan import RlPlan
 from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.workflows.graph import Call, Role, graph_of
 from meshwright.planner.workflows.meshes import Mesh, distinct, sub_meshes
-from meshwright.planner.workflows.prices import Option, Prices
+from meshwright.planner.workflows.options import Option
+from meshwright.planner.workflows.prices import Prices
 from meshwright.planner.workflows.resolve import question_of
 from meshwright.planner.workflows.search import PlacementSearch, price
 

@@ -1,0 +1,40 @@
+"""A layout of one call on its GPUs: seconds, and bytes during the call and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...cost_models.layouts import Layout
+from ..serving.instance import Instance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """The layout of a call on a mesh, and what it takes."""
+
+    seconds: float
+    peak_bytes: float  # of a GPU while the call runs, what stays of its model included
+    kept_bytes: float  # of a GPU that its model keeps between calls
+    layout: Layout | None = None  # of training and scoring
+    leaner: tuple[Option, ...] = ()  # slower ones that leave more memory to other models, the fastest first
+    instance: Instance | None = None  # of generation
+    instances: int = 0
+    cache_sequences: int = 0  # that the caches of an instance hold
+
+
+def longer(option: Option | None, factor: float) -> Option | None:
+    """The same option where all takes so many times as long."""
+    if option is None:
+        return None
+    leaner = tuple(replace(it, seconds=it.seconds * factor) for it in option.leaner)
+    return replace(option, seconds=option.seconds * factor, leaner=leaner)
+
+
+def with_leaner(found: Sequence[Option]) -> Option | None:
+    """The first, with those of the others that need fewer bytes of a GPU than all before them, in the call or after."""
+    kept = list[Option]()
+    for option in found:
+        if all(option.kept_bytes < it.kept_bytes or option.peak_bytes < it.peak_bytes for it in kept):
+            kept.append(option)
+    return replace(kept[0], leaner=tuple(kept[1:])) if kept else None
