@@ -238,7 +238,8 @@ def _request(
     model = model_of(facts, options, assumed)
     if model is not None:
         fields["model"] = model
-    for name in ("seq_len", "global_batch", "optimizer", "expert_capacity_factor", "lora", "train_layers"):
+    for name in ("seq_len", "source_len", "global_batch", "optimizer", "expert_capacity_factor", "lora",
+                 "train_layers"):  # fmt: skip
         if (value := facts.get(f"workload.{name}")) is not None:
             fields[name] = value
     if techniques := facts.get("workload.techniques"):

@@ -47,6 +47,10 @@ def _add_transform(builder: Builder, ops: LayerOperations) -> None:
     ops.saved.append(Saved("head transform", (1 + ops.keeps_input()) * w * elements))
     ops.traffic.append(MemoryTraffic("head transform activation", 2 * w * elements, 3 * w * elements))
     ops.kernels += 2.0
+    if builder.model.transform_norm:
+        ops.saved.append(Saved("norm before head transform", (w + (4.0 if builder.norms_in_steps else 0.0)) * elements))
+        ops.traffic.append(builder.norm_traffic("norm before head transform", elements))
+        ops.kernels += 1.0
 
 
 def _add_pooled(builder: Builder, ops: LayerOperations) -> None:

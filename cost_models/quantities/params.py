@@ -112,9 +112,10 @@ def beside_head_parameters(model: ModelSpec) -> int:
 
 
 def final_norm_parameters(model: ModelSpec) -> int:
-    """The norm before the output projection: h, twice with bias; and the weights that sum several residual streams."""
+    """The norm before the output projection: h, twice with bias, and that before its dense layer; and the weights that
+    sum several residual streams."""
     streams = residual_streams.head_parameters(model.residual_streams, model.hidden)
-    return norm_parameters(int(model.final_norm), model.hidden, model.norm_bias) + streams
+    return norm_parameters(int(model.final_norm) + int(model.transform_norm), model.hidden, model.norm_bias) + streams
 
 
 def _outside_layers(model: ModelSpec) -> int:

@@ -76,6 +76,7 @@ _SILENT = {
     "num_frames": 1,
     "token_types": 0,
     "head_transform": False,
+    "transform_norm": False,
     "pooled_classes": 0,
 }
 

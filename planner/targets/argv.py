@@ -35,6 +35,8 @@ class Arguments:
     off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
     ranks: dict[str, int] = field(default_factory=dict)
+    # Whether its launcher starts one rank unless `ranks` says otherwise.
+    alone: bool = False
     # Variable -> value assigned in the text.
     environment: dict[str, str] = field(default_factory=dict)
     # Values that cannot be read.
@@ -92,6 +94,7 @@ class Arguments:
         self.respelled |= other.respelled
         self.off |= other.off
         self.ranks |= other.ranks
+        self.alone |= other.alone
         self.environment |= other.environment
         self.problems += other.problems
         self.unclear += other.unclear

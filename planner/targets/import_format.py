@@ -52,9 +52,14 @@ def of_target(target: Target) -> Format | None:
     config = target.config
     if config is None or not config.import_format:
         return None
+
+    def compared(facts: Facts) -> Compared:
+        if (fixed := config.read_only(facts)) is not None:
+            return Compared("any", {"stack": target.stack, "fix": fixed})
+        return on_stack(target.stack) if LORA in facts else Compared(target.name)
+
     return Format(
         name=config.import_format, framework=target.framework, read=config.import_files, table=config.table,
-        option_list=lambda version: option_list(target.name, version),
-        compared=lambda facts: on_stack(target.stack) if LORA in facts else Compared(target.name),
+        option_list=lambda version: option_list(target.name, version), compared=compared,
         hint=config.import_hint or f"is it a config of {target.name}?",
     )  # fmt: skip

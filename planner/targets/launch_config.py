@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .argv import Arguments
 from .framework_parser import FrameworkParser
 from .option_lists import OptionList
-from .options import Settings, Table
+from .options import Facts, Settings, Table
 from .reading import Reading, judge
 
 
@@ -40,6 +41,9 @@ class LaunchConfig:
     # (path -> text, options, positional parameters and variables, options of the table) -> the settings of files that
     # refer to one another. None: each file is read separately.
     read_together: Callable[[Mapping[str, str], OptionList, Sequence[str], frozenset[str]], Arguments] | None = None
+    # Facts -> the fixed fields of the layouts that a model is compared with which the framework trains and `emit` does
+    # not write; None for a model that it writes.
+    read_only: Callable[[Facts], Mapping[str, Any] | None] = lambda facts: None
     parser: FrameworkParser
 
     def for_script(self, option: str) -> bool:

@@ -182,6 +182,8 @@ def _launched(words: Sequence[str], arguments: Arguments) -> None:
         value = value if equals else words[index + 1] if index + 1 < len(words) else ""
         if key is not None and value.isdigit():
             arguments.ranks[key] = int(value)
+    # torch 2.13, torch/distributed/run.py: one process on one node where no option says otherwise.
+    arguments.alone = [posixpath.basename(word) for word in words[-1:]] == ["torchrun"]
 
 
 def slurm_variables(text: str) -> dict[str, str]:
@@ -205,6 +207,8 @@ def _describe(arguments: Arguments, followed: Followed, path: str) -> None:
         slurm = {"num_nodes": "SLURM_NNODES", "gpus_per_node": "SLURM_GPUS_ON_NODE", "world": "SLURM_NTASKS"}
         stated = {key: int(values[name]) for key, name in slurm.items() if values.get(name, "").isdigit()}
         arguments.ranks |= counts or stated
+        if not arguments.ranks and arguments.alone:
+            arguments.ranks["world"] = 1
     elif "world" not in arguments.ranks:
         arguments.ranks = {name: count for name, count in counts.items() if name != "world"} | arguments.ranks
     arguments.texts |= {posixpath.basename(shown(name)): text for name, text in followed.files.items()}

@@ -10,6 +10,7 @@ from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec
 from ..io.document import LineOf, no_line
 from .explicit_pattern import read_layers, read_mixers, read_pattern
+from .explicit_stacks import parts_of_ends, read_stacks
 from .fields import Fields
 from .numerics import explicit_numerics
 
@@ -36,7 +37,7 @@ def read_explicit_form(
     expert_ffn, shared, shared_ffn, moe_layers (how many: the last ones, or which), shared_gate, router_bias,
     choice_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or sigmoid), router_normalised (true),
     router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and
-    `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py).
+    `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py), encoders (explicit_stacks.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
     Raises InputError with all problems, unknown fields included.
     """
@@ -59,6 +60,7 @@ def _model(f: Fields) -> ModelSpec:
     bias = f.flag("bias", False)
     norm_bias = f.flag("norm_bias", bias)
     layers, of_mtp = _layers(f, hidden, num_layers, bias, norm_bias)
+    layers, encoder = read_stacks(f, layers)
     kinds = tuple(dict.fromkeys((*layers, *of_mtp)))
     family = str(f.data.get("family", "own"))
     learned = f.get("learned_positions")
@@ -88,6 +90,8 @@ def _model(f: Fields) -> ModelSpec:
         moe_aux_loss_coeff=f.number("moe_aux_loss_coeff", 0.0),
         moe_aux_loss_per_sequence=f.flag("moe_aux_loss_per_sequence", False),
         unmodelled=(f"family {family}",) if family in _NOT_DESCRIBED else (),
+        encoder=encoder,
+        **parts_of_ends(f),
     )
 
 

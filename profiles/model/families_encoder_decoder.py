@@ -26,7 +26,7 @@ def t5(f: Fields) -> ModelSpec:
     table = f.count("relative_attention_num_buckets", default=32) * heads
     encoder = Layer(attention=replace(biased, causal=False), feed_forward=block, encodes=True)
     decoder = Layer(attention=biased, feed_forward=block, cross_attention=attention, num_norms=3)
-    stacks = [_stack(encoder, layers, table), _stack(decoder, decoder_layers, table)]
+    stacks = [stacked(encoder, layers, table), stacked(decoder, decoder_layers, table)]
     positions = f.count("n_positions", default=512)
     spec = assemble(f, "t5", stacks[0] + stacks[1], hidden=hidden, tied=True, max_positions=positions, vocab=32128)
     scale = hidden**-0.5 if spec.tied_embeddings else 1.0
@@ -50,7 +50,7 @@ def whisper(f: Fields) -> ModelSpec:
             feed_forward=FeedForward(inner=f.count(f"{side}_ffn_dim"), gated=False, bias=True),
             num_norms=2 if encodes else 3, norm_bias=True, encodes=encodes,
         )  # fmt: skip
-        stacks.append(_stack(layer, f.count(f"{side}_layers", maximum=_MAX_LAYERS)))
+        stacks.append(stacked(layer, f.count(f"{side}_layers", maximum=_MAX_LAYERS)))
     positions = f.count("max_target_positions", default=448)
     spec = assemble(f, "whisper", stacks[0] + stacks[1], hidden=hidden, tied=True, max_positions=positions,
                     vocab=51865, norm_bias=True, dropout=f.number("dropout", 0.0) > 0)  # fmt: skip
@@ -60,7 +60,7 @@ def whisper(f: Fields) -> ModelSpec:
     return replace(spec, encoder=encoder, learned_positions=positions, embedding_scale=scale)
 
 
-def _stack(layer: Layer, layers: int, table: int = 0) -> list[Layer]:
+def stacked(layer: Layer, layers: int, table: int = 0) -> list[Layer]:
     """The layers of a stack. table: elements of the biases by distance, which the first one holds."""
     first = replace(layer, starts=True)
     if table and first.attention is not None:

@@ -6,6 +6,8 @@ import posixpath
 import re
 from collections.abc import Mapping
 
+from .encoders import program_of
+
 # Regular expression of options -> their effect.
 CHANGES: Mapping[str, str] = {
     r"--use-tp-pp-dp-mapping": "puts pipeline stages beside one another instead of replicas: other links carry them",
@@ -91,6 +93,8 @@ def other_program(program: str) -> str:
     folder = "multimodal" in program or program.endswith("tasks/main.py")
     if re.search(_NO_TRAINING, name):
         return f"{program} does not train"
+    if program_of(program):
+        return ""
     if not name or not (folder or _OTHER_MODELS.search(name)):
         return ""
     return f"{program} does not train a plain decoder, so the comparison would price another model"

@@ -17,7 +17,7 @@ from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
 from ..options import Settings
 from ..reading import read_facts
-from . import megablocks, megatron_llm, older_hybrids, zero_bubble
+from . import encoders, megablocks, megatron_llm, older_hybrids, zero_bubble
 from .layer_patterns import pattern_text
 
 # The option that names DeepSpeed's JSON.
@@ -266,6 +266,9 @@ def _read_json(arguments: Arguments, path: str) -> int:
         _gap(arguments, _CONFIG, f"{name}, which is no technique of Megatron")
     if facts.get("offload") == "opt":
         arguments.settings.setdefault("--optimizer-cpu-offload", True)
+    curriculum = json.loads(arguments.texts[path]).get("curriculum_learning")
+    if isinstance(curriculum, dict) and curriculum.get("enabled"):
+        arguments.notes.append("curriculum_learning: priced at the length that sequences grow to")
     return int(facts.get("zero", 0))
 
 
@@ -275,6 +278,6 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
-    megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, zero_bubble.modernise, _recompute, _names,
-    _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
+    megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, zero_bubble.modernise, encoders.modernise,
+    _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
 )  # fmt: skip

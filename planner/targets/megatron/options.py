@@ -16,7 +16,7 @@ from ..option_lists import OptionList
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
-from . import offload
+from . import encoders, offload
 from .model import MODEL
 from .muon import LAYER_WISE
 from .stages import GROUP_SIZE, group_read, group_write, pipeline_read, pipeline_write
@@ -225,7 +225,7 @@ LAYOUT = (
 
 def table(release: OptionList | None) -> Table:
     """The table of a release (None: the newest)."""
-    return Table((*MODEL, *LAYOUT, *entries_of("megatron", release, axes=offload.FIELDS)))
+    return Table((*MODEL, *LAYOUT, encoders.ENTRY, *entries_of("megatron", release, axes=offload.FIELDS)))
 
 
 TABLE = table(None)

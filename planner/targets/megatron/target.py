@@ -24,7 +24,7 @@ from ..reading import Reading
 from ..scripts import read_arguments, read_scripts
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import delta_net, document_degrees, offload, switch_rules
+from . import delta_net, document_degrees, encoders, offload, switch_rules
 from .cannot_build import cannot_build
 from .conflicts import EXCLUSIVE, conflicts
 from .environment import environment
@@ -192,6 +192,7 @@ CONFIG = LaunchConfig(
     reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES,
                     exclusive=EXCLUSIVE, harmless=HARMLESS, other_program=other_program),
     read_together=read_scripts,
+    read_only=encoders.compared_fields,
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch",), source=checkout
     ),

@@ -135,6 +135,7 @@ def described(imported: Imported) -> dict[str, object]:
     model = request.model if isinstance(request.model, dict) else {}
     return {
         **layout, "recompute": layout["recompute"]["mode"], "workload.seq_len": request.workload.seq_len,
-        "workload.global_batch": request.workload.global_batch, "techniques": "+".join(request.workload.techniques),
+        "workload.global_batch": request.workload.global_batch, "workload.source_len": request.workload.source_len,
+        "techniques": "+".join(request.workload.techniques),
         **{f"model.{name}": value for name, value in model.items()},
     }  # fmt: skip

@@ -118,3 +118,24 @@ def test_other_schedules_of_that_runtime_are_gaps(tmp_path: Path, schedule: str)
 def test_saved_activations_in_parts_of_tp_ranks(tmp_path: Path, tp: int, gaps: list[str]) -> None:
     text = LLM.replace("parallel_size 2", f"parallel_size {tp}").replace("--bf16", "--bf16 --partition-activations")
     assert [gap.field for gap in imported(tmp_path, text).gaps] == gaps
+
+
+def test_torchrun_alone_starts_one_rank(tmp_path: Path) -> None:
+    """torch/distributed/run.py: one process of one node, unless options say otherwise."""
+    sizes = f"pretrain_gpt.py {SIZES} --micro-batch-size 1 --global-batch-size 16 --bf16"
+    assert str(imported(tmp_path, f"torchrun {sizes}").layout) == "dp1-mbs1-z0-rnone"
+    with pytest.raises(InputError, match="gpus: is missing"):
+        imported(tmp_path, f"torchrun $DISTRIBUTED {sizes}")
+
+
+def test_sequences_that_grow_are_priced_at_their_last_length(tmp_path: Path) -> None:
+    text = f"deepspeed pretrain_gpt.py {SIZES} --micro-batch-size 1 --global-batch-size 16 --fp16 --deepspeed "
+    (tmp_path / "run.sh").write_text(f"WORLD_SIZE=8\n{text} --deepspeed_config ds.json\n")
+    notes = {}
+    for enabled in ("true", "false"):
+        (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 0}, "curriculum_learning": {"enabled": '
+                                          f"{enabled}}}}}")  # fmt: skip
+        paths = [tmp_path / "run.sh", tmp_path / "ds.json"]
+        notes[enabled] = import_config("megatron-args", paths, {"gpu": "h100-sxm-80gb"}).assumed
+    assert [note for note in notes["true"] if note not in notes["false"]] == [
+        "curriculum_learning: priced at the length that sequences grow to"]  # fmt: skip

@@ -1,0 +1,153 @@
+"""The models of pretrain_bert.py and pretrain_t5.py, which are read and not written.
+
+Megatron-LM d98e8a64: examples/bert/pretrain_bert.py and core/models/bert (types of tokens, a head of a dense layer, a
+norm and a bias, and by default a pooled head of two classes); examples/t5/pretrain_t5.py and core/models/T5 (both
+stacks have --num-layers, one table of tokens and one of positions, and a tied head has a bias). Both norm in front of
+blocks and behind each stack, as megatron/model/{bert,t5}_model.py of older releases and forks.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+from ....errors import FieldProblem
+from ..argv import Arguments
+from ..options import Entry, Facts, Settings
+
+# The setting that holds the facts of such a program.
+PROGRAM = "program"
+_PROGRAMS = re.compile(r"pretrain_(bert|t5)(_m?core)?\.py")
+# Rows of the vocabulary files of BERT for English, by --tokenizer-type.
+_WORDS = {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
+_SPECIAL = 2  # [BOS] and [EOS], which Megatron adds (megatron/tokenizer/tokenizer.py, _BertWordPieceTokenizer)
+_DIVISOR = 128  # default of --make-vocab-size-divisible-by
+_POSITIONS = "--position-embedding-type"
+
+
+def program_of(program: str) -> str:
+    """`bert` or `t5`; "" for another program."""
+    match = _PROGRAMS.fullmatch(posixpath.basename(program))
+    return match[1] if match else ""
+
+
+def modernise(arguments: Arguments) -> None:
+    """Moves the options of these programs into one setting; what has no counterpart in a plan becomes a gap."""
+    name, given = program_of(arguments.program), arguments.settings
+    if not name:
+        return
+    parts: dict[str, Any] = {"name": name}
+    for old, new in (("--encoder-num-layers", "--num-layers"), ("--encoder-seq-length", "--seq-length")):
+        _take(arguments, old, new)
+    if name == "bert":
+        parts["classes"] = 0 if given.pop("--bert-no-binary-head", False) else 2
+    else:
+        parts |= _of_t5(arguments)
+    for option, text in _cannot(arguments, name).items():
+        _gap(arguments, option, text)
+    _vocabulary(arguments)
+    given[PROGRAM] = parts
+
+
+def _take(arguments: Arguments, old: str, new: str) -> None:
+    """Renames an option. A problem where both are given, which Megatron refuses."""
+    given = arguments.settings
+    if old not in given:
+        return
+    line, file = arguments.lines.get(old, 0), arguments.files.get(old, "")
+    if new in given:
+        arguments.problems.append(FieldProblem(f"cannot be given together with {new}", old, file, line, "keep one"))
+    given.setdefault(new, given.pop(old))
+    arguments.lines.setdefault(new, line)
+    arguments.files.setdefault(new, file)
+
+
+def _of_t5(arguments: Arguments) -> dict[str, Any]:
+    """Facts of the two stacks. The decoder has as many layers as the encoder (pretrain_t5.py, model_provider)."""
+    given, layers = arguments.settings, arguments.settings.get("--num-layers")
+    decoder = given.pop("--decoder-num-layers", layers)
+    if decoder != layers:
+        text = f"Megatron Core gives the decoder the {layers} layers of the encoder, older releases {decoder}"
+        _gap(arguments, "--decoder-num-layers", text)
+    parts: dict[str, Any] = {"seq_len": given.pop("--decoder-seq-length", None), "relative_buckets": 0}
+    if parts["seq_len"] is None:
+        arguments.problems.append(FieldProblem("pretrain_t5.py needs it", field="--decoder-seq-length",
+                                               hint="tokens of a target"))  # fmt: skip
+    if given.get(_POSITIONS) == "relative":
+        given[_POSITIONS] = "none"
+        parts["relative_buckets"] = given.pop("--relative-attention-num-buckets", 32)
+        given.pop("--relative-attention-max-distance", None)
+    return parts
+
+
+def _cannot(arguments: Arguments, name: str) -> dict[str, str]:
+    """Option -> why a plan cannot hold it with this program."""
+    given, program = arguments.settings, f"pretrain_{name}.py"
+    groups = given.get("--num-query-groups", 1) if given.get("--group-query-attention") else None
+    kind = given.get(_POSITIONS, "learned_absolute")
+    reasons = {
+        "--context-parallel-size": (f"{program} does not divide sequences over ranks",
+                                    given.get("--context-parallel-size", 1) > 1),
+        "--num-experts": ("experts in an encoder have no counterpart in a plan", given.get("--num-experts", 1) != 1),
+        _POSITIONS: (f"pretrain_bert.py makes learned positions, not {kind}",
+                     name == "bert" and kind not in ("learned_absolute", "absolute")),
+        "--pipeline-model-parallel-size": ("pretrain_t5.py of Megatron Core has no pipeline, and older releases divide "
+                                           "it at --pipeline-model-parallel-split-rank",
+                                           name == "t5" and given.get("--pipeline-model-parallel-size", 1) > 1),
+        "--num-query-groups": ("cross attention has keys and values of every head",
+                               name == "t5" and groups not in (None, given.get("--num-attention-heads"))),
+    }  # fmt: skip
+    return {option: text for option, (text, applies) in reasons.items() if applies}
+
+
+def _vocabulary(arguments: Arguments) -> None:
+    """The padded table of tokens of a tokenizer's file, which is not here: that of BERT for English."""
+    given = arguments.settings
+    words = _WORDS.get(str(given.get("--tokenizer-type", "BertWordPieceLowerCase")))
+    if words is None or given.keys() & {"--vocab-size", "--padded-vocab-size"}:
+        return
+    extra = given.get("--vocab-extra-ids", 0)
+    multiple = given.get("--make-vocab-size-divisible-by", _DIVISOR) * given.get("--tensor-model-parallel-size", 1)
+    rows = -(-(words + _SPECIAL + extra) // multiple) * multiple
+    given["--padded-vocab-size"] = rows
+    text = f"the {words:,} words of BERT for English and {_SPECIAL + extra} more, in multiples of {multiple}"
+    arguments.notes.append(f"the vocabulary is the tokenizer's: {rows:,} taken, {text}")
+
+
+def _gap(arguments: Arguments, name: str, text: str) -> None:
+    arguments.gaps.append(FieldProblem(text, name, arguments.files.get(name, ""), arguments.lines.get(name, 0)))
+
+
+def _read(settings: Settings, facts: Facts) -> Facts:
+    if (parts := settings.get(PROGRAM)) is None:
+        return {}
+    layers, hidden = facts.get("model.layers", 0), facts.get("model.hidden", 0)
+    if parts["name"] == "bert":
+        return {
+            "model.name": f"BERT, {layers} layers x {hidden}", "model.bidirectional": True, "model.head_bias": True,
+            "model.head_transform": True, "model.transform_norm": True, "model.pooled_classes": parts["classes"],
+            "model.token_types": parts["classes"],
+        }  # fmt: skip
+    positions = facts.get("model.max_positions", 1)
+    of_workload = {"workload.source_len": facts.get("workload.seq_len"), "workload.seq_len": parts["seq_len"]}
+    return {
+        "model.name": f"T5, {layers} + {layers} layers x {hidden}",
+        "model.encoder": {"layers": layers, "max_positions": positions},
+        "model.head_bias": facts.get("model.tied_embeddings", True),
+        **({"model.relative_buckets": parts["relative_buckets"]} if parts["relative_buckets"] else {}),
+        **{name: value for name, value in of_workload.items() if value is not None},
+    }  # fmt: skip
+
+
+def compared_fields(facts: Facts) -> dict[str, Any] | None:
+    """The fields that layouts are compared with, for a model that no target writes; None for another model. No layout
+    divides its sequences, and a T5 has no pipeline."""
+    if "model.encoder" in facts:
+        return {"pp": 1, "cp": 1, "offload": facts["offload"]}
+    return {"schedule": "1f1b", "cp": 1, "offload": facts["offload"]} if facts.get("model.bidirectional") else None
+
+
+OPTIONS = (PROGRAM, "--encoder-num-layers", "--decoder-num-layers", "--encoder-seq-length", "--decoder-seq-length",
+           "--bert-no-binary-head", "--relative-attention-num-buckets")  # fmt: skip
+ENTRY = Entry(("model.encoder", "workload.source_len"), OPTIONS, lambda setup: {}, _read)

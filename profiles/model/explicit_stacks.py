@@ -1,0 +1,71 @@
+"""Encoders in the explicit form: one alone, as BERT, or one in front of the layers of a decoder, as T5.
+
+`bidirectional` (false): tokens attend to those before and after them. `encoder` {layers, max_positions}: layers of the
+same sizes that read a source; the decoder's attend to their output, and `layers` are the decoder's. `relative_buckets`
+(0): learned biases by distance in place of positions, a table of buckets x heads in each stack. Parts of BERT's ends:
+`token_types` (0: rows of its table of types), `head_transform` (false), `transform_norm` (false), `pooled_classes` (0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...cost_models.specs.encoder import Encoder
+from ...cost_models.specs.model import Layer
+from .families_encoder_decoder import stacked
+from .fields import Fields
+
+_MAX_LAYERS = 10_000  # as in blocks.py
+# Fields whose parts are not described in an encoder or beside one.
+_NOT_BESIDE = ("moe", "mla", "pattern", "mixers", "sliding_window", "mtp_layers", "sink_attention")
+
+
+def read_stacks(f: Fields, layers: Sequence[Layer]) -> tuple[list[Layer], Encoder | None]:
+    """The layers of all stacks, and the encoder that is the first of them. layers: those of the only stack, or of the
+    decoder."""
+    alone, buckets = f.flag("bidirectional", False), f.count("relative_buckets", default=0, minimum=0)
+    part = f.part("encoder")
+    if not (alone or buckets or part):
+        return list(layers), None
+    if beside := [name for name in _NOT_BESIDE if f.data.get(name)]:
+        f.problem(beside[0], "is not described for encoders and relative positions", "leave it out")
+    if part is None:
+        if buckets:
+            f.problem("relative_buckets", "positions by distance are described for an encoder and its decoder",
+                      "give `encoder`, or leave it out")  # fmt: skip
+        return [_attending_all(layer) for layer in layers] if alone else list(layers), None
+    encoder = Encoder(layers=part.count("layers", maximum=_MAX_LAYERS), max_positions=part.count("max_positions"))
+    part.reject_unknown()
+    f.absorb(part)
+    if alone:
+        f.problem("bidirectional", "the decoder beside an encoder is causal", "leave out one of the two")
+    return _two_stacks(layers, encoder.layers, buckets), encoder
+
+
+def _attending_all(layer: Layer) -> Layer:
+    return layer if layer.attention is None else replace(layer, attention=replace(layer.attention, causal=False))
+
+
+def _two_stacks(layers: Sequence[Layer], of_encoder: int, buckets: int) -> list[Layer]:
+    """Layers of an encoder, and of a decoder whose layers have a third block and norm."""
+    cross = layers[0].attention
+    if cross is None:
+        return list(layers)
+    biased = replace(layers[0], attention=replace(cross, relative_bias=buckets > 0))
+    encodes = replace(_attending_all(biased), encodes=True)
+    decodes = replace(biased, cross_attention=replace(cross, rotary=False), num_norms=biased.num_norms + 1)
+    table = buckets * cross.heads
+    return [*stacked(encodes, of_encoder, table), *stacked(decodes, len(layers), table)]
+
+
+def parts_of_ends(f: Fields) -> dict[str, Any]:
+    """The parts of BERT's ends as fields of a ModelSpec."""
+    transform = f.flag("head_transform", False)
+    if (norm := f.flag("transform_norm", False)) and not transform:
+        f.problem("transform_norm", "is in front of the dense layer of `head_transform`", "give both")
+    return {
+        "token_types": f.count("token_types", default=0, minimum=0), "head_transform": transform,
+        "transform_norm": norm, "pooled_classes": f.count("pooled_classes", default=0, minimum=0),
+    }  # fmt: skip
