@@ -50,8 +50,8 @@ def plan_rl(request: RlRequest) -> RlPlan:
         resolved={
             "models": {role: rounded(spec_to_dict(model)) for role, model in question.models.items()},
             "cluster": rounded(cluster_to_dict(question.cluster)),
-            "stack": rounded(spec_to_dict(question.resolved.stack)), "trainer": request.trainer,
-            "engine": request.engine,
+            "stack": rounded(spec_to_dict(question.resolved.stack)), "engine": question.engine,
+            "trainer": question.resolved.target.name,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
                                 "longest": lengths.longest(work.answers), "per_step": work.answers}),
         },
@@ -61,7 +61,7 @@ def plan_rl(request: RlRequest) -> RlPlan:
 
 def _limited(question: Question, target: RlTarget, lags: tuple[int, ...]) -> tuple[str, ...]:
     """Warnings of lags that the target does not run. Raises UnsupportedError where it runs none."""
-    reasons = {lag: target.limits.step(question.step, lag) for lag in lags}
+    reasons = {lag: target.cannot_run(question.step, lag) for lag in lags}
     if all(reasons.values()):
         raise UnsupportedError("\n".join([f"{target} cannot run this step", *reasons[lags[0]]]),
                                hint="plan without `--target` for placements of any framework")  # fmt: skip

@@ -75,7 +75,7 @@ class RlWorkload(RequestPart):
 
 class RlRequest(BaseRequest):
     """A checked request to post-train. target: the framework that runs the step [any]; trainer: that of its training, a
-    target of training steps; engine: that generates."""
+    target of training steps [megatron, or that of the target]; engine: that generates [vllm, or that of the target]."""
 
     model: str | dict[str, Any]
     cluster: str | dict[str, Any] | None = None
@@ -84,8 +84,8 @@ class RlRequest(BaseRequest):
     exclude: Nodes = ()
     workload: RlWorkload
     target: str | None = None
-    trainer: str = "megatron"
-    engine: str = "vllm"
+    trainer: str | None = None
+    engine: str | None = None
     top: Positive = 5
 
 
@@ -104,11 +104,11 @@ class RlFields(TypedDict, total=False):
     exclude: str | list[str | int] | None
     """As in `plan`."""
     target: str | None
-    """The framework that runs the step, verl or nemo-rl: only placements that it runs are planned [any]."""
+    """The framework that runs the step, as verl: only placements that it runs are planned [any]."""
     trainer: str | None
-    """The framework that trains, as `target` of `plan` [megatron]."""
+    """The framework that trains, as `target` of `plan` [megatron, or that of the target]."""
     engine: str | None
-    """The engine that generates [vllm]."""
+    """The engine that generates [vllm, or that of the target]."""
     top: int | None
     """How many placements the plan lists [5]."""
     algorithm: Algorithm | None

@@ -19,10 +19,13 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     """The models and the cluster behind a request, and warnings. Raises InputError."""
     work = request.workload
     check(work)
-    shipped_engines().of(request.engine)
+    target = rl_target(request.target) if request.target is not None else None
+    engine = request.engine or (target.engines[0] if target is not None else "vllm")
+    trainer = request.trainer or (target.trainer if target is not None else "megatron")
+    shipped_engines().of(engine)
     whole = resolve(Request.model_validate({
         "model": request.model, "cluster": request.cluster, "gpu": request.gpu, "gpus": request.gpus,
-        "exclude": request.exclude, "target": request.trainer,
+        "exclude": request.exclude, "target": trainer,
         "workload": {"precision": work.precision, "optimizer": work.optimizer},
     }, context={"canonical": True}))  # fmt: skip
     if whole.cluster.islands or whole.cluster.links is not None:
@@ -37,8 +40,7 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
                          f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work)
     texts += text_model(request.model)[1]
-    target = rl_target(request.target) if request.target is not None else None
-    question = Question(whole, work, request.engine, models, target)
+    question = Question(whole, work, engine, models, target)
     texts += check_positions(whole.model, question.longest, stretches=True)
     # The target of a training step is the trainer of this one.
     texts += [notice.text.replace("`--target ", "`--trainer ") for notice in whole.warnings if notice.code != "model"]

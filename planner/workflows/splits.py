@@ -58,7 +58,7 @@ def _together(
     question = prices.question
     total = len(meshes) ** (len(graph) - bool(lag))
     tally.total += total
-    if question.target is not None and question.target.limits.step(question.step, lag):
+    if question.target is not None and question.target.cannot_run(question.step, lag):
         tally.ruled_out += total
         return []
     tally.ruled_out += total - 1

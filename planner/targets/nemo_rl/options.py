@@ -37,20 +37,15 @@ def overrides(setup: RlSetup) -> Settings:
     }  # fmt: skip
     if "reference" not in setup.models:
         out["loss_fn.reference_policy_kl_penalty"] = 0.0
-    if scores_nothing(setup):
+    if setup.trains_on_policy:
         out["loss_fn.force_on_policy_ratio"] = True
     if setup.algorithm == "dapo":
         out["loss_fn.ratio_clip_max"] = CLIP_HIGH["dapo"]
-    packed = max(layout.micro_batch * (setup.train.seq_len or 0), tokens)
-    out |= {f"{_POLICY}sequence_packing.enabled": True, f"{_POLICY}sequence_packing.train_mb_tokens": packed,
+    out |= {f"{_POLICY}sequence_packing.enabled": True,
+            f"{_POLICY}sequence_packing.train_mb_tokens": setup.packed_tokens(setup.train),
             f"{_POLICY}make_sequence_length_divisible_by": _multiple(layout)}  # fmt: skip
     out |= (_core if on_core(setup) else _dtensor)(setup, layout)
     return out | _generation(setup)
-
-
-def scores_nothing(setup: RlSetup) -> bool:
-    """Whether the policy need not score the answers before it trains on them: they are its own, for one update."""
-    return "logprobs" not in setup.calls and setup.updates == 1 and not setup.candidate.lag
 
 
 def _multiple(layout: Layout) -> int:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from ..post_training.base import RlSetup, RlTarget
+from ..post_training import limits
+from ..post_training.base import RlSetup, RlTarget, of_train
 from ..post_training.core import on_core
-from ..post_training.limits import (
-    BF16,
-    NO_OFFLOAD,
-    WHOLE_LAYERS,
-    WHOLE_SHARDS,
-    EngineDegrees,
-    LayoutLimit,
-    Limits,
-    RlStep,
-    context_parallelism,
-    dividing,
-    offloads_activations,
-)
-from ..post_training.overrides import SCRIPT
-from .options import OVERRIDES, overrides, scores_nothing
+from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
+from ..post_training.option_file import SCRIPT
+from .options import OVERRIDES, overrides
 
 _CHECKOUT, _EXAMPLES = "NEMO_RL_PATH", "examples"
 _ZERO_3 = 3
@@ -35,7 +24,7 @@ def _files(setup: RlSetup, header: tuple[str, ...]) -> dict[str, str]:
 def _step(step: RlStep, lag: int) -> list[str]:
     if step.algorithm not in ("grpo", "dapo"):
         return [f"{step.algorithm}: run_grpo.py is written for GRPO and DAPO"]
-    out = [] if step.engine == "vllm" else [f"{step.engine}: files are written for vllm"]
+    out = list[str]()
     if "reward" in step.models:
         out.append("reward: a reward model is an environment on GPUs of its own, which the plan does not have")
     optimizers = ("adamw", "sgd") if on_core(step) else ("adamw",)
@@ -58,34 +47,33 @@ def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:
     layers = step.models["policy"].num_layers
     even = LayoutLimit(("pp",), lambda x: layers % x["pp"] == 0, "pp {pp} does not divide the layers")
     # batched_data_dict.py, shard_by_batch_size.
-    return (dividing(step), *((even, *_CORE) if on_core(step) else _DTENSOR))
+    return (limits.dividing(step), *((even, *_CORE) if on_core(step) else _DTENSOR))
 
 
 # Megatron-Core.
 _CORE = (
-    BF16, WHOLE_SHARDS,
+    limits.BF16, limits.WHOLE_SHARDS,
     LayoutLimit(("vpp",), lambda x: x["vpp"] == 1, "vpp {vpp}, and its training loop has no interleaved pipeline"),
     LayoutLimit(("zero",), lambda x: x["zero"] <= 1, "z{zero}: Megatron-FSDP is not written"),
-    context_parallelism("ring", message="cp by {algorithm}, and ring is the one without an option"),
+    limits.context_parallelism("ring", message="cp by {algorithm}, and ring is the one without an option"),
     LayoutLimit(("recompute_layers", "offload_layers", "offload"),
-                lambda x: (x["recompute_layers"] == 0) & (x["offload_layers"] == 0) & ~offloads_activations(x),
+                lambda x: (x["recompute_layers"] == 0) & (x["offload_layers"] == 0) & ~limits.offloads_activations(x),
                 "recomputation or offload of single layers"),
 )  # fmt: skip
 _DTENSOR = (
-    BF16,
+    limits.BF16,
     LayoutLimit(("pp", "ep"), lambda x: (x["pp"] == 1) & (x["ep"] == 1), "pp {pp}, ep {ep}: DTensor has neither"),
     LayoutLimit(("zero", "shard", "dp"), lambda x: (x["zero"] == _ZERO_3) & (x["shard"] >= x["dp"]),
                 "z{zero} over {shard} of {dp} copies: DTensor shards weights over all"),
-    context_parallelism("ring", message="cp by {algorithm}, and DTensor has ring"),
-    WHOLE_LAYERS,
-    NO_OFFLOAD,
+    limits.context_parallelism("ring", message="cp by {algorithm}, and DTensor has ring"),
+    limits.WHOLE_LAYERS,
+    limits.NO_OFFLOAD,
 )  # fmt: skip
 
 
 def _notes(setup: RlSetup) -> list[str]:
-    kept = [f"{call.name}: it runs by the layout of train, {setup.train.layout_id}, not by {call.layout_id}"
-            for call in setup.candidate.calls if call.kind == "infer" and call.layout_id != setup.train.layout_id]
-    if "logprobs" not in setup.calls and not scores_nothing(setup):
+    kept = of_train(setup, "NeMo-RL")
+    if "logprobs" not in setup.calls and not setup.trains_on_policy:
         kept.append("NeMo-RL scores the answers by the policy first, which the plan does not price: "
                     "`--set workload.old_logprobs=true` does")  # fmt: skip
     return kept + ([] if setup.algorithm != "dapo" else [
@@ -94,4 +82,4 @@ def _notes(setup: RlSetup) -> list[str]:
 
 NEMO_RL = RlTarget(name="nemo-rl", framework="nemo-rl", release="0.6.0", files=_files, notes=_notes,
                    limits=Limits(step=_step, layouts=_layouts, engine=_engine), check=OVERRIDES.check,
-                   next_step=f"{_CHECKOUT}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip
+                   engines=("vllm",), next_step=f"{_CHECKOUT}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ....cost_models.layouts import Layout
+from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ....cost_models.specs.cluster import capability_of
+from ....cost_models.specs.stack import StackSpec
 from ....errors import FieldProblem, InputError
 from ...document.rl_plan import EngineLayout, RlCall, RlCandidate, RlPlan
-from ...document.specs import hub_name, model_of
+from ...document.specs import hub_name, model_of, stack_of
 from .limits import Limits, RlStep
 
 
@@ -26,6 +29,8 @@ class RlSetup(RlStep):
     gpus_per_node: int
     gpu: str
     gpu_memory_bytes: float
+    capability: float | None  # of CUDA; None for a GPU without one
+    stack: StackSpec
 
     @property
     def num_gpus(self) -> int:
@@ -57,6 +62,21 @@ class RlSetup(RlStep):
         """`4 x 8 h100-sxm-80gb`."""
         per_node = min(self.gpus_per_node, self.num_gpus)
         return f"{self.num_gpus // per_node} x {per_node} {self.gpu}"
+
+    @property
+    def trains_on_policy(self) -> bool:
+        """Whether answers train once the weights that generated them, and nobody scores them before."""
+        return "logprobs" not in self.calls and self.updates == 1 and not self.candidate.lag
+
+    @property
+    def static_share(self) -> float:
+        """Share of a GPU's memory for weights and cache of an engine, without its buffers."""
+        return round(MEMORY_SHARE - WORKING_BYTES / self.gpu_memory_bytes, 3)
+
+    def packed_tokens(self, call: RlCall) -> int:
+        """Tokens of a micro-batch of a call that trains; the longest answer fits."""
+        planned = layout_of(call).micro_batch * (call.seq_len or 0)
+        return max(planned, self.prompt_tokens + self.answer_tokens)
 
     def pool(self, call: RlCall) -> tuple[int, int]:
         """Nodes of a call, and its GPUs on each."""
@@ -92,12 +112,26 @@ class RlSetup(RlStep):
             answer_tokens=work["output_max"] or math.ceil(answers["longest"]), optimizer=work["optimizer"],
             trainer=resolved["trainer"], engine=resolved["engine"], gpus_per_node=group["gpus_per_node"],
             gpu=group["gpu"]["name"], gpu_memory_bytes=group["gpu"]["memory_bytes"],
+            capability=capability_of(str(group["gpu"].get("arch", ""))), stack=stack_of(resolved, name),
         )  # fmt: skip
 
 
 def layout_of(call: RlCall) -> Layout:
     """The layout of a call that trains or scores."""
     return Layout.from_dict(call.layout or {})
+
+
+def of_train(setup: RlSetup, framework: str) -> list[str]:
+    """A note for each call that scores by another layout than that of `train`, by which the framework runs it."""
+    return [f"{call.name}: {framework} runs it by the layout of train, {setup.train.layout_id}, not by {call.layout_id}"
+            for call in setup.candidate.calls if call.kind == "infer" and call.layout_id != setup.train.layout_id]
+
+
+def without_prediction(setup: RlSetup, framework: str) -> list[str]:
+    """A note for a model with prediction modules, which the framework leaves out."""
+    modules = setup.models["policy"].mtp_layers
+    return [f"{framework} trains without the prediction modules of the model, and the plan prices {modules}"
+            ] if modules else []  # fmt: skip
 
 
 def misplaced(setup: RlSetup, framework: str) -> list[str]:
@@ -130,18 +164,25 @@ class RlTarget:
     release: str  # whose options these are
     files: Callable[[RlSetup, tuple[str, ...]], dict[str, str]]  # (placement, header lines) -> name -> text
     limits: Limits
+    engines: tuple[str, ...]  # that it starts; the first where a request names none
     notes: Callable[[RlSetup], list[str]]  # manual steps for the user, and what differs from the plan
     # (edited files, those of the plan) -> what is wrong with the first.
     check: Callable[[Mapping[str, str], Mapping[str, str]], list[FieldProblem]]
     next_step: str  # the command that starts it
+    trainer: str = "megatron"  # that trains where a request names none
 
     def __str__(self) -> str:
         return f"{self.framework} {self.release}"
 
+    def cannot_run(self, step: RlStep, lag: int) -> list[str]:
+        """Why it runs no placement of a step."""
+        known = f"{step.engine}: {self.framework} generates with {', '.join(self.engines)}"
+        return ([] if step.engine in self.engines else [known]) + self.limits.step(step, lag)
+
     def refusals(self, setup: RlSetup) -> list[str]:
         """Why it cannot run a placement; empty: it can."""
         lag, engine = setup.candidate.lag, setup.rollout
-        if out := self.limits.step(setup, lag):
+        if out := self.cannot_run(setup, lag):
             return out
         out = misplaced(setup, self.framework)
         out += [f"generate: {text}" for text in (self.limits.engine(engine, lag) if engine is not None else ())]

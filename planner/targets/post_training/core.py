@@ -7,6 +7,8 @@ from ....cost_models.offload_modules import OFFLOAD_MODULES
 from ..megatron.options import MODULES
 from .limits import RlStep
 
+# Optimizer -> its name there.
+OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd"}
 # Targets whose layouts Megatron-Core runs; all others are written for FSDP.
 CORE = ("megatron", "megatron-bridge", "nemo")
 

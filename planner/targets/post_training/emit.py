@@ -34,6 +34,6 @@ def _hint(plan: RlPlan, to: str, choice: int) -> str:
     for other in plan.candidates:
         if other.choice != choice and not target.refusals(RlSetup.of(plan, other.choice, "plan")):
             return f"`--choice {other.choice}`, {other.placement_id}, takes {other.step_s:.3g} s a step"
-    if target.limits.step(RlSetup.of(plan, choice, "plan"), 0):
+    if target.cannot_run(RlSetup.of(plan, choice, "plan"), 0):
         return "no placement of this step helps: another `--to`, or another step"
     return f"`plan --target {to}` plans the placements that {target.framework} runs"

@@ -11,6 +11,7 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout, Layouts
 from ....cost_models.specs.model import ModelSpec
+from ....cost_models.specs.workload import OptimizerName
 from ...space.rules import Columns, Rule
 
 
@@ -23,7 +24,7 @@ class RlStep:
     prompts: int  # of a step
     samples: int  # answers to each prompt
     updates: int  # optimizer steps on the answers of a step
-    optimizer: str
+    optimizer: OptimizerName
     trainer: str  # target of the layouts that train
     engine: str
 
@@ -101,6 +102,10 @@ _ACTIVATIONS = np.array(["act" in name for name in OFFLOADS])
 def offloads_activations(x: Columns) -> Mask:
     """Whether saved activations go to the host."""
     return np.asarray(_ACTIVATIONS[x["offload"]])
+
+
+KEEPS_ACTIVATIONS = LayoutLimit(("offload",), lambda x: ~offloads_activations(x),
+                                "offload {offload_name}: saved activations are not offloaded")  # fmt: skip
 
 
 def context_parallelism(*algorithms: str, message: str) -> LayoutLimit:

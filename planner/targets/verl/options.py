@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, RECOMPUTE_MODES, Layout
 from ....cost_models.quantities.even_stages import chunk_sizes
-from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ....cost_models.serving.pool import MEMORY_SHARE
 from ....cost_models.specs.model import ModelSpec
 from ...document.objective import CLIP_HIGH
 from ...document.rl_plan import RlCall
@@ -18,7 +18,7 @@ from ..megatron.offload import VARIABLE
 from ..megatron.options import CP_COMM, STRATEGIES
 from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
-from ..post_training.core import offloaded, on_core, recomputed
+from ..post_training.core import OPTIMIZERS, offloaded, on_core, recomputed
 from ..post_training.overrides import Overrides
 
 # A field of workers/config/critic.py that the YAML lacks. The V1 trainer takes the tokens of the critic's micro-batches
@@ -31,7 +31,6 @@ ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 # The default of CUDA. verl sets 1 (trainer/constants_ppo.py), which Megatron-FSDP refuses.
 _CONNECTIONS = "8"
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")  # that Megatron-Core is initialised with
-OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd"}
 _ROLLOUT, _REWARD = "actor_rollout_ref.rollout.", "reward.reward_model."
 _ACTOR, _CRITIC = "actor_rollout_ref.actor.", "critic."
 MODELS = {"policy": "actor_rollout_ref.model.", "critic": "critic.model."}
@@ -116,9 +115,7 @@ def _placement(setup: RlSetup) -> Settings:
 def _trained(setup: RlSetup, call: RlCall, prefix: str, block: str) -> Settings:
     """The layout of a model that trains. block: the name of FSDP's options."""
     layout = layout_of(call)
-    longest = setup.prompt_tokens + setup.answer_tokens
-    tokens = max(layout.micro_batch * (call.seq_len or 0), longest)
-    out: Settings = {f"{prefix}ppo_max_token_len_per_gpu": -(-tokens // layout.cp)}
+    out: Settings = {f"{prefix}ppo_max_token_len_per_gpu": -(-setup.packed_tokens(call) // layout.cp)}
     if prefix == _CRITIC:
         out[f"+{_CRITIC_TOKENS}"] = out[f"{prefix}ppo_max_token_len_per_gpu"]
     leaves = setup.leaves(call.role)
@@ -205,9 +202,9 @@ def _generation(setup: RlSetup) -> Settings:
     # SGLang 0.5.12, ServerArgs: the sequences are those of all groups, the share is without buffers, and groups of
     # attention need a switch (async_sglang_server.py gives it tp x dp as tp_size).
     groups = 1 if setup.engine == "sglang" else engine.attention_dp
-    share = MEMORY_SHARE - WORKING_BYTES / setup.gpu_memory_bytes if setup.engine == "sglang" else MEMORY_SHARE
+    share = setup.static_share if setup.engine == "sglang" else MEMORY_SHARE
     out |= {f"{_ROLLOUT}max_num_seqs": -(-engine.cache_sequences // groups),
-            f"{_ROLLOUT}gpu_memory_utilization": round(share, 3)}  # fmt: skip
+            f"{_ROLLOUT}gpu_memory_utilization": share}  # fmt: skip
     if groups < engine.attention_dp:
         out[f"+{_ROLLOUT}engine_kwargs.sglang.enable_dp_attention"] = True
     return out

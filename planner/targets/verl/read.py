@@ -120,8 +120,8 @@ def _add_overrides(config: _Config, path: str, text: str) -> None:
     """The options of a file that `emit` wrote."""
     overrides, problems = OVERRIDES.read(text)
     config.problems += problems
-    for name, (line, _, value) in overrides.items():
-        config.values[name], config.places[name] = value, (path, line)
+    for name, given in overrides.items():
+        config.values[name], config.places[name] = given.value, (path, given.line)
 
 
 def _add(config: _Config, document: Document) -> None:

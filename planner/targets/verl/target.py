@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from ...document.rl_plan import RlCall
-from ..post_training.base import RlSetup, RlTarget
-from ..post_training.core import on_core
-from ..post_training.limits import (
-    BF16,
-    NO_OFFLOAD,
-    WHOLE_LAYERS,
-    WHOLE_SHARDS,
-    EngineDegrees,
-    LayoutLimit,
-    Limits,
-    RlStep,
-    context_parallelism,
-    dividing,
-    offloads_activations,
-)
-from ..post_training.overrides import SCRIPT
-from .options import DEGREES, ENGINES, OPTIMIZERS, OVERRIDES, degrees, overrides
+from ..post_training import limits
+from ..post_training.base import RlSetup, RlTarget, without_prediction
+from ..post_training.core import OPTIMIZERS, on_core
+from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
+from ..post_training.option_file import SCRIPT
+from .options import DEGREES, ENGINES, OVERRIDES, degrees, overrides
 
 _RELEASE = "0.9.1"
 _BEYOND = "data.train_files=... data.val_files=... actor_rollout_ref.actor.optim.lr=1e-6"
@@ -32,7 +21,7 @@ def _files(setup: RlSetup, header: tuple[str, ...]) -> dict[str, str]:
 def _step(step: RlStep, lag: int) -> list[str]:
     if step.algorithm == "dpo":
         return ["dpo: main_ppo trains on answers that it generates, and not on given pairs"]
-    out = [] if step.engine in ENGINES else [f"{step.engine}: verl generates with {', '.join(ENGINES)}"]
+    out = list[str]()
     if lag and "reward" in step.models:
         out.append("reward: separate_async needs a reward model on GPUs of its own, and the plan has it where the "
                    "policy trains (trainer_separate_async.py)")  # fmt: skip
@@ -63,16 +52,15 @@ def _joint(step: RlStep) -> tuple[str, ...]:
 
 def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:
     if not on_core(step):
-        return (dividing(step), *_FSDP)
-    return (dividing(step), *_CORE, *([_KEPT] if leaves else []))
+        return (limits.dividing(step), *_FSDP)
+    return (limits.dividing(step), *_CORE, *([_KEPT] if leaves else []))
 
 
 # Limits of the engine of Megatron-Core (workers/config/engine.py, McoreEngineConfig).
 _CORE = (
-    BF16, WHOLE_SHARDS,
-    LayoutLimit(("offload",), lambda x: ~offloads_activations(x),
-                "offload {offload_name}: saved activations are not offloaded"),
-    context_parallelism("ring", "ulysses", "allgather",
+    limits.BF16, limits.WHOLE_SHARDS,
+    limits.KEEPS_ACTIVATIONS,
+    limits.context_parallelism("ring", "ulysses", "allgather",
                         message="cp by {algorithm}: initialize_model_parallel gets no sizes of its levels"),
 )  # fmt: skip
 # utils/megatron_utils.py moves the buffers of Megatron-Core's DistributedDataParallel to the host, and not those of
@@ -81,13 +69,13 @@ _KEPT = LayoutLimit(("zero",), lambda x: x["zero"] <= 1, "z{zero} by Megatron-FS
                     "the host for the calls that share the GPUs")  # fmt: skip
 # Limits of FSDP2 (workers/config/engine.py, FSDPEngineConfig).
 _FSDP = (
-    BF16,
+    limits.BF16,
     LayoutLimit(("tp", "pp", "ep"), lambda x: (x["tp"] == 1) & (x["pp"] == 1) & (x["ep"] == 1),
                 "tp {tp}, pp {pp}, ep {ep}: FSDP2 has none of them; plan with `--trainer megatron`"),
     LayoutLimit(("zero",), lambda x: x["zero"] > 1, "z{zero}: FSDP2 shards weights or gradients (z2, z3)"),
-    context_parallelism("ulysses", message="cp by {algorithm}: FSDP2 has ulysses"),
-    WHOLE_LAYERS,
-    NO_OFFLOAD,
+    limits.context_parallelism("ulysses", message="cp by {algorithm}: FSDP2 has ulysses"),
+    limits.WHOLE_LAYERS,
+    limits.NO_OFFLOAD,
 )  # fmt: skip
 
 
@@ -100,8 +88,7 @@ def _notes(setup: RlSetup) -> list[str]:
         if call.layout is not None and call.role != "reward" and not same:
             out.append(f"{call.name}: verl runs it by the layout of {home.name}, {home.layout_id}, not by "
                        f"{call.layout_id}")  # fmt: skip
-    if modules := setup.models["policy"].mtp_layers:
-        out.append(f"verl trains without the prediction modules of the model, and the plan prices {modules}")
+    out += without_prediction(setup, "verl")
     if "reward" in setup.calls:
         out.append(f"reward: {setup.engine} runs the reward model; the plan prices a forward pass of the trainer")
     if setup.algorithm == "dapo":
@@ -116,4 +103,4 @@ def _home(setup: RlSetup, call: RlCall) -> RlCall:
 
 VERL = RlTarget(name="verl", framework="verl", release=_RELEASE, files=_files, notes=_notes,
                 limits=Limits(step=_step, layouts=_layouts, engine=_engine, joint=_joint),
-                check=OVERRIDES.check, next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip
+                check=OVERRIDES.check, engines=tuple(ENGINES), next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -49,9 +49,10 @@ def _drawn(call: RlCall, layout: Layout, numbers: random.Random) -> RlCall:
         return call.model_copy(update={"layout": layout.as_dict(), "layout_id": str(layout)})
     if call.engine is None:
         return call
-    tp = numbers.choice([n for n in (1, 2, 4) if call.gpus % n == 0])
-    groups = numbers.choice([n for n in (1, 2, 4) if call.gpus % (tp * n) == 0])
-    ranks = {"tp": tp, "attention_dp": groups, "instances": call.gpus // (tp * groups)}
+    stages = call.engine.pp
+    tp = numbers.choice([n for n in (1, 2, 4) if call.gpus % (stages * n) == 0])
+    groups = numbers.choice([n for n in (1, 2, 4) if call.gpus % (stages * tp * n) == 0])
+    ranks = {"tp": tp, "attention_dp": groups, "instances": call.gpus // (stages * tp * groups)}
     engine = call.engine.model_copy(update={**ranks, "cache_sequences": numbers.randint(1, 4096)})
     return call.model_copy(update={"engine": engine})
 

@@ -83,7 +83,7 @@ def test_layouts_that_it_lacks_are_refused(grpo: RlPlan, layout: dict[str, Any],
     ("request_", "reason"),
     [
         ({"algorithm": "ppo"}, "ppo: run_grpo.py is written for GRPO and DAPO"),
-        ({"engine": "sglang"}, "sglang: files are written for vllm"),
+        ({"engine": "sglang"}, "sglang: nemo-rl generates with vllm"),
         ({"reward": "llama-3.2-1b"}, "reward: a reward model is an environment"),
     ],
 )
