@@ -36,5 +36,7 @@ Reward = Annotated[
     ),
 ]
 Critic = Annotated[str | None, flag("--critic", metavar="MODEL", text="rl: critic of ppo [as the trained model].")]
-Trainer = Annotated[str | None, flag("--trainer", metavar="NAME", text="rl: framework that trains [megatron].")]
-Engine = Annotated[str | None, flag("--engine", metavar="NAME", text="rl: engine that generates [vllm].")]
+Trainer = Annotated[str | None, flag(
+    "--trainer", metavar="NAME", text="rl: framework that trains [megatron, or that of --target].")]  # fmt: skip
+Engine = Annotated[str | None, flag(
+    "--engine", metavar="NAME", text="rl: engine that generates [vllm, or that of --target].")]  # fmt: skip

@@ -44,6 +44,7 @@ FOREIGN = {
         "docs/performance-summary.md", "src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py",
     ),
     "NeMo-RL": ("run_grpo.py",),
+    "slime": ("train_async.py",),
     "nanotron": ("run_train.py", "src/nanotron/optim/gradient_accumulator.py"),
     "maxtext": ("src/maxtext/configs/gpu/models/llama2_70b.yml",),
     "TransformerEngine": (

@@ -74,7 +74,7 @@ BASES: dict[str, tuple[list[str], ...]] = {
     "emit": (["plan.json"], ["plan.json", "-d", "run2"], ["plan.json", "-d", "run", "--force"],
              ["plan.json", "--launcher", "slurm"],
              ["plan.json", "--to", "megatron"], ["serving.json", "--launcher", "dynamo", "--transfer", "nixl"],
-             ["rl.json", "--to", "verl", "-d", "rl"]),
+             ["rl.json", "--to", "verl", "-d", "rl"], ["rl.json", "--to", "slime", "-d", "rl"]),
     "check": (["plan.json"], ["request.yaml"], ["run"], [".", "--to", "megatron"],
               ["serving.json", "serve.sh"]),
     "import": (["megatron-args", "megatron.args", *REQUESTED], ["deepspeed", "ds_config.json", *REQUESTED],

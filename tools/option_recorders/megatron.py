@@ -45,22 +45,23 @@ def _long_options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, l
                 yield option, kind, values
 
 
-def record(source: Path | None) -> list[str]:
-    """The lines for a checkout of Megatron-LM."""
+def parser_of() -> argparse.ArgumentParser:
+    """The parser of the Megatron-LM on the path."""
     import torch
     import typing_extensions
 
-    if source is None:
-        raise SystemExit("megatron: give a checkout by --source, because no wheel has its argument parser")
     if sys.version_info < (3, 12):
         typing.override = typing_extensions.override  # type: ignore[attr-defined]  # all of 3.12 that it needs
     # Megatron asks for the capability while it builds its options, also without a GPU.
     torch.cuda.get_device_capability = lambda *args, **kwargs: (9, 0)
-    sys.path.insert(0, str(source))
     from megatron.training import arguments
 
-    lines = []
-    parser = arguments.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    parser: argparse.ArgumentParser = arguments.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False))
+    return parser
+
+
+def lines_of(parser: argparse.ArgumentParser, source: Path) -> Iterator[str]:
+    """The lines of a parser; source: the checkout of Megatron-LM that it is built by."""
     for option, kind, values in _long_options(parser):
         line = f"{option} {kind}"
         if option in CONSUMERS:
@@ -68,5 +69,12 @@ def record(source: Path | None) -> list[str]:
             line += f" {values_in(source / file, candidates)} # {file}"
         elif values:
             line += f" {'|'.join(values)}"
-        lines.append(line)
-    return lines
+        yield line
+
+
+def record(source: Path | None) -> list[str]:
+    """The lines for a checkout of Megatron-LM."""
+    if source is None:
+        raise SystemExit("megatron: give a checkout by --source, because no wheel has its argument parser")
+    sys.path.insert(0, str(source))
+    return list(lines_of(parser_of(), source))

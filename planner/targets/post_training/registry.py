@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ....errors import UnknownNameError
 from ..nemo_rl.target import NEMO_RL
+from ..slime.target import SLIME
 from ..verl.target import VERL
 from .base import RlTarget
 
-RL_TARGETS: dict[str, RlTarget] = {target.name: target for target in (VERL, NEMO_RL)}
+RL_TARGETS: dict[str, RlTarget] = {target.name: target for target in (VERL, NEMO_RL, SLIME)}
 
 
 def rl_target(name: str) -> RlTarget:

@@ -28,19 +28,25 @@ _NODES: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:2", "out
 _DRAWS = 6
 
 
-def request(numbers: random.Random) -> dict[str, Any]:
-    """A step that some framework may run or not."""
+_LLAMA, _QWEN = ("llama-3.2-1b", "llama-3.2-3b"), ("qwen2.5-0.5b", "qwen3-0.6b")
+# Framework -> the engine that it starts, another, models that it may train, and a further trainer.
+_RUNS = {"slime": ("sglang", "vllm", _QWEN, "megatron-bridge")}
+
+
+def request(numbers: random.Random, to: str) -> dict[str, Any]:
+    """A step that a framework may run or not."""
+    engine, other, models, trainer = _RUNS.get(to, ("vllm", "sglang", _LLAMA, "torchtitan"))
     algorithm = numbers.choice(("grpo", "grpo", "grpo", "dapo", "ppo"))
     drawn = {
         "algorithm": algorithm, "lag": numbers.choice((0, 1, 2)), "updates": numbers.choice((1, 2)),
-        "model": numbers.choice(("llama-3.2-1b", "llama-3.2-3b")), "kl": numbers.random() < 0.5,
+        "model": numbers.choice(models), "kl": numbers.random() < 0.5,
         "cluster": numbers.choice(("2xh100-sxm-80gb", "4xh100-sxm-80gb")),
-        "trainer": numbers.choice(("megatron", "megatron", "torchtitan")), "reward": "rule",
-        "engine": numbers.choice(("vllm", "vllm", "vllm", "sglang")),
+        "trainer": numbers.choice(("megatron", "megatron", trainer)), "reward": "rule",
+        "engine": numbers.choice((*[engine] * 3, other)),
     }  # fmt: skip
     if numbers.random() < 0.2:
         drawn["reward"] = "llama-3.2-1b"
-    return {**_SMALL, **drawn, **({"critic": "llama-3.2-1b"} if algorithm == "ppo" else {})}
+    return {**_SMALL, **drawn, **({"critic": models[0]} if algorithm == "ppo" else {})}
 
 
 def runs_each(plan: RlPlan, to: str) -> bool:
@@ -52,7 +58,7 @@ def test_drawn_plans_for_a_framework_are_all_written(to: str) -> None:
     numbers = random.Random(1)
     planned = 0
     for _ in range(_DRAWS):
-        asked = request(numbers)
+        asked = request(numbers, to)
         free = plan_rl(**asked)
         try:
             plan = plan_rl(**asked, target=to)
@@ -134,7 +140,7 @@ def test_other_names_are_refused_with_those_that_exist(name: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         plan_rl(**_SMALL, target=name)
     assert caught.value.message == f"unknown framework of post-training `{name}`"
-    assert caught.value.hint == "known: verl, nemo-rl"
+    assert caught.value.hint == "known: verl, nemo-rl, slime"
 
 
 def test_the_command_plans_and_writes_for_the_framework(tmp_path: Path) -> None:
