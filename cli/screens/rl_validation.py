@@ -32,6 +32,13 @@ def screen(validation: RlValidation) -> Iterator[RenderableType]:
         yield table("run", "over", *numbers, rows=pairs, right=numbers)
         yield f"Ratios: median error {text.percent(validation.pair_median)} % of {len(validation.pairs)} pairs"
         yield ""
+    if validation.gains:
+        gains = [(it.second, text.significant(it.measured_gain), text.significant(it.gain),
+                  _error(it.gain / it.measured_gain)) for it in validation.gains]  # fmt: skip
+        numbers = ("gain", "predicted", "error %")
+        yield table("run over one symmetric layout", *numbers, rows=gains, right=numbers)
+        yield f"Gains: median error {text.percent(validation.gain_median)} % of {len(validation.gains)} pairs"
+        yield ""
     for reason, number in Counter(row.reason for row in validation.left_out).most_common():
         yield text.wrapped(f"{number} left out: {reason}")
 

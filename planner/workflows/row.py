@@ -20,6 +20,7 @@ from ..accuracy.row import RowReader
 from ..accuracy.unpriced_forms import STEPS, form_of, read_unpriced
 from ..request.reinforcement import RlRequest
 from ..serving.row import LeftOut
+from .gains import GainCase, read_gain_row
 from .prices import Fixed
 
 _SHORT = {"DeepSeek V3": "deepseek-v3", "Qwen3-235B": "qwen3-235b-a22b", "Qwen3-30B3A": "qwen3-30b-a3b"}
@@ -44,7 +45,7 @@ class RlCase:
     pair: str  # runs that differ in lag or GPUs alone have the same
 
 
-def read_rl_row(row: RowReader) -> RlCase | LeftOut | None:
+def read_rl_row(row: RowReader) -> RlCase | GainCase | LeftOut | None:
     """The run of a row. None for a faulty row, whose problems `row` holds."""
     if form_of(row) is not STEPS:
         row.fail((), "no row of a step of reinforcement learning", "judge files of other rows by themselves")
@@ -52,6 +53,8 @@ def read_rl_row(row: RowReader) -> RlCase | LeftOut | None:
     read_unpriced(row, STEPS)
     if row.problems:
         return None
+    if gain := read_gain_row(row):
+        return gain
     name, model = row.text("id"), row.text("model").partition(" (")[0]
     if reason := _unpredictable(row):
         return LeftOut(name, reason)
@@ -65,7 +68,7 @@ def read_rl_row(row: RowReader) -> RlCase | LeftOut | None:
 def _unpredictable(row: RowReader) -> str:
     """Why a right row has no prediction; empty: it has one."""
     if row.number("measured", "step_s") is None:
-        return "its step was not measured in seconds; pairs of systems are compared"
+        return "its step was not measured in seconds, and no placement of its system is known"
     if row.get("generated_avg_len") is None and row.get("measured", "mean_response") is None:
         return "the mean length of its answers is not published"
     if not row.part("training"):

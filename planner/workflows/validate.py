@@ -13,6 +13,7 @@ from ...profiles.stack.post_training import post_training_constants
 from ..accuracy.runs import Problems, Progress, read_rows
 from ..accuracy.unpriced_forms import STEPS, form_of
 from ..serving.row import LeftOut
+from .gains import GainCase, RlGain, gains
 from .row import RlCase, read_rl_row
 from .runs import RlRun
 
@@ -46,6 +47,7 @@ class RlValidation:
 
     rows: tuple[RlPrediction, ...]
     pairs: tuple[RlPair, ...]
+    gains: tuple[RlGain, ...]
     left_out: tuple[LeftOut, ...]
     problems: tuple[str, ...]
 
@@ -58,6 +60,11 @@ class RlValidation:
     def pair_median(self) -> float:
         """The same of ratios."""
         return float(np.median([abs(pair.ratio / pair.measured_ratio - 1) for pair in self.pairs]))
+
+    @property
+    def gain_median(self) -> float:
+        """The same of gains over one symmetric layout."""
+        return float(np.median([abs(it.gain / it.measured_gain - 1) for it in self.gains]))
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -85,6 +92,7 @@ def validate_rl(
             predicted[case.id] = case, _prediction(run)
     return RlValidation(
         rows=tuple(prediction for _, prediction in predicted.values()), pairs=tuple(_pairs([*predicted.values()])),
+        gains=tuple(gains([row for row in rows if isinstance(row, GainCase)])),
         left_out=tuple(left_out), problems=tuple(str(problem) for problem in problems.first),
     )  # fmt: skip
 

@@ -57,3 +57,20 @@ def test_wrong_rows_are_named(tmp_path: Path) -> None:
     file.write_text(f"- {STEP.format(id='wrong', gpus='no', lag='On policy', step_s=1.0)}\n")
     with pytest.raises(InputError, match="num_gpus"):
         validate_rl([file])
+
+
+def test_gains_over_one_symmetric_layout(tmp_path: Path) -> None:
+    row = ("- {{id: {system}-{name}, source: test, workflow: ppo, system: {system}, group: real-scale-critic-8, "
+           "num_gpus: 8, gpu: h100, model: 7B, measured: {{throughput_pflop_per_s: {value}}}}}\n")  # fmt: skip
+    file = tmp_path / "rows.yaml"
+    file.write_text(row.format(system="ReaL-Heuristic", name="a", value=0.4)
+                    + row.format(system="ReaL", name="b", value=0.6)
+                    + row.format(system="OpenRLHF", name="c", value=0.2))  # fmt: skip
+    validation = validate_rl([file])
+    (gain,) = validation.gains
+    assert (gain.first, gain.second) == ("ReaL-Heuristic-a", "ReaL-b")
+    assert gain.measured_gain == pytest.approx(1.5)
+    assert gain.gain > 1.02  # calls beside one another, and less tensor parallelism
+    assert validation.gain_median == pytest.approx(abs(gain.gain / 1.5 - 1))
+    (left,) = validation.left_out
+    assert left.id == "OpenRLHF-c"

@@ -1,0 +1,104 @@
+"""Gains of searched placements over one symmetric layout, beside those that ReaLHF measured of its own search.
+
+The weak scaling in the README of openpsi-project/ReaLHF@be75fce9: PPO of LLaMA models that grow with the GPUs; the
+policy, the critic or both grow, the other has 7B. The figure names no batch. Assumed is that of the example in its
+search engine: 128 sequences of 1,024 tokens, 896 of them generated, in 4 mini-batches. The heuristic (arXiv
+2406.14088) has one layout for all calls on all GPUs: tensor parallelism within nodes, as few stages as fit, data
+parallelism of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..accuracy.row import RowReader
+from ..request.reinforcement import RlRequest
+from .graph import graph_of
+from .meshes import Mesh, sub_meshes
+from .prices import Prices, Question
+from .resolve import question_of
+from .search import PlacementSearch
+
+_SIZES = ("llama-2-7b", "llama-2-13b", "codellama-34b", "llama-2-70b")
+_SEQUENCES, _TOKENS, _GENERATED, _UPDATES = 128, 1024, 896, 4
+SEARCHED, HEURISTIC = "ReaL", "ReaL-Heuristic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainCase:
+    """A measured throughput of ReaLHF. scaled: actor, critic or both, the models that grow with the GPUs."""
+
+    id: str
+    group: str  # runs of the same models on the same GPUs
+    searched: bool
+    gpu: str
+    gpus: int
+    scaled: str
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlGain:
+    """The step of one symmetric layout over that of the searched placement."""
+
+    first: str  # the row of the heuristic
+    second: str
+    gain: float
+    measured_gain: float
+
+
+def read_gain_row(row: RowReader) -> GainCase | None:
+    """The run of a row of ReaLHF; None for other rows."""
+    parts, throughput = str(row.get("group")).split("-"), row.number("measured", "throughput_pflop_per_s")
+    if row.get("system") not in (SEARCHED, HEURISTIC) or parts[:2] != ["real", "scale"] or throughput is None:
+        return None
+    case = GainCase(
+        id=row.text("id"), group=row.text("group"), searched=row.get("system") == SEARCHED, scaled=parts[2],
+        gpu=row.text("gpu").partition(" (")[0], gpus=row.whole("num_gpus"), throughput=throughput,
+    )  # fmt: skip
+    return case if case.gpus in _gpus(case.scaled) else None
+
+
+def gains(cases: Sequence[GainCase]) -> list[RlGain]:
+    """Of every searched run beside the heuristic of its group."""
+    heuristics = {case.group: case for case in cases if not case.searched}
+    pairs = [(heuristics[case.group], case) for case in cases if case.searched and case.group in heuristics]
+    return [RlGain(first=heuristic.id, second=case.id, gain=_gain(case),
+                   measured_gain=case.throughput / heuristic.throughput) for heuristic, case in pairs]  # fmt: skip
+
+
+def _gpus(scaled: str) -> list[int]:
+    """GPUs by size of the model that grows."""
+    return [(16 if scaled == "both" else 8) * 2**size for size in range(len(_SIZES))]
+
+
+def _gain(case: GainCase) -> float:
+    question = _question(case)
+    budget, graph = question.resolved.budget_bytes, graph_of(question.work)
+    meshes = sub_meshes(Mesh(0, case.gpus), question.cluster.gpus_per_node)
+    best = PlacementSearch(Prices(question), graph, meshes, budget).run()
+    symmetric = (PlacementSearch(Prices(it), graph, meshes[:1], budget).together() for it in _symmetric(question))
+    heuristic = next((found for found in symmetric if found is not None), None)
+    return heuristic.step_s / best.step_s if heuristic is not None and best is not None else float("nan")
+
+
+def _symmetric(question: Question) -> list[Question]:
+    """The same with one layout of all calls, by number of stages."""
+    cluster = question.cluster
+    tp, nodes = cluster.gpus_per_node, cluster.num_gpus // cluster.gpus_per_node
+    return [replace(question, fixed={"train": {"tp": tp, "pp": pp, "cp": 1},
+                                     "generate": {"tp": tp, "pp": pp, "ep": 1, "attention_dp": 1}})
+            for pp in range(1, nodes + 1) if nodes % pp == 0]  # fmt: skip
+
+
+def _question(case: GainCase) -> Question:
+    grown = _SIZES[_gpus(case.scaled).index(case.gpus)]
+    policy, critic = (grown if case.scaled in (name, "both") else _SIZES[0] for name in ("actor", "critic"))
+    request = RlRequest.model_validate({"model": policy, "gpu": case.gpu, "gpus": case.gpus, "workload": {
+        "kind": "rl", "algorithm": "ppo", "prompts": _SEQUENCES, "input": _TOKENS - _GENERATED,
+        # All answers are equally long: lengths of a mean, a 90th percentile and an end one token apart.
+        "output": _GENERATED - 1, "output_p90": _GENERATED, "output_max": _GENERATED + 1,
+        "updates": _UPDATES, "critic": critic, "reward": critic, "old_logprobs": False,
+    }})  # fmt: skip
+    return question_of(request)[0]
