@@ -1,6 +1,7 @@
 """llm-d: Deployments of model servers, and the Helm values of its router. llm-d/llm-d 83bb7c18:
 guides/pd-disaggregation/modelserver/gpu/{vllm,sglang}/base, guides/recipes/modelserver/base/single-host (labels, ports,
-the sidecar beside instances that decode), guides/{pd-disaggregation,optimized-baseline}/router (plugins)."""
+the sidecar beside instances that decode), guides/{pd-disaggregation,optimized-baseline}/router (plugins); 2267387c:
+guides/optimized-baseline/modelserver/gpu/trtllm/base (TensorRT-LLM)."""
 
 from __future__ import annotations
 
@@ -8,13 +9,20 @@ from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
 from .base import Service, ServingLauncher, Setup
-from .manifests import documents, label_notes, node_selector, resource_name
+from .manifests import config_map, documents, label_notes, node_selector, resource_name
 
 _FILE, _VALUES = "modelserver.yaml", "router.values.yaml"
-_IMAGES = {"vllm": "docker.io/vllm/vllm-openai:v0.32.0", "sglang": "docker.io/lmsysorg/sglang:v0.5.23"}
+# The router reads gauges that TensorRT-LLM has since 1.3.0rc12 (NVIDIA/TensorRT-LLM#12545).
+_IMAGES = {"vllm": "docker.io/vllm/vllm-openai:v0.32.0", "sglang": "docker.io/lmsysorg/sglang:v0.5.23",
+           "tensorrt-llm": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc18"}  # fmt: skip
 _SIDECAR = "ghcr.io/llm-d/llm-d-routing-sidecar:latest"
 _CONNECTORS = {"vllm": "nixlv2", "sglang": "sglang"}
 _PORT, _BEHIND_SIDECAR = 8000, 8200
+_FOLDER = "/etc/meshwright"  # of options in a file
+# A command takes the place of the image's entrypoint, which sets the paths of libraries; names of pods are too long for
+# the host names of its MPI (NVIDIA/TensorRT-LLM#19607).
+_TENSORRT_LLM = {"LD_LIBRARY_PATH": "/usr/local/tensorrt/lib:/usr/local/cuda/lib64:/usr/local/nvidia/lib64",
+                 "PMIX_HOSTNAME": "trtllm-node"}  # fmt: skip
 
 
 def _files(service: Service) -> dict[str, str]:
@@ -22,7 +30,10 @@ def _files(service: Service) -> dict[str, str]:
     engine = service.engine
     header = (f"{service.deployment_id}. Options of {engine.name} {engine.release}.", f"kubectl apply -f {_FILE}")
     router = (f"helm install {name} $ROUTER_STANDALONE_CHART -f guides/recipes/router/base.values.yaml -f {_VALUES}",)
-    return {_FILE: documents(header, *(_deployment(service, setup, name) for setup in service.setups)),
+    configs = {} if engine.config is None else {
+        f"{setup.name}.yaml": text_of(engine.config(setup)) for setup in service.setups}  # fmt: skip
+    options = [config_map(name, configs)] if configs else []
+    return {_FILE: documents(header, *options, *(_deployment(service, setup, name) for setup in service.setups)),
             _VALUES: documents(router, _values(service, name))}  # fmt: skip
 
 
@@ -34,6 +45,8 @@ def _deployment(service: Service, setup: Setup, name: str) -> dict[str, Any]:
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "20Gi"}}],
         **node_selector(service, setup),
     }  # fmt: skip
+    if service.engine.config is not None:
+        pod["volumes"].append({"name": "options", "configMap": {"name": name}})
     if setup.pool.role == "decode":
         pod = {"initContainers": [_sidecar(service)], **pod}
     return {
@@ -49,18 +62,24 @@ def _container(service: Service, setup: Setup) -> dict[str, Any]:
     port = _BEHIND_SIDECAR if setup.pool.role == "decode" else _PORT
     words = [setup.model, *(word for option in engine.options(setup) for word in option),
              "--host", "0.0.0.0", "--port", str(port)]  # fmt: skip
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    if engine.config is not None:
+        words += ["--config", f"{_FOLDER}/{setup.name}.yaml"]
+        mounts.append({"name": "options", "mountPath": _FOLDER})
     return {
         "name": "modelserver", "image": _IMAGES[engine.name], "command": list(engine.start), "args": words,
         "env": _variables(service, setup), "ports": [{"name": "modelserver", "containerPort": port}],
         "resources": {"limits": {"nvidia.com/gpu": str(setup.gpus)}},
         "startupProbe": {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 30, "failureThreshold": 120},
         "readinessProbe": {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 5},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "volumeMounts": mounts,
     }  # fmt: skip
 
 
 def _variables(service: Service, setup: Setup) -> list[dict[str, Any]]:
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "llm-d-hf-token", "key": "HF_TOKEN"}}}
+    if service.engine.name == "tensorrt-llm":
+        return [token, *({"name": name, "value": value} for name, value in _TENSORRT_LLM.items())]
     if not service.apart:
         return [token]
     if service.engine.name == "vllm":  # one instance in a pod: no ports of its own
@@ -110,8 +129,8 @@ def _profile(name: str, *plugins: str) -> dict[str, Any]:
 
 
 def _refusals(service: Service) -> list[str]:
-    if service.engine.name not in _IMAGES:
-        return [f"{service.engine.name}: llm-d's guide for pools has vLLM and SGLang"]
+    if service.apart and service.engine.name not in _CONNECTORS:
+        return [f"{service.engine.name}: llm-d's routing sidecar moves caches of vLLM and SGLang"]
     out = [f"{setup.pool.role}: an instance of {setup.nodes} nodes is no Deployment (llm-d starts it as a "
            "LeaderWorkerSet)" for setup in service.setups if setup.nodes > 1]  # fmt: skip
     if service.apart and service.setups[0].transfer == "mooncake":
@@ -120,8 +139,11 @@ def _refusals(service: Service) -> list[str]:
 
 
 def _notes(service: Service) -> list[str]:
-    sidecar = [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
-    return [*sidecar, *label_notes(service)]
+    notes = [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
+    if service.engine.name == "tensorrt-llm":
+        notes.append(f"the options are those of {service.engine.release}; llm-d's router needs the newer "
+                     f"{_IMAGES['tensorrt-llm']}")  # fmt: skip
+    return [*notes, *label_notes(service)]
 
 
 LLM_D = ServingLauncher(name="llm-d", files=_files, refusals=_refusals, notes=_notes,

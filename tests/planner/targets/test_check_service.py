@@ -44,7 +44,7 @@ def edited(plan: ServingPlan, before: str, after: str) -> CheckedService:
 def test_files_as_they_are_emitted_are_in_order(engine: str, launcher: str, plan: ServingPlan) -> None:
     checked = [check_service(it, files) for it in drawn(for_engine(plan, engine), DRAWN)
                if (files := emitted(it, launcher))]  # fmt: skip
-    assert checked or (engine, launcher) == ("tensorrt-llm", "llm-d")
+    assert checked
     assert [problem for each in checked for problem in each.problems] == []
 
 

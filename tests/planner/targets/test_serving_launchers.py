@@ -220,11 +220,27 @@ def test_llm_d_routes_by_labels_to_each_pool(engine: str, plan: ServingPlan) -> 
     assert "--port=8000" in decode["spec"]["template"]["spec"]["initContainers"][0]["args"]
 
 
+def test_llm_d_gives_tensorrt_llm_its_options_in_a_file(plan: ServingPlan) -> None:
+    files = emit_serving(for_engine(plan, "tensorrt-llm"), "tensorrt-llm", 1, "llm-d").files
+    options, deployment = yaml.safe_load_all(files["modelserver.yaml"])
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    file = container["args"][container["args"].index("--config") + 1]
+    folder = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "options")
+    name = next(volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "options")
+    assert name == options["metadata"]["name"]
+    pool = plan.candidates[0].pools[0]
+    config = yaml.safe_load(options["data"][file.removeprefix(f"{folder}/")])
+    assert config["tensor_parallel_size"] == pool.tp * pool.attention_dp
+    assert container["command"] == ["trtllm-serve", "serve"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == str(pool.gpus // pool.instances)
+
+
 def test_llm_d_refuses_what_it_has_no_model_server_for(plan: ServingPlan) -> None:
     together = list(yaml.safe_load_all(emit_serving(plan, "vllm", 1, "llm-d").files["modelserver.yaml"]))
     assert len(together) == 1
     with pytest.raises(UnsupportedError, match="vLLM and SGLang"):
-        emit_serving(for_engine(plan, "tensorrt-llm"), "tensorrt-llm", 1, "llm-d")
+        emit_serving(for_engine(plan, "tensorrt-llm"), "tensorrt-llm", apart(plan, unlike=False), "llm-d")
     with pytest.raises(UnsupportedError, match="2 nodes is no Deployment"):
         emit_serving(resized(plan, tp=8, pp=2, gpus=16, instances=1), "vllm", 1, "llm-d")
     for launcher in ("llm-d", "dynamo"):
