@@ -171,7 +171,13 @@ def _leaves(name: str, text: str) -> Iterator[tuple[FieldPath, tuple[Any, int]]]
     for number, part in enumerate(re.split(r"^---\n", text, flags=re.MULTILINE)):
         document = read_document(name, "\n" * start + part)
         start += part.count("\n") + 1
-        yield from (((number, *path), (value, document.line(path))) for path, value in _walk(document.data))
+        for path, value in _walk(document.data):
+            line = document.line(path)
+            if isinstance(value, str) and str(path[-1]).endswith(".yaml"):  # a file of a ConfigMap, below its name
+                inner = read_document(name, "\n" * line + value)
+                yield from (((number, *path, *at), (it, inner.line(at))) for at, it in _walk(inner.data))
+            else:
+                yield (number, *path), (value, line)
 
 
 def _walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:

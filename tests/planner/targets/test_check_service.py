@@ -48,6 +48,19 @@ def test_files_as_they_are_emitted_are_in_order(engine: str, launcher: str, plan
     assert [problem for each in checked for problem in each.problems] == []
 
 
+@pytest.mark.parametrize(("launcher", "file"), [("dynamo", "dynamo.yaml"), ("llm-d", "modelserver.yaml")])
+def test_options_in_a_config_map_are_compared_one_by_one(launcher: str, file: str, plan: ServingPlan) -> None:
+    service = for_engine(plan, "tensorrt-llm")
+    text = emitted(service, launcher)[file]
+    lines = text.splitlines()
+    at = next(number for number, line in enumerate(lines) if "max_batch_size" in line)
+    before = lines[at].split()[1]
+    lines[at] = lines[at].replace(before, "3")
+    (problem,) = check_service(service, {file: "\n".join(lines)}).problems
+    assert (problem.line, problem.message) == (at + 1, f"is `3`, the plan has `{before}`")
+    assert problem.field.endswith("max_batch_size")
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_every_changed_value_is_named(engine: str, plan: ServingPlan) -> None:
     numbers = random.Random(1)
