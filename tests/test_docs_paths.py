@@ -24,6 +24,7 @@ FOREIGN = {
     ),
     "Megatron-LM": (
         "pretrain_gpt.py", "pretrain_hybrid.py", "examples/bert/pretrain_bert.py", "examples/t5/pretrain_t5.py",
+        "megatron/core/datasets/data_schedule_utils.py", "megatron/training/datasets/sft_dataset.py",
         "megatron/training/arguments.py", "megatron/training/theoretical_memory_usage.py",
         "megatron/core/transformer/moe/moe_utils.py", "megatron/core/transformer/moe/token_dispatcher.py",
         "megatron/core/transformer/moe/experts.py", "megatron/core/models/common/embeddings/rope_utils.py",

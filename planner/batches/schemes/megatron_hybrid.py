@@ -36,6 +36,14 @@ def length_multiple(num_ranks: int, tp: int) -> int:
     return num_ranks * max(2, tp)
 
 
+def tried_tokens(costs: GroupCosts, longest: int) -> Iterator[int]:
+    """Tokens of a rank: as its memory holds, and fewer while all ranks hold the longest document."""
+    tokens = costs.rank_tokens
+    while tokens >= max(_FEWEST_TOKENS, longest / costs.num_ranks):
+        yield tokens
+        tokens = int(tokens * _FEWER)
+
+
 def _rounded_up(lengths: Array, multiple: int) -> Array:
     return np.ceil(lengths / multiple) * multiple
 
@@ -62,11 +70,8 @@ class Trial:
 
     @property
     def rank_tokens(self) -> Iterator[int]:
-        """Tokens of a rank that are tried: as its memory holds, and fewer while all ranks hold the longest document."""
-        tokens = self.costs.rank_tokens
-        while tokens >= max(_FEWEST_TOKENS, self.longest / self.costs.num_ranks):
-            yield tokens
-            tokens = int(tokens * _FEWER)
+        """Tokens of a rank that are tried."""
+        return tried_tokens(self.costs, self.longest)
 
     def results(self, rank_tokens: int) -> list[BatchResult]:
         """The groups of the rule, and what no groups beat."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import bytescale, chunkflow, flexsp, hydraulis, megatron_hybrid, wlb, zeppelin
+from . import bytescale, chunkflow, flexsp, hydraulis, megatron_dynamic, megatron_hybrid, wlb, zeppelin
 from .base import Scheme
 
 SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
     for scheme in (
         megatron_hybrid.SCHEME,
+        megatron_dynamic.SCHEME,
         flexsp.SCHEME,
         bytescale.SCHEME,
         zeppelin.SCHEME,

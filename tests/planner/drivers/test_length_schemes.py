@@ -74,8 +74,8 @@ def test_a_scheme_that_cannot_train_the_batches_has_a_row_with_the_reason() -> N
     assert any(line.startswith(refused) for line in layout_lines(plan))
 
 
-@pytest.mark.parametrize(("gpus", "refused"), [(3, ["megatron-hybrid", "flexsp", "zeppelin"]),
-                                               (6, ["megatron-hybrid", "zeppelin"])])  # fmt: skip
+@pytest.mark.parametrize(("gpus", "refused"), [(3, ["megatron-hybrid", "megatron-dynamic", "flexsp", "zeppelin"]),
+                                               (6, ["megatron-hybrid", "megatron-dynamic", "zeppelin"])])  # fmt: skip
 def test_schemes_that_need_powers_of_two_leave_the_plans_of_the_others(gpus: int, refused: list[str]) -> None:
     plan = api.plan_documents(**{**SMALL, "gpus": gpus}, schemes=["all"]).document()  # type: ignore[arg-type]
     assert [scheme.name for scheme in plan.schemes] == [name for name in SCHEMES if name not in refused]
