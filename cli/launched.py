@@ -35,6 +35,8 @@ def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> 
         show_line(line)
     if job.model.is_moe and not isinstance(job, RlJob):
         show_line(screen.balancing_line(job))
+    if job.images is not None:
+        show_line(screen.images_line(job))
     if job.model.dropouts:
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
 

@@ -24,7 +24,8 @@ def check_pretrained(folder: Path, model: ModelSpec) -> None:
     from ..profiles.model.load import load_model
     from ..runtime.checkpoint.manifest import model_fields
 
-    found = text_of(load_model(folder)[0])  # plans with a tower are not run
+    found = load_model(folder)[0]
+    found = found if model.tower is not None else text_of(found)
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     problems = [FieldProblem(f"{theirs} in the folder, {ours} in the plan", file=str(config), field=name,
                              hint=f"plan for the model of this folder: `--model {folder}`")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..cost_models.degrees import sequence_parts
 from ..cost_models.layouts import (
     OFFLOADS,
     OPTIMIZER_ON_HOST,
@@ -16,21 +15,20 @@ from ..cost_models.layouts import (
     RECOMPUTE_MODES,
     SCHEDULES,
     Layout,
-    Layouts,
     modules_of,
 )
 from ..cost_models.problem import Problem
-from ..cost_models.quantities.stages import devices_of
 from ..cost_models.schedules.orders import W
 from ..cost_models.schedules.simulator import Schedule, make
 from ..cost_models.specs.model import ModelSpec
 from ..cost_models.specs.stack import StackSpec
-from ..cost_models.specs.workload import Lora, Workload
-from ..errors import FieldProblem, InputError, UnsupportedError
+from ..cost_models.specs.workload import Images, Lora, Workload
+from ..errors import InputError, UnsupportedError
 from ..planner.document.candidate import Candidate, Chunk
 from ..planner.document.plan import Plan
 from ..planner.document.specs import model_of, stack_of, workload_of
 from ..planner.targets.meshwright.rules import cannot_train, refusal
+from .candidate_checks import check_candidate
 from .evaluation import Evaluation
 from .learning_rate import RateSchedule
 from .model.adapters import Adapters
@@ -76,6 +74,8 @@ class Job:
     shuffle: bool = False  # sequences of stored data come in a random order by seed and epoch
     end_token: int | None = None  # token at the end of each document; its target has no loss. None: all targets have
     evaluation: Evaluation | None = None  # on other data; None: none
+    images: Images | None = None  # of every sequence; None: text alone
+    freezes_tower: bool = False  # layers of the vision tower do not train
     balances_experts: bool = False  # round-robin tokens, about as even as a trained router
 
     @property
@@ -194,12 +194,11 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     candidate = plan.candidates[choice - 1]
     model, stack = model_of(plan.resolved, name), stack_of(plan.resolved, name)
     workload, layout = workload_of(plan.resolved, name), candidate.to_layout()
-    _check(candidate, layout, model, workload, plan, name)
+    check_candidate(candidate, layout, model, workload, plan, name)
     _check_age(plan, model, name)
     strategies = strategies_of(candidate, layout, model, workload.seq_len, name)
     distinct = strategies.distinct if strategies is not None else (layout,)
-    reasons = (unsupported(strategy, model, workload, stack) for strategy in distinct)
-    reason = next((text for text in reasons if text is not None), None)
+    reason = next(filter(None, (unsupported(strategy, model, workload, stack) for strategy in distinct)), None)
     if candidate.spread is not None and candidate.spread.shares is not None:
         reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
     if reason is not None:
@@ -208,8 +207,9 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=_chunks(candidate),
         stack=stack, seq_len=workload.seq_len, global_batch=workload.global_batch,
         optimizer=workload.optimizer, dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
-        predicted_step_s=candidate.step_s, predicted_mfu=candidate.mfu,
+        predicted_step_s=candidate.step_s, predicted_mfu=candidate.mfu, images=workload.images,
         logical_of_rank=candidate.placement.logical_of_rank, strategies=strategies, lora=workload.lora,
+        freezes_tower=workload.freeze_tower,
     )  # fmt: skip
     job.check_states()
     return job
@@ -226,55 +226,8 @@ def _check_age(plan: Plan, model: ModelSpec, name: str) -> None:
 
 
 def _chunks(candidate: Candidate) -> tuple[Chunk, ...]:
-    if candidate.layerwise is None:
-        return candidate.stages
-    return tuple(chunk.model_copy(update={"recompute_layers": 0}) for chunk in candidate.stages)
-
-
-def _check(candidate: Candidate, layout: Layout, model: ModelSpec, workload: Workload, plan: Plan, name: str) -> None:
-    """Problems of a hand-edited plan: GPUs, batch, stages and placement must fit together."""
-    where, problems = f"candidates.{candidate.choice - 1}", []
-
-    def wrong(field: str, text: str) -> None:
-        problems.append(FieldProblem(text, file=name, field=field, hint="the file was edited; plan again"))
-
-    groups = plan.resolved.get("cluster", {}).get("groups", ())
-    gpus = sum(int(group["num_nodes"]) * int(group["gpus_per_node"]) for group in groups)
-    if candidate.spread is not None:  # perhaps on some groups of the cluster only
-        gpus = candidate.spread.num_gpus
-    if gpus and gpus != layout.num_gpus:
-        wrong(f"{where}.layout", f"uses {layout.num_gpus} GPUs, the cluster has {gpus}")
-    if workload.global_batch % (layout.dp * layout.micro_batch):
-        wrong(f"{where}.layout.micro_batch", f"dp {layout.dp} x {layout.micro_batch} does not divide the global batch")
-    chunks, parts = (int(column[0]) for column in sequence_parts(Layouts.of([layout])))
-    if workload.seq_len % parts:
-        split = f"cp {layout.cp} makes {chunks} chunks, each in {parts // chunks} parts: {parts} do not divide"
-        wrong(f"{where}.layout.cp", f"{split} the {workload.seq_len} tokens of a sequence")
-    if layout.dp % layout.shard:
-        wrong(f"{where}.layout.shard", f"{layout.shard} does not divide dp {layout.dp}")
-    for reason in _stage_problems(candidate.stages, layout, model):
-        wrong(f"{where}.stages", reason)
-    num_nodes = sum(int(group["num_nodes"]) for group in groups)
-    if candidate.spread is None and num_nodes and (misfit := candidate.placement.problem(layout.num_gpus, num_nodes)):
-        wrong(f"{where}.placement.{misfit[0]}", misfit[1])
-    if problems:
-        raise InputError.of(problems)
-
-
-def _stage_problems(chunks: tuple[Chunk, ...], layout: Layout, model: ModelSpec) -> list[str]:
-    devices = devices_of(layout)
-    if [chunk.stage for chunk in chunks] != devices:
-        return [f"must be on the stages {devices} of the schedule, one chunk after the other"]
-    problems, following = [], 0
-    for index, chunk in enumerate(chunks):
-        if chunk.layers and chunk.layers[0] != following:
-            problems.append(f"chunk {index} must start with layer {following}, not {chunk.layers[0]}")
-        following = chunk.layers[-1] + 1 if chunk.layers else following
-        if chunk.embedding != (index == 0) or chunk.head != (index == len(chunks) - 1):
-            problems.append(f"chunk {index}: the embedding belongs to the first chunk and the head to the last")
-    if following != model.num_layers:
-        problems.append(f"hold {following} layers, the model has {model.num_layers}")
-    return problems
+    plain = candidate.layerwise is None
+    return tuple(chunk if plain else chunk.model_copy(update={"recompute_layers": 0}) for chunk in candidate.stages)
 
 
 def unsupported(layout: Layout, model: ModelSpec, workload: Workload, stack: StackSpec) -> str | None:

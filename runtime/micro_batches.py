@@ -22,11 +22,14 @@ class MicroBatches:
     positions: Tensor | None = None
     num_targets: int = 1
     end_token: int | None = None
+    without_target: Tensor | None = None  # [seq] whether the next token has no loss; None: all have one
 
     def __call__(self, index: int) -> tuple[Tensor, ...]:
         tokens, *targets = self._shifted(index)
         if self.end_token is not None:
             targets = [target.masked_fill(tokens == self.end_token, IGNORED) for target in targets]
+        if self.without_target is not None:
+            targets = [target.masked_fill(self.without_target, IGNORED) for target in targets]
         return tokens, *targets
 
     def _shifted(self, index: int) -> tuple[Tensor, ...]:

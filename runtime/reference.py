@@ -22,10 +22,7 @@ from torch import Tensor
 from ..cost_models.layouts import CP_ALGORITHMS
 from ..cost_models.specs.model import ModelSpec
 from ..planner.document.candidate import Chunk
-from .data import open_source
 from .job import Job
-from .mixed_lengths.job import LengthsJob
-from .mixed_lengths.tokens import DocumentTokens
 from .model.adapters import Adapters, of_input, of_output
 from .model.block import Block, Context, Numerics
 from .model.decoder import DecoderChunk
@@ -33,12 +30,14 @@ from .model.dispatch import ExpertGroup
 from .model.embedding import Embedding
 from .model.experts import Experts
 from .model.initial_weights import materialise
+from .model.vision_tower import Tower
 from .parallel.comm import Group
 from .parallel.context_parallel import ContextParallel
+from .reference_data import batches, num_targets, shifted_rows
 from .rehearsal.run_states import RunStates
 from .settings import Settings, prepare
 from .status import Status
-from .trainer import DTYPES, Step
+from .trainer import DTYPES, Step, images_of
 
 
 def whole_model(job: Job) -> DecoderChunk:
@@ -48,7 +47,7 @@ def whole_model(job: Job) -> DecoderChunk:
                       Numerics.of(job.model), adapters=_adapters(job))  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip
-    model = DecoderChunk(context, job.model, everything, job.seq_len)
+    model = DecoderChunk(context, job.model, everything, job.seq_len, seen=images_of(job))
     materialise(model, job.seed)
     if context.adapters is not None:
         for adapted in [module for module in model.modules() if isinstance(module, Block)]:
@@ -166,22 +165,22 @@ def train(job: Job, run: RunStates | None = None) -> list[Step]:
     """
     model = whole_model(job)
     if model.head is not None:
-        model.head.ignores = job.end_token is not None
+        model.head.ignores = job.end_token is not None or job.images is not None
     balancing = _balancing_losses(model, job)
     names, parameters = zip(*[pair for pair in model.named_parameters() if pair[1].requires_grad], strict=True)
     wide = torch.float64 if job.dtype == "fp64" else torch.float32
     masters = [parameter.detach().to(wide, copy=True) for parameter in parameters]
     optimizer = _optimizer(job, masters, _undecayed(model, job.no_decay))
     further = 1 + job.model.mtp_layers
-    batch_of = _batches(job, further)
+    batch_of = batches(job, further)
     steps = []
     for step in range(job.steps):
         batch, total = batch_of(step), 0.0
-        number = _num_targets(batch, job, further)
+        number = num_targets(batch, job, further)
         sums = [torch.zeros_like(master) for master in masters]
         for rows in batch:
             model.seq_len = rows.shape[1] - further
-            shifted = _shifted(rows, model.seq_len, further, job.end_token)
+            shifted = shifted_rows(rows, model.seq_len, further, job)
             loss = model(*shifted) / number
             uneven = sum(block.of_micro_batch(len(rows)) for block in balancing) / job.tokens_per_step
             (loss + uneven).backward()
@@ -200,21 +199,6 @@ def train(job: Job, run: RunStates | None = None) -> list[Step]:
     return steps
 
 
-def _num_targets(batch: Sequence[Tensor], job: Job, further: int) -> int:
-    """The targets of a step that have a loss."""
-    if job.end_token is not None:
-        return sum(int((rows[:, : job.seq_len] != job.end_token).sum()) for rows in batch)
-    return sum(len(rows) * (rows.shape[1] - further) for rows in batch)
-
-
-def _shifted(rows: Tensor, seq_len: int, further: int, end_token: int | None) -> list[Tensor]:
-    """Inputs, targets, and targets of predictions, [sequences, seq_len] each; -1 for a target behind a document."""
-    shifted = [rows[:, first : first + seq_len] for first in range(1 + further)]
-    if end_token is not None:
-        shifted[1] = torch.where(shifted[0] == end_token, -1, shifted[1])
-    return shifted
-
-
 def _follow(
     run: RunStates, step: int, names: Sequence[str], masters: Sequence[Tensor], before: Sequence[Tensor],
     optimizer: torch.optim.Optimizer,
@@ -226,21 +210,6 @@ def _follow(
         states |= {f"{kind}.{name}": state for kind, state in optimizer.state[master].items() if kind != "step"}
     moved = {f"weights.{name}": master - old for name, master, old in zip(names, masters, before, strict=True)}
     run.follow(step + 1, states, moved)
-
-
-def _batches(job: Job, further: int) -> Callable[[int], Sequence[Tensor]]:
-    """The passes through the model of each step, [sequences, tokens + further]: each document by itself, if any."""
-    if isinstance(job, LengthsJob):
-        tokens = DocumentTokens(job)
-        return lambda step: [document[None] for document in tokens.documents(step)]
-    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further,
-                         shuffle=job.shuffle)  # fmt: skip
-    return lambda step: torch.split(source.batch(step), _rows(job))
-
-
-def _rows(job: Job) -> int:
-    """Sequences per pass through the model: a rank's micro-batch, or that of all ranks for layer-wise strategies."""
-    return job.layout.micro_batch if job.strategies is None else job.global_batch // job.num_micro_batches
 
 
 def _update(
@@ -260,7 +229,7 @@ def _undecayed(model: DecoderChunk, kinds: frozenset[str]) -> list[bool]:
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             is_bias = name.endswith("bias")
-            is_table = isinstance(module, Embedding)
+            is_table = isinstance(module, Embedding) or (isinstance(module, Tower) and name == "positions")
             found = "biases" if is_bias else "embeddings" if is_table else "norms" if parameter.dim() < 2 else ""
             out += [found in kinds] * parameter.requires_grad
     return out

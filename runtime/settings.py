@@ -16,6 +16,7 @@ from ..planner.document.reading import load_plan, rl_plan_in
 from ..planner.document.sampler_plan import sampler_path
 from .checkpoint.manifest import check_resumable
 from .compiling import check_compiled
+from .data_flags import check_data
 from .evaluation import BATCHES, EVERY, evaluation_of
 from .job import Job, job_of
 from .learning_rate import RateSchedule
@@ -247,20 +248,6 @@ def check_numbers(settings: Settings) -> None:
             raise InputError(f"{name} {value:g}: must be {bounds}", hint=hint)
         if value is not None and math.isinf(value):
             raise InputError(f"{name} {value:g}: must be finite", hint=hint)
-
-
-def check_data(job: Job, settings: Settings) -> None:
-    """Raises InputError for flags of the data that it or the model has no use for."""
-    end = settings.end_token
-    if settings.data == "synthetic" and (settings.shuffle or end is not None):
-        flag = "--shuffle" if settings.shuffle else "--end-token"
-        raise InputError(f"{flag}: synthetic tokens are random and have no documents", hint="add `--data DIR`")
-    if end is not None and not 0 <= end < job.model.vocab:
-        raise InputError(f"--end-token {end}: the model has the tokens 0 to {job.model.vocab - 1}",
-                         hint="give the end-of-document token of its tokenizer")  # fmt: skip
-    if end is not None and job.model.mtp_layers:
-        raise InputError(f"--end-token {end}: not with prediction of more than one token",
-                         hint="plan with `--set workload.mtp_layers=0`, or leave it out")  # fmt: skip
 
 
 def for_parity(job: Job, *, as_trained: bool, planned_dtype: bool = False) -> Job:

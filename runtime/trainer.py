@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from .job import Job
 from .micro_batches import MicroBatches
 from .model.block import ParamShard, named_splits
 from .model.decoder import DecoderChunk
+from .model.images import SequenceImages
 from .model.initial_weights import InitParam, init_param, same_weight
 from .optimizer import build_optimizer, clip_
 from .parallel import host
@@ -40,6 +42,13 @@ class Step:
     stop: bool = False  # whether a rank was signalled to end after this step
 
 
+def images_of(job: Job) -> SequenceImages | None:
+    """The images of the job's sequences, or None."""
+    if job.images is None or job.model.tower is None:
+        return None
+    return SequenceImages(job.model.tower, job.images, job.seq_len, job.freezes_tower)
+
+
 class Trainer:
     """Builds chunks, ZeRO units, optimizer and pipeline of this rank. All ranks must construct it at the same time."""
 
@@ -61,7 +70,7 @@ class Trainer:
         for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.coords.stage):
             embedding = self.chunks[0].embedding if self.chunks else None
             chunk = DecoderChunk(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
-                                 self.parts.context)  # fmt: skip
+                                 self.parts.context, self.seen)  # fmt: skip
             for name, buffer in chunk.named_buffers():
                 self.init_param(buffer, name, ParamShard(tuple(buffer.shape), start=0.0), job.seed, tied=False)
             ways = self.parts.reshardings(layers)
@@ -70,7 +79,7 @@ class Trainer:
                 arrivals[len(self.chunks)] = ways.pop(first)
             chunk.moves.update(ways)
             if chunk.head is not None:
-                chunk.head.ignores = job.end_token is not None
+                chunk.head.ignores = job.end_token is not None or self.seen is not None
             self.chunks.append(chunk)
         self.contents: list[tuple[Unit, Named]] = []
         self.frozen: list[Weights] = []
@@ -82,7 +91,16 @@ class Trainer:
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units])
         self.decayed = [(unit.master, self._decayed(unit, named)) for unit, named in self.contents]
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
-                                 job.num_micro_batches, self.parts.shapes(), job.tokens_per_step, arrivals)
+                                 job.num_micro_batches, self.parts.shapes(), self._targets_per_step, arrivals)
+
+    @cached_property
+    def seen(self) -> SequenceImages | None:
+        """The images of sequences."""
+        return images_of(self.job)
+
+    @property
+    def _targets_per_step(self) -> int:
+        return self.job.tokens_per_step if self.seen is None else self.job.global_batch * self.seen.num_targets
 
     def _decayed(self, unit: Unit, named: Named) -> list[slice]:
         """Slices of this rank's part of a unit whose parameters decay."""
@@ -152,15 +170,18 @@ class Trainer:
             return "expert"
         if mesh["tp"].size == 1:
             return "split"
+        if name.startswith("embedding.tower.") and not split.firsts:
+            return "copied"
         return "split" if split.firsts else "shared"
 
     def _groups(self, part: str, kind: str) -> Groups:
         prefix, mesh = "expert_" if kind == "expert" else "", self.parts.mesh(part)
         shard, replicate = mesh[f"{prefix}shard"], mesh[f"{prefix}replicate"]
+        # The gradients of copies of a tower, which all ranks run on all images, are whole on each.
         partial = mesh["tp"] if kind == "shared" else None
         separate = self.job.devices[0] != self.job.devices[-1]
         tied = mesh["tied"] if kind == "tied" and separate else None
-        copies = replicate.size * (partial.size if partial else 1) * (tied.size if tied else 1)
+        copies = replicate.size * (mesh["tp"].size if kind in ("shared", "copied") else 1) * (tied.size if tied else 1)
         return Groups(shard, replicate, partial, tied, copies)
 
     def step(self, index: int, *, stop: bool = False) -> Step:
@@ -239,7 +260,8 @@ class Trainer:
         cp = self.parts.context(part).cp
         positions = None if cp is None else cp.positions(self.job.seq_len).to(self.device)
         return MicroBatches(tokens.to(self.device), self.job.strategy(part).micro_batch, positions,
-                             1 + self.job.model.mtp_layers, self.job.end_token)  # fmt: skip
+                             1 + self.job.model.mtp_layers, self.job.end_token,
+                             None if self.seen is None else self.seen.without_target.to(self.device))  # fmt: skip
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors on the device between steps."""

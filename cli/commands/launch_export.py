@@ -70,7 +70,8 @@ def command(
     largest = int(units.parse(file_size, "B"))
     folder, manifest = newest(checkpoint)
     path = _config(manifest, config, folder)
-    model = text_of(load_model(path)[0])
+    model = load_model(path)[0]
+    model = model if manifest.run["model"].get("tower") else text_of(model)
     _check_model(model, manifest, path, folder)
     with terminal.progress("exporting", bar=False):
         done = export(folder, to_hf, model, path, dtype=dtype, file_bytes=largest, merge=merge,

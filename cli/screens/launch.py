@@ -30,6 +30,13 @@ def balancing_line(job: Job) -> str:
     return f"balancing loss of experts: {coefficient:g} in each layer, beside the loss that is shown"
 
 
+def images_line(job: Job) -> str:
+    """The pixels that the run sees."""
+    number, state = job.images.per_sequence if job.images else 0, "frozen" if job.freezes_tower else "trained"
+    return (f"images per sequence: {number}, synthetic: the tokens of the data in their places become pixels; "
+            f"{state if job.lora is None else 'frozen'} vision tower")  # fmt: skip
+
+
 def parity_table(verdict: parity.Parity) -> RenderableType:
     """Losses and gradient norms of each step beside those of one process."""
     rows = [

@@ -23,8 +23,17 @@ class VisionTower:
     output: int  # width of the language model
     # mlp: the patches of a block side by side, through two products; mean: their mean, through a norm and a product
     merger: Literal["mlp", "mean"]
-    deepstack: int = 0  # layers whose output a merger of its own adds to early layers of the language model
+    taps: tuple[int, ...] = ()  # layers whose output a merger of its own adds to the first layers of the language model
     side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
+    # Rotary pairs of the language model that turn by frame, row and column of a token, interleaved (Qwen3-VL); empty:
+    # all turn by its place in the sequence.
+    rope_sections: tuple[int, ...] = ()
+    activation: str = "gelu_tanh"  # of its layers; its projector has gelu
+
+    @property
+    def deepstack(self) -> int:
+        """Layers of the language model that get an output of the tower."""
+        return len(self.taps)
 
     @property
     def sharded(self) -> bool:

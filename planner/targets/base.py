@@ -37,6 +37,8 @@ class Trainer:
     cannot_build: Callable[[ModelSpec, Workload, OptionList | None], list[str]] = lambda model, workload, options: []
     # (setup, options of the release) -> (fields, sentence) per reason why an older release cannot run its layout.
     cannot_run: Callable[[Setup, OptionList | None], list[tuple[tuple[str, ...], str]]] = lambda setup, options: []
+    # Whether it trains models with a vision tower; `cannot_build` names towers that it lacks.
+    sees_images: bool = False
     # Technique -> why the framework cannot train by it with these knobs in any layout, or None.
     techniques: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
@@ -111,15 +113,21 @@ class Target:
         """One sentence per part of a model or its training that its newest release cannot express in any layout."""
         if self.trainer is None:
             return []
+        return self.lacks(model, workload, option_list(self.name)[0] if self.trainer.config is not None else None)
+
+    def lacks(self, model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
+        """The same for the release with these options."""
+        if self.trainer is None:
+            return []
         if model.diffusion is not None:
             return ["model.diffusion: plans of diffusion transformers are not written for it"]
         if model.encoder is not None:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]
         if model.bidirectional:
             return ["model.attention: plans of encoders such as BERT are not written for it"]
-        options = option_list(self.name)[0] if self.trainer.config is not None else None
-        tower = ["model.tower: plans of vision towers are not written for it"] if model.tower is not None else []
-        return tower + self.trainer.cannot_build(model, workload, options)
+        if model.tower is not None and not self.trainer.sees_images:
+            return ["model.tower: plans of vision towers are not written for it"]
+        return self.trainer.cannot_build(model, workload, options)
 
     def cannot_train(self, problem: Problem) -> list[str]:
         """One sentence per reason why it cannot train a model in any layout: techniques, knobs, parts of the model.

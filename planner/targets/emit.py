@@ -61,7 +61,7 @@ def emit(
     if reasons := refusals(target, setup, options):
         fields = tuple(dict.fromkeys(field for names, _ in reasons for field in names))
         lines = "\n".join(f"{'' if not names else ', '.join(names) + ': '}{text}" for names, text in reasons)
-        lacks = target.trainer.cannot_build(setup.model, setup.workload, options)
+        lacks = target.lacks(setup.model, setup.workload, options)
         hint = who_trains(setup.problem) if lacks else ""
         subject = f"{framework} cannot express layout {choice}, {setup.candidate.layout_id}"
         raise LayoutRefusedError(f"{subject}\n{lines}", fields, hint=hint)
@@ -127,7 +127,7 @@ def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[t
         out.append((("micro_batch",), UNEVEN_SHARES))
     if setup.documents is not None and target.mixed_lengths != "hybrid":
         out.append(((), "the plan gives each document a degree by the rule of Megatron"))
-    out += [((), text) for text in target.trainer.cannot_build(setup.model, setup.workload, options)]
+    out += [((), text) for text in target.lacks(setup.model, setup.workload, options)]
     out += [reason for part in uniform for reason in target.trainer.cannot_run(part, options)]
     config = target.trainer.config
     if config is None or options is None or out:

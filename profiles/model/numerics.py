@@ -123,7 +123,7 @@ def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
     given = {
         "rope_theta": None if family.rope_theta is None else theta,
         "norm_epsilon": f.positive(*_EPSILONS),
-        "activation": _activation(f, *_ACTIVATION_FIELDS.get(model_type, _ACTIVATIONS)),
+        "activation": read_activation(f, *_ACTIVATION_FIELDS.get(model_type, _ACTIVATIONS)),
     }  # fmt: skip
     of_first_releases = model_type == "gemma" or f.get("feed_forward_proj") == "gated-gelu"
     if of_first_releases and given["activation"] == "gelu":
@@ -144,7 +144,7 @@ def explicit_numerics(f: Fields, spec: ModelSpec) -> ModelSpec:
     none = bool(spec.learned_positions) or ("rope_theta" in f.data and not f.has("rope_theta"))
     given = {
         "rope_theta": f.positive("rope_theta"), "norm_epsilon": f.positive("norm_epsilon"),
-        "activation": _activation(f, "activation"),
+        "activation": read_activation(f, "activation"),
     }  # fmt: skip
     defaults = _Defaults(None if none else 10_000.0, 1e-5, "silu" if gated else "gelu")
     part = f.part("rope_scaling")
@@ -163,7 +163,8 @@ def _filled(spec: ModelSpec, given: Mapping[str, float | str | None], family: _D
     return replace(spec, assumed=assumed, **values)
 
 
-def _activation(f: Fields, *names: str) -> str | None:
+def read_activation(f: Fields, *names: str) -> str | None:
+    """The first of `names` that is there, as ModelSpec spells it; None: there is none."""
     name = next((spelling for spelling in names if f.has(spelling)), None)
     if name is None:
         return None

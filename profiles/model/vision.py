@@ -8,9 +8,12 @@ from math import isqrt
 from ...cost_models.quantities import vision
 from ...cost_models.specs.vision import VisionTower
 from .fields import Fields
+from .numerics import read_activation
+from .rope import rope_fields
 
 _SIDE = 1024  # pixels of the image whose cost is named, where images keep their size
 _TOKENS = "mm_tokens_per_image"
+_TAPS, _SECTIONS = (8, 16, 24), (24, 20, 20)  # Qwen3VLVisionConfig, Qwen3VLTextRotaryEmbedding of transformers 5.24
 
 
 def _qwen3_vl(f: Fields, whole: Fields) -> VisionTower:
@@ -22,8 +25,22 @@ def _qwen3_vl(f: Fields, whole: Fields) -> VisionTower:
         channels=f.count("in_channels", default=3), frames=f.count("temporal_patch_size", default=2),
         merge=f.count("spatial_merge_size", default=2), positions=f.count("num_position_embeddings", default=2304),
         output=f.count("out_hidden_size", default=3584), merger="mlp",
-        deepstack=len(f.indices("deepstack_visual_indexes", depth) or ()) if f.has("deepstack_visual_indexes") else 3,
+        taps=tuple(f.indices("deepstack_visual_indexes", depth) or ()) if f.has("deepstack_visual_indexes") else _TAPS,
+        rope_sections=_sections(whole), activation=read_activation(f, "hidden_act") or "gelu_tanh",
     )  # fmt: skip
+
+
+def _sections(whole: Fields) -> tuple[int, ...]:
+    """Rotary pairs of the language model by frame, row and column."""
+    text = whole.part("text_config")
+    part = None if text is None else rope_fields(text)
+    given = None if part is None else part.get("mrope_section")
+    if part is None or given is None:
+        return _SECTIONS
+    if not isinstance(given, list) or len(given) != 3 or not all(type(n) is int and n > 0 for n in given):
+        part.problem("mrope_section", f"must be three numbers above 0, is {given!r}")
+        return _SECTIONS
+    return tuple(given)
 
 
 def _gemma3(f: Fields, whole: Fields) -> VisionTower:

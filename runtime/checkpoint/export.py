@@ -100,7 +100,7 @@ def export(
         raise InputError(f"--merge: {checkpoint} has no adapters, it has all weights", hint="leave out `--merge`")
     with new_folder(to) as partial:
         if adapters is None or merge:
-            fill = (fill_from(checkpoint, model) if adapters is None
+            fill = (fill_from(checkpoint, manifest, model) if adapters is None
                     else fill_merged(checkpoint, manifest, model, adapters))  # fmt: skip
             sizes, files = _write(partial, tensors(model), dtype, file_bytes, fill, on_file)
             _write_config(config, partial, dtype)

@@ -7,6 +7,7 @@ directions, and also maps gradients. Their models ignore multi-token prediction,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +38,7 @@ from .sources import (
     stacked,
     transposed,
 )
+from .vision_sources import columns_of_experts, tower_sources
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Naming:
 def sources(model: ModelSpec) -> Sources:
     """Our weight name -> source in their files. Raises KeyError for a family without a table."""
     naming = FAMILIES[model.family]
+    if model.tower is not None:
+        naming = replace(naming, feed_forward=partial(columns_of_experts, dense=naming.feed_forward))
     out = {"embedding.tokens": Source(f"{naming.tokens}.weight")}
     if naming.positions is not None:
         out["embedding.positions"] = naming.positions
@@ -75,6 +79,10 @@ def sources(model: ModelSpec) -> Sources:
         out["head.projection_bias"] = Source(f"{naming.head}.bias")
     for number in range(stored_predictions(model)):
         out |= _prediction(naming, model, number)
+    if model.tower is not None:  # the text model is then one part of the files' model
+        inside = partial(re.sub, r"^model\.", "model.language_model.")
+        out = {ours: replace(at, name=inside(at.name)) for ours, at in out.items()}
+        out |= tower_sources(model.tower, "embedding.tower")
     return out
 
 

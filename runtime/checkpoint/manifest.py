@@ -166,10 +166,12 @@ def run_of(job: Job) -> dict[str, Any]:
         run["shuffle"] = True
     if job.end_token is not None:
         run["end_token"] = job.end_token
+    if job.images is not None:
+        run |= {"images": vars(job.images), "freezes_tower": job.freezes_tower}
     if job.adapters is not None:
         run["lora"] = {**vars(job.adapters), "targets": sorted(job.adapters.targets)}
-        if job.init_digest is not None:  # frozen weights are in no checkpoint
-            run["init_digest"] = job.init_digest
+    if job.init_digest is not None and (job.adapters is not None or job.freezes_tower):
+        run["init_digest"] = job.init_digest  # frozen weights are in no checkpoint
     plain: dict[str, Any] = json.loads(json.dumps(run))
     return plain
 
@@ -188,7 +190,7 @@ def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     if fields == ["seed"]:
         hint = f"`--seed {found['seed'][0]}`"
     if fields == ["init_digest"]:
-        hint = f"`--init-from {manifest.init_from or 'FOLDER'}`, the weights that the adapters were trained beside"
+        hint = f"`--init-from {manifest.init_from or 'FOLDER'}`, the weights that the run froze"
     raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(lines), hint=hint)
 
 

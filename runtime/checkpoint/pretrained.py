@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.workload import Images
 from ...errors import FieldProblem, InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ..model.adapters import Adapters
@@ -23,6 +24,7 @@ from ..model.block import Context, Numerics, ParamShard, named_splits
 from ..model.decoder import DecoderChunk
 from ..model.dispatch import ExpertGroup
 from ..model.experts import CHOICE_BIAS
+from ..model.images import SequenceImages
 from ..model.initial_weights import init_param, same_weight
 from ..parallel.comm import Group
 from ..status import Status
@@ -192,7 +194,9 @@ def whole_weights(model: ModelSpec, adapters: Adapters | None = None) -> dict[st
                       adapters=adapters)  # fmt: skip
     chunk = Chunk(stage=0, chunk=0, layers=(0, model.num_layers - 1), embedding=True, head=True, gpu="",
                   recompute_layers=0)  # fmt: skip
-    whole = DecoderChunk(context, model, chunk, 1)
+    of_no_size = Images(per_sequence=1, height=0, width=0)  # no weight depends on it
+    seen = None if model.tower is None else SequenceImages(model.tower, of_no_size, 1)
+    whole = DecoderChunk(context, model, chunk, 1, seen=seen)
     buffers = {name: ParamShard(tuple(buffer.shape), start=0.0) for name, buffer in whole.named_buffers()}
     return {name: split for name, _, split in named_splits(whole)} | buffers
 

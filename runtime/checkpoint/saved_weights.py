@@ -15,6 +15,7 @@ from ...errors import InputError
 from ..model.adapters import Adapters, of_input, of_output
 from ..model.block import ParamShard
 from ..model.initial_weights import InitParam, init_param
+from ..model.vision_tower import freezes
 from ..trainer import DTYPES
 from .manifest import Manifest
 from .pretrained import Pretrained, is_choice_bias, whole_weights
@@ -24,10 +25,20 @@ Boxes = Mapping[tuple[str, tuple[int, ...]], Tensor]  # by our weight and the of
 Fill = Callable[[Boxes], None]  # fills fp32 boxes
 
 
-def fill_from(checkpoint: Path, model: ModelSpec) -> Fill:
-    """Fills boxes with the checkpoint's master weights."""
+def fill_from(checkpoint: Path, manifest: Manifest, model: ModelSpec) -> Fill:
+    """Fills boxes with the checkpoint's master weights, and those of a frozen tower with what the run started from."""
     weights = whole_weights(model)
-    return lambda boxes: _load(checkpoint, weights, boxes)
+    if not manifest.run.get("freezes_tower"):
+        return lambda boxes: _load(checkpoint, weights, boxes)
+    start = _start(manifest, model, weights)
+
+    def fill(boxes: Boxes) -> None:
+        _load(checkpoint, weights, {at: box for at, box in boxes.items() if not freezes(at[0])})
+        for (name, offsets), box in boxes.items():
+            if freezes(name):
+                start(name, offsets, box)
+
+    return fill
 
 
 def adapters_of(manifest: Manifest) -> Adapters | None:
@@ -50,21 +61,34 @@ def fill_merged(checkpoint: Path, manifest: Manifest, model: ModelSpec, adapters
 
     Raises InputError where the folder of the frozen weights has other weights than the run had.
     """
-    weights, init = whole_weights(model, adapters), _frozen(manifest, model)
+    weights = whole_weights(model, adapters)
+    start = _start(manifest, model, weights)
 
     def fill(boxes: Boxes) -> None:
         adapted = {name for name, _ in boxes if of_input(name) in weights}
         factors = saved_factors(checkpoint, model, adapters, sorted(adapted)) if adapted else {}
         for (name, offsets), box in boxes.items():
-            dtype = torch.float32 if is_choice_bias(name) else DTYPES[manifest.run["dtype"]]
-            frozen = torch.empty(box.shape, dtype=dtype)
-            split = replace(weights[name], firsts=tuple(enumerate(offsets)))
-            init(frozen, name, split, manifest.run["seed"], tied=model.tied_embeddings)
-            box.copy_(frozen)
+            start(name, offsets, box)
             if name in adapted:  # never in parts: only experts have several tensors
                 box.addmm_(factors[of_output(name)], factors[of_input(name)], alpha=adapters.scale)
 
     return fill
+
+
+def _start(
+    manifest: Manifest, model: ModelSpec, weights: Mapping[str, ParamShard]
+) -> Callable[[str, tuple[int, ...], Tensor], None]:
+    """Fills a box of a weight with what the run started from, in its dtype."""
+    init = _frozen(manifest, model)
+
+    def start(name: str, offsets: tuple[int, ...], box: Tensor) -> None:
+        dtype = torch.float32 if is_choice_bias(name) else DTYPES[manifest.run["dtype"]]
+        frozen = torch.empty(box.shape, dtype=dtype)
+        split = replace(weights[name], firsts=tuple(enumerate(offsets)))
+        init(frozen, name, split, manifest.run["seed"], tied=model.tied_embeddings)
+        box.copy_(frozen)
+
+    return start
 
 
 def _frozen(manifest: Manifest, model: ModelSpec) -> InitParam:
@@ -73,7 +97,7 @@ def _frozen(manifest: Manifest, model: ModelSpec) -> InitParam:
         return init_param
     pretrained = Pretrained(Path(manifest.init_from), model)
     if pretrained.digest != manifest.run["init_digest"]:
-        raise InputError(f"{manifest.init_from}: not the weights that the adapters were trained beside",
+        raise InputError(f"{manifest.init_from}: not the weights that the run froze",
                          hint="restore the folder that the run had as `--init-from`")  # fmt: skip
     return pretrained.init_param
 

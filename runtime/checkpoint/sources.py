@@ -75,7 +75,7 @@ def product(
     return {name: Source(f"{theirs}.{part}", take, whole) for name, part in parts}
 
 
-def _rows(first: int, number: int) -> Take:
+def rows(first: int, number: int) -> Take:
     return lambda theirs: theirs[first : first + number]
 
 
@@ -118,7 +118,7 @@ def joined(attention: Attention) -> Sources:
     q, k = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     out = product("o", "self_attn.o_proj", attention.output_bias)
     for name, first, number in (("q", 0, q), ("k", q, k), ("v", q + k, k)):
-        out |= product(name, "self_attn.qkv_proj", attention.qkv_bias, _rows(first, number),
+        out |= product(name, "self_attn.qkv_proj", attention.qkv_bias, rows(first, number),
                        tall(q + 2 * k))  # fmt: skip
     return out
 
@@ -242,8 +242,8 @@ def gate_above_input(block: FeedForward | MixtureOfExperts) -> Sources:
     if not isinstance(block, FeedForward):
         raise TypeError("Phi-3 has no experts")
     theirs, whole = "mlp.gate_up_proj.weight", tall(2 * block.inner)
-    return {"gate": Source(theirs, _rows(0, block.inner), whole),
-            "up": Source(theirs, _rows(block.inner, block.inner), whole),
+    return {"gate": Source(theirs, rows(0, block.inner), whole),
+            "up": Source(theirs, rows(block.inner, block.inner), whole),
             "down": Source("mlp.down_proj.weight")}  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from .block import Block, Context
 from .embedding import Embedding, TokenTable
 from .experts import Experts
 from .head import Head
+from .images import SequenceImages
 from .latent_attention import LatentAttention
 from .mixers import MIXERS
 from .mlp import Mlp
@@ -137,22 +138,24 @@ class DecoderChunk(nn.Module):
 
     def __init__(
         self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, embedding: Embedding | None = None,
-        context_of: Callable[[str], Context] | None = None,
+        context_of: Callable[[str], Context] | None = None, seen: SequenceImages | None = None,
     ) -> None:  # fmt: skip
         """embedding: the embedding in another chunk on this device, which head and predictions may share.
 
-        own: the context of a part, where it differs from `context`.
+        context_of: the context of a part, where it differs from `context`. seen: the images of sequences.
         """
         super().__init__()
-        self.context, self.spec, self.run = context, spec, plainly
+        self.context, self.spec, self.run, self.seen = context, spec, plainly, seen
         of = context_of or (lambda part: context)
         first, last = (chunk.layers[0], chunk.layers[-1]) if chunk.layers else (0, -1)
-        self.embedding = Embedding(of("embedding"), spec) if chunk.embedding else None
+        self.embedding = Embedding(of("embedding"), spec, seen) if chunk.embedding else None
         self.layers = nn.ModuleDict({
             str(i): DecoderLayer(of(f"layers.{i}"), spec.kinds[spec.pattern[i]], spec.hidden)
             for i in range(first, last + 1)
         })  # fmt: skip
         self.recomputed = frozenset(str(i) for i in range(first, first + chunk.recompute_layers))
+        if self.embedding is not None and self.embedding.tower is not None:
+            self.embedding.tower.recomputes = chunk.recompute_layers > 0
         embedding = self.embedding or embedding
         self.head = Head(of("head"), spec, embedding if spec.tied_embeddings else None) if chunk.head else None
         self.seq_len = seq_len
@@ -207,11 +210,14 @@ class DecoderChunk(nn.Module):
 
         targets: the tokens shifted by one [b, s], and by one more for each prediction.
         """
-        if self.embedding is not None:
-            x = self.run(self.embedding, self.embedding, x)
+        tapped: list[Tensor] = []
+        if (embedding := self.embedding) is not None:
+            x = self.run(embedding, lambda tokens: embedding.see(tokens, tapped), x)
             x = x if x.requires_grad else _start(x)
         for name, layer in self.layers.items():
             x = self.run(layer, self._layer(name, layer), self._moved(f"layers.{name}", x))
+            if tapped and embedding is not None and embedding.tower is not None:
+                x = embedding.tower.place(x, tapped.pop(0), add=True)
         if self.head is None:
             return x
         if len(targets) != 1 + len(self.predictions):
@@ -266,7 +272,10 @@ class DecoderChunk(nn.Module):
         context, rotation = layer.context, Rotation.of(self.spec, layer.attention.spec)
         key = rotation, context.cp, self.seq_len
         if key not in self._tables:
-            angles = context.positions(self.seq_len).double()[:, None] * frequencies(rotation)
+            turns = frequencies(rotation)
+            places = context.positions(self.seq_len)[:, None] if self.seen is None else (
+                self.seen.rotary_positions(len(turns)))
+            angles = places.double() * turns
             made = [(rotation.amplitude * values).to(context.device, context.dtype)
                     for values in (angles.cos(), angles.sin())]  # fmt: skip
             self._tables[key] = made[0], made[1]

@@ -7,7 +7,9 @@ from torch import Tensor
 from ...cost_models.specs.model import ModelSpec
 from ..parallel import tensor_parallel as tp
 from .block import Block, Context
+from .images import SequenceImages
 from .norms import Norm
+from .vision_tower import Tower
 
 
 class TokenTable(Block):
@@ -28,14 +30,25 @@ class TokenTable(Block):
 
 
 class Embedding(TokenTable):
-    """Tokens and learned positions; tokens [b, s] -> [b, s/tp, h]."""
+    """Tokens, learned positions and images; tokens [b, s] -> [b, s/tp, h]."""
 
-    def __init__(self, context: Context, spec: ModelSpec) -> None:
+    def __init__(self, context: Context, spec: ModelSpec, seen: SequenceImages | None = None) -> None:
+        """seen: images that take the places of some tokens."""
         super().__init__(context, spec)
         if spec.learned_positions:
             self.add("positions", [spec.learned_positions, spec.hidden])
         self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.embedding_norm else None
-        self.reads_again = self.norm is not None
+        self.tower = None if seen is None else Tower(context, seen)
+        self.reads_again = self.norm is not None or seen is not None
+
+    def see(self, tokens: Tensor, tapped: list[Tensor]) -> Tensor:
+        """The same with images. tapped: gets a tensor for each of the first layers, whose output it is added to."""
+        x = self.forward(tokens)
+        if self.tower is None:
+            return x
+        features, *others = self.tower.forward(tokens[:, self.tower.seen.places])
+        tapped += others
+        return self.tower.place(x, features)
 
     def forward(self, tokens: Tensor) -> Tensor:
         group, cp = self.context.group, self.context.cp

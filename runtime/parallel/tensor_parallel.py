@@ -112,6 +112,43 @@ def from_sequence_parts(x: Tensor, group: Group) -> Tensor:
     return result
 
 
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.all_reduce(grads[0].clone(memory_format=torch.contiguous_format)), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        return group.all_reduce(x.clone())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+def copied(x: Tensor, group: Group) -> Tensor:
+    """x, equal on all ranks, for a use that differs by rank: its gradient is the sum of theirs."""
+    if group.size == 1:
+        return x
+    result: Tensor = _Copied.apply(x, group)  # type: ignore[no-untyped-call]
+    return result
+
+
+def summed(x: Tensor, group: Group) -> Tensor:
+    """The sum of x over the ranks, for a use that is equal on all of them."""
+    if group.size == 1:
+        return x
+    result: Tensor = _Summed.apply(x, group)  # type: ignore[no-untyped-call]
+    return result
+
+
 def row(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, beside: Tensor | None = None) -> Tensor:
     """x [b, s, in / tp] times weight [out, in / tp], summed over tp -> [b, s/tp, out]. The bias is added once.
 

@@ -19,11 +19,13 @@ from ...cost_models.degrees import sequence_parts
 from ...cost_models.layouts import CP_ALGORITHMS, Layout
 from ...cost_models.quantities.stages import devices_of
 from ...cost_models.specs.model import Attention, FeedForward, MixtureOfExperts, ModelSpec
+from ...cost_models.specs.workload import Images
 from ...errors import InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ..job import Job
 from ..parallel.strategies import Strategies, parts_of
 from .scale_axes import MOST_MICRO_BATCH, shrunk_layout
+from .scale_images import small_images, small_tower
 from .scale_layers import kept_layers, rehearsed, shrunk
 from .scale_mixers import eighths, small_mixer
 
@@ -54,9 +56,11 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
     # Interleaved stages process micro-batches in rounds of pp.
     micro_batches = 2 * layout.pp if layout.vpp > 1 and layout.pp > 2 else layout.pp + 2
     batch = layout.dp * layout.micro_batch * micro_batches
+    images, model = _seen(job, model, layout, sizes[0])
     small = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, recomputed), seq_len=seq_len,
         global_batch=batch, predicted_step_s=None, predicted_mfu=None, logical_of_rank=_rank_map(job, layout),
+        images=images,
     )  # fmt: skip
     return small, _notes(job, small)
 
@@ -177,6 +181,15 @@ def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, layout: La
         max_positions=min(model.max_positions, seq_len), learned_positions=min(model.learned_positions, seq_len),
         embedding_dim=None,
     )  # fmt: skip
+
+
+def _seen(job: Job, small: ModelSpec, layout: Layout, layers: int) -> tuple[Images | None, ModelSpec]:
+    """Small images and the model with a small tower. layers: of the first chunk."""
+    if job.images is None or job.model.tower is None:
+        return None, small
+    pairs = next((attention.head_dim // 2 for attention in small.attentions), 1)
+    tower = small_tower(job.model.tower, small.hidden, layout.tp, layers, pairs)
+    return small_images(job.images, tower), replace(small, tower=tower)
 
 
 def _hidden(model: ModelSpec, small: Callable[[Attention], Attention]) -> int:

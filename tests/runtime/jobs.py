@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from meshwright.cost_models.quantities.even_stages import chunk_sizes
 from meshwright.cost_models.quantities.stages import devices_of
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.rope_scaling import RopeScaling
+from meshwright.cost_models.specs.vision import VisionTower
+from meshwright.cost_models.specs.workload import Images
 from meshwright.planner.document.candidate import Chunk
 from meshwright.profiles.stack.load import load_stack
 from meshwright.runtime.job import Job
@@ -131,6 +134,22 @@ def qwen_next(layers: int = 4, **changes: Any) -> ModelSpec:
     how: dict[str, Any] = {"family": "qwen3_next", "kinds": kinds, "unit_offset_norms": True,
                            "partial_rotary_factor": 0.5, "pattern": tuple(i % 2 for i in range(layers))}  # fmt: skip
     return llama(layers, **{**how, **changes})
+
+
+IMAGES = Images(per_sequence=2, height=16, width=24)
+
+
+def vision(layers: int = 4, base: Callable[..., ModelSpec] = llama, **changes: Any) -> ModelSpec:
+    """As Qwen3-VL: a tower whose first and last layer are tapped, before a text model; images take 12 of 32 tokens."""
+    tower = VisionTower(layers=3, hidden=32, heads=4, inner=48, patch=4, channels=3, frames=2, merge=2, positions=16,
+                        output=32, merger="mlp", taps=(0, 2), rope_sections=(2, 1, 1))  # fmt: skip
+    return base(layers, max_positions=32, tower=tower, **changes)
+
+
+def with_images(layout_id: str, model: ModelSpec | None = None, **changes: Any) -> Job:
+    """A job of `vision` with images in every sequence."""
+    model = model or vision(8 if "vpp" in layout_id else 4)
+    return job(layout_id, model, **{"seq_len": 32, "images": IMAGES, **changes})
 
 
 def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes: list[int] | None = None,

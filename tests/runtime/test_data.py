@@ -12,7 +12,8 @@ import pytest
 import torch
 from meshwright.runtime import reference
 from meshwright.runtime.data import open_source
-from meshwright.runtime.settings import Settings, check_data
+from meshwright.runtime.data_flags import check_data
+from meshwright.runtime.settings import Settings
 from meshwright.runtime.shuffling import shuffled
 
 from meshwright.errors import InputError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 import numpy as np
 
 from ....cost_models.arrays import Mask
@@ -81,7 +83,7 @@ def _swaps_heads(columns: Columns, problem: Problem) -> Mask:
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """One sentence per part of the model and its training that the runtime lacks."""
-    reasons = {**_training(model, workload), **_network(model)}
+    reasons = {**_training(model, workload), **_network(model), **_tower(model)}
     of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind))
     out = [*(text for text, applies in reasons.items() if applies), *of_layers]
     if model.family not in COMPARED:
@@ -124,6 +126,23 @@ def _network(model: ModelSpec) -> dict[str, bool]:
             model.rope_scaling is not None and model.rope_scaling.kind == "longrope",
         "the runtime has no projected embedding": model.embedding_dim not in (None, model.hidden),
         f"the runtime does not know the model's {', '.join(unread)}": bool(unread),
+    }  # fmt: skip
+
+
+def _tower(model: ModelSpec) -> dict[str, bool]:
+    """Sentence -> whether it applies to the vision tower."""
+    tower = model.tower
+    if tower is None:
+        return {}
+    side = isqrt(tower.positions)
+    return {
+        "the runtime has no vision tower whose tokens are means of patches (Gemma 3)": tower.merger != "mlp",
+        f"the runtime's vision tower has no activation {tower.activation}": tower.activation not in _ACTIVATIONS[:-1],
+        f"the runtime resamples square tables of positions, and {tower.positions} is no square":
+            side * side != tower.positions,
+        f"the runtime turns heads of the vision tower by row and column: 4 does not divide their width of "
+        f"{tower.hidden // tower.heads}": tower.hidden // tower.heads % 4 != 0,
+        "the runtime has no images beside multi-token prediction": model.mtp_layers > 0,
     }  # fmt: skip
 
 
@@ -172,6 +191,11 @@ def _changes_scores(attention: Attention, seq_len: int | None) -> bool:
     return cut or attention.score_softcap is not None or attention.sink_parameters > 0
 
 
+def _whole_images(columns: Columns, problem: Problem) -> Mask:
+    """Mask of layouts whose ranks have the whole sequences that images are in."""
+    return np.asarray((columns["cp"] == 1) | (problem.workload.images is None))
+
+
 RULES = (
     Rule(
         f"{_TARGET_NAME}: sequence_parallel",
@@ -199,6 +223,12 @@ RULES = (
         ("cp",),
         _swaps_heads,
         "the runtime swaps tokens for heads around mixers, cp {cp} passes on states (`mixer_context` of the stack)",
+    ),
+    Rule(
+        f"{_TARGET_NAME}: images",
+        ("cp",),
+        _whole_images,
+        "the runtime's images need whole sequences, cp {cp} splits them",
     ),
     Rule(
         f"{_TARGET_NAME}: kv heads",

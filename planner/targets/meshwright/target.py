@@ -30,5 +30,6 @@ TARGET = Target(
     layerwise=True,
     mixed_lengths="planned",
     rules=RULES,
-    trainer=Trainer(framework="meshwright", config=None, job=job, cannot_build=cannot_build),
+    trainer=Trainer(framework="meshwright", config=None, job=job, cannot_build=cannot_build,
+                    sees_images=True),
 )

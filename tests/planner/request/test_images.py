@@ -111,12 +111,30 @@ def test_a_plan_holds_tower_and_images(folder: str) -> None:
     assert plan.candidates[0].step_s > text.step_s
 
 
-def test_no_target_drops_the_tower(folder: str) -> None:
+def test_targets_train_the_tower_or_refuse_it(folder: str) -> None:
     plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(folder, images="1@64x64"))
-    assert {name: reason for name, reason in plan.candidates[0].targets.items() if reason is None} == {}
+    assert [name for name, reason in plan.candidates[0].targets.items() if reason is None] == ["meshwright"]
     assert "model.tower" in str(plan.candidates[0].targets["megatron-bridge"])
-    with pytest.raises(UnsupportedError, match=r"model\.tower"):  # nor does `memory --trace`
-        check_trained(plan, "meshwright")
+    check_trained(plan, "meshwright")
+    with pytest.raises(UnsupportedError, match=r"model\.tower"):
+        check_trained(plan, "torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [({"num_position_embeddings": 60}, "60 is no square"), ({"num_heads": 64}, "their width of 2"),
+     ({"hidden_act": "quick_gelu"}, "no activation quick_gelu")],
+)  # fmt: skip
+def test_the_runtime_says_which_towers_it_lacks(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_vl", "text_config": TEXT, "vision_config": {**VISION, **changes}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(str(tmp_path), images="1@64x64"))
+    assert text in str(plan.candidates[0].targets["meshwright"])
+
+
+def test_the_runtime_splits_no_sequences_with_images(folder: str) -> None:
+    plan = api.evaluate(None, "cp2r-dp1-mbs1-z1-rnone", **asked(folder, images="1@64x64"))
+    assert "cp 2 splits them" in str(plan.candidates[0].targets["meshwright"])
 
 
 def test_stages_of_their_own_hold_the_layers_that_the_tower_adds_to(folder: str) -> None:

@@ -86,7 +86,7 @@ def with_images(rng: random.Random, model: ModelSpec, workload: Workload) -> tup
     tower = VisionTower(
         layers=rng.choice([1, 4]), hidden=96, heads=4, inner=rng.choice([128, 384]), patch=16, channels=3, frames=1,
         merge=2, positions=64, output=model.hidden, merger=merger,
-        deepstack=int(merger == "mlp" and rng.random() < 0.5),
+        taps=(0,) if merger == "mlp" and rng.random() < 0.5 else (),
     )  # fmt: skip
     images = Images(per_sequence=rng.choice([1, 3]), height=128, width=rng.choice([64, 256]))
     return replace(model, tower=tower), replace(workload, images=images, freeze_tower=rng.random() < 0.3)

@@ -173,5 +173,5 @@ def test_other_frozen_weights_are_not_merged(trained: Path, tmp_path: Path) -> N
     manifest.write_text(manifest.read_text().replace(str(trained / "hf"), str(folder / "hf")))
     exported(folder, "ckpt", tmp_path / "same", merge=True)
     weights_of(folder / "hf", lambda state: state["model.norm.weight"].neg_())
-    with pytest.raises(InputError, match="not the weights that the adapters were trained beside"):
+    with pytest.raises(InputError, match="not the weights that the run froze"):
         exported(folder, "ckpt", tmp_path / "other", merge=True)

@@ -1,0 +1,28 @@
+"""Flags of a run's data, held against its model. No torch here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from .job import Job
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+
+def check_data(job: Job, settings: Settings) -> None:
+    """Raises InputError for flags of the data that it or the model has no use for."""
+    end = settings.end_token
+    if end is not None and job.images is not None:
+        raise InputError(f"--end-token {end}: not with images, which take places of the documents' tokens",
+                         hint="leave it out, or plan without `--images`")  # fmt: skip
+    if settings.data == "synthetic" and (settings.shuffle or end is not None):
+        flag = "--shuffle" if settings.shuffle else "--end-token"
+        raise InputError(f"{flag}: synthetic tokens are random and have no documents", hint="add `--data DIR`")
+    if end is not None and not 0 <= end < job.model.vocab:
+        raise InputError(f"--end-token {end}: the model has the tokens 0 to {job.model.vocab - 1}",
+                         hint="give the end-of-document token of its tokenizer")  # fmt: skip
+    if end is not None and job.model.mtp_layers:
+        raise InputError(f"--end-token {end}: not with prediction of more than one token",
+                         hint="plan with `--set workload.mtp_layers=0`, or leave it out")  # fmt: skip
