@@ -13,7 +13,7 @@ from meshwright.planner.document.specs import model_of
 from meshwright.planner.request.load import load_request, request_from_dict, request_to_dict
 from meshwright.planner.request.model_reference import text_model
 from meshwright.planner.request.resolve import resolve
-from meshwright.planner.targets.emit import check_trained
+from meshwright.planner.targets.emit import LayoutRefusedError, check_trained, emit
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.model.load import load_model
 
@@ -105,6 +105,18 @@ def test_no_target_drops_the_encoder(bert: str) -> None:
         if target.trainer is not None:
             with pytest.raises(UnsupportedError, match=r"model\.attention: plans of encoders such as BERT"):
                 check_trained(plan, name)
+
+
+@pytest.mark.parametrize("stacks", [{"bidirectional": True}, {"encoder": {"layers": 2, "max_positions": 512}}])
+def test_no_target_writes_an_encoder_as_a_decoder(stacks: dict[str, Any]) -> None:
+    """Sizes alone do not show it: all but its attention is as in a decoder."""
+    sizes = {"name": "encoder", "layers": 4, "hidden": 256, "heads": 4, "vocab": 1024, "max_positions": 512,
+             "ffn_hidden": 1024, "gated_mlp": False, "bias": True, "learned_positions": True}  # fmt: skip
+    plan = api.evaluate(None, LAYOUT, **{**asked(""), "model": {**sizes, **stacks}})
+    for name, target in TARGETS.items():
+        if target.trainer is not None:
+            with pytest.raises(LayoutRefusedError, match="are not written for it"):
+                emit(plan, name)
 
 
 def test_only_training_is_priced(bert: str) -> None:
