@@ -22,7 +22,8 @@ CHANGES: Mapping[str, str] = {
     r"--distribute-saved-activations": "splits saved activations over tp ranks",
     r"--partition-activations": "splits saved activations over tp ranks",
     r"--checkpoint-in-cpu": "keeps saved activations on the host",
-    r"--hybrid-context-parallel|--max-seqlen-per-dp-cp-rank": "context parallelism by the length of each document",
+    r"--(hybrid|dynamic)-context-parallel|--max-seqlen-per-dp-cp-rank|--min-dynamic-context-parallel-size|"
+    r"--sequence-packing-scheduler": "context parallelism by the length of each document",
     r"--random-ltd.*": "layers that skip tokens",
     r"--(mos|kd|load-teacher.*|num-layers-teacher|kd-.*)": "a teacher model beside the one that learns",
     r"--compression-training": "compressed layers",

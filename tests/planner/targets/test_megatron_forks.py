@@ -44,6 +44,8 @@ GAPS = [
     (LLM.replace("--bf16", "--bf16 --balancer diffusion"), "--balancer"),
     (LLM.replace("--bf16", "--bf16 --with-extra-blocks"), "--with-extra-blocks"),
     (LLM.replace("--bf16", "--bf16 --environments 4"), "--environments"),
+    (LLM.replace("--bf16", "--bf16 --dynamic-context-parallel"), "--dynamic-context-parallel"),
+    (LLM.replace("--bf16", "--bf16 --sequence-packing-scheduler default_dynamic_cp"), "--sequence-packing-scheduler"),
 ]
 
 
