@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -30,12 +30,18 @@ class _Tried:
     request: Request | None = None
     outcome: SearchOutcome | None = None
     why: str | None = None
+    refused: bool = False  # two of them exclude one another, or no target trains by all
 
     @property
     def is_empty(self) -> bool:
         """Whether no layout is legal, whatever it needs."""
         count = self.outcome.count if self.outcome is not None else None
         return count is not None and count.total == sum(count.ruled_out.values())
+
+    @property
+    def ends(self) -> bool:
+        """Whether no set with more techniques has a layout, either."""
+        return self.refused or self.is_empty
 
     @property
     def value(self) -> float:
@@ -57,14 +63,16 @@ def with_techniques(
 
     Raises InputError for an unknown technique or knob, and the errors of `finish` where no set has a layout.
     """
-    tried: list[_Tried] = []
-    for names, chosen in _sets(_parsed(request, allowed)):
-        # More techniques leave fewer layouts.
-        if any(set(without.names) < set(names) for without in tried if without.is_empty):
-            continue
+    techniques, tried = _parsed(request, allowed), list[_Tried]()
+    least, ended = float("inf"), set[tuple[str, ...]]()
+    for names in _sets(sorted(techniques), ended):
         # What one technique gives is shown; of several together only what is better than all before.
-        incumbent = min(result.value for result in tried) if len(names) > 1 else float("inf")
-        tried.append(_try(request, names, chosen, search, incumbent))
+        chosen = {name: techniques[name] for name in names}
+        result = _try(request, names, chosen, search, least if len(names) > 1 else float("inf"))
+        tried.append(result)
+        least = min(least, result.value)
+        if result.ends:
+            ended.add(names)
     best = min(tried, key=lambda result: (result.value, len(result.names)))
     plan = finish(best.request or request)
     listed = sorted(tried, key=lambda result: (result.value, len(result.names), result.names))
@@ -86,13 +94,14 @@ def _parsed(request: Request, allowed: Sequence[str]) -> dict[str, dict[str, flo
     return {name: knobs for name, knobs in knobs_of.items() if name not in request.workload.techniques}
 
 
-def _sets(techniques: Knobs) -> Iterator[tuple[tuple[str, ...], dict[str, Mapping[str, float]]]]:
-    """The empty set, single techniques, all compatible larger sets, and also the pairs that exclude each other."""
-    names = sorted(techniques)
-    for size in range(len(names) + 1):
-        for chosen in combinations(names, size):
-            if size <= 2 or not any(reasons_apart(chosen)):
-                yield chosen, {name: techniques[name] for name in chosen}
+def _sets(names: Sequence[str], ended: Collection[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """The sets of `names`, smaller ones first, without those that contain one of `ended`, which grows meanwhile."""
+    level: list[tuple[str, ...]] = [()]
+    while level:
+        yield from level
+        known = {chosen for chosen in level if chosen not in ended}
+        larger = ((*chosen, name) for chosen in sorted(known) for name in names if not chosen or name > chosen[-1])
+        level = [chosen for chosen in larger if known.issuperset(combinations(chosen, len(chosen) - 1))]
 
 
 def _try(
@@ -101,7 +110,7 @@ def _try(
 ) -> _Tried:  # fmt: skip
     given = {**request.workload.techniques, **chosen}
     if apart := next(reasons_apart(given), None):
-        return _Tried(names, why=apart[2])
+        return _Tried(names, why=apart[2], refused=True)
     try:
         wanted = changed_request(request, {("workload", "techniques"): given}) if chosen else request
         resolved = for_able_target(resolve(wanted))
@@ -109,7 +118,7 @@ def _try(
         return _Tried(names, why=error.message)
     except UnsupportedError:
         who = f"{request.target} does not train" if request.names_target else "no target trains"
-        return _Tried(names, why=f"{who} by all of it")
+        return _Tried(names, why=f"{who} by {'all of it' if len(names) > 1 else 'it'}", refused=True)
     if resolved.cluster.links is not None:
         raise InputError("the choice of techniques where links differ is not planned yet",
                          hint="name them: `--technique`")  # fmt: skip

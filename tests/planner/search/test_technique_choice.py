@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
+from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, reasons_apart
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import read_plan
+from meshwright.planner.request.load import Request, changed_request, load_request
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.search import techniques
+from meshwright.planner.targets.registry import able_to_train
 
 from meshwright.errors import InputError
 
@@ -86,7 +90,7 @@ def test_bad_wishes(allowed: list[str], more: dict[str, Any], message: str) -> N
 
 def test_the_screen_and_the_file(tmp_path: Path) -> None:
     size = ("--model", "llama-3.2-1b", "--cluster", "dgx-h100:1", "--global-batch", "16", "--seq-len", "1024")
-    allowed = ("--allow-technique", "diloco", "--allow-technique", "1-bit-adam")
+    allowed = ("--target", "any", "--allow-technique", "diloco", "--allow-technique", "1-bit-adam")
     made = run_here("plan", *size, *allowed, "-o", "plan.json", cwd=tmp_path)
 
     assert made.code == 0, made.err
@@ -109,3 +113,34 @@ def test_every_pair_works_or_is_refused_with_a_reason() -> None:
         with pytest.raises(InputError, match="exclude one another") as refusal:
             applied({one: {}, other: {}})
         assert reason in str(refusal.value)
+
+
+def test_sets_that_contain_an_ended_one_are_left_out() -> None:
+    names, ends = "abcdefg", ({"a", "c"}, {"b"}, {"d", "e", "f"})
+    ended = set[tuple[str, ...]]()
+    made = list[tuple[str, ...]]()
+    for chosen in techniques._sets(names, ended):
+        made.append(chosen)
+        if any(part <= set(chosen) for part in ends):
+            ended.add(chosen)
+    every = [chosen for size in range(len(names) + 1) for chosen in combinations(names, size)]
+    assert made == [chosen for chosen in every if not any(part < set(chosen) for part in ends)]
+
+
+def test_a_target_that_lacks_a_technique_trains_by_no_set_with_it() -> None:
+    """So that sets with it need no search."""
+    request = load_request(None, {**{name: ASKED[name] for name in ("model", "seq_len", "global_batch")},
+                                  "cluster": "dgx-h100:2"})  # fmt: skip
+    alone = {name: who_trains_by(request, name) for name in TECHNIQUES}
+    pairs = [pair for pair in combinations(TECHNIQUES, 2) if not any(reasons_apart(pair))]
+    for pair in pairs:
+        assert who_trains_by(request, *pair) == alone[pair[0]] & alone[pair[1]]
+    assert len({frozenset(targets) for targets in alone.values()}) >= 3
+
+
+def who_trains_by(request: Request, *names: str) -> set[str]:
+    try:
+        asked = changed_request(request, {("workload", "techniques"): {name: {} for name in names}})
+        return set(able_to_train(resolve(asked).problem))
+    except InputError:  # no layout of the model has what it needs
+        return set()
