@@ -234,7 +234,7 @@ Target = Annotated[
 TargetOrPostTraining = Annotated[
     str | None,
     _option("--target", metavar="NAME|any", kind="targets",
-            text="Framework that runs the plan [meshwright]; rl: verl, nemo-rl or slime [any]."),
+            text="Framework that runs the plan [meshwright]; rl: verl, nemo-rl, slime, areal or openrlhf [any]."),
 ]  # fmt: skip
 Stack = Annotated[
     str | None, _option("--stack", metavar="NAME|FILE", text="Software versions [those of the target].")

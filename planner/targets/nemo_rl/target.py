@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from ..post_training import limits
-from ..post_training.base import RlSetup, RlTarget, of_train
+from ..post_training.base import RlSetup, RlTarget, of_train, scores_first
 from ..post_training.core import on_core
 from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
 from .options import OVERRIDES, overrides
 
 _CHECKOUT, _EXAMPLES = "NEMO_RL_PATH", "examples"
-_ZERO_3 = 3
 _BEYOND = "data.train.dataset_name=... policy.megatron_cfg.optimizer.lr=1e-6"
 
 
@@ -63,8 +62,7 @@ _CORE = (
 _DTENSOR = (
     limits.BF16,
     LayoutLimit(("pp", "ep"), lambda x: (x["pp"] == 1) & (x["ep"] == 1), "pp {pp}, ep {ep}: DTensor has neither"),
-    LayoutLimit(("zero", "shard", "dp"), lambda x: (x["zero"] == _ZERO_3) & (x["shard"] >= x["dp"]),
-                "z{zero} over {shard} of {dp} copies: DTensor shards weights over all"),
+    limits.WHOLE_WEIGHTS,
     limits.context_parallelism("ring", message="cp by {algorithm}, and DTensor has ring"),
     limits.WHOLE_LAYERS,
     limits.NO_OFFLOAD,
@@ -74,8 +72,7 @@ _DTENSOR = (
 def _notes(setup: RlSetup) -> list[str]:
     kept = of_train(setup, "NeMo-RL")
     if "logprobs" not in setup.calls and not setup.trains_on_policy:
-        kept.append("NeMo-RL scores the answers by the policy first, which the plan does not price: "
-                    "`--set workload.old_logprobs=true` does")  # fmt: skip
+        kept.append(scores_first("NeMo-RL"))
     return kept + ([] if setup.algorithm != "dapo" else [
         "DAPO's dynamic sampling (grpo.use_dynamic_sampling=true) generates more answers than planned"])  # fmt: skip
 

@@ -127,6 +127,12 @@ def of_train(setup: RlSetup, framework: str) -> list[str]:
             for call in setup.candidate.calls if call.kind == "infer" and call.layout_id != setup.train.layout_id]
 
 
+def scores_first(framework: str) -> str:
+    """A note for a plan without the call `logprobs`, which the framework makes all the same."""
+    return (f"{framework} scores the answers by the policy first, which the plan does not price: "
+            "`--set workload.old_logprobs=true` does")  # fmt: skip
+
+
 def without_prediction(setup: RlSetup, framework: str) -> list[str]:
     """A note for a model with prediction modules, which the framework leaves out."""
     modules = setup.models["policy"].mtp_layers

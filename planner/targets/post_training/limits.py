@@ -83,6 +83,7 @@ def dividing(step: RlStep) -> LayoutLimit:
                        f"dp {{dp}} does not divide the {answers} answers of an update")  # fmt: skip
 
 
+_ZERO_3 = 3
 # Limits that frameworks share.
 BF16 = LayoutLimit(("precision",), lambda x: x["precision"] == PRECISIONS.index("bf16"),
                    "precision {precision_name}: files are written for bf16")  # fmt: skip
@@ -92,6 +93,11 @@ WHOLE_LAYERS = LayoutLimit(
     ("recompute", "recompute_layers"),
     lambda x: (x["recompute"] != RECOMPUTE_MODES.index("selective")) & (x["recompute_layers"] == 0),
     "recompute: whole layers, all of them, or none")  # fmt: skip
+SHARDED_OPTIMIZER = LayoutLimit(
+    ("zero", "dp", "cp"), lambda x: (x["zero"] == 1) | ((x["zero"] == 0) & (x["dp"] * x["cp"] == 1)),
+    "z{zero}: the optimizer is always sharded, and nothing else (z1)")  # fmt: skip
+WHOLE_WEIGHTS = LayoutLimit(("zero", "shard", "dp"), lambda x: (x["zero"] == _ZERO_3) & (x["shard"] >= x["dp"]),
+                            "z{zero} over {shard} of {dp} copies: weights are sharded over all")  # fmt: skip
 NO_OFFLOAD = LayoutLimit(
     ("offload", "offload_layers", "offload_modules"),
     lambda x: (x["offload"] == 0) & (x["offload_layers"] == 0) & (x["offload_modules"] == 0),

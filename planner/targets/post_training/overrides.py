@@ -66,7 +66,7 @@ class Overrides(OptionFile):
             known = Option(name, self.fields[name])
         if known is not None:
             text = known.wrong_type(given.value)
-            return (text, "") if text else None
+            return (text.replace(str(given.value), self.shown(given.value)), "") if text else None
         parents = [name[: at.start()] for at in re.finditer(r"\.", name)]
         unlisted = Option("", "any")
         if name in self.fields or any(it in self.open_blocks or options.options.get(it, unlisted).kind == "object"

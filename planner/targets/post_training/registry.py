@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from ....errors import UnknownNameError
+from ..areal.target import AREAL
 from ..nemo_rl.target import NEMO_RL
+from ..openrlhf.target import OPENRLHF
 from ..slime.target import SLIME
 from ..verl.target import VERL
 from .base import RlTarget
 
-RL_TARGETS: dict[str, RlTarget] = {target.name: target for target in (VERL, NEMO_RL, SLIME)}
+RL_TARGETS: dict[str, RlTarget] = {target.name: target for target in (VERL, NEMO_RL, SLIME, AREAL, OPENRLHF)}
 
 
 def rl_target(name: str) -> RlTarget:

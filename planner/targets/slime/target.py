@@ -63,10 +63,7 @@ def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:
 
 
 _CORE = (
-    limits.BF16, limits.WHOLE_SHARDS,
-    LayoutLimit(("zero", "dp", "cp"), lambda x: (x["zero"] == 1) | ((x["zero"] == 0) & (x["dp"] * x["cp"] == 1)),
-                "z{zero}: slime always shards the optimizer, and nothing else (z1)"),
-    limits.KEEPS_ACTIVATIONS,
+    limits.BF16, limits.WHOLE_SHARDS, limits.SHARDED_OPTIMIZER, limits.KEEPS_ACTIVATIONS,
     limits.context_parallelism("ring", message="cp by {algorithm}: slime cuts sequences for ring"),
 )  # fmt: skip
 

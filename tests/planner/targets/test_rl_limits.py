@@ -30,18 +30,20 @@ _DRAWS = 6
 
 _LLAMA, _QWEN = ("llama-3.2-1b", "llama-3.2-3b"), ("qwen2.5-0.5b", "qwen3-0.6b")
 # Framework -> the engine that it starts, another, models that it may train, and a further trainer.
-_RUNS = {"slime": ("sglang", "vllm", _QWEN, "megatron-bridge")}
+_RUNS = {"slime": ("sglang", "vllm", _QWEN, "megatron-bridge"), "areal": ("sglang", "vllm", _LLAMA, "torchtitan"),
+         "openrlhf": ("vllm", "sglang", _LLAMA, "megatron")}
 
 
 def request(numbers: random.Random, to: str) -> dict[str, Any]:
     """A step that a framework may run or not."""
     engine, other, models, trainer = _RUNS.get(to, ("vllm", "sglang", _LLAMA, "torchtitan"))
+    usual = "deepspeed" if to == "openrlhf" else "megatron"
     algorithm = numbers.choice(("grpo", "grpo", "grpo", "dapo", "ppo"))
     drawn = {
         "algorithm": algorithm, "lag": numbers.choice((0, 1, 2)), "updates": numbers.choice((1, 2)),
         "model": numbers.choice(models), "kl": numbers.random() < 0.5,
         "cluster": numbers.choice(("2xh100-sxm-80gb", "4xh100-sxm-80gb")),
-        "trainer": numbers.choice(("megatron", "megatron", trainer)), "reward": "rule",
+        "trainer": numbers.choice((usual, usual, trainer)), "reward": "rule",
         "engine": numbers.choice((*[engine] * 3, other)),
     }  # fmt: skip
     if numbers.random() < 0.2:
@@ -140,7 +142,7 @@ def test_other_names_are_refused_with_those_that_exist(name: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         plan_rl(**_SMALL, target=name)
     assert caught.value.message == f"unknown framework of post-training `{name}`"
-    assert caught.value.hint == "known: verl, nemo-rl, slime"
+    assert caught.value.hint == "known: verl, nemo-rl, slime, areal, openrlhf"
 
 
 def test_the_command_plans_and_writes_for_the_framework(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ _PPO: dict[str, Any] = {**_REQUEST, "algorithm": "ppo", "lag": 0, "reward": "rul
 
 @pytest.fixture(scope="module")
 def plans() -> list[RlPlan]:
-    experts = {**_REQUEST, "model": "qwen1.5-moe-a2.7b", "kl": True}
+    experts = {**_REQUEST, "model": "qwen1.5-moe-a2.7b", "kl": True, "cluster": "2xh100-sxm-80gb"}
     return [plan_rl(**it) for it in (_REQUEST, _PPO, experts)]
 
 
@@ -69,8 +69,8 @@ def test_files_state_the_plan(plans: list[RlPlan]) -> None:
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
-        ({"zero": 3}, "train: z3: slime always shards the optimizer"),
-        ({"zero": 0, "tp": 1, "dp": 2, "shard": 2}, "train: z0: slime always shards"),
+        ({"zero": 3}, "train: z3: the optimizer is always sharded"),
+        ({"zero": 0, "tp": 1, "dp": 2, "shard": 2}, "train: z0: the optimizer is always sharded"),
         ({"cp": 2, "cp_algorithm": "ulysses"}, "train: cp by ulysses: slime cuts sequences for ring"),
         ({"precision": "fp8"}, "precision fp8"),
     ],

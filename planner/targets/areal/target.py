@@ -1,0 +1,77 @@
+"""AReaL: post-training by gsm8k_rl.py of its examples, on Megatron-Core or FSDP2."""
+
+from __future__ import annotations
+
+from ..post_training import limits
+from ..post_training.base import RlSetup, RlTarget, of_train, without_prediction
+from ..post_training.core import on_core
+from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
+from ..post_training.option_file import SCRIPT
+from .options import OPTIMIZERS, OVERRIDES, overrides
+
+_CHECKOUT, _EXAMPLES = "AREAL_PATH", "examples"
+_BEYOND = "train_dataset.path=... actor.optimizer.lr=1e-6"
+
+
+def _files(setup: RlSetup, header: tuple[str, ...]) -> dict[str, str]:
+    algorithm = "ppo" if setup.algorithm == "ppo" else "grpo"
+    base = f"gsm8k_{algorithm}{'_megatron' if on_core(setup) else ''}"
+    command = f"python3 {_EXAMPLES}/math/gsm8k_rl.py --config {_EXAMPLES}/math/{base}.yaml"
+    needs = f'cd "${{{_CHECKOUT}:?must be the folder of a checkout of AReaL}}"\n'
+    return OVERRIDES.files(setup, header, overrides(setup), command, _BEYOND, needs)
+
+
+def _step(step: RlStep, lag: int) -> list[str]:
+    if step.algorithm == "dpo":
+        return ["dpo: files are written for its PPO trainer"]
+    out = []
+    if "reward" in step.models:
+        out.append("reward: AReaL takes a function for the reward, and starts no model for it")
+    optimizers = tuple(OPTIMIZERS) if on_core(step) else ("adamw",)
+    if step.optimizer not in optimizers:
+        out.append(f"optimizer {step.optimizer}: {', '.join(optimizers)} are written")
+    return out
+
+
+def _engine(engine: EngineDegrees, lag: int) -> list[str]:
+    out = []
+    ranks = engine.tp * engine.attention_dp * engine.pp
+    if not lag and ranks > 1:
+        out.append(f"tp {engine.tp} x dp {engine.attention_dp} x pp {engine.pp}: beside the trainer on its GPUs it has "
+                   "as many instances as ranks, of one GPU each")  # fmt: skip
+    return out
+
+
+def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:
+    return (limits.dividing(step), *(_CORE if on_core(step) else _FSDP))
+
+
+_CORE = (
+    limits.BF16, limits.WHOLE_SHARDS, limits.SHARDED_OPTIMIZER, limits.NO_OFFLOAD,
+    LayoutLimit(("tp", "sequence_parallel"), lambda x: (x["tp"] == 1) | (x["sequence_parallel"] == 1),
+                "tp {tp} without sequence parallelism, which AReaL always has with it"),
+    limits.context_parallelism("ring", message="cp by {algorithm}: AReaL cuts sequences for ring"),
+)  # fmt: skip
+_FSDP = (
+    limits.BF16,
+    LayoutLimit(("tp", "pp", "ep"), lambda x: (x["tp"] == 1) & (x["pp"] == 1) & (x["ep"] == 1),
+                "tp {tp}, pp {pp}, ep {ep}: written for Megatron-Core; plan with `--trainer megatron`"),
+    limits.WHOLE_WEIGHTS,
+    limits.context_parallelism("ulysses", message="cp by {algorithm}: FSDP2 has ulysses"),
+    limits.WHOLE_LAYERS,
+    limits.NO_OFFLOAD,
+)  # fmt: skip
+
+
+def _notes(setup: RlSetup) -> list[str]:
+    out = [*of_train(setup, "AReaL"), *without_prediction(setup, "AReaL")]
+    if "reference" in setup.models:
+        out.append("the reference starts only with an actor.kl_ctl above 0, which the examples do not have: give it")
+    if setup.algorithm == "dapo":
+        out.append("DAPO's dynamic sampling (dynamic_bs=true) generates more answers than planned")
+    return out
+
+
+AREAL = RlTarget(name="areal", framework="areal", release="1.0.4", files=_files, notes=_notes,
+                 limits=Limits(step=_step, layouts=_layouts, engine=_engine), engines=("sglang",),
+                 check=OVERRIDES.check, next_step=f"{_CHECKOUT}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -1,0 +1,83 @@
+"""A placement -> arguments of OpenRLHF's train_ppo_ray.
+
+OpenRLHF 0.11.2 (PyPI): openrlhf/cli/train_ppo_ray.py (options and what it asserts),
+openrlhf/trainer/ray/vllm_engine.py (engines), openrlhf/trainer/ppo_trainer_async.py (lag),
+openrlhf/utils/deepspeed/deepspeed.py (degrees), openrlhf/utils/seqlen_balancing.py (tokens of a micro-batch).
+"""
+
+from __future__ import annotations
+
+from ....cost_models.layouts import OFFLOADS, RECOMPUTE_MODES
+from ....cost_models.serving.pool import MEMORY_SHARE
+from ...document.objective import CLIP, CLIP_HIGH
+from ..options import Settings
+from ..post_training.arguments import Arguments
+from ..post_training.base import RlSetup, layout_of
+
+ARGUMENTS = Arguments(framework="openrlhf", file="openrlhf.args")
+_MODELS = {"policy": "actor", "reference": "ref", "critic": "critic", "reward": "reward"}
+
+
+def arguments(setup: RlSetup) -> Settings:
+    """Option -> value."""
+    return _placement(setup) | _algorithm(setup) | _batch(setup) | _deepspeed(setup) | _engine(setup)
+
+
+def _placement(setup: RlSetup) -> Settings:
+    """All models of DeepSpeed are on the same GPUs; with lag the engine is not."""
+    nodes, per_node = setup.pool(setup.train)
+    out: Settings = {}
+    for role in _MODELS:
+        if role in setup.models:
+            prefix = f"--{_MODELS[role]}."
+            out |= {f"{prefix}num_nodes": nodes, f"{prefix}num_gpus_per_node": per_node}
+            if role != "reference":  # it is made of the actor
+                out[f"{prefix}model_name_or_path"] = setup.names[role]
+    out["--train.colocate_all"] = True
+    if lag := setup.candidate.lag:
+        return out | {"--train.async_enable": True, "--train.async_queue_size": lag}
+    return out | {"--vllm.enable_sleep": True, "--ds.enable_sleep": True}
+
+
+def _algorithm(setup: RlSetup) -> Settings:
+    out: Settings = {"--algo.advantage.estimator": "gae" if setup.algorithm == "ppo" else "group_norm"}
+    if "reference" not in setup.models:
+        out["--algo.kl.init_coef"] = 0.0
+    elif setup.algorithm != "ppo":
+        out |= {"--algo.kl.use_loss": True, "--algo.kl.estimator": "k3"}
+    if setup.algorithm == "dapo":
+        out["--actor.eps_clip_low_high"] = [CLIP, CLIP_HIGH["dapo"]]
+    if setup.algorithm == "grpo":
+        out["--actor.loss_agg_mode"] = "seq-mean-token-mean"
+    return out
+
+
+def _batch(setup: RlSetup) -> Settings:
+    layout = layout_of(setup.train)
+    tokens = -(-setup.packed_tokens(setup.train) // (layout.cp * layout.tp))  # times the ranks of a copy
+    return {
+        "--rollout.batch_size": setup.prompts, "--rollout.n_samples_per_prompt": setup.samples,
+        "--train.batch_size": setup.prompts * setup.samples // setup.updates,
+        "--data.max_len": setup.prompt_tokens + setup.answer_tokens, "--rollout.max_new_tokens": setup.answer_tokens,
+        "--rollout.micro_batch_size": 1,
+        "--train.dynamic_batch_enable": True, "--ds.packing_samples": True, "--train.max_tokens_per_gpu": tokens,
+    }  # fmt: skip
+
+
+def _deepspeed(setup: RlSetup) -> Settings:
+    layout = layout_of(setup.train)
+    out: Settings = {"--ds.zero_stage": layout.zero, "--ds.tensor_parallel_size": layout.tp,
+                     "--ds.ring_attn_size": layout.cp}  # fmt: skip
+    if RECOMPUTE_MODES[layout.recompute] == "full":
+        out["--actor.gradient_checkpointing_enable"] = True
+    if "opt" in OFFLOADS[layout.offload]:
+        out["--ds.adam_offload"] = True
+    return out
+
+
+def _engine(setup: RlSetup) -> Settings:
+    engine = setup.rollout
+    if engine is None:
+        return {}
+    return {"--vllm.num_engines": engine.instances, "--vllm.tensor_parallel_size": engine.tp,
+            "--vllm.gpu_memory_utilization": MEMORY_SHARE}  # fmt: skip

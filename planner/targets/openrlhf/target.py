@@ -1,0 +1,67 @@
+"""OpenRLHF: post-training by its train_ppo_ray, on DeepSpeed and vLLM."""
+
+from __future__ import annotations
+
+from ..post_training import limits
+from ..post_training.base import RlSetup, RlTarget, of_train, scores_first, without_prediction
+from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
+from ..post_training.option_file import SCRIPT
+from .options import ARGUMENTS, arguments
+
+_BEYOND = "--data.prompt_dataset ... --reward.remote_url ... --actor.adam.lr 1e-6"
+_TRAINER = "deepspeed"
+# Its options of DeepSpeed are those of actor and critic alike.
+_JOINT = ("tp", "cp", "dp", "zero", "micro_batch", "recompute", "offload")
+
+
+def _files(setup: RlSetup, header: tuple[str, ...]) -> dict[str, str]:
+    return ARGUMENTS.files(setup, header, arguments(setup), "python3 -m openrlhf.cli.train_ppo_ray", _BEYOND)
+
+
+def _step(step: RlStep, lag: int) -> list[str]:
+    if step.algorithm == "dpo":
+        return ["dpo: train_ppo_ray trains on answers that it generates, and not on given pairs"]
+    if step.trainer != _TRAINER:
+        return [f"trainer {step.trainer}: OpenRLHF trains by DeepSpeed; plan with `--trainer {_TRAINER}`"]
+    out = [] if step.optimizer == "adamw" else [f"optimizer {step.optimizer}: AdamW is written"]
+    if step.samples == 1 and step.algorithm != "ppo":
+        out.append("samples 1: group_norm compares the answers to a prompt")
+    return out
+
+
+def _engine(engine: EngineDegrees, lag: int) -> list[str]:
+    others = {"pp": engine.pp, "ep": engine.ep, "dp": engine.attention_dp}
+    return [f"{name} {value}: OpenRLHF starts engines of tp alone" for name, value in others.items() if value > 1]
+
+
+def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:
+    return (limits.dividing(step), *_DEEPSPEED)
+
+
+_DEEPSPEED = (
+    limits.BF16,
+    LayoutLimit(("pp", "ep"), lambda x: (x["pp"] == 1) & (x["ep"] == 1),
+                "pp {pp}, ep {ep}: OpenRLHF has neither"),
+    limits.context_parallelism("ring", message="cp by {algorithm}: OpenRLHF has ring"),
+    limits.WHOLE_SHARDS, limits.WHOLE_LAYERS, limits.KEEPS_ACTIVATIONS,
+)  # fmt: skip
+
+
+def _notes(setup: RlSetup) -> list[str]:
+    out = [f"--data.max_len is the planned {setup.prompt_tokens} tokens of a prompt and {setup.answer_tokens} of an "
+           "answer: raise it for longer prompts, and --train.max_tokens_per_gpu with it"]  # fmt: skip
+    out += [*of_train(setup, "OpenRLHF"), *without_prediction(setup, "OpenRLHF")]
+    if "logprobs" not in setup.calls:
+        out.append(scores_first("OpenRLHF"))
+    if "reward" not in setup.models:
+        out.append("--reward.remote_url must name your rule: without it OpenRLHF starts a reward model")
+    if setup.algorithm == "dapo":
+        out.append("DAPO's dynamic sampling (--algo.dynamic_filtering_enable) generates more answers than planned")
+    return out
+
+
+OPENRLHF = RlTarget(name="openrlhf", framework="openrlhf", release="0.11.2", files=_files, notes=_notes,
+                    limits=Limits(step=_step, layouts=_layouts, engine=_engine,
+                                  joint=lambda step: _JOINT if "critic" in step.models else ()),
+                    engines=("vllm",), trainer=_TRAINER, check=ARGUMENTS.check,
+                    next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

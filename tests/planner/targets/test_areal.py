@@ -1,0 +1,112 @@
+"""Files of AReaL: degrees as its grammar spells them, who shares GPUs, and what it does not run."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cost_models.layouts import Layout
+from meshwright.planner.api import plan_rl
+from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.planner.targets.areal.options import backend
+from meshwright.planner.targets.post_training.base import RlSetup
+from meshwright.planner.targets.post_training.check import check_rl
+from meshwright.planner.targets.post_training.emit import emit_rl
+
+from meshwright.errors import UnsupportedError
+
+from ...snapshots import run_here
+from .drawn_placements import drawn
+
+_FILE = "areal.overrides"
+_REQUEST: dict[str, Any] = {"algorithm": "grpo", "model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "output": 300,
+                            "prompts": 16, "lag": 1, "engine": "sglang"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[RlPlan]:
+    experts = {**_REQUEST, "model": "qwen1.5-moe-a2.7b", "kl": True, "cluster": "2xh100-sxm-80gb"}
+    critic = {**_REQUEST, "algorithm": "ppo", "reward": "rule", "updates": 2, "cluster": "2xh100-sxm-80gb"}
+    return [plan_rl(**it) for it in (_REQUEST, experts, critic)]
+
+
+def settings(plan: RlPlan, choice: int) -> dict[str, str]:
+    lines = emit_rl(plan, "areal", choice).files[_FILE].splitlines()
+    assert all(line.startswith(("++", "#")) for line in lines)
+    return dict(line[2:].split("=", 1) for line in lines if not line.startswith("#"))
+
+
+def degrees(text: str) -> dict[str, int]:
+    """Those of the part before experts, by letter."""
+    dense = text.split("|")[0].split(":", 1)[1]
+    return {letter: int(number) for letter, number in re.findall(r"([dptce])(\d+)", dense)}
+
+
+def test_files_state_the_plan(plans: list[RlPlan]) -> None:
+    for plan in drawn(plans, "areal", 60):
+        placed, work = plan.best, plan.request["workload"]
+        assert check_rl(plan, emit_rl(plan, "areal", placed.choice).files).problems == ()
+        given = settings(plan, placed.choice)
+        calls = {call.name: call for call in placed.calls}
+        layout, engine = Layout.from_dict(calls["train"].layout or {}), calls["generate"].engine
+        assert engine is not None
+        trained, served = degrees(given["actor.backend"].strip("'")), degrees(given["rollout.backend"].strip("'"))
+        assert [trained[name] for name in "dptc"] == [layout.dp, layout.pp, layout.tp, layout.cp]
+        assert trained.get("e", 1) == (layout.ep if layout.etp == 1 else 1)
+        assert math.prod(trained[name] for name in "dptc") == calls["train"].gpus
+        assert math.prod(served.values()) == calls["generate"].gpus
+        assert served["t"] == engine.tp * engine.attention_dp
+        assert int(given["rollout.max_head_offpolicyness"]) == placed.lag
+        assert ("rollout.scheduling_strategy.target" in given) == (placed.lag == 0)
+        assert (given["enable_offload"] == "True") >= (placed.lag == 0)
+        longest = work["input"] + int(given["gconfig.max_new_tokens"])
+        assert int(given["actor.mb_spec.max_tokens_per_mb"]) >= longest
+        assert given["actor.ppo_n_minibatches"] == str(work["updates"])
+        assert ("critic.backend" in given) == (work["algorithm"] == "ppo")
+        assert ("ref.backend" in given) == (given.get("actor.kl_ctl") != "0.0") == ("reference" in calls)
+
+
+def test_experts_have_degrees_of_their_own(plans: list[RlPlan]) -> None:
+    setup = RlSetup.of(plans[1], 1, "plan")
+    dense = {"tp": 2, "sequence_parallel": 1, "dp": 4, "shard": 4, "zero": 1}
+    assert backend(setup, Layout(**dense, etp=2, ep=2)) == "megatron:(attn:d4p1t2c1|ffn:p1t2e2)"
+    assert backend(setup, Layout(**dense, ep=4)) == "megatron:d4p1t2c1e4"
+
+
+def test_instances_beside_the_trainer_are_of_one_gpu() -> None:
+    plan = plan_rl(**{**_REQUEST, "lag": 0, "model": "llama-3.1-8b"}, target="areal")
+    engine = RlSetup.of(plan, 1, "plan").rollout
+    assert engine is not None
+    assert engine.tp * engine.pp * engine.attention_dp == 1
+    assert engine.instances == 4
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        ({"algorithm": "dpo"}, "dpo: files are written for its PPO trainer"),
+        ({"engine": "vllm"}, "vllm: areal generates with sglang"),
+        ({"reward": "llama-3.2-1b"}, "reward: AReaL takes a function"),
+    ],
+)
+def test_steps_that_it_does_not_run(request_: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        plan_rl(**{**_REQUEST, "cluster": "2xh100-sxm-80gb", "lag": 0, **request_}, target="areal")
+    assert reason in caught.value.message
+
+
+def test_an_edited_file_is_found_out(tmp_path: Path, plans: list[RlPlan]) -> None:
+    (tmp_path / "rl.json").write_text(plans[0].to_json())
+    assert run_here("emit", "rl.json", "--to", "areal", "--choice", "2", "-d", "out", cwd=tmp_path).code == 0
+    assert ": in order" in run_here("check", "out", cwd=tmp_path).out
+    file = tmp_path / "out" / _FILE
+    text = file.read_text().replace("++gconfig.n_samples=16", "++gconfig.n_sample=16")
+    file.write_text(text.replace("++actor.offload=False", "++actor.offload=[1,a]"))
+    result = run_here("check", "out", cwd=tmp_path)
+    said = " ".join(result.out.split())
+    assert result.code == 1
+    assert "did you mean `gconfig.n_samples`" in said
+    assert "`[1,a]` is not true or false" in said

@@ -1,0 +1,110 @@
+"""Files of OpenRLHF: its parser has every option, they state the plan, and what it does not run is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.cost_models.layouts import Layout
+from meshwright.planner.api import plan_rl
+from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.planner.targets.post_training.check import check_rl
+from meshwright.planner.targets.post_training.emit import emit_rl
+
+from meshwright.errors import UnsupportedError
+
+from ...snapshots import run_here
+from .drawn_placements import drawn
+
+_FILE = "openrlhf.args"
+_REQUEST: dict[str, Any] = {"algorithm": "grpo", "model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "output": 300,
+                            "prompts": 16, "lag": 1, "trainer": "deepspeed"}  # fmt: skip
+_PPO: dict[str, Any] = {**_REQUEST, "algorithm": "ppo", "updates": 2, "lag": 0, "cluster": "2xh100-sxm-80gb"}
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[RlPlan]:
+    return [plan_rl(**it) for it in (_REQUEST, _PPO, {**_REQUEST, "algorithm": "dapo", "lag": 2, "kl": True})]
+
+
+def settings(plan: RlPlan, choice: int) -> dict[str, str]:
+    """Option -> its words."""
+    lines = emit_rl(plan, "openrlhf", choice).files[_FILE].splitlines()
+    return {name: value for name, _, value in (line.partition(" ") for line in lines if not line.startswith("#"))}
+
+
+def test_files_state_the_plan(plans: list[RlPlan]) -> None:
+    for plan in drawn(plans, "openrlhf", 40):
+        placed, work = plan.best, plan.request["workload"]
+        assert check_rl(plan, emit_rl(plan, "openrlhf", placed.choice).files).problems == ()
+        given = settings(plan, placed.choice)
+        calls = {call.name: call for call in placed.calls}
+        train, engine = Layout.from_dict(calls["train"].layout or {}), calls["generate"].engine
+        assert engine is not None
+        gpus = int(given["--actor.num_nodes"]) * int(given["--actor.num_gpus_per_node"])
+        degrees = [int(given[f"--ds.{name}"]) for name in ("tensor_parallel_size", "ring_attn_size", "zero_stage")]
+        assert degrees == [train.tp, train.cp, train.zero]
+        assert gpus == calls["train"].gpus == train.tp * train.cp * train.dp
+        engines = int(given["--vllm.num_engines"]) * int(given["--vllm.tensor_parallel_size"])
+        assert engines == calls["generate"].gpus
+        # Its own assert where engines share the GPUs of the actor.
+        assert placed.lag or engines == gpus
+        assert given.get("--train.async_queue_size", "0") == str(placed.lag)
+        assert ("--vllm.enable_sleep" in given) == (placed.lag == 0)
+        longest = int(given["--data.max_len"])
+        assert longest == work["input"] + int(given["--rollout.max_new_tokens"])
+        assert int(given["--train.max_tokens_per_gpu"]) * train.tp * train.cp >= longest
+        answers = int(given["--rollout.batch_size"]) * int(given["--rollout.n_samples_per_prompt"])
+        assert int(given["--train.batch_size"]) * work["updates"] == answers
+        assert ("--critic.num_nodes" in given) == (given["--algo.advantage.estimator"] == "gae")
+        assert (given.get("--algo.kl.init_coef") == "0.0") == ("reference" not in calls)
+        assert ("--reward.model_name_or_path" in given) == ("reward" in calls)
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        ({"algorithm": "dpo"}, "dpo: train_ppo_ray trains on answers that it generates"),
+        ({"engine": "sglang"}, "sglang: openrlhf generates with vllm"),
+        ({"trainer": "megatron"}, "trainer megatron: OpenRLHF trains by DeepSpeed"),
+        ({"samples": 1}, "samples 1: group_norm compares the answers"),
+    ],
+)
+def test_steps_that_it_does_not_run(request_: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        plan_rl(**{**_REQUEST, "cluster": "2xh100-sxm-80gb", "lag": 0, **request_}, target="openrlhf")
+    assert reason in caught.value.message
+
+
+def test_layouts_that_it_lacks_are_refused(plans: list[RlPlan]) -> None:
+    plan = plans[0]
+    for layout, reason in (({"pp": 2}, "pp 2, ep 1: OpenRLHF has neither"),
+                           ({"cp": 2, "cp_algorithm": "ulysses"}, "cp by ulysses: OpenRLHF has ring")):  # fmt: skip
+        calls = tuple(call.model_copy(update={"layout": {**(call.layout or {}), **layout}}) if call.name == "train"
+                      else call for call in plan.best.calls)  # fmt: skip
+        edited = plan.model_copy(update={"candidates": (plan.best.model_copy(update={"calls": calls}),)})
+        with pytest.raises(UnsupportedError) as caught:
+            emit_rl(edited, "openrlhf", plan.best.choice)
+        assert reason in caught.value.message
+
+
+def test_it_trains_by_deepspeed_where_no_trainer_is_named() -> None:
+    asked = {name: value for name, value in _PPO.items() if name != "trainer"}
+    plan = plan_rl(**asked, target="openrlhf")
+    assert plan.resolved["trainer"] == "deepspeed"
+    one, other = (next(call.layout for call in plan.best.calls if call.name == name)
+                  for name in ("train", "train-critic"))  # fmt: skip
+    assert one == other
+    assert settings(plan, 1)["--critic.model_name_or_path"]
+
+
+def test_an_edited_file_is_found_out(tmp_path: Path, plans: list[RlPlan]) -> None:
+    (tmp_path / "rl.json").write_text(plans[0].to_json())
+    assert run_here("emit", "rl.json", "--to", "openrlhf", "-d", "out", cwd=tmp_path).code == 0
+    assert ": in order" in run_here("check", "out", cwd=tmp_path).out
+    file = tmp_path / "out" / _FILE
+    # The spelling of older releases.
+    file.write_text(file.read_text().replace("--actor.num_nodes", "--actor_num_nodes"))
+    result = run_here("check", "out", cwd=tmp_path)
+    assert (result.code, "did you mean `--actor.num_nodes`" in " ".join(result.out.split())) == (1, True), result.out

@@ -1,0 +1,100 @@
+"""Files of post-training against the programs that read them: Hydra on verl's config, AReaL's loader, and OpenRLHF's
+train_ppo_ray until it trains."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner.api import plan_rl
+from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.planner.targets.post_training.check import check_rl
+from meshwright.planner.targets.post_training.emit import emit_rl
+
+from ..planner.targets.drawn_placements import drawn, planned
+from ..table import Row
+from .pythons import has, python_of
+
+COUNT = 200
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that reads the options of a framework."""
+
+    script: str  # beside this file
+    module: str  # that its interpreter has
+    file: str  # of the options
+    trainer: str | None = None  # None: all plans of the table
+    engine: str = "vllm"
+
+
+PROGRAMS = {
+    "verl": Program("verl_compose.py", "hydra", "verl.overrides"),
+    "areal": Program("areal_config.py", "lark", "areal.overrides", "megatron", "sglang"),
+    "openrlhf": Program("openrlhf_parser.py", "openrlhf", "openrlhf.args", "deepspeed"),
+}
+
+
+def plans_for(to: str) -> list[RlPlan]:
+    """Plans whose layouts are drawn anew."""
+    program = PROGRAMS[to]
+    if program.trainer is None:
+        return planned(experts=True)
+    small: dict[str, Any] = {
+        "model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "output": 300, "prompts": 16, "reward": "rule",
+        "trainer": program.trainer, "engine": program.engine}  # fmt: skip
+    return [plan_rl(**{**small, **more}) for more in (
+        {"lag": 1, "kl": True}, {"algorithm": "ppo", "updates": 2}, {"algorithm": "dapo", "lag": 2})]  # fmt: skip
+
+
+def words_of(to: str, text: str) -> list[str]:
+    """The words of a file, as its script gives them."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return [word for line in lines for word in line.split(" ")] if PROGRAMS[to].file.endswith(".args") else lines
+
+
+def verdicts(to: str, cases: list[list[str]]) -> list[str | None]:
+    """None, or what the program says."""
+    text = "".join(json.dumps(words) + "\n" for words in cases)
+    command = [python_of(to), str(Path(__file__).with_name(PROGRAMS[to].script))]
+    done = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(said) == len(cases), done.stderr[-2000:]
+    return said
+
+
+def misspelt(text: str, numbers: random.Random) -> str:
+    """One option of a file with its last letter twice."""
+    lines = text.splitlines()
+    at = numbers.choice([i for i, line in enumerate(lines) if line[0] not in "#+" or line.startswith("++")])
+    end = next((i for i, letter in enumerate(lines[at]) if letter in "= "), len(lines[at]))
+    lines[at] = f"{lines[at][:end]}{lines[at][end - 1]}{lines[at][end:]}"
+    return "".join(f"{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("to", PROGRAMS)
+def test_its_program_takes_every_plan_and_no_misspelt_one(to: str, row: Row) -> None:
+    program = PROGRAMS[to]
+    if not has(to, program.module):
+        row(to, "its program takes", "not run")
+        pytest.skip(f"{program.module} is not there")
+    plans = drawn(plans_for(to), to, COUNT)
+    written = [emit_rl(plan, to, plan.best.choice).files for plan in plans]
+    numbers = random.Random(1)
+    right = [files[program.file] for files in written]
+    wrong = [misspelt(text, numbers) for text in right]
+    said = verdicts(to, [words_of(to, text) for text in (*right, *wrong)])
+    accepted, refused = said[:COUNT].count(None), COUNT - said[COUNT:].count(None)
+    row(to, "its program takes", f"{accepted} of {COUNT} plans of post-training")
+    row(to, "it refuses misspelt", f"{refused} of {COUNT}")
+    found = sum(bool(check_rl(plan, {**files, program.file: text}).problems)
+                for plan, files, text in zip(plans, written, wrong, strict=True))  # fmt: skip
+    row(to, "`check` refuses misspelt", f"{found} of {COUNT}")
+    assert [each for each in said[:COUNT] if each is not None] == []
+    assert (refused, found) == (COUNT, COUNT)
