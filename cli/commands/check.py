@@ -144,8 +144,12 @@ def _folder(terminal: Terminal, path: Path, to: str | None, version: str | None)
     """The folder held to the rules and, if these find nothing, given to the framework's own parser."""
     from ...errors import FieldProblem, InputError
     from ...planner.targets.check import check_files
+    from ...planner.targets.post_training.check import of_post_training
 
     files = _read(path)
+    if "plan.json" not in files and of_post_training(files):
+        raise InputError(f"{path}: no plan.json, which files of post-training are compared with",
+                         hint="keep the one that `emit` writes beside them")  # fmt: skip
     try:
         checked = check_files(files, to, version)
     except InputError as error:

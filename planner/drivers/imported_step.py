@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...cost_models.quantities.params import total_parameters
+from ...cost_models.quantities.params import expert_parameters, total_parameters
 from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.io.reader import read_text
 from ..document.rl_plan import RlCandidate, RlPlan
@@ -93,8 +93,11 @@ def _holds_a_cache(step: StatedStep, question: Question) -> None:
     """Raises InputError where the memory of the engine is less than its weights."""
     memory = question.resolved.memory_bytes
     room = step.memory_share * memory
-    ranks = step.generate["tp"] * max(step.generate["ep"] // step.generate["tp"], 1)
-    weights = total_parameters(question.models["policy"]) * _WEIGHTS / ranks
+    model, tp = question.models["policy"], step.generate["tp"]
+    experts = sum(expert_parameters(model, model.kinds[kind]) for kind in model.pattern)
+    # Experts alone are divided over the ranks of ep, which may be more than those of tp.
+    dense = (total_parameters(model) - experts) / tp
+    weights = _WEIGHTS * (dense + experts / max(step.generate["ep"], tp))
     if weights >= room:
         raise InputError(
             f"actor_rollout_ref.rollout.gpu_memory_utilization {step.memory_share:g} of {memory / _GIB:.1f} GiB is "

@@ -160,3 +160,25 @@ def test_the_report_of_no_placement_writes_nothing(tmp_path: Path, grpo: RlPlan)
     result = run_here("report", "rl.json", "--choice", "9", "-o", "rl.html", cwd=tmp_path)
     assert (result.code, "the plan has no placement 9" in result.err) == (2, True)
     assert not (tmp_path / "rl.html").exists()
+
+
+def test_flags_of_a_training_step_are_named(tmp_path: Path) -> None:
+    result = run_here(*FLAGS, "--lora", "8", cwd=tmp_path)
+    assert result.code == 2
+    assert "--lora: is not for a workload of kind rl" in " ".join(result.err.split())
+    assert "leave it out" in result.err
+
+
+def test_a_folder_without_its_plan_says_so(tmp_path: Path, grpo: RlPlan) -> None:
+    (tmp_path / "rl.json").write_text(grpo.to_json())
+    assert run_here("emit", "rl.json", "--to", "verl", "-d", "run", cwd=tmp_path).code == 0
+    (tmp_path / "run" / "plan.json").unlink()
+    result = run_here("check", "run", cwd=tmp_path)
+    assert result.code == 2
+    assert "run: no plan.json, which files of post-training are compared with" in " ".join(result.err.split())
+
+
+def test_a_framework_of_training_is_answered_with_those_of_post_training(tmp_path: Path, grpo: RlPlan) -> None:
+    (tmp_path / "rl.json").write_text(grpo.to_json())
+    result = run_here("emit", "rl.json", "--to", "megatron", "-d", "run", cwd=tmp_path)
+    assert (result.code, "known: verl, nemo-rl, slime, areal, openrlhf" in result.err) == (2, True)

@@ -24,6 +24,11 @@ class CheckedPlacement:
     problems: tuple[FieldProblem, ...]
 
 
+def of_post_training(files: Mapping[str, str]) -> bool:
+    """Whether one of the files (name -> text) has the header of a placement."""
+    return any(_HEADER.search(text) for text in files.values())
+
+
 def check_rl(plan: RlPlan, files: Mapping[str, str]) -> CheckedPlacement:
     """The files (name -> text) beside those that `emit` writes for the placement that their headers name.
 

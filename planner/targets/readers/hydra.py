@@ -25,7 +25,7 @@ def from_script(module: str) -> Callable[[str, str, Sequence[str]], Document]:
     """A reader of documents that takes a shell script by the command that starts `module`; other texts as they are."""
 
     def read(path: str, text: str, given: Sequence[str]) -> Document:
-        if module not in text or not re.search(r"(?m)\\\s*$", text):
+        if not _starts(module, text):
             return read_document(path, text)
         variables = dict(word.partition("=")[::2] for word in given if "." not in word.partition("=")[0])
         followed = follow(text, slurm_variables(text) | variables, [])
@@ -40,6 +40,12 @@ def from_script(module: str) -> Callable[[str, str, Sequence[str]], Document]:
         return documents[0]
 
     return read
+
+
+def _starts(module: str, text: str) -> bool:
+    """Whether a text is a script with a command that starts a module: on several lines, or with overrides on one."""
+    one_line = rf"(?m)^\s*[^#\s:][^:]*{re.escape(module)}\S*\s+\S+="
+    return module in text and re.search(rf"(?m)\\\s*$|{one_line[4:]}", text) is not None
 
 
 def _document(path: str, job: Command) -> Document:

@@ -281,6 +281,8 @@ def _fsdp(config: _Config, ranks: int) -> dict[str, int]:
     zero = 3 if config.get(f"{_FSDP}reshard_after_forward", True) else 2
     out = {"cp": cp, "zero": zero, "recompute": 2 if full else 0}
     size = config.get(f"{_FSDP}fsdp_size", -1)
+    if (critic := config.get("critic.fsdp.fsdp_size", size)) != size:
+        config.assumed.append(f"critic.fsdp.fsdp_size {critic}: the critic is priced by the actor's shards, {size}")
     if size < 0 or size >= ranks:
         return {**out, "shard": max(ranks // max(cp, 1), 1)}
     if size < 1 or ranks % size:

@@ -49,6 +49,31 @@ def test_a_script_states_batch_placement_and_degrees() -> None:
     assert read_step({"run.sh": SCRIPT}, ["TP=4"]).train["tp"] == 4
 
 
+def test_a_script_on_one_line_is_one() -> None:
+    one = SCRIPT.replace(" \\\n", " ")
+    assert "\\\n" not in one
+    assert read_step({"run.sh": one}) == read_step({"run.sh": SCRIPT})
+
+
+def test_a_critic_of_other_shards_is_named() -> None:
+    text = SCRIPT.replace("algorithm.adv_estimator=grpo", "algorithm.adv_estimator=gae critic.fsdp.fsdp_size=2")
+    text = text.replace("--config-name=ppo_megatron_trainer.yaml", "")
+    text = text.replace("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP", "trainer.logger=console")
+    assert any("critic.fsdp.fsdp_size 2: the critic is priced" in it for it in read_step({"run.sh": text}).assumed)
+
+
+def test_experts_alone_are_divided_over_ep(tmp_path: Path) -> None:
+    """Of the 30.5 G parameters of Qwen3-30B-A3B 29.0 G are in experts: 1.5 G and a quarter of these are 17.6 GB."""
+    file = tmp_path / "run.sh"
+    text = SCRIPT.replace("meta-llama/Llama-3.2-1B-Instruct", "Qwen/Qwen3-30B-A3B").replace(
+        "rollout.tensor_model_parallel_size=4", "rollout.tensor_model_parallel_size=1 "
+        "actor_rollout_ref.rollout.data_parallel_size=4 actor_rollout_ref.rollout.expert_parallel_size=4")
+    share = "actor_rollout_ref.rollout.gpu_memory_utilization=0.2"
+    file.write_text(text.replace("trainer.nnodes=1", f"{share} trainer.nnodes=1"))
+    with pytest.raises(InputError, match=r"16\.\d GiB of weights leave no KV cache"):
+        import_step([file], {"cluster": "4xh100-sxm-80gb", "output": 300})
+
+
 def test_emitted_files_are_read_as_their_plan_at_its_price(tmp_path: Path, plan: RlPlan) -> None:
     for wanted in (plan.best, next(it for it in plan.candidates if not it.lag)):
         file = tmp_path / "verl.overrides"

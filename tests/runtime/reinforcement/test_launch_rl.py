@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 from meshwright.planner.api import plan_rl
-from meshwright.runtime.reinforcement.job import RlJob
+from meshwright.planner.document.reading import load_rl_plan
+from meshwright.runtime.reinforcement.job import RlJob, rl_job
 from meshwright.runtime.settings import Settings, prepare
+
+from meshwright.errors import InputError
 
 from ...snapshots import run_here
 from ..launched import finish, start
@@ -40,6 +44,11 @@ def test_every_placement_fits_four_ranks(fields: dict[str, object], tmp_path: Pa
         assert job.global_batch % (job.layout.dp * job.layout.micro_batch) == 0
         assert all(job.answers % place.layout.dp == 0 for place in job.places)
         assert set(job.engine.ranks).isdisjoint(job.train.ranks) == (job.lag > 0)
+        assert {rank for place in job.places for rank in place.ranks} == set(range(job.world_size))
+        before = rl_job(load_rl_plan(path), choice, path)
+        for one, other in combinations(range(len(before.places)), 2):
+            if before.places[one].ranks == before.places[other].ranks:
+                assert job.places[one].ranks == job.places[other].ranks
         assert any("-> ranks" in note for note in notes)
 
 
@@ -67,6 +76,7 @@ def test_a_rehearsal_runs_and_shows_planned_times(tmp_path: Path) -> None:
     ((), "a plan of post-training is only rehearsed"), (("--scale-down", "--check-parity"), "--check-parity: not with"),
     (("--scale-down", "--choice", "9"), "rl.json has no placement 9"),
     (("--scale-down", "--keep", "tp=2"), "is shrunk to 4 ranks only"),
+    (("--scale-down", "--resume"), "--resume: not with a plan of post-training hint: leave it out"),
 ])  # fmt: skip
 def test_launch_refuses_what_it_cannot_rehearse(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     planned(tmp_path)
@@ -81,6 +91,15 @@ def test_launch_refuses_steps_that_generate_nothing(tmp_path: Path) -> None:
     assert result.code == 2
     message = "--steps 1: none generates, since all answers are older, by a lag of 1 hint: `--steps 2` or more"
     assert message in " ".join(result.err.split())
+
+
+def test_a_plan_without_a_call_names_it(tmp_path: Path) -> None:
+    plan = load_rl_plan(planned(tmp_path))
+    calls = tuple(call for call in plan.best.calls if call.name != "generate")
+    cut = plan.model_copy(update={"candidates": (plan.best.model_copy(update={"calls": calls}),)})
+    with pytest.raises(InputError) as caught:
+        rl_job(cut, 1, Path("rl.json"))
+    assert [problem.field for problem in caught.value.problems] == ["candidates.0.calls.generate"]
 
 
 def test_launch_refuses_graphs_that_it_does_not_run(tmp_path: Path) -> None:
