@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from ..cost_models.techniques.base import Technique
 
 Kind = Literal["gpus", "models", "families", "clusters", "targets", "stacks", "techniques"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -232,26 +235,37 @@ def _family(name: str) -> Row:
 
 
 def _techniques() -> list[Row]:
-    from ..cost_models.techniques.registry import TECHNIQUES
+    from ..cost_models.techniques.registry import EVERY
 
     return [
-        {"group": entry.group, "name": entry.name, "title": entry.title, "paper": entry.paper,
+        {"group": _group(entry), "name": entry.name, "title": entry.title, "paper": entry.paper,
          "knobs": ", ".join(f"{knob.name} {knob.default:g}" for knob in entry.knobs)}
-        for entry in TECHNIQUES.values()
+        for entry in EVERY.values()
     ]  # fmt: skip
+
+
+def _group(entry: Technique) -> str:
+    """Of a technique of both, with the other use of it."""
+    return f"{entry.group}, serving" if entry.trains and entry.serves else entry.group
 
 
 def _technique_in_full(name: str) -> Row:
     """A technique: its effect, its needs, and every knob with its range."""
-    from ..cost_models.techniques.registry import TECHNIQUES, technique
+    from ..cost_models.techniques.registry import EVERY, technique
     from ..planner.studies.systems.registry import CHECKS
+    from ..planner.targets.engines.registry import with_technique
+    from ..planner.targets.registry import with_techniques
 
     entry = technique(name)
     knobs = {f"knob {k.name}": f"{k.default:g}, of {k.low:g} to {k.high:g}: {k.text}" for k in entry.knobs}
-    about = {"name": entry.name, "group": entry.group, "what it does": entry.title, "paper": entry.paper}
+    about = {"name": entry.name, "group": _group(entry), "what it does": entry.title, "paper": entry.paper}
     about["check"] = "; ".join(f"{check.of}: {check.published}" for check in CHECKS if check.technique == name) or "-"
-    about["needs"] = "; ".join(need.text for need in entry.needs)
-    excluded = [other.name for other in TECHNIQUES.values() if other is not entry and entry.reason_apart(other)]
+    of_serving = entry.serves.needs if entry.serves else ()
+    needs = [*(need.text for need in entry.needs), *(need.text for need in of_serving)]
+    about["needs"] = "; ".join(dict.fromkeys(needs))
+    runs = [*with_techniques([name]), *with_technique(name)]
+    about["run by"] = ", ".join(runs) or "no runtime"
+    excluded = [other.name for other in EVERY.values() if other is not entry and entry.reason_apart(other)]
     return {**about, **knobs, "excludes": excluded, "not priced": entry.caveat}
 
 

@@ -202,7 +202,8 @@ SourceLen = Annotated[
 ]  # fmt: skip
 Technique = Annotated[
     list[str] | None,
-    _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train with a technique of `show techniques`; repeatable."),
+    _option("--technique", metavar="NAME[:KNOB=N,..]", text="Train or serve with a technique of `show techniques`; "
+            "repeatable."),
 ]
 AllowTechnique = Annotated[
     list[str] | None,

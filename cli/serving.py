@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,12 +168,14 @@ def _imported(imported: ImportedService, framework: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def run(terminal: Terminal, request: ServingRequest, output: Path | None, *, force: bool) -> None:
+def run(
+    terminal: Terminal, request: ServingRequest, output: Path | None, *, force: bool, allow: Sequence[str] = ()
+) -> None:  # fmt: skip
     """Plans, writes and shows."""
     from ..planner import api
 
     with terminal.progress("searching"):
-        plan = api.plan_serving(request)
+        plan = api.plan_serving(request, allow_techniques=allow)
     if output is not None:
         write_file(output, plan.to_json(), force=force)
     if terminal.settings.json:

@@ -103,22 +103,27 @@ def plan_documents(
                                  schemes)  # fmt: skip
 
 
-def plan_serving(request: ServingRequest | Path | str | None = None, **fields: Unpack[ServingFields]) -> ServingPlan:
+def plan_serving(
+    request: ServingRequest | Path | str | None = None, *, allow_techniques: Sequence[str] = (),
+    **fields: Unpack[ServingFields],
+) -> ServingPlan:  # fmt: skip
     """The cheapest deployment that keeps the promises, the runners-up, and the proof.
 
     request: a ServingRequest or a request file of `workload.kind: serve`. fields: fields of the request by their flat
         names, each described in `ServingFields` (planner/request/serving.py); beside a file they replace its fields.
+    allow_techniques: names of techniques of serving, with knobs as in `technique`, or `all`: the search uses those of
+        the best deployment, if any.
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError (1) where no deployment keeps the promises.
     """
     from .drivers.serving import plan_serving as planned
 
     if isinstance(request, ServingRequest):
-        return planned(request)
+        return planned(request, allow=allow_techniques)
     loaded = load_any_request(request, {"workload": "serve", **fields})
     if not isinstance(loaded, ServingRequest):
         raise InputError("workload.kind: train has no promises to serve", hint="`plan` plans it")
-    return planned(loaded)
+    return planned(loaded, allow=allow_techniques)
 
 
 def plan_rl(request: RlRequest | Path | str | None = None, **fields: Unpack[RlFields]) -> RlPlan:

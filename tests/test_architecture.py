@@ -79,7 +79,7 @@ COST_MODELS: dict[str, set[str]] = {
     "problem": _QUANTITIES,
     "layer_kinds": _QUANTITIES,
     "quantities": _QUANTITIES,
-    "techniques": _QUANTITIES,
+    "techniques": _QUANTITIES | {"serving"},
     "build_ledger": _QUANTITIES | {"techniques"},
     "rates": _QUANTITIES,
     "schedules": _WORDS,

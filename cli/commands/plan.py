@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -144,15 +145,15 @@ def command(
     flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
     file = serving.tokens_or_file(flags, output_file)
     requested = _request(request, set_, flags, numbers)
-    for path in (file, trace):
-        if path is not None:
-            check_writable(path, force=force)
-    of_layouts = {"--gpus": numbers, "--pareto": pareto, "--trace": trace, "--layers own": layers == "own",
-                  "--time-limit": time_limit, "--allow-technique": allow_technique}  # fmt: skip
+    for path in filter(None, (file, trace)):
+        check_writable(path, force=force)
+    of_layouts: dict[str, object] = {"--gpus": numbers, "--pareto": pareto, "--trace": trace,
+                                     "--layers own": layers == "own", "--time-limit": time_limit}  # fmt: skip
     if not isinstance(requested, Request):
-        serving.refuse({**of_layouts, "--fastest": fastest, "--deadline": deadline})
-        return _run_other(terminal, requested, file, force=force)
+        of_layouts |= {"--fastest": fastest, "--deadline": deadline}
+        return _run_other(terminal, requested, file, allow_technique or (), of_layouts, force=force)
     if requested.workload.max_len is not None:
+        of_layouts["--allow-technique"] = allow_technique
         return mixed_lengths.run(terminal, requested, file, of_layouts, force=force, seed=seed, schemes=lengths_scheme)
     mixed_lengths.refuse_schemes(lengths_scheme)
     if trace is not None:
@@ -186,13 +187,16 @@ def _request(
 
 
 def _run_other(
-    terminal: Terminal, requested: ServingRequest | RlRequest, file: Path | None, *, force: bool
+    terminal: Terminal, requested: ServingRequest | RlRequest, file: Path | None, allow: Sequence[str],
+    refused: Mapping[str, object], *, force: bool,
 ) -> None:  # fmt: skip
-    """Plans another workload than a training step."""
+    """Plans another workload than a training step. refused: flags that go with a training step."""
     from ...planner.request.serving import ServingRequest
 
+    serving.refuse(refused)
     if isinstance(requested, ServingRequest):
-        return serving.run(terminal, requested, file, force=force)
+        return serving.run(terminal, requested, file, force=force, allow=allow)
+    serving.refuse({"--allow-technique": allow})
     return reinforcement.run(terminal, requested, file, force=force)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -63,8 +64,13 @@ def technique_rows(plan: Plan) -> tuple[list[tuple[str, str, str]], list[str]]:
         else:
             value = f"{text.gib(choice.value)} GiB" if in_bytes else f"{text.significant(choice.value)} s"
             rows.append((name, value, choice.layout_id or ""))
-    return rows, [f"Not {text.listed(names, 'or') if len(names) <= _MOST_SETS else f'{len(names)} other sets'}: {why}"
-                  for why, names in refused.items()]  # fmt: skip
+    return rows, refused_sets(refused)
+
+
+def refused_sets(refused: Mapping[str, Sequence[str]]) -> list[str]:
+    """A sentence for each reason (reason -> names of sets) why sets of techniques cannot be used."""
+    return [f"Not {text.listed(names, 'or') if len(names) <= _MOST_SETS else f'{len(names)} other sets'}: {why}"
+            for why, names in refused.items()]  # fmt: skip
 
 
 def sources_line(candidate: Candidate) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import text
 from ..console import table
+from .conclusion import refused_sets
 from .header import space_line
 from .parts import headless
 
@@ -35,7 +36,8 @@ def screen(plan: ServingPlan, saved_as: str | None) -> list[Part]:
     """The deployments, then the first of them: pools, latencies, what binds, the proof."""
     best = plan.best
     lines = [*header(plan), "", *_candidates(plan), "", f"Deployment {best.choice}: {best.deployment_id}"]
-    return [*lines, *_details(plan, best), "", *separation(plan), *closing(plan), "", _next(saved_as)]
+    return [*lines, *_details(plan, best), "", *separation(plan), *techniques(plan), *closing(plan), "",
+            _next(saved_as)]  # fmt: skip
 
 
 def header(plan: ServingPlan) -> list[Part]:
@@ -48,8 +50,15 @@ def header(plan: ServingPlan) -> list[Part]:
                 if work[key]]  # fmt: skip
     first = (f"{plan.resolved['model']['name']} on {nodes}, {plan.resolved['engine']}, weights in {work['precision']}; "
              f"prompts of {_tokens(plan.lengths.prompt)} tokens, answers of {_tokens(plan.lengths.output)}, {load}")
-    return [text.wrapped(first), f"Promised to {work['percentile']:g} % of the requests: "
+    used = ", ".join(f"{name} ({_knobs(knobs)})" if knobs else name
+                     for name, knobs in plan.resolved.get("techniques", {}).items())  # fmt: skip
+    by = [text.wrapped(f"Served by {used}")] if used else []
+    return [text.wrapped(first), *by, f"Promised to {work['percentile']:g} % of the requests: "
             f"{text.listed(promised) or 'nothing'}"]  # fmt: skip
+
+
+def _knobs(knobs: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
 
 
 def _load(plan: ServingPlan, work: Mapping[str, object]) -> str:
@@ -117,7 +126,8 @@ def _pool(pool: ServingPool) -> list[tuple[str, str]]:
         (ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
         ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
         ("KV cache", f"{text.gib(pool.cache_bytes)} GiB of a GPU in {pool.kv_cache}: {cache:,} sequences"),
-        *([] if pays is None else [("speculation", f"pays up to {pays:,} sequences of an instance at once")]),
+        *([] if pays is None else [
+            ("speculation", f"{pool.proposed_tokens} tokens, pays up to {pays:,} sequences of an instance at once")]),
     ]  # fmt: skip
 
 
@@ -142,6 +152,22 @@ def separation(plan: ServingPlan) -> list[Part]:
             f"{text.significant(apart.decode_gpus)} that decode (1 : "
             f"{text.significant(apart.decode_gpus / apart.prefill_gpus)}){together}."))  # fmt: skip
     return [*lines, ""]
+
+
+def techniques(plan: ServingPlan) -> list[Part]:
+    """The sets of techniques that were left to the search, the best first; then those that are no better, and why."""
+    if not plan.technique_choices:
+        return []
+    rows, refused = list[tuple[str, ...]](), dict[str, list[str]]()
+    for choice in plan.technique_choices:
+        name = " + ".join(choice.names) or "none"
+        if choice.why is not None or choice.largest_load is None:
+            refused.setdefault(choice.why or "", []).append(name)
+        else:
+            rows.append((f"  {name}", str(choice.gpus), text.significant(choice.largest_load),
+                         choice.deployment_id or ""))  # fmt: skip
+    made = table("  techniques", "GPUs", "carries", "deployment", rows=rows, right=("GPUs", "carries"))
+    return [made, "", *(text.wrapped(it, "  ") for it in refused_sets(refused)), ""]
 
 
 def closing(plan: ServingPlan) -> list[Part]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..rates import collectives
+from .methods import PLAIN, Methods
 from .pool import Pool
 
 _ACTIVATION_BYTES = 2.0  # of hidden states between GPUs
@@ -53,9 +54,26 @@ def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> 
     iteration without them replays CUDA graphs, and the host prepares it while the one before it runs (asynchronous
     scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`."""
     device = _device_s(pool, constants, batch)
-    if pool.draft_tokens.any():
-        device = device + _draft_s(pool, constants, batch)
+    if pool.draft_tokens.any() and pool.drafts:
+        drafted = _draft_s(pool, constants, batch) / pool.methods.draft_speed
+        # The draft begins with what the lower layers give, and runs beside the upper ones.
+        device = np.maximum(device + drafted - (1.0 - pool.methods.draft_from_share) * device, device)
     return np.asarray(device + constants.step_s + constants.sequence_s * batch.sequences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """Seconds of the parts of an iteration on the GPUs, columns [n]."""
+
+    products: Array  # with the reads of their weights
+    cache: Array  # attention of answers
+    prompts: Array  # attention of prompts
+    prompt_sums: Array  # of `sums`, those of prompts
+    passes: Array  # norms, order of experts, recurrences
+    kernels: Array  # that are too short to fill a GPU
+    sums: Array  # of tensor parallelism
+    exchanges: Array  # of tokens with their experts
+    messages: Array  # between stages
 
 
 def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
@@ -63,10 +81,57 @@ def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     decoded = batch.sequences * (1.0 + pool.draft_tokens)
     together = decoded + batch.prompt_tokens
     tokens = decoded / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group
-    device = _dense_s(pool, constants, decoded, tokens) + _experts_s(pool, constants, together)
-    device = device + _decode_attention_s(pool, constants, batch) + _prompt_attention_s(pool, constants, batch)
-    device = device + _passes_s(pool, constants, batch, together, tokens) + _collectives_s(pool, constants, tokens)
-    return np.asarray(device + _messages_s(pool, tokens) + constants.layer_s * pool.model.layers)
+    sums, exchanges = _collectives_s(pool, constants, tokens)
+    answers_sums = sums if pool.methods == PLAIN else _collectives_s(pool, constants, decoded / pool.attention_dp)[0]
+    parts = _Parts(
+        products=_products_s(pool, constants, decoded, tokens, together),
+        cache=_decode_attention_s(pool, constants, batch), prompts=_prompt_attention_s(pool, constants, batch),
+        passes=_passes_s(pool, constants, batch, together, tokens), kernels=constants.layer_s * pool.model.layers,
+        sums=sums, prompt_sums=np.maximum(sums - answers_sums, 0.0), exchanges=exchanges,
+        messages=_messages_s(pool, tokens),
+    )  # fmt: skip
+    if pool.methods == PLAIN:
+        return _one_after_another(parts)
+    number = max(pool.methods.nano_batches, 2.0 if pool.methods.sums_in_halves else 1.0)
+    split = _products_s(pool, constants, decoded / number, tokens / number, together / number) * number
+    return _by_methods(pool, parts, split, tokens)
+
+
+def _one_after_another(parts: _Parts) -> Array:
+    compute = parts.products + parts.cache + parts.prompts + parts.passes
+    return np.asarray(compute + parts.sums + parts.exchanges + parts.messages + parts.kernels)
+
+
+def _by_methods(pool: Pool, parts: _Parts, split: Array, tokens: Array) -> Array:
+    """As the methods of the engine combine the parts. split: seconds of the products in parts of the tokens."""
+    methods = pool.methods
+    device = _one_after_another(parts)
+    if methods.nano_batches > 1:
+        device = np.minimum(device, _in_nano_batches(methods, replace(parts, products=split)))
+    elif methods.hidden_sums:
+        beside = split + parts.cache + parts.prompts + parts.passes + parts.kernels
+        taken = methods.sums_multiprocessors
+        hidden = methods.hidden_sums * np.minimum(parts.prompt_sums if methods.sums_of_prompts else parts.sums, beside)
+        shown = _one_after_another(replace(parts, products=split)) - hidden + hidden * taken / (1.0 - taken)
+        device = np.where(tokens >= methods.hides_from_tokens, shown, device)
+    if methods.window_layers:
+        device = np.maximum(device, pool.streamed_bytes / methods.disk_bytes_per_s)
+    return np.asarray(device)
+
+
+def _in_nano_batches(methods: Methods, parts: _Parts) -> Array:
+    """Reads of the cache and messages run at their full rate with a part of the multiprocessors, and products with the
+    others: the longest of the three, or the sum of what each needs of all multiprocessors (NanoFlow, arXiv
+    2408.12757)."""
+    products = parts.products + parts.prompts + parts.passes
+    sent = parts.sums + parts.exchanges
+    needed = products + methods.reads_share * parts.cache + methods.messages_share * sent
+    longest = np.maximum(needed, np.maximum(parts.cache, sent))
+    return np.asarray(longest + parts.messages + parts.kernels)
+
+
+def _products_s(pool: Pool, constants: ServingConstants, decoded: Array, tokens: Array, together: Array) -> Array:
+    return _dense_s(pool, constants, decoded, tokens) + _experts_s(pool, constants, together)
 
 
 def _draft_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
@@ -138,7 +203,7 @@ def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, together: A
     return np.asarray(model.hidden * (norms + routed) / pool.memory_bw_bytes_per_s + scanned)
 
 
-def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
+def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tuple[Array, Array]:
     """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
     model, one_shot = pool.model, pool.one_shot > 0
     hidden = _ACTIVATION_BYTES * model.hidden * tokens
@@ -147,10 +212,15 @@ def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Ar
         each = np.where(one_shot, each, collectives.seconds(pool.all_reduce, hidden))
     reduced = np.asarray(each * _REDUCTIONS_PER_LAYER * model.layers)
     if not (pool.attention_dp > 1).any():
-        return reduced
+        return reduced, np.zeros_like(reduced)
     copies = np.minimum(model.top_k, pool.stage_gpus)
-    exchanged = _seconds(pool.all_to_all, constants, hidden * copies / pool.tp) * 2.0 * model.moe_layers
-    return np.asarray(reduced + np.where(pool.attention_dp > 1, exchanged, 0.0))
+    sent = hidden * copies / pool.tp * (1.0 - pool.methods.tokens_at_home)
+    # A token that may stay where its expert is does not come back; new tokens are gathered once.
+    ways = 1.0 if pool.methods.context_everywhere else 2.0
+    exchanged = _seconds(pool.all_to_all, constants, sent) * ways * model.moe_layers
+    if pool.methods.context_everywhere:
+        exchanged = exchanged + _seconds(pool.all_to_all, constants, hidden * pool.attention_dp)
+    return reduced, np.where(pool.attention_dp > 1, exchanged, 0.0)
 
 
 def _messages_s(pool: Pool, tokens: Array) -> Array:

@@ -172,6 +172,8 @@ def _at(
     # Prompts that come while one decodes: half of those that came with it, and of the others as many as decode.
     behind = together * all_others / 2.0 + (1.0 - together) * others
     step_s = decode_s + np.where(apart, 0.0, behind * added_s / steps)
+    if decode.methods.swaps:
+        step_s = step_s + decode.swap_s(load.context) / steps
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * step_s)) / prefill.instances
     prompt_load = np.minimum(rate * added_s, _BUSIEST)
     unevenness = np.where(load.rate > 0, _interval_scv(load, prefill), 1.0) + prompt_scv

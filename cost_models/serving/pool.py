@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays import Array, Ints
 from ..rates.collectives import Curve
+from .methods import PLAIN, Methods
 from .served_model import ServedModel
 
 # Share of device memory that an engine takes for weights, activations and cache: --gpu-memory-utilization of vLLM
@@ -51,6 +52,9 @@ class Pool:
     mixes_prompts: Array  # 1: prompts are prefilled beside sequences that decode; 0: decoding stops for them
     decodes_first: Array  # 1: apart, instances that decode also make the first token; 0: those that prefill do
     reserved_output: Array  # share of an answer that a sequence needs room for when it starts
+    int4_flops_per_s: Array  # of products of 4-bit integers, as those of `flops_per_s`; 0: the GPU has none
+    host_bw_bytes_per_s: Array  # of a GPU to the memory of its host, one direction
+    methods: Methods = PLAIN
 
     def rows(self, index: Ints, instances: Array) -> Pool:
         """The rows `index` [m], with so many instances each [m]."""
@@ -76,12 +80,31 @@ class Pool:
     @property
     def weights_bytes(self) -> Array:
         """Of a GPU: dense blocks and head split over tp, experts over all GPUs of a stage, the token table beside
-        the head; the same of the draft, whose head counts although a module for further tokens shares the model's."""
-        dense = experts = np.zeros_like(self.tp)
-        for model in (self.model, self.draft):
-            dense = dense + model.dense_parameters * self.weight_bytes + 2 * 2.0 * model.head_parameters
-            experts = experts + model.expert_parameters * self.expert_bytes
-        return np.asarray((dense / self.tp + experts / self.stage_gpus) / self.pp)
+        the head; the same of the draft, whose head counts although a module for further tokens shares the model's. Of
+        layers that are read from a disk those of the window alone."""
+        methods, heads = self.methods, np.zeros_like(self.tp)
+        layers = heads
+        for model in (self.model, self.draft)[: 1 if methods.draft_elsewhere else 2]:
+            heads = heads + 2 * methods.head_bytes * model.head_parameters / (1.0 if methods.whole_heads else self.tp)
+            layers = layers + self._layers_bytes(model)
+        if methods.window_layers:
+            layers = layers * np.minimum(methods.window_layers / self.model.layers, 1.0)
+        return np.asarray((heads + layers) / self.pp)
+
+    def _layers_bytes(self, model: ServedModel) -> Array:
+        """Of the layers of all stages, the part of a rank."""
+        dense, experts = model.dense_parameters * self.weight_bytes, model.expert_parameters * self.expert_bytes
+        return np.asarray(dense / self.tp + experts / self.stage_gpus)
+
+    @property
+    def streamed_bytes(self) -> Array:
+        """Of a GPU, that are read from its disk in an iteration."""
+        return np.where(self.methods.window_layers < self.model.layers, self._layers_bytes(self.model) / self.pp, 0.0)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether a model proposes the tokens that are verified."""
+        return bool(self.draft.layers.any())
 
     @property
     def drafting(self) -> Pool:
@@ -94,6 +117,7 @@ class Pool:
         cache."""
         own, draft = (model.kv_elements * tokens + model.window_kv_elements * np.minimum(tokens, model.window)
                       for model in (self.model, self.draft))  # fmt: skip
+        draft = draft * (not self.methods.draft_elsewhere)
         return np.asarray(own / self.kv_split + draft / np.minimum(self.tp, self.draft.kv_heads))
 
     @property
@@ -116,7 +140,15 @@ class Pool:
         shared = self.prefix_elements(prompt, prefix_hit)
         room = np.maximum(self.cache_bytes, 0.0) * self.pp / self.kv_bytes - prefixes * shared
         held = np.floor(np.maximum(room, 0.0) / (self.kv_elements(tokens) - shared))
-        return np.asarray(np.minimum(held, self.max_sequences) * self.attention_dp)
+        groups = 1.0 if self.methods.context_everywhere else self.attention_dp
+        return np.asarray(np.minimum(held, self.max_sequences * self.attention_dp / groups) * groups)
+
+    def swap_s(self, tokens: Array) -> Array:
+        """Seconds in which the cache of a request of so many tokens leaves the GPU and comes back, for all of its
+        swaps: its bytes at the rate of the link, and the start of every copy."""
+        copied = self.kv_bytes * self.kv_elements(tokens) / self.pp
+        once = copied / self.host_bw_bytes_per_s + copied / self.methods.swap_copy_bytes * self.methods.swap_copy_s
+        return np.asarray(2.0 * self.methods.swaps * once)
 
 
 _COLUMNS = [field.name for field in fields(Pool) if field.type == "Array"]

@@ -153,8 +153,11 @@ class _Lane:
     def _end(self, request: _Request) -> None:
         steps = max(request.output - 1.0, 1.0)
         front_s = self.requests.front_s + self.constants.prompt_token_s * request.prompt
+        swap_s = 0.0
+        if self.pool.methods.swaps and self.decodes:
+            swap_s = float(self.pool.swap_s(np.array([request.prompt + request.output / 2]))[0])
         self.ended.append((request.arrival_s, request.first_s - request.arrival_s + front_s,
-                           (self.now_s - request.first_s) / steps))  # fmt: skip
+                           (self.now_s - request.first_s + swap_s) / steps))  # fmt: skip
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""Technique: a variant of training, written as a change of the ledger's quantities or of what its software can do.
+"""Technique: a variant of training or of serving, written as a change of quantities or of what software can do.
 
 One technique is one file and one line in `registry`. Its file holds the mechanism (what is sent, how often, what is
 kept); the seconds come out of `step` as for every layout. Knobs at `neutral` change nothing, which a test shows.
@@ -18,10 +18,14 @@ from ...errors import InputError
 if TYPE_CHECKING:
     from ..problem import Problem
     from ..quantities.ledger import Ledger
+    from ..serving.pool import Pool
     from ..specs.stack import StackSpec
 
 Knobs = Mapping[str, float]
-Group = Literal["less communication", "memory", "overlap", "pipelines", "long context"]
+Group = Literal[
+    "less communication", "memory", "overlap", "pipelines", "long context",
+    "serving: overlap", "serving: prompts and answers", "serving: memory", "serving: speculation", "serving: devices",
+]  # fmt: skip
 Applied = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]  # (technique, (knob, value)...)..., hashable
 Columns = Mapping[str, NDArray[np.int64]]
 Allows = Callable[[Columns, "Problem"], NDArray[np.bool_]]
@@ -48,10 +52,29 @@ class Need:
     text: str  # `... needs TEXT`
 
 
+@dataclass(frozen=True, slots=True)
+class PoolNeed:
+    """A condition on the instances of an engine that a technique serves by."""
+
+    allows: Callable[[Pool, Knobs], NDArray[np.bool_]]  # [n] True where an instance passes
+    text: str  # `... needs TEXT`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serves:
+    """A technique of serving: a change of what an engine computes, moves and holds, in prefill and in decode."""
+
+    on_pool: Callable[[Pool, Knobs], Pool]  # the same instances with other quantities
+    needs: tuple[PoolNeed, ...] = ()  # of an instance
+    across_nodes: bool = False  # tensor parallelism may span nodes
+
+
 # What a technique may choose, and no other beside it.
 EXCHANGE, SHARERS, PLACE = "how replicas exchange", "the ranks that share weights and gradients", "where the states are"
 RING = "what ranks of context parallelism send round"
 TP_OVERLAP, EP_OVERLAP = "what hides messages of tensor parallelism", "what hides messages of experts"
+PHASES, PROPOSER = "how prompts and answers share a GPU", "what proposes tokens"
+HOME = "where tokens meet their experts"
 
 
 _T = TypeVar("_T")
@@ -63,7 +86,8 @@ def _unchanged(what: _T, knobs: Knobs) -> _T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """Another way to train, as a change of the quantities of a layout, or of what the software hides and sends."""
+    """Another way to train or to serve, as a change of the quantities of a layout or of an instance, or of what the
+    software hides and sends."""
 
     name: str  # as users write it
     group: Group
@@ -72,8 +96,10 @@ class Technique:
     bibtex: str  # of the paper
     knobs: tuple[Knob, ...]  # its numbers
     neutral: Knobs  # knobs that change nothing
-    needs: tuple[Need, ...]  # of a layout
     caveat: str  # cost that no price shows
+    trains: bool = True  # by `rewrite` and `on_stack`
+    serves: Serves | None = None  # None: it is of training alone
+    needs: tuple[Need, ...] = ()  # of a layout that trains
     rewrite: Callable[[Ledger, Knobs], Ledger] = _unchanged  # (ledger, knobs) -> the same layouts with other quantities
     on_stack: Callable[[StackSpec, Knobs], StackSpec] = _unchanged  # (software, knobs) -> what it then can do
     chooses: tuple[str, ...] = ()  # of those above; it excludes all that choose the same

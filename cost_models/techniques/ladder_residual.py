@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .base import TP_OVERLAP, Knob, Knobs, Technique
-from .overlap import SPLITS_LAYERS, hiding_sums
+from .base import TP_OVERLAP, Knob, Knobs, Serves, Technique
+from .overlap import SERVES_IN_PARTS, SPLITS_LAYERS, hiding_sums
 
 if TYPE_CHECKING:
+    from ..serving.pool import Pool
     from ..specs.stack import StackSpec
 
 
 def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
     """The sums of so many layers run beside the products of the next block, and show only where these are shorter."""
     return hiding_sums(stack, knobs["layers"])
+
+
+def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
+    return replace(pool, methods=replace(pool.methods, hidden_sums=knobs["layers"]))
 
 
 TECHNIQUE = Technique(
@@ -33,6 +39,7 @@ TECHNIQUE = Technique(
     neutral={"layers": 0},
     needs=(SPLITS_LAYERS,),
     on_stack=_on_stack,
+    serves=Serves(on_pool=_on_pool, needs=(SERVES_IN_PARTS,)),
     caveat="it is another network: its weights must be trained so, or adapted",
     chooses=(TP_OVERLAP,),
 )  # fmt: skip

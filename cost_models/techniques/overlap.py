@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Columns, Need
+from .base import Columns, Knobs, Need, PoolNeed
 
 if TYPE_CHECKING:
     from ..problem import Problem
+    from ..serving.pool import Pool
     from ..specs.stack import StackSpec
 
 
@@ -36,6 +37,23 @@ SPLITS_LAYERS_WITHIN_NODE = Need(("tp",), _within_node, "tensor parallelism over
 SENDS_TOKENS = Need(("ep",), _expert_parallel, "expert parallelism")
 SENDS_TOKENS_WITHIN_NODE = Need(("ep", "etp"), _experts_within_node,
                                 "expert parallelism over GPUs that the fastest link joins")  # fmt: skip
+
+
+def _sums(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
+    return np.asarray(pool.tp > 1)
+
+
+def _sums_in_a_node(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
+    return np.asarray((pool.tp > 1) & (pool.one_shot > 0))
+
+
+def _sends_tokens(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
+    return np.asarray((pool.attention_dp > 1) & (pool.model.moe_layers > 0))
+
+
+SERVES_IN_PARTS = PoolNeed(_sums, "tensor parallelism")
+SERVES_IN_A_NODE = PoolNeed(_sums_in_a_node, "tensor parallelism within a node")
+SERVES_EXPERTS = PoolNeed(_sends_tokens, "experts, and attention data parallelism, which sends tokens to them")
 
 
 def hiding_sums(stack: StackSpec, share: float) -> StackSpec:

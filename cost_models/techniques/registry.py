@@ -10,21 +10,30 @@ from ...errors import InputError, did_you_mean, nearest
 from . import (
     co2,
     comet,
+    comet_w4a4kv4,
     cpu_offload,
     diloco,
     econtrol,
+    exflow,
+    fastswitch,
     fsmoe,
     fuyou,
     ladder_residual,
     luwu,
+    mirror_sd,
+    nanoflow,
+    nexus,
     noloco,
     one_bit_adam,
+    prompt_decoding,
     ring_self_attention,
+    semi_pd,
     speculative_moe,
     t3,
     three_level,
     token_ring,
     tokenweave,
+    tpi_llm,
     vocabulary_parallel,
     zero_infinity,
     zero_plus_plus,
@@ -32,9 +41,12 @@ from . import (
 from .base import Applied, Technique
 
 if TYPE_CHECKING:
+    from ..arrays import Mask
     from ..quantities.ledger import Ledger
+    from ..serving.pool import Pool
     from ..specs.stack import StackSpec
 
+# Of training.
 TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
     for module in (
@@ -45,19 +57,39 @@ TECHNIQUES: Mapping[str, Technique] = {
         token_ring, ring_self_attention,
     )
 }  # fmt: skip
+# Of serving; those that train, too, are one file for both.
+SERVING: Mapping[str, Technique] = {
+    module.TECHNIQUE.name: module.TECHNIQUE
+    for module in (
+        ladder_residual, tokenweave, nanoflow, speculative_moe, exflow,
+        nexus, semi_pd,
+        comet_w4a4kv4, fastswitch,
+        mirror_sd, prompt_decoding,
+        tpi_llm,
+    )
+}  # fmt: skip
+EVERY: Mapping[str, Technique] = {**TECHNIQUES, **SERVING}
 
 
-def technique(name: str) -> Technique:
-    """Raises InputError for an unknown name, with the nearest known one."""
-    if name not in TECHNIQUES:
-        hint = did_you_mean(nearest(name, TECHNIQUES), otherwise=f"known: {', '.join(TECHNIQUES)}")
-        raise InputError(f"unknown technique `{name}`", hint=hint)
-    return TECHNIQUES[name]
+def technique(name: str, known: Mapping[str, Technique] = EVERY) -> Technique:
+    """Raises InputError for a name that is not known, with the nearest known one, or that is of other workloads."""
+    if name in known:
+        return known[name]
+    if name in EVERY:
+        does, other = ("trains", "serves") if name in TECHNIQUES else ("serves", "trains")
+        raise InputError(f"{name} {does}, and no plan {other} by it",
+                         hint="by group and use: `meshwright show techniques`")  # fmt: skip
+    raise InputError(f"unknown technique `{name}`",
+                     hint=did_you_mean(nearest(name, known), otherwise=f"known: {', '.join(known)}"))  # fmt: skip
 
 
-def applied(requested: Mapping[str, Mapping[str, float]]) -> Applied:
+def applied(
+    requested: Mapping[str, Mapping[str, float]], known: Mapping[str, Technique] = TECHNIQUES
+) -> Applied:  # fmt: skip
     """Techniques with all their knobs, in the order of their rewrites. Raises InputError for what is unknown, out of
     range, or excludes one another."""
+    for name in requested:
+        technique(name, known)
     ordered = sorted((technique(name) for name in requested), key=lambda chosen: (chosen.order, chosen.name))
     if apart := next(reasons_apart(requested), None):
         one, other, reason = apart
@@ -76,7 +108,7 @@ def reasons_apart(names: Collection[str]) -> Iterator[tuple[str, str, str]]:
 def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
     """Each technique with its knobs."""
     for name, knobs in chosen:
-        yield TECHNIQUES[name], dict(knobs)
+        yield EVERY[name], dict(knobs)
 
 
 def keep_weights(chosen: Applied) -> bool:
@@ -101,3 +133,18 @@ def rewrite(ledger: Ledger) -> Ledger:
     for known, knobs in of(ledger.problem.workload.techniques):
         ledger = known.rewrite(ledger, knobs)
     return ledger
+
+
+def on_pool(pool: Pool, chosen: Applied) -> Pool:
+    """The instances under all of them."""
+    for known, knobs in of(chosen):
+        if known.serves is not None:
+            pool = known.serves.on_pool(pool, knobs)
+    return pool
+
+
+def broken_needs(pool: Pool, chosen: Applied) -> Iterator[tuple[str, str, Mask]]:
+    """Each need of theirs: (technique, text, [n] the instances that break it). pool: without them."""
+    for known, knobs in of(chosen):
+        for need in known.serves.needs if known.serves is not None else ():
+            yield known.name, need.text, ~need.allows(pool, knobs)

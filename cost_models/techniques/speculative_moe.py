@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .base import Knob, Knobs, Technique
-from .overlap import SENDS_TOKENS
+from .base import HOME, Knob, Knobs, Serves, Technique
+from .overlap import SENDS_TOKENS, SERVES_EXPERTS
 
 if TYPE_CHECKING:
+    from ..serving.pool import Pool
     from ..specs.stack import StackSpec
 
 
 def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
     return replace(stack, tokens_at_home=knobs["local"])
+
+
+def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
+    return replace(pool, methods=replace(pool.methods, tokens_at_home=knobs["local"]))
 
 
 TECHNIQUE = Technique(
@@ -34,5 +39,7 @@ TECHNIQUE = Technique(
     neutral={"local": 0},
     needs=(SENDS_TOKENS,),
     on_stack=_on_stack,
+    serves=Serves(on_pool=_on_pool, needs=(SERVES_EXPERTS,)),
     caveat="shown for inference; the share depends on the data, and the products of experts may be less even",
+    chooses=(HOME,),
 )  # fmt: skip

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .base import TP_OVERLAP, Knob, Knobs, Technique
-from .overlap import SPLITS_LAYERS_WITHIN_NODE, hiding_sums
+from .base import TP_OVERLAP, Knob, Knobs, Serves, Technique
+from .overlap import SERVES_IN_A_NODE, SPLITS_LAYERS_WITHIN_NODE, hiding_sums
 
 if TYPE_CHECKING:
+    from ..serving.pool import Pool
     from ..specs.stack import StackSpec
 
 MULTIPROCESSORS = 132  # of the GPU of the paper, H100 SXM (data sheet)
+LEAST_TOKENS = 1024  # of an iteration; fewer are not split, since each half then fills the GPU no more
 
 
 def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
@@ -19,6 +21,16 @@ def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
     if not taken:
         return stack
     return replace(hiding_sums(stack, 1.0), contention=taken / MULTIPROCESSORS)
+
+
+def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
+    """Only prompts have the tokens that two halves need."""
+    taken = knobs["multiprocessors"]
+    if not taken:
+        return pool
+    return replace(pool, methods=replace(
+        pool.methods, hidden_sums=1.0, sums_multiprocessors=taken / MULTIPROCESSORS, sums_in_halves=True,
+        sums_of_prompts=True, hides_from_tokens=LEAST_TOKENS))  # fmt: skip
 
 
 TECHNIQUE = Technique(
@@ -38,6 +50,7 @@ TECHNIQUE = Technique(
     neutral={"multiprocessors": 0},
     needs=(SPLITS_LAYERS_WITHIN_NODE,),
     on_stack=_on_stack,
+    serves=Serves(on_pool=_on_pool, needs=(SERVES_IN_A_NODE,)),
     caveat="its kernel is written for inference on GPUs whose switch sums; fewer than about 1,000 tokens gain nothing",
     chooses=(TP_OVERLAP,),
 )  # fmt: skip

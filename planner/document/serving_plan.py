@@ -39,6 +39,7 @@ class ServingPool(DocumentPart):
     weights_bytes: float  # of a GPU
     cache_bytes: float  # of a GPU
     cache_sequences: int  # that the cache of an instance holds
+    proposed_tokens: int = 0  # of an iteration, for each sequence; 0: nothing is speculated here
     speculation_pays_up_to: int | None = None  # sequences that decode at once; None: nothing is speculated here
 
 
@@ -140,6 +141,17 @@ class ServingCertificate(DocumentPart):
     stopped: str | None = None
 
 
+class ServingTechniqueChoice(DocumentPart):
+    """A set of techniques that the search might have chosen: its best deployment, or why it has none that is better."""
+
+    names: tuple[str, ...]
+    deployment_id: str | None = None
+    gpus: int | None = None
+    usd_per_hour: float | None = None
+    largest_load: float | None = None
+    why: str | None = None
+
+
 class ServingPlan(DocumentPart):
     """The result of `meshwright plan --workload serve`."""
 
@@ -155,6 +167,7 @@ class ServingPlan(DocumentPart):
     certificate: ServingCertificate
     hourly: HourlyService | None = None  # None: the load is one rate
     separation: Separation | None = None  # None: deployments apart were not searched
+    technique_choices: tuple[ServingTechniqueChoice, ...] = ()  # of those that were left to the search, the best first
     resolved: dict[str, Any]  # model, cluster, engine
     warnings: tuple[str, ...] = ()
     document_sha256: str | None = None  # of all other fields, in the file only: a file that was edited is refused

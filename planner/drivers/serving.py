@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from ..._version import __version__
+from ...cost_models.quantities.params import total_parameters
 from ...cost_models.serving.lengths import Lengths, RequestLengths
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.techniques.registry import SERVING, of, technique
 from ...errors import InputError
 from ...profiles.cluster.document import cluster_to_dict
 from ...profiles.cluster.load import load_cluster
@@ -30,20 +32,23 @@ from ..document.serving_plan import (
     TokenCounts,
     Unit,
 )
+from ..request.fields import ALL_TECHNIQUES, parse_techniques
 from ..request.lengths import check_positions
 from ..request.model_reference import text_model
 from ..request.request_lengths import request_lengths
 from ..request.serving import ServeWorkload, ServingRequest
 from ..request.speculation import MODULE, step_tokens
-from ..serving.apart import Apart, search_apart
+from ..serving.apart import Apart
 from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
 from ..serving.hours import over_hours
 from ..serving.infeasible import no_deployment
 from ..serving.instance import Speculation
 from ..serving.promises import Promises
-from ..serving.search import Deployment, Found, order, search
+from ..serving.search import Deployment, Found
 from ..serving.space import Served, sites_of, space_of
+from ..serving.technique_choice import Field, Searched, choices, choose, summed
+from ..targets.engines.registry import about_serving
 
 # Deployments whose loads differ by less are not told apart: half of the median error of TPOT on published runs
 # (docs/guides/serving.md).
@@ -53,9 +58,12 @@ _EQUAL = 1e-9  # relative: values that differ by less
 _ALMOST_ALL = 0.99  # of the requests, which the positions of the model must suffice for
 
 
-def plan_serving(request: ServingRequest, max_sequences: int | None = None) -> ServingPlan:
+def plan_serving(
+    request: ServingRequest, max_sequences: int | None = None, allow: Sequence[str] = ()
+) -> ServingPlan:  # fmt: skip
     """The cheapest deployment that keeps the promises of `request`. max_sequences: of a group of attention data
-    parallelism at once, in place of the engine's own limit.
+    parallelism at once, in place of the engine's own limit. allow: techniques of serving (names with knobs, or `all`)
+    that the best deployment may use.
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
     """
@@ -71,27 +79,56 @@ def plan_serving(request: ServingRequest, max_sequences: int | None = None) -> S
     warnings = [*warnings, *check_positions(model, longest, stretches=True)]
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
     served = served_of(model, work, engines, request.target)
-    spaces = [space_of(site, served, request.fix) for site in sites_of(cluster)]
-    found = search(spaces, question.load, question.promises, engines.constants)
-    apart = None
-    if question.load is not None and not question.promises.closed and "replicas" not in request.fix:
-        apart = search_apart(spaces, question.load, question.promises, engines.constants,
-                             cluster.levels[-1].bw_bytes_per_s)  # fmt: skip
-    separation = None if apart is None else _separation(found, apart)
-    found = found if apart is None else joined(found, apart, question.load)
+    best, every = _chosen(request, served, cluster, question, allow)
+    found = summed(best, every, question.load)
+    served = replace(served, techniques=best.techniques)
     if not found.deployments:
-        raise no_deployment(spaces, question, found)
+        raise no_deployment(best.spaces, question, found)
     ordered = _preferred(found)
     chosen, simulated = _confirmed(question, ordered)
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
     # Unlike nodes are sites of their own here: what a uniform plan over all of them would lose is no matter.
     notices = [notice.text for notice in cluster.warnings if notice.code != "uniform-plan"]
+    notices += [about_serving(known, request.target) for known, _ in of(best.techniques)]
     texts = [*warnings, *notices, *_doubts(listed[0], work)]
     certificate = _certificate(found, chosen, question, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
     hourly = over_hours(chosen, work.hourly, question.promises, engines.constants) if work.hourly else None
-    return plan.model_copy(update={"separation": separation, "hourly": hourly})
+    return plan.model_copy(update={
+        "separation": None if best.apart is None else _separation(best.together, best.apart), "hourly": hourly,
+        "technique_choices": choices(every, question.load) if allow else ()})  # fmt: skip
+
+
+def _chosen(
+    request: ServingRequest, served: Served, cluster: ClusterSpec, question: Question, allow: Sequence[str]
+) -> tuple[Searched, list[Searched]]:  # fmt: skip
+    """The best set of the allowed techniques with its deployments, and all sets. Raises InputError where those that are
+    requested serve by no instance."""
+    given, allowed = request.workload.techniques, _allowed(request.workload, allow)
+    sites, used = sites_of(cluster), [technique(name).serves for name in given | allowed]
+    across = any(it is not None and it.across_nodes for it in used)
+    spaces = tuple(space_of(site, served, request.fix) for site in sites)
+    field = Field(
+        spaces=spaces, between_bw=cluster.levels[-1].bw_bytes_per_s,
+        wide=tuple(space_of(site, served, request.fix, across_nodes=True) for site in sites) if across else spaces,
+        apart=question.load is not None and not question.promises.closed and "replicas" not in request.fix,
+    )  # fmt: skip
+    best, every = choose(field, question, given, allowed)
+    if best.why is not None:
+        raise InputError(best.why, hint="leave it out, or take away a `--fix`")
+    return best, every
+
+
+def _allowed(work: ServeWorkload, allow: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Techniques with their knobs that are left to the search. Raises InputError for one that is requested, too."""
+    knobs: dict[str, dict[str, float]] = {}
+    for text in [text for name in allow for text in (SERVING if name == ALL_TECHNIQUES else [name])]:
+        knobs |= parse_techniques(text, SERVING)
+    if (given := [name for name in knobs if name in work.techniques]) and ALL_TECHNIQUES not in allow:
+        raise InputError(f"{given[0]} is both requested and allowed",
+                         hint="`--technique` uses it, `--allow-technique` leaves that to the search")  # fmt: skip
+    return {name: chosen for name, chosen in knobs.items() if name not in work.techniques}
 
 
 def _check_load(work: ServeWorkload) -> None:
@@ -125,6 +162,10 @@ def _speculation(model: ModelSpec, given: Mapping[str, Any]) -> Speculation:
     if draft.vocab != model.vocab:
         raise InputError(f"speculate: {draft.name} has a vocabulary of {draft.vocab:,} tokens, {model.name} "
                          f"{model.vocab:,}", hint="a draft needs the tokenizer of the model")  # fmt: skip
+    if (size := total_parameters(draft)) > (whole := total_parameters(model)):
+        raise InputError(f"speculate: {draft.name} has {size / 1e9:.3g}B parameters, {model.name} {whole / 1e9:.3g}B: "
+                         "a draft that is larger than its model only costs time",
+                         hint="name a smaller model with the same vocabulary as the draft")  # fmt: skip
     return Speculation(tokens=given["tokens"], step_tokens=tokens, draft=draft)
 
 
@@ -139,14 +180,6 @@ def question_of(work: ServeWorkload, engines: Engines) -> Question:
     load = work.rate or (max(work.hourly) if work.hourly else None) or requests.trace_rate or None
     load = float(work.concurrency) if work.concurrency is not None else load
     return Question(load=load, promises=promises, constants=engines.constants)
-
-
-def joined(found: Found, apart: Apart, load: float | None) -> Found:
-    """Deployments together and apart in one order."""
-    every = sorted((*found.deployments, *apart.deployments), key=lambda it: order(it, load, rented=found.rented))
-    ruled_out = {**found.ruled_out, "promise": found.ruled_out.get("promise", 0) + apart.broken}
-    return replace(found, deployments=tuple(every), total=found.total + apart.total, ruled_out=ruled_out,
-                   out_of_memory=found.out_of_memory + apart.out_of_memory, bounded=apart.bounded)  # fmt: skip
 
 
 def _lengths(requests: RequestLengths) -> ServedLengths:
@@ -236,12 +269,14 @@ def _document(
 ) -> ServingPlan:  # fmt: skip
     canonical = request.model_dump(mode="json")
     drafted = served.speculation.draft if served.speculation else None
-    draft = {"draft": rounded(spec_to_dict(drafted))} if drafted else {}
+    beside: dict[str, Any] = {"draft": rounded(spec_to_dict(drafted))} if drafted else {}
+    if served.techniques:
+        beside["techniques"] = {name: dict(knobs) for name, knobs in served.techniques}
     return ServingPlan(
         tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
         origins=request.origins, lengths=lengths, candidates=listed, indifference=INDIFFERENCE, certificate=certificate,
         resolved={"model": rounded(spec_to_dict(served.model)), "cluster": rounded(cluster_to_dict(cluster)),
                   "engine": request.target, "constants": rounded(asdict(engines.constants)),
-                  "host_s": engines.host_s(request.target, ""), **draft},
+                  "host_s": engines.host_s(request.target, ""), **beside},
         warnings=warnings,
     )  # fmt: skip

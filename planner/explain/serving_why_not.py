@@ -13,9 +13,9 @@ from ..document.specs import model_of
 from ..drivers.serving import question_of
 from ..serving.candidates import candidates
 from ..serving.infeasible import no_deployment
-from ..serving.listed import engines_of, speculation_of, workload_of
+from ..serving.listed import engines_of, speculation_of, techniques_of, workload_of
 from ..serving.search import search
-from ..serving.space import Served, Space, sites_of, space_of
+from ..serving.space import Served, Space, sites_of, space_of, under
 from .serving import Rival, rival_of
 
 # A degree of `layout_id` -> the axis of the space.
@@ -52,6 +52,7 @@ def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
                     cache=plan.best.pools[-1].kv_cache, engine=engines.of(engine), host_s=engines.host_s(engine, ""),
                     speculation=speculation_of(plan))  # fmt: skip
     spaces = [space_of(site, served, fix) for site in sites_of(cluster_from_dict(plan.resolved["cluster"]))]
+    spaces = [under(space, techniques_of(plan))[0] for space in spaces]
     if not any(space.instances for space in spaces):
         raise NoFeasibleLayoutError(f"{name} {_broken(spaces, fix)}", hint="`explain` lists those of the plan")
     found = search(spaces, None, question.promises, engines.constants)

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from ...cost_models.specs.workload import LoraTarget
 from ...cost_models.techniques import registry as techniques
+from ...cost_models.techniques.base import Technique
 from ...cost_models.units import Dimension, parse
 from ...errors import InputError
 from ...profiles.cluster.node_lists import parse_nodes
@@ -167,8 +168,12 @@ def parse_spot(value: Any) -> Any:
     return {"interrupted_every": every, **({"price": price} if price else {})}
 
 
-def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
-    """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs."""
+ALL_TECHNIQUES = "all"  # that may be used, as a user writes it
+
+
+def parse_techniques(value: Any, known: Mapping[str, Technique] = techniques.TECHNIQUES) -> dict[str, dict[str, float]]:
+    """`diloco`, `diloco:period=50,bits=4`, a list of such, or a mapping -> {technique: {knob: value}}, all knobs.
+    known: techniques of the workload."""
     chosen: dict[str, dict[str, float]] = {}
     for item in items(value, "diloco:period=50"):
         named = item if isinstance(item, Mapping) else dict([_named_knobs(str(item))])
@@ -179,7 +184,7 @@ def parse_techniques(value: Any) -> dict[str, dict[str, float]]:
                 raise InputError(f"technique {name}: `{knobs}` is no mapping of its knobs",
                                  hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
             chosen[str(name)] = {knob: _number(knob, number) for knob, number in (knobs or {}).items()}
-    return {name: dict(knobs) for name, knobs in techniques.applied(chosen)}
+    return {name: dict(knobs) for name, knobs in techniques.applied(chosen, known)}
 
 
 def _named_knobs(text: str) -> tuple[str, dict[str, str]]:

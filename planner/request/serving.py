@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from ...cost_models.techniques.registry import SERVING
 from ...cost_models.units import parse
 from ...errors import InputError
 from ...profiles.io.document import FieldPath
 from ...profiles.io.reader import read_text
-from .fields import Nodes, Positive, checked, non_negative, parse_factor
+from .fields import Nodes, Positive, checked, non_negative, parse_factor, parse_techniques
 from .request_lengths import RequestTokens
 from .schema import BaseRequest, RequestPart
 from .speculation import Speculate
@@ -128,6 +129,12 @@ ServingFix = Annotated[
     WithJsonSchema({"type": "object", "propertyNames": {"enum": list(FIXABLE)}}),
 ]  # fmt: skip
 
+ServingTechniques = Annotated[
+    dict[str, dict[str, float]],
+    BeforeValidator(checked(lambda value: parse_techniques(value, SERVING))),
+    WithJsonSchema({"type": "object", "propertyNames": {"enum": list(SERVING)}}),
+]
+
 
 class ServeWorkload(RequestPart):
     """Requests that an engine answers.
@@ -138,7 +145,8 @@ class ServeWorkload(RequestPart):
     `percentile` % of the requests keep. precision: number format of the weights. kv_cache: that of the cache, auto: as
     the checkpoint has it. prefix_hit: share of the prompt tokens that are found in the cache of an instance; prefixes:
     different ones, which the cache of each instance keeps. hourly: rates, one for each hour, in place of `rate`.
-    speculate: tokens that a draft proposes, how many are accepted, and the draft.
+    speculate: tokens that a draft proposes, how many are accepted, and the draft. techniques: those
+    that serve, with their knobs.
     """
 
     kind: Literal["serve"]
@@ -153,6 +161,7 @@ class ServeWorkload(RequestPart):
     prefixes: Positive = 1
     hourly: Hourly | None = None
     speculate: Speculate | None = None
+    techniques: ServingTechniques = Field(default_factory=dict)
     precision: Weights = "bf16"
     kv_cache: Literal["auto", "bf16", "fp8"] = "auto"
 
@@ -216,6 +225,8 @@ class ServingFields(TypedDict, total=False):
     """Rates, one for each hour, in place of `rate`: `["2/s", "9/s"]`, `"2/s,9/s"`, or a file with a rate a line."""
     speculate: str | Mapping[str, Any] | None
     """Proposed tokens, the share of them that is accepted, and the draft: `"3:0.7:llama-3.2-1b"`, `"1:0.8:mtp"`."""
+    technique: str | list[str] | Mapping[str, Any] | None
+    """Techniques to serve by, with their knobs: `"nexus:prompts=0.5"`."""
     precision: Weights | None
     """Number format of the weights [bf16]."""
     dtype: Weights | None

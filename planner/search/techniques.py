@@ -11,14 +11,13 @@ from ...errors import InputError, UnsupportedError
 from ..document.base import rounded
 from ..document.certificate import Certificate, TechniqueChoice
 from ..document.plan import Plan
-from ..request.fields import parse_techniques
+from ..request.fields import ALL_TECHNIQUES, parse_techniques
 from ..request.load import Request, changed_request
 from ..request.resolve import Resolved, resolve
 from ..request.target_choice import for_able_target
 from ..space.tree import Count
 from .outcome import SearchOutcome
 
-ALL = "all"
 Knobs = Mapping[str, Mapping[str, float]]
 
 
@@ -84,11 +83,11 @@ def with_techniques(
 
 def _parsed(request: Request, allowed: Sequence[str]) -> dict[str, dict[str, float]]:
     """Techniques with all their knobs. A requested technique cannot also be allowed."""
-    texts = [text for name in allowed for text in (TECHNIQUES if name == ALL else [name])]
+    texts = [text for name in allowed for text in (TECHNIQUES if name == ALL_TECHNIQUES else [name])]
     knobs_of: dict[str, dict[str, float]] = {}
     for text in texts:
         knobs_of |= parse_techniques(text)
-    if given := [name for name in knobs_of if name in request.workload.techniques and ALL not in allowed]:
+    if given := [name for name in knobs_of if name in request.workload.techniques and ALL_TECHNIQUES not in allowed]:
         hint = "`--technique` uses it, `--allow-technique` leaves that to the search"
         raise InputError(f"{given[0]} is both requested and allowed", hint=hint)
     return {name: knobs for name, knobs in knobs_of.items() if name not in request.workload.techniques}

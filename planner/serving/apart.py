@@ -17,7 +17,7 @@ from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import pool
 from .promises import Promises, holds_a_sequence, largest_load, priced
-from .search import Deployment, Stand, stands_pool
+from .search import Deployment, Rival, Stand, stands_pool
 from .space import Site, Space
 
 _MANY = 1e9  # instances of a pool that the other one never waits for
@@ -64,9 +64,11 @@ class _Pair:
 
 
 def search_apart(
-    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, between_bw: float
-) -> Apart:
-    """load: requests per second. between_bw: bytes/s of a GPU from site to site."""
+    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, between_bw: float,
+    rival: Rival | None = None,
+) -> Apart:  # fmt: skip
+    """load: requests per second. between_bw: bytes/s of a GPU from site to site. rival: deployments that cost more are
+    left out, and the GPUs of each role are not sought."""
     prefill, decode = ([_side(space, load, promises, constants, prefills=prefills) for space in spaces
                         if space.instances] for prefills in (True, False))  # fmt: skip
     rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
@@ -80,12 +82,15 @@ def search_apart(
             found, keep = _pairs(one, other, promises, between_bw, rented=rented)
             pairs, kept = pairs + found, kept + keep
     least = min((pair.price for pair in pairs), default=0.0)
+    if rival is not None:
+        least = min(least, rival.price)
     cheapest = [pair for pair in pairs if pair.price <= least * (1 + _TIE)]
     deployments = _carrying(cheapest, promises, constants) if cheapest else []
     return Apart(
         deployments=tuple(deployments), total=total, broken=held - kept, out_of_memory=total - held,
-        bounded=kept - len(deployments), prefill_gpus=_least_gpus(prefill, promises, constants, prefills=True),
-        decode_gpus=_least_gpus(decode, promises, constants, prefills=False),
+        bounded=kept - len(deployments),
+        prefill_gpus=None if rival else _least_gpus(prefill, promises, constants, prefills=True),
+        decode_gpus=None if rival else _least_gpus(decode, promises, constants, prefills=False),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
+from ...cost_models.serving.phases import phases
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.simulation import Requests, Simulated, simulate
 from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
@@ -121,6 +122,7 @@ def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> Ser
         instances=stand.instances, gpus=stand.gpus, tp=layout.tp, pp=layout.pp, ep=layout.ep,
         attention_dp=layout.attention_dp, chunk_tokens=stand.instance.chunk_tokens,
         max_sequences=max(min(wanted, held), 1), weights=stand.instance.weights, kv_cache=stand.instance.cache,
+        proposed_tokens=0 if role == "prefill" else int(columns.draft_tokens[0]),
         speculation_pays_up_to=None if role == "prefill" else _pays_up_to(columns, question),
         weights_bytes=float(columns.weights_bytes[0]), cache_bytes=room, cache_sequences=held,
     )  # fmt: skip
@@ -147,12 +149,13 @@ def _pays_up_to(columns: Pool, question: Question) -> int | None:
 def _simulated(question: Question, deployment: Deployment, rate: float, sequences: float) -> SimulatedService:
     """One instance of each pool with its share of the load; requests are dealt at random."""
     promises, number = question.promises, int(np.clip(_LIVES * sequences, _REQUESTS, _MOST_REQUESTS))
+    split = deployment.apart or beside_one_another(deployment.decode.instance)
+    roles = ((deployment.prefill, True, not split), (deployment.decode, not split, True))
     latencies = [_instance(stand.instance, question.constants, _requests(question, stand, rate, number),
-                           prefills=not deployment.apart or stand is deployment.prefill,
-                           decodes=stand is deployment.decode) for stand in deployment.stands]  # fmt: skip
+                           prefills=prefills, decodes=decodes) for stand, prefills, decodes in roles]  # fmt: skip
     ttft_s, tpot_s = latencies[0].ttft_s + deployment.transfer_s, latencies[-1].tpot_s
     early, quick = ttft_s <= promises.ttft_s, tpot_s <= promises.tpot_s
-    kept = early.mean() * quick.mean() if deployment.apart else (early & quick).mean()
+    kept = early.mean() * quick.mean() if split else (early & quick).mean()
     return SimulatedService(requests=number, ttft_s=_percentiles(ttft_s), tpot_s=_percentiles(tpot_s), kept=float(kept))
 
 
@@ -173,7 +176,15 @@ def _instance(
     """Remembered: deployments that are tried are listed too, and deployments apart have pools in common."""
     columns = pool([instance])
     held = float(capacity(columns, requests.lengths)[0])
+    if prefills != decodes and columns.methods.prompt_share:
+        prompts, answers, _ = phases(columns)
+        columns = prompts if prefills else answers
     return simulate(columns, constants, requests, held, prefills=prefills, decodes=decodes)
+
+
+def beside_one_another(instance: Instance) -> bool:
+    """Whether prompts and answers have multiprocessors of their own on its GPUs."""
+    return pool([instance]).methods.prompt_share > 0
 
 
 def _percentiles(values: Array) -> Percentiles:

@@ -16,9 +16,12 @@ from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.served_model import ServedModel, stacked
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.techniques.base import Applied
+from ...cost_models.techniques.registry import on_pool
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.link_rates import collective_rates
 from ...profiles.stack.engines import Engine
+from ...profiles.stack.rates import ASSUMED_PCIE_EFFICIENCY
 from .formats import BYTES, PRODUCTS, cache_read_bytes, dense_format
 
 
@@ -66,10 +69,16 @@ class Instance:
     chunk_tokens: int  # prompt tokens of an iteration at most
     max_sequences: int  # of a group of tp ranks
     speculation: Speculation | None = None
+    techniques: Applied = ()  # of serving
 
 
 def pool(rows: Sequence[Instance]) -> Pool:
-    """The rows as columns."""
+    """The rows as columns, under their techniques, which are the same in all rows."""
+    return on_pool(plain_pool(rows), rows[0].techniques if rows else ())
+
+
+def plain_pool(rows: Sequence[Instance]) -> Pool:
+    """The rows without their techniques."""
 
     def column(value: Callable[[Instance], float]) -> Array:
         return np.array([float(value(row)) for row in rows])
@@ -98,6 +107,8 @@ def pool(rows: Sequence[Instance]) -> Pool:
         mixes_prompts=column(lambda row: row.engine.mixes_prompts),
         decodes_first=column(lambda row: row.engine.decodes_first),
         reserved_output=column(lambda row: row.engine.reserved_output),
+        int4_flops_per_s=column(lambda row: _int4_rate(row.gpu)),
+        host_bw_bytes_per_s=column(lambda row: row.gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY),
     )  # fmt: skip
 
 
@@ -113,9 +124,23 @@ def _draft(row: Instance) -> ServedModel:
 
 
 def _product_rate(gpu: GpuSpec, weights: str) -> float:
-    """FLOP/s of large products. Weights narrower than what the GPU multiplies are widened to 16 bits."""
+    """FLOP/s of large products. Weights narrower than what the GPU multiplies are widened to 16 bits. Products of 8-bit
+    integers reach the share of their peak that those in 16 bits reach."""
     surface = surfaces_for(gpu).gemm.get(PRODUCTS.get(weights, weights)) or _plain_products(gpu)
+    if weights == "int8" and "int8" in gpu.peak_flops_per_s and "fp8" not in gpu.peak_flops_per_s:
+        return float(gpu.peak_flops_per_s["int8"] * surface.efficiency * surface.training_factor)
     return float(surface.peak_flops_per_s * surface.efficiency * surface.training_factor)
+
+
+def _int4_rate(gpu: GpuSpec) -> float:
+    """FLOP/s of large products of 4-bit integers, 0 where there are none: tensor cores of compute capability 7.5 to 8.9
+    take them twice as fast as those of 8 bits, and these twice as fast as 16 (NVIDIA's white papers of A100 and Ada);
+    Hopper's and Blackwell's do not. They reach the share of their peak that products in 16 bits reach."""
+    if not 7.5 <= (gpu.compute_capability or 0.0) < 9.0:
+        return 0.0
+    peaks, surface = gpu.peak_flops_per_s, _plain_products(gpu)
+    eight_bits = next((peaks[name] for name in ("int8", "fp8") if name in peaks), 2.0 * peaks.get("fp16", 0.0))
+    return float(2.0 * eight_bits * surface.efficiency * surface.training_factor)
 
 
 def _plain_products(gpu: GpuSpec) -> GemmSurface:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.techniques.base import Applied
+from ...cost_models.techniques.registry import SERVING, applied
 from ...errors import InputError
 from ...profiles.cluster.document import cluster_from_dict
 from ...profiles.stack.engines import UNSTATED, Engines, shipped_engines
@@ -56,8 +58,14 @@ def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines
         model=model_of(plan.resolved, _FILE), gpu=site.gpu, levels=site.levels, weights=pool.weights,
         cache=pool.kv_cache, engine=limits, host_s=engines.host_s(name, ""), layout=layout,
         chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences, speculation=speculation_of(plan),
+        techniques=techniques_of(plan),
     )  # fmt: skip
     return Stand(site=site, instance=instance, instances=pool.instances)
+
+
+def techniques_of(plan: ServingPlan) -> Applied:
+    """Techniques that the deployments of the plan use: those of its request, and those that the search chose."""
+    return applied(plan.resolved.get("techniques", {}), SERVING)
 
 
 def speculation_of(plan: ServingPlan) -> Speculation | None:

@@ -11,6 +11,7 @@ from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.lengths import RequestLengths
 from ...cost_models.serving.load import Load, Service, steady_state
 from ...cost_models.serving.percentiles import Latencies, latencies
+from ...cost_models.serving.phases import phases
 from ...cost_models.serving.pool import Pool
 
 _HALVINGS = 40  # of the logarithm of the load: to 1e-9 of it
@@ -54,8 +55,10 @@ def priced(
     transfer_s: Array | None = None,
 ) -> Priced:  # fmt: skip
     """apart: [n] whether prefill and decode have instances of their own. load: [n] of all instances. transfer_s: [n] of
-    a prompt's cache from pool to pool."""
+    a prompt's cache from pool to pool. Where prompts and answers have multiprocessors of their own, each is a pool."""
     shape = load.shape
+    if decode.methods.prompt_share:
+        prefill, decode, apart = phases(decode)
     columns = Load.of(
         promises.requests, concurrency=load if promises.closed else np.full(shape, np.inf),
         rate=np.zeros(shape) if promises.closed else load,

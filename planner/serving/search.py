@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...cost_models.arrays import Array, Ints
+from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import Instance, pool
@@ -22,6 +22,7 @@ from .promises import Promises, holds_a_sequence, largest_load, priced
 from .space import Site, Space
 
 _ROUNDING = 1e-6  # of the bisection: a load that it misses by less is kept
+_MORE = 1e-6  # relative: loads and prices that differ by less are the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +88,23 @@ class Found:
     bounded: int = 0  # keep the promises and cost more than others
 
 
-def search(spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants) -> Found:
-    """load: of all requests; None: as much as each site carries."""
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """The best deployment of other searches, which this one has to beat."""
+
+    price: float  # as `order` has it
+    largest_load: float
+    rented: bool  # the price is rent, else GPUs
+
+
+def search(
+    spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants,
+    rival: Rival | None = None,
+) -> Found:  # fmt: skip
+    """load: of all requests; None: as much as each site carries. rival: deployments that are no better are left out."""
     ruled_out: Counter[str] = Counter()
     deployments = list[Deployment]()
-    out_of_memory = dominated = 0
+    out_of_memory = dominated = bounded = 0
     for space in spaces:
         ruled_out.update(space.ruled_out)
         if not space.instances:
@@ -102,6 +115,12 @@ def search(spaces: Sequence[Space], load: float | None, promises: Promises, cons
         if not fits.any():
             continue
         rows = np.flatnonzero(fits)
+        if rival is not None:
+            better = beats(rival, space, columns, rows, load, promises, constants)
+            bounded += int((most[rows[~better]] - space.least + 1).sum())
+            rows = rows[better]
+            if not len(rows):
+                continue
         number, carried = _least(space, columns, rows, load, promises, constants)
         kept = carried > 0
         fewer = number - space.least  # break a promise; without a load carry less
@@ -113,8 +132,37 @@ def search(spaces: Sequence[Space], load: float | None, promises: Promises, cons
         deployments=tuple(sorted(deployments, key=lambda it: order(it, load, rented=rented))), rented=rented,
         total=sum(space.total for space in spaces), by_axis=_axes(spaces),
         ruled_out={name: count for name, count in ruled_out.items() if count},
-        out_of_memory=out_of_memory, dominated=dominated,
+        out_of_memory=out_of_memory, dominated=dominated, bounded=bounded,
     )  # fmt: skip
+
+
+def beats(
+    rival: Rival, space: Space, columns: Pool, rows: Ints, load: float | None, promises: Promises,
+    constants: ServingConstants,
+) -> Mask:  # fmt: skip
+    """[row] whether some number of instances may be better than the rival: the most that cost less keep the promises
+    under the load, or as many as cost the same do so under more load than the rival carries."""
+    most = np.array(space.most, dtype=np.int64)[rows]
+    more = np.full(len(rows), rival.largest_load * (1 + _MORE))
+    if load is None:
+        return _kept(columns, rows, most, more, promises, constants)
+    each = np.array([space.instances[row].layout.gpus for row in rows]) * (
+        space.site.usd_per_gpu_hour or 0.0 if rival.rented else 1.0)  # fmt: skip
+    equal = np.minimum(np.floor(rival.price / each * (1 + _MORE)), most).astype(np.int64)
+    same = np.abs(equal * each / rival.price - 1) <= _MORE
+    fewer = equal - same
+    under = np.full(len(rows), load * (1 - _ROUNDING))
+    both = np.concatenate([rows, rows]), np.concatenate([fewer, equal]), np.concatenate([under, more])
+    cheaper, carries_more = np.split(_kept(columns, *both, promises, constants), 2)
+    return (cheaper & (fewer >= space.least)) | (carries_more & same & (equal >= space.least))
+
+
+def _kept(
+    columns: Pool, rows: Ints, instances: Ints, load: Array, promises: Promises, constants: ServingConstants
+) -> Mask:  # fmt: skip
+    """[row] whether so many instances keep the promises under a load."""
+    pools = columns.rows(rows, np.maximum(instances, 1).astype(float))
+    return priced(pools, pools, np.zeros(len(rows), dtype=bool), load, promises, constants).kept
 
 
 def _together(space: Space, row: int, instances: int, largest_load: float) -> Deployment:

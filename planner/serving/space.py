@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+
+import numpy as np
 
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
 from ...cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
+from ...cost_models.techniques.base import Applied
+from ...cost_models.techniques.registry import broken_needs
 from ...profiles.stack.engines import Engine
-from .instance import Instance, InstanceLayout, Speculation
+from .instance import Instance, InstanceLayout, Speculation, plain_pool
 
 CHUNKS = (2048, 4096, 8192, 16384)  # prompt tokens of an iteration that are compared
 _MOST_STAGES = 16
@@ -56,6 +60,7 @@ class Served:
     engine: Engine
     host_s: float
     speculation: Speculation | None = None
+    techniques: Applied = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,23 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int], *, across_nodes
     return Space(site=site, instances=tuple(instances), least=least, most=tuple(most), total=total,
                  ruled_out=dict(ruled_out),
                  by_axis={**counts, "replicas": max(most, default=0)})  # fmt: skip
+
+
+def under(space: Space, techniques: Applied) -> tuple[Space, tuple[str, ...]]:
+    """The instances that the techniques serve by, and the needs that every instance breaks."""
+    if not techniques or not space.instances:
+        return space, ()
+    kept, ruled_out, unmet = np.ones(len(space.instances), dtype=bool), Counter(space.ruled_out), list[str]()
+    numbers = np.array(space.most) - space.least + 1
+    for name, text, broken in broken_needs(plain_pool(space.instances), techniques):
+        unmet += [f"{name} needs {text}"] if broken.all() else []
+        if (newly := kept & broken).any():
+            ruled_out[name] += int(numbers[newly].sum())
+        kept &= ~broken
+    rows = np.flatnonzero(kept)
+    instances = tuple(replace(space.instances[row], techniques=techniques) for row in rows)
+    return replace(space, instances=instances, most=tuple(space.most[row] for row in rows),
+                   ruled_out=dict(ruled_out)), tuple(unmet)  # fmt: skip
 
 
 def _axes(site: Site, model: ModelSpec, *, across_nodes: bool) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ....cost_models.techniques.registry import TECHNIQUES
+from ....cost_models.techniques.registry import EVERY
 from ...api import evaluate
 from ...document.candidate import Candidate
 
@@ -32,7 +32,7 @@ class Check:
 
 def chosen(name: str, neutral: bool, **knobs: float) -> Technique:
     """A technique with these knobs, or with those that change nothing."""
-    return {name: {**knobs, **(TECHNIQUES[name].neutral if neutral else {})}}
+    return {name: {**knobs, **(EVERY[name].neutral if neutral else {})}}
 
 
 def priced(layout_id: str, technique: Technique | None, **asked: Any) -> Candidate:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import less_communication, long_context, overlap
+from . import less_communication, long_context, overlap, serving, serving_memory
 from .base import Check
 
-CHECKS: tuple[Check, ...] = (*less_communication.CHECKS, *overlap.CHECKS, *long_context.CHECKS)
+OF_SERVING: tuple[Check, ...] = (*serving.CHECKS, *serving_memory.CHECKS)
+CHECKS: tuple[Check, ...] = (*less_communication.CHECKS, *overlap.CHECKS, *long_context.CHECKS, *OF_SERVING)

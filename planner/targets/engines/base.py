@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
@@ -30,6 +30,7 @@ class Setup:
     draft_tokens: int = 0  # that a draft proposes; 0: no speculation
     draft: str | None = None  # its name; None: a module of the model
     reuses_prefixes: bool = False  # the plan finds parts of prompts in the cache
+    techniques: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -131,6 +132,8 @@ class EngineTarget:
     config: Callable[[Setup], dict[str, Any]] | None = None
     converts: frozenset[str] = frozenset()  # formats of weights that it makes of a checkpoint in bf16
     transfers: tuple[str, ...] = TRANSFERS
+    # Techniques that it has -> its options for them.
+    techniques: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     by_mpi: bool = False  # MPI starts an instance over several nodes, one process for each GPU
 
     def notes(self, setup: Setup) -> list[str]:

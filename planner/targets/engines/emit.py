@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....errors import UnknownNameError, UnsupportedError
 from ...document.serving_plan import ServingPlan, ServingPool
 from ...document.specs import hub_name
 from ..emit import Emitted
-from .base import TRANSFERS, Service, Setup
-from .registry import engine_target, serving_launcher
+from .base import TRANSFERS, EngineTarget, Service, Setup
+from .registry import engine_target, serving_launcher, with_technique
 
 
 def emit_serving(
@@ -27,8 +29,8 @@ def emit_serving(
     chosen = plan.candidate(choice)
     setups = tuple(_setup(plan, pool, transfer) for pool in chosen.pools)
     service = Service(deployment_id=chosen.deployment_id, engine=engine, setups=setups)
-    if reasons := [*(it for setup in setups for it in engine.refusals(setup)), *starter.refusals(service),
-                   *_transfer_refusals(service)]:  # fmt: skip
+    if reasons := [*_lacks(engine, setups[0].techniques), *(it for setup in setups for it in engine.refusals(setup)),
+                   *starter.refusals(service), *_transfer_refusals(service)]:  # fmt: skip
         by = "" if launcher == "scripts" else f" under {launcher}"
         subject = f"{to} {engine.release}{by} cannot run deployment {choice}, {chosen.deployment_id}"
         raise UnsupportedError("\n".join([subject, *reasons]),
@@ -36,6 +38,14 @@ def emit_serving(
     notes = dict.fromkeys([*(it for setup in setups for it in engine.notes(setup)), *starter.notes(service)])
     files = {**starter.files(service), "plan.json": plan.to_json()}
     return Emitted(files, starter.next_step(service), f"{to} {engine.release}", tuple(notes))
+
+
+def _lacks(engine: EngineTarget, techniques: Sequence[str]) -> list[str]:
+    """Techniques of the plan that no option of the engine has."""
+    lacking = [name for name in techniques if name not in engine.techniques]
+    able = {name: " and ".join(with_technique(name)) for name in lacking}
+    return [f"{name}: no runtime, since no engine has an option for it" if not able[name] else
+            f"{name}: it has no option for it, {able[name]} has" for name in lacking]  # fmt: skip
 
 
 def _transfer_refusals(service: Service) -> list[str]:
@@ -57,8 +67,8 @@ def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
     model, lengths, work = plan.resolved["model"], plan.lengths, plan.request["workload"]
     speculate = work["speculate"] or {}
     held = pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2)
-    draft = plan.resolved.get("draft")
+    draft, techniques = plan.resolved.get("draft"), tuple(plan.resolved.get("techniques", {}))
     return Setup(pool=pool, model=hub_name(model), prompt=int(lengths.prompt.most),
-                 transfer=transfer, reuses_prefixes=work["prefix_hit"] > 0,
+                 transfer=transfer, techniques=techniques, reuses_prefixes=work["prefix_hit"] > 0,
                  draft_tokens=int(speculate.get("tokens", 0)), draft=hub_name(draft) if draft else None,
                  longest=held if held < model["max_positions"] else None)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....cost_models.techniques.base import Technique
 from ....errors import UnknownNameError, UnsupportedError
 from .base import EngineTarget, ServingLauncher
 from .dynamo import DYNAMO
@@ -21,6 +22,20 @@ def engine_target(name: str) -> EngineTarget:
         hint = f"these can: {', '.join(ENGINE_TARGETS)}; plan again with `--target vllm`"
         raise UnsupportedError(f"files for {name} cannot be written yet", hint=hint)
     return ENGINE_TARGETS[name]
+
+
+def with_technique(name: str) -> list[str]:
+    """The engines that have a technique of serving."""
+    return [target.name for target in ENGINE_TARGETS.values() if name in target.techniques]
+
+
+def about_serving(technique: Technique, engine: str) -> str:
+    """The warning on a technique: what runs it, and costs that are not priced."""
+    able = with_technique(technique.name)
+    if engine in able:
+        return f"{technique.name}: {technique.caveat}"
+    who = (f"{engine} does not have it, {' and '.join(able)} would" if able else "no engine has it")
+    return f"{technique.name} is priced, but {who}: `emit` refuses; {technique.caveat}"
 
 
 def serving_launcher(name: str) -> ServingLauncher:

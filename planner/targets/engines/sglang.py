@@ -10,6 +10,11 @@ from .scripts import router_script
 # Its prefix cache has no option that starts it: it is on unless --disable-radix-cache stops it.
 _CONVERTED = frozenset({"fp8"})
 _MASTER_PORT = 20000
+# Two batches of an iteration, the messages of one beside the products of the other: what it has of both.
+_TECHNIQUES = {
+    "nanoflow": (("--enable-two-batch-overlap",),),
+    "tokenweave": (("--enable-two-batch-overlap",), ("--enable-flashinfer-allreduce-fusion",)),
+}
 
 
 def _options(setup: Setup) -> list[tuple[str, ...]]:
@@ -35,6 +40,7 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
         out += [("--speculative-algorithm", "STANDALONE" if setup.draft else "EAGLE"), *draft,
                 ("--speculative-num-steps", str(setup.draft_tokens)), ("--speculative-eagle-topk", "1"),
                 ("--speculative-num-draft-tokens", str(setup.draft_tokens + 1))]  # fmt: skip
+    out += [option for name in setup.techniques for option in _TECHNIQUES.get(name, ())]
     if pool.role != "both":
         out += [("--disaggregation-mode", pool.role), ("--disaggregation-transfer-backend", setup.transfer)]
     return out
@@ -71,4 +77,5 @@ def _refusals(setup: Setup) -> list[str]:
 SGLANG = EngineTarget(
     name="sglang", release="0.5.23", start=("sglang", "serve", "--model-path"), options=_options,
     script_options=_script_options, environment=_environment, router=_router, refusals=_refusals, converts=_CONVERTED,
+    techniques=_TECHNIQUES,
 )  # fmt: skip

@@ -35,6 +35,7 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
         all_reduce=none, one_shot=column(1), all_to_all=none, all_gather=none, p2p=none,
         host_s=column(0.02), chunk_tokens=column(8192), max_sequences=column(1024),
         mixes_prompts=column(1), decodes_first=column(1), reserved_output=column(1),
+        int4_flops_per_s=column(0), host_bw_bytes_per_s=column(25e9),
     )  # fmt: skip
 
 

@@ -1,0 +1,34 @@
+"""Prompts and answers on the same GPUs: in the same iterations, or each with a part of the multiprocessors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..arrays import Array, Mask
+from .pool import Pool
+
+
+def phases(pool: Pool) -> tuple[Pool, Pool, Mask]:
+    """The pools of prompts and of answers, and [n] whether they run beside one another.
+
+    Products run at the share of the multiprocessors that they have. Reads run at their full rate from
+    `Methods.reads_share` on. Answers read beside the weights of prompts, which take (w P / B) / (2 P c / F) of the
+    bandwidth B, where c tokens of P parameters of w bytes take the products of F FLOP/s.
+    """
+    share = pool.methods.prompt_share
+    apart = np.full(pool.tp.shape, share > 0)
+    if not share:
+        return pool, pool, apart
+    taken = pool.weight_bytes * pool.flops_per_s * share / (2.0 * pool.chunk_tokens * pool.memory_bw_bytes_per_s)
+    return _with(pool, share, np.ones_like(pool.tp)), _with(pool, 1.0 - share, 1.0 / (1.0 + taken)), apart
+
+
+def _with(pool: Pool, share: float, left: Array) -> Pool:
+    """With a share of the multiprocessors, and of the bandwidth the part that is left."""
+    reads = min(share / pool.methods.reads_share, 1.0)
+    return replace(
+        pool, flops_per_s=pool.flops_per_s * share, attention_flops_per_s=pool.attention_flops_per_s * share,
+        memory_bw_bytes_per_s=pool.memory_bw_bytes_per_s * reads * left,
+    )  # fmt: skip

@@ -1,0 +1,51 @@
+"""COMET: weights, most activations and the cache in 4-bit integers, outliers in 8."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import Knob, Knobs, PoolNeed, Serves, Technique
+
+if TYPE_CHECKING:
+    from ..serving.pool import Pool
+
+_BYTES = 0.5  # of a 4-bit integer
+
+
+def _multiplies_int4(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
+    return np.asarray(pool.int4_flops_per_s > 0)
+
+
+def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
+    """Products of blocks with outliers run at half the rate, that of 8-bit integers."""
+    wide = knobs["wide"]
+    if wide < 0:
+        return pool
+    none = np.zeros_like(pool.tp)
+    return replace(pool, weight_bytes=none + _BYTES, expert_bytes=none + _BYTES, kv_bytes=none + _BYTES,
+                   kv_read_bytes=none + _BYTES, flops_per_s=pool.int4_flops_per_s / (1.0 + wide))  # fmt: skip
+
+
+TECHNIQUE = Technique(
+    name="comet-w4a4kv4",
+    group="serving: memory",
+    title="COMET: weights, activations and the cache in 4-bit integers, outliers in 8 bits",
+    paper="Liu et al. 2024, COMET: Towards Practical W4A4KV4 LLMs Serving, arXiv 2410.12168",
+    bibtex="""@article{liu2024comet,
+  title = {COMET: Towards Practical W4A4KV4 LLMs Serving},
+  author = {Liu, Lian and Cheng, Long and Ren, Haimeng and others},
+  journal = {arXiv preprint arXiv:2410.12168},
+  year = {2024}
+}""",
+    knobs=(Knob("wide", 0.2, -1, 1, "share of the blocks of activations in 8 bits (16 to 25 % in the paper); -1: "
+                "nothing is in 4 bits", whole=False),),
+    neutral={"wide": -1},
+    trains=False,
+    serves=Serves(on_pool=_on_pool, needs=(PoolNeed(_multiplies_int4, "GPUs that multiply 4-bit integers: NVIDIA's "
+                                                    "Turing, Ampere and Ada"),)),
+    caveat="its kernels are closed; the answers of a model in 4 bits differ from those in 16",
+)  # fmt: skip

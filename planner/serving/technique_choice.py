@@ -1,0 +1,162 @@
+"""The search of deployments under techniques of serving, and the choice among those that are left to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from ...cost_models.techniques.base import Applied
+from ...cost_models.techniques.registry import SERVING, applied, of, reasons_apart
+from ..document.serving_plan import ServingTechniqueChoice
+from .apart import Apart, search_apart
+from .candidates import Question, beside_one_another, deployment_id
+from .search import Deployment, Found, Rival, order, search
+from .space import Space, under
+
+Knobs = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """The spaces that deployments are sought in."""
+
+    spaces: tuple[Space, ...]  # without techniques
+    wide: tuple[Space, ...]  # the same where tensor parallelism may span nodes
+    apart: bool  # prefill and decode on instances of their own are sought, too
+    between_bw: float  # bytes/s of a GPU from site to site
+
+    def under(self, techniques: Applied) -> tuple[tuple[Space, ...], tuple[str, ...]]:
+        """The spaces under techniques, and what all of their instances lack."""
+        across = any(known.serves and known.serves.across_nodes for known, _ in of(techniques))
+        spaces, unmet = zip(*(under(space, techniques) for space in (self.wide if across else self.spaces)),
+                            strict=True)  # fmt: skip
+        lacking = [reasons for space, reasons in zip(spaces, unmet, strict=True) if reasons]
+        return spaces, lacking[0] if len(lacking) == len(spaces) else ()
+
+
+NOTHING = Found(deployments=(), rented=False, total=0, by_axis={}, ruled_out={}, out_of_memory=0, dominated=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched:
+    """A set of techniques with its deployments, or the reason why it has none."""
+
+    techniques: Applied
+    names: tuple[str, ...] = ()  # of those that were left to the search
+    spaces: tuple[Space, ...] = ()
+    together: Found = NOTHING
+    apart: Apart | None = None
+    why: str | None = None
+
+    def found(self, load: float | None) -> Found:
+        """Deployments together and apart in one order."""
+        return self.together if self.apart is None else joined(self.together, self.apart, load)
+
+
+def searched(field: Field, question: Question, techniques: Applied, rival: Rival | None = None) -> Searched:
+    """The deployments under these techniques; with a rival those that may be better."""
+    spaces, unmet = field.under(techniques)
+    if unmet:
+        return Searched(techniques=techniques, why=unmet[0])
+    together = search(spaces, question.load, question.promises, question.constants, rival)
+    instances = [instance for space in spaces for instance in space.instances]
+    if not field.apart or question.load is None or (instances and beside_one_another(instances[0])):
+        return Searched(techniques=techniques, spaces=spaces, together=together)
+    apart = search_apart(spaces, question.load, question.promises, question.constants, field.between_bw, rival)
+    return Searched(techniques=techniques, spaces=spaces, together=together, apart=apart)
+
+
+def choose(field: Field, question: Question, given: Knobs, allowed: Knobs) -> tuple[Searched, list[Searched]]:
+    """The set of the allowed techniques with the best deployment, and all sets, the best first. given: techniques that
+    are always used. A set is compared with the best of those before it, so that most of it need not be priced."""
+    every: list[Searched] = []
+    best, deployment, rival = None, None, None
+    unusable = set[str]()
+    for names in _sets(allowed):
+        if unusable & set(names):
+            continue
+        chosen = {**given, **{name: allowed[name] for name in names}}
+        if apart := next(reasons_apart(chosen), None):
+            every.append(Searched(techniques=(), names=names, why=apart[2]))
+            continue
+        one = replace(searched(field, question, applied(chosen, SERVING), rival if names else None), names=names)
+        if one.why is not None and len(names) == 1:
+            unusable |= set(names)
+        found = one.found(question.load)
+        if found.deployments:
+            first = found.deployments[0]
+            if deployment is None or _better(first, deployment, question.load, rented=found.rented):
+                best, deployment = one, first
+                rival = _rival(first, rented=found.rented)
+        every.append(one)
+    return best or every[0], every
+
+
+def choices(every: Sequence[Searched], load: float | None) -> tuple[ServingTechniqueChoice, ...]:
+    """The sets as the plan lists them: those with a deployment, the best first, then the others."""
+    return tuple(_choice(one, load) for one in sorted(every, key=lambda it: _rank(it, load)))
+
+
+def _rank(one: Searched, load: float | None) -> tuple[bool, tuple[float, ...], int]:
+    found = one.found(load)
+    if not found.deployments:
+        return True, (), len(one.names)
+    return False, order(found.deployments[0], load, rented=found.rented)[:2], len(one.names)
+
+
+def summed(best: Searched, every: Sequence[Searched], load: float | None) -> Found:
+    """The deployments of the best set, with the counts of all sets."""
+    mine = best.found(load)
+    for found in (one.found(load) for one in every if one is not best):
+        names = {**mine.ruled_out, **found.ruled_out}
+        mine = replace(
+            mine, total=mine.total + found.total, out_of_memory=mine.out_of_memory + found.out_of_memory,
+            dominated=mine.dominated + found.dominated,
+            bounded=mine.bounded + found.bounded + len(found.deployments),
+            ruled_out={name: mine.ruled_out.get(name, 0) + found.ruled_out.get(name, 0) for name in names},
+        )  # fmt: skip
+    return mine
+
+
+def joined(found: Found, apart: Apart, load: float | None) -> Found:
+    """Deployments together and apart in one order."""
+    every = sorted((*found.deployments, *apart.deployments), key=lambda it: order(it, load, rented=found.rented))
+    ruled_out = {**found.ruled_out, "promise": found.ruled_out.get("promise", 0) + apart.broken}
+    return replace(found, deployments=tuple(every), total=found.total + apart.total, ruled_out=ruled_out,
+                   out_of_memory=found.out_of_memory + apart.out_of_memory,
+                   bounded=found.bounded + apart.bounded)  # fmt: skip
+
+
+def _sets(techniques: Knobs) -> Iterator[tuple[str, ...]]:
+    """The empty set, single techniques, all compatible larger sets, and also the pairs that exclude each other."""
+    names = sorted(techniques)
+    for size in range(len(names) + 1):
+        for chosen in combinations(names, size):
+            if size <= 2 or not any(reasons_apart(chosen)):
+                yield chosen
+
+
+def _better(one: Deployment, other: Deployment, load: float | None, *, rented: bool) -> bool:
+    """By more than the rounding of a search, so that techniques are only used where they give something."""
+    ours, theirs = (order(it, load, rented=rented)[:2] for it in (one, other))
+    if load is None:
+        return ours[0] < theirs[0] * (1 + 1e-6)  # loads, negative
+    return ours[0] < theirs[0] * (1 - 1e-9) or (ours[0] <= theirs[0] and ours[1] < theirs[1] * (1 + 1e-6))
+
+
+def _rival(best: Deployment, *, rented: bool) -> Rival:
+    price = (best.usd_per_hour or 0.0) if rented else float(best.gpus)
+    return Rival(price=price, largest_load=best.largest_load, rented=rented)
+
+
+def _choice(one: Searched, load: float | None) -> ServingTechniqueChoice:
+    found = one.found(load)
+    if one.why is not None:
+        return ServingTechniqueChoice(names=one.names, why=one.why)
+    if not found.deployments:
+        why = "no better than fewer of them" if found.bounded else "no deployment keeps the promises"
+        return ServingTechniqueChoice(names=one.names, why=why)
+    best = found.deployments[0]
+    return ServingTechniqueChoice(names=one.names, deployment_id=deployment_id(best), gpus=best.gpus,
+                                  usd_per_hour=best.usd_per_hour, largest_load=best.largest_load)  # fmt: skip

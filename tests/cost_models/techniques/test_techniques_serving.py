@@ -1,0 +1,111 @@
+"""Techniques of serving change what an iteration computes, moves and holds, and neutral knobs change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models.rates.collectives import Curve
+from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
+from meshwright.cost_models.serving.phases import phases
+from meshwright.cost_models.serving.pool import Pool
+from meshwright.cost_models.techniques.prompt_decoding import accepted_tokens
+from meshwright.cost_models.techniques.registry import SERVING, applied, broken_needs
+from meshwright.planner.serving.instance import Instance, InstanceLayout, Speculation, pool
+from meshwright.profiles.cluster.load import load_cluster
+from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.engines import shipped_engines
+
+from meshwright.errors import InputError
+
+ENGINES = shipped_engines()
+# Technique -> (model, cluster, degrees) that it serves by.
+DENSE = ("llama-2-70b", "8xa100-sxm-80gb", {"tp": 8})
+EXPERTS = ("qwen3-30b-a3b", "8xa100-sxm-80gb", {"attention_dp": 8, "ep": 8})
+DEVICES = ("llama-2-70b", {"groups": [{"name": "single", "gpu": "rtx-4090", "gpus_per_node": 1, "count": 8}],
+                           "links": {"inter_node": {"bandwidth": "1 Gb/s", "latency": "1 ms"}}}, {"tp": 8})  # fmt: skip
+RUNS: dict[str, tuple[str, Any, dict[str, int]]] = {
+    **dict.fromkeys(SERVING, DENSE), "exflow": EXPERTS, "speculative-moe": EXPERTS, "tpi-llm": DEVICES}  # fmt: skip
+
+
+def instances(name: str, techniques: dict[str, dict[str, float]]) -> Pool:
+    model, given, degrees = RUNS[name]
+    cluster = load_cluster(given, gpu=None, num_gpus=None, exclude=())
+    layout = InstanceLayout(**{"tp": 1, "attention_dp": 1, "pp": 1, "ep": 1, "instances": 1, **degrees})
+    draft = Speculation(tokens=4, step_tokens=3.0, draft=load_model("llama-2-7b")[0]) if name == "mirror-sd" else None
+    return pool([Instance(
+        model=load_model(model)[0], gpu=cluster.gpu, levels=cluster.levels, weights="bf16", cache="bf16",
+        engine=ENGINES.of("vllm"), host_s=0.0, layout=layout, chunk_tokens=8192, max_sequences=256, speculation=draft,
+        techniques=applied(techniques, SERVING))])  # fmt: skip
+
+
+def batch(prompt_tokens: float) -> Batch:
+    one = np.ones(1)
+    return Batch(sequences=64 * one, context=1000 * one, prompt_tokens=prompt_tokens * one, prompt_context=500 * one,
+                 prompt_groups=one)  # fmt: skip
+
+
+def quantities(of: Pool) -> list[float]:
+    """Seconds of prompts and of answers, room, and swaps."""
+    prompts, answers, _ = phases(of)
+    tokens = np.array([1000.0])
+    swap_s = answers.swap_s(tokens) if answers.methods.swaps else np.zeros(1)
+    return [float(np.ravel(value)[0]) for value in (
+        iteration_seconds(prompts, ENGINES.constants, batch(4096)),
+        iteration_seconds(answers, ENGINES.constants, batch(0)),
+        of.capacity(tokens, tokens), of.weights_bytes, answers.step_tokens, swap_s)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_neutral_knobs_change_nothing(name: str) -> None:
+    plain = quantities(instances(name, {}))
+    assert quantities(instances(name, {name: dict(SERVING[name].neutral)})) == plain
+    assert quantities(instances(name, {name: {}})) != plain
+    assert not any(broken.any() for *_, broken in broken_needs(instances(name, {}), applied({name: {}}, SERVING)))
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(SERVING, 2)))
+def test_pairs_show_both_or_exclude_each_other(one: str, other: str) -> None:
+    """Where both serve by the same instances, each changes what the other leaves."""
+    if SERVING[one].reason_apart(SERVING[other]):
+        with pytest.raises(InputError, match="exclude one another"):
+            applied({one: {}, other: {}}, SERVING)
+        return
+    both = applied({one: {}, other: {}}, SERVING)
+    where = next((name for name in (one, other) if not any(
+        broken.any() for *_, broken in broken_needs(instances(name, {}), both))), None)  # fmt: skip
+    if where is not None:
+        together = quantities(instances(where, {one: {}, other: {}}))
+        assert all(together != quantities(instances(where, {name: {}})) for name in (one, other))
+
+
+def test_sums_hide_behind_the_rest() -> None:
+    """Ladder-residual: the shorter of the sums and of the rest of the iteration is gone."""
+    plain, hidden = instances("ladder-residual", {}), instances("ladder-residual", {"ladder-residual": {}})
+    none = np.zeros(1)
+    rest = iteration_seconds(replace(plain, all_reduce=Curve(none, none, none)), ENGINES.constants, batch(4096))
+    assert iteration_seconds(hidden, ENGINES.constants, batch(4096)) == pytest.approx(rest, rel=1e-9)
+
+
+def test_the_best_tree_by_hand() -> None:
+    """Guesses of 0.5 at any depth: nodes of 1/2, then 1/4 (its second rank, and the next depth), then four of 1/8."""
+    assert accepted_tokens(0.5, 1.0)[:8] == pytest.approx((1, 1.5, 1.75, 2.0, 2.125, 2.25, 2.375, 2.5))
+
+
+@pytest.mark.parametrize(("requested", "message"), [
+    ({"nexus": {"prompts": 2}}, "nexus: prompts is 2, must be in 0 to 0.95"),
+    ({"nexus": {"promts": 0.5}}, "nexus has no knob `promts`"), ({"nexsus": {}}, "unknown technique `nexsus`"),
+    ({"diloco": {}}, "diloco trains, and no plan serves by it"),
+    ({"nexus": {}, "semi-pd": {}}, "both choose how prompts and answers share a GPU"),
+])  # fmt: skip
+def test_what_is_refused(requested: dict[str, dict[str, float]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        applied(requested, SERVING)
+
+
+def test_training_refuses_techniques_of_serving() -> None:
+    with pytest.raises(InputError, match="nexus serves, and no plan trains by it"):
+        applied({"nexus": {}})
