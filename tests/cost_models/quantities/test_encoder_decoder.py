@@ -26,6 +26,8 @@ from transformers.models.t5.modeling_t5 import T5ForConditionalGeneration
 from transformers.models.whisper.configuration_whisper import WhisperConfig
 from transformers.models.whisper.modeling_whisper import WhisperForConditionalGeneration
 
+from .kept_bytes import KeptBytes
+
 SOURCE, TARGET = 96, 64
 SIZES: dict[str, Any] = {"d_model": 64, "d_kv": 16, "d_ff": 256, "num_layers": 3, "num_decoder_layers": 2,
                          "num_heads": 4, "vocab_size": 512, "dropout_rate": 0.0}  # fmt: skip
@@ -82,24 +84,6 @@ def test_an_untied_head_has_parameters_of_its_own() -> None:
     assert untied - tied == 512 * 64
 
 
-class _Kept:
-    """Bytes that the backward pass keeps beside weights, each storage once."""
-
-    def __init__(self, *modules: torch.nn.Module) -> None:
-        self._weights = {p.untyped_storage().data_ptr() for module in modules for p in module.parameters()}
-        self._kept: dict[int, int] = {}
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._weights:
-            self._kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(self._kept.values())
-
-
 def test_saved_bytes_of_a_decoder_layer_are_those_that_torch_keeps() -> None:
     """Layers of torch modules in bf16 on the CPU, as Whisper's; the encoder's output is one tensor of all layers."""
     h, heads, inner = 64, 4, 192
@@ -108,7 +92,7 @@ def test_saved_bytes_of_a_decoder_layer_are_those_that_torch_keeps() -> None:
         torch.nn.Linear(i, o).bfloat16()
         for i, o in ((h, 3 * h), (h, h), (h, h), (h, 2 * h), (h, h), (h, inner), (inner, h))
     )
-    kept = _Kept(*norms, qkv, out, q, kv, cross, up, down)
+    kept = KeptBytes(*norms, qkv, out, q, kv, cross, up, down)
 
     def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> torch.Tensor:
         a, b, c = (x.view(1, -1, heads, h // heads).transpose(1, 2) for x in (query, key, value))

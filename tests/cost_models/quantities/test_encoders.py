@@ -25,6 +25,8 @@ from transformers.models.bert.modeling_bert import BertForMaskedLM, BertForPreTr
 from transformers.models.roberta.configuration_roberta import RobertaConfig
 from transformers.models.roberta.modeling_roberta import RobertaForMaskedLM
 
+from .kept_bytes import KeptBytes
+
 TOKENS = 96
 H, HEADS, INNER, VOCAB = 64, 4, 192, 512
 SIZES: dict[str, Any] = {
@@ -75,24 +77,6 @@ def test_published_models_have_their_parameters() -> None:
     assert total_parameters(load_model("FacebookAI/roberta-base")[0]) == 124_697_433
 
 
-class _Kept:
-    """Bytes that the backward pass keeps beside weights, each storage once."""
-
-    def __init__(self, *modules: torch.nn.Module) -> None:
-        self._weights = {p.untyped_storage().data_ptr() for module in modules for p in module.parameters()}
-        self._kept: dict[int, int] = {}
-
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._weights:
-            self._kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(self._kept.values())
-
-
 STATISTICS = 2 * 2 * TOKENS  # torch keeps mean and deviation of each norm, here in bf16
 
 
@@ -104,7 +88,7 @@ def test_saved_bytes_of_a_layer_are_those_that_torch_keeps() -> None:
     """Norms after the sums: each keeps the sum, the products behind it what it makes."""
     norms = [torch.nn.LayerNorm(H).bfloat16() for _ in range(2)]
     qkv, out, up, down = _linear(H, 3 * H), _linear(H, H), _linear(H, INNER), _linear(INNER, H)
-    hook = _Kept(*norms, qkv, out, up, down)
+    hook = KeptBytes(*norms, qkv, out, up, down)
     x = torch.randn(TOKENS, H, dtype=torch.bfloat16, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(hook, lambda tensor: tensor):
         q, k, v = (part.view(1, -1, HEADS, H // HEADS).transpose(1, 2) for part in qkv(x).chunk(3, dim=-1))
@@ -118,12 +102,12 @@ def test_saved_bytes_of_the_ends_are_those_that_torch_keeps() -> None:
     """Before the layers the sum of three rows; behind them inputs of two products, an activation and a norm. The logits
     are a buffer of their own, and the last product keeps its input, not them."""
     norm, dense, last = torch.nn.LayerNorm(H).bfloat16(), _linear(H, H), _linear(H, VOCAB)
-    hook = _Kept(norm, dense, last)
+    hook = KeptBytes(norm, dense, last)
     x = torch.randn(TOKENS, H, dtype=torch.bfloat16, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(hook, lambda tensor: tensor):
         last(norm(F.gelu(dense(x))))
     assert kept(problem(), "head") == pytest.approx(hook.num_bytes - STATISTICS, rel=0.01)
-    hook = _Kept(norm)
+    hook = KeptBytes(norm)
     with torch.autograd.graph.saved_tensors_hooks(hook, lambda tensor: tensor):
         norm(x + x + x)
     assert kept(problem(), "embedding") == hook.num_bytes - STATISTICS

@@ -24,6 +24,8 @@ from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
 from torch.nn import functional as F
 
+from .kept_bytes import KeptBytes
+
 IMAGES = Images(per_sequence=3, height=512, width=384)
 FULL = RECOMPUTE_MODES.index("full")
 
@@ -122,16 +124,9 @@ def test_saved_bytes_of_a_layer_are_those_that_torch_keeps() -> None:
     norms = [torch.nn.LayerNorm(1152).bfloat16() for _ in range(2)]
     qkv, out, up, down = (torch.nn.Linear(i, o).bfloat16()
                           for i, o in ((1152, 3456), (1152, 1152), (1152, 4304), (4304, 1152)))  # fmt: skip
-    weights = {p.untyped_storage().data_ptr() for module in (*norms, qkv, out, up, down) for p in module.parameters()}
-    kept: dict[int, int] = {}
+    kept = KeptBytes(*norms, qkv, out, up, down)
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
         x = torch.randn(n, 1152, dtype=torch.bfloat16, requires_grad=True)
         q, k, v = (part.view(1, n, heads, 72).transpose(1, 2) for part in qkv(norms[0](x)).chunk(3, dim=-1))
         y = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, 1152))
@@ -140,7 +135,7 @@ def test_saved_bytes_of_a_layer_are_those_that_torch_keeps() -> None:
     assert tower.patches(128, 128) == n
     ops = tables(of).operations[EMBEDDING]
     of_layers = sum(float(np.asarray(saved.num_bytes)[0]) for saved in ops.saved if saved.tag)
-    assert of_layers / tower.layers == pytest.approx(sum(kept.values()), rel=0.01)
+    assert of_layers / tower.layers == pytest.approx(kept.num_bytes, rel=0.01)
 
 
 def test_full_recomputation_keeps_the_inputs_of_layers() -> None:
