@@ -25,6 +25,8 @@ from .row import RowReader
 TARGET = "megatron-bridge"
 TASKS = ("pretrain", "sft", "lora")
 _TABLE = Table(LAYOUT)
+# Fields of a row that state how the ends of the pipeline differ.
+_ENDS = ("account_embedding", "account_loss", "first_stage_layers", "last_stage_layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +91,19 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
         return replace(plan, undescribed=model)
     if plan.checks:
         return plan
+    if model.tower is not None:
+        row.assume("the language model alone, since rows state no images")
     optimizer = optimizer_of(row, model)
     settings, features = arguments_of(row, optimizer), features_of(row, optimizer, model)
     _check_degrees(row)
     facts = {"model.layers": model.num_layers, "model.mtp_layers": _mtp_layers(row, model)}
-    chunks = None if row.problems else _stages(row, settings, facts)
+    plan = replace(plan, seq_len=row.whole("seq_len"), features=features)
     if row.problems or node is None:
         return None
-    plan = replace(plan, seq_len=row.whole("seq_len"), features=features, chunks=chunks)
     try:
+        plan = replace(plan, chunks=_stages(row, settings, facts))
+        if row.problems:
+            return None
         plan = _in_words_of_plans(row, plan, model, node, settings, facts)
     except InputError as error:
         text = renamed(error.message)
@@ -134,6 +140,8 @@ def _described(row: RowReader) -> ModelSpec | str:
             model, _ = load_model(name)
         except UnknownNameError:
             continue
+        if model.diffusion is not None:
+            return f"{model.name} denoises images, and rows have no size of them"
         layers = row.whole("layers", default=model.num_layers)
         if layers != model.num_layers:
             row.fail(("layers",), f"must be {model.num_layers}, the layers of {model.name}, is {layers}")
@@ -160,7 +168,8 @@ def _check_degrees(row: RowReader) -> None:
 
 
 def _stages(row: RowReader, settings: Settings, facts: Facts) -> tuple[int, ...] | None:
-    """Layers of each chunk, as the stage string, the ends or an even split have them."""
+    """Layers of each chunk, as the stage string, the ends or an even split have them. Raises InputError where the row
+    states no split, and the layers have no even one."""
     by_string = "--pipeline-model-parallel-layout" in settings
     place = ("pipeline_layout",) if by_string else ("vpp",) if "vpp" in row.document.data else ("pp",)
     pp, vpp = row.whole("pp"), row.whole("vpp", default=1)
@@ -169,6 +178,8 @@ def _stages(row: RowReader, settings: Settings, facts: Facts) -> tuple[int, ...]
     try:
         read = pipeline_read(settings, {**facts, "pp": pp})
     except InputError as error:
+        if not by_string and not any(row.get(name) for name in _ENDS):
+            raise
         row.fail(place, renamed(error.message), renamed(error.hint or ""))
         return None
     if read["vpp"] != vpp:

@@ -13,11 +13,12 @@ from .rope import rope_fields
 
 _SIDE = 1024  # pixels of the image whose cost is named, where images keep their size
 _TOKENS = "mm_tokens_per_image"
-_TAPS, _SECTIONS = (8, 16, 24), (24, 20, 20)  # Qwen3VLVisionConfig, Qwen3VLTextRotaryEmbedding of transformers 5.24
 
 
-def _qwen3_vl(f: Fields, whole: Fields) -> VisionTower:
-    """Defaults of Qwen3VLVisionConfig (transformers 5.24)."""
+def _qwen3_vl(
+    f: Fields, whole: Fields, taps: tuple[int, ...] = (8, 16, 24), sections: tuple[int, ...] = (24, 20, 20)
+) -> VisionTower:
+    """Defaults of Qwen3VLVisionConfig and Qwen3VLTextRotaryEmbedding (transformers 5.24)."""
     depth = f.count("depth", default=27)
     return VisionTower(
         layers=depth, hidden=f.count("hidden_size", default=1152), heads=f.count("num_heads", default=16),
@@ -25,21 +26,26 @@ def _qwen3_vl(f: Fields, whole: Fields) -> VisionTower:
         channels=f.count("in_channels", default=3), frames=f.count("temporal_patch_size", default=2),
         merge=f.count("spatial_merge_size", default=2), positions=f.count("num_position_embeddings", default=2304),
         output=f.count("out_hidden_size", default=3584), merger="mlp",
-        taps=tuple(f.indices("deepstack_visual_indexes", depth) or ()) if f.has("deepstack_visual_indexes") else _TAPS,
-        rope_sections=_sections(whole), activation=read_activation(f, "hidden_act") or "gelu_tanh",
+        taps=tuple(f.indices("deepstack_visual_indexes", depth) or ()) if f.has("deepstack_visual_indexes") else taps,
+        rope_sections=_sections(whole, sections), activation=read_activation(f, "hidden_act") or "gelu_tanh",
     )  # fmt: skip
 
 
-def _sections(whole: Fields) -> tuple[int, ...]:
+def _qwen3_5(f: Fields, whole: Fields) -> VisionTower:
+    """The same without outputs of inner layers (Qwen3_5VisionConfig, Qwen3_5TextRotaryEmbedding)."""
+    return _qwen3_vl(f, whole, taps=(), sections=(11, 11, 10))
+
+
+def _sections(whole: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
     """Rotary pairs of the language model by frame, row and column."""
     text = whole.part("text_config")
     part = None if text is None else rope_fields(text)
     given = None if part is None else part.get("mrope_section")
     if part is None or given is None:
-        return _SECTIONS
+        return default
     if not isinstance(given, list) or len(given) != 3 or not all(type(n) is int and n > 0 for n in given):
         part.problem("mrope_section", f"must be three numbers above 0, is {given!r}")
-        return _SECTIONS
+        return default
     return tuple(given)
 
 
@@ -60,7 +66,7 @@ def _gemma3(f: Fields, whole: Fields) -> VisionTower:
 
 # model_type of the whole model -> its tower.
 _TOWERS: Mapping[str, Callable[[Fields, Fields], VisionTower]] = {
-    "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl, "gemma3": _gemma3,
+    "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl, "qwen3_5": _qwen3_5, "qwen3_5_moe": _qwen3_5, "gemma3": _gemma3,
 }  # fmt: skip
 
 

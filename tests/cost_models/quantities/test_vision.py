@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,12 @@ from meshwright.profiles.model.load import load_model
 from meshwright.profiles.model.vision import read_tower
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.gemma3.configuration_gemma3 import Gemma3Config, Gemma3TextConfig
-from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
+from transformers.models.gemma3.modeling_gemma3 import Gemma3ForConditionalGeneration, Gemma3MultiModalProjector
+from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeVisionConfig
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import (
+    Qwen3_5MoeForConditionalGeneration,
+    Qwen3_5MoeVisionModel,
+)
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLForConditionalGeneration, Qwen3VLVisionModel
 from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeVisionConfig
@@ -138,3 +144,29 @@ def test_an_image_is_cut_off_to_whole_tokens() -> None:
     assert tower.patches(1024, 1024) == 64 * 64
     assert tower.patches(1055, 1024) == 64 * 64
     assert tokens(tower, tower.patches(1024, 768)) == 32 * 24
+
+
+@pytest.mark.parametrize("name", ["qwen3.5-35b-a3b", "qwen3.5-397b-a17b", "gemma-3-12b", "gemma-3-27b"])
+def test_other_catalogued_models_are_as_large_as_those_of_transformers(name: str) -> None:
+    """Which have no modules that predict further tokens."""
+    config = yaml.safe_load((CATALOGUE / "models" / f"{name}.yaml").read_text())["config"]
+    routed = config["model_type"] == "qwen3_5_moe"
+    of: Any = Qwen3_5MoeForConditionalGeneration if routed else Gemma3ForConditionalGeneration
+    with torch.device("meta"):
+        theirs = of(of.config_class(**config))
+    spec = replace(load_model(name)[0], mtp_layers=0)
+    assert total_parameters(spec) == sum(parameter.numel() for parameter in theirs.parameters())
+
+
+def test_a_tower_without_taps_is_that_of_transformers() -> None:
+    """Qwen3.5: parameters, and FLOPs as torch counts them."""
+    config = Qwen3_5MoeVisionConfig(**{name: value for name, value in SMALL.items() if "deepstack" not in name})
+    config._attn_implementation = "eager"
+    model = Qwen3_5MoeVisionModel(config)
+    tower = of_whole({"model_type": "qwen3_5_moe", "vision_config": config.to_dict()})
+    assert (tower.taps, tower.rope_sections) == ((), (11, 11, 10))
+    assert sum(parameters(tower).values()) == sum(parameter.numel() for parameter in model.parameters())
+    values = torch.zeros(96, tower.channels * tower.frames * tower.patch**2)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(values, torch.tensor([[1, 8, 12]]))
+    assert forward_flops(tower, 96) == pytest.approx(counter.get_total_flops(), rel=0.01)

@@ -417,3 +417,24 @@ def test_the_command_says_what_is_wrong_in_plans(tmp_path: Path) -> None:
     check("plans-error", run_here("validate", "--plans", "plans.yaml", cwd=tmp_path))
     assert run_here("validate", "--plans", "plans.yaml", "--keep-going", cwd=tmp_path).code == 0
     assert run_here("validate", "runs.yaml", "--plans", "plans.yaml", cwd=tmp_path).code == 2
+
+
+def test_a_row_without_a_split_is_refused_where_no_even_one_exists(tmp_path: Path) -> None:
+    plans, problems = read(tmp_path, {**EXPERTS, "pipeline_layout": None, "vpp": None})
+    assert problems == []
+    assert plans[0].refusal is not None
+    assert plans[0].refusal.text == "model.num_layers: 61 layers do not split over pp 4 x vpp 1"
+
+
+def test_models_that_see_are_judged_by_their_text(tmp_path: Path) -> None:
+    plans, problems = read(tmp_path, {**EXPERTS, "hf_id": "Qwen/Qwen3.5-35B-A3B", "model": "qwen35", "layers": None,
+                                      "mtp_layers": None, "pipeline_layout": None, "stage_layers": None,
+                                      "vpp": None, "first_stage_layers": None})  # fmt: skip
+    assert problems == []
+    assert "the language model alone, since rows state no images" in plans[0].assumptions
+
+
+def test_models_that_denoise_are_not_described(tmp_path: Path) -> None:
+    plans, problems = read(tmp_path, {**EXPERTS, "hf_id": None, "model": "wan_14b"})
+    assert problems == []
+    assert "rows have no size of them" in str(plans[0].undescribed)
