@@ -30,7 +30,9 @@ def add_tower(builder: Builder, ops: LayerOperations) -> None:
     patches = tower.patches(images.height, images.width)
     trains = ops.trains == "all"
     part = _Part(
-        builder, ops, tower, patches=patches, all_patches=builder.shard.batch * images.per_sequence * patches,
+        builder, ops, tower, rows=patches + tower.class_tokens,
+        all_rows=builder.shard.batch * images.per_sequence * (patches + tower.class_tokens),
+        all_patches=builder.shard.batch * images.per_sequence * patches,
         ranks=vision.ranks(tower, builder.shard.tp, builder.stack.tp_plan),
         trains_tower=trains and not builder.workload.freeze_tower, trains_projector=trains,
     )  # fmt: skip
@@ -50,7 +52,8 @@ class _Part:
     builder: Builder
     ops: LayerOperations
     tower: VisionTower
-    patches: int  # of an image
+    rows: int  # patches of an image, and its class token
+    all_rows: Array  # [key] of the micro-batch
     all_patches: Array  # [key] of the micro-batch
     ranks: Array  # [key] t
     trains_tower: bool
@@ -58,8 +61,8 @@ class _Part:
 
     @property
     def width(self) -> Array:
-        """[key] bytes of the hidden states of all patches."""
-        return np.asarray(self.builder.activation_bytes * self.tower.hidden * self.all_patches)
+        """[key] bytes of the hidden states of all patches, and of class tokens."""
+        return np.asarray(self.builder.activation_bytes * self.tower.hidden * self.all_rows)
 
     def add_patches(self) -> None:
         """One product of the pixels of a patch, which need no gradient, and the learned positions."""
@@ -72,12 +75,12 @@ class _Part:
 
     def add_layers(self) -> None:
         """Attention among the patches of an image, and a feed-forward block with GELU."""
-        n, h, f, t, layers = self.all_patches, self.tower.hidden, self.tower.inner, self.ranks, self.tower.layers
+        n, h, f, t, layers = self.all_rows, self.tower.hidden, self.tower.inner, self.ranks, self.tower.layers
         for name, rows, columns in (("qkv", 3 * h / t, h), ("output", h, h / t), ("up", f / t, h), ("down", h, f / t)):
             self._product(f"tower {name}", n, rows, columns, count=layers, tag=TOWER)
-        flops = 4.0 * n * self.patches * h / t * layers
+        flops = 4.0 * n * self.rows * h / t * layers
         self.ops.cores.append(
-            Core(flops, self.patches, h // self.tower.heads, self._tag, has_gradients=self.trains_tower)
+            Core(flops, self.rows, h // self.tower.heads, self._tag, has_gradients=self.trains_tower)
         )
         inner, moved = self.width * f / h / t, layers * self.width
         self._traffic("tower norms", 4 * moved, 8 * moved, TOWER)
@@ -100,9 +103,9 @@ class _Part:
     @property
     def _statistics(self) -> Array:
         """[key] bytes that attention keeps of its scores: all of them where no flash kernel runs."""
-        rows = self.all_patches * self.tower.heads / self.ranks
+        rows = self.all_rows * self.tower.heads / self.ranks
         if self.builder.stack.attention == "unfused":
-            return np.asarray(self.builder.activation_bytes * rows * self.patches)
+            return np.asarray(self.builder.activation_bytes * rows * self.rows)
         return np.asarray(4.0 * rows)
 
     def add_projector(self) -> None:
@@ -120,6 +123,9 @@ class _Part:
             if self.trains_projector:
                 self.ops.saved.append(Saved("projector", 2 * self.width / tower.merge**2))
             return
+        if tower.merger == "adapter":
+            self._add_adapter(tokens, block)
+            return
         runs, t = 1 + tower.deepstack, self.ranks
         self._product("projector up", tokens, block / t, block, count=runs, trains=self.trains_projector,
                       inputs=self.trains_projector)  # fmt: skip
@@ -131,6 +137,22 @@ class _Part:
             inner = w * block / t * tokens
             self.ops.saved.append(Saved("projector", runs * (2 * self.width + 2 * inner)))
             self.ops.wgrad_stash.append(runs * (self.width + 2 * inner + w * tower.output * tokens))
+
+    def _add_adapter(self, tokens: Array, block: int) -> None:
+        """The norms at the ends of the layers, and three products with an activation after the first and the second."""
+        tower, trains, w = self.tower, self.trains_projector, self.builder.activation_bytes
+        self._traffic("tower end norms", 4 * self.width, 8 * self.width)
+        if self.trains_tower:
+            self.ops.saved.append(Saved("tower end norms", 2 * self.width))
+        for name, inner, outer in (("up", block, tower.adapter), ("middle", tower.adapter, tower.adapter),
+                                   ("down", tower.adapter, tower.output)):  # fmt: skip
+            inputs = self.trains_tower if name == "up" else trains
+            self._product(f"projector {name}", tokens, outer, inner, trains=trains, inputs=inputs)
+        moved = w * tower.adapter * tokens
+        self._traffic("projector activations", 4 * moved, 6 * moved, trains=trains)
+        if trains:
+            self.ops.saved.append(Saved("projector", w * block * tokens + 4 * moved))
+            self.ops.wgrad_stash.append(w * block * tokens + 4 * moved + w * tower.output * tokens)
 
     @property
     def _tag(self) -> int:

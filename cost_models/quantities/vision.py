@@ -23,9 +23,18 @@ def parameters(tower: VisionTower) -> dict[str, int]:
     if tower.merger == "mean":
         return {**counts, "final_norm": 2 * h, "merger": h + h * tower.output}
     block = h * tower.merge**2
+    if tower.merger == "adapter":  # norms before and after the layers; patches without a bias
+        return {**counts, "patches": counts["patches"] - h, "class": tower.class_tokens * h, "end_norms": 4 * h,
+                "merger": adapter_products(tower)}  # fmt: skip
     products = block * block + block + block * tower.output + tower.output
     # The norm of the last merger is over patches, those of the others over blocks.
     return {**counts, "merger": products + 2 * h, "deepstack": tower.deepstack * (products + 2 * block)}
+
+
+def adapter_products(tower: VisionTower) -> int:
+    """Elements of the three products of an adapter."""
+    block, a = tower.hidden * tower.merge**2, tower.adapter
+    return block * a + a * a + a * tower.output
 
 
 def tokens(tower: VisionTower, patches: int) -> int:
@@ -36,9 +45,11 @@ def tokens(tower: VisionTower, patches: int) -> int:
 def forward_flops(tower: VisionTower, patches: int) -> float:
     """FLOPs of the forward pass of an image of `patches`, all of which attend to each other: products count 2."""
     n, h, f = patches, tower.hidden, tower.inner
-    layer = 2 * n * (4 * h * h + 2 * h * f) + 4 * n * n * h
+    rows = n + tower.class_tokens
+    layer = 2 * rows * (4 * h * h + 2 * h * f) + 4 * rows * rows * h
     block = h * tower.merge**2
-    of_token = h * tower.output if tower.merger == "mean" else block * block + block * tower.output
+    of_token = {"mean": h * tower.output, "mlp": block * block + block * tower.output,
+                "adapter": adapter_products(tower)}[tower.merger]  # fmt: skip
     merged = (1 + tower.deepstack) * 2 * tokens(tower, patches) * of_token
     return 2.0 * n * h * values_of_patch(tower) + tower.layers * layer + merged
 

@@ -59,6 +59,8 @@ _SILENT = {
     "step_reductions": 0,
     "tokens_at_home": 0.0,
     "tower": None,
+    "class_tokens": 0,
+    "adapter": 0,
     "images": None,
     "freeze_tower": False,
     "causal": True,

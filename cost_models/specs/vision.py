@@ -9,7 +9,8 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTower:
     """A pre-norm encoder with biases over the patches of one image or frame pair, and what projects blocks of patches
-    to the width of the language model: Qwen3-VL, and SigLIP in Gemma 3 (transformers 5.24, models/qwen3_vl, gemma3)."""
+    to the width of the language model: Qwen3-VL, SigLIP in Gemma 3, Llama 4 (transformers 5.24, models/qwen3_vl,
+    gemma3, llama4)."""
 
     layers: int
     hidden: int  # width
@@ -21,14 +22,17 @@ class VisionTower:
     merge: int  # patches of a side that become one token
     positions: int  # rows of the learned position table
     output: int  # width of the language model
-    # mlp: the patches of a block side by side, through two products; mean: their mean, through a norm and a product
-    merger: Literal["mlp", "mean"]
+    # mlp: the patches of a block side by side, through two products; mean: their mean, through a norm and a product;
+    # adapter: a block side by side, through three products without biases (Llama 4)
+    merger: Literal["mlp", "mean", "adapter"]
     taps: tuple[int, ...] = ()  # layers whose output a merger of its own adds to the first layers of the language model
     side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
     # Rotary pairs of the language model that turn by frame, row and column of a token, interleaved (Qwen3-VL); empty:
     # all turn by its place in the sequence.
     rope_sections: tuple[int, ...] = ()
     activation: str = "gelu_tanh"  # of its layers; its projector has gelu
+    class_tokens: int = 0  # beside the patches of an image, in all layers; they become no token
+    adapter: int = 0  # width between the products of an adapter
 
     @property
     def deepstack(self) -> int:

@@ -64,9 +64,33 @@ def _gemma3(f: Fields, whole: Fields) -> VisionTower:
     )  # fmt: skip
 
 
+def _llama4(f: Fields, whole: Fields) -> VisionTower:
+    """Tiles of one size: a square of patches side by side goes through the adapter, and becomes a token. Defaults of
+    Llama4VisionConfig."""
+    side, patch = f.count("image_size", default=448), f.count("patch_size", default=14)
+    h, width = f.count("hidden_size", default=768), f.count("intermediate_size", default=5632)
+    share, between = f.positive("pixel_shuffle_ratio") or 0.5, f.count("projector_output_dim", default=4096)
+    merge = max(round(1 / share), 1)
+    if f.sound and (abs(merge * share - 1) > 1e-9 or side // patch % merge or h * merge**2 != width):
+        f.problem("pixel_shuffle_ratio",
+                  f"{h} x {merge}^2 = {h * merge**2} are not the intermediate_size {width} that the adapter takes")
+    for name in ("projector_input_dim", "vision_output_dim"):
+        if f.sound and f.count(name, default=between) != between:
+            f.problem(name, f"must be the projector_output_dim {between}")
+    text = whole.part("text_config")
+    output = text.count("hidden_size", default=5120) if text is not None else 5120
+    return VisionTower(
+        layers=f.count("num_hidden_layers", default=34), hidden=h, heads=f.count("num_attention_heads", default=16),
+        inner=width, patch=patch, channels=f.count("num_channels", default=3), frames=1, merge=merge,
+        positions=(side // patch) ** 2 + 1, output=output, merger="adapter", side=side, class_tokens=1, adapter=between,
+        activation=read_activation(f, "hidden_act") or "gelu",
+    )  # fmt: skip
+
+
 # model_type of the whole model -> its tower.
 _TOWERS: Mapping[str, Callable[[Fields, Fields], VisionTower]] = {
     "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl, "qwen3_5": _qwen3_5, "qwen3_5_moe": _qwen3_5, "gemma3": _gemma3,
+    "llama4": _llama4,
 }  # fmt: skip
 
 

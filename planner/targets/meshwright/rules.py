@@ -136,7 +136,8 @@ def _tower(model: ModelSpec) -> dict[str, bool]:
         return {}
     side = isqrt(tower.positions)
     return {
-        "the runtime has no vision tower whose tokens are means of patches (Gemma 3)": tower.merger != "mlp",
+        "the runtime has no vision tower whose tokens are means of patches (Gemma 3)": tower.merger == "mean",
+        "the runtime has no vision tower with class tokens and an adapter (Llama 4)": tower.merger == "adapter",
         f"the runtime's vision tower has no activation {tower.activation}": tower.activation not in _ACTIVATIONS[:-1],
         f"the runtime resamples square tables of positions, and {tower.positions} is no square":
             side * side != tower.positions,

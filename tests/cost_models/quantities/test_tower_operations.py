@@ -168,3 +168,16 @@ def test_chunks_beside_a_weight() -> None:
             assert sorted(chunk_sizes_beside(layers, chunks, 0, 0)) == sorted(chunk_sizes(layers, chunks))
             assert min(chunk_sizes_beside(layers, chunks, 5, 3)) >= 0
     assert chunk_sizes_beside(36, 4, 6, 3) == [4, 11, 11, 10]
+
+
+@pytest.mark.parametrize("name", ["llama-4-scout", "gemma-3-27b", "qwen3.5-35b-a3b"])
+def test_operations_of_other_towers_have_the_flops_of_their_images(name: str) -> None:
+    spec = model(name)
+    assert spec.tower is not None
+    side = spec.tower.side or 512
+    of = problem(spec, images=Images(per_sequence=3, height=side, width=side))
+    forward, backward = of.flops[:, EMBEDDING]
+    assert forward == pytest.approx(3 * vision.forward_flops(spec.tower, spec.tower.patches(side, side)), rel=1e-12)
+    assert forward < backward < 2 * forward  # no gradient of pixels
+    every = sum(vision.parameters(spec.tower).values())
+    assert tables(of).parameters["dense"][EMBEDDING, 0] == pytest.approx(table_parameters(spec) + every, rel=1e-12)

@@ -18,6 +18,8 @@ from meshwright.profiles.model.vision import read_tower
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.gemma3.configuration_gemma3 import Gemma3Config, Gemma3TextConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3ForConditionalGeneration, Gemma3MultiModalProjector
+from transformers.models.llama4.configuration_llama4 import Llama4Config, Llama4TextConfig, Llama4VisionConfig
+from transformers.models.llama4.modeling_llama4 import Llama4MultiModalProjector, Llama4VisionModel
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeVisionConfig
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import (
     Qwen3_5MoeForConditionalGeneration,
@@ -32,6 +34,8 @@ from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import (
 )
 from transformers.models.siglip.configuration_siglip import SiglipVisionConfig
 from transformers.models.siglip.modeling_siglip import SiglipVisionModel
+
+from meshwright.errors import InputError
 
 SMALL: dict[str, Any] = {
     "depth": 3, "hidden_size": 48, "intermediate_size": 112, "num_heads": 4, "out_hidden_size": 80, "patch_size": 8,
@@ -170,3 +174,43 @@ def test_a_tower_without_taps_is_that_of_transformers() -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(values, torch.tensor([[1, 8, 12]]))
     assert forward_flops(tower, 96) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+SMALL_LLAMA = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 64, "patch_size": 8,
+               "intermediate_size": 192, "projector_input_dim": 40, "projector_output_dim": 40,
+               "vision_output_dim": 40}  # fmt: skip
+PUBLISHED_LLAMA = {"hidden_size": 1408, "num_hidden_layers": 34, "num_attention_heads": 16, "image_size": 336,
+                   "patch_size": 14, "intermediate_size": 5632, "vision_output_dim": 4096}  # fmt: skip
+
+
+projector_of: Any = Llama4MultiModalProjector
+
+
+def llama4(**fields: Any) -> Any:
+    return Llama4Config(vision_config=Llama4VisionConfig(**fields), text_config=Llama4TextConfig(hidden_size=80))
+
+
+@pytest.mark.parametrize("fields", [SMALL_LLAMA, PUBLISHED_LLAMA])
+def test_parameters_of_llama_4_are_those_of_transformers(fields: dict[str, Any]) -> None:
+    config = llama4(**fields)
+    with torch.device("meta"):
+        theirs = [Llama4VisionModel(config.vision_config), projector_of(config)]
+    tower = of_whole(config.to_dict())
+    assert sum(parameters(tower).values()) == sum(p.numel() for module in theirs for p in module.parameters())
+
+
+def test_flops_of_llama_4_are_those_that_torch_counts() -> None:
+    config = llama4(**SMALL_LLAMA)
+    config.vision_config._attn_implementation = "eager"
+    model, projector = Llama4VisionModel(config.vision_config), projector_of(config)
+    tower = of_whole(config.to_dict())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        out = projector(model(torch.zeros(1, 3, 64, 64)).last_hidden_state)
+    patches = tower.patches(1, 1)  # every tile has one size
+    assert out.shape[1:] == (tokens(tower, patches), tower.output)
+    assert forward_flops(tower, patches) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_an_adapter_takes_what_its_layers_give() -> None:
+    with pytest.raises(InputError, match="are not the intermediate_size 200"):
+        of_whole(llama4(**{**SMALL_LLAMA, "intermediate_size": 200}).to_dict())
