@@ -140,7 +140,7 @@ def test_the_commands_read_the_plan(plan: ServingPlan, plans: dict[str, ServingP
 @pytest.mark.parametrize("words", [
     ("explain", "p.json", "9"), ("explain", "p.json", "--plot"), ("report", "p.json", "--choice", "0"),
     ("report", "broken.json"), ("diff", "p.json", "train.json"), ("diff", "p.json", "none.json"),
-    ("what-if", "p.json", "--set", "gpus=4"), ("memory", "p.json"), ("launch", "p.json"), ("cite", "p.json"),
+    ("what-if", "p.json", "--set", "gpus=4"), ("memory", "p.json"), ("launch", "p.json"),
 ])  # fmt: skip
 def test_what_they_refuse(words: tuple[str, ...], plan: ServingPlan, tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(plan.to_json())
