@@ -7,9 +7,11 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from meshwright.cost_models.layouts import Layout
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.reading import load_rl_plan
 from meshwright.runtime.reinforcement.job import RlJob, rl_job
+from meshwright.runtime.reinforcement.rehearsal import rehearsed
 from meshwright.runtime.settings import Settings, prepare
 
 from meshwright.errors import InputError
@@ -91,6 +93,19 @@ def test_launch_refuses_steps_that_generate_nothing(tmp_path: Path) -> None:
     assert result.code == 2
     message = "--steps 1: none generates, since all answers are older, by a lag of 1 hint: `--steps 2` or more"
     assert message in " ".join(result.err.split())
+
+
+def test_calls_on_other_gpus_get_other_ranks(tmp_path: Path) -> None:
+    plan = load_rl_plan(planned(tmp_path, kl=True))
+    layout = Layout(dp=4, shard=4, zero=1)
+    half = {"gpus": 4, "layout": layout.as_dict(), "layout_id": str(layout)}
+    firsts = {"train": 0, "reference": 4}
+    calls = tuple(call.model_copy(update={**half, "first_gpu": firsts[call.name]}) if call.name in firsts else call
+                  for call in plan.best.calls)  # fmt: skip
+    moved = plan.model_copy(update={"candidates": (plan.best.model_copy(update={"calls": calls}),)})
+    small, _ = rehearsed(rl_job(moved, 1, Path("rl.json")), {}, 10)
+    (reference,) = small.scores
+    assert (small.train.ranks, reference.ranks) == (range(2), range(2, 4))
 
 
 def test_a_plan_without_a_call_names_it(tmp_path: Path) -> None:
