@@ -13,11 +13,10 @@ the work sum(s^2) / d, which is at most longest x sum(s) / d, and that at most l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from ...cost_models.arrays import Array
-from .batch_plan import Group, descending
-from .hybrid_rule import Document, needed_ranks
+from .batch_plan import Group
+from .rule_groups import Document, FillingGroup, micro_batches, needed_ranks
 
 
 def dynamic_micro_batches(lengths: Array, rank_tokens: int, num_ranks: int) -> list[list[Group]]:
@@ -25,23 +24,7 @@ def dynamic_micro_batches(lengths: Array, rank_tokens: int, num_ranks: int) -> l
 
     rank_tokens: `--max-seqlen-per-dp-cp-rank`. num_ranks: a power of two that holds the longest document.
     """
-    left: Sequence[Document] = [(k, float(lengths[k])) for k in descending(lengths).tolist()]
-    out = list[list[Group]]()
-    while left:
-        micro_batch = _MicroBatch(rank_tokens, num_ranks)
-        left = micro_batch.fill(left)
-        out.append([Group(group.degree, tuple(group.documents)) for group in micro_batch.groups])
-    return out
-
-
-@dataclass
-class _Filling:
-    """A group as it fills."""
-
-    degree: int
-    tokens: float = 0.0  # of a rank
-    load: float = 0.0  # squared tokens over ranks
-    documents: list[int] = field(default_factory=list)
+    return micro_batches(lengths, lambda: _MicroBatch(rank_tokens, num_ranks))
 
 
 class _MicroBatch:
@@ -49,7 +32,7 @@ class _MicroBatch:
 
     def __init__(self, rank_tokens: int, num_ranks: int) -> None:
         self.rank_tokens, self.num_ranks = rank_tokens, num_ranks
-        self.groups: list[_Filling] = []
+        self.groups: list[FillingGroup] = []
         self.free, self.highest = num_ranks, 0.0  # ranks; the work of the most loaded one
 
     def fill(self, documents: Sequence[Document]) -> list[Document]:
@@ -67,7 +50,7 @@ class _MicroBatch:
         self._grow()
         return left
 
-    def _places(self, tokens: float) -> Iterator[_Filling]:
+    def _places(self, tokens: float) -> Iterator[FillingGroup]:
         """The groups that hold a document, and the new ones that free ranks may form, in the order of their degrees."""
         degree = needed_ranks(tokens, self.rank_tokens)
         while degree <= self.num_ranks:
@@ -75,17 +58,17 @@ class _MicroBatch:
                 if group.degree == degree and group.tokens + tokens / degree <= self.rank_tokens:
                     yield group
             if self.free >= degree:
-                yield _Filling(degree)
+                yield FillingGroup(degree)
             degree *= 2
 
-    def _place(self, document: Document, group: _Filling) -> None:
-        k, tokens = document
+    def _place(self, document: Document, group: FillingGroup) -> None:
+        tokens = document[1]
         if not group.documents:
             self.groups.append(group)
             self.free -= group.degree
         group.tokens += tokens / group.degree
         group.load += tokens**2 / group.degree
-        group.documents.append(k)
+        group.documents.append(document)
         self.highest = max(self.highest, group.load)
 
     def _grow(self) -> None:

@@ -9,22 +9,15 @@ balances the ranks, and groups grow until no rank is free. Documents of a group 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from ...cost_models.arrays import Array
-from .batch_plan import Group, descending
+from .batch_plan import Group
+from .rule_groups import Document, FillingGroup, micro_batches, needed_ranks
 
 _SLACK = 0.05  # relative: ranks that differ by less are balanced
 _FULL = 1.1  # times its share of the work: a bucket ends there
-Document = tuple[int, float]  # number, tokens
-
-
-def needed_ranks(tokens: float, rank_tokens: int) -> int:
-    """The degree of a document, before groups grow."""
-    return 1 << max(0, math.ceil(math.log2(tokens / rank_tokens)))
 
 
 def hybrid_micro_batches(lengths: Array, rank_tokens: int, num_ranks: int) -> list[list[Group]]:
@@ -32,22 +25,7 @@ def hybrid_micro_batches(lengths: Array, rank_tokens: int, num_ranks: int) -> li
 
     rank_tokens: `--max-seqlen-per-dp-cp-rank`. num_ranks: a power of two that holds the longest document.
     """
-    left: Sequence[Document] = [(k, float(lengths[k])) for k in descending(lengths).tolist()]
-    out = list[list[Group]]()
-    while left:
-        micro_batch = _MicroBatch(rank_tokens, num_ranks)
-        left = micro_batch.fill(left)
-        out.append([Group(group.degree, tuple(k for k, _ in group.documents)) for group in micro_batch.groups])
-    return out
-
-
-@dataclass
-class _Filling:
-    """A group as it fills."""
-
-    degree: int
-    load: float = 0.0  # squared tokens over ranks
-    documents: list[Document] = field(default_factory=list)
+    return micro_batches(lengths, lambda: _MicroBatch(rank_tokens, num_ranks))
 
 
 class _MicroBatch:
@@ -55,7 +33,7 @@ class _MicroBatch:
 
     def __init__(self, rank_tokens: int, num_ranks: int) -> None:
         self.rank_tokens, self.num_ranks = rank_tokens, num_ranks
-        self.groups: list[_Filling] = []
+        self.groups: list[FillingGroup] = []
 
     def fill(self, documents: Sequence[Document]) -> list[Document]:
         """Places documents; returns those that are left, in the order in which the next micro-batch gets them."""
@@ -107,7 +85,7 @@ class _MicroBatch:
 
     def _place(self, document: Document, degree: int) -> None:
         if self._free >= degree:
-            self.groups.append(_Filling(degree))
+            self.groups.append(FillingGroup(degree))
             group = self.groups[-1]
         else:
             group = min((group for group in self.groups if group.degree == degree), key=lambda group: group.load)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from meshwright.planner.batches.batch_plan import Group
 from meshwright.planner.batches.dynamic_rule import dynamic_micro_batches
-from meshwright.planner.batches.hybrid_rule import needed_ranks
+from meshwright.planner.batches.rule_groups import needed_ranks
 
 
 @pytest.mark.parametrize("seed", range(20))

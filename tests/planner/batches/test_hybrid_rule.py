@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from meshwright.planner.batches.batch_plan import Group
-from meshwright.planner.batches.hybrid_rule import hybrid_micro_batches, needed_ranks
+from meshwright.planner.batches.hybrid_rule import hybrid_micro_batches
+from meshwright.planner.batches.rule_groups import needed_ranks
 
 
 @pytest.mark.parametrize(("tokens", "degree"), [(1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (400, 4), (401, 8)])
