@@ -67,6 +67,7 @@ class Serves:
     on_pool: Callable[[Pool, Knobs], Pool]  # the same instances with other quantities
     needs: tuple[PoolNeed, ...] = ()  # of an instance
     across_nodes: bool = False  # tensor parallelism may span nodes
+    only_costs: bool = False  # no instance is better by it, whatever its knobs: `all` leaves it out
 
 
 # What a technique may choose, and no other beside it.

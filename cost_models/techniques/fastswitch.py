@@ -37,6 +37,6 @@ TECHNIQUE = Technique(
            Knob("group_kib", 4096, 16, 1 << 20, "KiB of a piece; 128: pages of 16 tokens, as vLLM copies them")),
     neutral={"preemptions": 0},
     trains=False,
-    serves=Serves(on_pool=_on_pool),
+    serves=Serves(on_pool=_on_pool, only_costs=True),
     caveat="a plan without it has no preemption at all: compare with `group_kib=128`",
 )  # fmt: skip

@@ -71,6 +71,12 @@ SERVING: Mapping[str, Technique] = {
 EVERY: Mapping[str, Technique] = {**TECHNIQUES, **SERVING}
 
 
+# Of serving, those that may make a deployment better: what `all` leaves to the search.
+GAINING: Mapping[str, Technique] = {
+    name: known for name, known in SERVING.items() if known.serves is not None and not known.serves.only_costs
+}
+
+
 def technique(name: str, known: Mapping[str, Technique] = EVERY) -> Technique:
     """Raises InputError for a name that is not known, with the nearest known one, or that is of other workloads."""
     if name in known:

@@ -14,7 +14,7 @@ from ...cost_models.serving.lengths import Lengths, RequestLengths
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
-from ...cost_models.techniques.registry import SERVING, of, technique
+from ...cost_models.techniques.registry import GAINING, SERVING, of, technique
 from ...errors import InputError
 from ...profiles.cluster.document import cluster_to_dict
 from ...profiles.cluster.load import load_cluster
@@ -123,7 +123,7 @@ def _chosen(
 def _allowed(work: ServeWorkload, allow: Sequence[str]) -> dict[str, dict[str, float]]:
     """Techniques with their knobs that are left to the search. Raises InputError for one that is requested, too."""
     knobs: dict[str, dict[str, float]] = {}
-    for text in [text for name in allow for text in (SERVING if name == ALL_TECHNIQUES else [name])]:
+    for text in [text for name in allow for text in (GAINING if name == ALL_TECHNIQUES else [name])]:
         knobs |= parse_techniques(text, SERVING)
     if (given := [name for name in knobs if name in work.techniques]) and ALL_TECHNIQUES not in allow:
         raise InputError(f"{given[0]} is both requested and allowed",

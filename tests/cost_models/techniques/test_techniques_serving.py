@@ -13,7 +13,7 @@ from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.phases import phases
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.techniques.prompt_decoding import accepted_tokens
-from meshwright.cost_models.techniques.registry import SERVING, applied, broken_needs
+from meshwright.cost_models.techniques.registry import GAINING, SERVING, applied, broken_needs
 from meshwright.planner.serving.instance import Instance, InstanceLayout, Speculation, pool
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
@@ -80,6 +80,29 @@ def test_pairs_show_both_or_exclude_each_other(one: str, other: str) -> None:
     if where is not None:
         together = quantities(instances(where, {one: {}, other: {}}))
         assert all(together != quantities(instances(where, {name: {}})) for name in (one, other))
+
+
+def gains(plain: Pool, changed: Pool) -> bool:
+    """Whether anything is better: a number, or prompts that do not stop answers."""
+    fewer = np.array([1, 1, -1, 1, -1, 1])  # seconds, room, bytes, tokens, seconds of swaps: where less is better
+    better = np.array(quantities(changed)) * fewer < np.array(quantities(plain)) * fewer
+    return bool(better.any() or phases(changed)[2].any())
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_all_has_the_techniques_that_may_gain(name: str) -> None:
+    """Those that only add time double the sets of `all` for nothing."""
+    known, plain = SERVING[name], instances(name, {})
+    knobs = [{}, *({knob.name: value} for knob in known.knobs for value in (knob.low, knob.high))]
+    assert any(gains(plain, instances(name, {name: chosen})) for chosen in knobs) == (name in GAINING)
+
+
+@pytest.mark.parametrize(("prompt_tokens", "hides"), [(0, False), (448, False), (959, False), (960, True)])
+def test_tokenweave_is_off_where_halves_are_too_small(prompt_tokens: float, hides: bool) -> None:
+    """Beside 64 sequences that decode. Half of its least tokens are 512, below which its paper splits nothing."""
+    pools = instances("tokenweave", {}), instances("tokenweave", {"tokenweave": {}})
+    seconds = [float(iteration_seconds(it, ENGINES.constants, batch(prompt_tokens))[0]) for it in pools]
+    assert (seconds[0] != seconds[1]) == hides
 
 
 def test_sums_hide_behind_the_rest() -> None:
