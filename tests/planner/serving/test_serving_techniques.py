@@ -69,6 +69,9 @@ def test_what_an_engine_has_is_written() -> None:
     ({"technique": "prompt-decoding", "speculate": "3:0.7:llama-3.2-1b"}, "prompt-decoding needs no `--speculate`"),
     ({"technique": "nexus:prompts=1.5"}, "prompts is 1.5, must be in 0 to 0.95"),
     ({"technique": "diloco"}, "diloco trains"),
+    ({"technique": "learn2pd"}, "learn2pd is for models that generate by diffusion: it unmasks an answer in steps"),
+    ({"allow_techniques": ("dparallel:steps=24",)}, "dparallel is for models that generate by diffusion"),
+    ({"technique": "streamdiffusion"}, "streamdiffusion .* denoises images in steps, and plans serve decoders"),
 ])  # fmt: skip
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
