@@ -8,7 +8,7 @@ areal/engine/megatron_engine.py and fsdp_engine.py (layouts).
 from __future__ import annotations
 
 from ....cost_models.layouts import RECOMPUTE_MODES, Layout
-from ...document.objective import CLIP_HIGH
+from ...document.objective import CLIP, CLIP_HIGH
 from ...document.rl_plan import RlCall
 from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
@@ -24,7 +24,8 @@ def overrides(setup: RlSetup) -> Settings:
     out = _step(setup) | _trained(setup, setup.train, "actor.")
     if "reference" in setup.models:
         out |= {"ref.backend": out["actor.backend"], "ref.path": setup.names["reference"],
-                "ref.offload": setup.leaves("reference"), **_colocated("ref.")}  # fmt: skip
+                "ref.offload": setup.leaves("reference"), **_colocated("ref."),
+                "ref.mb_spec.max_tokens_per_mb": out["actor.mb_spec.max_tokens_per_mb"]}  # fmt: skip
     else:
         out["actor.kl_ctl"] = 0.0
     if (critic := setup.calls.get("train-critic")) is not None:
@@ -41,13 +42,17 @@ def _step(setup: RlSetup) -> Settings:
         "scheduler.type": "local" if nodes == 1 else "ray",
         "enable_offload": colocated or any(map(setup.leaves, setup.models)),
         "train_dataset.batch_size": setup.prompts, "gconfig.n_samples": setup.samples,
+        # Its packing stops at a sequence that is longer than a micro-batch (utils/seqpack.py).
+        "train_dataset.max_length": setup.prompt_tokens,
         "gconfig.max_new_tokens": setup.answer_tokens,
         # The engine's scores are taken where the plan has no call that scores first.
         "actor.use_decoupled_loss": False, "actor.recompute_logprob": "logprobs" in setup.calls,
         "actor.rejection_sampling": None,
     }  # fmt: skip
+    if colocated:
+        out["actor.weight_update_mode"] = "disk"
     if setup.algorithm == "dapo":
-        out["actor.eps_clip_higher"] = CLIP_HIGH["dapo"]
+        out |= {"actor.eps_clip": CLIP, "actor.eps_clip_higher": CLIP_HIGH["dapo"]}
     return out
 
 
@@ -62,8 +67,11 @@ def _trained(setup: RlSetup, call: RlCall, prefix: str) -> Settings:
     out: Settings = {
         f"{prefix}path": setup.names[call.role], f"{prefix}backend": backend(setup, layout),
         f"{prefix}mb_spec.max_tokens_per_mb": setup.packed_tokens(call), f"{prefix}ppo_n_minibatches": setup.updates,
-        f"{prefix}optimizer.type": OPTIMIZERS[setup.optimizer], f"{prefix}offload": setup.leaves(call.role),
+        f"{prefix}offload": setup.leaves(call.role),
     }  # fmt: skip
+    # The critic of the examples has `${actor.optimizer}`: an option below it would take its learning rate away.
+    if call.role == "policy":
+        out[f"{prefix}optimizer.type"] = OPTIMIZERS[setup.optimizer]
     mode = RECOMPUTE_MODES[layout.recompute]
     out[f"{prefix}gradient_checkpointing"] = mode != "none"
     if not on_core(setup):

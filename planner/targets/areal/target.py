@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from ....cost_models.arrays import Mask
+from ...space.rules import Columns
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, of_train, without_prediction
 from ..post_training.core import on_core
@@ -43,7 +47,27 @@ def _engine(engine: EngineDegrees, lag: int) -> list[str]:
 
 
 def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:
-    return (limits.dividing(step), *(_CORE if on_core(step) else _FSDP))
+    return (limits.dividing(step), _together(step), _staged(step), *(_CORE if on_core(step) else _FSDP))
+
+
+def _together(step: RlStep) -> LayoutLimit:
+    """The answers to a prompt go to one rank (infra/controller/train_controller.py, utils/seqpack.py)."""
+    return LayoutLimit(("dp",), lambda x: step.prompts % x["dp"] == 0,
+                       f"dp {{dp}} does not divide the {step.prompts} prompts, and AReaL keeps the answers to a prompt "
+                       "on one rank")  # fmt: skip
+
+
+def _staged(step: RlStep) -> LayoutLimit:
+    """Micro-batches of a pipeline: two or more per stage, and as many for each (engine/megatron_engine.py)."""
+    answers = step.prompts * step.samples // step.updates
+
+    def allows(x: Columns) -> Mask:
+        copy = answers // x["dp"]
+        return np.asarray((x["pp"] == 1) | ((copy >= 2 * x["pp"]) & (copy % x["pp"] == 0)))
+
+    return LayoutLimit(("pp", "dp"), allows,
+                       f"pp {{pp}} with dp {{dp}}: of the {answers} answers of an update each copy takes a multiple of "
+                       "pp, 2 pp or more, because AReaL cuts so many micro-batches")  # fmt: skip
 
 
 _CORE = (
@@ -64,7 +88,13 @@ _FSDP = (
 
 
 def _notes(setup: RlSetup) -> list[str]:
-    out = [*of_train(setup, "AReaL"), *without_prediction(setup, "AReaL")]
+    out = [f"train_dataset.max_length leaves out prompts of more than the planned {setup.prompt_tokens} tokens: raise "
+           "it for longer ones, and mb_spec.max_tokens_per_mb with it and with the tokens of a chat template, because "
+           "AReaL stops at a sequence that is longer than a micro-batch"]  # fmt: skip
+    out += [*of_train(setup, "AReaL"), *without_prediction(setup, "AReaL")]
+    if not setup.candidate.lag:
+        out.append("new weights go to the engine by files in cluster.fileroot, which all nodes must share, and the "
+                   "plan prices messages")  # fmt: skip
     if "reference" in setup.models:
         out.append("the reference starts only with an actor.kl_ctl above 0, which the examples do not have: give it")
     if setup.algorithm == "dapo":

@@ -15,6 +15,7 @@ from meshwright.planner.targets.areal.options import backend
 from meshwright.planner.targets.post_training.base import RlSetup
 from meshwright.planner.targets.post_training.check import check_rl
 from meshwright.planner.targets.post_training.emit import emit_rl
+from meshwright.planner.targets.post_training.registry import rl_target
 
 from meshwright.errors import UnsupportedError
 
@@ -62,8 +63,19 @@ def test_files_state_the_plan(plans: list[RlPlan]) -> None:
         assert int(given["rollout.max_head_offpolicyness"]) == placed.lag
         assert ("rollout.scheduling_strategy.target" in given) == (placed.lag == 0)
         assert (given["enable_offload"] == "True") >= (placed.lag == 0)
-        longest = work["input"] + int(given["gconfig.max_new_tokens"])
-        assert int(given["actor.mb_spec.max_tokens_per_mb"]) >= longest
+        # PPOTrainer._validate_cfg of AReaL 1.0.4: other modes stop where the engine is beside the actor.
+        assert given.get("actor.weight_update_mode", "xccl") == ("xccl" if placed.lag else "disk")
+        # balanced_greedy_partition: as many prompts for each copy.
+        assert int(given["train_dataset.batch_size"]) % trained["d"] == 0
+        # ffd_allocate: no fewer sequences than micro-batches, of which each stage has two or more.
+        copy = work["prompts"] * int(given["gconfig.n_samples"]) // work["updates"] // trained["d"]
+        assert trained["p"] == 1 or (copy >= 2 * trained["p"] and copy % trained["p"] == 0)
+        # `critic.optimizer` is `${actor.optimizer}` in the example, and an option below it makes it a new one.
+        assert not any(name.startswith("critic.optimizer") for name in given)
+        # ffd_allocate: no sequence is longer than a micro-batch.
+        longest = int(given["train_dataset.max_length"]) + int(given["gconfig.max_new_tokens"])
+        for role in ("actor", *(name for name in ("ref", "critic") if f"{name}.backend" in given)):
+            assert int(given[f"{role}.mb_spec.max_tokens_per_mb"]) >= longest
         assert given["actor.ppo_n_minibatches"] == str(work["updates"])
         assert ("critic.backend" in given) == (work["algorithm"] == "ppo")
         assert ("ref.backend" in given) == (given.get("actor.kl_ctl") != "0.0") == ("reference" in calls)
@@ -74,6 +86,34 @@ def test_experts_have_degrees_of_their_own(plans: list[RlPlan]) -> None:
     dense = {"tp": 2, "sequence_parallel": 1, "dp": 4, "shard": 4, "zero": 1}
     assert backend(setup, Layout(**dense, etp=2, ep=2)) == "megatron:(attn:d4p1t2c1|ffn:p1t2e2)"
     assert backend(setup, Layout(**dense, ep=4)) == "megatron:d4p1t2c1e4"
+
+
+def test_copies_that_get_no_whole_prompts_are_refused() -> None:
+    """Six prompts with 16 answers each: four copies divide the answers, and not the prompts."""
+    plan = plan_rl(**{**_REQUEST, "prompts": 6}, target="areal")
+    assert all(6 % (call.layout or {"dp": 1})["dp"] == 0 for it in plan.candidates for call in it.calls
+               if call.kind == "train")  # fmt: skip
+    refused = _refusals(plan, dp=4, shard=4, tp=1, pp=1)
+    assert any("dp 4 does not divide the 6 prompts" in text for text in refused)
+
+
+def test_pipelines_need_two_micro_batches_of_each_stage() -> None:
+    plan = plan_rl(**{**_REQUEST, "prompts": 2, "samples": 3, "updates": 2}, target="areal")
+    assert any("pp 2 with dp 1: of the 3 answers" in text for text in _refusals(plan, dp=1, shard=1, tp=1, pp=2))
+
+
+def test_dapo_clips_on_both_sides_as_planned() -> None:
+    plan = plan_rl(**{**_REQUEST, "algorithm": "dapo", "cluster": "2xh100-sxm-80gb"}, target="areal")
+    given = settings(plan, 1)
+    assert (given["actor.eps_clip"], given["actor.eps_clip_higher"]) == ("0.2", "0.28")
+
+
+def _refusals(plan: RlPlan, **fields: int) -> list[str]:
+    """Of the best placement with a layout of these degrees."""
+    calls = tuple(call.model_copy(update={"layout": {**(call.layout or {}), **fields}}) if call.name == "train"
+                  else call for call in plan.best.calls)  # fmt: skip
+    edited = plan.model_copy(update={"candidates": (plan.best.model_copy(update={"calls": calls}),)})
+    return rl_target("areal").refusals(RlSetup.of(edited, plan.best.choice, "plan"))
 
 
 def test_instances_beside_the_trainer_are_of_one_gpu() -> None:
