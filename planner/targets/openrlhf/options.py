@@ -2,12 +2,16 @@
 
 OpenRLHF 0.11.2 (PyPI): openrlhf/cli/train_ppo_ray.py (options and what it asserts),
 openrlhf/trainer/ray/vllm_engine.py (engines), openrlhf/trainer/ppo_trainer_async.py (lag),
-openrlhf/utils/deepspeed/deepspeed.py (degrees), openrlhf/utils/seqlen_balancing.py (tokens of a micro-batch).
+openrlhf/utils/deepspeed/deepspeed.py (degrees), deepspeed_utils.py beside it (what sleeps),
+openrlhf/trainer/ppo_trainer.py (who trains at once), openrlhf/utils/seqlen_balancing.py (tokens of a micro-batch).
 """
 
 from __future__ import annotations
 
+import math
+
 from ....cost_models.layouts import OFFLOADS, RECOMPUTE_MODES
+from ....cost_models.quantities.params import total_parameters
 from ....cost_models.serving.pool import MEMORY_SHARE
 from ...document.objective import CLIP, CLIP_HIGH
 from ..options import Settings
@@ -16,6 +20,8 @@ from ..post_training.base import RlSetup, layout_of
 
 ARGUMENTS = Arguments(framework="openrlhf", file="openrlhf.args")
 _MODELS = {"policy": "actor", "reference": "ref", "critic": "critic", "reward": "reward"}
+_ZERO_3 = 3
+BF16_BYTES = 2
 
 
 def arguments(setup: RlSetup) -> Settings:
@@ -34,9 +40,13 @@ def _placement(setup: RlSetup) -> Settings:
             if role != "reference":  # it is made of the actor
                 out[f"{prefix}model_name_or_path"] = setup.names[role]
     out["--train.colocate_all"] = True
-    if lag := setup.candidate.lag:
+    # Actor and critic train at once where DeepSpeed does not sleep, and take turns in the plan.
+    lag = setup.candidate.lag
+    if not lag or "critic" in setup.models or setup.leaves("policy"):
+        out["--ds.enable_sleep"] = True
+    if lag:
         return out | {"--train.async_enable": True, "--train.async_queue_size": lag}
-    return out | {"--vllm.enable_sleep": True, "--ds.enable_sleep": True}
+    return out | {"--vllm.enable_sleep": True}
 
 
 def _algorithm(setup: RlSetup) -> Settings:
@@ -66,13 +76,35 @@ def _batch(setup: RlSetup) -> Settings:
 
 def _deepspeed(setup: RlSetup) -> Settings:
     layout = layout_of(setup.train)
-    out: Settings = {"--ds.zero_stage": layout.zero, "--ds.tensor_parallel_size": layout.tp,
+    # One copy is the same at stages 0 and 1, and stage 0 cannot sleep.
+    out: Settings = {"--ds.zero_stage": max(layout.zero, 1), "--ds.tensor_parallel_size": layout.tp,
                      "--ds.ring_attn_size": layout.cp}  # fmt: skip
     if RECOMPUTE_MODES[layout.recompute] == "full":
         out["--actor.gradient_checkpointing_enable"] = True
     if "opt" in OFFLOADS[layout.offload]:
         out["--ds.adam_offload"] = True
+    for role in ("reference", "reward"):
+        if role in setup.models and layout.zero == _ZERO_3 and setup.leaves(role):
+            out[f"--{_MODELS[role]}.offload"] = True
     return out
+
+
+def staying_bytes(setup: RlSetup) -> float:
+    """Of a GPU: weights that lie beside the engine while it generates, and that the plan takes away. DeepSpeed's sleep
+    moves gradients and states of the optimizer alone; a model that scores is whole where weights are not sharded."""
+    layout, generate = layout_of(setup.train), setup.generate
+    if setup.candidate.lag or generate is None:
+        return 0.0
+    ranks = layout.tp * (layout.dp * layout.cp if layout.zero == _ZERO_3 else 1)
+    moved = [role for role in ("reference", "reward") if layout.zero == _ZERO_3 and role in setup.models
+             and setup.leaves(role)]  # fmt: skip
+    stay = [model for role, model in setup.models.items() if role not in {*generate.resident_bytes, *moved}]
+    return BF16_BYTES * sum(map(total_parameters, stay)) / ranks
+
+
+def engine_share(setup: RlSetup) -> float:
+    """Share of a GPU's memory for vLLM."""
+    return math.floor(1000 * (MEMORY_SHARE - staying_bytes(setup) / setup.gpu_memory_bytes)) / 1000
 
 
 def _engine(setup: RlSetup) -> Settings:
@@ -80,4 +112,4 @@ def _engine(setup: RlSetup) -> Settings:
     if engine is None:
         return {}
     return {"--vllm.num_engines": engine.instances, "--vllm.tensor_parallel_size": engine.tp,
-            "--vllm.gpu_memory_utilization": MEMORY_SHARE}  # fmt: skip
+            "--vllm.gpu_memory_utilization": engine_share(setup)}  # fmt: skip

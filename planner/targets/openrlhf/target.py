@@ -6,10 +6,11 @@ from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, of_train, scores_first, without_prediction
 from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
-from .options import ARGUMENTS, arguments
+from .options import ARGUMENTS, arguments, engine_share, staying_bytes
 
 _BEYOND = "--data.prompt_dataset ... --reward.remote_url ... --actor.adam.lr 1e-6"
 _TRAINER = "deepspeed"
+_ZERO_3, _GIB = 3, 2**30
 # Its options of DeepSpeed are those of actor and critic alike.
 _JOINT = ("tp", "cp", "dp", "zero", "micro_batch", "recompute", "offload")
 
@@ -44,6 +45,12 @@ _DEEPSPEED = (
                 "pp {pp}, ep {ep}: OpenRLHF has neither"),
     limits.context_parallelism("ring", message="cp by {algorithm}: OpenRLHF has ring"),
     limits.WHOLE_SHARDS, limits.WHOLE_LAYERS, limits.KEEPS_ACTIVATIONS,
+    # utils/deepspeed/deepspeed_utils.py: only optimizers of ZeRO have states that it can move.
+    LayoutLimit(("zero", "dp", "cp"), lambda x: (x["zero"] > 0) | (x["dp"] * x["cp"] == 1),
+                "z{zero}: OpenRLHF moves states of ZeRO's optimizers alone (z1, z2, z3)"),
+    # trainer/ray/ppo_actor.py, _gather_params_ctx: with tp it gathers over tp alone.
+    LayoutLimit(("zero", "tp"), lambda x: (x["zero"] < _ZERO_3) | (x["tp"] == 1),
+                "z{zero} with tp {tp}: OpenRLHF sends weights to vLLM without gathering what ZeRO shards"),
 )  # fmt: skip
 
 
@@ -51,6 +58,10 @@ def _notes(setup: RlSetup) -> list[str]:
     out = [f"--data.max_len is the planned {setup.prompt_tokens} tokens of a prompt and {setup.answer_tokens} of an "
            "answer: raise it for longer prompts, and --train.max_tokens_per_gpu with it"]  # fmt: skip
     out += [*of_train(setup, "OpenRLHF"), *without_prediction(setup, "OpenRLHF")]
+    if stay := staying_bytes(setup):
+        out.append(f"{stay / _GIB:.1f} GiB of weights stay on each GPU while vLLM generates, which the plan moves to "
+                   f"the host: vLLM gets {engine_share(setup):g} of the memory, and its cache holds fewer sequences "
+                   "than planned")  # fmt: skip
     if "logprobs" not in setup.calls:
         out.append(scores_first("OpenRLHF"))
     if "reward" not in setup.models:

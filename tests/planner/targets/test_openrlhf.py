@@ -44,7 +44,12 @@ def test_files_state_the_plan(plans: list[RlPlan]) -> None:
         assert engine is not None
         gpus = int(given["--actor.num_nodes"]) * int(given["--actor.num_gpus_per_node"])
         degrees = [int(given[f"--ds.{name}"]) for name in ("tensor_parallel_size", "ring_attn_size", "zero_stage")]
-        assert degrees == [train.tp, train.cp, train.zero]
+        assert degrees == [train.tp, train.cp, max(train.zero, 1)]
+        # _gather_params_ctx of OpenRLHF 0.11.2 gathers over tp or over ZeRO-3.
+        assert train.tp == 1 or train.zero < 3
+        # BasePPOTrainer.ppo_train: without its sleep critic and actor train at once.
+        assert placed.lag or "--ds.enable_sleep" in given
+        assert "train-critic" not in calls or "--ds.enable_sleep" in given
         assert gpus == calls["train"].gpus == train.tp * train.cp * train.dp
         engines = int(given["--vllm.num_engines"]) * int(given["--vllm.tensor_parallel_size"])
         assert engines == calls["generate"].gpus
@@ -80,6 +85,8 @@ def test_steps_that_it_does_not_run(request_: dict[str, Any], reason: str) -> No
 def test_layouts_that_it_lacks_are_refused(plans: list[RlPlan]) -> None:
     plan = plans[0]
     for layout, reason in (({"pp": 2}, "pp 2, ep 1: OpenRLHF has neither"),
+                           ({"zero": 0, "dp": 2, "cp": 1}, "z0: OpenRLHF moves states of ZeRO's optimizers alone"),
+                           ({"zero": 3, "tp": 2}, "z3 with tp 2: OpenRLHF sends weights to vLLM without"),
                            ({"cp": 2, "cp_algorithm": "ulysses"}, "cp by ulysses: OpenRLHF has ring")):  # fmt: skip
         calls = tuple(call.model_copy(update={"layout": {**(call.layout or {}), **layout}}) if call.name == "train"
                       else call for call in plan.best.calls)  # fmt: skip
@@ -87,6 +94,26 @@ def test_layouts_that_it_lacks_are_refused(plans: list[RlPlan]) -> None:
         with pytest.raises(UnsupportedError) as caught:
             emit_rl(edited, "openrlhf", plan.best.choice)
         assert reason in caught.value.message
+
+
+def test_weights_that_stay_are_no_memory_of_the_engine() -> None:
+    """offload_deepspeed_states of OpenRLHF 0.11.2 leaves out lp_params: weights in bf16, of every model, whole on each
+    GPU below ZeRO-3."""
+    plan = plan_rl(**{**_REQUEST, "lag": 0, "kl": True}, target="openrlhf")
+    weights, memory = 2 * 1_235_814_400, 80 * 2**30
+    for zero, ranks in ((2, 1), (3, 4)):
+        calls = tuple(
+            call.model_copy(update={"resident_bytes": {}}) if call.name == "generate" else call.model_copy(update={
+                "layout": Layout(dp=4, shard=4, zero=zero).as_dict()} if call.kind == "train" else {})
+            for call in plan.best.calls)  # fmt: skip
+        edited = plan.model_copy(update={"candidates": (plan.best.model_copy(update={"calls": calls}),)})
+        given = settings(edited, plan.best.choice)
+        models = 1 if "--ref.offload" in given else 2
+        assert ("--ref.offload" in given) == (zero == 3)
+        share = float(given["--vllm.gpu_memory_utilization"])
+        assert share <= 0.9 - models * weights / ranks / memory < share + 0.001
+        emitted = emit_rl(edited, "openrlhf", plan.best.choice)
+        assert any("of weights stay on each GPU" in text for text in emitted.warnings)
 
 
 def test_it_trains_by_deepspeed_where_no_trainer_is_named() -> None:
