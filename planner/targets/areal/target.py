@@ -95,6 +95,9 @@ def _notes(setup: RlSetup) -> list[str]:
     if not setup.candidate.lag:
         out.append("new weights go to the engine by files in cluster.fileroot, which all nodes must share, and the "
                    "plan prices messages")  # fmt: skip
+    if (engine := setup.rollout) and (ranks := engine.tp * engine.attention_dp * engine.pp) > setup.gpus_per_node:
+        out.append(f"an instance of {ranks} GPUs is one worker in AReaL, and a node has {setup.gpus_per_node}: Ray "
+                   "does not place it (infra/controller/rollout_controller.py)")  # fmt: skip
     if "reference" in setup.models:
         out.append("the reference starts only with an actor.kl_ctl above 0, which the examples do not have: give it")
     if setup.algorithm == "dapo":

@@ -59,7 +59,15 @@ def _engine(engine: EngineDegrees, lag: int) -> list[str]:
 
 
 def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:
-    return (limits.dividing(step), *_CORE)
+    return (limits.dividing(step), _interleaved(step), *_CORE)
+
+
+def _interleaved(step: RlStep) -> LayoutLimit:
+    """Micro-batches of an update are a multiple of copies x stages, each with an answer (utils/dp_schedule.py)."""
+    answers = step.prompts * step.samples // step.updates
+    return LayoutLimit(("vpp", "pp", "dp"), lambda x: (x["vpp"] == 1) | (answers % (x["dp"] * x["pp"]) == 0),
+                       f"vpp {{vpp}} with dp {{dp}} and pp {{pp}}: the {answers} answers of an update are no multiple "
+                       "of dp x pp, of which slime makes micro-batches")  # fmt: skip
 
 
 _CORE = (

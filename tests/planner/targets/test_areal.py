@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,16 @@ def test_copies_that_get_no_whole_prompts_are_refused() -> None:
 def test_pipelines_need_two_micro_batches_of_each_stage() -> None:
     plan = plan_rl(**{**_REQUEST, "prompts": 2, "samples": 3, "updates": 2}, target="areal")
     assert any("pp 2 with dp 1: of the 3 answers" in text for text in _refusals(plan, dp=1, shard=1, tp=1, pp=2))
+
+
+def test_an_instance_larger_than_a_node_is_named(plans: list[RlPlan]) -> None:
+    calls = tuple(call if call.engine is None else call.model_copy(update={"engine": call.engine.model_copy(
+        update={"tp": 4, "instances": 1})}) for call in plans[0].best.calls)  # fmt: skip
+    edited = plans[0].model_copy(update={"candidates": (plans[0].best.model_copy(update={"calls": calls}),)})
+    whole = RlSetup.of(edited, plans[0].best.choice, "plan")
+    for gpus, named in ((2, True), (4, False)):
+        notes = rl_target("areal").notes(replace(whole, gpus_per_node=gpus))
+        assert any("an instance of 4 GPUs is one worker" in text for text in notes) == named
 
 
 def test_dapo_clips_on_both_sides_as_planned() -> None:

@@ -61,6 +61,9 @@ def test_files_state_the_plan(plans: list[RlPlan]) -> None:
         assert answers == work["prompts"] * (work["samples"] or {"ppo": 1}.get(work["algorithm"], 16))
         longest = work["input"] + int(given["--rollout-max-response-len"])
         assert int(given["--max-tokens-per-gpu"]) * layout.cp >= longest
+        # build_dp_schedule of slime 0.3.1: micro-batches are a multiple of `align_to`, each with an answer.
+        align_to = layout.dp * (layout.pp if layout.vpp > 1 else 1)
+        assert int(given["--global-batch-size"]) % align_to == 0
         assert given.get("--recompute-granularity", "none") == RECOMPUTE_MODES[layout.recompute]
         assert ("--use-kl-loss" in given) == any(call.role == "reference" for call in placed.calls)
         assert given["--advantage-estimator"] == work["algorithm"]
@@ -73,6 +76,7 @@ def test_files_state_the_plan(plans: list[RlPlan]) -> None:
         ({"zero": 0, "tp": 1, "dp": 2, "shard": 2}, "train: z0: the optimizer is always sharded"),
         ({"cp": 2, "cp_algorithm": "ulysses"}, "train: cp by ulysses: slime cuts sequences for ring"),
         ({"precision": "fp8"}, "precision fp8"),
+        ({"tp": 1, "dp": 2, "shard": 2, "pp": 3, "vpp": 2}, "vpp 2 with dp 2 and pp 3: the 256 answers of an update"),
     ],
 )
 def test_layouts_that_it_lacks_are_refused(plans: list[RlPlan], layout: dict[str, Any], reason: str) -> None:
