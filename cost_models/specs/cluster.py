@@ -19,6 +19,11 @@ def capability_of(arch: str) -> float | None:
     return int(match[1]) / 10 if match else None
 
 
+def is_cpu(arch: str) -> bool:
+    """Whether an architecture is that of a socket of a server."""
+    return "(x86-64" in arch
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
     """One accelerator: facts of its datasheet."""

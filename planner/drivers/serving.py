@@ -11,7 +11,7 @@ import numpy as np
 from ..._version import __version__
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.serving.lengths import Lengths, RequestLengths
-from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.cluster import ClusterSpec, is_cpu
 from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.techniques.registry import GAINING, SERVING, of, technique
@@ -87,10 +87,8 @@ def plan_serving(
     ordered = _preferred(found)
     chosen, simulated = _confirmed(question, ordered)
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
-    # Unlike nodes are sites of their own here: what a uniform plan over all of them would lose is no matter.
-    notices = [notice.text for notice in cluster.warnings if notice.code != "uniform-plan"]
-    notices += [about_serving(known, request.target) for known, _ in of(best.techniques)]
-    texts = [*warnings, *notices, *_doubts(listed[0], work)]
+    notices = [about_serving(known, request.target) for known, _ in of(best.techniques)]
+    texts = [*warnings, *_about_devices(cluster), *notices, *_doubts(listed[0], work)]
     certificate = _certificate(found, chosen, question, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
@@ -253,6 +251,15 @@ def _value(best: Deployment, question: Question, found: Found) -> tuple[float, U
     if found.rented and best.usd_per_hour is not None:
         return best.usd_per_hour, "USD/h"
     return float(best.gpus), "GPUs"
+
+
+def _about_devices(cluster: ClusterSpec) -> list[str]:
+    """Warnings on the nodes. Unlike ones are sites of their own here: what a uniform plan over all of them would lose
+    is no matter."""
+    texts = [notice.text for notice in cluster.warnings if notice.code != "uniform-plan"]
+    sockets = dict.fromkeys(group.gpu.name for group in cluster.groups if is_cpu(group.gpu.arch))
+    return [*texts, *(f"{name}: shares of its peaks, and seconds of the engine, are those of GPUs: no CPU was measured"
+                      for name in sockets)]  # fmt: skip
 
 
 def _doubts(best: ServingCandidate, work: ServeWorkload) -> list[str]:

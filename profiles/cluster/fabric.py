@@ -26,6 +26,7 @@ LATENCY: dict[str, tuple[float, str]] = {
     "neuronlink": (3.4e-6, _LIKE),
     "hccs": (3.4e-6, _LIKE),
     "roce-mesh": (5.7e-6, _LIKE),
+    "upi": (3.4e-6, _LIKE),
     "ib": (14e-6, _NCCL),
     "roce": (14e-6, _NCCL),
     "efa": (20e-6, "aws-ofi-nccl tuner"),

@@ -30,7 +30,7 @@ _ALIASES = "_aliases.yaml"
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 INTRA_KINDS = ("nvlink2", "nvlink3", "nvlink4", "nvlink5", "nvlink6", "xgmi", "pcie3", "pcie4", "pcie5", "ici",
-               "neuronlink", "roce-mesh", "hccs")  # fmt: skip
+               "neuronlink", "roce-mesh", "hccs", "upi")  # fmt: skip
 INTER_KINDS = ("ib", "roce", "efa", "slingshot", "ethernet")
 # Kinds of links whose constants a profile has: inside a node (those of a device where nodes have different ones, each
 # its own), and between nodes.

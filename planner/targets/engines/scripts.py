@@ -32,6 +32,8 @@ def _script(service: Service, setup: Setup) -> str:
              f"# {service.deployment_id}: {pool.instances} instance{many} of {setup.gpus} {pool.gpu}.",
              f"# Options of {engine.name} {engine.release}."]  # fmt: skip
     lines += (_on_nodes if setup.nodes > 1 else _on_node)(service, setup)
+    if setup.on_cpus and engine.cpu_environment is not None:
+        lines += [_CORES, *(f"export {name}={value}" for name, value in engine.cpu_environment(setup).items())]
     if service.apart:
         lines += [f"export {name}={value}" for name, value in engine.environment(setup, service).items()]
     if engine.config is not None:
@@ -40,6 +42,12 @@ def _script(service: Service, setup: Setup) -> str:
     command = [f'exec {start} "${{MODEL:-{setup.model}}}"', *engine.script_options(setup),
                *map(shlex.join, engine.options(setup))]  # fmt: skip
     return "\n".join([*lines, " \\\n  ".join(command)]) + "\n"
+
+
+# The first thread of every core of a socket, as util-linux 2.37 prints them.
+_CORES = """cores() {
+  lscpu -p=CPU,CORE,SOCKET | awk -F, -v socket="$1" '!/^#/ && $3 == socket && !seen[$2]++ { print $1 }' | paste -sd,
+}"""
 
 
 def _on_nodes(service: Service, setup: Setup) -> list[str]:
@@ -57,11 +65,11 @@ def _on_node(service: Service, setup: Setup) -> list[str]:
     """The parameters of an instance on a node, beside others."""
     first = service.setups[0].pool.gpus if service.one_node and setup is not service.setups[0] else 0
     slots = min(setup.slots, setup.pool.instances)
+    devices = [] if setup.on_cpus else [f"export CUDA_VISIBLE_DEVICES=$(seq -s, $gpu $((gpu + {setup.gpus - 1})))"]
     return [f"# {setup.name}.sh SLOT: one of up to {slots} instances of a node, from 0.",
             f"# FIRST_GPU: the first GPU of instance 0 on this node [{first}].",
             "set -euo pipefail", "slot=${1:-0}", f"port=$(({FIRST_PORT[setup.pool.role]} + slot))",
-            f"gpu=$((${{FIRST_GPU:-{first}}} + slot * {setup.gpus}))",
-            f"export CUDA_VISIBLE_DEVICES=$(seq -s, $gpu $((gpu + {setup.gpus - 1})))"]  # fmt: skip
+            f"gpu=$((${{FIRST_GPU:-{first}}} + slot * {setup.gpus}))", *devices]  # fmt: skip
 
 
 def _notes(service: Service) -> list[str]:

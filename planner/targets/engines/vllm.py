@@ -66,6 +66,14 @@ def _environment(setup: Setup, service: Service) -> dict[str, str]:
             "VLLM_NIXL_SIDE_CHANNEL_PORT": f"$(({_NIXL_PORT[setup.pool.role]} + slot * {setup.gpus}))"}  # fmt: skip
 
 
+def _cpu_environment(setup: Setup) -> dict[str, str]:
+    """vllm/envs.py: GiB of the cache of a rank, and the cores of each, which a script lists for the sockets from
+    $gpu on."""
+    sockets = f"$(seq $gpu $((gpu + {setup.gpus - 1})))"
+    return {"VLLM_CPU_KVCACHE_SPACE": str(int(setup.pool.cache_bytes / 2**30)),
+            "VLLM_CPU_OMP_THREADS_BIND": f"$(for socket in {sockets}; do cores $socket; done | paste -sd '|')"}
+
+
 def _router(service: Service) -> dict[str, str]:
     prefill, decode = service.setups
     ports = [f" {BOOTSTRAP_PORT + slot}" if prefill.transfer == "mooncake" else ""
@@ -86,4 +94,5 @@ def _refusals(setup: Setup) -> list[str]:
 VLLM = EngineTarget(
     name="vllm", release="0.32", start=("vllm", "serve"), options=_options, script_options=_script_options,
     environment=_environment, router=_router, refusals=_refusals, converts=_CONVERTED,
+    cpu_environment=_cpu_environment,
 )  # fmt: skip

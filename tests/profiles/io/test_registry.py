@@ -62,6 +62,7 @@ GPU_SPELLINGS = {
     "vr200-288gb": "VR200-288GB vr200 VRNVL72",
     "v100-sxm-16gb": "V100-SXM2-16GB v100",
     "v100-sxm-32gb": "V100-SXM2-32GB V100-32GB V100-32",
+    "xeon-8470": "Xeon-Platinum-8470 xeon_8470",
 }
 STATED = [  # as published runs print them
     ("NVIDIA A100 SXM4 40GB", "a100-sxm-40gb"),
@@ -80,6 +81,7 @@ Azure-ND-H100-v5 Azure-ND-GB200-v6 GCP-a2-highgpu-8g GCP-a2-ultragpu-8g GCP-a3-h
 GCP-a3-ultragpu-8g GCP-v5p-host GCP-v5e-host GCP-v6e-host GCP-tpu7x-host Lambda-8xH100-SXM Lambda-8xB200-SXM
 Lambda-8xA100-40 AWS-trn1.32xlarge-cores GCP-v4-host
 Lambda-8xV100 Meta-Grand-Teton-H100 Frontier Perlmutter MI300X-8x-OAM Gaudi2-8x Gaudi3-8x Ascend-910B-8x
+Xeon-8470-2s
 """
 SPELLINGS = [(text, name) for name, texts in GPU_SPELLINGS.items() for text in (name, *texts.split())] + STATED
 
