@@ -65,8 +65,9 @@ class Overrides(OptionFile):
         if known is None and name in self.fields and given.added:
             known = Option(name, self.fields[name])
         if known is not None:
-            text = known.wrong_type(given.value)
-            return (text.replace(str(given.value), self.shown(given.value)), "") if text else None
+            text, value = known.wrong_type(given.value), given.value
+            shown = value if isinstance(value, str) else self.shown(value)
+            return (text.replace(str(value), shown), "") if text else None
         parents = [name[: at.start()] for at in re.finditer(r"\.", name)]
         unlisted = Option("", "any")
         if name in self.fields or any(it in self.open_blocks or options.options.get(it, unlisted).kind == "object"

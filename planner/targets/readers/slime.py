@@ -14,9 +14,11 @@ from typing import Any
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..import_format import Compared, Format
+from ..megatron import encoders
 from ..megatron.not_read import CHANGES
 from ..megatron.target import CONFIG as MEGATRON
 from ..option_lists import Option, OptionList, option_list
+from ..options import Table
 from ..reading import Reading
 from .reader import whole_micro_batch
 
@@ -146,7 +148,13 @@ def _options(version: str | None) -> tuple[OptionList, str]:
     return replace(options, version=_VERSION, commit=_COMMIT), other if version not in (None, _VERSION) else ""
 
 
+def _table(release: OptionList | None) -> Table:
+    """Of Megatron-LM, without the encoders of its other programs."""
+    table = _CONFIG.table(release)
+    return replace(table, entries=tuple(entry for entry in table.entries if entry is not encoders.ENTRY))
+
+
 FORMAT = Format(
-    name="slime", framework="slime", option_list=_options, read=_CONFIG.import_files, table=_CONFIG.table,
+    name="slime", framework="slime", option_list=_options, read=_CONFIG.import_files, table=_table,
     compared=lambda facts: Compared("megatron"), hint="is it the script that starts slime's train.py?",
 )  # fmt: skip
