@@ -148,7 +148,7 @@ def _options(version: str | None) -> tuple[OptionList, str]:
     return replace(options, version=_VERSION, commit=_COMMIT), other if version not in (None, _VERSION) else ""
 
 
-def _table(release: OptionList | None) -> Table:
+def _table(release: OptionList) -> Table:
     """Of Megatron-LM, without the encoders of its other programs."""
     table = _CONFIG.table(release)
     return replace(table, entries=tuple(entry for entry in table.entries if entry is not encoders.ENTRY))

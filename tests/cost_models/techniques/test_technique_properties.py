@@ -103,6 +103,7 @@ def test_a_neutral_technique_changes_nothing_beside_others(
     assert list(numbers(neutral)) == list(numbers(alone))
 
 
+@pytest.mark.slow
 def test_every_pair_that_is_not_refused_trains_some_layout_and_shows_both() -> None:
     """A technique whose rewrite the other replaces would go unseen."""
     for names in SETS:

@@ -37,6 +37,7 @@ def report() -> FoldReport:
     return fold_report()
 
 
+@pytest.mark.slow
 def test_the_fit_reproduces_what_ships() -> None:
     """A minute. After a change of prices: `python -m meshwright.planner.accuracy.ship`."""
     found, cases = ship(), list(read_cases(shipped_files(), Problems([])))
@@ -80,6 +81,7 @@ def test_every_run_is_in_one_cell_and_unseen_there(cases: Sequence[Case]) -> Non
         assert not hidden & seen
 
 
+@pytest.mark.slow
 def test_fits_to_parts_are_those_of_the_whole_search(cases: Sequence[Case]) -> None:
     """The expansion around the full fit gives the seconds of a fit that starts at the priors, to 1 %."""
     runs = [case for case in cases if case.stack.name in ("torchtitan", "jax", "internevo")]

@@ -58,6 +58,7 @@ def mismatch(seed: int) -> str | None:
     return None if got == expected else f"seed {seed}: {set(got.items()) ^ set(expected.items())}"
 
 
+@pytest.mark.slow
 def test_equals_brute_force() -> None:
     assert [found for seed in SEEDS if (found := mismatch(seed))] == []
 

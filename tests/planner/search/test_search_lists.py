@@ -73,6 +73,7 @@ def unkept(seed: int, window: float = 0.05) -> str | None:
     return f"seed {seed}: {missing}" if missing or len(kept) > top_k.MOST_KEPT or top.kept_window > window else None
 
 
+@pytest.mark.slow
 def test_keeps_all_within_the_window() -> None:
     """Near twins of one family too."""
     assert [found for seed in SEEDS if (found := unkept(seed))] == []

@@ -145,6 +145,7 @@ def test_the_command_compares(tmp_path: Path) -> None:
     assert "--input goes with vllm and sglang" in training.err
 
 
+@pytest.mark.slow
 def test_a_limit_on_sequences_is_priced(tmp_path: Path) -> None:
     asked = {"cluster": "1xh100-sxm-80gb", "input": "500", "output": "200", "tpot": "50ms"}
     loads, best = [], 0.0
