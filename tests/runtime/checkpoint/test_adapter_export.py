@@ -137,11 +137,11 @@ def test_adapters_and_merged_weights_give_the_same_logits(trained: Path, tmp_pat
     adapters = exported(trained, "ckpt", tmp_path / "adapters")
     assert json.loads((adapters / CONFIG).read_text())["base_model_name_or_path"] == str(trained / "hf")
     merged = exported(trained, "ckpt", tmp_path / "merged", merge=True)
-    base = transformers.AutoModelForCausalLM.from_pretrained(trained / "hf")
-    with torch.no_grad():
+    base = transformers.AutoModelForCausalLM.from_pretrained(trained / "hf").double()
+    with torch.no_grad():  # in fp64: only the merged weights are rounded
         before = base(TOKENS).logits
-        beside = peft.PeftModel.from_pretrained(base, adapters)(TOKENS).logits
-        found = transformers.AutoModelForCausalLM.from_pretrained(merged)(TOKENS).logits
+        beside = peft.PeftModel.from_pretrained(base, adapters).double()(TOKENS).logits
+        found = transformers.AutoModelForCausalLM.from_pretrained(merged).double()(TOKENS).logits
     assert float((beside - found).abs().max()) < 1e-5
     assert float((beside - before).abs().max()) > 1e-3
 
