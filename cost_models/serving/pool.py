@@ -92,7 +92,7 @@ class Pool:
         return np.asarray((heads + layers) / self.pp)
 
     def _layers_bytes(self, model: ServedModel) -> Array:
-        """Of the layers of all stages, the part of a rank."""
+        """The part of a rank in the layers of all stages."""
         dense, experts = model.dense_parameters * self.weight_bytes, model.expert_parameters * self.expert_bytes
         return np.asarray(dense / self.tp + experts / self.stage_gpus)
 

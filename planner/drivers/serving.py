@@ -32,7 +32,7 @@ from ..document.serving_plan import (
     TokenCounts,
     Unit,
 )
-from ..request.fields import ALL_TECHNIQUES, parse_techniques
+from ..request.allowed_techniques import allowed_techniques
 from ..request.lengths import check_positions
 from ..request.model_reference import text_model
 from ..request.request_lengths import request_lengths
@@ -103,7 +103,8 @@ def _chosen(
 ) -> tuple[Searched, list[Searched]]:  # fmt: skip
     """The best set of the allowed techniques with its deployments, and all sets. Raises InputError where those that are
     requested serve by no instance."""
-    given, allowed = request.workload.techniques, _allowed(request.workload, allow)
+    given = request.workload.techniques
+    allowed = allowed_techniques(allow, given, GAINING, SERVING)
     sites, used = sites_of(cluster), [technique(name).serves for name in given | allowed]
     across = any(it is not None and it.across_nodes for it in used)
     spaces = tuple(space_of(site, served, request.fix) for site in sites)
@@ -116,17 +117,6 @@ def _chosen(
     if best.why is not None:
         raise InputError(best.why, hint="leave it out, or take away a `--fix`")
     return best, every
-
-
-def _allowed(work: ServeWorkload, allow: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Techniques with their knobs that are left to the search. Raises InputError for one that is requested, too."""
-    knobs: dict[str, dict[str, float]] = {}
-    for text in [text for name in allow for text in (GAINING if name == ALL_TECHNIQUES else [name])]:
-        knobs |= parse_techniques(text, SERVING)
-    if (given := [name for name in knobs if name in work.techniques]) and ALL_TECHNIQUES not in allow:
-        raise InputError(f"{given[0]} is both requested and allowed",
-                         hint="`--technique` uses it, `--allow-technique` leaves that to the search")  # fmt: skip
-    return {name: chosen for name, chosen in knobs.items() if name not in work.techniques}
 
 
 def _check_load(work: ServeWorkload) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 from ...cost_models.techniques.registry import TECHNIQUES, reasons_apart
 from ...errors import InputError, UnsupportedError
 from ..document.base import rounded
 from ..document.certificate import Certificate, TechniqueChoice
 from ..document.plan import Plan
-from ..request.fields import ALL_TECHNIQUES, parse_techniques
+from ..request.allowed_techniques import allowed_techniques, technique_sets
 from ..request.load import Request, changed_request
 from ..request.resolve import Resolved, resolve
 from ..request.target_choice import for_able_target
@@ -62,9 +61,10 @@ def with_techniques(
 
     Raises InputError for an unknown technique or knob, and the errors of `finish` where no set has a layout.
     """
-    techniques, tried = _parsed(request, allowed), list[_Tried]()
+    techniques = allowed_techniques(allowed, request.workload.techniques, TECHNIQUES, TECHNIQUES)
+    tried = list[_Tried]()
     least, ended = float("inf"), set[tuple[str, ...]]()
-    for names in _sets(sorted(techniques), ended):
+    for names in technique_sets(techniques, ended):
         # What one technique gives is shown; of several together only what is better than all before.
         chosen = {name: techniques[name] for name in names}
         result = _try(request, names, chosen, search, least if len(names) > 1 else float("inf"))
@@ -79,28 +79,6 @@ def with_techniques(
         "certificate": _summed(plan.certificate, [result.outcome for result in tried if result.outcome]),
         "technique_choices": tuple(_choice(result) for result in listed),
     })  # fmt: skip
-
-
-def _parsed(request: Request, allowed: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Techniques with all their knobs. A requested technique cannot also be allowed."""
-    texts = [text for name in allowed for text in (TECHNIQUES if name == ALL_TECHNIQUES else [name])]
-    knobs_of: dict[str, dict[str, float]] = {}
-    for text in texts:
-        knobs_of |= parse_techniques(text)
-    if given := [name for name in knobs_of if name in request.workload.techniques and ALL_TECHNIQUES not in allowed]:
-        hint = "`--technique` uses it, `--allow-technique` leaves that to the search"
-        raise InputError(f"{given[0]} is both requested and allowed", hint=hint)
-    return {name: knobs for name, knobs in knobs_of.items() if name not in request.workload.techniques}
-
-
-def _sets(names: Sequence[str], ended: Collection[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """The sets of `names`, smaller ones first, without those that contain one of `ended`, which grows meanwhile."""
-    level: list[tuple[str, ...]] = [()]
-    while level:
-        yield from level
-        known = {chosen for chosen in level if chosen not in ended}
-        larger = ((*chosen, name) for chosen in sorted(known) for name in names if not chosen or name > chosen[-1])
-        level = [chosen for chosen in larger if known.issuperset(combinations(chosen, len(chosen) - 1))]
 
 
 def _try(

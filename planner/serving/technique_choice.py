@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 from ...cost_models.techniques.base import Applied
 from ...cost_models.techniques.registry import SERVING, applied, of, reasons_apart
 from ..document.serving_plan import ServingTechniqueChoice
+from ..request.allowed_techniques import technique_sets
 from .apart import Apart, search_apart
 from .candidates import Question, beside_one_another, deployment_id
 from .search import Deployment, Found, Rival, order, search
@@ -72,17 +72,16 @@ def choose(field: Field, question: Question, given: Knobs, allowed: Knobs) -> tu
     are always used. A set is compared with the best of those before it, so that most of it need not be priced."""
     every: list[Searched] = []
     best, deployment, rival = None, None, None
-    unusable = set[str]()
-    for names in _sets(allowed):
-        if unusable & set(names):
-            continue
+    ended = set[tuple[str, ...]]()
+    for names in technique_sets(allowed, ended):
         chosen = {**given, **{name: allowed[name] for name in names}}
         if apart := next(reasons_apart(chosen), None):
             every.append(Searched(techniques=(), names=names, why=apart[2]))
+            ended.add(names)
             continue
         one = replace(searched(field, question, applied(chosen, SERVING), rival if names else None), names=names)
         if one.why is not None and len(names) == 1:
-            unusable |= set(names)
+            ended.add(names)
         found = one.found(question.load)
         if found.deployments:
             first = found.deployments[0]
@@ -126,15 +125,6 @@ def joined(found: Found, apart: Apart, load: float | None) -> Found:
     return replace(found, deployments=tuple(every), total=found.total + apart.total, ruled_out=ruled_out,
                    out_of_memory=found.out_of_memory + apart.out_of_memory,
                    bounded=found.bounded + apart.bounded)  # fmt: skip
-
-
-def _sets(techniques: Knobs) -> Iterator[tuple[str, ...]]:
-    """The empty set, single techniques, all compatible larger sets, and also the pairs that exclude each other."""
-    names = sorted(techniques)
-    for size in range(len(names) + 1):
-        for chosen in combinations(names, size):
-            if size <= 2 or not any(reasons_apart(chosen)):
-                yield chosen
 
 
 def _better(one: Deployment, other: Deployment, load: float | None, *, rented: bool) -> bool:

@@ -11,9 +11,9 @@ from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, reas
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import read_plan
+from meshwright.planner.request.allowed_techniques import technique_sets
 from meshwright.planner.request.load import Request, changed_request, load_request
 from meshwright.planner.request.resolve import resolve
-from meshwright.planner.search import techniques
 from meshwright.planner.targets.registry import able_to_train
 
 from meshwright.errors import InputError
@@ -119,7 +119,7 @@ def test_sets_that_contain_an_ended_one_are_left_out() -> None:
     names, ends = "abcdefg", ({"a", "c"}, {"b"}, {"d", "e", "f"})
     ended = set[tuple[str, ...]]()
     made = list[tuple[str, ...]]()
-    for chosen in techniques._sets(names, ended):
+    for chosen in technique_sets(names, ended):
         made.append(chosen)
         if any(part <= set(chosen) for part in ends):
             ended.add(chosen)

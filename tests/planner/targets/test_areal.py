@@ -120,7 +120,7 @@ def test_dapo_clips_on_both_sides_as_planned() -> None:
 
 
 def _refusals(plan: RlPlan, **fields: int) -> list[str]:
-    """Of the best placement with a layout of these degrees."""
+    """The best placement with a layout of these degrees."""
     calls = tuple(call.model_copy(update={"layout": {**(call.layout or {}), **fields}}) if call.name == "train"
                   else call for call in plan.best.calls)  # fmt: skip
     edited = plan.model_copy(update={"candidates": (plan.best.model_copy(update={"calls": calls}),)})

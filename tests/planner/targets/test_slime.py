@@ -1,4 +1,5 @@
-"""Files of slime: its parser has every option, they state the plan, and what it does not run is refused."""
+"""Files of slime: its parser has every option, they state the plan, and `emit` refuses plans that
+it does not run."""
 
 from __future__ import annotations
 
