@@ -160,10 +160,10 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
         raise InputError.of(problems) from None
     with located(arguments, table):
         layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
-    if "batch_per_rank" in facts and "global_batch" not in given:
-        # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
-        batch = {"global_batch": facts["batch_per_rank"] * layout.dp}
-        request = request.model_copy(update={"workload": request.workload.model_copy(update=batch)})
+    # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
+    if "global_batch" not in given and (batch := _batch(facts, layout, resolved.workload.global_batch, assumed)):
+        update = {"workload": request.workload.model_copy(update={"global_batch": batch})}
+        request = request.model_copy(update=update)
     assumed += _regrouped(facts, layout, resolved.workload.global_batch)
     settings = _settings(facts, resolved, layout)
     return Imported(
@@ -171,6 +171,19 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
         switched=_switched_options(settings, resolved, table),
         stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
+
+
+def _batch(facts: Facts, layout: Layout, default: int, assumed: list[str]) -> int | None:
+    """The global batch of a config that states it per rank, or not at all; None where that of the request stands."""
+    if "batch_per_rank" in facts:
+        return int(facts["batch_per_rank"]) * layout.dp
+    step = layout.dp * layout.micro_batch
+    if "workload.global_batch" in facts or default % step == 0:
+        return None
+    taken = -(-default // step) * step
+    assumed.append(f"{default} is no multiple of dp {layout.dp} x micro batch {layout.micro_batch}: "
+                   f"--global-batch {taken} is taken")  # fmt: skip
+    return taken
 
 
 def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any]) -> list[FieldProblem]:

@@ -14,14 +14,17 @@ from .option_lists import OptionList
 from .options import Facts
 
 # Suffixes of fine-tuned models, which keep their shapes.
-_FURTHER = r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|unsloth-bnb-4bit)$"
+_FURTHER = r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|unsloth-bnb-4bit|rope-\d+k)$"
+# Models that were trained further for code or mathematics, of the shapes of the general one (arXiv:2409.12186 table 1,
+# arXiv:2409.12122 section 2).
+_SUBJECTS = r"(?<=^qwen2\.5)-(coder|math)(?=-)"
 
 
 def known_model(name: str) -> ModelSpec | None:
     """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`)."""
     if (spec := catalogued(name)) is not None:
         return spec
-    short = name.rstrip("/").rpartition("/")[2]
+    short = re.sub(_SUBJECTS, "", name.rstrip("/").rpartition("/")[2], flags=re.IGNORECASE)
     while True:
         for candidate in (short, re.sub(r"^meta-", "", short, flags=re.IGNORECASE)):
             if (spec := catalogued(candidate)) is not None:
@@ -48,7 +51,10 @@ def model_of(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str,
     name = facts.get("registered")
     entry = next((model for model in options.models if model.name == name), None)
     if entry is None:
-        return None
+        if not name or (other := catalogued(name)) is None:
+            return None
+        assumed.append(f"{name} is {other.name} of the catalogue: `--model` names another")
+        return other.name
     specs = [load_model(known)[0] for known in model_names()]
     same_shapes = [spec for spec in specs if (spec.num_layers, spec.hidden, total_parameters(spec))
                    == (entry.layers, entry.hidden, entry.parameters)]  # fmt: skip

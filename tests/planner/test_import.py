@@ -208,8 +208,8 @@ def test_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     assert "it starts 16 ranks" in caught.value.hint
     other = tmp_path / "other.toml"
     text = (CONFIGS / "llama3_8b.toml").read_text(encoding="utf-8")
-    other.write_text(text.replace('"8B"', '"13B"').replace('"llama3"', '"llama2"'), encoding="utf-8")
-    with pytest.raises(InputError, match="the model llama2/13B is not in the catalogue"):
+    other.write_text(text.replace('"8B"', '"14B"').replace('"llama3"', '"llama2"'), encoding="utf-8")
+    with pytest.raises(InputError, match="the model llama2/14B is not in the catalogue"):
         import_config("torchtitan", [other], {"cluster": "dgx-h100:8"})
     with pytest.raises(UnknownNameError, match="unknown format `ours`"):
         import_config("ours", [CONFIGS / "fsdp.yaml"], {})

@@ -12,6 +12,7 @@ from itertools import zip_longest
 from ....cost_models.quantities.params import total_parameters
 from ....cost_models.specs.model import ModelSpec
 from ....errors import InputError
+from ....profiles.model.load import catalogued
 from .. import cpu_offload
 from ..option_lists import OptionList, Registered
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
@@ -188,7 +189,8 @@ def _model_entry(options: OptionList) -> Entry:
         model = known.get(str(named))
         if model is None and named:
             note = f"model {named} is not registered by this release: the one of --model is taken"
-            return {"notes": [*facts.get("notes", []), note], "registered": str(named)}
+            notes = facts.get("notes", []) + ([note] if catalogued(str(named)) is None else [])
+            return {"notes": notes, "registered": str(named)}
         return {} if model is None else {"model.layers": model.layers, "registered": model.name}
 
     return Entry(("model",), ("model_spec",), write, read)

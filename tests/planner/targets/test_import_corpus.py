@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from meshwright.planner.importing import Imported, import_config
+from meshwright.planner.targets.model_names import no_model
 
 from meshwright.errors import MeshwrightError
 
@@ -21,17 +23,14 @@ from ...table import Row
 
 LIST = ROOT / "tests" / "data" / "imports" / "corpus.yaml"
 FOLDER = os.environ.get("CORPUS", "")
-# What these files leave open, by kind.
-GIVEN: dict[str, dict[str, object]] = {
-    "megatron-args": {}, "torchtitan": {}, "accelerate": {"model": "llama-3.1-8b"},
-    "deepspeed": {"model": "llama-3.1-8b"},
-}  # fmt: skip
-# A file may leave open how many ranks there are, and which model.
-PLACES: tuple[dict[str, object], ...] = (
-    {"gpu": "h100-sxm-80gb"}, {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1"},
-    {"cluster": "dgx-h100:1", "model": "gpt-oss-20b"},
-    {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}, {"gpu": "h100-sxm-80gb", "gpus": 2, "model": "llama-3.1-8b"},
+# The clusters that are tried in turn for a file that does not state its GPUs, and the model of a file that names none.
+GPU: dict[str, object] = {"gpu": "h100-sxm-80gb"}
+CLUSTERS: tuple[dict[str, object], ...] = (
+    {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1"}, {**GPU, "gpus": 2},
 )  # fmt: skip
+NO_GPUS, NO_MODEL = "gpus: is missing", no_model(None).message
+MODEL = {"model": "llama-3.1-8b"}
+STAND_IN = {"model": "gpt-oss-20b"}
 needs_corpus = pytest.mark.skipif(not FOLDER, reason="CORPUS names no folder of public files (tools/import_corpus.py)")
 
 
@@ -42,27 +41,46 @@ def reading(item: Item, where: dict[str, object]) -> Imported:
     """The import of a file, with those that it names, on a cluster."""
     kind, folder = item["kind"], Path(FOLDER) / item["repository"]
     paths = [folder / path for path in (item["path"], *item.get("beside", ()))]
-    return import_config(kind, paths, {**GIVEN.get(kind, {}), **where}, item.get("release"), arguments_of(item).split())
+    return import_config(kind, paths, where, item.get("release"), arguments_of(item).split())
 
 
 def listed() -> list[Item]:
     return list(yaml.safe_load(LIST.read_text(encoding="utf-8")))
 
 
+def readings(item: Item) -> Iterator[Imported | MeshwrightError]:
+    """The imports of a file: with what it states, then with the model and on the clusters that it leaves open.
+
+    An error of the file's own model, layout or batch is its only answer."""
+    given, clusters = GPU, [*CLUSTERS]
+    while True:
+        try:
+            yield priced(reading(item, given))
+            return
+        except MeshwrightError as error:
+            yield error
+            if str(error).startswith(NO_MODEL) and "model" not in given:
+                given = {**given, **MODEL}
+                continue
+            left_open = given.keys() & {"cluster", "gpus"} or str(error).startswith(NO_GPUS)
+            if not left_open or not clusters:
+                return
+        given = {**clusters.pop(0), **{name: given[name] for name in MODEL.keys() & given.keys()}}
+
+
+def priced(imported: Imported) -> Imported:
+    """The import itself. Raises MeshwrightError where it is whole and has no price."""
+    if not imported.gaps:
+        imported.price()
+    return imported
+
+
 def outcome(item: Item) -> tuple[str, str]:
     """(read, partly or refused; the gaps or the reason)."""
-    reason = ""
-    for where in PLACES:
-        try:
-            imported = reading(item, where)
-            if imported.gaps:
-                return "partly", "; ".join(map(str, imported.gaps))
-            imported.price()
-        except MeshwrightError as error:
-            reason = f"{reason} | {type(error).__name__}: {' '.join(str(error).split())}"
-        else:
-            return "read", str(imported.layout)
-    return "refused", reason
+    answers = [*readings(item)]
+    if not isinstance(last := answers[-1], Imported):
+        return "refused", " | ".join(f"{type(error).__name__}: {' '.join(str(error).split())}" for error in answers)
+    return ("partly", "; ".join(map(str, last.gaps))) if last.gaps else ("read", str(last.layout))
 
 
 def arguments_of(item: Item) -> str:
@@ -122,12 +140,12 @@ def test_no_field_is_read_wrongly(row: Row) -> None:
 
 
 def first_reading(item: Item) -> Imported:
-    for where in PLACES:
-        try:
-            return reading(item, where)
-        except MeshwrightError:
-            continue
-    raise AssertionError(f"{stored_name(item)} is not read")
+    """The import of a file; where only its model is unknown, with another: its layout and batch are its own."""
+    *_, last = readings(item)
+    if str(last).startswith("the model ") and "is not in the catalogue" in str(last):
+        last = reading(item, {"cluster": "dgx-h100:1", **STAND_IN})
+    assert isinstance(last, Imported), f"{stored_name(item)} is not read: {last}"
+    return last
 
 
 def described(imported: Imported) -> dict[str, object]:
