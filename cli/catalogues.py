@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 if TYPE_CHECKING:
     from ..cost_models.techniques.base import Technique
 
-Kind = Literal["gpus", "models", "families", "clusters", "targets", "stacks", "techniques"]
+Kind = Literal["gpus", "models", "families", "clusters", "targets", "stacks", "techniques", "formats"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
 Fact = Mapping[str, Any]  # value, source and perhaps `confirmed` and `note`, as a catalogue file states them
@@ -54,6 +54,14 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
         ("what it does", "title", 0),
         ("knobs", "knobs", 0),
     ),
+    "formats": (
+        ("of", "tensors", 0),
+        ("name", "name", 0),
+        ("held as", "held", 0),
+        ("asked for by", "option", 0),
+        ("bytes", "bytes_per_element", 1),
+        ("saves %", "saved", 0.01),
+    ),
 }
 
 
@@ -95,10 +103,10 @@ def details(kind: Kind, name: str) -> Row:
         return _technique_in_full(name)
     if kind == "families":
         return _family(name)
-    for row in _targets():
+    for row in _LISTS[kind]():
         if row["name"] == name:
             return row
-    raise UnknownNameError("target", name, known("targets"), see="meshwright show targets")
+    raise UnknownNameError(kind.removesuffix("s"), name, known(kind), see=f"meshwright show {kind}")
 
 
 def _efficiency(name: str) -> Row:
@@ -269,7 +277,16 @@ def _technique_in_full(name: str) -> Row:
     return {**about, **knobs, "excludes": excluded, "not priced": entry.caveat}
 
 
+def _formats() -> list[Row]:
+    from dataclasses import asdict
+
+    from ..cost_models.quantities.formats import FORMATS
+
+    return [{**asdict(entry), "saved": entry.saved} for entry in FORMATS]
+
+
 # Catalogues whose entries are listed as they are.
 _LISTS: Mapping[str, Callable[[], list[Row]]] = {
     "families": _families, "targets": _targets, "stacks": _stacks, "techniques": _techniques,
+    "formats": _formats,
 }  # fmt: skip

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     targets = "targets"
     stacks = "stacks"
     techniques = "techniques"
+    formats = "formats"
 
 
 def command(
@@ -34,7 +35,8 @@ def command(
         str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
     ] = None,
 ) -> None:
-    """List known GPUs, models, model families, node types, targets, stacks or techniques; with a name, all about one.
+    """List known GPUs, models, model families, node types, targets, stacks, techniques or number formats; with a name,
+    all about one.
 
     \b
     Examples:

@@ -257,6 +257,9 @@ class DeviceMemory:
             gone, sent = self.offloads.gone[j], self.offloads.sent[j]
             copies = np.divide(sent, gone, out=np.ones_like(gone), where=(sent > 0) & (gone > 0))
             moved = moved * copies + np.where(gone > 0, 0.0, sent)
+        if ledger.far is not None:  # DRAM has what the cards do not
+            there = ledger.far.optimizer * states + ledger.far.activations * moved
+            moved = moved - np.minimum(there, ledger.far.capacity_bytes)
         return np.asarray(on_host + states + moved)
 
     def workspace(self, j: int) -> Array:

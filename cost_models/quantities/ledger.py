@@ -22,7 +22,7 @@ from .groups import Groups
 from .interleaving_stalls import Stalls
 from .stages import Splits
 from .state_placement import StatePlacement
-from .stores import Store
+from .stores import FarMemory, Store
 from .tables import Tables
 from .traffic import StateTraffic
 from .vocabulary import Vocabulary
@@ -44,6 +44,7 @@ class Ledger:
     stalls: Stalls | None = None  # what interleaved pipelines wait, None: not counted
     exchanges: Exchanges = PLAIN  # collectives of sharded states, per micro-batch
     store: Store | None = None  # what of the states is on a drive or on another node
+    far: FarMemory | None = None  # where a part of what is on the host has a memory of its own
     vocabulary: Vocabulary | None = None  # how embedding and head are over all stages, where they are
     unlike: UnlikeRows | None = None  # None: not known, or nearly all rows
 

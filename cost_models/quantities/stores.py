@@ -1,4 +1,4 @@
-"""States outside the GPUs: on drives, on a network node that updates them, or with the weights in host memory.
+"""Data outside the GPUs: on drives, on a network node that updates them, in host memory or in memory behind its CPU.
 
 Quantities are bytes per parameter that a rank updates (its share of all). Cluster files have no rates of drives and of
 such nodes. The technique that uses a device has its rates as knobs.
@@ -30,3 +30,22 @@ class Store:
     during_backward: bool = False  # a layer is updated while the layers before it are still differentiated
     on_host: bool = False  # host memory holds the states that are away
     pinned_bytes: float = 0.0  # of buffers in host memory, per GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarMemory:
+    """Memory of the host behind a link of its own (CXL cards), which has a part of its data."""
+
+    optimizer: float  # share of the states and gradients of an optimizer on the host
+    activations: float  # share of the activations on the host
+    bytes_per_s: float  # per GPU
+    capacity_bytes: float  # per GPU; the rest stays in DRAM
+
+    def adam_s_per_byte(self, dram_bytes_per_s: float) -> float:
+        """A byte that Adam moves: CPUs wait for both memories in turn."""
+        return (1 - self.optimizer) / dram_bytes_per_s + self.optimizer / self.bytes_per_s
+
+    def copy_s_per_byte(self, pcie_bytes_per_s: float) -> float:
+        """A byte of activations on its way to or from the GPU, whose copies the slower of the two links paces."""
+        far = 1 / min(pcie_bytes_per_s, self.bytes_per_s)
+        return (1 - self.activations) / pcie_bytes_per_s + self.activations * far

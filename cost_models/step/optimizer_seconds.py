@@ -38,7 +38,8 @@ def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     # The update starts when the gradient is in host memory, and the next step when the weights are back: nothing hides
     # either way.
     over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
-    return on_gpu, over_pcie + cast + extra + updated * ADAM_BYTES / rates.host_memory_bw_bytes_per_s
+    adam_s = updated * ADAM_BYTES * store_seconds.host_s_per_byte(ledger, rates)
+    return on_gpu, over_pcie + cast + extra + adam_s
 
 
 def update_bytes(ledger: Ledger) -> float:

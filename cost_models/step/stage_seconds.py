@@ -101,13 +101,13 @@ def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Arra
     """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward. Without
     `all_kinds` only of `offload: act`."""
     out = np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
-    offloads = ledger.states.offloads_activations
+    offloads, copy_s = ledger.states.offloads_activations, store_seconds.copy_s_per_byte(ledger, rates)
     if offloads.any():
-        out += np.where(offloads, np.array(Activations(ledger).saved) / rates.pcie_bw_bytes_per_s, 0.0)
+        out += np.where(offloads, np.array(Activations(ledger).saved) * copy_s, 0.0)
     if not all_kinds:
         return out
     if (some := offloads_of(ledger)) is not None:
-        out += np.array(some.sent) / rates.pcie_bw_bytes_per_s
+        out += np.array(some.sent) * copy_s
     return out if ledger.store is None else out + ledger.once(lambda unlike: store_seconds.pass_s(unlike, rates))
 
 

@@ -11,6 +11,18 @@ from ..quantities.weight_bytes import stored_bytes
 from ..rates.rates import Rates
 
 
+def host_s_per_byte(ledger: Ledger, rates: Rates) -> float:
+    """Seconds of a byte that an optimizer on the host moves."""
+    bw = rates.host_memory_bw_bytes_per_s
+    return 1 / bw if ledger.far is None else ledger.far.adam_s_per_byte(bw)
+
+
+def copy_s_per_byte(ledger: Ledger, rates: Rates) -> float:
+    """Seconds of a byte of activations between GPU and host, one way."""
+    bw = rates.pcie_bw_bytes_per_s
+    return 1 / bw if ledger.far is None else ledger.far.copy_s_per_byte(bw)
+
+
 def pass_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch of fetched and returned data: forward, backward; 0 without a store."""
     store = ledger.store

@@ -12,6 +12,7 @@ from . import (
     comet,
     comet_w4a4kv4,
     cpu_offload,
+    cxl,
     diloco,
     econtrol,
     exflow,
@@ -51,7 +52,7 @@ TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
     for module in (
         one_bit_adam, econtrol, diloco, co2, noloco,
-        zero_plus_plus, three_level, cpu_offload, zero_infinity, fuyou, luwu,
+        zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
         vocabulary_parallel,
         token_ring, ring_self_attention,
@@ -70,7 +71,8 @@ SERVING: Mapping[str, Technique] = {
 }  # fmt: skip
 EVERY: Mapping[str, Technique] = {**TECHNIQUES, **SERVING}
 
-
+# Of training, those that may make a step shorter: what `all` leaves to the search.
+SHORTENING: Mapping[str, Technique] = {name: known for name, known in TECHNIQUES.items() if not known.only_costs}
 # Of serving, those that may make a deployment better: what `all` leaves to the search.
 GAINING: Mapping[str, Technique] = {
     name: known for name, known in SERVING.items() if known.serves is not None and not known.serves.only_costs

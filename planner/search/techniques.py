@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...cost_models.techniques.registry import TECHNIQUES, reasons_apart
+from ...cost_models.techniques.registry import SHORTENING, TECHNIQUES, reasons_apart
 from ...errors import InputError, UnsupportedError
 from ..document.base import rounded
 from ..document.certificate import Certificate, TechniqueChoice
@@ -61,7 +61,7 @@ def with_techniques(
 
     Raises InputError for an unknown technique or knob, and the errors of `finish` where no set has a layout.
     """
-    techniques = allowed_techniques(allowed, request.workload.techniques, TECHNIQUES, TECHNIQUES)
+    techniques = allowed_techniques(allowed, request.workload.techniques, SHORTENING, TECHNIQUES)
     tried = list[_Tried]()
     least, ended = float("inf"), set[tuple[str, ...]]()
     for names in technique_sets(techniques, ended):

@@ -81,7 +81,7 @@ BASES: dict[str, tuple[list[str], ...]] = {
     "import": (["megatron-args", "megatron.args", *REQUESTED], ["deepspeed", "ds_config.json", *REQUESTED],
                ["vllm", "serve.sh", *REQUESTED, "--input", "500", "--output", "100"]),
     "show": (["gpus"], ["models"], ["clusters", "dgx-h100"], ["techniques", "diloco"], ["targets"], ["stacks"],
-             ["families"]),
+             ["families"], ["formats"]),
     "schema": (["request"], ["plan"]),
     "env": ([],),
 }  # fmt: skip

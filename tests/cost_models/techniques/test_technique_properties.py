@@ -26,7 +26,9 @@ LAYOUTS = ("dp16-mbs1-z0-rnone", "dp16-mbs16-z3-rnone", "dp16-mbs1-z3-rnone", "d
            "tp2-dp8-ep2-mbs32-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rnone", "pp2-dp8-ep8-mbs1-z0-rnone",
            "cp2r-dp8-mbs1-z0-rnone", "cp2r-dp8-sh2-mbs1-z1-rnone", "tp2-cp2r-pp2-dp2-mbs1-z0-rnone",
            "cp2r-dp8-mbs32-z3-rnone", "tp2-cp2r-dp4-mbs1-z3-rnone", "tp2-cp2r-dp4-ep2-mbs1-z3-rnone",
-           "tp2-cp2r-dp4-ep2-mbs1-z0-rnone")  # fmt: skip
+           "tp2-cp2r-dp4-ep2-mbs1-z0-rnone", "dp16-mbs1-z0-rnone-oact", "pp2-dp8-mbs2-z0-rnone-oact",
+           "cp2r-dp8-mbs1-z0-rnone-oact", "tp2-dp8-ep2-mbs1-z0-rnone-oact", "dp16-mbs16-z3-rnone-oact",
+           "dp16-sh8-mbs16-z3-rfull-oact", "dp16-sh4-mbs1-z1-rnone-oact")  # fmt: skip
 # Without grouped heads: TokenRing refuses them.
 DENSE = {"hidden": 2048, "layers": 8, "heads": 16, "ffn_hidden": 5504, "vocab": 32000, "max_positions": 4096}
 EXPERTS = {"hidden": 2048, "layers": 8, "heads": 16, "vocab": 32000, "max_positions": 4096,
