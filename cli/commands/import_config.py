@@ -36,6 +36,7 @@ def command(
     cluster: options.Cluster = None,
     seq_len: options.SeqLen = None,
     global_batch: options.GlobalBatch = None,
+    images: options.Images = None,
     version: Annotated[
         str | None,
         typer.Option("--target-version", metavar="V", help="Release of the framework [newest].", show_default=False),

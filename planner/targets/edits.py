@@ -21,6 +21,7 @@ _MODEL = {
     "num_layers": ("model.layers",), "hidden": ("model.hidden",), "vocab": ("model.vocab",),
     "kinds": ("model.attention", "model.feed_forward"), "pattern": ("model.moe", "model.window"),
     "mtp_pattern": ("model.pattern",), "mtp_shared": ("model.mtp_layers",),
+    "tower": ("model.tower",),
     "moe_aux_loss_coeff": ("model.moe_aux_loss_coeff",), "moe_aux_loss_per_sequence": ("model.moe_aux_loss_coeff",),
 }  # fmt: skip
 # Field in an error of the model reader -> the entry that holds it.

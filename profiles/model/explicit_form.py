@@ -8,11 +8,13 @@ from typing import Any
 
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec
+from ...cost_models.specs.vision import VisionTower
 from ..io.document import LineOf, no_line
 from .explicit_pattern import read_layers, read_mixers, read_pattern
 from .explicit_stacks import parts_of_ends, read_stacks
 from .fields import Fields
 from .numerics import explicit_numerics
+from .vision import read_tower
 
 _MAX_LAYERS = 10_000
 # Notes on a model in published tables; no cost depends on them.
@@ -37,7 +39,8 @@ def read_explicit_form(
     expert_ffn, shared, shared_ffn, moe_layers (how many: the last ones, or which), shared_gate, router_bias,
     choice_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or sigmoid), router_normalised (true),
     router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and
-    `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py), encoders (explicit_stacks.py).
+    `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py), encoders (explicit_stacks.py), and `tower`
+    {model_type, vision_config, ...}, a vision tower in the words of a config.json (vision.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
     Raises InputError with all problems, unknown fields included.
     """
@@ -91,8 +94,21 @@ def _model(f: Fields) -> ModelSpec:
         moe_aux_loss_per_sequence=f.flag("moe_aux_loss_per_sequence", False),
         unmodelled=(f"family {family}",) if family in _NOT_DESCRIBED else (),
         encoder=encoder,
+        tower=_tower(f),
         **parts_of_ends(f),
     )
+
+
+def _tower(f: Fields) -> VisionTower | None:
+    """The vision tower of a `config.json` whose language model the other fields describe."""
+    part = f.part("tower")
+    if part is None:
+        return None
+    tower = read_tower(part)
+    if tower is None:
+        part.problem("model_type", f"`{part.get('model_type')}` with a vision_config is no tower that has formulas")
+    f.absorb(part)
+    return tower
 
 
 def _layers(

@@ -24,6 +24,8 @@ CONSUMERS = {
     "model.recompute_modules": ("str+", _CONFIG, megatron.CONSUMERS["--recompute-modules"][1]),
     "model.offload_modules": ("str+", _CONFIG, megatron.CONSUMERS["--offload-modules"][1]),
     "model.normalization": ("str", _CONFIG, "LayerNorm RMSNorm"),
+    "model.position_embedding_type": (
+        "str", "megatron/core/models/gpt/gpt_model.py", "learned_absolute rope mrope yarn none"),
     "model.fp8_recipe": ("str", _CONFIG, "tensorwise delayed mxfp8 blockwise custom"),
     "mixed_precision.fp8_recipe": ("str", _CONFIG, "tensorwise delayed mxfp8 blockwise custom"),
     "mixed_precision.fp8": ("str", "megatron/core/fp8_utils.py", "e4m3 hybrid"),
@@ -33,6 +35,22 @@ CONSUMERS = {
         "no_shard optim optim_grads optim_grads_params",
     ),
 }  # fmt: skip
+
+# Block -> modules of Bridge and classes in them, of which any may be the block. Other blocks have the class that the
+# hint of ConfigContainer names first. MLAModelProvider has the fields of GPTModelProvider and more.
+BLOCKS = {
+    "model": (
+        ("models.mla_provider", "MLAModelProvider"), ("models.hybrid.hybrid_provider", "HybridModelProvider"),
+        ("models.qwen_vl.qwen3_vl_provider", "Qwen3VLModelProvider"),
+        ("models.qwen_vl.qwen3_vl_provider", "Qwen3VLMoEModelProvider"),
+    ),
+    "dataset": (
+        ("training.config", "GPTDatasetConfig"), ("data.builders.mock_vlm_sft", "MockVLMSFTDatasetConfig"),
+    ),
+}  # fmt: skip
+
+# Fields that take an object of a class from elsewhere -> the file that names it.
+OBJECTS = {"model.vision_config": "megatron/bridge/models/qwen_vl/qwen3_vl_provider.py"}
 
 
 def record(source: Path | None) -> list[str]:
@@ -48,6 +66,7 @@ def record(source: Path | None) -> list[str]:
     for name, (kind, file, candidates) in CONSUMERS.items():
         values = values_in(core / file, candidates)
         lines.append(f"{name} {kind} {values} # {file}" if values else f"{name} {kind}")
+    lines += [f"{name} code # {file}" for name, file in OBJECTS.items()]
     # A line with the values of an option replaces the line of its bare field.
     with_source = {line.split()[0]: line for line in lines if " # " in line}
     return list(dict.fromkeys(with_source.get(line.split()[0], line) for line in lines))
@@ -59,22 +78,21 @@ def _section(name: str, hint: object) -> list[str]:
     if name == "peft" or not kinds:  # classes for `peft` may be anywhere
         return [] if name.startswith("_") else [f"{name} any"]
     recipes = importlib.import_module("megatron.bridge.training.mixed_precision").MIXED_PRECISION_RECIPES
-    # MLAModelProvider has the fields of GPTModelProvider and more.
-    latent = importlib.import_module("megatron.bridge.models.mla_provider").MLAModelProvider
-    hybrid = importlib.import_module("megatron.bridge.models.hybrid.hybrid_provider").HybridModelProvider
-    classes = sorted({below.__name__ for kind in kinds for below in _with_subclasses(kind)})  # type: ignore[arg-type]
-    words = [*classes, *(recipes if name == "mixed_precision" else ())]
-    blocks = (latent, hybrid) if name == "model" else kinds[:1]
-    return [f"{name} class {'|'.join(words)}", *_joined(blocks, f"{name}.")]  # type: ignore[arg-type]
+    words = [*sorted({below.__name__ for kind in kinds for below in _with_subclasses(kind)}),  # type: ignore[arg-type]
+             *(recipes if name == "mixed_precision" else ())]  # fmt: skip
+    modules = BLOCKS.get(name, ())
+    blocks = [getattr(importlib.import_module(f"megatron.bridge.{module}"), block) for module, block in modules]
+    return [f"{name} class {'|'.join(words)}", *_joined(blocks or kinds[:1], f"{name}.")]  # type: ignore[arg-type]
 
 
 def _joined(blocks: Sequence[type], prefix: str) -> list[str]:
-    """The fields that any of the classes has, with the values that any accepts."""
+    """The fields that any of the classes has: with the kind that the first of them gives it, and its values together
+    with those of others. A class that names none does not free them, since the core still checks them."""
     fields: dict[str, str] = {}
     for line in chain.from_iterable(of_dataclass(block, prefix) for block in blocks):
         name, kind, *values = line.split(" ")
-        _, _, *known = fields.get(name, line).split(" ")
-        every = dict.fromkeys("|".join(known + values).split("|")) if known and values else ()
+        _, kind, *known = fields.get(name, line).split(" ")
+        every = dict.fromkeys("|".join(known + values).split("|")) if known else ()
         fields[name] = " ".join([name, kind, *(["|".join(every)] if every else [])])
     return list(fields.values())
 

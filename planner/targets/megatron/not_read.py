@@ -14,7 +14,7 @@ CHANGES: Mapping[str, str] = {
     r"--(encoder|decoder)-num-layers": "the model has an encoder",
     r"--(decoder|encoder)-seq-length": "the model has a second sequence",
     r"--retro-.*": "retrieval: blocks beside those of a decoder",
-    r"--(img|patch-dim|vision|swin|num-classes|num-channels|language-model-type|freeze-(ViT|LM)).*":
+    r"--(img|patch-dim|vision(?!.config$)|swin|num-classes|num-channels|language-model-type|freeze-(ViT|LM)).*":
         "a vision model beside the decoder",
     r"--heterogeneous-layers-.*": "layers that differ, by a file",
     r"--no-rope-freq": "layers without positions",

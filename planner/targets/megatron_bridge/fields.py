@@ -16,12 +16,13 @@ from ..megatron.hybrid import PATTERN
 from ..megatron.layer_patterns import pattern_text
 from ..megatron.muon import LAYER_WISE, NO_LAYOUT
 from ..options import Settings
-from . import fusions, hybrid
+from . import fusions, hybrid, vision
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 MODELS = {False: "GPTModelProvider", True: "MLAModelProvider"}
 # Class -> its module in megatron.bridge.models.
-PROVIDERS = {MODELS[False]: "gpt_provider", MODELS[True]: "mla_provider", hybrid.PROVIDER: "hybrid.hybrid_provider"}
+PROVIDERS = {MODELS[False]: "gpt_provider", MODELS[True]: "mla_provider", hybrid.PROVIDER: "hybrid.hybrid_provider",
+             **dict.fromkeys(vision.PROVIDERS.values(), vision.MODULE)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,13 @@ _TWINS = (
                    "recompute_method", "recompute_num_layers", "recompute_modules", "tensor_model_parallel_size",
                    "pipeline_model_parallel_size",
                    "context_parallel_size", "hierarchical_context_parallel_sizes", "expert_model_parallel_size",
-                   "expert_tensor_parallel_size", "pipeline_model_parallel_layout", "position_embedding_type",
+                   "expert_tensor_parallel_size", "pipeline_model_parallel_layout",
                    "normalization", "mtp_num_layers", "attention_dropout", "hidden_dropout", "vocab_size",
                    "cross_entropy_fusion_impl", "moe_router_num_groups", "moe_router_group_topk",
                    "moe_router_score_function", "moe_router_topk_scaling_factor")),
     _same("--norm-epsilon", "model.layernorm_epsilon"),
+    Twin("--position-embedding-type", ("model.position_embedding_type",),
+         to_argument=lambda value: vision.ROPE if value == vision.MROPE else value),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}") for name in ("rotary_base", "rotary_percent", "rope_type")),
     _flag("--use-rope-scaling", "model.rope_scaling"),
     _same("--rope-scaling-factor", "model.rope_scaling_factor"),

@@ -14,11 +14,12 @@ from typing import Any
 from ..megatron.feed_forward import GATED_ACTIVATIONS
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
+from . import vision
 
 _ACTIVATION, _DROPOUT, _ROPE, _GRADIENTS, _LOSS, _OUTPUTS = (f"model.{name}" for name in (
     "bias_activation_fusion", "bias_dropout_fusion", "apply_rope_fusion", "gradient_accumulation_fusion",
     "cross_entropy_loss_fusion", "deallocate_pipeline_outputs"))  # fmt: skip
-_FUSES_LOSS = ("GPTModelProvider", "HybridModelProvider")
+_FUSES_LOSS = ("GPTModelProvider", "HybridModelProvider", *vision.PROVIDERS.values())
 
 
 def _fuses_activation(setup: Setup) -> bool:
@@ -30,8 +31,11 @@ def _fuses_activation(setup: Setup) -> bool:
 
 
 def _has_rope(setup: Setup) -> bool:
-    """Rotary positions, but for YaRN of plain attention, which no fused kernel has (training/arguments.py)."""
+    """Rotary positions, but for YaRN of plain attention, which no fused kernel has (training/arguments.py), and for
+    those of images (models/qwen_vl/modelling_qwen3_vl/rope.py)."""
     model, scaling = setup.model, setup.model.trained_scaling
+    if vision.sees(setup):
+        return False
     yarn = scaling is not None and scaling.kind == "yarn" and not model.attentions[0].is_mla
     return any(attention.rotary for attention in model.attentions) and not model.learned_positions and not yarn
 

@@ -19,7 +19,7 @@ from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..setup import Setup
-from . import fusions, hybrid, peft
+from . import fusions, hybrid, peft, vision
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
 
 _REDUCES_IN_FP32 = "mixed_precision.grad_reduce_in_fp32"
@@ -39,7 +39,8 @@ def _translated(entry: Entry) -> Entry:
     fields += [_OVERLAPS[option] for option in entry.options if option in _OVERLAPS]
 
     def write(setup: Setup) -> Settings:
-        out = to_fields(with_layer_wise_name(_counted(entry.write(setup), setup), setup))
+        arguments = vision.with_sections(_counted(entry.write(setup), setup), setup)
+        out = to_fields(with_layer_wise_name(arguments, setup))
         if "--bf16" in entry.options and setup.switches.get("grad_reduce_dtype") == "bf16":
             out.pop(_REDUCES_IN_FP32, None)  # the entry of that switch writes it
         return out
@@ -79,7 +80,7 @@ _SPEC = "model.transformer_layer_spec"
 
 def _spec_write(setup: Setup) -> Settings:
     kinds = setup.model.kinds
-    if is_hybrid(setup.model):  # its class builds layers from their symbols
+    if is_hybrid(setup.model) or vision.sees(setup):  # their classes build layers by a spec of their own
         return {}
     if has_delta_nets(setup.model):
         return {_SPEC: VARIANT_SPEC}
@@ -126,6 +127,7 @@ TABLE = Table((
     Entry(("model.kinds",), (_SPEC,), _spec_write, lambda settings, facts: {}),
     Entry(("cuda_graphs",), tuple(_GRAPHED), _graphed_write, lambda settings, facts: {}),
     fusions.ENTRY,
+    *vision.ENTRIES,
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),
 ))  # fmt: skip
 
@@ -160,7 +162,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
         shares = (f"{section}.use_distributed_optimizer" for section in ("ddp", "optimizer"))
         text = f"goes with adam; {LAYER_WISE} shares the states of muon"
         out += [(name, text) for name in shares if settings.get(name)]
-    return out + hybrid.conflicts(settings) + _virtual(settings)
+    return out + hybrid.conflicts(settings) + vision.conflicts(settings) + _virtual(settings)
 
 
 def _given(argument: str, known: set[str]) -> str:

@@ -48,7 +48,8 @@ PRICES = fields_of(megatron.PRICES)
 CHANGES: Mapping[str, str] = {
     **fields_of(megatron.CHANGES),
     r"peft\.(exclude_modules|lora_dtype)": "adapters of other modules, or in another precision",
-    r"model\.(freeze_.*|vision_.*|is_vision_.*|image_.*|audio_.*)": "a model of images or sound",
+    r"model\.(freeze_(?!language_model|vision_model|vision_projection).*|vision_(?!config|(start|end)_token_id).*|"
+    r"is_vision_.*|image_(?!token_id).*|audio_.*)": "a model of images or sound",
     r"model\.cpu_offloading_weights": "weights on the host",
     r"model\.heterogeneous_block_specs": "layers that differ, by a file",
     r"train\.decrease_batch_size_if_needed|train\.rampup_batch_size": "a batch that changes",

@@ -33,13 +33,14 @@ from ..option_lists import OptionList
 from ..options import Settings
 from ..reading import Reading
 from ..setup import Setup
-from . import hybrid, peft
+from . import hybrid, peft, vision
 from .fields import MODELS, PROVIDERS, renamed
 from .options import BLOCK_SPEC, TABLE, VARIANT_SPEC, conflicts
 from .recipes import BASES, CHANGES, HARMLESS, PRICES, modernise
 
 _N = "megatron-bridge"
 MAIN_FILE = "bridge_plan.py"
+_EXAMPLE = "dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=..."
 # The variable that names a checkout of Megatron-Bridge.
 CHECKOUT = "MEGATRON_BRIDGE_PATH"
 _MODULE = """\
@@ -51,22 +52,20 @@ learning rate, iterations, checkpoints, and initialisation of the model.
 
 import sys
 {standard}
-{imports}from megatron.bridge.models.{provider_module} import {provider}
-from megatron.bridge.training.config import (
+{imports}{data}from megatron.bridge.models.{provider_module} import {provider}
+{step}from megatron.bridge.training.config import (
     CheckpointConfig,
     ConfigContainer,
     DistributedDataParallelConfig,
-    GPTDatasetConfig,
-    LoggerConfig,
+{text}    LoggerConfig,
     OptimizerConfig,
 {sections}    SchedulerConfig,
     TokenizerConfig,
     TrainingConfig,
 )
-from megatron.bridge.training.gpt_step import forward_step
-{precision}from megatron.bridge.training.pretrain import pretrain
+{text_step}{precision}from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
-{specs}
+{specs}{sizes}
 
 def plan() -> ConfigContainer:
     return ConfigContainer(
@@ -82,6 +81,7 @@ _SPECS = {
     VARIANT_SPEC: "from megatron.core.models.gpt.experimental_attention_variant_module_specs import (\n"
                   f"    {VARIANT_SPEC},\n)\n",
 }  # fmt: skip
+_STEP_IMPORT = "from megatron.bridge.training.gpt_step import forward_step\n"
 _PRECISION = "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig\n"
 _CLASSES = {
     "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig",
@@ -90,6 +90,8 @@ _CLASSES = {
     "logger": "LoggerConfig", "mixed_precision": "MixedPrecisionConfig",
 }  # fmt: skip
 
+# Values that are written as code begin with them.
+_CODE = ("torch.", f"{vision.SIZES}(")
 
 # Sections that are left out if they are empty.
 _ON_DEMAND = ("rerun_state_machine", "rng")
@@ -103,20 +105,23 @@ def _is_needed(section: str, settings: Settings, setup: Setup) -> bool:
 
 def _others(setup: Setup) -> Settings:
     """Fields that every recipe needs and no plan holds: a run on mock data until the user names other data."""
+    of_text = {} if vision.sees(setup) else {
+        "dataset.split": "9999,8,2", "dataset.reset_position_ids": False, "dataset.reset_attention_mask": False,
+        "dataset.eod_mask_loss": False,
+    }  # fmt: skip
     return {
         "train.train_iters": 1000, "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.1,
         "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, "dataset.random_seed": 1234,
-        "dataset.split": "9999,8,2", "dataset.dataloader_type": "single", "dataset.reset_position_ids": False,
-        "dataset.reset_attention_mask": False, "dataset.eod_mask_loss": False,
-        "tokenizer.tokenizer_type": "NullTokenizer", "tokenizer.vocab_size": setup.model.vocab,
-        "tokenizer.use_tokenizer_vocab_size": True, "logger.log_interval": 10,
+        "dataset.dataloader_type": "single", **of_text, "tokenizer.tokenizer_type": "NullTokenizer",
+        "tokenizer.vocab_size": setup.model.vocab, "tokenizer.use_tokenizer_vocab_size": True,
+        "logger.log_interval": 10,
     }  # fmt: skip
 
 
 def _text(value: Any) -> str:
     """A value as Python: dtypes by name, long patterns of 0 and 1 as runs."""
     if isinstance(value, str):
-        return value if value.startswith("torch.") or value in _SPECS else f'"{value}"'
+        return value if value.startswith(_CODE) or value in _SPECS else f'"{value}"'
     if isinstance(value, list) and len(value) > 8 and set(value) <= {0, 1}:
         return pattern_text(value).strip("()").replace("*", " * ").replace("+", " + ")
     if isinstance(value, list) and value and isinstance(value[0], str):
@@ -132,16 +137,20 @@ def _block(name: str, kind: str, settings: Settings) -> str:
 
 def _module(setup: Setup, header: tuple[str, ...]) -> str:
     settings = {**TABLE.write(setup), **_others(setup)}
-    provider = str(settings.pop("model", MODELS[False]))
+    provider, data = str(settings.pop("model", MODELS[False])), str(settings.pop("dataset", _CLASSES["dataset"]))
     blocks = _block("model", provider, settings)
-    for name, kind in _CLASSES.items():
+    for name, kind in {**_CLASSES, "dataset": data}.items():
         if _is_needed(name, settings, setup):
             blocks += _block(name, kind, settings)
+    sees = vision.sees(setup)
     return _MODULE.format(
         header="\n".join(header), provider=provider, blocks=blocks,
         provider_module=PROVIDERS[provider],
         standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
         imports="import torch\n" if "=torch." in blocks else "",
+        data=vision.DATA_IMPORT if sees else "", sizes=vision.SIZES_IMPORT if sees else "",
+        step=vision.STEP_IMPORT if sees else "", text_step="" if sees else _STEP_IMPORT,
+        text="" if sees else f"    {_CLASSES['dataset']},\n",
         specs="".join(text for spec, text in _SPECS.items() if spec in blocks),
         sections="".join(f"    {_CLASSES[name]},\n" for name in _ON_DEMAND if f"        {name}=" in blocks),
         precision=_PRECISION if "MixedPrecisionConfig" in blocks else "",
@@ -156,7 +165,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
         environment=environment(setup, _N),
         notes=setup.model.assumptions,
-        example="dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=...",
+        example=vision.EXAMPLE if vision.sees(setup) else _EXAMPLE,
     )  # fmt: skip
 
 
@@ -164,7 +173,7 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     """One sentence per part of the model and its training without a field."""
     reasons = cannot_build(hybrid.with_usual_chunks(model), workload, options)
     out = [text.replace("pretrain_gpt.py", "its pretrain").replace("pretrain_hybrid.py", hybrid.PROVIDER)
-           for text in reasons]  # fmt: skip
+           for text in (*reasons, *vision.cannot_see(model))]  # fmt: skip
     if model.learned_positions not in (0, workload.seq_len):
         rows = f"{model.learned_positions}, not seq_len {workload.seq_len}"
         out.append(f"model.learned_positions: GPTModelProvider learns as many as seq_length ({rows})")
@@ -234,7 +243,7 @@ TARGET = Target(
     "megatron-core",
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
     stages="layers",
-    rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE, *_RULES),
+    rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE, *vision.RULES, *_RULES),
     axes=offload.axes,
-    trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot),
+    trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot, sees_images=True),
 )  # fmt: skip

@@ -1,0 +1,160 @@
+"""`--to megatron-bridge` for models that see: the tower of Qwen3-VL, its images, and what trains."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from meshwright.planner import api
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.importing import import_config
+from meshwright.planner.request.load import request_from_dict
+from meshwright.planner.targets.check import check_files
+from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.planner.targets.megatron_bridge.options import TABLE
+from meshwright.planner.targets.option_lists import option_list
+from meshwright.profiles.model.explicit_form import read_explicit_form
+from meshwright.profiles.model.load import load_model
+
+from meshwright.errors import InputError
+
+MODULE = "bridge_plan.py"
+TOWER = """\
+            vision_config=Qwen3VLVisionConfig(
+                depth=27,
+                hidden_size=1152,
+                num_heads=16,
+                intermediate_size=4304,
+                patch_size=16,
+                in_channels=3,
+                temporal_patch_size=2,
+                spatial_merge_size=2,
+                num_position_embeddings=2304,
+                out_hidden_size=4096,
+                deepstack_visual_indexes=[8, 16, 24],
+            ),
+            mrope_section=[24, 20, 20],
+            freeze_language_model=False,
+            freeze_vision_model=True,
+            freeze_vision_projection=False,
+"""
+DATA = """\
+        dataset=MockVLMSFTDatasetConfig(
+            seq_length=8192,
+            num_images=4,
+            image_size=(768, 1024),
+            pad_to_max_length=True,
+            hf_processor_path="Qwen/Qwen3-VL-8B-Instruct",
+            random_seed=1234,
+            dataloader_type="single",
+        ),
+"""
+
+
+@cache
+def plan_of(layout: str, model: str = "qwen3-vl-8b", cluster: str = "dgx-h100:2", *, frozen: bool = True) -> Plan:
+    workload = {"seq_len": 8192, "global_batch": 512, "images": "4@1024x768", "freeze_tower": frozen}
+    request = {"model": model, "cluster": cluster, "target": "megatron-bridge", "workload": workload}
+    return api.evaluate(request_from_dict(request), layout)
+
+
+def problems(files: dict[str, str]) -> list[str]:
+    return [str(each) for each in check_files(files).problems]
+
+
+def test_tower_and_images_are_written_with_all_that_trains() -> None:
+    files = emit(plan_of("pp4-dp4-mbs1-z1-rnone"), "megatron-bridge").files
+    text = files[MODULE]
+    assert TOWER in text
+    assert DATA in text
+    assert "        model=Qwen3VLModelProvider(\n" in text
+    assert 'position_embedding_type="mrope"' in text
+    assert "qwen3_vl_step import forward_step" in text
+    assert "gpt_step" not in text
+    assert "GPTDatasetConfig" not in text
+    assert "apply_rope_fusion" not in text  # no kernel turns positions by frame, row and column
+    assert not problems(files)
+
+
+def test_the_class_with_experts_is_thawed() -> None:
+    """It freezes the language model and the tower by itself."""
+    text = emit(plan_of("pp2-dp16-ep8-mbs1-z1-rfull", "qwen3-vl-30b-a3b", "dgx-h100:4", frozen=False),
+                "megatron-bridge").files[MODULE]  # fmt: skip
+    assert "model=Qwen3VLMoEModelProvider(" in text
+    assert "freeze_language_model=False,\n            freeze_vision_model=False," in text
+    assert TABLE.read({"model": "Qwen3VLModelProvider"}).get("workload.freeze_tower") is None
+
+
+@pytest.mark.parametrize(("old", "new", "found"), [
+    ("depth=27", "depth=26", "model.vision_config: describes another model than plan.json (tower of qwen3-vl-8b)"),
+    ("[24, 20, 20]", "[22, 21, 21]", "describes another model"),
+    ("freeze_vision_model=True", "freeze_vision_model=False", "workload.freeze_tower is None, plan.json has True"),
+    ("num_images=4", "num_images=2", "dataset.num_images: workload.images is 2@1024x768, plan.json has 4@1024x768"),
+    ("image_size=(768, 1024)", "image_size=(768,)", "is not a width and a height in pixels"),
+    ("freeze_language_model=False", "freeze_language_model=True", "has no counterpart in a plan, whose language model"),
+    ("vision_config=Qwen3VLVisionConfig(", "vision_config=tower(", "is not Qwen3VLVisionConfig(...)"),
+    ("model=Qwen3VLModelProvider(", "model=GPTModelProvider(", "is a field of Qwen3VLModelProvider and"),
+    ("model=Qwen3VLModelProvider(", "model=Qwen3VLMoEModelProvider(", "Qwen3VLMoEModelProvider has experts"),
+    ("bias_dropout_fusion=True", "apply_rope_fusion=True", "no fused kernel turns positions"),
+    ('"mrope"', '"rope"', "is rope, `emit` wrote mrope"),
+])  # fmt: skip
+def test_edits_of_a_model_that_sees_are_found(old: str, new: str, found: str) -> None:
+    files = dict(emit(plan_of("pp4-dp4-mbs1-z1-rnone"), "megatron-bridge").files)
+    assert old in files[MODULE]
+    files[MODULE] = files[MODULE].replace(old, new)
+    assert found in "\n".join(problems(files))
+
+
+@pytest.mark.parametrize(("layout", "reason"), [
+    ("pp2-vpp2-dp8-mbs1-z1-rnone", "build no virtual stages"),
+    ("dp16-gfull-mbs1-z2-rnone", "sizes of images are read on the host in each step"),
+])  # fmt: skip
+def test_layouts_that_the_classes_do_not_run_are_refused(layout: str, reason: str) -> None:
+    with pytest.raises(LayoutRefusedError, match=reason):
+        emit(plan_of(layout), "megatron-bridge")
+
+
+def test_experts_do_not_overlap_with_images() -> None:
+    with pytest.raises(LayoutRefusedError, match="Qwen3VLModel does not compute beside the messages of experts"):
+        emit(plan_of("dp32-ep8-epo-mbs1-z1-rnone", "qwen3-vl-30b-a3b", "dgx-h100:4"), "megatron-bridge")
+
+
+@pytest.mark.parametrize(("model", "reason"), [
+    ("gemma-3-12b", "towers other than that of Qwen3-VL"), ("llama-4-scout", "towers other than that of Qwen3-VL"),
+])  # fmt: skip
+def test_other_towers_are_refused(model: str, reason: str) -> None:
+    plan = api.evaluate(request_from_dict({
+        "model": model, "cluster": "dgx-h100:16", "target": "any", "workload": {"seq_len": 8192, "images": "4"},
+    }), "tp8-pp4-dp4-mbs1-z1-rfull")  # fmt: skip
+    with pytest.raises(LayoutRefusedError, match=reason):
+        emit(plan, "megatron-bridge")
+
+
+def test_an_emitted_recipe_is_read_back(tmp_path: Path) -> None:
+    plan = plan_of("tp2-cp2r-dp4-mbs1-z1-rfull")
+    file = tmp_path / MODULE
+    file.write_text(emit(plan, "megatron-bridge").files[MODULE], encoding="utf-8")
+    read = import_config("megatron-bridge", [file], {"cluster": "dgx-h100:2"})
+    assert str(read.layout) == "tp2-cp2r-dp4-mbs1-z1-rfull"
+    work = read.request.workload
+    assert work.images is not None
+    assert work.freeze_tower
+    assert (work.images.per_sequence, work.images.height, work.images.width) == (4, 1024, 768)
+    tower = load_model("qwen3-vl-8b")[0].tower
+    model = read.request.model
+    assert isinstance(model, dict)
+    assert read_explicit_form(model, "model")[0].tower == tower
+
+
+def test_a_tower_without_formulas_is_refused_in_a_description() -> None:
+    sizes = {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "max_positions": 64, "ffn_hidden": 128}
+    with pytest.raises(InputError, match="`clip` with a vision_config is no tower that has formulas"):
+        read_explicit_form({**sizes, "tower": {"model_type": "clip", "vision_config": {}}}, "own")
+
+
+def test_fields_of_the_classes_are_recorded() -> None:
+    options = option_list("megatron-bridge")[0].options
+    assert options["model.vision_config"].kind == "code"
+    assert "mrope" in options["model.position_embedding_type"].values
+    assert options["model.rotary_base"].kind == "int"  # that of GPTModelProvider stays
