@@ -84,6 +84,7 @@ def command(
       weak-scaling    a batch in proportion to the GPUs
       generations     A100, H100, B200 or --vary gpu=..., the best layout on each
       reliability     failures, checkpoint interval and goodput
+      faults          time lost in a day, by what is done after a failure
 
     \b
     Examples:
@@ -132,6 +133,7 @@ def command(
 def screen_of(result: Result, header: str) -> list[Part]:
     """The screen of a study. Raises TypeError for a result that has none."""
     from ...planner.studies.compare import Comparison
+    from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
     from ...planner.studies.reliability import Reliability
     from ...planner.studies.scaling import Scaling
@@ -151,6 +153,8 @@ def screen_of(result: Result, header: str) -> list[Part]:
             return sensitivity_screen.sensitivity_screen(result, header)
         case Reliability():
             return studies_screen.reliability_screen(result, header)
+        case Faults():
+            return studies_screen.faults_screen(result, header)
         case _:
             raise TypeError(f"{type(result).__name__} has no screen")
 
@@ -180,6 +184,7 @@ def _drawing(plot: Path | None) -> PlotWriter | None:
 def _write(
     result: Result, header: str, csv: Path | None, plot: Path | None, draw: PlotWriter | None, *, force: bool
 ) -> None:
+    from ...planner.studies.faults import Faults
     from ...planner.studies.reliability import Reliability
     from ...planner.studies.sensitivity import Sensitivity
     from ...planner.studies.sweep import Sweep
@@ -191,5 +196,7 @@ def _write(
         write_file(csv, points_to_csv(result.points), force=force)
     elif csv is not None and isinstance(result, Sensitivity | Reliability):
         write_file(csv, rows_to_csv(result.rows), force=force)
+    elif csv is not None and isinstance(result, Faults):
+        write_file(csv, rows_to_csv(result.remedies), force=force)
     if plot is not None and draw is not None and isinstance(result, Sweep):
         write_file(plot, draw(result, header), force=force)

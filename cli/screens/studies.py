@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -9,7 +10,9 @@ from ..console import table
 from .what_if import change_lines, footnotes, kilo_dollars
 
 if TYPE_CHECKING:
+    from ...planner.studies.assumed import Assumption
     from ...planner.studies.base import Point
+    from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
     from ...planner.studies.pricing import Priced
     from ...planner.studies.reliability import Reliability
@@ -80,8 +83,31 @@ def reliability_screen(result: Reliability, header: str) -> list[Part]:
         speed = f"{text.fixed(result.tokens_per_s, 0)} tokens/s of {result.layout_id}"
         lines.append(text.wrapped(f"Of {speed}, {remaining} are left after failures and checkpoints."))
     lines += ["", f"Rests on a checkpoint of {text.gib(result.checkpoint_bytes)} GiB, and on"]
-    for assumption in result.assumptions:
-        value = assumption.value
-        shown = text.duration(value) if assumption.dimension == "s" else text.quantity(value, "B/s")
+    return [*lines, *_assumption_lines(result.assumptions)]
+
+
+def faults_screen(result: Faults, header: str) -> list[Part]:
+    """A line per remedy, and what they rest on."""
+    rows = [
+        [remedy.name, text.duration(remedy.stops_s), text.duration(remedy.redone_s), text.percent(remedy.kept),
+         text.duration(remedy.lost_s_per_day), text.percent(remedy.goodput),
+         text.fixed(result.tokens_per_s * remedy.goodput, 0)]
+        for remedy in result.remedies
+    ]  # fmt: skip
+    columns = ["after a failure", "stops", "work lost", "kept %", "lost a day", "goodput %", "tokens/s"]
+    fails = (f"{result.num_gpus:,} GPUs fail every {text.duration(result.mtbf_s)}. A checkpoint of "
+             f"{text.duration(result.checkpoint_s)} is written every {text.duration(result.interval_s)}.")  # fmt: skip
+    key = ("restart, c4: from the checkpoint, on spare GPUs; c4 finds the faulty node early. torchft: without the "
+           "replica, elaswave: with all GPUs that are left, until the repair.")  # fmt: skip
+    return [header, *change_lines(result.changes), "", table(*columns, rows=rows, right=columns[1:]), "",
+            text.wrapped(fails), text.wrapped(key), "", "Rests on",
+            *_assumption_lines(result.assumptions)]  # fmt: skip
+
+
+def _assumption_lines(assumptions: Sequence[Assumption]) -> list[Part]:
+    lines: list[Part] = []
+    for assumption in assumptions:
+        value, dimension = assumption.value, assumption.dimension
+        shown = text.duration(value) if dimension == "s" else text.quantity(value, dimension)
         lines.append(text.wrapped(f"  {assumption.name} {shown}: {assumption.source}", "    "))
     return [*lines, "`--assume name=value` changes them.", ""]

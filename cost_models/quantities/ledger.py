@@ -46,6 +46,8 @@ class Ledger:
     store: Store | None = None  # what of the states is on a drive or on another node
     far: FarMemory | None = None  # where a part of what is on the host has a memory of its own
     vocabulary: Vocabulary | None = None  # how embedding and head are over all stages, where they are
+    repeats: float = 1.0  # times that each micro-batch is computed, over all replicas
+    waits: Array | float = 0.0  # [n] of a step, added by waiting for replicas that are slow in it
     unlike: UnlikeRows | None = None  # None: not known, or nearly all rows
 
     def once(self, quantity: Callable[[Ledger], Array]) -> Array:
@@ -63,10 +65,9 @@ class Ledger:
 
     @cached_property
     def m(self) -> Array:
-        """[n] micro-batches per pipeline and step: B / (dp x micro batch)."""
-        return np.asarray(
-            self.problem.workload.global_batch / (self.layouts["dp"] * self.layouts["micro_batch"]), dtype=np.float64
-        )
+        """[n] micro-batches per pipeline and step, with those that are repeated: B / (dp x micro batch) without."""
+        once = self.problem.workload.global_batch / (self.layouts["dp"] * self.layouts["micro_batch"])
+        return np.asarray(once * self.repeats, dtype=np.float64)
 
     @property
     def num_profiles(self) -> int:

@@ -18,7 +18,7 @@ from .reserved_memory import fixed_bytes, fullest_stage
 from .stage_messages import hop_s
 from .stage_seconds import compute_s, kind_seconds, offloaded_s, stage_seconds
 from .step import once_terms_s
-from .stragglers import straggler_share
+from .stragglers import waiting_share
 from .vocabulary_seconds import exposed_vocabulary_s
 
 
@@ -54,7 +54,7 @@ def bound(
     else:
         cycles_s = ledger.m * cycle + sum(pipeline_s(ledger, rates, stage, cycle))
     once_s = once_terms_s(ledger, rates) + ledger.once(lambda unlike: least_optimizer_s(unlike, rates, states_known))
-    step_s = (cycles_s + exposed_vocabulary_s(ledger, rates, cycle) + once_s) * (1.0 + straggler_share(ledger))
+    step_s = (cycles_s + exposed_vocabulary_s(ledger, rates, cycle) + once_s) * (1.0 + waiting_share(ledger))
     if not memory:
         return step_s, fixed_bytes(ledger, rates)
     memory_of_rows = DeviceMemory(ledger)
@@ -71,7 +71,7 @@ def least_cycles_s(ledger: Ledger, rates: Rates, *, states_known: bool, moves: b
     if states_known or moves:
         one_ways = offloaded_s(ledger, rates, all_kinds=states_known)
         compute = compute + np.maximum(one_ways - rates.stack.offload_overlap * compute, 0.0)
-    return np.asarray(ledger.m * compute.sum(axis=0).max(axis=0) * (1.0 + straggler_share(ledger)))
+    return np.asarray(ledger.m * compute.sum(axis=0).max(axis=0) * (1.0 + waiting_share(ledger)))
 
 
 def _mean_bytes(memory: DeviceMemory, rates: Rates) -> Array:

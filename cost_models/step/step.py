@@ -24,7 +24,7 @@ from .pipeline_overhead import pipeline_s
 from .reserved_memory import fullest_stage
 from .stage_messages import messages_once_s
 from .stage_seconds import component_s, stage_seconds
-from .stragglers import straggler_share
+from .stragglers import waiting_share
 from .unpaired_passes import unpaired_s
 from .vocabulary_seconds import exposed_vocabulary_s
 
@@ -133,11 +133,11 @@ def step_terms(ledger: Ledger, rates: Rates, *, detail: bool = False) -> tuple[d
         room = rates.stack.offload_overlap * stage.spare[slowest, pick]
         terms["optimizer"] = np.maximum(terms["optimizer"] - room, 0.0)
     # Delayed exchanges hide behind whole steps, so all other terms must be known first.
-    alone = (1.0 + straggler_share(ledger)) * np.asarray(sum(terms.values()))
+    alone = (1.0 + waiting_share(ledger)) * np.asarray(sum(terms.values()))
     terms["dp"] = terms["dp"] + exposed_fragments_s(ledger, rates, alone)
     if detail:
         terms = {**_components(ledger, rates, slowest), **{k: v for k, v in terms.items() if k != "compute"}}
-    terms["stragglers"] = straggler_share(ledger) * np.asarray(sum(terms.values()))
+    terms["stragglers"] = waiting_share(ledger) * np.asarray(sum(terms.values()))
     return terms, slowest
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..arrays import Array
 from ..quantities.ledger import Ledger
 from ..specs.stack import StackSpec
 
@@ -11,6 +12,11 @@ from ..specs.stack import StackSpec
 def straggler_share(ledger: Ledger) -> float:
     """Added to every step of more than a node's worth of GPUs, which waits for the slowest: per doubling above 8."""
     return straggler_share_of(ledger.problem.stack, ledger.problem.num_gpus)
+
+
+def waiting_share(ledger: Ledger) -> Array | float:
+    """[n] the same, with the replicas that a technique says are slow in a step."""
+    return straggler_share(ledger) + ledger.waits
 
 
 def straggler_share_of(stack: StackSpec, num_gpus: int) -> float:

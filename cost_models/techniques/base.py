@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Knobs = Mapping[str, float]
 Group = Literal[
-    "less communication", "memory", "overlap", "pipelines", "long context",
+    "less communication", "memory", "overlap", "pipelines", "long context", "faults",
     "serving: overlap", "serving: prompts and answers", "serving: memory", "serving: speculation", "serving: devices",
 ]  # fmt: skip
 Applied = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]  # (technique, (knob, value)...)..., hashable

@@ -19,6 +19,7 @@ from . import (
     fastswitch,
     fsmoe,
     fuyou,
+    gradient_coding,
     ladder_residual,
     luwu,
     mirror_sd,
@@ -56,6 +57,7 @@ TECHNIQUES: Mapping[str, Technique] = {
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
         vocabulary_parallel,
         token_ring, ring_self_attention,
+        gradient_coding,
     )
 }  # fmt: skip
 # Of serving; those that train, too, are one file for both.

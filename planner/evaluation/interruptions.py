@@ -29,6 +29,7 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
     "detect": ("2 min", "assumed"),
     "restart": ("8 min", "assumed: reschedule, load the checkpoint, warm up"),
 }
+DIMENSIONS: Mapping[str, units.Dimension] = {"write_bandwidth": "B/s"}  # of those that are no seconds
 _LEAST = 1e-3  # goodput below which a run is refused
 
 
@@ -42,11 +43,12 @@ class Goodput:
     goodput: float  # share of the time that makes progress, in (0, 1); 0 where no progress is left
 
 
-def goodput(mtbf_s: float, checkpoint_s: float, recover_s: float) -> Goodput:
-    """By the formulas above. recover_s: from an interruption until training goes on."""
+def goodput(mtbf_s: float, checkpoint_s: float, recover_s: float, interval_s: float | None = None) -> Goodput:
+    """By the formulas above. recover_s: from an interruption until training goes on. interval_s: None: the best one."""
     x = checkpoint_s / (2 * mtbf_s)
-    interval_s = mtbf_s
-    if x < 1:
+    if interval_s is None and x >= 1:
+        interval_s = mtbf_s
+    elif interval_s is None:
         interval_s = math.sqrt(2 * checkpoint_s * mtbf_s) * (1 + math.sqrt(x) / 3 + x / 9) - checkpoint_s
     exponents = (recover_s / mtbf_s, (interval_s + checkpoint_s) / mtbf_s)
     if max(exponents) > 300:  # more than a double holds: no checkpoint is ever reached
@@ -70,8 +72,7 @@ def on_spot(resolved: Resolved) -> Goodput | None:
     interruptions. Raises InputError where no progress is left."""
     if resolved.request.spot is None:
         return None
-    value = {name: units.parse(text, "B/s" if name == "write_bandwidth" else "s")
-             for name, (text, _) in ASSUMED.items()}  # fmt: skip
+    value = {name: units.parse(text, DIMENSIONS.get(name, "s")) for name, (text, _) in ASSUMED.items()}
     cluster = resolved.cluster
     written_s = checkpoint_bytes(resolved) / cluster.num_nodes / value["write_bandwidth"]
     mtbf_s, recover_s = run_mtbf_s(resolved, cluster.num_gpus, value["gpu_mtbf"]), value["detect"] + value["restart"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import compare, generations, reliability, scaling, sensitivity, sweep
+from . import compare, faults, generations, reliability, scaling, sensitivity, sweep
 from .base import Question, Result
 
 STUDIES: dict[str, Callable[[Question], Result]] = {
@@ -15,4 +15,5 @@ STUDIES: dict[str, Callable[[Question], Result]] = {
     "weak-scaling": scaling.weak,
     "generations": generations.run,
     "reliability": reliability.run,
+    "faults": faults.run,
 }

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from ...cost_models import units
-from ...errors import InputError, UnknownNameError
-from ..evaluation.interruptions import ASSUMED, checkpoint_bytes, goodput, run_mtbf_s
+from ...errors import InputError
+from ..evaluation.interruptions import ASSUMED, DIMENSIONS, checkpoint_bytes, goodput, run_mtbf_s
+from .assumed import Assumption, assumptions
 from .base import Part, Question, Result
 from .pricing import price_held
 from .values import number_of
 
 _DOUBLINGS = range(-2, 7)
-
-
-class Assumption(Part):
-    """A number that no file of facts holds."""
-
-    name: str  # a key of ASSUMED
-    value: float  # in base units of `dimension`
-    dimension: str
-    source: str  # of the usual value; `given` where the user gave it
 
 
 class ReliabilityRow(Part):
@@ -48,7 +39,7 @@ class Reliability(Result):
 
 def run(question: Question) -> Reliability:
     """Raises UnknownNameError for an assumption that there is not, InputError for one without a unit."""
-    base, assumed = question.base, _assumptions(question)
+    base, assumed = question.base, assumptions(question, ASSUMED, DIMENSIONS)
     value = {assumption.name: assumption.value for assumption in assumed}
     num_bytes, now = checkpoint_bytes(base), base.cluster.num_gpus
     rows = []
@@ -65,25 +56,6 @@ def run(question: Question) -> Reliability:
         tokens_per_s=price_held(question.layout, [base])[0].tokens_per_s,
         rows=tuple(rows),
     )
-
-
-def _assumptions(question: Question) -> tuple[Assumption, ...]:
-    for name in question.assume:
-        if name not in ASSUMED:
-            raise UnknownNameError("assumption", name, ASSUMED)
-    out = []
-    for name, (usual, source) in ASSUMED.items():
-        dimension: units.Dimension = "B/s" if name == "write_bandwidth" else "s"
-        text = question.assume.get(name, usual)
-        try:
-            value = units.parse(text, dimension)
-        except InputError as error:
-            raise InputError(f"--assume {name}: {error.message}", hint=error.hint) from None
-        if value <= 0:
-            raise InputError(f"--assume {name}: must be more than 0, is {text}")
-        out.append(Assumption(name=name, value=value, dimension=dimension,
-                              source="given" if name in question.assume else source))  # fmt: skip
-    return tuple(out)
 
 
 def _counts(question: Question, now: int) -> list[int]:

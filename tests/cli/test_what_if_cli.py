@@ -55,6 +55,8 @@ SCREENS = {
     "weak-scaling": ["--study", "weak-scaling", "--vary", "gpus=8..32"],
     "generations": ["--study", "generations"],
     "reliability": ["--study", "reliability", "--assume", "gpu_mtbf=20000h"],
+    "faults": ["--study", "faults", "--assume", "gpu_mtbf=20000h", "--assume", "interval=1h"],
+    "no-gpus-left": ["--study", "faults", "--assume", "lost_gpus=16"],
     "no-assumption": ["--study", "reliability", "--assume", "mtbf=20000h"],
     "nothing-fits-anywhere": ["--vary", "gpu.memory.capacity=1GiB..4GiB:3", "--replan"],
     "too-many-points": ["--vary", "gpu.memory.bandwidth=1TB/s..4TB/s:10000000"],

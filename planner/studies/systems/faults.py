@@ -1,0 +1,67 @@
+"""Checks of techniques that do without replicas that are slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Check, chosen, priced, shown_s, single_gpus
+
+_MANY: dict[str, Any] = {"model": "llama-3.2-1b", "seq_len": 1024, "global_batch": 512,
+                         "cluster": single_gpus(256, 400), "stack": "deepspeed"}  # fmt: skip
+_LAYOUT = "dp256-mbs1-z0-rnone"
+
+
+def _of_step(neutral: bool, term: str | None, **knobs: float) -> float:
+    """Seconds of a step of 256 replicas, or of one of its terms."""
+    found = priced(_LAYOUT, chosen("gradient-coding", neutral, **knobs), **_MANY)
+    return shown_s(found, term) if term else found.step_s
+
+
+def _work(neutral: bool) -> float:
+    """Products of the paper's sequential code (27 slow replicas, a window of 2) over those of its plain one (15)."""
+    sequential, plain = (_of_step(neutral, "matmul", tolerated=tolerated, window=window)
+                         for tolerated, window in ((27, 2), (15, 1)))  # fmt: skip
+    return sequential / plain
+
+
+def _run_time(neutral: bool) -> float:
+    """Step of the same two codes, where 5 % of the replicas take three times as long."""
+    sequential, plain = (_of_step(neutral, None, tolerated=tolerated, window=window, slow=0.05, factor=3)
+                         for tolerated, window in ((27, 2), (15, 1)))  # fmt: skip
+    return sequential / plain
+
+
+def _over_waiting(neutral: bool) -> float:
+    """Step that waits for all of 256 replicas, 5 % of them three times as slow, over one of the sequential code."""
+    slow = {"slow": 0.05, "factor": 3.0}
+    return _of_step(neutral, None, tolerated=0, **slow) / _of_step(neutral, None, tolerated=27, window=2, **slow)
+
+
+CHECKS = (
+    Check(
+        technique="gradient-coding",
+        of="work of the sequential code for 27 slow of 256 replicas over that of the plain one for 15",
+        published="28 x 2 / 29 over 16 shares by arithmetic: 0.12 (arXiv 2211.13802)",
+        low=0.11,
+        high=0.13,
+        value=_work,
+    ),
+    Check(
+        technique="gradient-coding",
+        of="step of the sequential code over that of the plain one, 5 % of 256 replicas 3 times as slow",
+        published="0.84 of the run time on 256 workers of Lambda (arXiv 2211.13802, abstract)",
+        low=0.8,
+        high=0.9,
+        value=_run_time,
+        missed="16 and 1.9 shares of the work are 16 and 1.9 times the step of GPUs, whose work it is; the paper's "
+        "workers took little longer for a larger share",
+    ),
+    Check(
+        technique="gradient-coding",
+        of="step that waits for all of 256 replicas, 5 % of them 3 times as slow, over one of the sequential code",
+        published="3 / 1.93 by arithmetic, less what is not repeated: 1.55 or more; the paper has no figure of it",
+        low=1.5,
+        high=3,
+        value=_over_waiting,
+    ),
+)
