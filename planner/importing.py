@@ -276,7 +276,8 @@ def _request(
     if "precision" not in facts:
         assumed.append("the precision is not in the config: the default of `plan` is taken")
     for name in ("seq_len", "global_batch"):
-        if name not in fields and not (name == "global_batch" and "batch_per_rank" in facts):
+        stated = f"workload.{name}" in facts or (name == "global_batch" and "batch_per_rank" in facts)
+        if name not in fields and not stated:
             flag = f"--{name.replace('_', '-')}"
             assumed.append(f"{flag} is not in the config: the default of `plan` is taken")
     return load_request(None, fields)

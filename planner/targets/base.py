@@ -39,6 +39,8 @@ class Trainer:
     cannot_run: Callable[[Setup, OptionList | None], list[tuple[tuple[str, ...], str]]] = lambda setup, options: []
     # Whether it trains models with a vision tower; `cannot_build` names towers that it lacks.
     sees_images: bool = False
+    # Whether it trains diffusion transformers; `cannot_build` names those that it lacks.
+    denoises: bool = False
     # Technique -> why the framework cannot train by it with these knobs in any layout, or None.
     techniques: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
@@ -119,7 +121,7 @@ class Target:
         """The same for the release with these options."""
         if self.trainer is None:
             return []
-        if model.diffusion is not None:
+        if model.diffusion is not None and not self.trainer.denoises:
             return ["model.diffusion: plans of diffusion transformers are not written for it"]
         if model.encoder is not None:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]

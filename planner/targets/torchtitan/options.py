@@ -18,6 +18,7 @@ from ..option_lists import OptionList, Registered
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
+from . import flux
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
              "dualpipe-v": "DualPipeV"}  # fmt: skip
@@ -173,7 +174,9 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
 
 def _graphs_write(setup: Setup) -> Settings:
     # CUDA graphs are on by default. They reject pipelines, and experts that wait for the host.
-    return {"training.disable_cuda_graphs": True} if setup.layout.pp > 1 or setup.layout.ep > 1 else {}
+    # FluxTrainer has none.
+    without = setup.layout.pp > 1 or setup.layout.ep > 1 or setup.model.diffusion is not None
+    return {"training.disable_cuda_graphs": True} if without else {}
 
 
 def _model_entry(options: OptionList) -> Entry:
@@ -242,5 +245,5 @@ _MEMORY_AND_PRECISION = (
 
 def table(options: OptionList) -> Table:
     """The table of a release. The batch is read after the pipeline degree, because its meaning depends on it."""
-    return Table((_model_entry(options), *_PARALLELISM, _batch_entry(options), *_MEMORY_AND_PRECISION,
+    return Table((_model_entry(options), *_PARALLELISM, _batch_entry(options), flux.ENTRY, *_MEMORY_AND_PRECISION,
                   *entries_of("torchtitan", options)))  # fmt: skip

@@ -61,7 +61,8 @@ def verdict(case: dict[str, Any]) -> str | None:
         config = parse(case)
         ParallelDims.from_config(config.parallelism, case["world"])
         parts = config.parallelism.module_fqns_per_model_part or []
-        known = modules_of(config.model_spec.name, config.model_spec.flavor, len(config.model_spec.model.layers))
+        layers = getattr(config.model_spec.model, "layers", ())  # Flux has two lists of blocks, and no stages
+        known = modules_of(config.model_spec.name, config.model_spec.flavor, len(layers))
         if missing := [module for part in parts for module in part if module not in known]:
             return f"no module {missing[0]}"
     except SystemExit as error:

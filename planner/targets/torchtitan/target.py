@@ -28,13 +28,14 @@ from ..other_layers import other_layers
 from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import micro_batches
+from . import flux, micro_batches
 from .as_planned import changes_of
 from .job_config import CHANGES, HARMLESS, read_job_config
 from .options import registered, table
 
 _N = "torchtitan"
 MAIN_FILE = "torchtitan_plan.py"
+_EXAMPLE = "--hf_assets_path ... --training.steps 1000"
 
 
 def _reshard(columns: Columns, problem: Problem) -> Mask:
@@ -109,6 +110,13 @@ def _block(name: str, kind: str, settings: Settings) -> str:
     return f"        {name}={kind}(\n{''.join(lines)}        ),\n"
 
 
+def _imported(imports: str, blocks: str) -> str:
+    """The lines of imports in their order, with what a block of options needs beside them."""
+    if "CompileConfig(" in blocks:
+        imports = imports.replace("import Parallelism", "import CompileConfig, Parallelism")
+    return "".join(sorted(imports.splitlines(True)))
+
+
 def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
     settings = table(options).write(setup)
     family, flavor = str(settings["model_spec"]).split("/")
@@ -119,21 +127,26 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
         names = ["Float8LinearConverter"] + (["Float8GroupedExpertsConverter"] if setup.model.is_moe else [])
         imports += _FLOAT8.format(names=", ".join(sorted(names)))
         more += f", converters=[{', '.join(f'{name}.Config()' for name in names)}]"
-    if settings["activation_checkpoint"] == "full":
-        imports += _FULL
+    checkpoints = _FULL if settings["activation_checkpoint"] == "full" else ""
+    imports += checkpoints
     blocks = _block("training", "TrainingConfig", settings) + _block("parallelism", "ParallelismConfig", settings)
     if settings.get("compile.enable"):
-        imports = imports.replace("import Parallelism", "import CompileConfig, Parallelism")
         blocks += _block("compile", "CompileConfig", settings)
+    recompute = "FullAC.Config()" if checkpoints else "None"
+    if setup.model.diffusion is not None:
+        blocks = "".join(_block(name, kind, settings) for name, kind in flux.BLOCKS.items()) + blocks
+        return flux.module_of(header, flavor, _imported(flux.IMPORTS + checkpoints, blocks), blocks, recompute)
     return _MODULE.format(
-        header="\n".join(header), imports="".join(sorted(imports.splitlines(True))), flavor=flavor,
+        header="\n".join(header), imports=_imported(imports, blocks), flavor=flavor,
         model_arguments=more, as_planned=changes_of(setup.model), dataloader=dataloader, blocks=blocks,
-        recompute="FullAC.Config()" if settings["activation_checkpoint"] == "full" else "None",
+        recompute=recompute,
     )  # fmt: skip
 
 
 def _notes(model: ModelSpec) -> tuple[str, ...]:
     """Assumptions of the model, and how its experts are balanced."""
+    if model.diffusion is not None:
+        return (*model.assumptions, flux.NOTE)
     blocks = [block for block in model.feed_forwards if isinstance(block, MixtureOfExperts)]
     if not blocks or blocks[0].choice_bias:
         return model.assumptions
@@ -151,7 +164,7 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         command=f"{torchrun(setup.num_nodes, setup.gpus_per_node)}"
                 "  -m torchtitan.train --module torchtitan_plan --config plan",
         environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, python_path=True, notes=_notes(setup.model),
-        example="--hf_assets_path ... --training.steps 1000",
+        example=_EXAMPLE if setup.model.diffusion is None else flux.EXAMPLE,
     )  # fmt: skip
 
 
@@ -194,6 +207,8 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     """One sentence per part of the model and its training that torchtitan cannot express."""
     if options is None:
         return []
+    if model.diffusion is not None:
+        return flux.cannot(model, workload, options, registered(model, options) is not None)
     if other := other_layers(model, "torchtitan"):
         return other
     known = ", ".join(entry.name for entry in options.models)
@@ -214,13 +229,14 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
 
 def _read(path: str, text: str, options: OptionList) -> Arguments:
     if path.endswith(".py"):
-        return read_config_module(path, text, options, "Trainer.Config")
+        return read_config_module(path, text, options, flux.CONTAINER if flux.CONTAINER in text else "Trainer.Config")
     return read_job_config(path, text, options) if path.endswith(".toml") else read_config(path, text, options)
 
 
 def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
                    wanted: frozenset[str]) -> Arguments:  # fmt: skip
-    return read_modules(files, options, given, "Trainer.Config", _read)
+    container = flux.CONTAINER if any(flux.CONTAINER in text for text in files.values()) else "Trainer.Config"
+    return read_modules(files, options, given, container, _read)
 
 
 CONFIG = LaunchConfig(
@@ -261,8 +277,9 @@ TARGET = Target(
         only(_N, "recompute_layers", (0,), "torchtitan recomputes all layers or none"),
         only(_N, "offload", ("none",), "enable_cpu_offload moves weights, too: plan with `--technique cpu-offload`"),
         only(_N, "precision", ("bf16", "fp8", "fp32"), "torchtitan trains in bf16, fp8 or fp32"),
+        *flux.rules(_N),
         *rules_of(_N),
     ),
-    trainer=Trainer(framework="torchtitan", config=CONFIG, job=job, cannot_build=cannot,
+    trainer=Trainer(framework="torchtitan", config=CONFIG, job=job, cannot_build=cannot, denoises=True,
                     techniques=cpu_offload.CAN),
 )  # fmt: skip
