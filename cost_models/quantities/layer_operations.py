@@ -28,7 +28,7 @@ from ..specs.model import FeedForward, Layer, MixtureOfExperts
 from .element_bytes import cast_bytes
 from .graph_parts import kept_outputs, mixing_parts_of
 from .operation_builder import Builder
-from .operations import LAST, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
+from .operations import LAST, Exchange, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
 
 
@@ -41,6 +41,9 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     ops.input_bytes = w * h * builder.model.residual_streams * shard.sp_tokens
     ops.graph_output = kept_outputs(shard.graphs, kind) * ops.input_bytes
+    if builder.stack.splits_layer_inputs:
+        split = np.where(shard.sp > 0, 0.0, ops.input_bytes)
+        ops.gathered_input = Exchange("tp", "all_gather", split, shard.tp, np.ones_like(split), 0.0, 0.0)
     # A block that mixes tokens and a feed-forward block launch half of a transformer layer's kernels each (assumed).
     ops.kernels = builder.stack.kernels_per_layer * kind.num_blocks / 2 * _launched_beside_mixing(builder, kind)
     _add_norms(builder, ops, kind)

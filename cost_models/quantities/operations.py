@@ -133,6 +133,7 @@ class LayerOperations:
     steps: Array | float = 0.0  # [key] bytes at once: steps of a scan that runs again, scores of all heads of an index
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
+    gathered_input: Exchange | None = None  # of what full recompute keeps, the part of which a rank keeps its share
     graph_output: Array | float = 0.0  # bytes of outputs that CUDA graphs keep for the backward pass, as if saved
     kernels: Array | float = 0.0  # launched per forward pass
     host_waits: Mask | bool = False  # the host reads a result of the forward pass back before it can launch the rest
@@ -141,6 +142,12 @@ class LayerOperations:
     adapted: frozenset[str] = frozenset()  # projections with adapters
     # The first key of those whose products and exchanges are alike, and [key] which of these it is; None: each its own.
     alike: tuple[Ints, Ints] | None = None
+
+    @property
+    def kept_input(self) -> Array:
+        """[key] bytes that full recompute keeps on a rank."""
+        part = self.gathered_input
+        return np.asarray(self.input_bytes if part is None else self.input_bytes - part.num_bytes * (1 - 1 / part.size))
 
     def products_of(self, keys: Ints) -> LayerOperations:
         """The products and exchanges of some keys."""

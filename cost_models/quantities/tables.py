@@ -88,7 +88,7 @@ class Tables:
                 out[i] += keeps[:, tags.index(tag), None] * same
             out[i] += ops.graph_output
             if is_layer or np.any(ops.input_bytes):
-                out[i][full] = ops.input_bytes
+                out[i][full] = ops.kept_input
         return out
 
     @cached_property

@@ -65,6 +65,7 @@ class KernelSeconds:
             else:
                 zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
                 zeros[i, COMPONENTS.index("host")] += kind.full_recompute_s
+                zeros[i, COMPONENTS.index("tp")] += kind.gather_s
         if RECOMPUTE_MODES[mode] == "full":
             zeros[EMBEDDING] = self.layers[EMBEDDING].recompute(TOWER)
         return zeros

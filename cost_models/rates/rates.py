@@ -110,6 +110,8 @@ class LayerSeconds:
     full_recompute_s: float = 0.0  # of recomputing the whole layer, beyond its forward pass
     # [key] that a forward and a backward pass take longer where no other micro-batch runs beside them (`ep_overlap`).
     alone: Array | float = 0.0
+    # [key] of gathering what the ranks of tp keep in parts, before the whole layer is recomputed.
+    gather_s: Array | float = 0.0
 
     def recompute(self, modules: int) -> Array:
         """[component, key] seconds of selectively recomputing `modules` (bit mask)."""
@@ -173,7 +175,8 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     for bit, module in enumerate(MODULES if rates.latency_s else ()):
         if (more := _recompute_overhead_s(rates, module)) and any(tag >> bit & 1 for tag in recompute):
             recompute[1 << bit] = recompute.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
-    return LayerSeconds(forward.all, backward.all, weight, recompute, _recompute_overhead_s(rates, "layer"), alone)
+    return LayerSeconds(forward.all, backward.all, weight, recompute, _recompute_overhead_s(rates, "layer"), alone,
+                        exchange_seconds(ops.gathered_input, rates) if ops.gathered_input is not None else 0.0)
 
 
 def _products_and_exchanges(ops: LayerOperations, rates: Rates, num_keys: int) -> tuple[_Sums, _Sums, Array]:

@@ -27,6 +27,7 @@ from . import (
     nexus,
     noloco,
     one_bit_adam,
+    partitioned_checkpoints,
     prompt_decoding,
     ring_self_attention,
     semi_pd,
@@ -54,6 +55,7 @@ TECHNIQUES: Mapping[str, Technique] = {
     for module in (
         one_bit_adam, econtrol, diloco, co2, noloco,
         zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu,
+        partitioned_checkpoints,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
         vocabulary_parallel,
         token_ring, ring_self_attention,

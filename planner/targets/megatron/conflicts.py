@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from ..options import Settings
-from . import document_degrees, offload
+from . import document_degrees, layer_inputs, offload
 from .environment import conflicts_of_fused_experts, conflicts_of_hybridep
 from .hybrid import PATTERN, layers_of
 from .muon import LAYER_WISE, conflicts_of_muon
@@ -82,7 +82,7 @@ def conflicts_of_the_core(settings: Settings, environment: Mapping[str, str]) ->
     fraction = settings.get("--optimizer-offload-fraction")
     if fraction is not None and not 0 <= fraction <= 1:
         out.append(("--optimizer-offload-fraction", f"`{fraction}` is not between 0 and 1"))
-    out += offload.conflicts(settings, environment) + conflicts_of_muon(settings)
+    out += offload.conflicts(settings, environment) + conflicts_of_muon(settings) + layer_inputs.conflicts(settings)
     out += conflicts_of_fused_experts(settings, environment) + conflicts_of_hybridep(settings, environment)
     return out + _ignored_layers(settings) + _connections(settings, environment, fsdp)
 

@@ -35,8 +35,7 @@ def modernise(arguments: Arguments) -> None:
     if not given.pop("--use-bias", False) and of_fork:
         given["--disable-bias-linear"] = True
     if given.get("--use-checkpoint-args") and "--num-layers" not in given:
-        text = "the sizes of the model are in the checkpoint: write them into a copy of the file"
-        arguments.gaps.append(_problem(arguments, "--use-checkpoint-args", text))
+        arguments.notes.append("--use-checkpoint-args: the sizes of the model are in the checkpoint, not here")
 
 
 def _problem(arguments: Arguments, name: str, text: str) -> FieldProblem:

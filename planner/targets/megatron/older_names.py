@@ -17,14 +17,15 @@ from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
 from ..options import Settings
 from ..reading import read_facts
-from . import encoders, megablocks, megatron_llm, older_hybrids, zero_bubble
+from . import encoders, layer_inputs, megablocks, megatron_llm, older_hybrids, zero_bubble
 from .layer_patterns import pattern_text
 
 # The option that names DeepSpeed's JSON.
 _CONFIG = "--deepspeed_config"
 FLAGS = (
-    "--checkpoint-activations", "--distribute-checkpointed-activations", "--no-position-embedding", "--fp8-hybrid",
-    "--fp8-e4m3", "--deepspeed", "--no-pipeline-parallel", "--cpu-optimizer", "--deepspeed-activation-checkpointing",
+    layer_inputs.OLDER, layer_inputs.OF_DEEPSPEED, "--checkpoint-activations", "--no-position-embedding",
+    "--fp8-hybrid", "--fp8-e4m3", "--deepspeed", "--no-pipeline-parallel", "--cpu-optimizer",
+    "--deepspeed-activation-checkpointing",
     "--embed-layernorm", "--enable-expert-tensor-parallelism", "--disable-moe-token-dropping",
     "--multi-query-attention", "--moe-layer-recompute", "--use-llama2-rotary-position-embeddings",
 )  # fmt: skip
@@ -102,13 +103,9 @@ def _recompute(arguments: Arguments) -> None:
     if method is not None or given.get("--checkpoint-activations"):
         old = "--activations-checkpoint-method" if method is not None else "--checkpoint-activations"
         _put(arguments, old, {"--recompute-granularity": "full", "--recompute-method": method or "uniform"})
-    for name in ("--checkpoint-activations", "--deepspeed-activation-checkpointing"):
-        given.pop(name, None)
-    if given.pop("--distribute-checkpointed-activations", None):
-        _gap(arguments, "--distribute-checkpointed-activations", "splits saved activations over tp ranks")
-    # deepspeed 0.19, deepspeed/runtime/activation_checkpointing/checkpointing.py: parts of 1/mp_size, all at tp 1.
-    if given.get("--tensor-model-parallel-size", 1) == 1:
-        arguments.unknown.pop("--partition-activations", None)
+    given.pop("--checkpoint-activations", None)
+    layer_inputs.modernise(arguments)
+    given.pop("--deepspeed-activation-checkpointing", None)
     if given.pop("--moe-layer-recompute", None) and "--recompute-granularity" not in given:
         given |= {"--recompute-granularity": "selective", "--recompute-modules": ["moe"]}
     if given.get("--recompute-granularity") == "full":

@@ -16,7 +16,7 @@ from ..option_lists import OptionList
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
-from . import encoders, offload
+from . import encoders, layer_inputs, offload
 from .model import MODEL
 from .muon import LAYER_WISE
 from .stages import GROUP_SIZE, group_read, group_write, pipeline_read, pipeline_write
@@ -220,6 +220,7 @@ LAYOUT = (
            "--optimizer-offload-fraction", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
           _optimizer_write, _optimizer_read),
     offload.ENTRY,
+    layer_inputs.ENTRY,
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from ..reading import Reading
 from ..scripts import read_arguments, read_scripts
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import delta_net, document_degrees, encoders, offload, switch_rules
+from . import delta_net, document_degrees, encoders, layer_inputs, offload, switch_rules
 from .cannot_build import cannot_build
 from .conflicts import EXCLUSIVE, conflicts
 from .environment import environment
@@ -213,5 +213,6 @@ TARGET = Target(
     rules=rules(_N),
     axes=offload.axes,
     mixed_lengths="hybrid",
-    trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build, cannot_run=_cannot_run),
+    trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build, cannot_run=_cannot_run,
+                    techniques=layer_inputs.CAN),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from ...snapshots import run_here
 # Replicas without ZeRO, with ZeRO in parts of them, and of experts; sharded weights, and those of experts.
 PLAIN, SHARDED, EXPERTS = "dp16-mbs1-z0-rnone", "pp2-dp8-sh2-mbs1-z1-rfull", "tp2-dp8-ep2-mbs1-z0-rfull"
 PIPELINE = "tp2-pp4-dp2-mbs1-z1-rnone"
+NO_SEQUENCE = "tp4-nosp-dp4-mbs4-z0-rfull"
 WEIGHTS, EXPERT_WEIGHTS = "dp16-mbs1-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rfull"
 RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "diloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
@@ -30,6 +31,7 @@ RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "cxl": (("dp16-mbs1-z3-rnone-oopt+act", "llama-3.2-1b"),),
         "fuyou": (("dp16-mbs16-z3-rnone", "llama-3.2-1b"),),
         "luwu": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
+        "partitioned-checkpoints": (("tp2-nosp-dp8-mbs1-z1-rfull", "llama-3.2-1b"), (NO_SEQUENCE, "llama-2-7b")),
         "vocabulary-parallel": ((PIPELINE, "llama-3.2-1b"), (PIPELINE, "llama-3.1-8b")),
         "gradient-coding": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (WEIGHTS, "llama-3.2-1b")),
         "co2": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
@@ -110,6 +112,34 @@ def test_scores_of_ring_self_attention() -> None:
     plain, kept = (priced("cp4r-dp4-mbs1-z0-rnone", knobs, **asked).memory[0].activations_bytes
                    for knobs in (None, "ring-self-attention"))  # fmt: skip
     assert kept - plain == pytest.approx(32 * (4096**2 / 4 * 32 * 2 - 4 * 1024 * 32), rel=1e-6)
+
+
+def test_partitioned_checkpoints_keep_a_share_and_send_a_twelfth() -> None:
+    """Of 32 inputs of 4 x 4096 tokens x 4096 in bf16 a rank of 4 keeps a quarter. A block sums its outputs 2 times in
+    each of forward pass, recomputation and backward pass, and a sum is 2 gathers: the one gather more is 1/12 of that
+    (section 8.1 of the paper). Ends of the model send the rest."""
+    asked = {"model": "llama-2-7b", "cluster": single(0.01), "stack": "generic", "seq_len": 4096, "global_batch": 64}
+    plain, shared = (priced(NO_SEQUENCE, names, **asked) for names in (None, "partitioned-checkpoints"))
+    kept = plain.memory[0].activations_bytes - shared.memory[0].activations_bytes
+    assert kept == pytest.approx(32 * 4 * 4096 * 4096 * 2 * 3 / 4, rel=1e-6)
+    sent = [sum(term.seconds for term in each.terms if term.name == "tp comm, exposed") for each in (plain, shared)]
+    assert sent[1] / sent[0] == pytest.approx(1 + 1 / 12, rel=0.002)
+
+
+@pytest.mark.parametrize("layout", ["tp4{}-dp4-mbs4-z0-rfull", "tp2{}-pp2-dp4-mbs2-z1-rfull",
+                                    "tp8{}-dp2-mbs8-z1-rfull2"])  # fmt: skip
+def test_partitioned_checkpoints_are_never_better_than_sequence_parallelism(layout: str) -> None:
+    """So `all` leaves them out."""
+    shared = priced(layout.format("-nosp"), "partitioned-checkpoints", model="llama-2-7b")
+    divided = priced(layout.format(""), model="llama-2-7b")
+    assert divided.step_s < shared.step_s
+    assert max(each.device_bytes for each in divided.memory) <= max(each.device_bytes for each in shared.memory)
+
+
+@pytest.mark.parametrize("layout_id", ["tp4-dp4-mbs4-z0-rfull", "dp16-mbs1-z0-rfull", "tp4-nosp-dp4-mbs4-z0-rnone"])
+def test_partitioned_checkpoints_need_whole_inputs_on_all_ranks(layout_id: str) -> None:
+    with pytest.raises(InputError, match="partitioned-checkpoints needs tensor parallelism without sequence"):
+        priced(layout_id, "partitioned-checkpoints")
 
 
 BERT_LARGE = {"name": "bert-large", "hidden": 1024, "layers": 24, "heads": 16, "ffn_hidden": 4096, "vocab": 30522,

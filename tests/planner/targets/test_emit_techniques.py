@@ -86,6 +86,28 @@ def test_states_on_the_host(target: str, main_file: str, option: str, without: s
     assert any("techniques is none, plan.json has cpu-offload" in str(each) for each in check_files(files).problems)
 
 
+def test_inputs_of_recomputed_layers_in_parts(tmp_path: Path) -> None:
+    """Megatron-LM's option is written, read back at the same price, missed where it is edited away, and refused with
+    sequence parallelism, as its parser does."""
+    plan = plan_of("tp4-nosp-dp4-mbs4-z1-rfull", "partitioned-checkpoints", target="megatron", model="llama-2-7b")
+    files = dict(emit(plan, "megatron").files)
+    assert "--distribute-saved-activations" in files["megatron.args"].splitlines()
+    assert check_files(files).problems == []
+    (script := tmp_path / "train.sh").write_text(
+        f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {' '.join(lines_of(files['megatron.args']))}\n")
+    imported = import_config("megatron-args", [script], {"cluster": ASKED["cluster"]})
+    assert imported.price().best.step_s == pytest.approx(plan.best.step_s, rel=1e-6)
+    without = {**files, "megatron.args": files["megatron.args"].replace("--distribute-saved-activations\n", "")}
+    problems = " ".join(map(str, check_files(without).problems))
+    assert "techniques is none, plan.json has partitioned-checkpoints" in problems
+    beside = {**files, "megatron.args": files["megatron.args"] + "--sequence-parallel\n"}
+    assert "cannot be given together with --sequence-parallel" in " ".join(map(str, check_files(beside).problems))
+
+
+def lines_of(arguments: str) -> list[str]:
+    return [line for line in arguments.splitlines() if line and not line.startswith("#")]
+
+
 @pytest.mark.slow
 def test_deepspeed_accepts_them() -> None:
     parser = config_of("deepspeed").parser

@@ -38,7 +38,6 @@ def test_a_script_of_megatron_llm(tmp_path: Path) -> None:
 
 
 GAPS = [
-    (LLM.replace(SIZES, "--seq_length 2048 --use_checkpoint_args"), "--use-checkpoint-args"),
     (LLM.replace("--bf16", "--bf16 --rope_scaling_factor 4.0"), "--rope-scaling-factor"),
     (LLM.replace("--bf16", "--bf16 --parallel_attn"), "--parallel_attn"),
     (LLM.replace("--bf16", "--bf16 --balancer diffusion"), "--balancer"),
@@ -116,10 +115,40 @@ def test_other_schedules_of_that_runtime_are_gaps(tmp_path: Path, schedule: str)
     assert ("--enable-zb-runtime", "another schedule") in [(gap.field, gap.message) for gap in gaps]
 
 
-@pytest.mark.parametrize(("tp", "gaps"), [(1, []), (2, ["--partition-activations"])])
-def test_saved_activations_in_parts_of_tp_ranks(tmp_path: Path, tp: int, gaps: list[str]) -> None:
-    text = LLM.replace("parallel_size 2", f"parallel_size {tp}").replace("--bf16", "--bf16 --partition-activations")
-    assert [gap.field for gap in imported(tmp_path, text).gaps] == gaps
+FULL = "--bf16 --checkpoint-activations"
+
+
+@pytest.mark.parametrize(
+    ("tp", "options", "techniques"),
+    [
+        (2, f"{FULL} --distribute-checkpointed-activations", ["partitioned-checkpoints"]),
+        (1, f"{FULL} --distribute-checkpointed-activations", []),
+        (2, f"{FULL} --partition-activations --deepspeed-activation-checkpointing", ["partitioned-checkpoints"]),
+        (2, f"{FULL} --partition-activations", []),
+        (2, "--bf16 --partition-activations --deepspeed-activation-checkpointing", []),
+    ],
+)
+def test_saved_inputs_in_parts_of_tp_ranks(tmp_path: Path, tp: int, options: str, techniques: list[str]) -> None:
+    """Without recomputation by DeepSpeed, its option has no effect (Megatron-DeepSpeed, megatron/initialize.py)."""
+    text = LLM.replace("parallel_size 2", f"parallel_size {tp}").replace("--bf16", options)
+    assert list(imported(tmp_path, text).request.workload.techniques) == techniques
+
+
+def test_saved_inputs_in_parts_where_megatron_refuses_them(tmp_path: Path) -> None:
+    for options, message in (("--distribute-saved-activations", "needs --recompute-granularity full"),
+                             (f"{FULL} --sequence-parallel --distribute-checkpointed-activations",
+                              "cannot be given together with --sequence-parallel")):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            imported(tmp_path, LLM.replace("--bf16", f"--bf16 {options}"))
+
+
+def test_the_sizes_of_a_checkpoint_are_those_of_a_named_model(tmp_path: Path) -> None:
+    text = LLM.replace(SIZES, "--seq_length 2048 --use_checkpoint_args")
+    with pytest.raises(InputError, match="does not name its model"):
+        imported(tmp_path, text)
+    (path := tmp_path / "run.sh").write_text(text, encoding="utf-8")
+    read = import_config("megatron-args", [path], {"gpu": "h100-sxm-80gb", "model": "llama-2-7b"})
+    assert (read.request.model, str(read.layout)) == ("llama-2-7b", "tp2-nosp-dp4-mbs1-z0-rnone")
 
 
 def test_torchrun_alone_starts_one_rank(tmp_path: Path) -> None:
