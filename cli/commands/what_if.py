@@ -85,6 +85,8 @@ def command(
       generations     A100, H100, B200 or --vary gpu=..., the best layout on each
       reliability     failures, checkpoint interval and goodput
       faults          time lost in a day, by what is done after a failure
+      network-cost    switches, transceivers, price and power without a spine
+      step-law        learning rate and batch by the step law
 
     \b
     Examples:
@@ -135,9 +137,11 @@ def screen_of(result: Result, header: str) -> list[Part]:
     from ...planner.studies.compare import Comparison
     from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
+    from ...planner.studies.network_cost import NetworkCost
     from ...planner.studies.reliability import Reliability
     from ...planner.studies.scaling import Scaling
     from ...planner.studies.sensitivity import Sensitivity
+    from ...planner.studies.step_law import StepLaw
     from ...planner.studies.sweep import Sweep
 
     match result:
@@ -155,6 +159,10 @@ def screen_of(result: Result, header: str) -> list[Part]:
             return studies_screen.reliability_screen(result, header)
         case Faults():
             return studies_screen.faults_screen(result, header)
+        case NetworkCost():
+            return studies_screen.network_cost_screen(result, header)
+        case StepLaw():
+            return studies_screen.step_law_screen(result, header)
         case _:
             raise TypeError(f"{type(result).__name__} has no screen")
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from ...planner.studies.base import Point
     from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
+    from ...planner.studies.network_cost import NetworkCost
     from ...planner.studies.pricing import Priced
     from ...planner.studies.reliability import Reliability
     from ...planner.studies.scaling import Scaling
+    from ...planner.studies.step_law import StepLaw
     from .parts import Part
 
 
@@ -102,6 +104,43 @@ def faults_screen(result: Faults, header: str) -> list[Part]:
     return [header, *change_lines(result.changes), "", table(*columns, rows=rows, right=columns[1:]), "",
             text.wrapped(fails), text.wrapped(key), "", "Rests on",
             *_assumption_lines(result.assumptions)]  # fmt: skip
+
+
+def network_cost_screen(result: NetworkCost, header: str) -> list[Part]:
+    """A line per network, and the share that the second one saves."""
+    rows = [
+        [network.name, str(network.tiers), f"{network.switches:,}", f"{network.transceivers:,}",
+         "-" if network.usd is None else f"{network.usd:,.0f}",
+         "-" if network.watts is None else text.fixed(network.watts / 1e3, 1)]
+        for network in result.networks
+    ]  # fmt: skip
+    columns = ["network", "tiers", "switches", "transceivers", "USD", "kW"]
+    first, last = result.networks
+    pairs = [("switches", first.switches, last.switches), ("transceivers", first.transceivers, last.transceivers),
+             ("cost", first.usd, last.usd), ("power", first.watts, last.watts)]  # fmt: skip
+    saved = [f"{text.percent(1 - after / before)} % of the {name}"
+             for name, before, after in pairs if before and after and after < before]  # fmt: skip
+    key = (f"{result.domain} rails, one per GPU that the fastest link joins, save "
+           f"{', '.join(saved) or 'nothing: they need as many switches'}.")  # fmt: skip
+    return [header, *change_lines(result.changes), "", table(*columns, rows=rows, right=columns[1:]), "",
+            text.wrapped(f"{result.ports:,} ports, one per GPU. {key}"), "", "Rests on",
+            *_assumption_lines(result.assumptions)]  # fmt: skip
+
+
+def step_law_screen(result: StepLaw, header: str) -> list[Part]:
+    """A line per batch, under the law's rate."""
+    rows = [
+        [row.name, f"{row.sequences:,}", text.significant(row.tokens / 1e6), f"{row.steps:,.0f}",
+         text.fixed(row.held.step_s, 3) if row.held.runs else "-",
+         text.duration(row.steps * row.held.step_s) if row.held.runs else row.held.problems[0]]
+        for row in result.rows
+    ]  # fmt: skip
+    columns = ["batch", "sequences", "M tokens", "steps", "step s", "run"]
+    law = (f"By the step law (arXiv 2503.04715) {text.significant(result.parameters / 1e9)} B parameters "
+           f"without the vocabulary and {text.significant(result.tokens / 1e9)} B tokens want a learning rate of "
+           f"{result.learning_rate:.2e} and {text.significant(result.batch_tokens / 1e6)} M per step.")  # fmt: skip
+    return [header, *change_lines(result.changes), "", text.wrapped(law), "", table(*columns, rows=rows,
+            right=columns[1:]), ""]  # fmt: skip
 
 
 def _assumption_lines(assumptions: Sequence[Assumption]) -> list[Part]:

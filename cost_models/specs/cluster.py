@@ -45,6 +45,11 @@ class GpuSpec:
     # peaks are then those of the best product that was measured.
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
+    def slower(self, share: float) -> GpuSpec:
+        """The GPU where it takes so much longer for the same work, as a share: heat or a host holds it down."""
+        peaks = {dtype: peak / (1 + share) for dtype, peak in self.peak_flops_per_s.items()}
+        return replace(self, peak_flops_per_s=peaks, memory_bw_bytes_per_s=self.memory_bw_bytes_per_s / (1 + share))
+
     @property
     def compute_capability(self) -> float | None:
         """CUDA compute capability; None where `arch` has none."""

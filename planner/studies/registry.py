@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import compare, faults, generations, reliability, scaling, sensitivity, sweep
+from . import compare, faults, generations, network_cost, reliability, scaling, sensitivity, step_law, sweep
 from .base import Question, Result
 
 STUDIES: dict[str, Callable[[Question], Result]] = {
@@ -16,4 +16,6 @@ STUDIES: dict[str, Callable[[Question], Result]] = {
     "generations": generations.run,
     "reliability": reliability.run,
     "faults": faults.run,
+    "network-cost": network_cost.run,
+    "step-law": step_law.run,
 }

@@ -25,7 +25,7 @@ from .links import with_links
 
 _KEYS = ("name", "groups", "hosts", "links", "fabric", "sites", "wan", "collectives", "measured", "profiles")
 _GROUP_KEYS = ("node", "count", "name", "gpu", "gpus_per_node", "intra_node", "domain", "nics", "nic_bandwidth",
-               "network", "host_memory", "host_memory_bandwidth", "price")  # fmt: skip
+               "network", "host_memory", "host_memory_bandwidth", "price", "slowdown")  # fmt: skip
 _LINK_KEYS = ("intra_node", "inter_node", "between_groups", "slow_nodes", "matrix")
 LoadGpu = Callable[[str], registry.GpuEntry]
 
@@ -141,6 +141,8 @@ def _changed(facts: Facts, path: FieldPath, group: Group) -> Group:
         "price_usd_per_node_hour": facts.quantity((*path, "price"), "USD/h"),
     }
     nodes = replace(nodes, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+    if slowdown := facts.quantity((*path, "slowdown"), "count"):
+        nodes = replace(nodes, gpu=nodes.gpu.slower(slowdown))
     inter, warnings = read_nics(facts, path, nodes.gpus_per_node, group.inter)
     given_nics = {f"nics.{fact}" for fact, key in (("count", "nics"), ("bandwidth", "nic_bandwidth"))
                   if facts.value((*path, key)) is not None}  # fmt: skip
