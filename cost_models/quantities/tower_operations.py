@@ -30,7 +30,8 @@ def add_tower(builder: Builder, ops: LayerOperations) -> None:
     patches = tower.patches(images.height, images.width)
     trains = ops.trains == "all"
     part = _Part(
-        builder, ops, tower, rows=patches + tower.class_tokens,
+        builder, ops, tower, images=builder.shard.batch * images.per_sequence, rows=patches + tower.class_tokens,
+        in_windows=vision.pairs_in_windows(tower, images.height, images.width) if tower.window else 0,
         all_rows=builder.shard.batch * images.per_sequence * (patches + tower.class_tokens),
         all_patches=builder.shard.batch * images.per_sequence * patches,
         ranks=vision.ranks(tower, builder.shard.tp, builder.stack.tp_plan),
@@ -52,7 +53,9 @@ class _Part:
     builder: Builder
     ops: LayerOperations
     tower: VisionTower
+    images: Array  # [key] of the micro-batch
     rows: int  # patches of an image, and its class token
+    in_windows: int  # pairs of patches of an image that attend to each other in a layer with windows
     all_rows: Array  # [key] of the micro-batch
     all_patches: Array  # [key] of the micro-batch
     ranks: Array  # [key] t
@@ -68,36 +71,42 @@ class _Part:
         """One product of the pixels of a patch, which need no gradient, and the learned positions."""
         values = vision.values_of_patch(self.tower)
         self._product("tower patches", self.all_patches, self.tower.hidden, values, inputs=False)
-        self._traffic("tower positions", 3 * self.width, 2 * self.width)
+        if self.tower.positions:
+            self._traffic("tower positions", 3 * self.width, 2 * self.width)
         if self.trains_tower:
             moved = self.builder.activation_bytes * values * self.all_patches
             self.ops.saved.append(Saved("tower pixels", moved))
 
     def add_layers(self) -> None:
-        """Attention among the patches of an image, and a feed-forward block with GELU."""
+        """Attention among the patches of an image or of its windows, and a feed-forward block."""
         n, h, f, t, layers = self.all_rows, self.tower.hidden, self.tower.inner, self.ranks, self.tower.layers
-        for name, rows, columns in (("qkv", 3 * h / t, h), ("output", h, h / t), ("up", f / t, h), ("down", h, f / t)):
+        up = (1 + self.tower.gated) * f / t
+        for name, rows, columns in (("qkv", 3 * h / t, h), ("output", h, h / t), ("up", up, h), ("down", h, f / t)):
             self._product(f"tower {name}", n, rows, columns, count=layers, tag=TOWER)
-        flops = 4.0 * n * self.rows * h / t * layers
-        self.ops.cores.append(
-            Core(flops, self.rows, h // self.tower.heads, self._tag, has_gradients=self.trains_tower)
-        )
+        windowed = self.tower.windowed
+        for count, pairs in ((layers - windowed, self.rows**2), (windowed, self.in_windows)):
+            if count:
+                flops = 4.0 * self.images * pairs * h / t * count
+                self.ops.cores.append(Core(flops, round(pairs / self.rows), h // self.tower.heads, self._tag,
+                                           has_gradients=self.trains_tower))  # fmt: skip
         inner, moved = self.width * f / h / t, layers * self.width
         self._traffic("tower norms", 4 * moved, 8 * moved, TOWER)
         self._traffic("tower residuals", 6 * moved, 4 * moved, TOWER)
-        self._traffic("tower activation", 2 * layers * inner, 3 * layers * inner, TOWER)
+        parts = 1 + self.tower.gated
+        self._traffic("tower activation", (parts + 1) * layers * inner, (2 * parts + 1) * layers * inner, TOWER)
         self._reduced(self.width, 2 * layers, tag=self._tag)
         if self.trains_tower:
             self._save_layers(inner)
 
     def _save_layers(self, inner: Array) -> None:
         """Kept by each layer: inputs and outputs of its norms, queries, keys, values and what attention makes of them,
-        and both sides of the activation."""
+        and both sides of the activation, with a gate its product, too."""
         width, layers = self.width, self.tower.layers
+        gate = (2 - self.builder.stack.fused_activation) * inner if self.tower.gated else 0.0
         heads = width / self.ranks
-        kept = {"norms": 4 * width, "attention": 4 * heads + self._statistics, "activation": 2 * inner}
+        kept = {"norms": 4 * width, "attention": 4 * heads + self._statistics, "activation": 2 * inner + gate}
         self.ops.saved += [Saved(f"tower {name}", layers * size, TOWER) for name, size in kept.items()]
-        stash = (width + 3 * heads) + (heads + width) + (width + inner) + (inner + width)
+        stash = (width + 3 * heads) + (heads + width) + (width + (1 + self.tower.gated) * inner) + (inner + width)
         self.ops.wgrad_stash.append(layers * stash)
 
     @property
@@ -105,13 +114,15 @@ class _Part:
         """[key] bytes that attention keeps of its scores: all of them where no flash kernel runs."""
         rows = self.all_rows * self.tower.heads / self.ranks
         if self.builder.stack.attention == "unfused":
-            return np.asarray(self.builder.activation_bytes * rows * self.rows)
+            whole = 1 - self.tower.windowed / self.tower.layers
+            each = whole * self.rows + (1 - whole) * self.in_windows / self.rows
+            return np.asarray(self.builder.activation_bytes * rows * each)
         return np.asarray(4.0 * rows)
 
     def add_projector(self) -> None:
-        """Blocks of patches become tokens: a mean, a norm and a product; or two products around GELU, once for the last
-        layer and once for each layer whose output is added to the language model. The norm trains with the products, so
-        the first product after it has a gradient of its input also above a frozen tower."""
+        """Blocks of patches become tokens: a mean, a norm and a product; one product; or two products around GELU, once
+        for the last layer and once for each layer whose output is added to the language model. The norm trains with the
+        products, so the first product after it has a gradient of its input also above a frozen tower."""
         tower, w = self.tower, self.builder.activation_bytes
         tokens, block = self.all_patches / tower.merge**2, tower.hidden * tower.merge**2
         if tower.merger == "mean":
@@ -122,6 +133,11 @@ class _Part:
             self._traffic("projector mean", self.width * (1 + 2 / tower.merge**2), back, trains=self.trains_projector)
             if self.trains_projector:
                 self.ops.saved.append(Saved("projector", 2 * self.width / tower.merge**2))
+            return
+        if tower.merger == "linear":
+            self._product("projector", tokens, tower.output, tower.hidden, trains=self.trains_projector)
+            if self.trains_projector:
+                self.ops.saved.append(Saved("projector", self.width))
             return
         if tower.merger == "adapter":
             self._add_adapter(tokens, block)

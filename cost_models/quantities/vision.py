@@ -17,18 +17,20 @@ PROJECTOR = ("merger", "deepstack")  # of `parameters`: between the tower and th
 def parameters(tower: VisionTower) -> dict[str, int]:
     """Elements by part, with biases and norms."""
     h, f = tower.hidden, tower.inner
-    layer = (3 * h * h + 3 * h) + (h * h + h) + (h * f + f) + (f * h + h) + 4 * h
-    counts = {"patches": h * values_of_patch(tower) + h, "positions": tower.positions * h,
+    norm = (1 + tower.norm_bias) * h
+    layer = (3 * h * h + 3 * h) + (h * h + h) + (1 + tower.gated) * (h * f + f) + (f * h + h) + 2 * norm
+    counts = {"patches": h * (values_of_patch(tower) + tower.patch_bias), "positions": tower.positions * h,
               "layers": tower.layers * layer}  # fmt: skip
     if tower.merger == "mean":
-        return {**counts, "final_norm": 2 * h, "merger": h + h * tower.output}
+        return {**counts, "final_norm": norm, "merger": h + h * tower.output}
+    if tower.merger == "linear":
+        return {**counts, "final_norm": norm, "merger": h * tower.output + tower.output}
     block = h * tower.merge**2
-    if tower.merger == "adapter":  # norms before and after the layers; patches without a bias
-        return {**counts, "patches": counts["patches"] - h, "class": tower.class_tokens * h, "end_norms": 4 * h,
-                "merger": adapter_products(tower)}  # fmt: skip
+    if tower.merger == "adapter":  # norms before and after the layers
+        return {**counts, "class": tower.class_tokens * h, "end_norms": 2 * norm, "merger": adapter_products(tower)}
     products = block * block + block + block * tower.output + tower.output
     # The norm of the last merger is over patches, those of the others over blocks.
-    return {**counts, "merger": products + 2 * h, "deepstack": tower.deepstack * (products + 2 * block)}
+    return {**counts, "merger": products + norm, "deepstack": tower.deepstack * (products + 2 * block)}
 
 
 def adapter_products(tower: VisionTower) -> int:
@@ -42,16 +44,30 @@ def tokens(tower: VisionTower, patches: int) -> int:
     return patches // tower.merge**2
 
 
-def forward_flops(tower: VisionTower, patches: int) -> float:
-    """FLOPs of the forward pass of an image of `patches`, all of which attend to each other: products count 2."""
+def pairs_in_windows(tower: VisionTower, height: int, width: int) -> int:
+    """Pairs of patches of an image that attend to each other in a layer with windows. The last window of a row or a
+    column has what is left (transformers 5.24, vision_utils.get_vision_window_index)."""
+    block = tower.patch * tower.merge
+    side = tower.window // block  # tokens
+    sums = []
+    for pixels in (height, width):
+        full, rest = divmod(pixels // block, side)
+        sums.append(full * side**2 + rest**2)
+    return sums[0] * sums[1] * tower.merge**4
+
+
+def forward_flops(tower: VisionTower, patches: int, in_windows: int = 0) -> float:
+    """FLOPs of the forward pass of an image of `patches`, all of which attend to each other, or as many pairs as
+    `in_windows` in layers with windows: products count 2."""
     n, h, f = patches, tower.hidden, tower.inner
     rows = n + tower.class_tokens
-    layer = 2 * rows * (4 * h * h + 2 * h * f) + 4 * rows * rows * h
+    pairs = (tower.layers - tower.windowed) * rows * rows + tower.windowed * in_windows
+    products = tower.layers * 2 * rows * (4 * h * h + (2 + tower.gated) * h * f)
     block = h * tower.merge**2
-    of_token = {"mean": h * tower.output, "mlp": block * block + block * tower.output,
+    of_token = {"mean": h * tower.output, "linear": h * tower.output, "mlp": block * block + block * tower.output,
                 "adapter": adapter_products(tower)}[tower.merger]  # fmt: skip
     merged = (1 + tower.deepstack) * 2 * tokens(tower, patches) * of_token
-    return 2.0 * n * h * values_of_patch(tower) + tower.layers * layer + merged
+    return 2.0 * n * h * values_of_patch(tower) + products + 4 * pairs * h + merged
 
 
 def values_of_patch(tower: VisionTower) -> int:

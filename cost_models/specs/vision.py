@@ -9,8 +9,8 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTower:
     """A pre-norm encoder with biases over the patches of one image or frame pair, and what projects blocks of patches
-    to the width of the language model: Qwen3-VL, SigLIP in Gemma 3, Llama 4 (transformers 5.24, models/qwen3_vl,
-    gemma3, llama4)."""
+    to the width of the language model: Qwen2-VL to Qwen3-VL, SigLIP in Gemma 3 and PaliGemma, Llama 4 (transformers
+    5.24, models/qwen2_vl, qwen2_5_vl, qwen3_vl, gemma3, paligemma, llama4)."""
 
     layers: int
     hidden: int  # width
@@ -20,11 +20,12 @@ class VisionTower:
     channels: int  # of a pixel
     frames: int  # of a patch; an image is repeated
     merge: int  # patches of a side that become one token
-    positions: int  # rows of the learned position table
+    positions: int  # rows of the learned position table, 0: rotary positions alone
     output: int  # width of the language model
     # mlp: the patches of a block side by side, through two products; mean: their mean, through a norm and a product;
-    # adapter: a block side by side, through three products without biases (Llama 4)
-    merger: Literal["mlp", "mean", "adapter"]
+    # adapter: a block side by side, through three products without biases (Llama 4); linear: each patch through one
+    # product (PaliGemma)
+    merger: Literal["mlp", "mean", "adapter", "linear"]
     taps: tuple[int, ...] = ()  # layers whose output a merger of its own adds to the first layers of the language model
     side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
     # Rotary pairs of the language model that turn by frame, row and column of a token, interleaved (Qwen3-VL); empty:
@@ -33,6 +34,11 @@ class VisionTower:
     activation: str = "gelu_tanh"  # of its layers; its projector has gelu
     class_tokens: int = 0  # beside the patches of an image, in all layers; they become no token
     adapter: int = 0  # width between the products of an adapter
+    gated: bool = False  # its feed-forward blocks have a gate
+    norm_bias: bool = True  # of its norms
+    patch_bias: bool = True  # of the product of pixels
+    window: int = 0  # pixels of a side of the windows that its layers attend within, 0: whole images
+    whole: tuple[int, ...] = ()  # layers that attend to whole images all the same
 
     @property
     def deepstack(self) -> int:
@@ -42,9 +48,14 @@ class VisionTower:
     @property
     def sharded(self) -> bool:
         """Whether tensor parallelism splits it. Megatron-Bridge 51885cf1 makes the tower of Qwen3-VL out of layers of
-        its own (Qwen3VLVisionModel, TEColumnParallelLinear) and takes that of Gemma 3 whole from transformers
-        (Gemma3VLModel, AutoModel)."""
-        return self.merger == "mlp"
+        its own (Qwen3VLVisionModel, TEColumnParallelLinear) and takes those of Gemma 3 and Qwen2.5-VL whole from
+        transformers (Gemma3VLModel, Qwen25VLModel)."""
+        return self.merger == "mlp" and self.positions > 0
+
+    @property
+    def windowed(self) -> int:
+        """Layers that attend within windows."""
+        return self.layers - len(self.whole) if self.window else 0
 
     def patches(self, height: int, width: int) -> int:
         """Patches of an image of `height` x `width` pixels, cut off to whole blocks that become a token."""

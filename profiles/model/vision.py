@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isqrt
+from typing import Any
 
 from ...cost_models.quantities import vision
 from ...cost_models.specs.vision import VisionTower
@@ -36,10 +37,61 @@ def _qwen3_5(f: Fields, whole: Fields) -> VisionTower:
     return _qwen3_vl(f, whole, taps=(), sections=(11, 11, 10))
 
 
+def _qwen2_5(f: Fields, whole: Fields) -> VisionTower:
+    """Blocks with a gate and RMS norms, windows in most layers (Qwen2_5_VLVisionConfig)."""
+    depth = f.count("depth", default=32)
+    given = f.indices("fullatt_block_indexes", depth) if f.has("fullatt_block_indexes") else None
+    tower = VisionTower(
+        layers=depth, hidden=f.count("hidden_size", default=3584), heads=f.count("num_heads", default=16),
+        inner=f.count("intermediate_size", default=3420), output=f.count("out_hidden_size", default=3584),
+        **_of_qwen2(f, whole), gated=True, norm_bias=False, window=f.count("window_size", default=112, minimum=0),
+        whole=tuple(index for index in (given if given is not None else (7, 15, 23, 31)) if index < depth),
+        activation=read_activation(f, "hidden_act") or "silu",
+    )  # fmt: skip
+    block = tower.patch * tower.merge
+    if f.sound and tower.window and tower.window < block:
+        f.problem("window_size", f"{tower.window} pixels are less than the {block} of a token")
+    return tower
+
+
+def _qwen2(f: Fields, whole: Fields) -> VisionTower:
+    """Blocks as in Qwen3-VL (Qwen2VLVisionConfig), whose `hidden_size` is the width of the language model."""
+    hidden = f.count("embed_dim", default=1280)
+    return VisionTower(
+        layers=f.count("depth", default=32), hidden=hidden, heads=f.count("num_heads", default=16),
+        inner=round(hidden * (f.positive("mlp_ratio") or 4)), output=f.count("hidden_size", default=3584),
+        **_of_qwen2(f, whole), activation=read_activation(f, "hidden_act") or "quick_gelu",
+    )  # fmt: skip
+
+
+def _of_qwen2(f: Fields, whole: Fields) -> dict[str, Any]:
+    """What both have: pixels without a bias, rotary positions alone, rotary pairs of the text one section after the
+    other."""
+    return {
+        "patch": f.count("patch_size", default=14), "channels": f.count("in_channels", "in_chans", default=3),
+        "frames": f.count("temporal_patch_size", default=2), "merge": f.count("spatial_merge_size", default=2),
+        "positions": 0, "merger": "mlp", "patch_bias": False, "rope_sections": _sections(whole, (16, 24, 24)),
+    }  # fmt: skip
+
+
+def _paligemma(f: Fields, whole: Fields) -> VisionTower:
+    """SigLIP without its head, each of whose patches becomes a token."""
+    side, patch = f.count("image_size", default=224), f.count("patch_size", default=14)
+    output = whole.count("projection_dim", default=2048)
+    if f.sound and f.count("projection_dim", default=output) != output:
+        f.problem("projection_dim", f"must be the {output} of the whole model")
+    return VisionTower(
+        layers=f.count("num_hidden_layers", default=12), hidden=f.count("hidden_size", default=768),
+        heads=f.count("num_attention_heads", default=12), inner=f.count("intermediate_size", default=3072), patch=patch,
+        channels=f.count("num_channels", default=3), frames=1, merge=1, positions=(side // patch) ** 2, output=output,
+        merger="linear", side=side,
+    )  # fmt: skip
+
+
 def _sections(whole: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
     """Rotary pairs of the language model by frame, row and column."""
     text = whole.part("text_config")
-    part = None if text is None else rope_fields(text)
+    part = rope_fields(whole if text is None else text)
     given = None if part is None else part.get("mrope_section")
     if part is None or given is None:
         return default
@@ -83,6 +135,7 @@ def _llama4(f: Fields, whole: Fields) -> VisionTower:
         layers=f.count("num_hidden_layers", default=34), hidden=h, heads=f.count("num_attention_heads", default=16),
         inner=width, patch=patch, channels=f.count("num_channels", default=3), frames=1, merge=merge,
         positions=(side // patch) ** 2 + 1, output=output, merger="adapter", side=side, class_tokens=1, adapter=between,
+        patch_bias=False,
         activation=read_activation(f, "hidden_act") or "gelu",
     )  # fmt: skip
 
@@ -90,7 +143,7 @@ def _llama4(f: Fields, whole: Fields) -> VisionTower:
 # model_type of the whole model -> its tower.
 _TOWERS: Mapping[str, Callable[[Fields, Fields], VisionTower]] = {
     "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl, "qwen3_5": _qwen3_5, "qwen3_5_moe": _qwen3_5, "gemma3": _gemma3,
-    "llama4": _llama4,
+    "llama4": _llama4, "paligemma": _paligemma, "qwen2_5_vl": _qwen2_5, "qwen2_vl": _qwen2,
 }  # fmt: skip
 
 
@@ -111,9 +164,10 @@ def read_tower(whole: Fields) -> VisionTower | None:
 def in_words(tower: VisionTower) -> str:
     """The size of a tower that is left out."""
     side = tower.side or _SIDE
+    windows = vision.pairs_in_windows(tower, side, side) if tower.window else 0
     patches, size = tower.patches(side, side), sum(vision.parameters(tower).values()) / 1e6
     return (f"without its vision tower of {size:,.0f} million parameters (an image of {side:,} x {side:,} pixels is "
-            f"{vision.tokens(tower, patches):,} tokens and {vision.forward_flops(tower, patches) / 1e12:.2g} "
+            f"{vision.tokens(tower, patches):,} tokens and {vision.forward_flops(tower, patches, windows) / 1e12:.2g} "
             "TFLOPs forward)")  # fmt: skip
 
 

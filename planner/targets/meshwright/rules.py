@@ -138,6 +138,8 @@ def _tower(model: ModelSpec) -> dict[str, bool]:
     return {
         "the runtime has no vision tower whose tokens are means of patches (Gemma 3)": tower.merger == "mean",
         "the runtime has no vision tower with class tokens and an adapter (Llama 4)": tower.merger == "adapter",
+        "the runtime has no vision tower without learned positions (Qwen2-VL, Qwen2.5-VL)": tower.positions == 0,
+        "the runtime has no vision tower whose patches are one token each (PaliGemma)": tower.merger == "linear",
         f"the runtime's vision tower has no activation {tower.activation}": tower.activation not in _ACTIVATIONS[:-1],
         f"the runtime resamples square tables of positions, and {tower.positions} is no square":
             side * side != tower.positions,

@@ -72,6 +72,22 @@ def test_flops_are_those_of_the_images() -> None:
     assert model_flops(trained) - model_flops(problem(text_of(model()), images=None)) == 8 * (forward + backward)
 
 
+def test_flops_of_windows_are_those_of_their_pairs() -> None:
+    """Qwen2.5-VL: 4 of 32 layers attend to whole images. 512 x 384 pixels are 18 x 13 tokens in windows of 4 x 4."""
+    of = problem(model("qwen2.5-vl-7b"))
+    tower = tower_of(of)
+    assert patches(of) == 4 * 18 * 13
+    pairs = 16 * (4 * 16 + 2 * 2) * (3 * 16 + 1 * 1)
+    forward = of.flops[0, EMBEDDING]
+    assert forward == IMAGES.per_sequence * vision.forward_flops(tower, patches(of), pairs)
+    cores = 4.0 * 1280 * (4 * patches(of) ** 2 + 28 * pairs)
+    products = 32 * 2.0 * patches(of) * (4 * 1280**2 + 3 * 1280 * 3420)
+    beside = vision.forward_flops(replace(tower, layers=0, whole=()), patches(of))
+    assert forward == pytest.approx(IMAGES.per_sequence * (cores + products + beside), rel=1e-12)
+    seen = {core.context for core in tables(of).operations[EMBEDDING].cores}
+    assert seen == {patches(of), round(pairs / patches(of))}
+
+
 def test_full_recomputation_repeats_the_layers_of_a_trained_tower() -> None:
     layout = Layout(dp=8, recompute=FULL)
     without = recomputed_flops(problem(text_of(model()), images=None), layout)
@@ -136,6 +152,28 @@ def test_saved_bytes_of_a_layer_are_those_that_torch_keeps() -> None:
     ops = tables(of).operations[EMBEDDING]
     of_layers = sum(float(np.asarray(saved.num_bytes)[0]) for saved in ops.saved if saved.tag)
     assert of_layers / tower.layers == pytest.approx(kept.num_bytes, rel=0.01)
+
+
+def test_saved_bytes_of_a_layer_with_a_gate_are_those_that_torch_keeps() -> None:
+    """The same for Qwen2.5-VL, by modules whose activation and product are two kernels; norms have no bias."""
+    n, heads, h, f = 64, 16, 1280, 3420
+    norms = [torch.nn.LayerNorm(h, bias=False).bfloat16() for _ in range(2)]
+    qkv, out, gate, up, down = (torch.nn.Linear(i, o).bfloat16()
+                                for i, o in ((h, 3 * h), (h, h), (h, f), (h, f), (f, h)))  # fmt: skip
+    kept = KeptBytes(*norms, qkv, out, gate, up, down)
+    with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+        x = torch.randn(n, h, dtype=torch.bfloat16, requires_grad=True)
+        q, k, v = (part.view(1, n, heads, 80).transpose(1, 2) for part in qkv(norms[0](x)).chunk(3, dim=-1))
+        y = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, h))
+        normed = norms[1](y)
+        y + down(F.silu(gate(normed)) * up(normed))
+    stack = replace(load_stack("generic"), fused_activation=False)
+    work = Workload(seq_len=4096, global_batch=8, images=Images(per_sequence=1, height=112, width=112))
+    of = Problem(model("qwen2.5-vl-7b"), work, stack, 8, 8)
+    assert tower_of(of).patches(112, 112) == n
+    ops = tables(of).operations[EMBEDDING]
+    of_layers = sum(float(np.asarray(saved.num_bytes)[0]) for saved in ops.saved if saved.tag)
+    assert of_layers / tower_of(of).layers == pytest.approx(kept.num_bytes, rel=0.01)
 
 
 def test_full_recomputation_keeps_the_inputs_of_layers() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from meshwright.cost_models.quantities.params import total_parameters
-from meshwright.cost_models.quantities.vision import forward_flops, parameters, tokens
+from meshwright.cost_models.quantities.vision import forward_flops, pairs_in_windows, parameters, tokens
 from meshwright.cost_models.specs.vision import VisionTower
 from meshwright.profiles.io.folders import CATALOGUE
 from meshwright.profiles.model.fields import Fields
@@ -20,6 +20,18 @@ from transformers.models.gemma3.configuration_gemma3 import Gemma3Config, Gemma3
 from transformers.models.gemma3.modeling_gemma3 import Gemma3ForConditionalGeneration, Gemma3MultiModalProjector
 from transformers.models.llama4.configuration_llama4 import Llama4Config, Llama4TextConfig, Llama4VisionConfig
 from transformers.models.llama4.modeling_llama4 import Llama4MultiModalProjector, Llama4VisionModel
+from transformers.models.paligemma.configuration_paligemma import PaliGemmaConfig
+from transformers.models.paligemma.modeling_paligemma import (
+    PaliGemmaForConditionalGeneration,
+    PaliGemmaMultiModalProjector,
+)
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+    Qwen2_5_VisionTransformerPretrainedModel,
+    Qwen2_5_VLForConditionalGeneration,
+)
+from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeVisionConfig
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import (
     Qwen3_5MoeForConditionalGeneration,
@@ -214,3 +226,85 @@ def test_flops_of_llama_4_are_those_that_torch_counts() -> None:
 def test_an_adapter_takes_what_its_layers_give() -> None:
     with pytest.raises(InputError, match="are not the intermediate_size 200"):
         of_whole(llama4(**{**SMALL_LLAMA, "intermediate_size": 200}).to_dict())
+
+
+SMALL_WINDOWS: dict[str, Any] = {
+    "depth": 4, "hidden_size": 48, "out_hidden_size": 80, "intermediate_size": 112, "num_heads": 4, "patch_size": 8,
+    "window_size": 64, "fullatt_block_indexes": [1, 3],
+}  # fmt: skip
+SMALL_QWEN2: dict[str, Any] = {"depth": 3, "embed_dim": 48, "hidden_size": 80, "num_heads": 4, "patch_size": 8}
+
+
+@pytest.mark.parametrize("fields", [SMALL_WINDOWS, {"hidden_size": 1280}])
+def test_parameters_of_a_tower_with_windows_are_those_of_transformers(fields: dict[str, Any]) -> None:
+    config = Qwen2_5_VLVisionConfig(**fields)
+    with torch.device("meta"):
+        theirs = Qwen2_5_VisionTransformerPretrainedModel(config)
+    tower = of_whole({"model_type": "qwen2_5_vl", "vision_config": config.to_dict()})
+    assert sum(parameters(tower).values()) == sum(parameter.numel() for parameter in theirs.parameters())
+    assert not tower.sharded
+
+
+@pytest.mark.parametrize("grid", [(16, 24), (12, 20), (8, 8), (10, 22)])
+def test_flops_of_windows_are_those_that_torch_counts(grid: tuple[int, int]) -> None:
+    """Whole windows of 8 x 8 patches, and those at the edges."""
+    config = Qwen2_5_VLVisionConfig(**SMALL_WINDOWS)
+    config._attn_implementation = "eager"
+    model = Qwen2_5_VisionTransformerPretrainedModel(config)
+    tower = of_whole({"model_type": "qwen2_5_vl", "vision_config": config.to_dict()})
+    patches = grid[0] * grid[1]
+    values = torch.zeros(patches, tower.channels * tower.frames * tower.patch**2)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(values, torch.tensor([[1, *grid]]))
+    pairs = pairs_in_windows(tower, 8 * grid[0], 8 * grid[1])
+    assert forward_flops(tower, patches, pairs) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("fields", [SMALL_QWEN2, {}])
+def test_a_tower_of_rotary_positions_alone_is_that_of_transformers(fields: dict[str, Any]) -> None:
+    """Qwen2-VL: parameters, and FLOPs of the small one as torch counts them."""
+    config = Qwen2VLVisionConfig(**fields)
+    with torch.device("meta"):
+        theirs = Qwen2VisionTransformerPretrainedModel(config)
+    tower = of_whole({"model_type": "qwen2_vl", "vision_config": config.to_dict()})
+    assert sum(parameters(tower).values()) == sum(parameter.numel() for parameter in theirs.parameters())
+    if fields:
+        config._attn_implementation = "eager"
+        model = Qwen2VisionTransformerPretrainedModel(config)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(torch.zeros(96, 3 * 2 * 64), torch.tensor([[1, 8, 12]]))
+        assert forward_flops(tower, 96) == counter.get_total_flops()
+
+
+def test_a_projector_of_single_patches_is_that_of_transformers() -> None:
+    """PaliGemma: parameters and FLOPs of SigLIP with one product behind it."""
+    sizes: dict[str, Any] = {**SMALL_GEMMA, "vision_use_head": False, "projection_dim": 80}
+    config: Any = PaliGemmaConfig(
+        vision_config=SiglipVisionConfig(**sizes).to_dict(),
+        text_config={"model_type": "gemma", "hidden_size": 80}, projection_dim=80, hidden_size=80)  # fmt: skip
+    config.vision_config._attn_implementation = "eager"
+    model, projector = SiglipVisionModel(config.vision_config), PaliGemmaMultiModalProjector(config)
+    tower = of_whole(config.to_dict())
+    assert sum(parameters(tower).values()) == sum(p.numel() for m in (model, projector) for p in m.parameters())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        out = projector(model(torch.zeros(1, 3, 64, 64)).last_hidden_state)
+    patches = tower.patches(1, 1)
+    assert out.shape[1:] == (tokens(tower, patches), tower.output)
+    assert forward_flops(tower, patches) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "of"), [
+    ("qwen2.5-vl-7b", Qwen2_5_VLForConditionalGeneration), ("qwen2.5-vl-72b", Qwen2_5_VLForConditionalGeneration),
+    ("paligemma-3b-224", PaliGemmaForConditionalGeneration),
+])  # fmt: skip
+def test_catalogued_models_of_other_towers_are_as_large_as_those_of_transformers(name: str, of: Any) -> None:
+    config = yaml.safe_load((CATALOGUE / "models" / f"{name}.yaml").read_text())["config"]
+    with torch.device("meta"):
+        theirs = of(of.config_class(**config))
+    assert total_parameters(load_model(name)[0]) == sum(parameter.numel() for parameter in theirs.parameters())
+
+
+def test_windows_hold_a_token() -> None:
+    fields = {**SMALL_WINDOWS, "window_size": 12}
+    with pytest.raises(InputError, match="12 pixels are less than the 16 of a token"):
+        of_whole({"model_type": "qwen2_5_vl", "vision_config": fields})

@@ -114,7 +114,8 @@ def test_a_plan_holds_tower_and_images(folder: str) -> None:
 def test_targets_train_the_tower_or_refuse_it(folder: str) -> None:
     plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(folder, images="1@64x64"))
     assert [name for name, reason in plan.candidates[0].targets.items() if reason is None] == ["meshwright"]
-    assert "model.tower" in str(plan.candidates[0].targets["megatron-bridge"])
+    assert "model.tower" in str(plan.candidates[0].targets["megatron"])
+    assert "model.vocab: 1024 tokens lack those of images" in str(plan.candidates[0].targets["megatron-bridge"])
     check_trained(plan, "meshwright")
     with pytest.raises(UnsupportedError, match=r"model\.tower"):
         check_trained(plan, "torchtitan")

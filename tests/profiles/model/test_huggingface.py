@@ -216,9 +216,19 @@ def test_problems_of_a_tower_are_named_together() -> None:
 
 
 def test_flat_multimodal_config_warns_too() -> None:
-    data = {**LLAMA, "model_type": "qwen2_vl", "vision_config": {"depth": 32}}
+    data = {**LLAMA, "vision_config": {"depth": 32}}
 
     assert any("vision_config" in warning for warning in read_config(data, "m")[1])
+
+
+def test_flat_multimodal_config_has_its_tower() -> None:
+    scaling = {"type": "mrope", "mrope_section": [8, 12, 12]}
+    data = {**LLAMA, "model_type": "qwen2_vl", "vision_config": {"depth": 3}, "rope_scaling": scaling}
+    spec, warnings = read_config(data, "m")
+
+    assert spec.tower is not None
+    assert (spec.tower.layers, spec.tower.rope_sections) == (3, (8, 12, 12))
+    assert not any("vision_config" in warning for warning in warnings)
 
 
 def test_quantization_and_custom_code_give_warnings() -> None:
