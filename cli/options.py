@@ -21,6 +21,7 @@ class RequestFlags(TypedDict, total=False):
     seq_len: int | None  # tokens per sequence
     lengths: str | None  # histogram of document lengths, or its file
     max_len: str | None  # the longest document that is a sequence of its own
+    lengths_rule: str | None  # of the target, for degrees
     packed: bool | None  # documents share sequences
     global_batch: str | None  # sequences, or tokens, per step
     dtype: str | None  # compute precision
@@ -154,6 +155,11 @@ MaxLen = Annotated[
     str | None,
     _option("--max-len", metavar="N|NK", text="Train each document of --lengths up to this long (192K) as a sequence "
             "with a degree of its own."),
+]
+LengthsRule = Annotated[
+    str | None,
+    _option("--lengths-rule", metavar="hybrid|dynamic", text="With --max-len and --target megatron: rule that gives "
+            "documents their degrees; dynamic is that of its dev branch [hybrid]."),
 ]
 LengthsScheme = Annotated[
     str | None,

@@ -34,6 +34,7 @@ def command(
     seq_len: options.SeqLen = None,
     lengths: options.Lengths = None,
     max_len: options.MaxLen = None,
+    lengths_rule: options.LengthsRule = None,
     lengths_scheme: options.LengthsScheme = None,
     packed: options.Packed = None,
     global_batch: options.GlobalBatchOrDocuments = None,

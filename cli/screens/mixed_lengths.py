@@ -85,13 +85,14 @@ def _degrees(degrees: Sequence[int]) -> str:
 
 def layout_lines(plan: LengthsPlan) -> Iterator[str]:
     """The layout that the degrees belong to, the rule of a framework that chooses them, and the proof."""
+    from ...planner.batches.degree_rules import RULES
+
     layouts = (f"{policy.name} {policy.layout_id}" for policy in plan.policies if policy.layout_id)
     yield f"Layouts of the widest groups: {', '.join(layouts) or plan.layout_id}"
     yield (f"A micro-batch holds tokens, not sequences: {plan.rank_tokens:,} on each of {plan.ranks:,} ranks where "
            "every document has its degree")  # fmt: skip
     if plan.rule_tokens:
-        yield (f"{plan.resolved['target']} gives a document the least degree, a power of two, at most "
-               f"{plan.rule_tokens:,} tokens of it on a rank, and trains it alone, its length rounded up")  # fmt: skip
+        yield f"{plan.resolved['target']} {RULES[plan.rule].words.format(tokens=plan.rule_tokens)}"
     yield (f"Gap of the per-sequence plans to a proven bound: at most {text.percent(plan.max_gap)} %, on average "
            f"{text.percent(plan.mean_gap)} % ({plan.batches} batches, seed {plan.seed})")  # fmt: skip
     yield from map(_scheme_line, plan.schemes)

@@ -75,7 +75,9 @@ class LengthsPlan(DocumentPart):
     layout_id: str  # of groups of the static degree
     widest_layout_id: str  # of the widest groups of the per-sequence plans
     rank_tokens: int  # of a micro-batch that a rank holds
-    rule_tokens: int = 0  # of a document on a rank, above which a framework doubles its degree; 0: planned degrees
+    rule_tokens: int = 0  # on a rank, above which the rule of a framework doubles a degree; 0: planned degrees
+    rule: str = "hybrid"  # its name (planner/batches/degree_rules.py)
+    one_by_one: bool = True  # whether the documents of a group train one after another by it
     ranks: int  # that groups divide among themselves
     seed: int  # of the draw of the batches
     batches: int  # drawn
@@ -98,7 +100,7 @@ class LengthsPlan(DocumentPart):
         """The first line of its sampler plan."""
         return SamplerHeader(global_batch=int(self.resolved["workload"]["global_batch"]), seed=self.seed,
                              ranks=self.ranks, rank_tokens=self.rule_tokens or self.rank_tokens,
-                             one_by_one=bool(self.rule_tokens))  # fmt: skip
+                             one_by_one=self.rule_tokens > 0 and self.one_by_one)  # fmt: skip
 
     @property
     def widest(self) -> Layout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ...cost_models.layouts import Layout
 from ...errors import InputError, NoFeasibleLayoutError
 from ..batches.batch_plan import BatchPlan, Group
 from ..batches.costs import GroupCosts
+from ..batches.degree_rules import DegreeRule
 from ..batches.draws import draw
 from ..batches.family_choice import Candidate, FamilyPlans, best_adaptive, best_static, least_bound
 from ..batches.ledger_costs import Family, families, ledger_costs, longest_held
@@ -60,7 +62,7 @@ class MixedLengthsPlan:
     max_gap: float  # of the per-sequence plans to their bounds, relative
     mean_gap: float
     seed: int
-    rule_tokens: int = 0  # as in LengthsPlan
+    rule: tuple[DegreeRule, int] | None = None  # of the framework that chooses degrees, and the tokens of a rank
     schemes: tuple[SchemePart, ...] = ()  # published ones, on the same batches
     refused_schemes: tuple[RefusedSchemePart, ...] = ()
 
@@ -81,12 +83,19 @@ class MixedLengthsPlan:
             layout_id=str(self.static.widest_layout),
             widest_layout_id=str(self.per_sequence.widest_layout),
             rank_tokens=self.costs.rank_tokens, ranks=self.costs.num_ranks, seed=self.seed,
-            rule_tokens=self.rule_tokens, batches=len(self.batches), max_gap=self.max_gap, mean_gap=self.mean_gap,
-            costs=_costs_part(self.costs),
+            batches=len(self.batches), max_gap=self.max_gap, mean_gap=self.mean_gap,
+            costs=_costs_part(self.costs), **self._by_rule(),
             policies=tuple(map(_policy_part, self.policies)),
             schemes=self.schemes, refused_schemes=self.refused_schemes, resolved=resolved_part(self.resolved),
             warnings=(*(warning.text for warning in self.resolved.warnings), *self._slower()),
         )  # fmt: skip
+
+    def _by_rule(self) -> dict[str, Any]:
+        """Fields of LengthsPlan."""
+        if self.rule is None:
+            return {}
+        rule, tokens = self.rule
+        return {"rule": rule.name, "rule_tokens": tokens, "one_by_one": rule.one_by_one}
 
     def _slower(self) -> Iterator[str]:
         static, own = self.static, self.per_sequence
@@ -162,23 +171,23 @@ def _best_plans(batches: Sequence[Array], costs: GroupCosts, progress: Progress 
 
 def beside_one_degree(
     resolved: Resolved, candidate: Candidate, batches: Sequence[Array], longest: int, results: Sequence[BatchResult],
-    seed: int, rule_tokens: int,
+    seed: int, rule: tuple[DegreeRule, int],
 ) -> MixedLengthsPlan:  # fmt: skip
     """The plans of a framework's rule (`results`) beside those of one degree on the same family of layouts. longest:
-    tokens of the longest document that a run may meet."""
+    tokens of the longest document that a run may meet. rule: with the tokens of a rank."""
     static, adaptive = best_static([candidate], batches, longest), best_adaptive([candidate], batches)
-    return _beside(resolved, batches, static, adaptive, candidate, results, seed, rule_tokens)
+    return _beside(resolved, batches, static, adaptive, candidate, results, seed, rule)
 
 
 def _beside(
     resolved: Resolved, batches: Sequence[Array], static: FamilyPlans, adaptive: FamilyPlans, own: Candidate,
-    results: Sequence[BatchResult], seed: int, rule_tokens: int = 0,
+    results: Sequence[BatchResult], seed: int, rule: tuple[DegreeRule, int] | None = None,
 ) -> MixedLengthsPlan:  # fmt: skip
     gaps = [result.gap for result in results]
     return MixedLengthsPlan(
         resolved, tuple(batches), DegreePolicy.of("static", static), DegreePolicy.of("adaptive", adaptive),
         DegreePolicy("per sequence", tuple(result.plan for result in results), *own),
-        max_gap=float(max(gaps)), mean_gap=float(np.mean(gaps)), seed=seed, rule_tokens=rule_tokens,
+        max_gap=float(max(gaps)), mean_gap=float(np.mean(gaps)), seed=seed, rule=rule,
     )  # fmt: skip
 
 

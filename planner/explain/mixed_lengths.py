@@ -18,6 +18,7 @@ from ...errors import InputError
 from ..batches import one_degree
 from ..batches.batch_plan import BatchPlan, Group
 from ..batches.costs import GroupCosts
+from ..batches.degree_rules import RULES
 from ..document.lengths_plan import CostsPart, LengthsPlan
 from ..document.sampler_plan import SamplerBatch
 from ..studies.base import Part
@@ -97,7 +98,7 @@ def explain_lengths(plan: LengthsPlan, batches: Sequence[SamplerBatch], step: in
     if not 1 <= step <= len(batches):
         raise InputError(f"the plan has no step {step}", hint=f"it has 1 to {len(batches)}")
     own = _costs(plan, plan.costs)
-    own = own.one_by_one(plan.rule_tokens) if plan.rule_tokens else own
+    own = RULES[plan.rule].costs(own, plan.rule_tokens) if plan.rule_tokens else own
     steps = [_Step(batch, own) for batch in batches]
     return LengthsExplanation(
         policies=tuple(_policies(plan, batches, own)), lengths=tuple(_lengths(steps, plan.longest)),

@@ -51,6 +51,8 @@ class RequestFields(TypedDict, total=False):
     """Document lengths: tokens -> share, a file, or the name of a sample [every document fills a sequence]."""
     max_len: int | str | None
     """Longest document, `192K`: each is a sequence with a degree of its own, longer ones are left out [packed]."""
+    lengths_rule: Literal["hybrid", "dynamic"] | None
+    """With `max_len`: the rule of the target that gives degrees, `dynamic` for Megatron's dev branch [hybrid]."""
     packed: bool | None
     """Whether several documents share a sequence; else they are padded [True]."""
     precision: Precision | None
@@ -97,8 +99,8 @@ FLAT: dict[str, FieldPath] = {
                                      "stages", "top", "workload")},
     **{
         name: ("workload", name)
-        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "max_len", "packed",
-                     "total_tokens", "train", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers",
+        for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "max_len", "lengths_rule",
+                     "packed", "total_tokens", "train", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers",
                      "images", "freeze_tower", "source_len", "objective", "max_memory", "headroom")
     },
     "dtype": ("workload", "precision"),

@@ -79,7 +79,8 @@ class WorkloadRequest(RequestPart):
     expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
     moe_aux_loss_coeff: of the balancing loss of each layer of experts; without it that of the model's config.
     max_len: every document of `lengths` is a sequence of its own, and longer ones are left out; global_batch counts
-    documents, 512 without it. seq_len is then max_len.
+    documents, 512 without it. seq_len is then max_len. lengths_rule: by which the target gives degrees, if it has more
+    than one rule.
     images: of every sequence, `4@1024x768`; their tokens count among those of the sequence. Without it the text model
     is planned. For a diffusion transformer the image or video (`1@480x832x81`) that it denoises. freeze_tower: the
     layers of the vision tower do not train.
@@ -93,6 +94,7 @@ class WorkloadRequest(RequestPart):
     seq_len: Positive | None = None
     lengths: Lengths | None = None
     max_len: Length | None = None
+    lengths_rule: Literal["hybrid", "dynamic"] | None = None
     packed: bool = Field(default=True, strict=True)
     global_batch: Batch | None = None
     precision: Precision = "bf16"
@@ -177,6 +179,9 @@ class Request(BaseRequest):
         """Lengths of documents -> shares, without those beyond max_len."""
         work, histogram = self.workload, self.workload.lengths or {}
         if work.max_len is None:
+            if work.lengths_rule is not None:
+                raise InputError(f"lengths_rule {work.lengths_rule}: documents that share sequences have no degrees",
+                                 hint="`--max-len 192K`, or leave out `--lengths-rule`")  # fmt: skip
             return histogram
         if not histogram or work.seq_len is not None:
             wrong = "seq_len" if histogram else "no lengths"
@@ -270,8 +275,8 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     """Canonical form: all fields, base units, nothing about where values came from; without what came after the first
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
-    for name in ("max_len", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom", "images",
-                 "freeze_tower", "source_len"):  # fmt: skip
+    for name in ("max_len", "lengths_rule", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom",
+                 "images", "freeze_tower", "source_len"):  # fmt: skip
         if data["workload"][name] in (None, False):
             del data["workload"][name]
     for name in ("exclude", "spot", "stages"):

@@ -8,5 +8,5 @@ TARGET = Target(
     "generic",
     "no limits beyond what the model and batch allow",
     stages="recompute",
-    mixed_lengths="planned",
+    mixed_lengths=("planned",),
 )

@@ -69,9 +69,9 @@ class Target:
     built_on: str = ""
     # Whether each layer can have its own strategy.
     layerwise: bool = False
-    # How it gives documents of mixed lengths degrees of their own: `planned`, as a sampler plan has them; `hybrid`, by
-    # the rule of Megatron (planner/batches/hybrid_rule.py); "": all documents of a run have one degree.
-    mixed_lengths: Literal["planned", "hybrid", ""] = ""
+    # How it gives documents of mixed lengths degrees of their own: `planned`, as a sampler plan has them, or names of
+    # its own rules (planner/batches/degree_rules.py), the usual one first. Empty: all documents of a run have one.
+    mixed_lengths: tuple[str, ...] = ()
     # None where no files are written: plans for any software.
     trainer: Trainer | None = None
 

@@ -56,7 +56,8 @@ def emit(
         raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
     setup = Setup.of(plan, choice, name, layerwise=target.layerwise)
     _train_by(target, setup)
-    options, warning = option_list(to, version) if target.config is not None else (None, "")
+    config = target.config
+    options, warning = option_list(to, version or config.release(setup)) if config is not None else (None, "")
     framework = f"{target.trainer.framework} {options}" if options is not None else target.trainer.framework
     if reasons := refusals(target, setup, options):
         fields = tuple(dict.fromkeys(field for names, _ in reasons for field in names))
@@ -125,8 +126,8 @@ def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[t
         out.append((("stages",), split))
     if setup.candidate.spread is not None and setup.candidate.spread.shares is not None:
         out.append((("micro_batch",), UNEVEN_SHARES))
-    if setup.documents is not None and target.mixed_lengths != "hybrid":
-        out.append(((), "the plan gives each document a degree by the rule of Megatron"))
+    if setup.documents is not None and setup.documents.rule not in target.mixed_lengths:
+        out.append(((), f"the plan gives each document a degree by the {setup.documents.rule} rule of Megatron"))
     out += [((), text) for text in target.lacks(setup.model, setup.workload, options)]
     out += [reason for part in uniform for reason in target.trainer.cannot_run(part, options)]
     config = target.trainer.config

@@ -12,6 +12,7 @@ from .framework_parser import FrameworkParser
 from .option_lists import OptionList
 from .options import Facts, Settings, Table
 from .reading import Reading, judge
+from .setup import Setup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class LaunchConfig:
     read: Callable[[str, str, OptionList], Arguments]
     # The options of a release, in both directions.
     table: Callable[[OptionList], Table]
+    # The release that a plan needs where the newest one cannot run it; None: the newest.
+    release: Callable[[Setup], str | None] = lambda setup: None
     # Prefix of the settings in the file of the user's script, which no release knows; "" without such a file.
     script_prefix: str = ""
     # Settings and environment -> (option, sentence) per rule that options break in combination.

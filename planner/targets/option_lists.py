@@ -102,7 +102,7 @@ def is_before(options: OptionList | None, target: str, release: str) -> bool:
 def versions(target: str) -> list[str]:
     """Releases with a stored list, oldest first."""
     names = (path.stem.removeprefix(f"{target}-") for path in _FOLDER.glob(f"{target}-[0-9]*.txt"))
-    return sorted(names, key=_order)
+    return sorted(names, key=lambda name: (_order(name), name))
 
 
 def option_list(target: str, version: str | None = None) -> tuple[OptionList, str]:
@@ -119,8 +119,10 @@ def option_list(target: str, version: str | None = None) -> tuple[OptionList, st
         raise InputError(f"`{version}` is not a release of {target}", hint=f"option lists: {', '.join(known)}")
     if requested in known:
         return _read(target, requested), ""
-    older = [release for release in known if _order(release) <= _order(requested)]
-    chosen = older[-1] if older else known[0]
+    # A list of a branch (0.19.0+dev) stands for that branch alone.
+    releases = [release for release in known if "+" not in release]
+    older = [release for release in releases if _order(release) <= _order(requested)]
+    chosen = older[-1] if older else releases[0]
     return _read(target, chosen), f"no option list of {target} {version}: written and checked as {chosen}"
 
 

@@ -22,7 +22,9 @@ from ..document.specs import model_of, stack_of, workload_of
 class Documents:
     """Documents with a degree each, which the framework chooses by their lengths."""
 
-    # Tokens of a document on a rank, above which its degree doubles.
+    # The name of its rule (planner/batches/degree_rules.py).
+    rule: str = "hybrid"
+    # Tokens of a rank, above which a document has a larger degree.
     rank_tokens: int
     # Tokens of which the length of a document is a multiple.
     multiple: int

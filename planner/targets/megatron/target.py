@@ -183,6 +183,7 @@ def checkout(environment: Mapping[str, str]) -> str | None:
 
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
+    release=document_degrees.release,
     read=read_arguments,
     table=table,
     conflicts=conflicts,
@@ -201,7 +202,7 @@ CONFIG = LaunchConfig(
 
 def _cannot_run(setup: Setup, options: OptionList | None) -> list[tuple[tuple[str, ...], str]]:
     reasons = delta_net.cannot_run(setup, options) + switch_rules.cannot_run(setup, options)
-    return reasons + document_degrees.cannot_run(setup)
+    return reasons + document_degrees.cannot_run(setup, options)
 
 
 TARGET = Target(
@@ -212,7 +213,7 @@ TARGET = Target(
     stages="layers",
     rules=rules(_N),
     axes=offload.axes,
-    mixed_lengths="hybrid",
+    mixed_lengths=("hybrid", "dynamic"),
     trainer=Trainer(framework="Megatron-LM", config=CONFIG, job=job, cannot_build=cannot_build, cannot_run=_cannot_run,
                     techniques=layer_inputs.CAN),
 )  # fmt: skip

@@ -28,7 +28,7 @@ TARGET = Target(
     "docs/architecture.md, runtime",
     stages="recompute",
     layerwise=True,
-    mixed_lengths="planned",
+    mixed_lengths=("planned",),
     rules=RULES,
     trainer=Trainer(framework="meshwright", config=None, job=job, cannot_build=cannot_build,
                     sees_images=True),

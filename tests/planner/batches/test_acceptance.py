@@ -44,7 +44,7 @@ ELSEWHERE: dict[int, tuple[str, tuple[str, ...]]] = {
     7: ("planner/drivers/test_mixed_lengths.py", ("test_documents_of_one_length_get_the_static_plan",)),
     8: ("planner/drivers/test_mixed_lengths.py", ("test_no_rank_holds_more_tokens_than_fit",
         "test_a_document_beyond_all_gpus_is_refused_with_the_number_that_holds_it")),
-    10: ("planner/drivers/test_hybrid_lengths.py", ("test_layouts_that_the_rule_excludes_are_not_emitted",)),
+    10: ("planner/drivers/test_rule_lengths.py", ("test_layouts_that_the_rule_excludes_are_not_emitted",)),
     11: ("runtime/test_mixed_lengths.py", ("test_three_degrees_in_a_step_train_as_one_process",)),
     13: ("planner/batches/test_pipeline_schemes.py", ("test_the_proposal_is_that_of_brute_force",
                                                       "test_the_proposal_is_monotone_in_gpus_and_length")),
