@@ -16,7 +16,7 @@ _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read 
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
 _HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
 _STAGE_TENSORS = 2.0  # hidden states and the residual (vLLM 0.32, LlamaModel.forward)
-_REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (Megatron-LM, arXiv 1909.08053)
+REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (Megatron-LM, arXiv 1909.08053)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,9 @@ def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> 
     """[n] seconds. Products and reads of weights are each a soft maximum (exponent 4, as in rates/surfaces.py); the
     parts of a layer come one after another, and add. The host launches kernels of prompts alone (`Pool.host_s`): an
     iteration without them replays CUDA graphs, and the host prepares it while the one before it runs (asynchronous
-    scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`."""
-    device = _device_s(pool, constants, batch)
+    scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`. An engine without
+    graphs takes at least `launch_s`; each stage launches its layers for every part of the sequences in turn."""
+    device = np.maximum(_device_s(pool, constants, batch), pool.launch_s)
     if pool.draft_tokens.any() and pool.drafts:
         drafted = _draft_s(pool, constants, batch) / pool.methods.draft_speed
         # The draft begins with what the lower layers give, and runs beside the upper ones.
@@ -210,7 +211,7 @@ def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tu
     each = _seconds(pool.all_reduce, constants, hidden)
     if not one_shot.all():
         each = np.where(one_shot, each, collectives.seconds(pool.all_reduce, hidden))
-    reduced = np.asarray(each * _REDUCTIONS_PER_LAYER * model.layers)
+    reduced = np.asarray(each * REDUCTIONS_PER_LAYER * model.layers)
     if not (pool.attention_dp > 1).any():
         return reduced, np.zeros_like(reduced)
     copies = np.minimum(model.top_k, pool.stage_gpus)

@@ -47,6 +47,7 @@ class Pool:
     all_gather: Curve  # over tp
     p2p: Curve  # from stage to stage, the slowest way
     host_s: Array  # of the engine version, per iteration that takes prompts, whose kernels the host launches one by one
+    launch_s: Array  # of the host, in which it launches the kernels of any iteration one by one; 0: CUDA graphs
     chunk_tokens: Array  # prompt tokens of an iteration at most
     max_sequences: Array  # of a group of tp ranks, by the engine's options
     mixes_prompts: Array  # 1: prompts are prefilled beside sequences that decode; 0: decoding stops for them

@@ -12,6 +12,7 @@ from ...cost_models.arrays import Array
 from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates.collectives import Curve, Levels, curve
 from ...cost_models.rates.surfaces import GemmSurface
+from ...cost_models.serving.iteration import REDUCTIONS_PER_LAYER
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.served_model import ServedModel, stacked
 from ...cost_models.specs.cluster import GpuSpec
@@ -98,7 +99,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         memory_bw_bytes_per_s=column(lambda row: _memory_rate(row.gpu)),
         memory_bytes=column(lambda row: row.gpu.memory_bytes),
         all_reduce=_joined([_curve(row.levels, "all_reduce", row.layout.tp) for row in rows]),
-        one_shot=column(lambda row: row.layout.tp <= row.levels[0].size),
+        one_shot=column(lambda row: row.engine.one_shot and row.layout.tp <= row.levels[0].size),
         all_to_all=_joined([_curve(row.levels, "all_to_all", row.layout.stage_gpus) for row in rows]),
         all_gather=_joined([_curve(row.levels, "all_gather", row.layout.tp) for row in rows]),
         p2p=_joined([_curve(row.levels, "p2p", row.layout.pp, row.layout.stage_gpus) for row in rows]),
@@ -108,8 +109,17 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         decodes_first=column(lambda row: row.engine.decodes_first),
         reserved_output=column(lambda row: row.engine.reserved_output),
         int4_flops_per_s=column(lambda row: _int4_rate(row.gpu)),
+        launch_s=column(_launch_s),
         host_bw_bytes_per_s=column(lambda row: row.gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY),
     )  # fmt: skip
+
+
+def _launch_s(row: Instance) -> float:
+    """Host seconds of an iteration without CUDA graphs."""
+    if not row.engine.layer_kernels:
+        return 0.0
+    sums = REDUCTIONS_PER_LAYER if row.layout.tp > 1 else 0.0
+    return row.engine.kernel_s * row.model.num_layers * (row.engine.layer_kernels + sums)
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -23,10 +23,16 @@ def forward_of(resolved: Resolved, layout: Layout) -> float:
     return float(_seconds(_ledger(resolved, [layout]), resolved)[0])
 
 
-def fastest_forwards(resolved: Resolved, budgets: Sequence[float]) -> list[tuple[float, float, Layout]]:
+def fastest_forwards(
+    resolved: Resolved, budgets: Sequence[float], given: Mapping[str, int], parts: int | None
+) -> list[tuple[float, float, Layout]]:  # fmt: skip
     """(seconds, bytes of a GPU, layout) of the fastest of all degrees whose weights fit, for each budget of bytes; none
-    for a budget in which none do."""
-    legal = Layouts.of(_degrees(resolved))
+    for a budget in which none do. given: fields of the layout; parts: micro-batches of a stage, None: one per
+    sequence."""
+    degrees = [it for it in _degrees(resolved, parts) if all(getattr(it, name) == n for name, n in given.items())]
+    if not degrees:
+        return []
+    legal = Layouts.of(degrees)
     for rule in resolved.space.rules:
         legal = legal.take(rule.allows(legal, resolved.problem))
     if not len(legal):
@@ -39,13 +45,15 @@ def fastest_forwards(resolved: Resolved, budgets: Sequence[float]) -> list[tuple
     return [(float(seconds[row]), float(num_bytes[row]), legal.layout(row)) for row in best]
 
 
-def _degrees(resolved: Resolved) -> list[Layout]:
-    """Every way to divide the GPUs into powers of two of tensor and expert parallelism and stages; one micro-batch of a
-    sequence. Ranks of data parallelism take the rest."""
+def _degrees(resolved: Resolved, parts: int | None) -> list[Layout]:
+    """Every way to divide the GPUs into powers of two of tensor and expert parallelism and stages. Ranks of data
+    parallelism take the rest."""
     gpus, model = resolved.cluster.num_gpus, resolved.model
     powers = [2**k for k in range(gpus.bit_length()) if gpus % 2**k == 0]
     experts = powers if model.is_moe else [1]
-    return [Layout(tp=tp, pp=pp, dp=gpus // (tp * pp), shard=gpus // (tp * pp), ep=ep, sequence_parallel=int(tp > 1))
+    sequences = resolved.workload.global_batch
+    return [Layout(tp=tp, pp=pp, dp=gpus // (tp * pp), shard=gpus // (tp * pp), ep=ep, sequence_parallel=int(tp > 1),
+                   micro_batch=1 if parts is None else max(sequences * tp // (gpus * parts), 1))
             for tp, pp, ep in product(powers, powers, experts)
             if tp <= resolved.cluster.gpus_per_node and tp * pp <= gpus and gpus // (tp * pp) * tp % ep == 0
             and pp <= model.num_layers]  # fmt: skip

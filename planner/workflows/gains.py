@@ -1,10 +1,9 @@
 """Gains of searched placements over one symmetric layout, beside those that ReaLHF measured of its own search.
 
 The weak scaling in the README of openpsi-project/ReaLHF@be75fce9: PPO of LLaMA models that grow with the GPUs; the
-policy, the critic or both grow, the other has 7B. The figure names no batch. Assumed is that of the example in its
-search engine: 128 sequences of 1,024 tokens, 896 of them generated, in 4 mini-batches. The heuristic (arXiv
-2406.14088) has one layout for all calls on all GPUs: tensor parallelism within nodes, as few stages as fit, data
-parallelism of the rest.
+policy, the critic or both grow, the other has 7B. The script that drew it (scripts/plot/visualize_weak_scaling.py,
+deleted in b1b6b74b) has 2^17 tokens a step: 128 sequences of 1,024 tokens, 896 of them generated; PPO has 4
+mini-batches. Both placements are priced as ReaLHF ran then, by `realhf.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from ..request.reinforcement import RlRequest
 from .graph import graph_of
 from .meshes import Mesh, sub_meshes
 from .prices import Prices, Question
+from .realhf import PARTS_ALONE, one_layout, software
 from .resolve import question_of
 from .search import PlacementSearch
 
@@ -74,25 +74,21 @@ def _gpus(scaled: str) -> list[int]:
 
 
 def _gain(case: GainCase) -> float:
-    question = _question(case)
-    budget, graph = question.resolved.budget_bytes, graph_of(question.work)
-    meshes = sub_meshes(Mesh(0, case.gpus), question.cluster.gpus_per_node)
-    best = PlacementSearch(Prices(question), graph, meshes, budget).run()
-    symmetric = (PlacementSearch(Prices(it), graph, meshes[:1], budget).together() for it in _symmetric(question))
-    heuristic = next((found for found in symmetric if found is not None), None)
+    question = question_for(case)
+    best = search_for(question).run()
+    heuristic = search_for(replace(question, fixed=one_layout(case.gpus))).together()
     return heuristic.step_s / best.step_s if heuristic is not None and best is not None else float("nan")
 
 
-def _symmetric(question: Question) -> list[Question]:
-    """The same with one layout of all calls, by number of stages."""
-    cluster = question.cluster
-    tp, nodes = cluster.gpus_per_node, cluster.num_gpus // cluster.gpus_per_node
-    return [replace(question, fixed={"train": {"tp": tp, "pp": pp, "cp": 1},
-                                     "generate": {"tp": tp, "pp": pp, "ep": 1, "attention_dp": 1}})
-            for pp in range(1, nodes + 1) if nodes % pp == 0]  # fmt: skip
+def search_for(question: Question) -> PlacementSearch:
+    """The search over all placements, by the prices of ReaLHF."""
+    meshes = sub_meshes(Mesh(0, question.cluster.num_gpus), question.cluster.gpus_per_node)
+    prices = Prices(question).under(PARTS_ALONE)
+    return PlacementSearch(prices, graph_of(question.work), meshes, question.resolved.budget_bytes)
 
 
-def _question(case: GainCase) -> Question:
+def question_for(case: GainCase) -> Question:
+    """The step that was measured."""
     grown = _SIZES[_gpus(case.scaled).index(case.gpus)]
     policy, critic = (grown if case.scaled in (name, "both") else _SIZES[0] for name in ("actor", "critic"))
     request = RlRequest.model_validate({"model": policy, "gpu": case.gpu, "gpus": case.gpus, "workload": {
@@ -101,4 +97,4 @@ def _question(case: GainCase) -> Question:
         "output": _GENERATED - 1, "output_p90": _GENERATED, "output_max": _GENERATED + 1,
         "updates": _UPDATES, "critic": critic, "reward": critic, "old_logprobs": False,
     }})  # fmt: skip
-    return question_of(request)[0]
+    return replace(question_of(request)[0], software=software(_SEQUENCES))

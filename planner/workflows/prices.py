@@ -20,7 +20,7 @@ from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...cost_models.serving.rollout import AnswerLengths, Rollout, rollout_seconds, room
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
-from ...profiles.stack.engines import shipped_engines
+from ...profiles.stack.engines import Engine, shipped_engines
 from ...profiles.stack.post_training import PostTrainingConstants, post_training_constants
 from ..evaluation.staged import Staged
 from ..request.reinforcement import RlWorkload
@@ -43,8 +43,17 @@ LEAN_PARTS = (2, 4, 8)  # of the memory, in which the fastest layouts of a call 
 _BATCH_BITS = 3  # significant bits of the number of packed sequences, so that degrees divide it
 
 
-# Kind of call -> degrees that are given: fields of a layout that trains, axes of an engine.
-Fixed = Mapping[Literal["train", "generate"], Mapping[str, int]]
+# Kind of call -> degrees that are given: fields of a layout that trains or scores, axes of an engine.
+Fixed = Mapping[Literal["train", "infer", "generate"], Mapping[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """A program that runs all calls by limits and an engine of its own."""
+
+    engine: Engine
+    rules: tuple[Rule, ...]  # of layouts that train
+    scoring_parts: int  # micro-batches of a stage in a forward pass
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class Question:
     target: RlTarget | None = None  # None: no framework limits the placements
     apart: bool = False  # the engine has GPUs of its own
     fixed: Fixed = field(default_factory=dict)
+    software: Software | None = None  # that runs the calls; None: the trainer and the engine, as they are named
 
     @property
     def weights(self) -> str:
@@ -77,6 +87,8 @@ class Question:
     @property
     def layout_rules(self) -> tuple[Rule, ...]:
         """Of the framework, for layouts that train."""
+        if self.software is not None:
+            return self.software.rules
         if self.target is None:
             return ()
         leaves = not self.apart or len(self.models) > 1  # at most
@@ -229,14 +241,16 @@ class Prices:
     def _infer(self, role: Role, gpus: int) -> Option | None:
         resolved = self.question.on(role, gpus, self.question.work.answers)
         budgets = [resolved.budget_bytes / part for part in (1, *LEAN_PARTS)]
+        software, given = self.question.software, self.question.fixed.get("infer", {})
+        found = fastest_forwards(resolved, budgets, given, software.scoring_parts if software is not None else None)
         # Activations and buffers are free after the call.
         return with_leaner([
             Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=num_bytes - WORKING_BYTES, layout=layout)
-            for seconds, num_bytes, layout in fastest_forwards(resolved, budgets)])  # fmt: skip
+            for seconds, num_bytes, layout in found])  # fmt: skip
 
     def _generate(self, gpus: int, lag: int) -> Option | None:
         question, engines = self.question, shipped_engines()
-        engine = engines.of(question.engine)
+        engine = question.software.engine if question.software is not None else engines.of(question.engine)
         served = Served(model=question.models["policy"], weights=question.weights, cache="bf16", engine=engine,
                         host_s=engines.host_s(question.engine, ""))  # fmt: skip
         site = sites_of(part_of(question.cluster, gpus))[0]

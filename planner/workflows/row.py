@@ -71,6 +71,8 @@ def _unpredictable(row: RowReader) -> str:
         return "its step was not measured in seconds, and no placement of its system is known"
     if row.get("generated_avg_len") is None and row.get("measured", "mean_response") is None:
         return "the mean length of its answers is not published"
+    if row.number("max_response") is None and row.number("train_max_seq") is None:
+        return "the length at which its engine ends answers is not published"
     if not row.part("training"):
         return "its layouts are not published"
     return ""

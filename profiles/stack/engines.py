@@ -31,6 +31,11 @@ class Engine:
     mixes_prompts: bool  # prompts are prefilled beside sequences that decode; else decoding stops for them
     decodes_first: bool  # apart, the first token comes from the instance that decodes, else from that which prefills
     reserved_output: float  # share of an answer that a sequence needs room for when it starts
+    # Kernels of a layer that the host launches one by one in every iteration, beside sums over tp, and seconds of each;
+    # 0: iterations that only decode replay CUDA graphs.
+    layer_kernels: float = 0.0
+    kernel_s: float = 0.0
+    one_shot: bool = True  # within a node it has all-reduces of its own; else NCCL's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

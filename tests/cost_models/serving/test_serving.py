@@ -35,13 +35,22 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
         all_reduce=none, one_shot=column(1), all_to_all=none, all_gather=none, p2p=none,
         host_s=column(0.02), chunk_tokens=column(8192), max_sequences=column(1024),
         mixes_prompts=column(1), decodes_first=column(1), reserved_output=column(1),
-        int4_flops_per_s=column(0), host_bw_bytes_per_s=column(25e9),
+        int4_flops_per_s=column(0), launch_s=column(0), host_bw_bytes_per_s=column(25e9),
     )  # fmt: skip
 
 
 def load(prompt: float = 1000, output: float = 300, *, concurrency: float = 16, rate: float = 0.0) -> Load:
     return Load.equal(prompt=column(prompt), output=column(output), concurrency=column(concurrency), rate=column(rate),
                 burst_share=column(0.1), transfer_s=column(0))  # fmt: skip
+
+
+def test_an_engine_without_graphs_launches_every_kernel() -> None:
+    batch = Batch(sequences=column(4), context=column(100), prompt_tokens=column(0), prompt_context=column(0),
+                  prompt_groups=column(1))  # fmt: skip
+    plain = iteration_seconds(pool(), CONSTANTS, batch)
+    eager = iteration_seconds(replace(pool(), launch_s=column(0.5)), CONSTANTS, batch)
+    assert plain < 0.1
+    assert eager == pytest.approx(0.5 + CONSTANTS.step_s + 4 * CONSTANTS.sequence_s)
 
 
 def serve(of_pool: Pool, of_load: Load) -> Service:

@@ -52,6 +52,15 @@ def test_rows_without_lengths_have_a_reason(validation: RlValidation) -> None:
     ]
 
 
+def test_rows_without_the_longest_length_have_a_reason(tmp_path: Path) -> None:
+    rows = [STEP.format(id="whole", gpus=256, lag="On policy", step_s=134.0),
+            STEP.format(id="open", gpus=256, lag="On policy", step_s=9.0).replace("train_max_seq: 1536, ", "")]
+    (file := tmp_path / "rows.yaml").write_text("".join(f"- {row}\n" for row in rows))
+    assert [(row.id, row.reason) for row in validate_rl([file]).left_out] == [
+        ("open", "the length at which its engine ends answers is not published")
+    ]
+
+
 def test_wrong_rows_are_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.yaml"
     file.write_text(f"- {STEP.format(id='wrong', gpus='no', lag='On policy', step_s=1.0)}\n")
@@ -70,7 +79,7 @@ def test_gains_over_one_symmetric_layout(tmp_path: Path) -> None:
     (gain,) = validation.gains
     assert (gain.first, gain.second) == ("ReaL-Heuristic-a", "ReaL-b")
     assert gain.measured_gain == pytest.approx(1.5)
-    assert gain.gain > 1.02  # calls beside one another, and less tensor parallelism
+    assert gain.gain > 1.1  # calls beside one another, and no sums to launch in every layer
     assert validation.gain_median == pytest.approx(abs(gain.gain / 1.5 - 1))
     (left,) = validation.left_out
     assert left.id == "OpenRLHF-c"

@@ -1,0 +1,70 @@
+"""ReaLHF as it ran when its weak scaling was measured: facts of its source, openpsi-project/ReaLHF.
+
+The figure came with commit 3c70e749 (17 June 2024). There generation launches every kernel of every token (the use of
+CUDA graphs is commented out in real_llm_generate.py until #12, two weeks later) and sums over tensor parallelism by
+NCCL. Training is Megatron's or DeepSpeed's with ZeRO 1, whole layers are recomputed, and a stage trains on two and
+scores in one micro-batch for each stage (pipe_runner.py, default_train_mbs and default_inf_mbs). Its search keeps
+tensor and data parallelism of training within a node (search_engine/enumerate.py). Optimizer states stay on the GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...cost_models.arrays import Mask
+from ...cost_models.layouts import RECOMPUTE_MODES
+from ...cost_models.problem import Problem
+from ...profiles.stack.engines import Engine
+from ...profiles.stack.load import load_stack
+from ...profiles.stack.post_training import PostTrainingConstants
+from ..space.rules import Columns, Rule
+from .prices import Fixed, Software
+
+_NODE = 8  # GPUs
+_TRAINING_PARTS, _SCORING_PARTS = 2, 1  # micro-batches of a stage
+_ONE = {"vpp": 1, "cp": 1}
+_NONE = ("recompute_layers", "offload", "offload_layers", "offload_modules")
+
+# What a step takes beyond its parts was measured of NeMo-RL alone. Nothing is known of ReaLHF: its parts count as they
+# are.
+PARTS_ALONE = PostTrainingConstants(generation=1.0, training=1.0, step_s=0.0)
+
+
+def software(sequences: int) -> Software:
+    """With an engine that generates so many sequences at once, prompts first."""
+    layers = load_stack("megatron-lm")
+    engine = Engine(
+        name="realhf", chunk_tokens=16384, max_sequences=sequences, mixes_prompts=False, decodes_first=True,
+        reserved_output=1.0, one_shot=False, layer_kernels=layers.kernels_per_layer, kernel_s=layers.host_s_per_kernel,
+    )  # fmt: skip
+    return Software(engine=engine, rules=_rules(), scoring_parts=_SCORING_PARTS)
+
+
+def one_layout(gpus: int) -> Fixed:
+    """Its heuristic (`pipe_model`, in April `model_pipe`): tensor parallelism within nodes, a stage for each node, no
+    data parallelism; the same for all calls."""
+    tp = min(gpus, _NODE)
+    return {"train": {"tp": tp, "pp": gpus // tp, "cp": 1}, "infer": {"tp": tp, "pp": gpus // tp},
+            "generate": {"tp": tp, "pp": gpus // tp, "ep": 1, "attention_dp": 1}}  # fmt: skip
+
+
+def _rules() -> tuple[Rule, ...]:
+    full = RECOMPUTE_MODES.index("full")
+
+    def rule(name: str, fields: tuple[str, ...], allows: Callable[[Columns, Problem], Mask]) -> Rule:
+        return Rule(f"realhf: {name}", fields, allows, f"ReaLHF: {name}")
+
+    def micro_batches(x: Columns, problem: Problem) -> Mask:
+        each = problem.workload.global_batch // x["dp"]
+        parts = np.where(x["pp"] > 1, _TRAINING_PARTS * x["pp"], 1)
+        return np.asarray(x["micro_batch"] == np.maximum(each // parts, 1))
+
+    return (
+        *(rule(f"{name} {value}", (name,), lambda x, _, name=name, value=value: x[name] == value)  # type: ignore[misc]
+          for name, value in {**_ONE, **dict.fromkeys(_NONE, 0), "recompute": full}.items()),
+        rule("ZeRO 1", ("zero",), lambda x, _: x["zero"] <= 1),
+        rule("a node", ("tp", "dp"), lambda x, _: x["tp"] * x["dp"] <= _NODE),
+        rule("micro-batches", ("pp", "dp", "micro_batch"), micro_batches),
+    )  # fmt: skip
