@@ -1,7 +1,7 @@
 """Gains of searched placements over one symmetric layout, beside those that ReaLHF measured of its own search.
 
 The weak scaling in the README of openpsi-project/ReaLHF@be75fce9: PPO of LLaMA models that grow with the GPUs; the
-policy, the critic or both grow, the other has 7B. The script that drew it (scripts/plot/visualize_weak_scaling.py,
+policy, the critic or both grow, the other has 7B. The script that drew it (visualize_weak_scaling,
 deleted in b1b6b74b) has 2^17 tokens a step: 128 sequences of 1,024 tokens, 896 of them generated; PPO has 4
 mini-batches. Both placements are priced as ReaLHF ran then, by `realhf.py`.
 """

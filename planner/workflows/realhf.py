@@ -1,10 +1,10 @@
 """ReaLHF as it ran when its weak scaling was measured: facts of its source, openpsi-project/ReaLHF.
 
 The figure came with commit 3c70e749 (17 June 2024). There generation launches every kernel of every token (the use of
-CUDA graphs is commented out in real_llm_generate.py until #12, two weeks later) and sums over tensor parallelism by
+CUDA graphs is commented out in real_llm_generate until #12, two weeks later) and sums over tensor parallelism by
 NCCL. Training is Megatron's or DeepSpeed's with ZeRO 1, whole layers are recomputed, and a stage trains on two and
-scores in one micro-batch for each stage (pipe_runner.py, default_train_mbs and default_inf_mbs). Its search keeps
-tensor and data parallelism of training within a node (search_engine/enumerate.py). Optimizer states stay on the GPUs.
+scores in one micro-batch for each stage (default_train_mbs and default_inf_mbs of pipe_runner). Its search keeps
+tensor and data parallelism of training within a node (enumerate of its search engine).
 """
 
 from __future__ import annotations
