@@ -93,12 +93,16 @@ def _emitted(plan: Path, to: str | None, launcher: str, version: str | None, cho
 
     lengths = load_lengths_plan(plan)
     loaded, reason = (load_plan(plan), "") if lengths is None else _started(lengths, to)
-    to = to or own_target(loaded.resolved["target"])
+    own = own_target(loaded.resolved["target"])
+    to = to or own
     try:
         written = emit(loaded, to, launcher, version, choice, str(plan))
         return replace(written, warnings=(reason, *written.warnings)) if reason else written
     except LayoutRefusedError as error:
-        error.hint = error.hint or nearest_hint(loaded, choice, to, error.fields)
+        if lengths is None:
+            error.hint = error.hint or nearest_hint(loaded, choice, to, error.fields)
+        elif to != own:
+            error.hint = f"plan with `--target {to}`: this plan has one layout, that of the rule of {own}"
         raise
 
 

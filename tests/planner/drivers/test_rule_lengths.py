@@ -174,6 +174,10 @@ def test_the_commands_write_the_files_and_launch_refuses_the_plan(tmp_path: Path
     checked = run_here("check", "run", "--json", cwd=tmp_path)
     assert checked.code == 0, checked.out
     assert json.loads(checked.out)["items"][0]["problems"] == []
+    other = run_here("emit", "plan.json", "--to", "torchtitan", cwd=tmp_path)
+    assert other.code == 2
+    assert "plan with `--target torchtitan`" in other.err
+    assert "nearest" not in other.err
     shown = run_here("explain", "plan.json", cwd=tmp_path)
     assert "trains it alone" in " ".join(shown.out.split())
     launched = run_here("launch", "plan.json", "--scale-down", cwd=tmp_path)
