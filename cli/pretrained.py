@@ -1,4 +1,4 @@
-"""Compares config.json and tokenizer of a Hugging Face folder with the model of a plan."""
+"""Compares config.json and tokenizer of a Hugging Face folder with the model of a plan, and looks for its weights."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _OF_THE_RUN = ("capacity_factor", "moe_aux_loss_coeff", "moe_aux_loss_per_sequen
 
 
 def check_pretrained(folder: Path, model: ModelSpec) -> None:
-    """Raises InputError with all differences if the folder's config describes another model than the plan's, or if its
-    tokenizer has more tokens than the model has rows."""
+    """Raises InputError with all differences if the folder's config describes another model than the plan's, if its
+    tokenizer has more tokens than the model has rows, or if its files of weights are not whole."""
     from ..cost_models.specs.variants import text_of
     from ..profiles.model.load import load_model
     from ..runtime.checkpoint.manifest import model_fields
@@ -34,8 +34,19 @@ def check_pretrained(folder: Path, model: ModelSpec) -> None:
     if tokens > model.vocab:
         problems.append(FieldProblem(f"{tokens:,} tokens, the plan's model has {model.vocab:,} rows",
                                      file=str(tokenizer), hint="take the tokenizer that this model was trained with"))
+    problems += _of_files(folder)
     if problems:
         raise InputError.of(problems)
+
+
+def _of_files(folder: Path) -> list[FieldProblem]:
+    """The headers alone; ranks compare shapes."""
+    from ..runtime.checkpoint.safetensors_folder import TensorFolder
+
+    try:
+        return TensorFolder(folder).problems
+    except InputError as error:
+        return [FieldProblem(error.message, hint=error.hint)]
 
 
 def model_differences(one: ModelSpec, other: Mapping[str, object]) -> list[tuple[str, str, str]]:

@@ -104,7 +104,8 @@ def test_a_folder_of_another_model_is_refused_before_it_starts(
     tokens = {"model": {"vocab": {"a": 0, "b": 62}}, "added_tokens": [{"id": 63, "content": "<s>"}]}
     (other / "tokenizer.json").write_text(json.dumps(tokens), encoding="utf-8")
     said = refusal(capsys, str(folder / "2.json"), "--dry-run", "--init-from", str(other))
-    assert "3 things are wrong" in said
+    assert "4 things are wrong" in said
+    assert "neither model.safetensors nor model.safetensors.index.json is in it" in said
     assert "config.json, hidden: 64 in the folder, 32 in the plan" in said
     assert "config.json, tied_embeddings: True in the folder, False in the plan" in said
     assert "tokenizer.json: 64 tokens, the plan's model has 61 rows" in said
@@ -122,12 +123,27 @@ def test_flags_that_do_not_go_together(folder: Path, tmp_path: Path, capsys: pyt
     assert f"--init-from {hf}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_missing_shard_is_named_with_the_ranks_gone(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_shard_is_found_before_ranks_start(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in (folder / "hf").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     next(tmp_path.glob("model-00002*")).unlink()
+    said = refusal(capsys, str(folder / "2.json"), "--dry-run", "--init-from", str(tmp_path))
+    assert "model-00002-of-00003.safetensors: is missing" in said
+
+
+@pytest.mark.slow
+def test_a_wrong_shape_is_named_with_the_ranks_gone(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    for path in (folder / "hf").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shard = next(tmp_path.glob("model-00002*"))
+    state = load_file(shard)
+    name = next(iter(sorted(state)))
+    save_file({**state, name: state[name][1:].clone()}, shard)
     code, _, err = finish(start(str(folder / "2.json"), "--init-from", str(tmp_path), "--device", "cpu"))
     assert code == 2
     assert "these weights cannot be taken" in err
-    assert "model-00002-of-00003.safetensors: is missing" in err
+    assert f"{shard.name}, {name}: has the shape" in err
