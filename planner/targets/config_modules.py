@@ -70,6 +70,7 @@ def read_config_module(
         arguments.problems.append(_which(path, function, makers, container))
         return arguments
     recipe = follower.follow(path, chosen)
+    families = {where: _family(module, where) for where, module in modules.items()}
     _start(arguments, recipe, bases or {}, modules)
     for option, given in recipe.given.items():
         if any(_is_code(holder, options) for holder in _outwards(option)[1:]):
@@ -77,7 +78,7 @@ def read_config_module(
         for name in [name for name in arguments.settings if name.startswith(f"{option}.")]:  # a block anew
             del arguments.settings[name]
         for name, part in _block(arguments, option, given, options, bases or {}).items():
-            _add(arguments, name, part, options, _family(modules[given.path], given.path) if option else "")
+            _add(arguments, name, part, options, families[given.path] if option else "")
     for doubt in dict.fromkeys(recipe.doubts):
         _doubt(arguments, doubt, options)
     functions = [node for node in modules[path].body if isinstance(node, ast.FunctionDef)]
@@ -157,7 +158,7 @@ def _is_code(name: str, options: OptionList) -> bool:
 
 def _has_options(name: str, options: OptionList) -> bool:
     """Whether an option is a block of others."""
-    return any(option.startswith(f"{name}.") for option in options.options)
+    return name in options.blocks
 
 
 def _family(tree: ast.Module, path: str) -> str:

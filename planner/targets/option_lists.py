@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,12 @@ class OptionList:
 
     def __str__(self) -> str:
         return f"{self.version} ({self.commit})"
+
+    @cached_property
+    def blocks(self) -> frozenset[str]:
+        """The names of blocks, which hold other options."""
+        parts = (name.split(".") for name in self.options)
+        return frozenset(".".join(names[:length]) for names in parts for length in range(1, len(names)))
 
     def near(self, name: str) -> str:
         """`did you mean ...?` for an unknown option. A framework has many options, so only a close one is suggested."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from ...errors import InputError
@@ -70,6 +71,25 @@ class Table:
         for entry in self.entries:
             facts.update(entry.read(dict(settings), facts))
         return facts
+
+
+_REMEMBERED = 4  # settings whose translation is kept: those of two files that are compared, and of a changed one
+
+
+def remembered(translate: Callable[[Mapping[str, Any]], Settings]) -> Callable[[Mapping[str, Any]], Settings]:
+    """`translate`, called once for the settings that one entry of a table after another asks for."""
+    known: dict[str, Settings] = {}
+
+    @wraps(translate)
+    def translated(settings: Mapping[str, Any]) -> Settings:
+        written = repr(settings)  # unlike equality, it tells True from 1
+        if written not in known:
+            if len(known) == _REMEMBERED:
+                del known[next(iter(known))]
+            known[written] = translate(settings)
+        return dict(known[written])
+
+    return translated
 
 
 def positive(settings: Settings, *options: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from ...cost_models.degrees import interleaving_group
 from ...cost_models.layouts import OFFLOADS, PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Layout, modules_of
@@ -62,7 +63,7 @@ class Setup:
     # None where all documents have the degree of the layout.
     documents: Documents | None = None
 
-    @property
+    @cached_property
     def problem(self) -> Problem:
         partition = self.candidate.partition if self.candidate.layerwise is None else None
         return Problem(self.model, self.workload, self.stack, self.layout.num_gpus, self.gpus_per_node,

@@ -15,7 +15,7 @@ from ..megatron.delta_net import FREQUENCY, VARIANT
 from ..megatron.hybrid import PATTERN
 from ..megatron.layer_patterns import pattern_text
 from ..megatron.muon import LAYER_WISE, NO_LAYOUT
-from ..options import Settings
+from ..options import Settings, remembered
 from . import fusions, hybrid, vision
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -222,6 +222,7 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
     return out
 
 
+@remembered
 def to_arguments(settings: Mapping[str, Any]) -> Settings:
     """Arguments of pretrain_gpt.py equivalent to `settings` of Bridge, including its defaults."""
     out = hybrid.defaults(settings)

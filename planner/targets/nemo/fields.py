@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..megatron_bridge.fields import MODELS
-from ..options import Settings
+from ..options import Settings, remembered
 
 CLASS, M, S, D = "model.config", "model.config.", "trainer.strategy.", "data."
 GPT, LLAMA31 = "GPTConfig", "Llama31Config"
@@ -77,6 +77,7 @@ def to_options(fields: Mapping[str, Any]) -> Settings:
     return out
 
 
+@remembered
 def to_fields(options: Mapping[str, Any]) -> Settings:
     """Fields of Bridge equivalent to `options`, with the defaults of the recipe's classes where Bridge has others."""
     given = dict(options)

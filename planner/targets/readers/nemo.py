@@ -16,7 +16,7 @@ from ..adapters import LORA
 from ..argv import Arguments
 from ..import_format import Compared, on_stack
 from ..megatron.options import TABLE
-from ..options import Entry, Facts, NoCounterpartError, Settings
+from ..options import Entry, Facts, NoCounterpartError, Settings, remembered
 from ..reading import Reading
 from ..switch_options import SWITCH
 from . import nemo_adapters
@@ -82,6 +82,7 @@ _FINE_TUNED = "model.data.train_ds.max_seq_length"
 _FIELD = {argument: name for name, argument in _ARGUMENT.items()}
 
 
+@remembered
 def to_arguments(settings: Mapping[str, Any]) -> Settings:
     """Arguments of Megatron-LM that mean the same, NeMo's defaults among them."""
     out: Settings = {argument: settings[f"model.{name}"] for name, argument in _SAME.items()

@@ -280,7 +280,7 @@ class Calls(Expressions):
             recipe.doubts = [doubt for doubt in recipe.doubts if (doubt.option, doubt.text) != (ref.option, _SHARED)]
         else:
             recipe.drop(ref.option)
-            recipe.put(ref.option, block.given.pop("", self.given(node, state)))
+            recipe.put(ref.option, block.given.pop("") if "" in block.given else self.given(node, state))
         block.given.pop("", None)
         for name, given in block.given.items():
             recipe.put(f"{ref.option}.{name}", given)

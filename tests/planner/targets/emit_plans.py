@@ -105,7 +105,8 @@ def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
         columns["offload_modules"] &= ~OF_EXPERTS
         columns["ep"] = columns["etp"] = np.ones(n, dtype=int)
         columns["ep_overlap"] = np.zeros(n, dtype=int)
-    whole = (columns["dp"] > 0) & (columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"] == problem.num_gpus)
+    product = columns["tp"] * columns["cp"] * columns["pp"] * columns["dp"]
+    whole = np.flatnonzero((columns["dp"] > 0) & (product == problem.num_gpus))
     batch = Layouts({name: column[whole] for name, column in columns.items()})
     ok = np.ones(len(batch), dtype=bool)
     for rule in WELL_FORMED + legality(problem):
