@@ -94,6 +94,7 @@ _TWINS = (
          lambda value: True if value in ("squared_relu", "relu2") else None),
     _same("--num-experts", "model.num_moe_experts"),
     _flag("--moe-pad-expert-input-to-capacity", "model.moe_pad_expert_input_to_capacity"),
+    _flag("--distribute-saved-activations", "model.distribute_saved_activations"),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_router_topk", "moe_expert_capacity_factor", "moe_ffn_hidden_size",
                    "moe_router_load_balancing_type", "moe_aux_loss_coeff",

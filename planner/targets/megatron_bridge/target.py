@@ -22,7 +22,7 @@ from ..documents import read_config
 from ..framework_parser import FrameworkParser, machine
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
-from ..megatron import offload
+from ..megatron import layer_inputs, offload
 from ..megatron.cannot_build import cannot_build
 from ..megatron.environment import environment
 from ..megatron.layer_patterns import pattern_text
@@ -245,5 +245,6 @@ TARGET = Target(
     stages="layers",
     rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE, *vision.RULES, *_RULES),
     axes=offload.axes,
-    trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot, sees_images=True),
+    trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot, sees_images=True,
+                    techniques=layer_inputs.CAN),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from ..documents import read_config
 from ..framework_parser import FrameworkParser, machine
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
+from ..megatron import layer_inputs
 from ..megatron.cannot_build import cannot_build
 from ..megatron.environment import environment
 from ..megatron.layer_patterns import pattern_text
@@ -202,5 +203,5 @@ TARGET = Target(
     "NeMo 2.7.3, nemo/collections/llm and nemo/lightning, the last release with them; Megatron-Core 0.16.1",
     stages="layers",
     rules=(*(replace(rule, message=renamed(in_fields(rule.message))) for rule in rules(_N)), *_RULES),
-    trainer=Trainer(framework="NeMo", config=CONFIG, job=job, cannot_build=cannot),
+    trainer=Trainer(framework="NeMo", config=CONFIG, job=job, cannot_build=cannot, techniques=layer_inputs.CAN),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,17 @@ def test_inputs_of_recomputed_layers_in_parts(tmp_path: Path) -> None:
     assert "techniques is none, plan.json has partitioned-checkpoints" in problems
     beside = {**files, "megatron.args": files["megatron.args"] + "--sequence-parallel\n"}
     assert "cannot be given together with --sequence-parallel" in " ".join(map(str, check_files(beside).problems))
+
+
+@pytest.mark.parametrize(("target", "main_file"), [("megatron-bridge", "bridge_plan.py"), ("nemo", "nemo_plan.py")])
+def test_inputs_of_recomputed_layers_in_parts_in_python(target: str, main_file: str) -> None:
+    plan = plan_of("tp4-nosp-dp4-mbs4-z1-rfull", "partitioned-checkpoints", target=target, model="llama-2-7b")
+    files = dict(emit(plan, target).files)
+    assert check_files(files).problems == []
+    without, count = re.subn(r"\n\s*\S*distribute_saved_activations\s*=\s*True,?", "", files[main_file])
+    assert count == 1
+    problems = " ".join(map(str, check_files({**files, main_file: without}).problems))
+    assert "techniques is none, plan.json has partitioned-checkpoints" in problems
 
 
 def lines_of(arguments: str) -> list[str]:
