@@ -130,7 +130,7 @@ def reasons(chosen: RlCandidate) -> list[Part]:
     """What binds, what moves, and how the GPUs are divided."""
     moved = chosen.sync_s + sum(call.moves_s for call in chosen.calls)
     beyond = (f", {text.significant(chosen.sync_s)} s of them to the engine, and "
-              f"{text.significant(chosen.controller_s)} s into data, rewards and logs")  # fmt: skip
+              f"{text.significant(chosen.controller_s)} s into data, rewards and logs, as in NeMo-RL")  # fmt: skip
     lines: list[Part] = [text.wrapped(
         f"{BINDS[chosen.binds].capitalize()} binds; {text.significant(moved)} s go into weights that move"
         f"{beyond if generates(chosen) else ''}.")]  # fmt: skip

@@ -19,6 +19,7 @@ from ..workflows.candidates import candidate
 from ..workflows.graph import graph_of
 from ..workflows.prices import Prices, Question
 from ..workflows.resolve import question_of
+from ..workflows.schedule import owners_of
 from ..workflows.search import TOLERANCE
 from ..workflows.splits import Answer, search_all
 
@@ -99,4 +100,19 @@ def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:
             text = (f"the {call.role} cannot be trained{f' in any layout{runs}' if runs else ''}: {room} leave no room "
                     "for gradients, optimizer and activations")  # fmt: skip
         return NoFeasibleLayoutError(text, hint="more GPUs, GPUs with more memory, or a smaller model")
-    return NoFeasibleLayoutError("all calls fit alone, but not beside each other", hint="more GPUs")
+    return NoFeasibleLayoutError("all calls fit alone, but not beside each other" + _beside(prices),
+                                 hint="more GPUs, or nodes with more memory")
+
+
+def _beside(prices: Prices) -> str:
+    """The least that the models keep on all GPUs, and the host memory that they may leave for."""
+    question, gpus, kept = prices.question, prices.question.cluster.num_gpus, dict[str, float]()
+    for role, call in owners_of(graph_of(question.work)).items():
+        option = prices.of(call, gpus)
+        if option is not None:
+            kept[role] = min(it.kept_bytes + it.host_bytes for it in (option, *option.leaner)) / _GIB
+    if math.isinf(prices.host_bytes):
+        return ""
+    parts = " + ".join(f"{role} {gib:.1f}" for role, gib in kept.items())
+    return (f": of each GPU {parts} = {sum(kept.values()):.1f} GiB leave for the host while others have it, and its "
+            f"part of host memory has {prices.host_bytes / _GIB:.1f} GiB for them")  # fmt: skip

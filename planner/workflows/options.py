@@ -16,6 +16,7 @@ class Option:
     seconds: float
     peak_bytes: float  # of a GPU while the call runs, what stays of its model included
     kept_bytes: float  # of a GPU that its model keeps between calls
+    host_bytes: float = 0.0  # of its part of host memory that the layout takes all the time
     layout: Layout | None = None  # of training and scoring
     leaner: tuple[Option, ...] = ()  # slower ones that leave more memory to other models, the fastest first
     instance: Instance | None = None  # of generation

@@ -20,7 +20,7 @@ from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...cost_models.serving.rollout import AnswerLengths, Rollout, rollout_seconds, room
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
-from ...profiles.stack.engines import Engine, shipped_engines
+from ...profiles.stack.engines import shipped_engines
 from ...profiles.stack.post_training import PostTrainingConstants, post_training_constants
 from ..evaluation.staged import Staged
 from ..request.reinforcement import RlWorkload
@@ -34,6 +34,7 @@ from ..targets.post_training.limits import RlStep
 from .forward import fastest_forwards, forward_of
 from .graph import Call, Role
 from .options import Option, longer, with_leaner
+from .software import Software
 
 # Sequences of a step differ in length: no CUDA graph replays them, and none is cut in two halves that overlap.
 _UNLIKE = {"cuda_graphs": 0, "ep_overlap": 0}
@@ -45,15 +46,6 @@ _BATCH_BITS = 3  # significant bits of the number of packed sequences, so that d
 
 # Kind of call -> degrees that are given: fields of a layout that trains or scores, axes of an engine.
 Fixed = Mapping[Literal["train", "infer", "generate"], Mapping[str, int]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Software:
-    """A program that runs all calls by limits and an engine of its own."""
-
-    engine: Engine
-    rules: tuple[Rule, ...]  # of layouts that train
-    scoring_parts: int  # micro-batches of a stage in a forward pass
 
 
 @dataclass(frozen=True)
@@ -93,6 +85,12 @@ class Question:
             return ()
         leaves = not self.apart or len(self.models) > 1  # at most
         return tuple(it.rule(self.target.name) for it in self.target.limits.layouts(self.step, leaves))
+
+    @property
+    def trainer_rules(self) -> tuple[Rule, ...]:
+        """Of the trainer, but for those that the framework replaces."""
+        replaced = self.target.limits.without if self.target is not None else frozenset[str]()
+        return tuple(it for it in self.resolved.target.rules if it.name not in replaced)
 
     @property
     def joint(self) -> tuple[str, ...]:
@@ -217,7 +215,7 @@ class Prices:
     def _trained(self, resolved: Resolved, given: Mapping[str, int], memory_bytes: float) -> Option | None:
         """The fastest training within so many bytes of a GPU. given: fields of the layout."""
         rules = tuple(fixed(name, value, f"{name}={value}") for name, value in given.items())
-        space = resolved.space_under(resolved.target.rules, self.question.layout_rules, rules)
+        space = resolved.space_under(self.question.trainer_rules, self.question.layout_rules, rules)
         updates = self.question.work.updates
         outcome = search_of(resolved, space, top=1, tally=False, memory_bytes=memory_bytes).run()
         if not outcome.top.rows:
@@ -226,7 +224,7 @@ class Prices:
         memory = DeviceMemory(staged.ledger)
         kept = max(float(memory.states_bytes(j)[0]) for j in range(staged.ledger.num_profiles))
         return Option(seconds=updates * staged.closed_s, peak_bytes=staged.device_bytes,
-                      kept_bytes=kept, layout=staged.layout)  # fmt: skip
+                      kept_bytes=kept, host_bytes=staged.host_bytes, layout=staged.layout)  # fmt: skip
 
     def _home(self, role: Role, gpus: int) -> Option | None:
         home = self.train(role, gpus)
@@ -283,6 +281,11 @@ class Prices:
             return 0.0
         curve = link_curve(self.question.cluster.levels, "p2p", 2, span // 2)
         return float(collectives.seconds(curve, num_bytes)[0])
+
+    @property
+    def host_bytes(self) -> float:
+        """Of host memory that the models of a GPU may take."""
+        return self.question.resolved.host_bytes
 
     def weights_bytes(self, role: Role) -> float:
         """Of all weights of a model."""

@@ -56,8 +56,8 @@ def schedule(
     lag: int = 0,
 ) -> tuple[Placed, ...] | None:  # fmt: skip
     """The step: calls start in the order of the graph, each when those of `after` are done and its GPUs are free.
-    Models have those of their layouts with which it ends first. None where a call has no option. sizes: of meshes,
-    rising. lag: of the answers that the engine generates."""
+    Models have those of their layouts with which it ends first. None where a call has no option, or host memory has no
+    room for the models that leave. sizes: of meshes, rising. lag: of the answers that the engine generates."""
     options = {call.name: options_of(prices, graph, placement, call, lag) for call in graph}
     if not all(options.values()):
         return None
@@ -101,20 +101,25 @@ class _Clock:
     sizes: Sequence[int]
     memory_bytes: float
 
-    def first_to_end(self) -> tuple[Placed, ...]:
-        """The calls of the way whose step ends first."""
+    def first_to_end(self) -> tuple[Placed, ...] | None:
+        """The calls of the way whose step ends first; None where host memory is too small for all of them."""
         self.kept = {role: self.choices[call.name].column("kept_bytes") for role, call in sorted(self.owners.items())}
         self.on_host = {role: np.zeros(len(kept), dtype=bool) for role, kept in self.kept.items()}
         for _ in range(2):  # the first only finds which models are on the host when a step begins
             self.ends = dict[str, Array]()
+            self.most_host_bytes = np.zeros(len(next(iter(self.choices.values())).numbers))
             calls = [self._call(call) for call in self.graph]
-        best = int(np.argmin(np.max([*self.ends.values()], axis=0)))
+        end_s = np.where(self.most_host_bytes <= self.prices.host_bytes, np.max([*self.ends.values()], axis=0), np.inf)
+        best = int(np.argmin(end_s))
+        if np.isinf(end_s[best]):
+            return None
         return tuple(call(best) for call in calls)
 
     def _call(self, call: Call) -> Callable[[int], Placed]:
         """Runs a call; returns it by the way that is asked for."""
         mesh, choice = self.placement[call.name], self.choices[call.name]
         seconds, copies_s = choice.column("seconds"), self._copies_s(call)
+        self.most_host_bytes = np.maximum(self.most_host_bytes, self._host_bytes(mesh))
         moves_s = copies_s + _received_s(self.prices, self.owners, self.placement, self.sizes, call)
         before = [end for name, end in self.ends.items()
                   if name in call.after or self.placement[name].overlaps(mesh)]  # fmt: skip
@@ -125,6 +130,12 @@ class _Clock:
             call=call, mesh=mesh, option=choice.options[choice.numbers[n]], start_s=float(start_s[n]),
             moves_s=float(moves_s[n]), end_s=float(end_s[n]),
             resident={role: float(self.kept[role][n]) for role, lies in lie.items() if lies[n]})  # fmt: skip
+
+    def _host_bytes(self, mesh: Mesh) -> Array:
+        """[n] of the models with a home on GPUs of a mesh, those that have left them and what their layouts take."""
+        there = {role: owner for role, owner in self.owners.items() if self.placement[owner.name].overlaps(mesh)}
+        return sum((np.where(self.on_host[role], self.kept[role], 0.0) + self.choices[owner.name].column("host_bytes")
+                    for role, owner in there.items()), start=np.zeros_like(self.most_host_bytes))  # fmt: skip
 
     def _others(self, call: Call) -> list[Role]:
         """Models but its own that have a home on GPUs of a call."""

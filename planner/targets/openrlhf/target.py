@@ -73,6 +73,8 @@ def _notes(setup: RlSetup) -> list[str]:
 
 OPENRLHF = RlTarget(name="openrlhf", framework="openrlhf", release="0.11.2", files=_files, notes=_notes,
                     limits=Limits(step=_step, layouts=_layouts, engine=_engine,
-                                  joint=lambda step: _JOINT if "critic" in step.models else ()),
+                                  joint=lambda step: _JOINT if "critic" in step.models else (),
+                                  # models/ring_attn_utils.py: ring-flash-attn in place of DeepSpeed's Ulysses.
+                                  without=frozenset({"deepspeed: cp_algorithm"})),
                     engines=("vllm",), trainer=_TRAINER, check=ARGUMENTS.check,
                     next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -74,6 +74,8 @@ class Limits:
     engine: Callable[[EngineDegrees, int], list[str]]  # (instance, lag) -> why it does not start it
     # Fields in which the layouts of critic and policy are equal; empty: each has its own.
     joint: Callable[[RlStep], tuple[str, ...]] = lambda step: ()
+    # Names of rules of its trainer that do not hold: what the framework has of its own instead.
+    without: frozenset[str] = frozenset()
 
 
 def dividing(step: RlStep) -> LayoutLimit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from meshwright.cost_models.layouts import CP_ALGORITHMS
 from meshwright.cost_models.serving.pool import WORKING_BYTES
 from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.workflows.graph import graph_of
@@ -35,3 +36,12 @@ def test_constants_lengthen_the_same_options(prices: Prices) -> None:
     taken = [getattr(found.of(call, 4), "seconds", np.nan) for found in (prices, other) for call in (generate, train)]
     constants = prices.constants
     assert taken[2:] == pytest.approx([taken[0] / constants.generation * 2.0, taken[1] / constants.training * 3.0])
+
+
+def test_openrlhf_has_ring_attention_in_place_of_ulysses() -> None:
+    request = RlRequest.model_validate({"model": "qwen3-30b-a3b", "cluster": "dgx-h100:4", "target": "openrlhf",
+        "workload": {"kind": "rl", "algorithm": "dapo", "prompts": 32, "samples": 8, "output": 4000}})  # fmt: skip
+    trained = Prices(question_of(request)[0]).train("policy", 32)
+    assert trained is not None  # 40 packed sequences are no multiple of 32 copies
+    assert trained.layout is not None
+    assert (trained.layout.cp, CP_ALGORITHMS[trained.layout.cp_algorithm]) == (4, "ring")

@@ -128,3 +128,45 @@ def test_no_symmetric_layout_is_faster() -> None:
         symmetric = PlacementSearch(Prices(fixed), graph, meshes[:1], budget).together()
         assert symmetric is not None
         assert best.step_s <= symmetric.step_s
+
+
+class Limited(Fronts):
+    """A GPU's part of host memory."""
+
+    def __init__(self, seed: int, host_bytes: float) -> None:
+        super().__init__(seed)
+        self.limit = host_bytes
+
+    @property
+    def host_bytes(self) -> float:
+        return self.limit
+
+
+def test_models_leave_for_as_much_host_memory_as_there_is() -> None:
+    graph, none = graph_of(question().work), 0
+    placement = {call.name: Mesh(0, 8) for call in graph}
+    for seed, limit in product(range(4), (1e9, 30e9, 60e9)):
+        roomy = schedule(Limited(seed, 1e15), graph, placement, [1, 2, 4, 8], MEMORY)
+        tight = schedule(Limited(seed, limit), graph, placement, [1, 2, 4, 8], MEMORY)
+        none += tight is None
+        if roomy is None or tight is None:
+            continue
+        assert max(it.end_s for it in tight) >= max(it.end_s for it in roomy)
+        kept = {it.call.role: it.option.kept_bytes for it in tight if it.call.kind != "generate"}
+        for placed in tight:  # all homes are on all GPUs: models that do not lie there are on the host
+            home = placed.call.role if placed.call.kind != "generate" else None
+            assert sum(kept[role] for role in kept if role != home and role not in placed.resident) <= limit
+    assert 0 < none < 12
+
+
+def test_states_of_the_optimizer_on_the_host_count() -> None:
+    graph = (Call("generate", "generate", "policy"), Call("train", "train", "policy", ("generate",)))
+    placement = {call.name: Mesh(0, 8) for call in graph}
+
+    class Offloaded(Limited):
+        def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
+            return Option(seconds=1.0, peak_bytes=70e9, kept_bytes=30e9, host_bytes=20e9)
+
+    # The engine takes the GPU: 30 GB leave it, beside 20 GB that are on the host all the time.
+    assert schedule(Offloaded(0, 50e9), graph, placement, [8], MEMORY) is not None
+    assert schedule(Offloaded(0, 49e9), graph, placement, [8], MEMORY) is None

@@ -1,0 +1,17 @@
+"""A program of post-training that is neither a trainer nor an engine of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...profiles.stack.engines import Engine
+from ..space.rules import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """A program that runs all calls by limits and an engine of its own."""
+
+    engine: Engine
+    rules: tuple[Rule, ...]  # of layouts that train
+    scoring_parts: int  # micro-batches of a stage in a forward pass
