@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from .. import jobs as jobs_side_by_side
 from .. import mixed_lengths, options, reinforcement, requests, rl_flags, serving, serving_flags, tradeoffs
 from ..allocator import keep_freed_memory
 from ..console import Terminal
@@ -111,6 +112,11 @@ def command(
     output_file: serving_flags.OutputFile = None,
     output: serving_flags.Output = None,
     force: options.Force = False,
+    jobs_file: Annotated[
+        Path | None,
+        typer.Option("--jobs-file", metavar="FILE", help="Place several models on the cluster, side by side: a YAML "
+                     "file with a list `jobs`.", show_default=False),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -134,6 +140,7 @@ def command(
       meshwright plan run.yaml --gpus 64..256 --deadline 90d
       meshwright plan serve.yaml --rate 4/s --ttft 1s --tpot 50ms
       meshwright plan rl.yaml --workload grpo --lag 1
+      meshwright plan --jobs-file jobs.yaml --cluster dgx-h100:8
     """
     from ...cost_models import units
     from ...planner import api
@@ -145,6 +152,8 @@ def command(
     flags = options.request_flags(context)
     flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
     file = serving.tokens_or_file(flags, output_file)
+    if jobs_file is not None:
+        return jobs_side_by_side.run(terminal, jobs_file, flags, request, file, force=force)
     requested = _request(request, set_, flags, numbers)
     for path in filter(None, (file, trace)):
         check_writable(path, force=force)
@@ -157,10 +166,7 @@ def command(
         of_layouts["--allow-technique"] = allow_technique
         return mixed_lengths.run(terminal, requested, file, of_layouts, force=force, seed=seed, schemes=lengths_scheme)
     mixed_lengths.refuse_schemes(lengths_scheme)
-    if trace is not None:
-        from ...planner.explain.trace import check_drawn
-
-        check_drawn(requested, allow_technique or ())
+    _check_drawn(trace, requested, allow_technique or ())
     keep_freed_memory()
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
@@ -199,6 +205,14 @@ def _run_other(
         return serving.run(terminal, requested, file, force=force, allow=allow)
     serving.refuse({"--allow-technique": allow})
     return reinforcement.run(terminal, requested, file, force=force)
+
+
+def _check_drawn(trace: Path | None, requested: Request, allow: Sequence[str]) -> None:
+    """Refuses to draw what the simulator does not know."""
+    if trace is not None:
+        from ...planner.explain.trace import check_drawn
+
+        check_drawn(requested, allow)
 
 
 def _write(plan: Plan, requested: Request, file: Path | None, trace: Path | None, *, force: bool) -> None:

@@ -27,6 +27,7 @@ class Methods:
     messages_share: float = 1.0
     # Prompts beside answers on the same GPU, each with multiprocessors of its own.
     prompt_share: float = 0.0  # of the multiprocessors, for prompts; 0: prompts and answers are in one iteration
+    streams: float = 1.0  # of a prompt, each with all of its tokens
     # A draft on another device.
     draft_elsewhere: bool = False  # its weights and caches are not on the GPUs
     draft_from_share: float = 1.0  # of the model's layers, after which the draft runs beside the others; 1: after all

@@ -27,6 +27,7 @@ from . import (
     nexus,
     noloco,
     one_bit_adam,
+    parscale,
     partitioned_checkpoints,
     prompt_decoding,
     ring_self_attention,
@@ -69,7 +70,7 @@ SERVING: Mapping[str, Technique] = {
         ladder_residual, tokenweave, nanoflow, speculative_moe, exflow,
         nexus, semi_pd,
         comet_w4a4kv4, fastswitch,
-        mirror_sd, prompt_decoding,
+        mirror_sd, prompt_decoding, parscale,
         tpi_llm,
     )
 }  # fmt: skip

@@ -225,6 +225,7 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "run.yaml").write_text("model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {total_tokens: 5T}\n")
     served = "model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {kind: serve, input: 2000, output: 300}\ntop: 1\n"
     (plans / "serve.yaml").write_text(served)
+    (plans / "jobs.yaml").write_text("seq_len: 64\njobs:\n  - {model: tiny.yaml, total_tokens: 1M}\n")
     (plans / "rl.yaml").write_text("model: llama-3.2-1b\ncluster: 4xh100-sxm-80gb\nworkload: {kind: rl, output: 300}\n")
     (plans / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2\n")
     (plans / "run_grpo.sh").write_text(

@@ -20,6 +20,13 @@ workload:
   total_tokens: 10B
 fix: {tp: 1}
 """
+JOBS = """\
+cluster: cluster.yaml
+seq_len: 1024
+fix: {tp: 1, pp: 1, cp: 1, micro_batch: 1}
+jobs:
+  - {name: member, count: 2, model: gpt2, global_batch: 64, total_tokens: 1B}
+"""
 CLUSTER = """\
 groups:
   - {gpu: h100-sxm-80gb, gpus_per_node: 2, count: 1, price: 3 USD/h}
@@ -73,7 +80,8 @@ TINY = """\
 
 def build(folder: Path) -> None:
     """Writes the files into an empty folder. Raises RuntimeError where a command that makes one fails."""
-    texts = {"request.yaml": REQUEST, "cluster.yaml": CLUSTER, "rows.yaml": ROWS, "report.json": '{"kind": "run"}'}
+    texts = {"request.yaml": REQUEST, "cluster.yaml": CLUSTER, "jobs.yaml": JOBS, "rows.yaml": ROWS,
+             "report.json": '{"kind": "run"}'}  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text)
     (folder / "text.jsonl").write_text('{"text": "one two"}\n{"text": "two"}\n')

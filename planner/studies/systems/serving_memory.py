@@ -75,7 +75,40 @@ def _device_gb(neutral: bool) -> float:
     return served(chosen("tpi-llm", neutral), **_DEVICES).pools[0].weights_bytes / 1e9
 
 
+_ONE: dict[str, Any] = {"model": "qwen2.5-1.5b", "cluster": "1xa100-sxm-80gb", "input": 64, "output": 64,
+                        "concurrency": 1}  # fmt: skip
+
+
+def _streams(neutral: bool) -> float:
+    """Seconds per token of 8 streams over those of the plain model, one request at a time."""
+    return served(chosen("parscale", neutral), **_ONE).tpot_s / served(**_ONE).tpot_s
+
+
+def _caches(neutral: bool) -> float:
+    """Sequences in the cache of a GPU over those of 8 streams."""
+    asked: dict[str, Any] = {"model": "qwen2.5-1.5b", "cluster": "1xa100-sxm-80gb", "input": 30_000, "output": 512}
+    plain, streams = (served(technique, **asked).pools[0] for technique in (None, chosen("parscale", neutral)))
+    return plain.cache_sequences / streams.cache_sequences
+
+
 CHECKS = (
+    Check(
+        technique="parscale",
+        of="seconds per token of 8 streams of 1.5B over those of one, one request at a time",
+        published="the rise of a latency 6 times smaller than by more parameters (arXiv 2505.10475, abstract); "
+        "1.2 or less by arithmetic",
+        low=1.001,
+        high=1.2,
+        value=_streams,
+    ),
+    Check(
+        technique="parscale",
+        of="sequences in the cache of a GPU over those of 8 streams, whose weights are the same",
+        published="8 by arithmetic: memory grows by caches alone (arXiv 2505.10475)",
+        low=7.9,
+        high=8.1,
+        value=_caches,
+    ),
     Check(
         technique="comet-w4a4kv4",
         of="tokens in the cache over those in 16 bits, LLaMA-3-70B on an A100",
