@@ -7,6 +7,7 @@ from . import (
     compressed_attention,
     gated_delta_net,
     gated_linear_attention,
+    graph_convolution,
     kimi_delta_attention,
     mamba,
     mamba2,
@@ -18,7 +19,7 @@ from .base import MixerKind
 
 MIXERS: tuple[MixerKind, ...] = (
     mamba.KIND, mamba2.KIND, gated_delta_net.KIND, kimi_delta_attention.KIND, gated_linear_attention.KIND,
-    rwkv7.KIND, short_convolution.KIND, compressed_attention.KIND, pararnn.KIND,
+    rwkv7.KIND, short_convolution.KIND, compressed_attention.KIND, pararnn.KIND, graph_convolution.KIND,
 )  # fmt: skip
 _BY_SPEC = {kind.spec: kind for kind in MIXERS}
 BY_NAME = {kind.name: kind for kind in MIXERS}

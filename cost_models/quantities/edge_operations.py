@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..layer_kinds.residual_streams import add_joined_streams
+from ..specs.graph import Graph
 from .operation_builder import Builder
 from .operations import Exchange, LayerOperations, MemoryTraffic, Saved, Trains
 from .tower_operations import add_tower
@@ -16,6 +17,9 @@ def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
     copies = 1 + builder.model.residual_streams
     moved = copies * builder.activation_bytes * builder.model.hidden * builder.shard.tokens
     ops = LayerOperations(name="embedding", trains=trains, kernels=3.0)
+    if builder.model.graph is not None:
+        _add_features(builder, ops, builder.model.graph)
+        return ops
     ops.traffic.append(MemoryTraffic("embedding", moved, 2 * moved))
     if builder.model.embedding_norm:  # its output is what the first layer takes
         elements = builder.model.hidden * builder.shard.sp_tokens
@@ -25,6 +29,15 @@ def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
         ops.saved.append(Saved("dropout mask", builder.model.hidden * builder.shard.sp_tokens))
     add_tower(builder, ops)
     return ops
+
+
+def _add_features(builder: Builder, ops: LayerOperations, graph: Graph) -> None:
+    """A product of the features of each vertex, which get no gradient, and its activation."""
+    rows, h, w = builder.shard.tokens, builder.model.hidden, builder.activation_bytes
+    builder.add_gemm(ops, "features", rows, h, graph.features, wide=True, has_dgrad=False)
+    ops.traffic.append(MemoryTraffic("activation of features", 2 * w * h * rows, 3 * w * h * rows))
+    if ops.keeps_input():
+        ops.saved.append(Saved("features", w * graph.features * rows))
 
 
 def head(builder: Builder, trains: Trains = "all") -> LayerOperations:

@@ -75,6 +75,7 @@ def embedding_parameters(model: ModelSpec) -> int:
     """
     norm = norm_parameters(int(model.embedding_norm), model.hidden, model.norm_bias)
     norm += 0 if model.diffusion is None else model.diffusion.embedders
+    norm += 0 if model.graph is None else model.hidden  # bias of the product of the features
     learned = (model.learned_positions + model.token_types) * model.hidden
     return table_parameters(model) + widening_parameters(model) + learned + norm
 
@@ -82,8 +83,7 @@ def embedding_parameters(model: ModelSpec) -> int:
 def table_parameters(model: ModelSpec) -> int:
     """The token table, with one row per token, or per value of a token of latents. A tied head shares it, and tensor
     parallelism splits it."""
-    rows = model.vocab if model.diffusion is None else model.diffusion.inputs
-    return rows * (model.embedding_dim or model.hidden)
+    return model.inputs * (model.embedding_dim or model.hidden)
 
 
 def widening_parameters(model: ModelSpec) -> int:

@@ -73,6 +73,7 @@ _SILENT = {
     "encoder": None,
     "source_len": None,
     "diffusion": None,
+    "graph": None,
     "modulation": None,
     "streams": 1,
     "num_frames": 1,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from .diffusion import Diffusion, Modulation
 from .encoder import Encoder
+from .graph import Graph
 from .rope_scaling import RopeScaling
 from .vision import VisionTower
 
@@ -216,10 +217,18 @@ class ModelSpec:
     tower: VisionTower | None = None  # beside the embedding, None: text alone
     encoder: Encoder | None = None  # its layers are the first ones; None: all layers are of one stack
     diffusion: Diffusion | None = None  # it denoises latents; None: a language model
+    graph: Graph | None = None  # whose vertices are its tokens; None: a model of sequences
 
     @property
     def num_layers(self) -> int:
         return len(self.pattern)
+
+    @property
+    def inputs(self) -> int:
+        """Rows of what makes a hidden state: one per token of the vocabulary, or per value of a token."""
+        if self.graph is not None:
+            return self.graph.features
+        return self.vocab if self.diffusion is None else self.diffusion.inputs
 
     @property
     def bidirectional(self) -> bool:

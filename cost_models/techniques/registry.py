@@ -19,6 +19,7 @@ from . import (
     fastswitch,
     fsmoe,
     fuyou,
+    gnnpipe,
     gradient_coding,
     ladder_residual,
     luwu,
@@ -58,7 +59,7 @@ TECHNIQUES: Mapping[str, Technique] = {
         zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu,
         partitioned_checkpoints,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
-        vocabulary_parallel,
+        vocabulary_parallel, gnnpipe,
         token_ring, ring_self_attention,
         gradient_coding,
     )

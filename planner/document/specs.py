@@ -11,6 +11,7 @@ from ...cost_models.layer_kinds.base import least
 from ...cost_models.layer_kinds.registry import BY_NAME as MIXER_KINDS
 from ...cost_models.specs.diffusion import Diffusion, Modulation
 from ...cost_models.specs.encoder import Encoder
+from ...cost_models.specs.graph import Graph
 from ...cost_models.specs.model import (
     Attention,
     FeedForward,
@@ -81,7 +82,7 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     if not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in mtp_pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.mtp_pattern")])
     values = {**data, **_numerics(data, layers), **_scaling(data, name), **_tower(data, name),
-              **_encoder(data, len(pattern), name), **_diffusion(data, name),
+              **_encoder(data, len(pattern), name), **_diffusion(data, name), **_graph(data, name),
               "kinds": tuple(layers), "pattern": pattern, "mtp_pattern": mtp_pattern,
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
@@ -211,6 +212,18 @@ def _diffusion(data: Mapping[str, Any], name: str) -> dict[str, Diffusion]:
     return {"diffusion": diffusion}
 
 
+def _graph(data: Mapping[str, Any], name: str) -> dict[str, Graph]:
+    where = "resolved.model.graph"
+    if (given := _object(data, "graph", where, name)) is None:
+        return {}
+    copies = given.get("copies", [])
+    if not isinstance(copies, list) or not all(isinstance(pair, list) for pair in copies):
+        raise InputError.of([FieldProblem("must be pairs of numbers", file=name, field=f"{where}.copies")])
+    graph: Graph = build(Graph, {**given, "copies": tuple(map(tuple, copies))}, where, name)
+    _positive(vars_of(graph), ("vertices", "edges", "features"), where, name)
+    return {"graph": graph}
+
+
 def _images(workload: Mapping[str, Any], name: str) -> Images | None:
     where = "resolved.workload.images"
     if (given := _object(workload, "images", where, name)) is None:
@@ -225,9 +238,8 @@ def _capacity(block: MixtureOfExperts, where: str, name: str) -> None:
     if factor is None:
         return
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= most:
-        raise InputError.of(
-            [FieldProblem(f"`{factor}` is no number above 0 and up to {most:g}", file=name, field=where)]
-        )
+        text = f"`{factor}` is no number above 0 and up to {most:g}"
+        raise InputError.of([FieldProblem(text, file=name, field=where)])
 
 
 def _numerics(data: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:

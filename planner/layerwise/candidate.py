@@ -47,6 +47,7 @@ def check(resolved: Resolved, *, custom_stages: bool, techniques: bool, islands:
         f"of models with a vision tower are not planned yet, and {model.name} has one": model.tower is not None,
         f"of models with an encoder are not planned yet, and {model.name} has one": model.encoder is not None,
         f"of diffusion transformers are not planned yet, and {model.name} is one": model.diffusion is not None,
+        f"of graph networks are not planned yet, and {model.name} is one": model.graph is not None,
         f"of models with multi-token prediction are not planned yet, and {model.name} has it": model.mtp_layers > 0,
         "are not priced for documents of different lengths": bool(workload.lengths),
         "are not priced with muon, whose matrices ranks share out over all layers": workload.optimizer == "muon",

@@ -38,6 +38,7 @@ from ..targets.base import Target
 from ..targets.registry import about_technique, who_trains
 from ..targets.registry import target as load_target
 from . import headroom
+from .graphs import workload_of_graph
 from .images import with_images
 from .latents import workload_of_latents
 from .lengths import check_positions
@@ -199,6 +200,8 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     model, warnings = referenced_model(request.model) if pictured else text_model(request.model, trains=True)
     if model.diffusion is not None:
         return model, workload_of_latents(model, model.diffusion, request), warnings
+    if model.graph is not None:
+        return model, workload_of_graph(model, model.graph, request), warnings
     workload = with_source(model, request.to_workload(model.max_positions), request.workload)
     warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:

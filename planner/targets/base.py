@@ -123,6 +123,8 @@ class Target:
             return []
         if model.diffusion is not None and not self.trainer.denoises:
             return ["model.diffusion: plans of diffusion transformers are not written for it"]
+        if model.graph is not None:
+            return ["model.graph: plans of graph networks are not written for it"]
         if model.encoder is not None:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]
         if model.bidirectional:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, get_args, get_type_hints
 
+from ...cost_models.layer_kinds import registry
 from ...cost_models.layer_kinds.base import least
-from ...cost_models.layer_kinds.registry import BY_NAME
+from ...cost_models.layer_kinds.graph_convolution import GraphConvolution
 from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts
 from ...errors import did_you_mean, nearest
 from .fields import Fields
@@ -20,6 +21,8 @@ from .fields import Fields
 # Sizes of mixers of which the first divides the second.
 _SHARED = (("groups", "heads"), ("key_heads", "value_heads"), ("output_groups", "heads"), ("heads", "channels"))
 _BLOCKS = ("attention", "mlp", "experts")
+# Kinds that mix sequences: the neighbours of a graph are those of a graph network (families_graph.py).
+BY_NAME = {name: kind for name, kind in registry.BY_NAME.items() if kind.spec is not GraphConvolution}
 Blocks = Mapping[str, Attention | Mixer | FeedForward | MixtureOfExperts]
 
 

@@ -15,6 +15,7 @@ from ..io.document import LineOf, no_line
 from .choice_bias import with_choice_bias
 from .families import FAMILIES
 from .families_diffusion import DIFFUSERS
+from .families_graph import GRAPHS, graph_network
 from .fields import Fields
 from .numerics import with_numerics
 from .unknown_parts import not_understood
@@ -40,6 +41,11 @@ def read_config(
     if (denoises := DIFFUSERS.get(str(data.get("_class_name")))) is not None:
         fields = Fields(data, file=file, line=line)
         spec = denoises(fields)
+        fields.finish()
+        return replace(spec, name=name, source=source), []
+    if (kind := str(data.get("model_type"))) in GRAPHS:
+        fields = Fields(data, file=file, line=line)
+        spec = graph_network(fields, kind)
         fields.finish()
         return replace(spec, name=name, source=source), []
     text, prefix, others = _text_part(data)

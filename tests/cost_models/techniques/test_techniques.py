@@ -19,6 +19,7 @@ from ...snapshots import run_here
 
 # Replicas without ZeRO, with ZeRO in parts of them, and of experts; sharded weights, and those of experts.
 PLAIN, SHARDED, EXPERTS = "dp16-mbs1-z0-rnone", "pp2-dp8-sh2-mbs1-z1-rfull", "tp2-dp8-ep2-mbs1-z0-rfull"
+GRAPH = "gcnii-reddit"  # whose step is the whole graph
 PIPELINE = "tp2-pp4-dp2-mbs1-z1-rnone"
 NO_SEQUENCE = "tp4-nosp-dp4-mbs4-z0-rfull"
 WEIGHTS, EXPERT_WEIGHTS = "dp16-mbs1-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rfull"
@@ -39,11 +40,13 @@ RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "econtrol": ((PLAIN, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
         **dict.fromkeys(("ladder-residual", "tokenweave", "t3"), ((PIPELINE, "llama-3.1-8b"),)),
         **dict.fromkeys(("token-ring", "ring-self-attention"), (("cp4r-dp4-mbs1-z1-rsel(attn)", "llama-2-7b"),)),
+        "gnnpipe": (("pp16-gpipe-dp1-mbs1-z0-rnone", GRAPH),),
         **dict.fromkeys(("comet", "fsmoe", "speculative-moe"), ((EXPERTS, "mixtral-8x7b"),))}  # fmt: skip
 
 
 def priced(layout_id: str, technique: Any = None, **asked: Any) -> Candidate:
-    request = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "seq_len": 2048, "global_batch": 256, **asked}
+    sizes = {} if asked.get("model") == GRAPH else {"seq_len": 2048, "global_batch": 256}
+    request = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", **sizes, **asked}
     # By the closed form: with a technique, a pipeline is not simulated.
     resolved = resolve(load_request(None, {**request, "technique": technique}))
     return evaluate_resolved(resolved, layout_id, "closed form").best
