@@ -98,7 +98,7 @@ _TWINS = (
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
       for name in ("moe_router_topk", "moe_expert_capacity_factor", "moe_ffn_hidden_size",
                    "moe_router_load_balancing_type", "moe_aux_loss_coeff",
-                   "moe_shared_expert_intermediate_size", "moe_token_dispatcher_type", "recompute_granularity",
+                   "moe_shared_expert_intermediate_size", "recompute_granularity",
                    "recompute_method", "recompute_num_layers", "recompute_modules", "tensor_model_parallel_size",
                    "pipeline_model_parallel_size",
                    "context_parallel_size", "hierarchical_context_parallel_sizes", "expert_model_parallel_size",
@@ -107,8 +107,8 @@ _TWINS = (
                    "cross_entropy_fusion_impl", "moe_router_num_groups", "moe_router_group_topk",
                    "moe_router_score_function", "moe_router_topk_scaling_factor")),
     _same("--norm-epsilon", "model.layernorm_epsilon"),
-    Twin("--position-embedding-type", ("model.position_embedding_type",),
-         to_argument=lambda value: vision.ROPE if value == vision.MROPE else value),
+    Twin("--position-embedding-type", ("model.position_embedding_type",), to_argument=vision.plain_positions),
+    Twin("--moe-token-dispatcher-type", ("model.moe_token_dispatcher_type",), to_argument=vision.dispatcher),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}") for name in ("rotary_base", "rotary_percent", "rope_type")),
     _flag("--use-rope-scaling", "model.rope_scaling"),
     _same("--rope-scaling-factor", "model.rope_scaling_factor"),
@@ -226,7 +226,7 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
 @remembered
 def to_arguments(settings: Mapping[str, Any]) -> Settings:
     """Arguments of pretrain_gpt.py equivalent to `settings` of Bridge, including its defaults."""
-    out = hybrid.defaults(settings)
+    out = hybrid.defaults(settings) | vision.defaults(settings)
     for twin in _TWINS:
         values = [settings[field] for field in twin.fields if settings.get(field) is not None]
         # A switch in two dataclasses is on if one of them has it on, because `validate` merges them.

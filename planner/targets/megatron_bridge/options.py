@@ -40,7 +40,7 @@ def _translated(entry: Entry) -> Entry:
 
     def write(setup: Setup) -> Settings:
         arguments = vision.with_sections(_counted(entry.write(setup), setup), setup)
-        out = to_fields(with_layer_wise_name(arguments, setup))
+        out = vision.as_planned(to_fields(with_layer_wise_name(arguments, setup)), entry.options, setup)
         if "--bf16" in entry.options and setup.switches.get("grad_reduce_dtype") == "bf16":
             out.pop(_REDUCES_IN_FP32, None)  # the entry of that switch writes it
         return out

@@ -50,6 +50,14 @@ _FIELDS = {
     "num_position_embeddings": "positions", "out_hidden_size": "output",
 }  # fmt: skip
 _TAPS = "deepstack_visual_indexes"
+# Argument of pretrain_gpt.py -> its field, its default in these classes, and that of GPTModelProvider.
+_OF_BOTH: Mapping[str, tuple[str, Any, Any]] = {
+    "--qk-layernorm": ("model.qk_layernorm", True, False), "--rotary-base": ("model.rotary_base", 5_000_000, 10_000),
+}  # fmt: skip
+_OF_ROUTED: Mapping[str, tuple[str, Any, Any]] = {
+    "--moe-token-dispatcher-type": ("model.moe_token_dispatcher_type", "alltoall", "allgather"),
+    "--moe-permute-fusion": ("model.moe_permute_fusion", True, False),
+}  # fmt: skip
 ROPE, MROPE = "rope", "mrope"
 _INDENT = " " * 12
 
@@ -63,6 +71,38 @@ def with_sections(arguments: Settings, setup: Setup) -> Settings:
     """Rotary positions by frame, row and column, which pretrain_gpt.py has no word for."""
     name = "--position-embedding-type"
     return {**arguments, name: MROPE} if sees(setup) and arguments.get(name) == ROPE else arguments
+
+
+def plain_positions(value: Any) -> Any:
+    """The word of pretrain_gpt.py for a kind of positions."""
+    return ROPE if value == MROPE else value
+
+
+def dispatcher(value: Any) -> Any:
+    """The argument of pretrain_gpt.py for a dispatcher; None for its default."""
+    return None if value == _OF_ROUTED["--moe-token-dispatcher-type"][2] else value
+
+
+def as_planned(fields: Settings, options: tuple[str, ...], setup: Setup) -> Settings:
+    """The fields that one entry writes for these arguments, and those that it leaves out where the class would take
+    another value than GPTModelProvider."""
+    if not sees(setup):
+        return fields
+    left = {field: plain for argument, (field, _, plain) in _defaults(routed=setup.model.is_moe).items()
+            if argument in options and field not in fields}  # fmt: skip
+    return fields | left
+
+
+def defaults(settings: Mapping[str, Any]) -> Settings:
+    """Arguments of pretrain_gpt.py for the defaults of a class that no field overrides."""
+    if (name := settings.get("model")) not in PROVIDERS.values():
+        return {}
+    own = _defaults(routed=name == PROVIDERS[True])
+    return {argument: value for argument, (field, value, _) in own.items() if field not in settings}
+
+
+def _defaults(*, routed: bool) -> Mapping[str, tuple[str, Any, Any]]:
+    return {**_OF_BOTH, **(_OF_ROUTED if routed else {})}
 
 
 def _tower_write(setup: Setup) -> Settings:

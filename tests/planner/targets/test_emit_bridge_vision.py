@@ -86,6 +86,23 @@ def test_the_class_with_experts_is_thawed() -> None:
     assert TABLE.read({"model": "Qwen3VLModelProvider"}).get("workload.freeze_tower") is None
 
 
+def test_defaults_of_the_class_are_overridden_and_read() -> None:
+    """It takes alltoall and fused permutation by itself, where GPTModelProvider takes allgather and none."""
+    workload = {"seq_len": 8192, "global_batch": 512, "images": "4@1024x768"}
+    request = {"model": "qwen3-vl-30b-a3b", "cluster": "dgx-h100:4", "target": "megatron-bridge", "workload": workload,
+               "fix": {"moe_dispatcher": "allgather", "moe_permute_fusion": "off"}}  # fmt: skip
+    plan = api.evaluate(request_from_dict(request), "pp2-dp16-ep8-mbs1-z1-rfull")
+    files = emit(plan, "megatron-bridge").files
+    for line in ('moe_token_dispatcher_type="allgather",', "moe_permute_fusion=False,"):
+        assert f"            {line}\n" in files[MODULE]
+        edited = files[MODULE].replace(f"            {line}\n", "")
+        assert problems({**files, MODULE: edited})
+    assert not problems(files)
+    read = TABLE.read({"model": "Qwen3VLMoEModelProvider", "model.num_moe_experts": 8, "model.num_attention_heads": 4,
+                       "model.hidden_size": 64, "model.freeze_language_model": False})  # fmt: skip
+    assert read["switches.moe_dispatcher"] == "alltoall"
+
+
 @pytest.mark.parametrize(("old", "new", "found"), [
     ("depth=27", "depth=26", "model.vision_config: describes another model than plan.json (tower of qwen3-vl-8b)"),
     ("[24, 20, 20]", "[22, 21, 21]", "describes another model"),
