@@ -40,8 +40,8 @@ test-slow: $(VENV)/.test-installed  ## the slow ones: the shipped fit made anew,
 
 # The frameworks, in an environment of their own (git-ignored; 2.7 GB), and one for each that needs other releases of what
 # they share (1 to 2 GB each). Megatron's argument parser and Bridge's recipes are in no wheel: give checkouts by
-# MEGATRON_PATH, MEGATRON_DEV_PATH (branch dev), MEGATRON_BRIDGE_PATH (with its submodule), NANOTRON_PATH and MAXTEXT_PATH,
-# or their rows say `not run`.
+# MEGATRON_PATH, MEGATRON_DEV_PATH (branch dev), MEGATRON_BRIDGE_PATH (with its submodule), NANOTRON_PATH, MAXTEXT_PATH
+# and NEMO_RL_PATH (both by Python 3.12), or their rows say `not run`.
 $(UPSTREAM)/.installed: tests/upstream/requirements.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q 'torch==2.13.*'

@@ -1,9 +1,10 @@
-"""Files of post-training against the programs that read them: Hydra on verl's config, AReaL's loader, and OpenRLHF's
-train_ppo_ray until it trains."""
+"""Files of post-training against the programs that read them: Hydra on verl's config, the loaders of NeMo-RL and AReaL,
+and OpenRLHF's train_ppo_ray until it trains."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 from dataclasses import dataclass
@@ -32,10 +33,12 @@ class Program:
     file: str  # of the options
     trainer: str | None = None  # None: all plans of the table
     engine: str = "vllm"
+    checkout: str = ""  # variable with the folder of its source, where no wheel has it
 
 
 PROGRAMS = {
     "verl": Program("verl_compose.py", "hydra", "verl.overrides"),
+    "nemo-rl": Program("nemo_rl_config.py", "torchdata", "nemo-rl.overrides", "megatron", checkout="NEMO_RL_PATH"),
     "areal": Program("areal_config.py", "lark", "areal.overrides", "megatron", "sglang"),
     "openrlhf": Program("openrlhf_parser.py", "openrlhf", "openrlhf.args", "deepspeed"),
 }
@@ -49,8 +52,10 @@ def plans_for(to: str) -> list[RlPlan]:
     small: dict[str, Any] = {
         "model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "output": 300, "prompts": 16, "reward": "rule",
         "trainer": program.trainer, "engine": program.engine}  # fmt: skip
+    others: list[dict[str, Any]] = [{"algorithm": "ppo", "updates": 2}] if to != "nemo-rl" else [
+        {"model": "qwen3-30b-a3b", "cluster": "dgx-h100:2"}, {"trainer": "accelerate", "updates": 2}]  # fmt: skip
     return [plan_rl(**{**small, **more}) for more in (
-        {"lag": 1, "kl": True}, {"algorithm": "ppo", "updates": 2}, {"algorithm": "dapo", "lag": 2})]  # fmt: skip
+        {"lag": 1, "kl": True}, *others, {"algorithm": "dapo", "lag": 2})]  # fmt: skip
 
 
 def words_of(to: str, text: str) -> list[str]:
@@ -81,9 +86,9 @@ def misspelt(text: str, numbers: random.Random) -> str:
 @pytest.mark.parametrize("to", PROGRAMS)
 def test_its_program_takes_every_plan_and_no_misspelt_one(to: str, row: Row) -> None:
     program = PROGRAMS[to]
-    if not has(to, program.module):
+    if not has(to, program.module) or (program.checkout and program.checkout not in os.environ):
         row(to, "its program takes", "not run")
-        pytest.skip(f"{program.module} is not there")
+        pytest.skip(f"{program.checkout or program.module} is not there")
     plans = drawn(plans_for(to), to, COUNT)
     written = [emit_rl(plan, to, plan.best.choice).files for plan in plans]
     numbers = random.Random(1)
