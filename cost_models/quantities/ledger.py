@@ -46,7 +46,8 @@ class Ledger:
     store: Store | None = None  # what of the states is on a drive or on another node
     far: FarMemory | None = None  # where a part of what is on the host has a memory of its own
     vocabulary: Vocabulary | None = None  # how embedding and head are over all stages, where they are
-    repeats: float = 1.0  # times that each micro-batch is computed, over all replicas
+    repeats: Array | float = 1.0  # [n] times that each layer computes each micro-batch, over all replicas
+    path: Array | None = None  # [n] stages that a micro-batch passes; None: all
     waits: Array | float = 0.0  # [n] of a step, added by waiting for replicas that are slow in it
     unlike: UnlikeRows | None = None  # None: not known, or nearly all rows
 

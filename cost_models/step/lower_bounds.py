@@ -84,6 +84,8 @@ def _mean_bytes(memory: DeviceMemory, rates: Rates) -> Array:
 
 def _least_pipeline_s(ledger: Ledger, rates: Rates, mean_s: Array) -> Array:
     """[n] kind_s of a pipeline of whole layers, split in any way; mean_s: of a micro-batch on the mean stage."""
+    if ledger.path is not None:  # the stages that a micro-batch skips fill nothing
+        return np.asarray(ledger.m * mean_s)
     x, kernels, kind_s = ledger.layouts, kernel_seconds(ledger.tables, rates), kind_seconds(ledger, rates)
     layers, pp = ledger.problem.num_kinds, x["pp"].astype(np.float64)
     edges = len(kernels.layers) + EMBEDDING

@@ -40,7 +40,9 @@ def pipeline_s(ledger: Ledger, rates: Rates, stage: StageSeconds, cycle: Array) 
     hop_s, link_s = ledger.once(lambda unlike: np.array(message_s(unlike, rates)))
     messages = Messages(pp, vpp, ledger.m, hop_s, link_s, total_c - pp * passes, cycle, mean_f, mean_b,
                         mean_w)  # fmt: skip
-    return np.asarray(np.where(pp > 1, bubble, 0.0)), exposed_hop_s(x["schedule"], messages)
+    # Of a shorter path the other stages, and the messages between them, are as many fewer.
+    others = 1.0 if ledger.path is None else (ledger.path - 1) / np.maximum(pp - 1, 1.0)
+    return np.asarray(np.where(pp > 1, bubble * others, 0.0)), exposed_hop_s(x["schedule"], messages) * others
 
 
 def _weight_s(ledger: Ledger, rates: Rates) -> Array:

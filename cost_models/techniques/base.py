@@ -108,7 +108,8 @@ class Technique:
     excludes: Mapping[str, str] = field(default_factory=dict)  # further technique that it cannot go with -> reason
     order: int = 0  # of its rewrite among several
     keeps_weights: bool = True  # GPUs hold at least their share of the weights; bounds rely on it
-    only_costs: bool = False  # no step is shorter by it, whatever its knobs: `all` leaves it out
+    only_costs: bool = False  # no step of the same work is shorter by it, whatever its knobs: `all` leaves it out
+    least_work: Callable[[Knobs], float] | None = None  # least share of the layers' work that is left, for bounds
     fills_by_layers: bool = False  # only layers fill a pipeline, not the ends of the model; bounds rely on it
 
     def reason_apart(self, other: Technique) -> str | None:

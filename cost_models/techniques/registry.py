@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from . import (
     prompt_decoding,
     ring_self_attention,
     semi_pd,
+    skippipe,
     speculative_moe,
     t3,
     three_level,
@@ -59,7 +61,7 @@ TECHNIQUES: Mapping[str, Technique] = {
         zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu,
         partitioned_checkpoints,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
-        vocabulary_parallel, gnnpipe,
+        vocabulary_parallel, skippipe, gnnpipe,
         token_ring, ring_self_attention,
         gradient_coding,
     )
@@ -77,7 +79,7 @@ SERVING: Mapping[str, Technique] = {
 }  # fmt: skip
 EVERY: Mapping[str, Technique] = {**TECHNIQUES, **SERVING}
 
-# Of training, those that may make a step shorter: what `all` leaves to the search.
+# Of training, those that `all` leaves to the search: they may make a step shorter, of the same work.
 SHORTENING: Mapping[str, Technique] = {name: known for name, known in TECHNIQUES.items() if not known.only_costs}
 # Of serving, those that may make a deployment better: what `all` leaves to the search.
 GAINING: Mapping[str, Technique] = {
@@ -144,6 +146,11 @@ def keep_weights(chosen: Applied) -> bool:
 def fill_by_layers(chosen: Applied) -> bool:
     """Whether only layers fill a pipeline under any of them."""
     return any(known.fills_by_layers for known, _ in of(chosen))
+
+
+def least_work(chosen: Applied) -> float:
+    """The least share of the work of all micro-batches that all of them leave."""
+    return math.prod(known.least_work(knobs) for known, knobs in of(chosen) if known.least_work is not None)
 
 
 def on_stack(stack: StackSpec, chosen: Applied) -> StackSpec:

@@ -20,7 +20,7 @@ from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
 from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
 from ...cost_models.step.stragglers import straggler_share_of
-from ...cost_models.techniques.registry import fill_by_layers, keep_weights
+from ...cost_models.techniques.registry import fill_by_layers, keep_weights, least_work
 from ..space.counting import LayoutCounts
 from ..space.tree import Columns, select
 from .limits import ShouldStop, stop_if_late
@@ -97,15 +97,16 @@ class MeshBounds:
         The slowest device computes at least as long as the mean one, for each of m micro-batches. A pipeline is filled
         once more by the part of a micro-batch on the other devices, in chunks no shorter than those of the deepest
         interleaving. There is no such part where a schedule that splits the backward pass is legal (its W may fill all
-        of it), or where stages may be of any size (those that fill may be empty). Slow GPUs make all of it longer. All
-        other terms only add. Given stages are of any size.
+        of it), where stages may be of any size (those that fill may be empty), or where micro-batches skip some. Slow
+        GPUs make all of it longer. All other terms only add. Given stages are of any size.
         """
         pp = meshes["pp"].astype(np.float64)
-        m = self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
+        left = least_work(self._problem.workload.techniques)
+        m = left * self._problem.workload.global_batch / (meshes["dp"] * meshes["micro_batch"])
         schedules = self.counts.num_schedules  # it has few distinct rows
         row = schedules.row[self.counts.signature[rows]]
         any_size = self.any_split or self._problem.stages is not None
-        without_bubble = np.asarray(schedules.table[:, SPLITS_BACKWARD].any(axis=1))[row] | any_size
+        without_bubble = np.asarray(schedules.table[:, SPLITS_BACKWARD].any(axis=1))[row] | any_size | (left < 1)
         interleaves = np.asarray(schedules.table[:, INTERLEAVED].any(axis=1))[row]
         deepest = np.maximum(self._problem.most_chunks // meshes["pp"], 1)
         chunks = np.where(interleaves, deepest, 1)

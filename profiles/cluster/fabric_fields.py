@@ -33,7 +33,7 @@ def read_fabric(facts: Facts, groups: list[Group]) -> Fabric:
 
 def _sites(facts: Facts, groups: list[Group], fabric: Fabric) -> Fabric:
     listed = facts.document.data.get("sites")
-    has_wan = facts.keys(("wan",), ("bandwidth", "latency", "per"))
+    has_wan = facts.keys(("wan",), ("bandwidth", "latency", "per", "flows", "flow_bandwidth"))
     if listed is None:
         if has_wan:
             facts.fail(("wan",), "has no meaning without `sites`")
@@ -58,7 +58,20 @@ def _sites(facts: Facts, groups: list[Group], fabric: Fabric) -> Fabric:
     if bw and sites and groups and per != "site":
         bw *= max(nodes for _, nodes in sites)
         bw *= min(group.nodes.gpus_per_node for group in groups) if per == "gpu" else 1
+    if bw and (of_flows := _flows(facts)):
+        bw = min(bw, of_flows)
     return replace(fabric, sites=tuple(sites), wan_bw_bytes_per_s=bw or 1.0, wan_latency_s=seconds or 0.0)
+
+
+def _flows(facts: Facts) -> float | None:
+    """Bytes/s of a site's connections together, each as fast as one gets over the distance; None: not limited."""
+    flows, each = facts.whole(("wan", "flows")), facts.quantity(("wan", "flow_bandwidth"), "B/s")
+    given = {name for name in ("flows", "flow_bandwidth") if facts.document.at(("wan", name)) is not None}
+    if len(given) == 1:
+        absent = ({"flows", "flow_bandwidth"} - given).pop()
+        facts.fail(("wan", absent), f"is missing beside `{given.pop()}`",
+                   "`flows: 16` connections of `flow_bandwidth: 2.8 Gb/s` each")  # fmt: skip
+    return flows * each if flows and each else None
 
 
 def _check_site_sum(facts: Facts, groups: list[Group], sites: list[tuple[str, int]]) -> None:

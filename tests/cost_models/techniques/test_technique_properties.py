@@ -19,7 +19,9 @@ from meshwright.planner.request.resolve import resolve
 from meshwright.errors import InputError
 
 # At least one that each technique, and each pair that goes together, can train; with `ep` a model with experts.
-LAYOUTS = ("dp16-mbs1-z0-rnone", "dp16-mbs16-z3-rnone", "dp16-mbs1-z3-rnone", "dp16-sh8-mbs16-z3-rfull",
+LAYOUTS = ("pp4-dp4-mbs1-z0-rnone", "pp4-dp4-mbs2-z3-rnone", "pp4-dp4-mbs2-z0-rnone-oact",
+           "cp2r-pp4-dp2-mbs1-z0-rnone", "tp2-pp4-dp2-mbs1-z0-rnone", "pp4-dp4-ep4-mbs1-z0-rnone",
+           "dp16-mbs1-z0-rnone", "dp16-mbs16-z3-rnone", "dp16-mbs1-z3-rnone", "dp16-sh8-mbs16-z3-rfull",
            "tp2-dp8-sh4-mbs1-z3-rnone", "tp2-dp8-mbs1-z3-rsel(norm)-oact", "cp2r-dp8-mbs1-z3-rfull",
            "pp2-dp8-mbs2-z3-rnone", "dp16-sh4-mbs1-z1-rnone", "pp2-dp8-mbs2-z0-rnone", "tp2-dp8-mbs1-z0-rnone",
            "tp2-dp8-mbs32-z3-rnone", "tp2-pp2-dp4-mbs1-z0-rnone", "dp16-ep8-mbs1-z0-rnone", "tp2-dp8-ep2-mbs1-z0-rnone",
@@ -31,7 +33,7 @@ LAYOUTS = ("dp16-mbs1-z0-rnone", "dp16-mbs16-z3-rnone", "dp16-mbs1-z3-rnone", "d
            "dp16-sh8-mbs16-z3-rfull-oact", "dp16-sh4-mbs1-z1-rnone-oact",
            "tp2-nosp-dp8-mbs1-z0-rfull", "tp2-nosp-dp8-mbs1-z3-rfull", "tp2-nosp-dp8-mbs32-z3-rfull",
            "tp2-nosp-dp8-sh4-mbs1-z1-rfull", "tp2-nosp-pp2-dp4-mbs1-z0-rfull", "tp2-nosp-cp2r-dp4-mbs1-z0-rfull",
-           "tp2-nosp-dp8-mbs1-z0-rfull-oact")  # fmt: skip
+           "tp2-nosp-dp8-mbs1-z0-rfull-oact", "tp2-nosp-pp4-dp2-mbs1-z0-rfull")  # fmt: skip
 # Without grouped heads: TokenRing refuses them.
 DENSE = {"hidden": 2048, "layers": 8, "heads": 16, "ffn_hidden": 5504, "vocab": 32000, "max_positions": 4096}
 EXPERTS = {"hidden": 2048, "layers": 8, "heads": 16, "vocab": 32000, "max_positions": 4096,
@@ -44,7 +46,7 @@ def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
     """Its price, or why there is none."""
     model = EXPERTS if "-ep" in layout_id else DENSE if "cp2r" in layout_id else "llama-3.2-1b"
     asked: dict[str, Any] = {"model": model, "cluster": "dgx-h100:2", "seq_len": 1024, "global_batch": 256,
-             "stack": "megatron-core" if "tp2" in layout_id and "pp2" in layout_id else "deepspeed"}  # fmt: skip
+             "stack": "megatron-core" if "tp2" in layout_id and "pp" in layout_id else "deepspeed"}  # fmt: skip
     try:
         chosen = {name: dict(knobs) for name, knobs in techniques}
         resolved = resolve(load_request(None, {**asked, "technique": chosen}))
@@ -61,7 +63,8 @@ def frozen(techniques: dict[str, dict[str, float]]) -> tuple[Any, ...]:
 def values(knob: Knob) -> st.SearchStrategy[float]:
     if knob.whole:
         return st.integers(int(knob.low), int(knob.high)).map(float) | st.sampled_from([knob.low, knob.high])
-    return st.floats(knob.low, knob.high)
+    # A rate of less than a byte a second is none: such seconds have no finite sum.
+    return st.floats(knob.low, knob.high).map(lambda value: 0.0 if 0 < value < 1e-9 else value)
 
 
 @st.composite
