@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from ..problem import Problem
 
 
+# Further technique -> why a graph in one pipeline has no place for it.
+_APART = {
+    **dict.fromkeys(("1-bit-adam", "econtrol", "diloco", "co2", "noloco", "zero++", "three-level", "cpu-offload",
+                     "zero-infinity", "fuyou", "luwu", "gradient-coding"),
+                    "gnnpipe has one pipeline, and it needs replicas or shards of them"),
+    **dict.fromkeys(("ladder-residual", "tokenweave", "t3", "partitioned-checkpoints"),
+                    "layers of a graph network are not split over tensor-parallel GPUs"),
+    **dict.fromkeys(("comet", "fsmoe", "speculative-moe"), "a graph network has no experts"),
+    **dict.fromkeys(("token-ring", "ring-self-attention"), "a graph network has no attention"),
+    "vocabulary-parallel": "gnnpipe fills its pipeline by gpipe, vocabulary-parallel by 1f1b",
+}  # fmt: skip
+
+
 def _is_graph(x: Columns, problem: Problem) -> NDArray[np.bool_]:
     return np.full(len(x["pp"]), problem.model.graph is not None)
 
@@ -44,5 +57,6 @@ TECHNIQUE = Technique(
     needs=(Need(("pp",), _is_graph, "a graph network"),
            Need(("pp", "schedule"), _all_forward_first, "all chunks forward, then backward: the gpipe schedule"),
            Need(("dp", "micro_batch"), _one_pipeline, "one pipeline that takes a chunk at a time")),
+    excludes=_APART,
     caveat="embeddings of later chunks are those of the last step: accuracy after as many steps is in no price",
 )  # fmt: skip

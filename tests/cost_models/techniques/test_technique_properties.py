@@ -18,6 +18,8 @@ from meshwright.planner.request.resolve import resolve
 
 from meshwright.errors import InputError
 
+# Of a graph network, whose stages have a GPU each.
+GRAPHS = ("pp8-gpipe-dp1-mbs1-z0-rnone", "pp8-gpipe-dp1-mbs1-z0-rnone-oact", "pp8-gpipe-dp1-mbs1-z0-rnone-oopt")
 # At least one that each technique, and each pair that goes together, can train; with `ep` a model with experts.
 LAYOUTS = ("pp4-dp4-mbs1-z0-rnone", "pp4-dp4-mbs2-z3-rnone", "pp4-dp4-mbs2-z0-rnone-oact",
            "cp2r-pp4-dp2-mbs1-z0-rnone", "tp2-pp4-dp2-mbs1-z0-rnone", "pp4-dp4-ep4-mbs1-z0-rnone",
@@ -33,7 +35,7 @@ LAYOUTS = ("pp4-dp4-mbs1-z0-rnone", "pp4-dp4-mbs2-z3-rnone", "pp4-dp4-mbs2-z0-rn
            "dp16-sh8-mbs16-z3-rfull-oact", "dp16-sh4-mbs1-z1-rnone-oact",
            "tp2-nosp-dp8-mbs1-z0-rfull", "tp2-nosp-dp8-mbs1-z3-rfull", "tp2-nosp-dp8-mbs32-z3-rfull",
            "tp2-nosp-dp8-sh4-mbs1-z1-rfull", "tp2-nosp-pp2-dp4-mbs1-z0-rfull", "tp2-nosp-cp2r-dp4-mbs1-z0-rfull",
-           "tp2-nosp-dp8-mbs1-z0-rfull-oact", "tp2-nosp-pp4-dp2-mbs1-z0-rfull")  # fmt: skip
+           "tp2-nosp-dp8-mbs1-z0-rfull-oact", "tp2-nosp-pp4-dp2-mbs1-z0-rfull", *GRAPHS)  # fmt: skip
 # Without grouped heads: TokenRing refuses them.
 DENSE = {"hidden": 2048, "layers": 8, "heads": 16, "ffn_hidden": 5504, "vocab": 32000, "max_positions": 4096}
 EXPERTS = {"hidden": 2048, "layers": 8, "heads": 16, "vocab": 32000, "max_positions": 4096,
@@ -47,6 +49,8 @@ def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
     model = EXPERTS if "-ep" in layout_id else DENSE if "cp2r" in layout_id else "llama-3.2-1b"
     asked: dict[str, Any] = {"model": model, "cluster": "dgx-h100:2", "seq_len": 1024, "global_batch": 256,
              "stack": "megatron-core" if "tp2" in layout_id and "pp" in layout_id else "deepspeed"}  # fmt: skip
+    if layout_id in GRAPHS:
+        asked = {"model": "gcnii-reddit", "cluster": "dgx-h100:1", "stack": "deepspeed"}
     try:
         chosen = {name: dict(knobs) for name, knobs in techniques}
         resolved = resolve(load_request(None, {**asked, "technique": chosen}))
