@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import prod
+from string import Formatter
 from typing import Any
 
 from ...cost_models import units
+from ...cost_models.layouts import Layout, Layouts, encode
+from ...cost_models.schedule_kinds import INTERLEAVED
 from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
 from ...errors import NoFeasibleLayoutError
 from ..document.candidate import Candidate
@@ -23,6 +26,7 @@ from .candidates import candidates
 from .staged import Staged
 
 _NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
+_NAMED = 3  # rules of those that exclude the rest
 _GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -75,8 +79,20 @@ def _why(resolved: Resolved, conflict: Sequence[Rule]) -> str:
     meshes = space.meshes(count)
     if len(meshes["tp"]):
         LayoutCounts(space, meshes).tally(count)
-    others = [name for name in count.ruled_out if name not in {rule.name for rule in conflict}]
-    return f"the rest breaks {', '.join(others[-3:])}"
+    others = [name for name in count.ruled_out if name not in {rule.name for rule in conflict}][-_NAMED:]
+    given = Layout(**{field: encode(field, resolved.request.fix[field]) for field in pinned})
+    given = replace(given, vpp=2) if INTERLEAVED[given.schedule] and given.vpp == 1 else given
+    columns = Layouts.of([given])
+    sentences = [rule.explain(given, resolved.problem) for rule in space.rules
+                 if rule.name in others and _names_only(rule, pinned) and not rule.allows(columns, resolved.problem)[0]]
+    return "; ".join([f"the rest breaks {', '.join(others)}", *sentences])
+
+
+def _names_only(rule: Rule, pinned: Sequence[str]) -> bool:
+    """Whether its sentence names fields of the layout, and no other than these."""
+    words = {str(word) for _, word, _, _ in Formatter().parse(rule.message) if word}
+    named = {field for field in Layout.__dataclass_fields__ if field in words or f"{field}_name" in words}
+    return bool(named) and named <= set(pinned)
 
 
 def _legal_hint(resolved: Resolved) -> str:

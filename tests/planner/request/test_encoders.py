@@ -17,7 +17,7 @@ from meshwright.planner.targets.emit import LayoutRefusedError, check_trained, e
 from meshwright.planner.targets.registry import TARGETS
 from meshwright.profiles.model.load import load_model
 
-from meshwright.errors import InputError, UnsupportedError
+from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
 
 BERT = {"model_type": "bert", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
         "intermediate_size": 1024, "max_position_embeddings": 512, "vocab_size": 1024}  # fmt: skip
@@ -124,3 +124,10 @@ def test_only_training_is_priced(bert: str) -> None:
         text_model(bert)
     with pytest.raises(InputError, match="vocabulary-parallel"):
         api.evaluate(None, "pp2-dp2-mbs1-z1-rnone", **asked(bert, technique="vocabulary-parallel"))
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-v"])
+def test_schedules_of_several_chunks_are_refused_with_the_reason(schedule: str) -> None:
+    reason = f"{schedule} gives stages several chunks, but stages of an encoder and of a decoder are unlike"
+    with pytest.raises(NoFeasibleLayoutError, match=reason):
+        api.plan(model="t5-11b", cluster="dgx-h100:2", target="any", fix={"schedule": schedule})
