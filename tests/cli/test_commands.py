@@ -214,7 +214,7 @@ def examples(name: str) -> list[str]:
     return [line.strip() for line in out.splitlines() if line.startswith("    meshwright ")]
 
 
-SLOW = ("validate", "memory")
+SLOW = ("validate", "memory", "plan", "import")
 
 
 @pytest.mark.parametrize(

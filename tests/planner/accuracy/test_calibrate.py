@@ -284,6 +284,7 @@ def shipped_fit(cases: Sequence[Case]) -> tuple[Fitter, np.ndarray, Runs]:
     return fitter, np.array(z), Runs.of(cases)
 
 
+@pytest.mark.slow
 def test_what_ships_is_what_the_fit_gives(shipped_fit: tuple[Fitter, np.ndarray, Runs]) -> None:
     """Along any direction the loss is least at the shipped values: a Newton step from its differences moves nothing.
     `test_the_fit_reproduces_what_ships` runs the whole fit."""
@@ -301,6 +302,7 @@ def test_what_ships_is_what_the_fit_gives(shipped_fit: tuple[Fitter, np.ndarray,
         assert abs(newton) < 0.1  # of a step of 0.2 prior widths in every constant
 
 
+@pytest.mark.slow
 def test_intervals_cover_what_they_claim() -> None:
     """Of all shipped runs, each predicted by the shipped fit; the factors come from fits without them."""
     coverage = validate().summary.coverage

@@ -30,6 +30,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return result.out, folder / "plan.json"
 
 
+@pytest.mark.slow
 def test_every_scheme_has_a_row_with_its_own_prices(shown: tuple[str, Path]) -> None:
     screen, path = shown
     plan = load_lengths_plan(path)

@@ -81,6 +81,7 @@ def test_documents_of_one_length_get_the_static_plan() -> None:
     assert result.per_sequence.plans == result.static.plans
 
 
+@pytest.mark.slow
 def test_a_document_beyond_all_gpus_is_refused_with_the_number_that_holds_it() -> None:
     with pytest.raises(NoFeasibleLayoutError, match="a document of 1,000,000 tokens does not fit: 16 GPUs") as error:
         api.plan_documents(**SMALL, lengths="512:9,1000000:1", max_len="1024K")  # type: ignore[arg-type]

@@ -115,6 +115,7 @@ def test_plans_without_the_constants_are_refused(plan: ServingPlan) -> None:
         explain_serving(plan, 99)
 
 
+@pytest.mark.slow
 def test_the_commands_read_the_plan(plan: ServingPlan, plans: dict[str, ServingPlan], tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(plan.to_json())
     (tmp_path / "apart.json").write_text(plans["apart"].to_json())

@@ -50,7 +50,12 @@ def answer(target: str | None, request: dict[str, Any]) -> Plan | MeshwrightErro
         return error
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+SLOW = ("moe", "capacity")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in REQUESTS]
+)
 def test_emit_accepts_whatever_plan_returns(name: str) -> None:
     answers = {target: answer(target, REQUESTS[name]) for target in (None, *ABLE)}
     for target, result in answers.items():

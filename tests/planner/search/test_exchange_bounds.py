@@ -59,6 +59,7 @@ def is_exceeded() -> bool:
     return any((raised > step_s * (1 + 1e-9)).any() for _, raised, step_s in bounds())
 
 
+@pytest.mark.slow
 def test_no_layout_is_faster() -> None:
     higher = []
     for seconds, raised, step_s in bounds():

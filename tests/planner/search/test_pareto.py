@@ -83,6 +83,7 @@ def test_a_stopped_search_keeps_what_it_has_and_a_bound(monkeypatch: pytest.Monk
     assert plain.frontier.points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_inadmissible_bound_is_seen(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of seconds, or of bytes, 3 % too high prunes a point of some frontier, and the check above says so."""

@@ -20,6 +20,7 @@ FIELDS: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "8xa100-sxm-80gb",
                           "ttft": "1s", "tpot": "50ms", "top": 1}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [{"rate": "20/s"}, {"concurrency": 64}, {}])
 def test_the_choice_is_the_best_of_all_sets_planned_by_themselves(load: dict[str, Any]) -> None:
     allowed = ("ladder-residual", "nexus", "nanoflow:batches=2")

@@ -64,6 +64,7 @@ def test_every_field_of_a_layout_is_in_the_table() -> None:
     assert set(FIELD_NAMES) <= TABLE.fields
 
 
+@pytest.mark.slow
 def test_every_field_is_tried_ten_times(plans: list[Plan]) -> None:
     tried = Counter(name for plan in plans for name in nondefault(plan.best.to_layout()))
     assert set(tried) == set(FIELD_NAMES)

@@ -89,6 +89,7 @@ def test_every_field_is_in_the_table() -> None:
         assert set(FIELD_NAMES) <= config_of(name).table(option_list(name)[0]).fields
 
 
+@pytest.mark.slow
 def test_every_expressible_field_is_tried_ten_times(drawn: tuple[str, list[Plan]]) -> None:
     target, plans = drawn
     tried = Counter(name for plan in plans for name in nondefault(plan.best.to_layout()))
