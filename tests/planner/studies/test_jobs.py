@@ -118,6 +118,7 @@ def test_bad_files(tmp_path: Path, text: str, messages: list[str]) -> None:
     assert all(message in str(error.value) for message in messages), str(error.value)
 
 
+@pytest.mark.slow
 def test_a_job_that_fits_nowhere(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text("cluster: dgx-h100:1\ntarget: any\njobs:\n"
                                         "  - {name: huge, model: llama-3.1-405b, total_tokens: 1B}\n")  # fmt: skip
