@@ -238,7 +238,6 @@ PLAIN = """--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --ffn-hid
         ("--micro-batch-size 1 --optimizer lion", "line 3, --optimizer: lion has no counterpart in a plan"),
         ("--micro-batch-size 1 --shuffle-experts", "line 3, --shuffle-experts: unknown: it may change the layout"),
         ("--micro-batch-size 1 --use-tp-pp-dp-mapping", "line 3, --use-tp-pp-dp-mapping: puts pipeline stages beside"),
-        ("--micro-batch-size 1 --distribute-checkpointed-activations", "splits saved activations over tp ranks"),
     ],
 )
 def test_what_is_not_understood_is_named_and_nothing_is_compared(

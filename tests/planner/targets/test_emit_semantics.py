@@ -21,8 +21,9 @@ from meshwright.profiles.model.load import load_model, model_names
 
 from .emit_plans import config_of
 
-# But for diffusion transformers, which no target takes and which have no sequence length of their own.
-PUBLIC = [name for name in model_names() if (spec := load_model(name)[0]).family != "own" and spec.diffusion is None]
+# But for diffusion transformers and graph networks, which have no sequence length of their own.
+PUBLIC = [name for name in model_names() if (spec := load_model(name)[0]).family != "own"
+          and spec.diffusion is None and spec.graph is None]  # fmt: skip
 DESCRIBING = [name for name, target in TARGETS.items() if target.config is not None
               and "model.hidden" in target.config.table(option_list(name)[0]).fields]  # fmt: skip
 # The model is that of a script, or of a registry.

@@ -110,8 +110,8 @@ def plan() -> ConfigContainer:
         dataset=GPTDatasetConfig(
             seq_length=4096,
             random_seed=1234,
-            split="9999,8,2",
             dataloader_type="single",
+            split="9999,8,2",
             reset_position_ids=False,
             reset_attention_mask=False,
             eod_mask_loss=False,
