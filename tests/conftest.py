@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Without a deadline of 200 ms for an example, which a busy machine misses.
 settings.register_profile("meshwright", deadline=None)
 settings.load_profile("meshwright")
+
+
+# Cases that take more than 2.5 s of CPU, beside those that a decorator marks (tools/slow_cases.py).
+SLOW_CASES = frozenset(Path(__file__).with_name("slow_cases.txt").read_text(encoding="utf-8").splitlines())
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid in SLOW_CASES:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
