@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 UPSTREAM ?= .upstream
 OF_THEIR_OWN := $(patsubst tests/upstream/requirements-%.txt,%,$(wildcard tests/upstream/requirements-*.txt))
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-upstream test-executors test-browser parity fuzz planted-faults kill-test lint format types figures study-table docs check \
@@ -68,7 +68,7 @@ test-browser: $(VENV)/.test-installed  ## pages in headless Chromium (4 min; ski
 	MESHWRIGHT_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -s tests/browser
 
 parity: $(VENV)/.test-installed  ## every layout of the runtime against one process (20 min)
-	$(PYTEST) tests/runtime/rehearsal/parity_all.py
+	OMP_NUM_THREADS=1 $(PYTEST) tests/runtime/rehearsal/parity_all.py
 
 planted-faults: $(VENV)/.test-installed  ## plant 41 mistakes in the runtime, print which check sees each (1 min)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 0 -s --tb=line tests/runtime/planted_all.py
