@@ -32,9 +32,13 @@ def points_to_csv(points: Sequence[Point]) -> str:
 
 
 def rows_to_csv(rows: Sequence[BaseModel]) -> str:
-    """A line per number of a study that has no points; base units, empty where nothing is known."""
-    names = sorted(type(rows[0]).model_fields)
-    return _written(names, [[getattr(row, name) for name in names] for row in rows])
+    """A line per number of a study that has no points; base units, empty where nothing is known. A layout that is held
+    has the columns that it has in a sweep."""
+    names = sorted(set(type(rows[0]).model_fields) - {"held"})
+    prices = [getattr(row, "held", None) for row in rows]
+    columns = names if prices[0] is None else [*names, *(f"held_{field}" for field in _FIELDS)]
+    return _written(columns, [[*(getattr(row, name) for name in names), *(_cells(price) if price is not None else ())]
+                              for row, price in zip(rows, prices, strict=True)])  # fmt: skip
 
 
 def _cells(priced: Priced | None) -> list[object]:

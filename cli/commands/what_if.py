@@ -192,9 +192,6 @@ def _drawing(plot: Path | None) -> PlotWriter | None:
 def _write(
     result: Result, header: str, csv: Path | None, plot: Path | None, draw: PlotWriter | None, *, force: bool
 ) -> None:
-    from ...planner.studies.faults import Faults
-    from ...planner.studies.reliability import Reliability
-    from ...planner.studies.sensitivity import Sensitivity
     from ...planner.studies.sweep import Sweep
     from ..charts.csv import points_to_csv, rows_to_csv
 
@@ -202,9 +199,7 @@ def _write(
         raise InputError(f"nothing to draw in {result.study}", hint="`--csv` or `--json` have its numbers")
     if csv is not None and isinstance(result, Sweep):
         write_file(csv, points_to_csv(result.points), force=force)
-    elif csv is not None and isinstance(result, Sensitivity | Reliability):
-        write_file(csv, rows_to_csv(result.rows), force=force)
-    elif csv is not None and isinstance(result, Faults):
-        write_file(csv, rows_to_csv(result.remedies), force=force)
+    elif csv is not None and result.table:
+        write_file(csv, rows_to_csv(result.table), force=force)
     if plot is not None and draw is not None and isinstance(result, Sweep):
         write_file(plot, draw(result, header), force=force)

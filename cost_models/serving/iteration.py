@@ -79,7 +79,8 @@ class _Parts:
 
 def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     """The model runs once: a token of each sequence and the proposed ones, and the prompts."""
-    batch = replace(batch, prompt_tokens=batch.prompt_tokens * pool.methods.streams)
+    if pool.methods.streams > 1:
+        batch = replace(batch, prompt_tokens=batch.prompt_tokens * pool.methods.streams)
     decoded = batch.sequences * (1.0 + pool.draft_tokens)
     together = decoded + batch.prompt_tokens
     tokens = decoded / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group

@@ -99,8 +99,8 @@ class StackSpec:
     ep_overlap_beside: float = 0.0
     # Rotary positions are one kernel, too, where the cosine and sine are multiplied by a number (YaRN).
     fused_scaled_positions: bool = True
-    # Of the input of a recomputed layer, ranks of tp without sequence parallelism keep 1/tp each, and gather it again
-    # before they recompute the layer.
+    # Ranks of tp without sequence parallelism each keep 1/tp of the input of a recomputed layer, and gather it before
+    # they recompute the layer.
     splits_layer_inputs: bool = False
     # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
     # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.

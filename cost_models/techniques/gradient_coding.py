@@ -63,7 +63,7 @@ TECHNIQUE = Technique(
 }""",
     knobs=(
         Knob("tolerated", 1, 0, 1024, "slow replicas that a step does without"),
-        Knob("window", 2, 1, 64, "steps within which what was missed is repeated; 1: all is repeated in every step"),
+        Knob("window", 2, 1, 64, "steps within which missed work is repeated; 1: all work is repeated in every step"),
         Knob("slow", 0.0, 0, 1, "probability that a replica is slow in a step", whole=False),
         Knob("factor", 3, 1, 1000, "seconds of a slow replica over those of others", whole=False),
     ),

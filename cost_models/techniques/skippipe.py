@@ -1,4 +1,4 @@
-"""SkipPipe: each micro-batch passes only some stages of a pipeline, and every stage serves as many of them."""
+"""SkipPipe: each micro-batch passes only some stages of a pipeline, and every stage serves as many fewer of them."""
 
 from __future__ import annotations
 

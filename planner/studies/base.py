@@ -65,6 +65,11 @@ class Result(Part):
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def table(self) -> tuple[Part, ...]:
+        """Numbers of a study that has no points, a line of CSV each."""
+        return ()
+
 
 @dataclass(frozen=True)
 class Question:

@@ -59,6 +59,10 @@ class Faults(Result):
     remedies: tuple[Remedy, ...]
     assumptions: tuple[Assumption, ...]
 
+    @property
+    def table(self) -> tuple[Remedy, ...]:
+        return self.remedies
+
 
 def run(question: Question) -> Faults:
     """Raises UnknownNameError and InputError as `assumptions` does, and InputError where more GPUs fail than there are

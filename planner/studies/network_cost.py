@@ -49,6 +49,10 @@ class NetworkCost(Result):
     networks: tuple[Network, ...]
     assumptions: tuple[Assumption, ...]
 
+    @property
+    def table(self) -> tuple[Network, ...]:
+        return self.networks
+
 
 @dataclass(frozen=True)
 class Parts:

@@ -36,6 +36,10 @@ class Reliability(Result):
     tokens_per_s: float  # of the layout held, without failures
     rows: tuple[ReliabilityRow, ...]  # rising numbers of GPUs
 
+    @property
+    def table(self) -> tuple[ReliabilityRow, ...]:
+        return self.rows
+
 
 def run(question: Question) -> Reliability:
     """Raises UnknownNameError for an assumption that there is not, InputError for one without a unit."""

@@ -43,6 +43,10 @@ class Sensitivity(Result):
     worth: float
     rows: tuple[Row, ...]
 
+    @property
+    def table(self) -> tuple[Row, ...]:
+        return self.rows
+
 
 def run(question: Question) -> Sensitivity:
     """Raises NoFeasibleLayoutError if the layout held does not run on the request."""

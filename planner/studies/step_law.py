@@ -38,6 +38,10 @@ class StepLaw(Result):
     batch_tokens: float
     rows: tuple[Batch, ...]
 
+    @property
+    def table(self) -> tuple[Batch, ...]:
+        return self.rows
+
 
 def learning_rate(parameters: float, tokens: float) -> float:
     """The largest of the schedule."""

@@ -28,8 +28,8 @@ _TRAINING_PARTS, _SCORING_PARTS = 2, 1  # micro-batches of a stage
 _ONE = {"vpp": 1, "cp": 1}
 _NONE = ("recompute_layers", "offload", "offload_layers", "offload_modules")
 
-# What a step takes beyond its parts was measured of NeMo-RL alone. Nothing is known of ReaLHF: its parts count as they
-# are.
+# The seconds of a step beyond its parts were measured of NeMo-RL alone. Those of ReaLHF are not known: its parts count
+# as they are.
 PARTS_ALONE = PostTrainingConstants(generation=1.0, training=1.0, step_s=0.0)
 
 

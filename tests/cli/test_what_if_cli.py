@@ -179,3 +179,17 @@ def test_output_that_cannot_be_written_leaves_nothing_behind(folder: Path, tmp_p
     assert result.code == 2
     assert "no space left on device" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+
+
+@pytest.mark.parametrize(("study", "assumed", "columns"), [
+    ("faults", (), {"name", "goodput"}), ("network-cost", (), {"name", "switches"}),
+    ("step-law", ("--assume", "tokens=1T"), {"name", "sequences", "held_step_s"}),
+])  # fmt: skip
+def test_studies_without_points_write_their_rows(
+    folder: Path, tmp_path: Path, study: str, assumed: tuple[str, ...], columns: set[str]
+) -> None:
+    path = tmp_path / "rows.csv"
+    assert what_if(folder, "--study", study, *assumed, "--csv", str(path), "--json").code == 0
+    lines = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(lines) >= 2
+    assert columns <= set(lines[0])

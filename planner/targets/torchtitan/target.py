@@ -227,16 +227,20 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     return [text for text, applies in reasons.items() if applies]
 
 
+def _container(*texts: str) -> str:
+    """The class that a config module makes."""
+    return flux.CONTAINER if any(flux.CONTAINER in text for text in texts) else "Trainer.Config"
+
+
 def _read(path: str, text: str, options: OptionList) -> Arguments:
     if path.endswith(".py"):
-        return read_config_module(path, text, options, flux.CONTAINER if flux.CONTAINER in text else "Trainer.Config")
+        return read_config_module(path, text, options, _container(text))
     return read_job_config(path, text, options) if path.endswith(".toml") else read_config(path, text, options)
 
 
 def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
                    wanted: frozenset[str]) -> Arguments:  # fmt: skip
-    container = flux.CONTAINER if any(flux.CONTAINER in text for text in files.values()) else "Trainer.Config"
-    return read_modules(files, options, given, container, _read)
+    return read_modules(files, options, given, _container(*files.values()), _read)
 
 
 CONFIG = LaunchConfig(
