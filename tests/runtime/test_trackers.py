@@ -77,11 +77,13 @@ def records(log: bytes) -> Iterator[bytes]:
 
 def test_wandb_has_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline: each part of the training is a run, and the second one begins after the checkpoint."""
-    pytest.importorskip("wandb").teardown()  # a process reads the variables once
+    wandb = pytest.importorskip("wandb")
+    wandb.teardown()  # a process reads the variables once
     record_type = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     lines = trained(checked_tracker("wandb=tiny"), tmp_path / "m.jsonl")
+    wandb.teardown()  # its service writes the last records after `finish` has returned
     runs: list[Values] = []
     for path in tmp_path.glob("wandb/*run-*/*.wandb"):
         runs.append(defaultdict(dict))
