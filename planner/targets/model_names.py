@@ -51,7 +51,7 @@ def model_of(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str,
     name = facts.get("registered")
     entry = next((model for model in options.models if model.name == name), None)
     if entry is None:
-        if not name or (other := catalogued(name)) is None:
+        if not name or (other := catalogued(name) or catalogued(name.replace("/", "-"))) is None:
             return None
         assumed.append(f"{name} is {other.name} of the catalogue: `--model` names another")
         return other.name

@@ -6,6 +6,8 @@ micro-batch a step), __init__.py (no pipelining_fn; no embedding of guidance), f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ....cost_models.arrays import Mask
@@ -13,7 +15,9 @@ from ....cost_models.layouts import PRECISIONS
 from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
+from ....errors import FieldProblem
 from ...space.rules import Columns, Rule, micro_batches
+from ..argv import Arguments
 from ..option_lists import OptionList
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
@@ -21,6 +25,9 @@ from ..setup import Setup
 FAMILY = "flux"
 CONTAINER = "FluxTrainer.Config"
 _SIDE, _TEXT = "dataloader.img_size", "tokenizer.max_t5_encoding_len"
+_TOKENS_OF_TEXT = 512  # `text_tokens` of Flux (profiles/model/families_diffusion.py)
+# Options of the TOML of older releases -> those of today.
+OLDER = {"training.img_size": _SIDE}
 _OTHERS: Settings = {
     "dataloader.dataset": "cc12m-wds", "dataloader.prompt_dropout_prob": 0.447,
     "tokenizer.t5_tokenizer_path": "google/t5-v1_1-xxl",
@@ -60,6 +67,11 @@ from torchtitan.models.flux.trainer import FluxTrainer
 """
 
 
+def builds(settings: Settings) -> bool:
+    """Whether these settings name a Flux."""
+    return str(settings.get("model_spec", "")).startswith(f"{FAMILY}/")
+
+
 def _write(setup: Setup) -> Settings:
     diffusion, images = setup.model.diffusion, setup.workload.images
     if diffusion is None or images is None:
@@ -69,10 +81,27 @@ def _write(setup: Setup) -> Settings:
 
 def _read(settings: Settings, facts: Facts) -> Facts:
     """Images and text. Tokens follow from them: torchtitan counts with `training.seq_len`, and does not cut by it."""
-    if not str(settings.get("model_spec", "")).startswith(f"{FAMILY}/"):
+    if not builds(settings):
         return {}
     side = settings.get(_SIDE, 256)
-    return {"workload.images": f"1@{side}x{side}", "text_tokens": settings.get(_TEXT, 256), "workload.seq_len": None}
+    return {"workload.images": f"1@{side}x{side}", "text_tokens": settings.get(_TEXT, 256), "workload.seq_len": None,
+            "notes": [*facts.get("notes", []), NOTE]}  # fmt: skip
+
+
+def modernise(arguments: Arguments) -> None:
+    """Takes the length of the text from the block of encoders of older releases. Another than that of plans is a gap.
+    """
+    given = arguments.settings
+    if not builds(given):
+        return
+    block = given.get("encoder")
+    if isinstance(block, Mapping) and _TEXT not in given:
+        given[_TEXT] = block.get("max_t5_encoding_len", 256)
+        arguments.lines[_TEXT] = arguments.lines["encoder"]
+    if (text := given.get(_TEXT, 256)) != _TOKENS_OF_TEXT:
+        arguments.gaps.append(FieldProblem(
+            f"{text} tokens of text: plans of Flux have {_TOKENS_OF_TEXT}", _TEXT, arguments.files.get(_TEXT, ""),
+            arguments.lines.get(_TEXT, 0)))  # fmt: skip
 
 
 ENTRY = Entry(("workload.images",), (_SIDE, _TEXT, *_OTHERS), _write, _read)

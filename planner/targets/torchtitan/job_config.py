@@ -1,6 +1,7 @@
 """JobConfig, the TOML of torchtitan up to release 0.2.2, translated to the Python config that replaced it.
 
-Sources: torchtitan v0.1.0 to v0.2.2, torchtitan/config_manager.py and torchtitan/config/job_config.py.
+Sources: torchtitan v0.1.0 to v0.2.2, torchtitan/config_manager.py, torchtitan/config/job_config.py and, of Flux,
+torchtitan/experiments/flux/job_config.py.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from ....errors import FieldProblem
 from ....profiles.io.reader import read_document
 from ..argv import Arguments
 from ..documents import read_blocks
-from ..option_lists import OptionList
+from ..option_lists import Option, OptionList
+from . import flux
+from .options import ACCUMULATION
 
 # Sections without options that affect a layout. The affecting parts of `model`, `float8` and `quantize` are below.
 _OTHER_SECTIONS = (
     "job", "profiling", "metrics", "optimizer", "lr_scheduler", "checkpoint", "comm", "model", "memory_estimation",
-    "fault_tolerance", "validation", "quantize", "float8", "debug", "activation_checkpoint", "mx",
+    "fault_tolerance", "validation", "inference", "quantize", "float8", "debug", "activation_checkpoint", "mx",
 )  # fmt: skip
 # Options of these sections went to `parallelism` in 0.1.0 ...
 _FORMER_SECTIONS = ("training", "experimental")
@@ -27,19 +30,20 @@ _FORMER_SECTIONS = ("training", "experimental")
 _RENAMED = {
     "training.batch_size": "training.local_batch_size",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
-    "training.compile": "compile.enable",
+    "training.compile": "compile.enable", **flux.OLDER,
 }
+_ACCUMULATION = Option(ACCUMULATION, "int")
 CHANGES: Mapping[str, str] = {
     r"parallelism\.pipeline_parallel_split_points": "stages by names of modules",
     r"parallelism\.pipeline_parallel_microbatches": "a number of micro-batches",
     r"parallelism\.pipeline_parallel_schedule_csv": "another schedule",
     r"parallelism\.module_fqns_per_model_part": "stages by names of modules",
-    r"training\.(img_size|classifier_free_guidance_prob)|encoder.*": "a model of images",
+    r"training\.img_size": "a model of images",
 }
 HARMLESS = (
     r"enable_async_tensor_parallel|disable_loss_parallel|enable_loss_parallel|enable_compiled_autograd|"
     r"context_parallel_rotate_method|custom_|training\.(deterministic|max_norm|dataset|steps|warmup|gc_freq|"
-    r"fp8_linear|enable_fp8_linear|mixed_precision_reduce)|converters|fused"
+    r"fp8_linear|enable_fp8_linear|mixed_precision_reduce|classifier_free_guidance_prob|test_mode)|converters|fused"
 )
 
 
@@ -58,9 +62,11 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
     if str(mode) not in ("none", "full", "selective"):
         arguments.gaps.append(FieldProblem(f"`{mode}` is no mode of a plan", file=path, line=line,
                                            field="activation_checkpoint.mode"))  # fmt: skip
+    _model(arguments, dict(document.data))
+    if mode == "selective" and flux.builds(arguments.settings):
+        mode = "full"  # its apply_ac wraps every block, whatever the mode is
     arguments.settings["activation_checkpoint"] = mode
     arguments.lines["activation_checkpoint"] = line
-    _model(arguments, dict(document.data))
     return arguments
 
 
@@ -73,9 +79,9 @@ def _move(arguments: Arguments, data: Mapping[str, Any], options: OptionList, pa
         value = data.get(section, {}).get(rest) if isinstance(data.get(section), Mapping) else None
         if new == "parallelism.expert_tensor_parallel_degree" and value == 1:
             arguments.unknown.pop(name)
-        elif new in options.options:
+        elif (option := _ACCUMULATION if new == ACCUMULATION else options.options.get(new)) is not None:
             arguments.unknown.pop(name)
-            arguments.record(options.options[new], value, line, path)
+            arguments.record(option, value, line, path)
         elif new != name:
             arguments.unknown.pop(name)
             arguments.unknown[new] = line

@@ -24,6 +24,8 @@ SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
              "dualpipe-v": "DualPipeV"}  # fmt: skip
 # Data type of weights, gradients and states. Plans keep its default, float32.
 _DTYPE = "training.dtype"
+# Micro-batches of an optimizer step, an option of forks (YerevaNN/YNNtitan 8c3fea00, train.py).
+ACCUMULATION = "training.gradient_accumulation_steps"
 _RESHARD = {2: "never", 3: "always"}
 
 
@@ -125,7 +127,8 @@ def _sequences_read(settings: Settings, facts: Facts) -> Facts:
     out: Facts = {"workload.seq_len": settings.get("training.seq_len", 2048)}
     out["micro_batch"] = local if facts["pp"] == 1 else size
     batch = settings.get("training.global_batch_size", -1)
-    return out | ({"workload.global_batch": batch} if batch > 0 else {"batch_per_rank": local})
+    steps = settings.get(ACCUMULATION, 1)
+    return out | ({"workload.global_batch": batch} if batch > 0 else {"batch_per_rank": local * steps})
 
 
 def _tokens_write(setup: Setup) -> Settings:
@@ -168,7 +171,8 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
     mode = settings.get("activation_checkpoint", "selective")  # torchtitan's default
     if mode == "selective":
         note = "activation_checkpoint selective keeps products and attention: priced as recomputing norm and act"
-        return {"recompute": {"mode": "selective", "modules": ["norm", "act"]}, "notes": [note]}
+        modules = {"mode": "selective", "modules": ["norm", "act"]}
+        return {"recompute": modules, "notes": [*facts.get("notes", []), note]}
     return {"recompute": {"mode": mode}}
 
 
@@ -192,7 +196,8 @@ def _model_entry(options: OptionList) -> Entry:
         model = known.get(str(named))
         if model is None and named:
             note = f"model {named} is not registered by this release: the one of --model is taken"
-            notes = facts.get("notes", []) + ([note] if catalogued(str(named)) is None else [])
+            known_too = catalogued(str(named)) or catalogued(str(named).replace("/", "-"))
+            notes = facts.get("notes", []) + ([note] if known_too is None else [])
             return {"notes": notes, "registered": str(named)}
         return {} if model is None else {"model.layers": model.layers, "registered": model.name}
 
@@ -209,7 +214,7 @@ def _batch_entry(options: OptionList) -> Entry:
         ), _tokens_write, _tokens_read)  # fmt: skip
     return Entry(fields, (
         "training.local_batch_size", "training.seq_len", "training.global_batch_size",
-        "parallelism.pipeline_parallel_microbatch_size",
+        "parallelism.pipeline_parallel_microbatch_size", ACCUMULATION,
     ), _sequences_write, _sequences_read)  # fmt: skip
 
 

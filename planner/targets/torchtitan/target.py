@@ -251,7 +251,7 @@ CONFIG = LaunchConfig(
     conflicts=conflicts,
     import_format=_N,
     prices={AS_PLANNED: "rotary positions and epsilon of norms"},
-    reading=Reading(changes=CHANGES, harmless=HARMLESS),
+    reading=Reading(changes=CHANGES, harmless=HARMLESS, modernise=flux.modernise),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
         case=lambda files, setup: {"module": files[MAIN_FILE], "world": setup.layout.num_gpus},

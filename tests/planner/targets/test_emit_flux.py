@@ -108,6 +108,38 @@ def test_other_releases_and_frameworks_are_refused() -> None:
         emit(plan, "megatron")
 
 
+TOML = """\
+[model]
+name = "flux"
+flavor = "flux-dev"
+[training]
+local_batch_size = 32
+classifier_free_guidance_prob = 0.447
+img_size = 512
+[encoder]
+t5_encoder = "google/t5-v1_1-xxl"
+max_t5_encoding_len = {text}
+[parallelism]
+data_parallel_shard_degree = -1
+[activation_checkpoint]
+mode = "selective"
+"""
+
+
+def test_the_toml_of_older_releases(tmp_path: Path) -> None:
+    """experiments/flux of torchtitan 0.2: every block is wrapped, whatever the mode of recomputation is."""
+    file = tmp_path / "flux.toml"
+    file.write_text(TOML.format(text=512), encoding="utf-8")
+    read = import_config("torchtitan", [file], {"cluster": "dgx-h100:4"})
+    assert str(read.layout) == "dp32-mbs32-z3-rfull"
+    assert (read.request.model, read.request.workload.global_batch) == ("flux.1-schnell", 1024)
+    assert any("encoders of text" in note for note in read.assumed)
+    assert read.price().best.step_s > 0
+    file.write_text(TOML.format(text=256), encoding="utf-8")
+    (gap,) = import_config("torchtitan", [file], {"cluster": "dgx-h100:4"}).gaps
+    assert gap.message == "256 tokens of text: plans of Flux have 512"
+
+
 def test_a_config_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / MODULE
     file.write_text(emit(plan_of("cp2g-dp16-mbs32-z3-rfull"), "torchtitan").files[MODULE], encoding="utf-8")

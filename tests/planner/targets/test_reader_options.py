@@ -134,6 +134,18 @@ def test_compiled_layers_of_torchtitan(tmp_path: Path, training: str, sections: 
     assert found.settings.get("torch_compile", "off") == state
 
 
+def test_micro_batches_of_a_fork_of_torchtitan(tmp_path: Path) -> None:
+    """YNNtitan sums gradients of so many local batches; one of its models is a model of the catalogue."""
+    path = tmp_path / "job.toml"
+    text = TITAN.replace('"llama3"', '"opt"').replace('"8B"', '"1.3B"').replace("seq_len = 8192", "seq_len = 2048")
+    path.write_text(text.format(training="gradient_accumulation_steps = 9", sections=""), encoding="utf-8")
+    found = import_config("torchtitan", [path], {"cluster": "dgx-h100:1"})
+    assert not found.gaps
+    assert (found.layout.micro_batch, found.request.workload.global_batch) == (1, 72)
+    assert found.request.model == "opt-1.3b"
+    assert "opt/1.3B is opt-1.3b of the catalogue: `--model` names another" in found.assumed
+
+
 def test_older_names_of_the_host_in_deepspeed(tmp_path: Path) -> None:
     given = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}
     path = tmp_path / "ds.json"
