@@ -21,6 +21,8 @@ def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
         beside = _extra_s(ledger, rates), _reductions_s(ledger, rates)
         return store_seconds.update_s(ledger.store, ledger, rates) + beside[0] + beside[1]
     on_gpu, on_host = optimizer_places_s(ledger, rates)
+    if ledger.store is not None and ledger.store.weights and ledger.store.on_host:
+        on_gpu = on_gpu + store_seconds.new_weights_s(ledger, rates)
     return np.asarray(np.where(ledger.states.offloads_optimizer, on_host, on_gpu))
 
 

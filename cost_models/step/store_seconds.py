@@ -39,6 +39,12 @@ def pass_s(ledger: Ledger, rates: Rates) -> Array:
     return np.array([np.maximum(fetched / bw, fetched / pcie), np.maximum(there / bw, longer / pcie)])
 
 
+def new_weights_s(ledger: Ledger, rates: Rates) -> Array:
+    """[n] seconds of the weights that a step of the optimizer on the GPU writes to the host."""
+    mine = np.max(ledger.updated, axis=0)
+    return np.asarray(mine * ledger.problem.state_bytes.weight / rates.pcie_bw_bytes_per_s)
+
+
 def update_s(store: Store, ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of the optimizer's step: states through the device, Adam beside it, whichever is longer."""
     memory = rates.host_memory_bw_bytes_per_s if store.adam_bytes_per_s is None else store.adam_bytes_per_s

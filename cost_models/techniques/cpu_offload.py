@@ -1,4 +1,4 @@
-"""CPU offload: weights, gradients and optimizer states of ZeRO-3 in the memory of the hosts."""
+"""CPU offload: weights of ZeRO-3 in the memory of the hosts, with gradients and optimizer states or without."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     """A rank copies its share of the weights to the GPU before it is gathered, in each pass, and its share of the
     gradients to the host after they are reduced, in each micro-batch (torch 2.13, FSDPParamGroup with CPUOffloadPolicy:
-    `all_gather_inputs` to the device, `foreach_reduce` to the host). Adam runs on the host."""
+    `all_gather_inputs` to the device, `foreach_reduce` to the host). Adam runs on the host. Where weights alone are
+    there, Adam runs on the GPU and its new weights go to the host (DeepSpeed edaa7221, runtime/zero/stage3.py,
+    _reassign_or_swap_out_partitioned_parameters)."""
     if knobs["on"] == 0:
         return ledger
+    optimizer = bool(knobs["optimizer"])
     store = Store(
-        weights=True, optimizer=True, returned=ledger.problem.state_bytes.gradient, updated=0.0, duplex=True,
-        link_bytes_per_s=np.inf, update_bytes_per_s=np.inf, over_pcie=True, on_host=True,
+        weights=True, optimizer=optimizer, returned=ledger.problem.state_bytes.gradient if optimizer else 0.0,
+        updated=0.0, duplex=True, link_bytes_per_s=np.inf, update_bytes_per_s=np.inf, over_pcie=True, on_host=True,
     )  # fmt: skip
     return replace(ledger, store=store)
 
@@ -42,7 +45,8 @@ TECHNIQUE = Technique(
   number = {12},
   year = {2023}
 }""",
-    knobs=(Knob("on", 1, 0, 1, "0: states stay on the GPUs"),),
+    knobs=(Knob("on", 1, 0, 1, "0: states stay on the GPUs"),
+           Knob("optimizer", 1, 0, 1, "0: gradients and optimizer states stay on the GPUs")),
     neutral={"on": 0},
     needs=(GATHERED_WEIGHTS, STATES_FREE),
     rewrite=_rewrite,

@@ -11,11 +11,19 @@ from .setup import Setup
 
 FACT = "workload.techniques"
 ON_HOST: Facts = {FACT: {TECHNIQUE.name: {}}, "offload": "none"}
+# Weights on the host, gradients and states of the optimizer on the GPUs.
+WEIGHTS_ON_HOST: Facts = {FACT: {TECHNIQUE.name: {"optimizer": 0.0}}, "offload": "none"}
 
 
-def planned(setup: Setup) -> bool:
-    """Whether a plan keeps the states on the host."""
-    return any(name == TECHNIQUE.name and dict(knobs)["on"] for name, knobs in setup.workload.techniques)
+def planned(setup: Setup) -> Mapping[str, float] | None:
+    """The knobs of a plan that keeps weights on the host; None for another plan."""
+    chosen = (dict(knobs) for name, knobs in setup.workload.techniques if name == TECHNIQUE.name)
+    return next((knobs for knobs in chosen if knobs["on"]), None)
+
+
+def weights_alone(facts: Facts) -> bool:
+    """Whether weights are on the host without the states of the optimizer, which DeepSpeed alone does."""
+    return facts.get(FACT, {}).get(TECHNIQUE.name) == WEIGHTS_ON_HOST[FACT][TECHNIQUE.name]
 
 
 def of_stage(zero: int, option: str) -> Facts:
@@ -36,7 +44,9 @@ def entry(option: str) -> Entry:
     return Entry(("offload", FACT), (option,), lambda setup: {option: True} if planned(setup) else {}, read)
 
 
+def _all_states(problem: Problem, knobs: Mapping[str, float]) -> str | None:
+    return None if knobs["optimizer"] else "its option moves weights only together with the optimizer's states"
+
+
 # For the techniques of a trainer: no layout of ZeRO-3 is refused.
-CAN: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = {
-    TECHNIQUE.name: lambda problem, knobs: None
-}  # fmt: skip
+CAN: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = {TECHNIQUE.name: _all_states}

@@ -90,8 +90,8 @@ def _plugin(arguments: Arguments) -> None:
     if str(given[_STAGE]) != "3" and str(given.get(weights, "none")).lower() != "none":
         arguments.notes.append(STAGE_3_ALONE)
         del given[weights]
-    # Weights on the host go with the states: the technique cpu-offload.
-    planned = ("none", "cpu") if device == "cpu" else ("none",)
+    # The technique cpu-offload: weights on the host, with the states or alone.
+    planned = ("none", "cpu") if device in ("cpu", "none") else ("none",)
     if (device := str(given.get(weights, "none")).lower()) not in planned:
         _gap(arguments, weights, f"keeps weights on {device}")
         given.pop(weights)

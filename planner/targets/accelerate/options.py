@@ -47,7 +47,9 @@ def _shards_read(settings: Settings, facts: Facts) -> Facts:
         optimizer, weights = (str(settings.get(f"{PLUGIN}offload_{name}_device", "none")).lower() == "cpu"
                               for name in ("optimizer", "param"))
         host: Facts = {"offload": "opt"} if optimizer else {"offload": "none"}
-        return {"zero": int(settings.get(f"{PLUGIN}zero_stage", 0)), **(cpu_offload.ON_HOST if weights else host)}
+        if weights:
+            host = cpu_offload.ON_HOST if optimizer else cpu_offload.WEIGHTS_ON_HOST
+        return {"zero": int(settings.get(f"{PLUGIN}zero_stage", 0)), **host}
     if settings.get("distributed_type") != "FSDP":
         return {"zero": 0}
     reshard = settings.get(f"{_F}reshard_after_forward", True)

@@ -59,13 +59,14 @@ def modernise(arguments: Arguments) -> None:
         arguments.gaps.append(FieldProblem(
             f"gradients are summed in {types['grad_accum_dtype']}", file=arguments.files.get("data_types", ""),
             line=arguments.lines.get("data_types", 0), field="data_types"))  # fmt: skip
-    # Weights follow the states of the optimizer: the techniques zero-infinity and cpu-offload.
+    # Techniques zero-infinity and cpu-offload: weights follow the states of the optimizer, or the host has them alone.
     states, weights = (str(given.get(f"zero_optimization.{block}.device", "none"))
                        for block in ("offload_optimizer", "offload_param"))
     if weights != "none" and given.get("zero_optimization.stage") != 3:
         arguments.notes.append(STAGE_3_ALONE)
         del given["zero_optimization.offload_param.device"]
-    planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": ("none", states)}
+    with_states = ("none", "cpu") if states == "none" else ("none", states)
+    planned = {"offload_optimizer": ("none", "cpu", "nvme"), "offload_param": with_states}
     for block, devices in planned.items():
         name = f"zero_optimization.{block}.device"
         device = str(given.get(name, "none"))

@@ -41,8 +41,8 @@ def states_write(setup: Setup) -> Settings:
         out |= {f"{OPTIMIZER}.device": "nvme", f"{OPTIMIZER}.nvme_path": NVME_PATH, f"{OPTIMIZER}.pin_memory": True}
         if knobs["weights"]:
             out |= {f"{WEIGHTS}.device": "nvme", f"{WEIGHTS}.nvme_path": NVME_PATH, f"{WEIGHTS}.pin_memory": True}
-    if cpu_offload.planned(setup):
-        out |= {f"{part}.{name}": value for part in (OPTIMIZER, WEIGHTS)
+    if (knobs := cpu_offload.planned(setup)) is not None:
+        out |= {f"{part}.{name}": value for part in ((OPTIMIZER,) if knobs["optimizer"] else ()) + (WEIGHTS,)
                 for name, value in (("device", "cpu"), ("pin_memory", True))}  # fmt: skip
     return out
 
@@ -57,8 +57,10 @@ def states_read(settings: Settings) -> Facts:
                            "secondary": max(secondary, 1)}  # fmt: skip
     if settings.get(f"{OPTIMIZER}.device") == "nvme":
         techniques["zero-infinity"] = {"weights": float(settings.get(f"{WEIGHTS}.device") == "nvme")}
-    if on_host := all(settings.get(f"{part}.device") == "cpu" for part in (OPTIMIZER, WEIGHTS)):
-        techniques |= cpu_offload.ON_HOST[FACT]
+    on_host = settings.get(f"{WEIGHTS}.device") == "cpu"
+    if on_host:
+        alone = settings.get(f"{OPTIMIZER}.device", "none") == "none"
+        techniques |= (cpu_offload.WEIGHTS_ON_HOST if alone else cpu_offload.ON_HOST)[FACT]
     host = settings.get(f"{OPTIMIZER}.device") == "cpu" and not on_host
     return {"offload": "opt" if host else "none"} | ({FACT: techniques} if techniques else {})
 
@@ -121,7 +123,8 @@ def _one_bit_adam(problem: Problem, knobs: Knobs) -> str | None:
 
 # Technique -> why DeepSpeed cannot train by it with these knobs in any layout, or None.
 CAN: Mapping[str, Callable[[Problem, Knobs], str | None]] = {
-    "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam, **cpu_offload.CAN,
+    "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam,
+    "cpu-offload": lambda problem, knobs: None,
 }  # fmt: skip
 
 

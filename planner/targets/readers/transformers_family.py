@@ -276,11 +276,12 @@ def compared(facts: Facts, own: str = "", *, splits: bool = False) -> Compared:
     the sharding, of TRL where adapters are trained, else of accelerate. splits: whether `own` has tensor parallelism.
     """
     whole = facts["cp"] == 1 and (splits or facts["tp"] == 1)
-    if own and whole and facts.get("zero") != 1 and facts["offload"] == "none":
+    by_deepspeed = facts.get("zero") == 1 or facts["offload"] != "none" or cpu_offload.weights_alone(facts)
+    if own and whole and not by_deepspeed:
         return Compared(own)
     if "workload.train_layers" in facts:  # which the others do not train
         alone = {"pp": 1, "ep": 1, "tp": facts["tp"], "cp": facts["cp"]}
         return Compared("any", {"fix": alone, "stack": "accelerate"})
-    if facts.get("zero") == 1 or facts["offload"] != "none":
+    if by_deepspeed:
         return Compared("deepspeed")
     return Compared("trl" if "workload.lora" in facts and facts["tp"] == 1 else "accelerate")

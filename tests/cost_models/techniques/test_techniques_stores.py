@@ -128,6 +128,21 @@ def test_states_in_host_memory() -> None:
     assert shown(away, "optimizer") == pytest.approx(28 * parameters / (100e9 / 2), rel=0.01)
 
 
+def test_weights_alone_in_host_memory() -> None:
+    """The GPU keeps fp32 gradients, weights and moments; its host has its half of the weights in bf16, which the step
+    of the optimizer writes there over PCIe 4."""
+    parameters = 6_738_415_616 / 2
+    node = {"cluster": nodes(1, 2, "a100-sxm-80gb", host_memory="256 GB")}
+    away, here = with_7b({"cpu-offload": {"optimizer": 0}}, **node), with_7b(None, **node)
+    stage = away.memory[0]
+
+    assert stage.weights_bytes == 0
+    assert stage.gradients_bytes + stage.optimizer_bytes == pytest.approx(parameters * (4 + 12))
+    assert stage.host_bytes == pytest.approx(parameters * 2)
+    written = shown(away, "optimizer") - shown(here, "optimizer")
+    assert 2 * parameters / 32e9 < written < 2 * parameters / 24e9
+
+
 def test_frozen_weights_in_host_memory() -> None:
     """All weights are fetched in both passes, over PCIe, also where only adapters are trained; then no more than these
     come back and are updated. PCIe 4 carries 24 to 32 GB/s each way."""

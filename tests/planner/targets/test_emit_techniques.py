@@ -42,6 +42,8 @@ CASES: dict[str, tuple[Plan, dict[str, Any]]] = {
     "host": (plan_of(SHARDED, "cpu-offload"), {
         "offload_optimizer": {"device": "cpu", "pin_memory": True},
         "offload_param": {"device": "cpu", "pin_memory": True}}),
+    "weights on the host": (plan_of(SHARDED, {"cpu-offload": {"optimizer": 0}}), {
+        "offload_param": {"device": "cpu", "pin_memory": True}}),
     "1-bit-adam": (plan_of(f"{REPLICAS}-fp16", "1-bit-adam", total_tokens="1B", dtype="fp16"), {}),
 }  # fmt: skip
 

@@ -156,11 +156,14 @@ def test_older_names_of_the_host_in_deepspeed(tmp_path: Path) -> None:
 
     assert read('"cpu_offload": false, ').layout.as_dict()["offload"] == "none"
     assert read('"cpu_offload": true, ').layout.as_dict()["offload"] == "opt"
-    (gap,) = read('"cpu_offload_param": true, ').gaps
-    assert "keeps weights on cpu" in gap.message
+    weights = read('"cpu_offload_param": true, ')
+    assert not weights.gaps
+    assert weights.request.workload.techniques == {"cpu-offload": {"on": 1, "optimizer": 0}}
+    (gap,) = read('"offload_param": {"device": "nvme"}, ').gaps
+    assert gap.message == "keeps weights on nvme"
     both = read('"cpu_offload": true, "cpu_offload_param": true, ')
     assert not both.gaps
-    assert both.request.workload.techniques == {"cpu-offload": {"on": 1}}
+    assert both.request.workload.techniques == {"cpu-offload": {"on": 1, "optimizer": 1}}
     assert both.layout.as_dict()["offload"] == "none"
     path.write_text(ZERO3.replace("{", '{"data_types": {"grad_accum_dtype": "bf16"}, ', 1), encoding="utf-8")
     (gap,) = import_config("deepspeed", [path], given).gaps
@@ -175,8 +178,9 @@ def test_older_names_of_the_host_in_deepspeed(tmp_path: Path) -> None:
          "in ZeRO-3 alone"),
         ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, "
          "offload_param_device: cpu}", ""),
-        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_param_device: cpu}",
-         "keeps weights on cpu"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_param_device: cpu}", ""),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3, offload_param_device: nvme}",
+         "keeps weights on nvme"),
     ],
 )  # fmt: skip
 def test_states_on_the_host_in_accelerate(tmp_path: Path, block: str, gap: str) -> None:
@@ -185,7 +189,8 @@ def test_states_on_the_host_in_accelerate(tmp_path: Path, block: str, gap: str) 
     found = import_config("accelerate", [path], {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"})
     assert [gap in each.message for each in found.gaps] == [True] * bool(gap)
     if not gap:
-        assert found.request.workload.techniques == {"cpu-offload": {"on": 1}}
+        alone = "offload_param_device" in block and "offload_optimizer" not in block
+        assert found.request.workload.techniques == {"cpu-offload": {"on": 1, "optimizer": int(not alone)}}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +213,7 @@ def test_the_json_that_an_accelerate_file_names(tmp_path: Path) -> None:
     recipe.write_text(RECIPE, encoding="utf-8")
     first.write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n", "utf-8")
     given = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"}
-    second.write_text('{"zero_optimization": {"stage": 3,\n"offload_param": {"device": "cpu"}}}', "utf-8")
+    second.write_text('{"zero_optimization": {"stage": 3,\n"offload_param": {"device": "nvme"}}}', "utf-8")
     (gap,) = import_config("accelerate", [first, second], given).gaps
     assert (gap.file, gap.line) == (str(second), 2)
     second.write_text('{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 3,\n'
