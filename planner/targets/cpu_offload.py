@@ -23,7 +23,7 @@ def planned(setup: Setup) -> Mapping[str, float] | None:
 
 def weights_alone(facts: Facts) -> bool:
     """Whether weights are on the host without the states of the optimizer, which DeepSpeed alone does."""
-    return facts.get(FACT, {}).get(TECHNIQUE.name) == WEIGHTS_ON_HOST[FACT][TECHNIQUE.name]
+    return bool(facts.get(FACT, {}).get(TECHNIQUE.name) == WEIGHTS_ON_HOST[FACT][TECHNIQUE.name])
 
 
 def of_stage(zero: int, option: str) -> Facts:

@@ -14,7 +14,8 @@ from .option_lists import OptionList
 from .options import Facts
 
 # Suffixes of fine-tuned models, which keep their shapes.
-_FURTHER = r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|unsloth-bnb-4bit|rope-\d+k)$"
+_FURTHER = (r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|checkpoints|"
+            r"unsloth-bnb-4bit|rope-\d+k)$")  # fmt: skip
 # Models that were trained further for code or mathematics, of the shapes of the general one (arXiv:2409.12186 table 1,
 # arXiv:2409.12122 section 2).
 _SUBJECTS = r"(?<=^qwen2\.5)-(coder|math)(?=-)"

@@ -41,8 +41,8 @@ def states_write(setup: Setup) -> Settings:
         out |= {f"{OPTIMIZER}.device": "nvme", f"{OPTIMIZER}.nvme_path": NVME_PATH, f"{OPTIMIZER}.pin_memory": True}
         if knobs["weights"]:
             out |= {f"{WEIGHTS}.device": "nvme", f"{WEIGHTS}.nvme_path": NVME_PATH, f"{WEIGHTS}.pin_memory": True}
-    if (knobs := cpu_offload.planned(setup)) is not None:
-        out |= {f"{part}.{name}": value for part in ((OPTIMIZER,) if knobs["optimizer"] else ()) + (WEIGHTS,)
+    if (on_host := cpu_offload.planned(setup)) is not None:
+        out |= {f"{part}.{name}": value for part in ((OPTIMIZER,) if on_host["optimizer"] else ()) + (WEIGHTS,)
                 for name, value in (("device", "cpu"), ("pin_memory", True))}  # fmt: skip
     return out
 

@@ -5,9 +5,10 @@ Source: axolotl 067b021c (2026-07-24), src/axolotl/utils/schemas/config.py, peft
 
 from __future__ import annotations
 
+from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block
+from . import accelerator_block, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -42,19 +43,25 @@ def _degrees(settings: Settings, facts: Facts) -> Facts:
     return out
 
 
+def _modernise(arguments: Arguments) -> None:
+    preferences.of_axolotl(arguments)
+    family.modernise(arguments)
+
+
 READER = Reader(
     name="axolotl",
     framework="Axolotl",
     version="0.13",
     commit="067b021c",
     kinds={
-        **family.SHARDING_KINDS, accelerator_block.OPTION: "any",
+        **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
         "base_model": "str", "sequence_len": "int", "micro_batch_size": "int",
         "gradient_accumulation_steps": "int", "gradient_checkpointing": "any", "bf16": "any", "fp16": "any",
         "fp8": "any", "bfloat16": "any", "float16": "any", "optimizer": "str", "adapter": "str", "lora_r": "int",
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
         "sample_packing": "bool", "batch_flattening": "any",
-        "attn_implementation": "any", "eager_attention": "any", **dict.fromkeys(_DEGREES, "int"),
+        "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any",
+        **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(
         family.PLAIN,
@@ -69,6 +76,7 @@ READER = Reader(
         family.optimizer("optimizer"),
         family.kernels("attn_implementation", "eager_attention"),
         reads(("workload.lora",), _LORA, _lora),
+        preferences.entry(),
         family.weights(lambda settings: settings.get("bf16", "auto") is not False and "bf16"),
     ),
     reading=Reading(
@@ -116,7 +124,7 @@ READER = Reader(
             r"include_tkps|train_on_(inputs|eot|last_step_only)|quantization|freeze_mm_modules)(\.|$)"
         ),
         exclusive=family.EXCLUSIVE,
-        modernise=family.modernise,
+        modernise=_modernise,
     ),
     beside=family.beside,
     compared=lambda facts: family.compared(facts, "axolotl", splits=True),

@@ -6,9 +6,10 @@ trainer/model_config.py (use_peft, lora_*, load_in_*bit, torch_dtype).
 
 from __future__ import annotations
 
+from ..argv import Arguments
 from ..options import Facts, Settings
 from ..reading import Reading
-from . import accelerator_block
+from . import accelerator_block, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -25,13 +26,14 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
 
 
 _KINDS = {
-    **family.SHARDING_KINDS, accelerator_block.OPTION: "any",
+    **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
     "model_name_or_path": "str", "max_length": "int", "max_seq_length": "int",
     "model_max_length": "int", "gradient_checkpointing": "bool", "per_device_train_batch_size": "int",
     "gradient_accumulation_steps": "int", "bf16": "any", "fp16": "any", "fp8": "any", "bfloat16": "any",
     "float16": "any", "optim": "str", "use_peft": "bool", "lora_r": "int", "lora_target_modules": "any",
     "load_in_4bit": "bool", "load_in_8bit": "bool", "packing": "bool", "padding_free": "bool", "dtype": "str",
-    "torch_dtype": "str", "attn_implementation": "any",
+    "torch_dtype": "str", "attn_implementation": "any", "loss_type": "any", "reward_funcs": "any",
+    "num_generations": "any", "num_iterations": "any", "max_prompt_length": "int", "max_completion_length": "int",
 }  # fmt: skip
 _CHANGES = {
     **family.CHANGES,
@@ -57,6 +59,15 @@ _HARMLESS = (
     r"greater_is_better|length_column_name|group_by_length|skip_memory_metrics|ray_scope|"
     r"(model|code)_revision|wandb_\w+|use_cache|low_cpu_mem_usage|config)(\.|$)"
 )
+def _modernise(arguments: Arguments) -> None:
+    preferences.of_trl(arguments)
+    if (tokens := preferences.length_of_answers(arguments.settings)) is not None:
+        for name in ("max_prompt_length", "max_completion_length"):
+            del arguments.settings[name]
+        arguments.settings["max_length"] = tokens
+    family.modernise(arguments)
+
+
 READER = Reader(
     name="hf-trainer",
     framework="transformers",
@@ -75,9 +86,10 @@ READER = Reader(
         family.optimizer(),
         family.kernels("attn_implementation"),
         reads(("workload.lora",), _LORA, _lora),
+        preferences.entry(),
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),
-    reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=family.modernise),
+    reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=_modernise),
     prepared=accelerator_block.expanded,
     beside=family.beside,
     compared=family.compared,

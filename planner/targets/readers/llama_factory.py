@@ -6,9 +6,10 @@ training_args.py; model/model_utils/checkpointing.py: layers recompute unless di
 
 from __future__ import annotations
 
+from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block
+from . import accelerator_block, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -36,8 +37,14 @@ def _trained(settings: Settings, facts: Facts) -> Facts:
 def _stage(settings: Settings, facts: Facts) -> Facts:
     stage = settings.get("stage", "sft")
     if stage not in _STAGES:
-        raise NoCounterpartError(f"stage `{stage}` has passes beside those of a training step", hint="known: pt, sft")
+        raise NoCounterpartError(f"stage `{stage}` has passes beside those of a training step",
+                                 hint="known: pt, sft, dpo of pairs")  # fmt: skip
     return {}
+
+
+def _modernise(arguments: Arguments) -> None:
+    preferences.of_factory(arguments)
+    family.modernise(arguments)
 
 
 READER = Reader(
@@ -46,13 +53,13 @@ READER = Reader(
     version="0.9.5",
     commit="ff6d4d12",
     kinds={
-        **family.SHARDING_KINDS, accelerator_block.OPTION: "any",
+        **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
         "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
         "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int",
         "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
         "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
         "bfloat16": "any", "float16": "any", "optim": "str", "packing": "bool",
-        "neat_packing": "bool", "flash_attn": "any",
+        "neat_packing": "bool", "flash_attn": "any", "pref_loss": "any", "ref_model": "any",
     },
     entries=(
         family.PLAIN,
@@ -67,6 +74,7 @@ READER = Reader(
         family.optimizer(),
         family.kernels("flash_attn"),
         reads(("workload.lora", "workload.train_layers"), _LORA, _trained),
+        preferences.entry(),
         family.weights(lambda settings: settings.get("pure_bf16")),
     ),
     reading=Reading(
@@ -99,7 +107,7 @@ READER = Reader(
             r"create_new_adapter|tf32|(vllm|sglang)_\w+|image_do_pan_and_scan|moe_aux_loss_coef|label_\w+|"
             r"remove_unused_columns|group_by_length|disable_shuffling|gradient_checkpointing_kwargs)(\.|$)"
         ),
-        modernise=family.modernise,
+        modernise=_modernise,
     ),
     prepared=accelerator_block.expanded,
     beside=family.beside,

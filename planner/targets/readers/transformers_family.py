@@ -22,7 +22,7 @@ from ..import_format import Compared
 from ..option_lists import option_list
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..reading import read_facts
-from . import accelerator_block
+from . import accelerator_block, preferences
 from .reader import noted, reads, states, value
 
 # The option of `accelerate launch` that names its file; the file is given beside the recipe.
@@ -273,15 +273,19 @@ PLAIN = states(pp=1, vpp=1, schedule="1f1b", ep=1, etp=1, sequence_parallel=Fals
 
 def compared(facts: Facts, own: str = "", *, splits: bool = False) -> Compared:
     """Layouts of `own`, the target that writes such recipes, where it can have them; of DeepSpeed where it alone has
-    the sharding, of TRL where adapters are trained, else of accelerate. splits: whether `own` has tensor parallelism.
+    the sharding, of TRL where adapters are trained, else of accelerate; any where no target writes such recipes, as of
+    preferences. splits: whether `own` has tensor parallelism.
     """
+    degrees = {"pp": 1, "ep": 1, "tp": facts["tp"], "cp": facts["cp"]}
+    unwritten = Compared("any", {"fix": degrees | preferences.fixed(facts), "stack": "accelerate"})
+    if preferences.LEARNS in facts:
+        return unwritten
     whole = facts["cp"] == 1 and (splits or facts["tp"] == 1)
     by_deepspeed = facts.get("zero") == 1 or facts["offload"] != "none" or cpu_offload.weights_alone(facts)
     if own and whole and not by_deepspeed:
         return Compared(own)
     if "workload.train_layers" in facts:  # which the others do not train
-        alone = {"pp": 1, "ep": 1, "tp": facts["tp"], "cp": facts["cp"]}
-        return Compared("any", {"fix": alone, "stack": "accelerate"})
+        return unwritten
     if by_deepspeed:
         return Compared("deepspeed")
     return Compared("trl" if "workload.lora" in facts and facts["tp"] == 1 else "accelerate")

@@ -219,7 +219,7 @@ GAPS = [
     ("hf-trainer", RECIPE + "gradient_acumulation_steps: 4\n", "gradient_acumulation_steps", 9),
     ("hf-trainer", RECIPE + "optim: adafactor\n", "optim", 9),
     ("hf-trainer", RECIPE + "fsdp: shard_grad_op offload\n", "fsdp", 9),
-    ("axolotl", AXOLOTL + "rl: dpo\n", "rl", 9),
+    ("axolotl", AXOLOTL + "rl: kto\n", "rl", 9),
     ("axolotl", AXOLOTL + "gradient_checkpointing: offload\n".replace("gradient_checkpointing", "layer_offloading"),
      "layer_offloading", 9),
     ("axolotl", AXOLOTL + "adapter: lora\nlora_r: 8\nlora_target_modules: [in_proj]\n", "lora_target_modules", 11),
@@ -240,7 +240,7 @@ GAPS = [
     ("nemo", NEMO + "  peft: {peft_scheme: ia3}\n", "model.peft.peft_scheme", 24),
     ("nemo", NEMO + "  peft: {peft_scheme: lora, lora_tuning: {target_modules: [all], layer_selection: [1]}}\n",
      "model.peft.lora_tuning.layer_selection", 24),
-    ("llama-factory", FACTORY.replace("sft", "dpo"), "stage", 2),
+    ("llama-factory", FACTORY.replace("sft", "kto"), "stage", 2),
     ("llama-factory", FACTORY + "mixture_of_depths: convert\n", "mixture_of_depths", 9),
     ("llama-factory", FACTORY + "use_kt: true\n", "use_kt", 9),
 ]  # fmt: skip

@@ -1,0 +1,106 @@
+"""Training by preferences and rewards: the sequences that the model learns from in a step.
+
+The step of the model that learns is read. Passes beside it (a frozen reference, generation, rewards) are named and have
+no price; a plan of post-training has all of them (docs/guides/rl.md).
+
+Sources: TRL f2cd5771, trainer/dpo_trainer.py and experimental/orpo/orpo_trainer.py (chosen and rejected answers of a
+batch go through the model together; no second copy of the reference beside adapters), trainer/grpo_trainer.py
+(per_device_train_batch_size counts answers). LLaMA-Factory ff6d4d12, train/dpo/workflow.py and
+hparams/finetuning_args.py (use_ref_model). Axolotl 067b021c, core/builders/rl.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..argv import Arguments
+from ..options import Entry, Facts, Settings
+from .reader import noted, reads
+
+# The setting and the fact with the way to learn that a file states: `pairs`, `pairs and a reference`, `rewards`.
+LEARNS = "learns by"
+_ALONE, _COMPARED, _REWARDED = "pairs", "pairs and a reference", "rewards"
+_WITHOUT_REFERENCE = ("orpo", "simpo")
+# Losses of DPOConfig on pairs; `sigmoid` is its default.
+_OF_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_pair",
+           "discopop", "apo_zero", "apo_down")  # fmt: skip
+
+
+def of_axolotl(arguments: Arguments) -> None:
+    """`rl` names the way. `rl_adapter_ref_model` loads the reference beside adapters, too."""
+    kind = arguments.settings.get("rl")
+    if arguments.settings.get("rl_adapter_ref_model") is not True:
+        _takes(arguments, _kind(str(kind), ("dpo", "ipo")), r"rl|dpo_.*|orpo_alpha|simpo_gamma|rl_\w+")
+
+
+def of_factory(arguments: Arguments) -> None:
+    """`stage` dpo, with the loss of `pref_loss`. `ref_model` names a model of its own."""
+    if arguments.settings.get("stage") == "dpo" and not arguments.settings.get("ref_model"):
+        loss = str(arguments.settings.get("pref_loss", "sigmoid"))
+        _takes(arguments, _kind(loss, ("sigmoid", "hinge", "ipo")), r"stage|pref_(?!bco).*|simpo_gamma")
+
+
+def of_trl(arguments: Arguments) -> None:
+    """Without the name of a trainer: `loss_type` of DPOConfig, or what GRPOConfig alone has."""
+    given = arguments.settings
+    if "reward_funcs" in given and "num_generations" in given and given.get("num_iterations", 1) in (1, False):
+        _takes(arguments, _REWARDED, r"beta|loss_type|num_(generations|iterations)|reward_.*|temperature|top_[pk]|"
+                                     r"min_p|use_vllm|vllm_(?!mode).*|epsilon(_high)?|scale_rewards|log_completions|"
+                                     r"mask_truncated_completions|code_\w+|ds3_gather_for_generation")  # fmt: skip
+        return
+    losses = given.get("loss_type")
+    named = losses if isinstance(losses, list) else [losses]
+    if all(loss in _OF_DPO for loss in named):
+        _takes(arguments, _COMPARED, r"beta|loss_(type|weights)|rpo_alpha|ld_alpha|truncation_mode|use_weighting")
+
+
+def _kind(name: str, compared: Sequence[str]) -> str:
+    """The way to learn of a loss; "" for one that is not read."""
+    return _ALONE if name in _WITHOUT_REFERENCE else _COMPARED if name in compared else ""
+
+
+def _takes(arguments: Arguments, kind: str, options: str) -> None:
+    """Stores the way, and drops the options that state it."""
+    if not kind:
+        return
+    for name in [*arguments.settings, *arguments.unknown]:
+        if re.fullmatch(options, name):
+            arguments.lines.setdefault(LEARNS, arguments.lines.get(name, 0))
+            arguments.files.setdefault(LEARNS, arguments.files.get(name, ""))
+            arguments.settings.pop(name, None)
+            arguments.unknown.pop(name, None)
+    arguments.settings[LEARNS] = kind
+
+
+def entry() -> Entry:
+    """The batch as sequences: two of each pair. Behind the entries of batch and adapters."""
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        kind = settings.get(LEARNS)
+        if kind is None:
+            return {}
+        if kind == _REWARDED:
+            return {LEARNS: kind} | noted(facts, "not read, of rewards: generation, rewards and reference. The step of "
+                                                 "the model that learns is priced, on answers at their longest")
+        told = "chosen and rejected answers are two sequences: micro-batch and batch count twice those of the file"
+        if kind == _COMPARED:
+            copy = "pass" if "workload.lora" in facts else "pass and the weights"
+            told += f"; the {copy} of the frozen reference {'is' if copy == 'pass' else 'are'} not in the price"
+        pairs = {name: 2 * facts[name] for name in ("micro_batch", "batch_per_rank")}
+        return {LEARNS: kind} | pairs | noted(facts, told)
+
+    return reads((LEARNS, "micro_batch", "workload.global_batch"), (LEARNS,), read)
+
+
+def fixed(facts: Facts) -> Facts:
+    """The micro-batch where it is of pairs: a search would part them."""
+    return {"micro_batch": facts["micro_batch"]} if facts.get(LEARNS) in (_ALONE, _COMPARED) else {}
+
+
+def length_of_answers(settings: Settings) -> int | None:
+    """The longest prompt with its answer, of a training by rewards; None where they are not both stated."""
+    prompt, answer = (settings.get(f"max_{part}_length") for part in ("prompt", "completion"))
+    if settings.get(LEARNS) != _REWARDED or not isinstance(prompt, int) or not isinstance(answer, int):
+        return None
+    return prompt + answer

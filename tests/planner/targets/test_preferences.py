@@ -1,0 +1,64 @@
+"""Preferences and rewards in recipes of transformers' Trainer: the step of the model that learns, in sequences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .test_readers import AXOLOTL, FACTORY, RECIPE, imported
+
+LORA = "adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
+# Format, recipe -> (micro-batch and batch of a rank in sequences, words of its note).
+PAIRS = [
+    ("axolotl", AXOLOTL + "rl: orpo\norpo_alpha: 0.1\n", (4, 16), "twice those of the file"),
+    ("axolotl", AXOLOTL + LORA + "rl: dpo\ndpo_beta: 0.1\n", (4, 16), "the pass of the frozen reference is not"),
+    ("axolotl", AXOLOTL + "rl: ipo\nrl_beta: 0.1\n", (4, 16), "the pass and the weights of the frozen reference are"),
+    ("llama-factory", FACTORY.replace("sft", "dpo") + "pref_beta: 0.1\npref_loss: simpo\n", (2, 16), "of the file"),
+    ("llama-factory", FACTORY.replace("sft", "dpo") + "pref_beta: 0.1\n", (2, 16), "pass and the weights"),
+    ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: apo_zero\n", (4, 16), "pass and the weights"),
+    ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: [sigmoid, hinge]\n", (4, 16), "pass and the weights"),
+]
+
+
+@pytest.mark.parametrize(("kind", "recipe", "sizes", "words"), PAIRS)
+def test_pairs_are_two_sequences(tmp_path: Path, kind: str, recipe: str, sizes: tuple[int, int], words: str) -> None:
+    """Sixteen data-parallel ranks; the micro-batch of the comparison stays, since a pair cannot be parted."""
+    found = imported(tmp_path, kind, recipe)
+    assert not found.gaps
+    assert (found.layout.micro_batch, found.request.workload.global_batch) == (sizes[0], 16 * sizes[1])
+    assert any(words in note for note in found.assumed)
+    assert found.request.target == "any"
+    assert found.request.fix["micro_batch"] == sizes[0]
+
+
+REWARDS = RECIPE.replace("max_length: 4096\n", "") + """\
+reward_funcs: [accuracy]
+num_generations: 8
+beta: 0.01
+max_prompt_length: 512
+max_completion_length: 1536
+"""
+
+
+def test_answers_with_rewards(tmp_path: Path) -> None:
+    found = imported(tmp_path, "hf-trainer", REWARDS)
+    assert not found.gaps
+    assert (found.layout.micro_batch, found.request.workload.seq_len) == (2, 2048)
+    assert any("generation, rewards and reference" in note for note in found.assumed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "recipe", "field"),
+    [("axolotl", AXOLOTL + "rl: grpo\n", "rl"), ("axolotl", AXOLOTL + "rl: dpo\nrl_adapter_ref_model: true\n", "rl"),
+     ("llama-factory", FACTORY.replace("sft", "rm"), "stage"),
+     ("llama-factory", FACTORY.replace("sft", "dpo") + "ref_model: mine/other\n", "ref_model"),
+     ("llama-factory", FACTORY.replace("sft", "dpo") + "pref_loss: kto_pair\n", "pref_loss"),
+     ("hf-trainer", RECIPE + "beta: 0.1\n", "beta"),
+     ("hf-trainer", RECIPE + "loss_type: kto\n", "loss_type"),
+     ("hf-trainer", RECIPE + "loss_type: [sigmoid, sft]\n", "loss_type"),
+     ("hf-trainer", REWARDS + "num_iterations: 2\n", "reward_funcs"),
+     ("hf-trainer", REWARDS + "vllm_mode: colocate\n", "vllm_mode")],
+)  # fmt: skip
+def test_other_ways_are_gaps(tmp_path: Path, kind: str, recipe: str, field: str) -> None:
+    assert field in [gap.field for gap in imported(tmp_path, kind, recipe).gaps]
