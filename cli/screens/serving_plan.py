@@ -97,7 +97,7 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
         kept = f"by {text.percent(best.simulated.kept)} % of {best.simulated.requests:,} simulated requests"
         rows += [("TTFT ms", _spread(best.simulated.ttft_s)), ("TPOT ms", _spread(best.simulated.tpot_s)),
                  ("promises kept", kept)]  # fmt: skip
-    unit = "/s" if best.stable_load is not None else " requests at once"
+    unit = _unit(plan)
     stable = f"; stable up to {text.significant(best.stable_load)}/s" if best.stable_load is not None else ""
     rows += [
         ("throughput", f"{best.output_tokens_per_s:,.0f} tokens/s, {best.output_tokens_per_s_per_gpu:,.0f} per GPU"),
@@ -107,6 +107,11 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
     ]  # fmt: skip
     rows += _hourly(plan.hourly)
     return [headless([(f"  {name}", value) for name, value in rows])]
+
+
+def _unit(plan: ServingPlan) -> str:
+    """Of loads."""
+    return "/s" if plan.best.stable_load is not None else " requests at once"
 
 
 def _hourly(hours: HourlyService | None) -> list[tuple[str, str]]:
@@ -143,7 +148,7 @@ def separation(plan: ServingPlan) -> list[Part]:
         reason = "no deployment with both on the same instances is cheaper, or as cheap and carries more"
     else:
         reason = (f"the cheapest, {apart.best} (prefill + decode), has {apart.gpus} GPUs and carries "
-                  f"{text.significant(apart.largest_load)}/s")  # fmt: skip
+                  f"{text.significant(apart.largest_load)}{_unit(plan)}")  # fmt: skip
     lines: list[Part] = [text.wrapped(f"{'Apart' if chosen else 'Not apart'}: {reason}.")]
     if apart.prefill_gpus is not None and apart.decode_gpus is not None:
         together = "" if apart.together_gpus is None else f"; together {text.significant(apart.together_gpus)}"

@@ -111,7 +111,7 @@ def _chosen(
     field = Field(
         spaces=spaces, between_bw=cluster.levels[-1].bw_bytes_per_s,
         wide=tuple(space_of(site, served, request.fix, across_nodes=True) for site in sites) if across else spaces,
-        apart=question.load is not None and not question.promises.closed and "replicas" not in request.fix,
+        apart=question.load is not None and "replicas" not in request.fix,
     )  # fmt: skip
     best, every = choose(field, question, given, allowed)
     if best.why is not None:

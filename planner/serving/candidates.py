@@ -147,11 +147,13 @@ def _pays_up_to(columns: Pool, question: Question) -> int | None:
 
 
 def _simulated(question: Question, deployment: Deployment, rate: float, sequences: float) -> SimulatedService:
-    """One instance of each pool with its share of the load; requests are dealt at random."""
+    """One instance of each pool with its share of the load; requests are dealt at random. A loop over two pools is
+    simulated as arrivals at its rate at each of them, by chance and not when a request has ended."""
     promises, number = question.promises, int(np.clip(_LIVES * sequences, _REQUESTS, _MOST_REQUESTS))
     split = deployment.apart or beside_one_another(deployment.decode.instance)
     roles = ((deployment.prefill, True, not split), (deployment.decode, not split, True))
-    latencies = [_instance(stand.instance, question.constants, _requests(question, stand, rate, number),
+    closed = promises.closed and not deployment.apart
+    latencies = [_instance(stand.instance, question.constants, _requests(question, stand, rate, number, closed=closed),
                            prefills=prefills, decodes=decodes) for stand, prefills, decodes in roles]  # fmt: skip
     ttft_s, tpot_s = latencies[0].ttft_s + deployment.transfer_s, latencies[-1].tpot_s
     early, quick = ttft_s <= promises.ttft_s, tpot_s <= promises.tpot_s
@@ -159,11 +161,10 @@ def _simulated(question: Question, deployment: Deployment, rate: float, sequence
     return SimulatedService(requests=number, ttft_s=_percentiles(ttft_s), tpot_s=_percentiles(tpot_s), kept=float(kept))
 
 
-def _requests(question: Question, stand: Stand, rate: float, number: int) -> Requests:
+def _requests(question: Question, stand: Stand, rate: float, number: int, *, closed: bool) -> Requests:
     """The share of an instance."""
-    promises = question.promises
     return Requests(
-        lengths=promises.requests, rate=0.0 if promises.closed else rate / stand.instances,
+        lengths=question.promises.requests, rate=0.0 if closed else rate / stand.instances,
         share=1.0 / stand.instances, concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
         front_s=stand.instance.host_s,
     )  # fmt: skip

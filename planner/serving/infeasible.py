@@ -82,7 +82,7 @@ def _too_much(spaces: Sequence[Space], question: Question) -> NoFeasibleLayoutEr
     load, unit = question.load or 0.0, " requests at once" if question.promises.closed else "/s"
     most = kept[0]
     text = (f"{load:g}{unit} is too much: {most.gpus} GPUs keep the promises up to {most.largest_load:.3g}{unit} "
-            f"({deployment_id(most)})")  # fmt: skip
+            f"({deployment_id(most)}, prefill and decode together)")  # fmt: skip
     if not question.promises.closed:
         text += f"; the queue is stable up to {stable[0].largest_load:.3g}/s ({deployment_id(stable[0])})"
     needed = int(np.ceil(load / most.largest_load * most.gpus))

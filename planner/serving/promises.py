@@ -15,7 +15,7 @@ from ...cost_models.serving.phases import phases
 from ...cost_models.serving.pool import Pool
 
 _HALVINGS = 40  # of the logarithm of the load: to 1e-9 of it
-_LEAST = 1e-4  # requests per second, or at once, of an instance: none meets another one
+ALONE = 1e-4  # requests per second, or at once, of an instance: none meets another one
 _MOST = 1e4
 
 
@@ -78,7 +78,7 @@ def largest_load(
 
     Bisects: latencies grow with the load.
     """
-    low = np.full(decode.tp.shape, np.log(_LEAST))
+    low = np.full(decode.tp.shape, np.log(ALONE))
     high = np.log(_MOST * np.minimum(prefill.instances, decode.instances))
     alone = priced(prefill, decode, apart, np.exp(low), promises, constants, transfer_s).kept
     for _ in range(_HALVINGS):

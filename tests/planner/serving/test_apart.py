@@ -4,39 +4,70 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from meshwright.cost_models.arrays import Mask
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.planner.serving.apart import search_apart
 from meshwright.planner.serving.promises import Promises, priced
 from meshwright.planner.serving.search import Stand, stands_pool
+from meshwright.planner.serving.space import Space
 from meshwright.planner.targets.engines.emit import emit_serving
 
 from .test_plan_serving import ENGINES, planned, space
 
 
-@pytest.mark.parametrize(("rate", "tpot_s", "fix"), [(2.0, 0.05, {"tp": 4}), (5.0, 0.02, {"chunk_tokens": 8192})])
-def test_the_search_finds_what_pricing_every_pair_finds(rate: float, tpot_s: float, fix: dict[str, int]) -> None:
-    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=False)
-    of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", fix)
-    found = search_apart([of_model], rate, promises, ENGINES.constants, 1e9)
+def every_pair(of_model: Space, load: float, promises: Promises) -> tuple[list[int], int, Mask]:
+    """GPUs of each pair on eight GPUs, how many hold no request, and [pair] whether it keeps the promises."""
     stands = [Stand(site=of_model.site, instance=of_model.instances[row], instances=n)
               for row, most in enumerate(of_model.most) for n in range(1, most + 1)]  # fmt: skip
     chunk = of_model.instances[0].chunk_tokens
     pairs = [(a, b) for a in stands for b in stands if b.instance.chunk_tokens == chunk and a.gpus + b.gpus <= 8]
-    assert found.total == len(pairs)
     prefill, decode = stands_pool([a for a, _ in pairs]), stands_pool([b for _, b in pairs])
     fits = np.ones(len(pairs), dtype=bool)
     for columns in (prefill, decode):
         fits &= columns.capacity(np.array(2000.0), np.array(300.0)) >= 1
     sent = np.maximum(*(it.kv_bytes * it.kv_elements(np.array(2000.0)) / it.pp for it in (prefill, decode)))
-    kept = fits & priced(prefill, decode, np.ones(len(pairs), dtype=bool), np.full(len(pairs), rate), promises,
+    kept = fits & priced(prefill, decode, np.ones(len(pairs), dtype=bool), np.full(len(pairs), load), promises,
                          ENGINES.constants, sent / of_model.site.levels[0].bw_bytes_per_s).kept  # fmt: skip
-    assert found.out_of_memory == int((~fits).sum())
-    assert found.bounded + len(found.deployments) == int(kept.sum())
-    gpus = [a.gpus + b.gpus for (a, b), is_kept in zip(pairs, kept, strict=True) if is_kept]
+    return [a.gpus + b.gpus for a, b in pairs], int((~fits).sum()), kept
+
+
+CASES = [(False, 2.0, 0.05, {"tp": 4}), (False, 5.0, 0.02, {"chunk_tokens": 8192}),
+         (True, 16.0, 0.05, {"tp": 2}), (True, 24.0, 0.02, {"chunk_tokens": 8192}),
+         (True, 9e3, 0.02, {"tp": 4})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("closed", "load", "tpot_s", "fix"), CASES)
+def test_the_search_finds_what_pricing_every_pair_finds(
+    closed: bool, load: float, tpot_s: float, fix: dict[str, int]
+) -> None:
+    """Requests per second, and requests at any time, where dearer pairs are not priced."""
+    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=closed)
+    of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", fix)
+    found = search_apart([of_model], load, promises, ENGINES.constants, 1e9)
+    every, out_of_memory, kept = every_pair(of_model, load, promises)
+    gpus = [it for it, is_kept in zip(every, kept, strict=True) if is_kept]
+    assert found.total == len(every)
+    assert found.out_of_memory == out_of_memory
+    assert found.broken + found.out_of_memory + found.bounded + len(found.deployments) == found.total
+    assert (found.bounded + len(found.deployments) == len(gpus)) or (closed and found.bounded > len(gpus))
     assert bool(gpus) == bool(found.deployments)
     if gpus:
         assert found.deployments[0].gpus == min(gpus)
         assert len(found.deployments) == gpus.count(min(gpus))
+
+
+def test_a_loop_over_two_pools_has_the_rate_and_the_latencies_that_are_simulated() -> None:
+    """By Little's law, too."""
+    plan = planned({"tpot": "17ms", "rate": None, "concurrency": 24, "cluster": "dgx-h100:4", "top": 1})
+    best, simulated = plan.best, plan.best.simulated
+    assert [pool.role for pool in best.pools] == ["prefill", "decode"]
+    assert plan.separation is not None
+    assert plan.separation.prefill_gpus is None  # of requests per second
+    assert best.rate * (best.ttft_s + 299 * best.tpot_s) == pytest.approx(24, rel=0.02)
+    assert simulated is not None
+    assert simulated.tpot_s.mean == pytest.approx(best.tpot_s, rel=0.15)
+    assert simulated.ttft_s.mean == pytest.approx(best.ttft_s, rel=0.15)
+    assert simulated.kept > 0.9
 
 
 def test_the_plan_compares_both_and_starts_what_is_apart() -> None:
