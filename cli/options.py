@@ -159,7 +159,8 @@ MaxLen = Annotated[
 LengthsRule = Annotated[
     str | None,
     _option("--lengths-rule", metavar="hybrid|dynamic", text="With --max-len and --target megatron: rule that gives "
-            "documents their degrees; dynamic is that of its dev branch [hybrid]."),
+            "documents their degrees; dynamic is that of its dev branch [hybrid]. rl, in verl: dynamic "
+            "gives each answer one [one for all]."),
 ]
 LengthsScheme = Annotated[
     str | None,

@@ -46,6 +46,7 @@ FOREIGN = {
     ),
     "NeMo-RL": ("run_grpo.py",),
     "slime": ("train_async.py",),
+    "verl": ("verl/utils/dynamic_cp_scheduler.py",),
     "AReaL": ("gsm8k_rl.py",),
     "nanotron": ("run_train.py", "src/nanotron/optim/gradient_accumulator.py"),
     "maxtext": ("src/maxtext/configs/gpu/models/llama2_70b.yml",),

@@ -87,11 +87,19 @@ def _seconds(call: RlCall) -> float:
 def layout_text(call: RlCall) -> str:
     """The layout of a call: that of training, or the instances of the engine."""
     engine = call.engine
+    if engine is None and call.rank_tokens:
+        return f"{call.layout_id}, answers on {_either(call.degrees)} ranks, {call.rank_tokens:,} tokens on each"
     if engine is None:
         return call.layout_id or ""
     degrees = [f"tp{engine.tp}", *(f"{name}{value}" for name, value in (
         ("pp", engine.pp), ("dp", engine.attention_dp), ("ep", engine.ep)) if value > 1)]  # fmt: skip
     return f"{engine.instances} x {'-'.join(degrees)}, {engine.cache_sequences:,} sequences each"
+
+
+def _either(numbers: Sequence[int]) -> str:
+    """`1, 2 or 4`."""
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def timeline(chosen: RlCandidate) -> list[Part]:

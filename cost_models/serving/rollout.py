@@ -57,7 +57,11 @@ class AnswerLengths:
     @cached_property
     def tokens(self) -> Array:
         """[k] equally likely lengths, rising."""
-        return np.array([self.quantile((i + 0.5) / _QUANTILES) for i in range(_QUANTILES)])
+        return self.evenly(_QUANTILES)
+
+    def evenly(self, number: int) -> Array:
+        """[number] equally likely lengths, rising: quantiles at even steps."""
+        return np.array([self.quantile((i + 0.5) / number) for i in range(number)])
 
     @property
     def mean(self) -> float:

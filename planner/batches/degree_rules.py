@@ -50,3 +50,7 @@ RULES: dict[str, DegreeRule] = {
         ),
     )
 }  # fmt: skip
+
+# As verl runs the second (0.9.1, utils/dynamic_cp_scheduler.py): documents are padded in their groups, to tp tokens on
+# one rank and to 2 tp d on d of them.
+OF_VERL = replace(RULES["dynamic"], multiple=lambda ranks, tp: 2 * tp)

@@ -6,11 +6,12 @@ States are sharded as the distributed optimizer shards them (ZeRO-1), and Transf
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...cost_models.arrays import Array
+from ..request.resolve import Resolved
 from .batch_plan import BatchPlan, batch_plan
 from .costs import GroupCosts
 from .degree_rules import DegreeRule
@@ -21,6 +22,13 @@ from .unlike_degrees import BatchResult
 ALGORITHM, ZERO = "ring", 1  # of all families
 _FEWEST_TOKENS = 256  # of a rank, that are tried
 _FEWER = 0.7  # times as many tokens of a rank are tried next
+
+
+def of_any_length(resolved: Resolved) -> Resolved:
+    """The software without buffers for one length: those of tp_comm_overlap have the tokens of --seq-length
+    (Megatron-LM d98e8a64, `_initialize_tp_communicators`)."""
+    switches = replace(resolved.switches, settings={**resolved.switches.settings, "tp_comm_overlap": "off"})
+    return resolved.under(switches)
 
 
 def rule_families(priced: Priced) -> Iterator[Family]:

@@ -42,6 +42,10 @@ class RlCall(DocumentPart):
     layout: dict[str, Any] | None
     sequences: int | None = None  # of training: packed ones of an optimizer step
     seq_len: int | None = None  # their tokens
+    # Of training where a rule gives each answer a degree of its own: the tokens of a rank, at most, and the ranks that
+    # share an answer. Packed sequences are then those that fill the widest groups, whose layout is `layout`.
+    rank_tokens: int | None = None
+    degrees: tuple[int, ...] = ()
     engine: EngineLayout | None  # of generation
     start_s: float
     moves_s: float  # of it, for weights that come, and models that leave to the host or return

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from ...cost_models.layouts import CP_ALGORITHMS
 from ...errors import InputError, UnsupportedError
 from ..batches.degree_rules import RULES
-from ..batches.rule_trials import ALGORITHM
+from ..batches.rule_trials import ALGORITHM, of_any_length
 from ..document.lengths_plan import LengthsPlan
 from ..document.plan import Plan
 from ..request.load import request_from_dict
@@ -17,7 +17,7 @@ from ..targets.setup import Documents
 from .given_layout import evaluate_resolved
 from .length_schemes import schemes_of, with_schemes
 from .mixed_lengths import MixedLengthsPlan, plan_mixed_lengths
-from .rule_lengths import of_any_length, plan_by_rule
+from .rule_lengths import plan_by_rule
 from .watch import Progress
 
 

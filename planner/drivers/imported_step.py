@@ -17,7 +17,8 @@ from ..targets.verl.options import OVERRIDES
 from ..targets.verl.read import StatedStep, read_step
 from ..targets.verl.target import VERL
 from ..workflows.candidates import candidate
-from ..workflows.prices import Prices, Question
+from ..workflows.prices import Prices
+from ..workflows.question import Question
 from ..workflows.resolve import question_of
 from ..workflows.runs import placed
 from .reinforcement import plan_rl

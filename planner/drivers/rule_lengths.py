@@ -8,13 +8,12 @@ pipelines are not priced.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ...errors import InputError, UnsupportedError
 from ..batches.degree_rules import RULES, DegreeRule
 from ..batches.draws import draw
 from ..batches.ledger_costs import longest_held
-from ..batches.rule_trials import Trial, rounded_up, rule_candidates, rule_families, trials
+from ..batches.rule_trials import Trial, of_any_length, rounded_up, rule_candidates, rule_families, trials
 from ..batches.unlike_degrees import BatchResult
 from ..request.resolve import Resolved
 from .mixed_lengths import NUM_BATCHES, MixedLengthsPlan, beside_one_degree, check, too_long
@@ -49,13 +48,6 @@ def plan_by_rule(
     longest = -(-longest // chosen.multiple) * chosen.multiple
     return beside_one_degree(resolved, (chosen.family, chosen.costs), batches, longest, results, seed,
                              (rule, chosen.rank_tokens))  # fmt: skip
-
-
-def of_any_length(resolved: Resolved) -> Resolved:
-    """The software without buffers for one length: those of tp_comm_overlap have the tokens of --seq-length
-    (Megatron-LM d98e8a64, `_initialize_tp_communicators`)."""
-    switches = replace(resolved.switches, settings={**resolved.switches.settings, "tp_comm_overlap": "off"})
-    return resolved.under(switches)
 
 
 def _check_rule(resolved: Resolved, rule: DegreeRule) -> None:

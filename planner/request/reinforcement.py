@@ -27,6 +27,7 @@ class RlWorkload(RequestPart):
     kl: whether a frozen copy scores the answers [ppo and dpo: yes]. reward: `rule` costs nothing, else a model [ppo:
     as large as the trained one]. critic: of ppo [as large as the trained one]. old_logprobs: whether the trainer scores
     answers before its first update [where there are several updates, and no lag: then the engine's scores are taken].
+    lengths_rule: by which the trainer gives each answer a context-parallel degree of its own [one degree for all].
     """
 
     kind: Literal["rl"]
@@ -44,6 +45,7 @@ class RlWorkload(RequestPart):
     reward: str | None = None
     critic: str | None = None
     old_logprobs: bool | None = None
+    lengths_rule: Literal["dynamic"] | None = None
     precision: Precision = "bf16"
     optimizer: OptimizerName = "adamw"
 
@@ -135,6 +137,8 @@ class RlFields(TypedDict, total=False):
     """`rule`, or a model [ppo: one as large as the trained model; else rule]."""
     critic: str | None
     """The critic of ppo [one as large as the trained model]."""
+    lengths_rule: Literal["dynamic"] | None
+    """The rule by which the trainer gives each answer a context-parallel degree of its own [one degree for all]."""
 
 
 # Flat name -> place in the request, of the fields that other requests lack.

@@ -15,7 +15,8 @@ from ..accuracy.row import RowReader
 from ..request.reinforcement import RlRequest
 from .graph import graph_of
 from .meshes import Mesh, sub_meshes
-from .prices import Prices, Question
+from .prices import Prices
+from .question import Question
 from .realhf import PARTS_ALONE, one_layout, software
 from .resolve import question_of
 from .search import PlacementSearch

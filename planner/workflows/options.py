@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...cost_models.layouts import Layout
+from ...cost_models.quantities.device_memory import DeviceMemory
+from ..evaluation.staged import Staged
 from ..serving.instance import Instance
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerDegrees:
+    """Training in which each answer has a context-parallel degree of its own."""
+
+    degrees: tuple[int, ...]  # ranks that share an answer, rising
+    rank_tokens: int  # of the answers of a group, at most
+    micro_batches: int  # of an update
+    forward_share: float  # of a forward pass in the seconds of training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +30,7 @@ class Option:
     kept_bytes: float  # of a GPU that its model keeps between calls
     host_bytes: float = 0.0  # of its part of host memory that the layout takes all the time
     layout: Layout | None = None  # of training and scoring
+    by_answer: AnswerDegrees | None = None  # its layout then is that of the widest groups
     leaner: tuple[Option, ...] = ()  # slower ones that leave more memory to other models, the fastest first
     instance: Instance | None = None  # of generation
     instances: int = 0
@@ -39,3 +52,11 @@ def with_leaner(found: Sequence[Option]) -> Option | None:
         if all(option.kept_bytes < it.kept_bytes or option.peak_bytes < it.peak_bytes for it in kept):
             kept.append(option)
     return replace(kept[0], leaner=tuple(kept[1:])) if kept else None
+
+
+def of_training(staged: Staged, seconds: float) -> Option:
+    """The option of a priced layout that trains."""
+    memory = DeviceMemory(staged.ledger)
+    kept = max(float(memory.states_bytes(j)[0]) for j in range(staged.ledger.num_profiles))
+    return Option(seconds=seconds, peak_bytes=staged.device_bytes, kept_bytes=kept, host_bytes=staged.host_bytes,
+                  layout=staged.layout)  # fmt: skip

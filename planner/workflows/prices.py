@@ -3,150 +3,36 @@ by all layouts of an engine, by all degrees of a forward pass."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from typing import Literal
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
 from ...cost_models.arrays import Array
-from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.rates import collectives
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
-from ...cost_models.serving.rollout import AnswerLengths, Rollout, rollout_seconds, room
-from ...cost_models.specs.cluster import ClusterSpec
-from ...cost_models.specs.model import ModelSpec
+from ...cost_models.serving.rollout import rollout_seconds, room
 from ...profiles.stack.engines import shipped_engines
 from ...profiles.stack.post_training import PostTrainingConstants, post_training_constants
 from ..evaluation.staged import Staged
-from ..request.reinforcement import RlWorkload
 from ..request.resolve import Resolved
 from ..search.run import search_of
-from ..serving.instance import InstanceLayout, link_curve, pool
+from ..serving.instance import link_curve, pool
 from ..serving.space import Served, sites_of, space_of
-from ..space.rules import Rule, fixed
-from ..targets.post_training.base import RlTarget
-from ..targets.post_training.limits import RlStep
+from ..space.rules import fixed
+from .answer_degrees import fastest_by_rule
 from .forward import fastest_forwards, forward_of
 from .graph import Call, Role
-from .options import Option, longer, with_leaner
-from .software import Software
+from .options import Option, longer, of_training, with_leaner
+from .question import Question, part_of
 
 # Sequences of a step differ in length: no CUDA graph replays them, and none is cut in two halves that overlap.
 _UNLIKE = {"cuda_graphs": 0, "ep_overlap": 0}
 _WEIGHT_BYTES = 2.0  # of a parameter on its way to an engine, and of a model that only scores
-_SEQUENCE_UNIT = 128  # tokens that packed sequences are rounded up to, so that tp and cp divide them
 LEAN_PARTS = (2, 4, 8)  # of the memory, in which the fastest layouts of a call are found beside that in all of it
-_BATCH_BITS = 3  # significant bits of the number of packed sequences, so that degrees divide it
-
-
-# Kind of call -> degrees that are given: fields of a layout that trains or scores, axes of an engine.
-Fixed = Mapping[Literal["train", "infer", "generate"], Mapping[str, int]]
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is planned: models, work, and the whole cluster as a request to train on it."""
-
-    resolved: Resolved  # of the policy, on all GPUs
-    work: RlWorkload
-    engine: str
-    models: Mapping[Role, ModelSpec]
-    target: RlTarget | None = None  # None: no framework limits the placements
-    apart: bool = False  # the engine has GPUs of its own
-    fixed: Fixed = field(default_factory=dict)
-    software: Software | None = None  # that runs the calls; None: the trainer and the engine, as they are named
-
-    @property
-    def weights(self) -> str:
-        """Number format of an engine's weights."""
-        return self.work.precision if self.work.precision == "fp8" else "bf16"
-
-    @property
-    def step(self) -> RlStep:
-        """As frameworks limit it."""
-        work = self.work
-        return RlStep(
-            models={str(role): model for role, model in self.models.items()}, algorithm=work.algorithm,
-            prompts=work.prompts, samples=work.samples_per_prompt, updates=work.updates, optimizer=work.optimizer,
-            trainer=self.resolved.target.name, engine=self.engine,
-        )  # fmt: skip
-
-    @property
-    def layout_rules(self) -> tuple[Rule, ...]:
-        """Of the framework, for layouts that train."""
-        if self.software is not None:
-            return self.software.rules
-        if self.target is None:
-            return ()
-        leaves = not self.apart or len(self.models) > 1  # at most
-        return tuple(it.rule(self.target.name) for it in self.target.limits.layouts(self.step, leaves))
-
-    @property
-    def trainer_rules(self) -> tuple[Rule, ...]:
-        """Of the trainer, but for those that the framework replaces."""
-        replaced = self.target.limits.without if self.target is not None else frozenset[str]()
-        return tuple(it for it in self.resolved.target.rules if it.name not in replaced)
-
-    @property
-    def joint(self) -> tuple[str, ...]:
-        """Fields in which the layouts of critic and policy are equal."""
-        return self.target.limits.joint(self.step) if self.target is not None else ()
-
-    def starts(self, instance: InstanceLayout, lag: int) -> bool:
-        """Whether the framework starts an instance of the engine."""
-        return self.target is None or not self.target.limits.engine(instance, lag)
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        return self.resolved.cluster
-
-    @cached_property
-    def lengths(self) -> AnswerLengths:
-        """Of answers; without output_max they end where the model has no more positions."""
-        work, positions = self.work, self.models["policy"].max_positions
-        largest = work.output_max or (positions - work.input if positions else None)
-        return AnswerLengths.of(work.output, work.output_p90, largest)
-
-    @property
-    def rollout(self) -> Rollout:
-        work = self.work
-        return Rollout(prompts=work.prompts, samples=work.samples_per_prompt, prompt=work.input, lengths=self.lengths)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest answer with its prompt."""
-        return math.ceil(self.work.input + self.lengths.longest(self.work.answers))
-
-    def packed(self, answers: int) -> tuple[int, int]:
-        """Sequences, and tokens of each, that so many answers are packed into; each holds the longest answer."""
-        mean = self.work.input + self.lengths.mean
-        # A sequence of the longest answer holds so many of the mean length.
-        sequences = max(answers // math.ceil(self.longest / mean), 1)
-        sequences -= sequences % 2 ** max(sequences.bit_length() - _BATCH_BITS, 0)
-        return sequences, math.ceil(max(answers * mean / sequences, self.longest) / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
-
-    def on(self, role: Role, gpus: int, answers: int) -> Resolved:
-        """Training a model on so many answers, packed."""
-        sequences, seq_len = self.packed(answers)
-        whole = self.work.input + self.lengths.tokens
-        workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=sequences,
-                           mean_len=float(whole.mean()), mean_square_len=float((whole**2).mean()))  # fmt: skip
-        cluster = part_of(self.cluster, gpus)
-        return replace(self.resolved, model=self.models[role], cluster=cluster, workload=workload).switched()
-
-
-def part_of(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
-    """So many neighbouring GPUs of a cluster whose nodes are all alike."""
-    group = cluster.groups[0]
-    per_node = min(group.gpus_per_node, gpus)
-    wider = [i for i, level in enumerate(cluster.levels) if level.size >= gpus]
-    levels = cluster.levels[: wider[0] + 1] if wider else cluster.levels
-    return replace(cluster, groups=(replace(group, num_nodes=gpus // per_node, gpus_per_node=per_node),), levels=levels)
 
 
 def _fields(option: Option, names: Sequence[str]) -> dict[str, int]:
@@ -197,6 +83,8 @@ class Prices:
         return next(first for first, model in models.items() if model is models[role])
 
     def _train(self, role: Role, gpus: int) -> Option | None:
+        if self.question.work.lengths_rule is not None:
+            return fastest_by_rule(self.question, gpus)
         resolved = self.question.on(role, gpus, self.question.work.answers // self.question.work.updates)
         given = {**_UNLIKE, **self.question.fixed.get("train", {})}
         joint = self.question.joint if role in ("policy", "critic") else ()
@@ -216,15 +104,11 @@ class Prices:
         """The fastest training within so many bytes of a GPU. given: fields of the layout."""
         rules = tuple(fixed(name, value, f"{name}={value}") for name, value in given.items())
         space = resolved.space_under(self.question.trainer_rules, self.question.layout_rules, rules)
-        updates = self.question.work.updates
         outcome = search_of(resolved, space, top=1, tally=False, memory_bytes=memory_bytes).run()
         if not outcome.top.rows:
             return None
         staged = Staged.of(resolved, outcome.top.rows[0][2])
-        memory = DeviceMemory(staged.ledger)
-        kept = max(float(memory.states_bytes(j)[0]) for j in range(staged.ledger.num_profiles))
-        return Option(seconds=updates * staged.closed_s, peak_bytes=staged.device_bytes,
-                      kept_bytes=kept, host_bytes=staged.host_bytes, layout=staged.layout)  # fmt: skip
+        return of_training(staged, self.question.work.updates * staged.closed_s)
 
     def _home(self, role: Role, gpus: int) -> Option | None:
         home = self.train(role, gpus)
@@ -232,7 +116,8 @@ class Prices:
             return None
         work = self.question.work
         batch = self.question.on(role, gpus, work.answers // work.updates)
-        scores = [replace(it, seconds=work.updates * forward_of(batch, it.layout), leaner=())
+        scores = [replace(it, seconds=it.by_answer.forward_share * it.seconds if it.by_answer is not None
+                          else work.updates * forward_of(batch, it.layout), leaner=())
                   for it in (home, *home.leaner) if it.layout is not None]  # fmt: skip
         return replace(scores[0], leaner=tuple(scores[1:]))
 

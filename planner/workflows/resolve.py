@@ -6,13 +6,14 @@ from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
 from ...profiles.stack.engines import shipped_engines
 from ..request.lengths import check_positions
-from ..request.model_reference import text_model
+from ..request.model_reference import referenced_model, text_model
 from ..request.reinforcement import RlRequest, RlWorkload
 from ..request.resolve import resolve
 from ..request.schema import Request
 from ..targets.post_training.registry import rl_target
+from .answer_degrees import check as check_degrees
 from .graph import Role, check
-from .prices import Question
+from .question import Question
 
 
 def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
@@ -41,6 +42,8 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     models, texts = _models(whole.model, work)
     texts += text_model(request.model)[1]
     question = Question(whole, work, engine, models, target)
+    if work.lengths_rule is not None:
+        check_degrees(question, referenced_model(request.model)[0].tower is not None)
     texts += check_positions(whole.model, question.longest, stretches=True)
     # The target of a training step is the trainer of this one.
     texts += [notice.text.replace("`--target ", "`--trainer ") for notice in whole.warnings if notice.code != "model"]

@@ -21,7 +21,7 @@ from ..accuracy.unpriced_forms import STEPS, form_of, read_unpriced
 from ..request.reinforcement import RlRequest
 from ..serving.row import LeftOut
 from .gains import GainCase, read_gain_row
-from .prices import Fixed
+from .question import Fixed
 
 _SHORT = {"DeepSeek V3": "deepseek-v3", "Qwen3-235B": "qwen3-235b-a22b", "Qwen3-30B3A": "qwen3-30b-a3b"}
 # What the recipes of NeMo-RL set and its tables do not show: activation_checkpointing.

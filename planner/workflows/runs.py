@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from ...profiles.stack.post_training import PostTrainingConstants
 from .graph import graph_of
 from .meshes import Mesh, sub_meshes
-from .prices import Prices, Question
+from .prices import Prices
+from .question import Question
 from .resolve import question_of
 from .row import RlCase
 from .search import Found, price

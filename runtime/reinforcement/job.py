@@ -122,6 +122,9 @@ def rl_job(plan: RlPlan, choice: int, path: Path) -> RlJob:
         what = f"{algorithm} with a reward model" if algorithm in CLIP_HIGH else algorithm
         raise UnsupportedError(f"{name}: {what} is planned, and not run here", hint="`--workload grpo` or dapo, with "
                                "rewards by a rule")  # fmt: skip
+    if any(call.rank_tokens for call in candidate.calls):
+        raise UnsupportedError(f"{name}: answers with degrees of their own are planned, and not run here",
+                               hint="`meshwright emit --to verl`, or plan without `--lengths-rule`")  # fmt: skip
     if missing := [each for each in ("generate", "train") if each not in calls]:
         raise InputError.of([FieldProblem("missing", file=name, field=f"candidates.{choice - 1}.calls.{each}",
                                           hint="plan again") for each in missing])  # fmt: skip

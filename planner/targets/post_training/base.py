@@ -185,12 +185,20 @@ class RlTarget:
         known = f"{step.engine}: {self.framework} generates with {', '.join(self.engines)}"
         return ([] if step.engine in self.engines else [known]) + self.limits.step(step, lag)
 
+    def without_degrees(self, step: RlStep) -> list[str]:
+        """Why no answer of a step has a degree of its own; empty: each has."""
+        if self.limits.by_answer is None:
+            return [f"{self.framework} has one context-parallel degree for all answers"]
+        return self.limits.by_answer(step)
+
     def refusals(self, setup: RlSetup) -> list[str]:
         """Why it cannot run a placement; empty: it can."""
         lag, engine = setup.candidate.lag, setup.rollout
         if out := self.cannot_run(setup, lag):
             return out
         out = misplaced(setup, self.framework)
+        if setup.train.rank_tokens:
+            out += [f"train: {text}" for text in self.without_degrees(setup)]
         out += [f"generate: {text}" for text in (self.limits.engine(engine, lag) if engine is not None else ())]
         for call in setup.candidate.calls:
             if call.kind == "train":

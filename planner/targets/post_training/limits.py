@@ -74,6 +74,8 @@ class Limits:
     engine: Callable[[EngineDegrees, int], list[str]]  # (instance, lag) -> why it does not start it
     # Fields in which the layouts of critic and policy are equal; empty: each has its own.
     joint: Callable[[RlStep], tuple[str, ...]] = lambda step: ()
+    # Why no answer of a step has a context-parallel degree of its own; None: it has no rule that gives them.
+    by_answer: Callable[[RlStep], list[str]] | None = None
     # Names of rules of its trainer that do not hold: what the framework has of its own instead.
     without: frozenset[str] = frozenset()
 

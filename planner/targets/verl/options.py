@@ -30,6 +30,7 @@ OVERRIDES = Overrides(framework="verl", file="verl.overrides", open_blocks=("ray
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 # The default of CUDA. verl sets 1 (trainer/constants_ppo.py), which Megatron-FSDP refuses.
 _CONNECTIONS = "8"
+DYNAMIC, TOKENS = "dynamic_context_parallel", "max_seqlen_per_dp_cp_rank"
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")  # that Megatron-Core is initialised with
 _ROLLOUT, _REWARD = "actor_rollout_ref.rollout.", "reward.reward_model."
 _ACTOR, _CRITIC = "actor_rollout_ref.actor.", "critic."
@@ -121,6 +122,8 @@ def _trained(setup: RlSetup, call: RlCall, prefix: str, block: str) -> Settings:
     leaves = setup.leaves(call.role)
     if on_core(setup):
         engine = _core(layout, setup.models[call.role]) | {"param_offload": leaves, "optimizer_offload": leaves}
+        if call.rank_tokens:
+            engine |= {DYNAMIC: True, TOKENS: call.rank_tokens}
         return out | _named(engine, f"{prefix}megatron.") | _optimizer(setup, layout, f"{prefix}optim.")
     engine = {
         "fsdp_size": -1 if layout.shard == layout.dp else layout.shard * layout.cp,

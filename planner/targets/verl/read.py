@@ -20,7 +20,7 @@ from ..model_names import known_model
 from ..option_lists import OptionList, option_list
 from ..readers.hydra import from_script
 from ..readers.interpolation import resolved
-from .options import ENGINES, OVERRIDES
+from .options import DYNAMIC, ENGINES, OVERRIDES
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
 _MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
@@ -269,6 +269,8 @@ def _core(config: _Config, model: ModelSpec | None) -> dict[str, int]:
     out["vpp"] = config.get(f"{_MEGATRON}virtual_pipeline_model_parallel_size", 1)
     if model is not None and model.is_moe:  # tp where it is not given (Megatron-Core, core/parallel_state.py)
         out["etp"] = config.get(f"{_MEGATRON}expert_tensor_parallel_size", out["tp"])
+    if config.get(f"{_MEGATRON}{DYNAMIC}", False):
+        config.assumed.append(f"{_MEGATRON}{DYNAMIC}: answers are priced with one degree for all, {out['cp']}")
     granularity = config.get(f"{_LAYERS}recompute_granularity", None)
     return {**out, "recompute": {"selective": 1, "full": 2}.get(str(granularity), 0)}
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from ....errors import FieldProblem
 from ...document.rl_plan import RlCall
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, without_prediction
 from ..post_training.core import OPTIMIZERS, on_core
 from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
+from . import dynamic_degrees
 from .options import DEGREES, ENGINES, OVERRIDES, degrees, overrides
 
 _RELEASE = "0.9.1"
@@ -16,6 +20,10 @@ _BEYOND = "data.train_files=... data.val_files=... actor_rollout_ref.actor.optim
 
 def _files(setup: RlSetup, header: tuple[str, ...]) -> dict[str, str]:
     return OVERRIDES.files(setup, header, overrides(setup), "python3 -m verl.trainer.main_ppo", _BEYOND)
+
+
+def _check(files: Mapping[str, str], expected: Mapping[str, str]) -> list[FieldProblem]:
+    return [*OVERRIDES.check(files, expected), *dynamic_degrees.conflicts(files)]
 
 
 def _step(step: RlStep, lag: int) -> list[str]:
@@ -88,6 +96,8 @@ def _notes(setup: RlSetup) -> list[str]:
         if call.layout is not None and call.role != "reward" and not same:
             out.append(f"{call.name}: verl runs it by the layout of {home.name}, {home.layout_id}, not by "
                        f"{call.layout_id}")  # fmt: skip
+    if setup.train.rank_tokens:
+        out.append(dynamic_degrees.NOTE)
     out += without_prediction(setup, "verl")
     if "reward" in setup.calls:
         out.append(f"reward: {setup.engine} runs the reward model; the plan prices a forward pass of the trainer")
@@ -102,5 +112,6 @@ def _home(setup: RlSetup, call: RlCall) -> RlCall:
 
 
 VERL = RlTarget(name="verl", framework="verl", release=_RELEASE, files=_files, notes=_notes,
-                limits=Limits(step=_step, layouts=_layouts, engine=_engine, joint=_joint),
-                check=OVERRIDES.check, engines=tuple(ENGINES), next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip
+                limits=Limits(step=_step, layouts=_layouts, engine=_engine, joint=_joint,
+                            by_answer=dynamic_degrees.reasons),
+                check=_check, engines=tuple(ENGINES), next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -12,7 +12,8 @@ from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.workflows.graph import Call, Role, graph_of
 from meshwright.planner.workflows.meshes import Mesh, sub_meshes
 from meshwright.planner.workflows.options import Option, with_leaner
-from meshwright.planner.workflows.prices import Prices, Question
+from meshwright.planner.workflows.prices import Prices
+from meshwright.planner.workflows.question import Question
 from meshwright.planner.workflows.resolve import question_of
 from meshwright.planner.workflows.schedule import schedule
 from meshwright.planner.workflows.search import PlacementSearch
