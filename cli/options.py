@@ -30,6 +30,7 @@ class RequestFlags(TypedDict, total=False):
     train_layers: int | None  # the last layers alone
     images: str | None  # of a sequence, with their size
     freeze_tower: bool | None  # the vision tower does not train
+    freeze_language: bool | None  # the language model does not train
     source_len: int | None  # tokens of the encoder
     technique: list[str] | None  # name and knobs of each
     total_tokens: str | None  # of the whole run
@@ -202,6 +203,11 @@ FreezeTower = Annotated[
     bool | None,
     typer.Option("--freeze-tower", help="Train no layer of the vision tower.", show_default=False),
 ]
+FreezeLanguage = Annotated[
+    bool | None,
+    typer.Option("--freeze-language", help="Train no part of the language model: its vision tower and projector alone.",
+                 show_default=False),
+]  # fmt: skip
 SourceLen = Annotated[
     int | None,
     _option("--source-len", metavar="N", text="Tokens that the encoder reads, for models with an encoder and a "

@@ -84,6 +84,8 @@ class Problem:
 
     @cached_property
     def _variant_of_layer(self) -> tuple[Variant, ...]:
+        if self.workload.freeze_language:
+            return tuple(Variant(kind, "passes") for kind in self.model.pattern)
         last = self.workload.trains_layers
         before: Trains = "lora" if self.workload.lora else "frozen"
         first_trained = self.model.num_layers - last if last is not None else 0
@@ -94,7 +96,18 @@ class Problem:
 
     @property
     def trains_everything(self) -> bool:
+        """Whether all of the language model trains."""
+        return self.trains_projector and not self.workload.freeze_language
+
+    @property
+    def trains_projector(self) -> bool:
+        """Whether the part of a vision tower that projects its output trains."""
         return self.workload.lora is None and self.workload.trains_layers is None
+
+    @property
+    def trains_tower(self) -> bool:
+        """Whether the layers of a vision tower train."""
+        return self.trains_projector and not self.workload.freeze_tower
 
     @cached_property
     def parameters(self) -> tuple[KindParameters, ...]:
@@ -110,7 +123,7 @@ class Problem:
     def tower_parameters(self) -> KindParameters | None:
         """Those of the vision tower, None without one."""
         tower, freezes = self.model.tower, self.workload.freeze_tower
-        return None if tower is None else memory.tower_parameters(tower, self.trains_everything, freezes=freezes)
+        return None if tower is None else memory.tower_parameters(tower, self.trains_projector, freezes=freezes)
 
     @cached_property
     def matrices(self) -> dict[Matrix, Array]:
@@ -133,8 +146,13 @@ class Problem:
         builder = Builder(model, self.workload, stack, Shard.of(Layouts.of([Layout()]), self.model, self.workload))
         edge: Trains = "all" if self.trains_everything else "passes"
         layers = [decoder_layer(builder, model.kinds[v.kind], v.trains) for v in self.variants]
-        looked_up = embedding(builder, "all" if self.trains_everything else "frozen")
+        looked_up = embedding(builder, self.trains_beside_embedding)
         return (*layers, looked_up, head(builder, edge), mtp(builder, edge))
+
+    @property
+    def trains_beside_embedding(self) -> Trains:
+        """Of the embedding with a tower beside it: a table that does not train takes no gradient."""
+        return "all" if self.trains_projector else "frozen"
 
     @cached_property
     def flops(self) -> Array:

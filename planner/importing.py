@@ -252,7 +252,7 @@ def _request(
     if model is not None:
         fields["model"] = model
     for name in ("seq_len", "source_len", "global_batch", "optimizer", "expert_capacity_factor", "lora",
-                 "train_layers", "images", "freeze_tower"):  # fmt: skip
+                 "train_layers", "images", "freeze_tower", "freeze_language"):  # fmt: skip
         if (value := facts.get(f"workload.{name}")) is not None:
             fields[name] = value
     if techniques := facts.get("workload.techniques"):
@@ -263,8 +263,8 @@ def _request(
     if gpus and "cluster" not in given and "gpus" not in given:
         fields["gpus"] = gpus
     fields |= {name: value for name, value in given.items() if value is not None}
-    if "images" not in fields:  # the text model is planned, whose tower nothing freezes
-        fields.pop("freeze_tower", None)
+    if "images" not in fields:  # the text model is planned, beside which nothing is frozen
+        fields = {name: value for name, value in fields.items() if not name.startswith("freeze_")}
     if "model" not in fields:
         raise no_model(facts.get("model_name") or facts.get("registered"))
     if "cluster" not in fields and "gpu" not in fields:

@@ -24,6 +24,8 @@ FOREIGN = {
     ),
     "Megatron-LM": (
         "pretrain_gpt.py", "pretrain_hybrid.py", "examples/bert/pretrain_bert.py", "examples/t5/pretrain_t5.py",
+        "examples/multimodal/train.py", "examples/multimodal/model.py", "examples/multimodal/config.py",
+        "examples/multimodal/nvlm/internvit.py",
         "megatron/core/datasets/data_schedule_utils.py", "megatron/training/datasets/sft_dataset.py",
         "megatron/training/arguments.py", "megatron/training/theoretical_memory_usage.py",
         "megatron/core/transformer/moe/moe_utils.py", "megatron/core/transformer/moe/token_dispatcher.py",
@@ -45,6 +47,7 @@ FOREIGN = {
         "docs/performance-summary.md", "src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py",
     ),
     "NeMo-RL": ("run_grpo.py",),
+    "Pai-Megatron-Patch": ("examples/llava_mcore/pretrain_llava.py",),
     "slime": ("train_async.py",),
     "verl": ("verl/utils/dynamic_cp_scheduler.py",),
     "AReaL": ("gsm8k_rl.py",),

@@ -38,6 +38,7 @@ def command(
     train_layers: options.TrainLayers = None,
     images: options.Images = None,
     freeze_tower: options.FreezeTower = None,
+    freeze_language: options.FreezeLanguage = None,
     source_len: options.SourceLen = None,
     technique: options.Technique = None,
     max_memory: options.MaxMemory = None,

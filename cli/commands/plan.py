@@ -45,6 +45,7 @@ def command(
     train_layers: options.TrainLayers = None,
     images: options.Images = None,
     freeze_tower: options.FreezeTower = None,
+    freeze_language: options.FreezeLanguage = None,
     source_len: options.SourceLen = None,
     technique: options.Technique = None,
     allow_technique: options.AllowTechnique = None,

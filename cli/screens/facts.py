@@ -113,4 +113,5 @@ def _images(workload: Mapping[str, Any], *, denoised: bool) -> str:
     if denoised:
         frames = images.get("num_frames", 1)
         return f"{frames} frames of {size}" if frames > 1 else f"images of {size}"
-    return f"{number} {'image' if number == 1 else 'images'} of {size} per sequence, {state} vision tower"
+    language = ", frozen language model" if workload.get("freeze_language") else ""
+    return f"{number} {'image' if number == 1 else 'images'} of {size} per sequence, {state} vision tower{language}"

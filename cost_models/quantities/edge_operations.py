@@ -20,7 +20,8 @@ def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
     if builder.model.graph is not None:
         _add_features(builder, ops, builder.model.graph)
         return ops
-    ops.traffic.append(MemoryTraffic("embedding", moved, 2 * moved))
+    scattered = np.zeros_like(moved) if builder.workload.freeze_language else 2 * moved
+    ops.traffic.append(MemoryTraffic("embedding", moved, scattered))
     if builder.model.embedding_norm:  # its output is what the first layer takes
         elements = builder.model.hidden * builder.shard.sp_tokens
         ops.saved.append(Saved("embedding norm input", builder.activation_bytes * elements))

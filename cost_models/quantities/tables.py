@@ -25,6 +25,7 @@ from .graph_parts import kept_gradients, mixing_parts_of, part_of_product, parts
 from .layer_operations import decoder_layer
 from .operation_builder import Builder
 from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations, Trains
+from .rank_parameters import of_rank
 from .shards import KEY_FIELDS, KEY_SWITCHES, Shard
 from .stages import HEAD
 
@@ -227,49 +228,13 @@ class Tables:
 
     @cached_property
     def parameters(self) -> dict[str, Array]:
-        """[kind, key] parameters per rank before ZeRO: dense, experts, the trained ones of each, of them what tp does
-        not split; and their weights' bytes: by themselves, of the quantised copies, and as they are gathered."""
-        tp, expert_ranks = (np.asarray(x, dtype=np.float64) for x in
-                            (self.keys["tp"], self.keys["ep"] * self.keys["etp"]))  # fmt: skip
-        rows, states = self.problem.parameters, self.problem.state_bytes
-        num_layers = self.problem.num_kinds
-        parts = [tp] * num_layers + self._edge_parts(tp)
-        dense = np.array([p.sharded / n + p.replicated for p, n in zip(rows, parts, strict=True)])
-        experts = np.array([p.experts / expert_ranks for p in rows])
-        # Quantisation of a frozen base and copies for products concern the matrices of layers, not embedding and head.
-        gathered = np.array([states.frozen_weight if i < num_layers and p.frozen else states.weight
-                             for i, p in enumerate(rows)])[:, None]  # fmt: skip
-        copies = np.array([states.quantised_copy if i < num_layers else 0.0 for i in range(len(rows))])[:, None]
-        at_rest = gathered
-        if self.problem.workload.precision == "fp8" and self.problem.stack.fp8_gather:
-            gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, 1.0), gathered)
-        return {
-            "dense": dense,
-            "experts": experts,
-            "trained_dense": np.array([
-                p.trained_sharded / n + p.trained_replicated for p, n in zip(rows, parts, strict=True)
-            ]),
-            "trained_experts": np.array([p.trained_experts / expert_ranks for p in rows]),
-            "trained_whole": np.array([np.full(len(tp), p.trained_replicated) for p in rows]),
-            "dense_bytes": dense * at_rest,
-            "experts_bytes": experts * at_rest,
-            "dense_copies_bytes": dense * copies,
-            "experts_copies_bytes": experts * copies,
-            "dense_gathered_bytes": dense * gathered,
-            "experts_gathered_bytes": experts * gathered,
-        }
+        """[kind, key] parameters per rank before ZeRO, and the bytes of their weights (rank_parameters.py)."""
+        return of_rank(self.problem, self.keys)
 
     @cached_property
     def gathered_bytes(self) -> Array:
         """[kind, key] bytes of all weights as they are gathered."""
         return np.asarray(self.parameters["dense_gathered_bytes"] + self.parameters["experts_gathered_bytes"])
-
-    def _edge_parts(self, tp: Array) -> list[Array]:
-        """Parts that tensor parallelism splits the edges of stages.py into."""
-        stack = self.problem.stack
-        table = np.ones_like(tp) if stack.tp_plan == "by-projection" else tp
-        head = Shard.of(self.keys, self.problem.model, self.problem.workload).head_parts(stack)
-        return [table, head, tp, table]
 
 
 def build(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> Tables:
@@ -284,7 +249,7 @@ def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple
     builder = Builder(problem.model, problem.workload, problem.stack, shard, problem.any_fp8_layout)
     ops = [decoder_layer(builder, problem.model.kinds[v.kind], v.trains) for v in problem.variants]
     edge: Trains = "all" if problem.trains_everything else "passes"
-    ops += [embedding(builder, "all" if edge == "all" else "frozen"), head(builder, edge)]
+    ops += [embedding(builder, problem.trains_beside_embedding), head(builder, edge)]
     ops.append(mtp(builder, edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))
     launched, gathers = launched_share(builder.shard.graphs), builder.shard.sp > 0

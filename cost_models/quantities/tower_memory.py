@@ -10,7 +10,7 @@ from .element_bytes import activation_bytes
 from .operations import TOWER
 from .stages import EMBEDDING
 from .tables import Tables
-from .vision import ranks
+from .vision import added_to_rank, ranks
 
 
 def embedding_workspace(tables: Tables) -> Array:
@@ -21,7 +21,8 @@ def embedding_workspace(tables: Tables) -> Array:
     if tower is None or of_tower is None:
         return np.asarray(w * trained)
     parts = ranks(tower, np.asarray(tables.keys["tp"], dtype=np.float64), problem.stack.tp_plan)
-    table = w * (trained - of_tower.trained_sharded / parts - of_tower.trained_replicated)
+    added = problem.trains_tower * added_to_rank(tower, parts)
+    table = w * (trained - of_tower.trained_sharded / parts - of_tower.trained_replicated - added)
     ops = tables.operations[EMBEDDING]
     if ops.trains == "frozen":
         return np.asarray(table)

@@ -1,7 +1,8 @@
 """Operations of a vision tower on the first stage, for the images of a micro-batch.
 
 Symbols: N patches of the micro-batch, p patches of an image, h hidden, f inner, o output, b = h merge^2 the width of a
-block of patches that becomes a token, t tensor-parallel ranks that split the tower, w bytes per activation element.
+block of patches that becomes a token, t tensor-parallel ranks that split the tower, a width of the heads of a rank,
+w bytes per activation element.
 
 Its products stay in bf16 and its activations are not split over t or over ranks of context parallelism, which all
 encode all images (Megatron-Bridge 51885cf1, get_vision_model_config of modelling_qwen3_vl: no fp8, no sequence
@@ -73,20 +74,22 @@ class _Part:
         self._product("tower patches", self.all_patches, self.tower.hidden, values, inputs=False)
         if self.tower.positions:
             self._traffic("tower positions", 3 * self.width, 2 * self.width)
+        if self.tower.start_norm:
+            self._traffic("tower start norm", 2 * self.width, 4 * self.width)
         if self.trains_tower:
             moved = self.builder.activation_bytes * values * self.all_patches
-            self.ops.saved.append(Saved("tower pixels", moved))
+            self.ops.saved.append(Saved("tower pixels", moved + self.tower.start_norm * self.width))
 
     def add_layers(self) -> None:
         """Attention among the patches of an image or of its windows, and a feed-forward block."""
         n, h, f, t, layers = self.all_rows, self.tower.hidden, self.tower.inner, self.ranks, self.tower.layers
-        up = (1 + self.tower.gated) * f / t
-        for name, rows, columns in (("qkv", 3 * h / t, h), ("output", h, h / t), ("up", up, h), ("down", h, f / t)):
+        a, up = self.heads * (h // self.tower.heads), (1 + self.tower.gated) * f / t
+        for name, rows, columns in (("qkv", 3 * a, h), ("output", h, a), ("up", up, h), ("down", h, f / t)):
             self._product(f"tower {name}", n, rows, columns, count=layers, tag=TOWER)
         windowed = self.tower.windowed
         for count, pairs in ((layers - windowed, self.rows**2), (windowed, self.in_windows)):
             if count:
-                flops = 4.0 * self.images * pairs * h / t * count
+                flops = 4.0 * self.images * pairs * a * count
                 self.ops.cores.append(Core(flops, round(pairs / self.rows), h // self.tower.heads, self._tag,
                                            has_gradients=self.trains_tower))  # fmt: skip
         inner, moved = self.width * f / h / t, layers * self.width
@@ -94,17 +97,22 @@ class _Part:
         self._traffic("tower residuals", 6 * moved, 4 * moved, TOWER)
         parts = 1 + self.tower.gated
         self._traffic("tower activation", (parts + 1) * layers * inner, (2 * parts + 1) * layers * inner, TOWER)
+        if self.tower.qk_norm:
+            self._traffic("tower query and key norms", 4 * layers * self.of_heads, 8 * layers * self.of_heads, TOWER)
+        if self.tower.layer_scale:
+            self._traffic("tower layer scale", 4 * moved, 8 * moved, TOWER)
         self._reduced(self.width, 2 * layers, tag=self._tag)
         if self.trains_tower:
             self._save_layers(inner)
 
     def _save_layers(self, inner: Array) -> None:
         """Kept by each layer: inputs and outputs of its norms, queries, keys, values and what attention makes of them,
-        and both sides of the activation, with a gate its product, too."""
-        width, layers = self.width, self.tower.layers
+        and both sides of the activation, with a gate its product, too; queries and keys before their norms, and what
+        the factors per channel scale."""
+        width, layers, heads = self.width, self.tower.layers, self.of_heads
         gate = (2 - self.builder.stack.fused_activation) * inner if self.tower.gated else 0.0
-        heads = width / self.ranks
-        kept = {"norms": 4 * width, "attention": 4 * heads + self._statistics, "activation": 2 * inner + gate}
+        kept = {"norms": 4 * width, "attention": 4 * heads + self._statistics, "activation": 2 * inner + gate,
+                "query and key norms": self.tower.qk_norm * 2 * heads, "scale": self.tower.layer_scale * 2 * width}
         self.ops.saved += [Saved(f"tower {name}", layers * size, TOWER) for name, size in kept.items()]
         stash = (width + 3 * heads) + (heads + width) + (width + (1 + self.tower.gated) * inner) + (inner + width)
         self.ops.wgrad_stash.append(layers * stash)
@@ -112,7 +120,7 @@ class _Part:
     @property
     def _statistics(self) -> Array:
         """[key] bytes that attention keeps of its scores: all of them where no flash kernel runs."""
-        rows = self.all_rows * self.tower.heads / self.ranks
+        rows = self.all_rows * self.heads
         if self.builder.stack.attention == "unfused":
             whole = 1 - self.tower.windowed / self.tower.layers
             each = whole * self.rows + (1 - whole) * self.in_windows / self.rows
@@ -142,6 +150,9 @@ class _Part:
         if tower.merger == "adapter":
             self._add_adapter(tokens, block)
             return
+        if tower.merger == "perceptron":
+            self._add_perceptron(tokens, block)
+            return
         runs, t = 1 + tower.deepstack, self.ranks
         self._product("projector up", tokens, block / t, block, count=runs, trains=self.trains_projector,
                       inputs=self.trains_projector)  # fmt: skip
@@ -169,6 +180,32 @@ class _Part:
         if trains:
             self.ops.saved.append(Saved("projector", w * block * tokens + 4 * moved))
             self.ops.wgrad_stash.append(w * block * tokens + 4 * moved + w * tower.output * tokens)
+
+    def _add_perceptron(self, tokens: Array, block: int) -> None:
+        """Perhaps a norm of the block, and two products around GELU. Without the norm, nothing before the first product
+        trains above a frozen tower."""
+        tower, trains, w, t = self.tower, self.trains_projector, self.builder.activation_bytes, self.ranks
+        normed, moved, inner = tower.projector_norm != "none", w * block * tokens, w * tower.adapter / t * tokens
+        self._product("projector up", tokens, tower.adapter / t, block, trains=trains,
+                      inputs=trains if normed else self.trains_tower)  # fmt: skip
+        self._product("projector down", tokens, tower.output, tower.adapter / t, trains=trains, inputs=trains)
+        if normed:
+            self._traffic("projector norm", 2 * moved, 4 * moved, trains=trains)
+        self._traffic("projector activation", 2 * inner, 3 * inner, trains=trains)
+        self._reduced(w * tower.output * tokens, 1, trains=trains)
+        if trains:
+            self.ops.saved.append(Saved("projector", (1 + normed) * moved + 2 * inner))
+            self.ops.wgrad_stash.append(moved + 2 * inner + w * tower.output * tokens)
+
+    @property
+    def heads(self) -> Array:
+        """[key] of a rank."""
+        return vision.heads_of_rank(self.tower, self.ranks)
+
+    @property
+    def of_heads(self) -> Array:
+        """[key] bytes of the queries of all patches on a rank."""
+        return np.asarray(self.width * self.heads / self.tower.heads)
 
     @property
     def _tag(self) -> int:

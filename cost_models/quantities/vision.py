@@ -18,7 +18,8 @@ def parameters(tower: VisionTower) -> dict[str, int]:
     """Elements by part, with biases and norms."""
     h, f = tower.hidden, tower.inner
     norm = (1 + tower.norm_bias) * h
-    layer = (3 * h * h + 3 * h) + (h * h + h) + (1 + tower.gated) * (h * f + f) + (f * h + h) + 2 * norm
+    layer = (3 * h * h + tower.attention_bias * 3 * h) + (h * h + h) + (1 + tower.gated) * (h * f + f) + (f * h + h)
+    layer += 2 * norm + (tower.qk_norm + tower.layer_scale) * 2 * h
     counts = {"patches": h * (values_of_patch(tower) + tower.patch_bias), "positions": tower.positions * h,
               "layers": tower.layers * layer}  # fmt: skip
     if tower.merger == "mean":
@@ -28,6 +29,9 @@ def parameters(tower: VisionTower) -> dict[str, int]:
     block = h * tower.merge**2
     if tower.merger == "adapter":  # norms before and after the layers
         return {**counts, "class": tower.class_tokens * h, "end_norms": 2 * norm, "merger": adapter_products(tower)}
+    if tower.merger == "perceptron":
+        return {**counts, "class": tower.class_tokens * h, "start_norm": tower.start_norm * norm,
+                "merger": sum(_perceptron(tower))}  # fmt: skip
     products = block * block + block + block * tower.output + tower.output
     # The norm of the last merger is over patches, those of the others over blocks.
     return {**counts, "merger": products + norm, "deepstack": tower.deepstack * (products + 2 * block)}
@@ -37,6 +41,13 @@ def adapter_products(tower: VisionTower) -> int:
     """Elements of the three products of an adapter."""
     block, a = tower.hidden * tower.merge**2, tower.adapter
     return block * a + a * a + a * tower.output
+
+
+def _perceptron(tower: VisionTower) -> tuple[int, int]:
+    """Elements of the two products with the bias of the first, and of the norm and the bias of the second."""
+    block, a, bias = tower.hidden * tower.merge**2, tower.adapter, int(tower.projector_bias)
+    norm = {"none": 0, "rms": block, "layer": 2 * block}[tower.projector_norm]
+    return block * a + bias * a + a * tower.output, norm + bias * tower.output
 
 
 def tokens(tower: VisionTower, patches: int) -> int:
@@ -65,8 +76,8 @@ def forward_flops(tower: VisionTower, patches: int, in_windows: int = 0) -> floa
     products = tower.layers * 2 * rows * (4 * h * h + (2 + tower.gated) * h * f)
     block = h * tower.merge**2
     of_token = {"mean": h * tower.output, "linear": h * tower.output, "mlp": block * block + block * tower.output,
-                "adapter": adapter_products(tower)}[tower.merger]  # fmt: skip
-    merged = (1 + tower.deepstack) * 2 * tokens(tower, patches) * of_token
+                "adapter": adapter_products(tower), "perceptron": (block + tower.output) * tower.adapter}
+    merged = (1 + tower.deepstack) * 2 * tokens(tower, patches) * of_token[tower.merger]
     return 2.0 * n * h * values_of_patch(tower) + products + 4 * pairs * h + merged
 
 
@@ -82,10 +93,27 @@ def replicated(tower: VisionTower) -> dict[str, int]:
     if not tower.sharded:
         return whole
     h, block = tower.hidden, tower.hidden * tower.merge**2
-    return {**whole, "layers": tower.layers * 6 * h, "merger": tower.output + 2 * h,
+    layers = tower.layers * (2 * (1 + tower.norm_bias) + 2 + 2 * tower.layer_scale) * h
+    if tower.merger == "perceptron":
+        return {**whole, "layers": layers, "merger": _perceptron(tower)[1]}
+    return {**whole, "layers": layers, "merger": tower.output + 2 * h,
             "deepstack": tower.deepstack * (tower.output + 2 * block)}  # fmt: skip
 
 
 def ranks(tower: VisionTower, tp: Array, tp_plan: str) -> Array:
     """[key] ranks that tensor parallelism over `tp` splits the tower over."""
     return tp if tower.sharded and tp_plan == "megatron" else np.ones_like(tp)
+
+
+def heads_of_rank(tower: VisionTower, parts: Array) -> Array:
+    """[key] heads of one of `parts` ranks, which may include some that give zeros: Megatron-LM d98e8a64 makes the 25 of
+    InternViT-6B into 32 over 8 ranks (examples/multimodal/config.py, nvlm/internvit.py)."""
+    each = tower.heads / parts
+    return np.asarray(np.ceil(each) if tower.pads_heads else each)
+
+
+def added_to_rank(tower: VisionTower, parts: Array) -> Array:
+    """[key] elements of the heads that are added on each of `parts` ranks, on average."""
+    width = (heads_of_rank(tower, parts) - tower.heads / parts) * (tower.hidden // tower.heads)
+    each = 4 * tower.hidden + 3 * tower.attention_bias + 2 * tower.qk_norm
+    return np.asarray(tower.layers * width * each)

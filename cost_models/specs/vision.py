@@ -9,8 +9,9 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTower:
     """A pre-norm encoder with biases over the patches of one image or frame pair, and what projects blocks of patches
-    to the width of the language model: Qwen2-VL to Qwen3-VL, SigLIP in Gemma 3 and PaliGemma, Llama 4 (transformers
-    5.24, models/qwen2_vl, qwen2_5_vl, qwen3_vl, gemma3, paligemma, llama4)."""
+    to the width of the language model: Qwen2-VL to Qwen3-VL, SigLIP in Gemma 3 and PaliGemma, Llama 4, InternViT
+    (transformers 5.24, models/qwen2_vl, qwen2_5_vl, qwen3_vl, gemma3, paligemma, llama4, internvl), and the towers of
+    Megatron-LM's LLaVAModel (d98e8a64, examples/multimodal/config.py)."""
 
     layers: int
     hidden: int  # width
@@ -24,8 +25,9 @@ class VisionTower:
     output: int  # width of the language model
     # mlp: the patches of a block side by side, through two products; mean: their mean, through a norm and a product;
     # adapter: a block side by side, through three products without biases (Llama 4); linear: each patch through one
-    # product (PaliGemma)
-    merger: Literal["mlp", "mean", "adapter", "linear"]
+    # product (PaliGemma); perceptron: a block side by side, perhaps through a norm, through two products around GELU
+    # (InternVL, LLaVAModel)
+    merger: Literal["mlp", "mean", "adapter", "linear", "perceptron"]
     taps: tuple[int, ...] = ()  # layers whose output a merger of its own adds to the first layers of the language model
     side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
     # Rotary pairs of the language model that turn by frame, row and column of a token, interleaved (Qwen3-VL); empty:
@@ -33,7 +35,14 @@ class VisionTower:
     rope_sections: tuple[int, ...] = ()
     activation: str = "gelu_tanh"  # of its layers; its projector has gelu
     class_tokens: int = 0  # beside the patches of an image, in all layers; they become no token
-    adapter: int = 0  # width between the products of an adapter
+    adapter: int = 0  # width between the products of an adapter or a perceptron
+    projector_norm: Literal["none", "rms", "layer"] = "none"  # of a perceptron, over the block
+    projector_bias: bool = True  # of the products of a perceptron
+    attention_bias: bool = True  # of queries, keys and values
+    qk_norm: bool = False  # RMS norms of queries and keys, over all heads (InternViT-6B)
+    layer_scale: bool = False  # a factor per channel behind each block (InternViT)
+    start_norm: bool = False  # a norm in front of the first layer (CLIP)
+    pads_heads: bool = False  # with heads that give zeros, where tensor parallelism does not divide them
     gated: bool = False  # its feed-forward blocks have a gate
     norm_bias: bool = True  # of its norms
     patch_bias: bool = True  # of the product of pixels
@@ -49,8 +58,8 @@ class VisionTower:
     def sharded(self) -> bool:
         """Whether tensor parallelism splits it. Megatron-Bridge 51885cf1 makes the tower of Qwen3-VL out of layers of
         its own (Qwen3VLVisionModel, TEColumnParallelLinear) and takes those of Gemma 3 and Qwen2.5-VL whole from
-        transformers (Gemma3VLModel, Qwen25VLModel)."""
-        return self.merger == "mlp" and self.positions > 0
+        transformers (Gemma3VLModel, Qwen25VLModel); LLaVAModel is made of Megatron's layers."""
+        return self.merger == "perceptron" or (self.merger == "mlp" and self.positions > 0)
 
     @property
     def windowed(self) -> int:

@@ -62,6 +62,7 @@ class Workload:
     techniques: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
     images: Images | None = None  # None: text alone, without the model's tower
     freeze_tower: bool = False  # its layers do not train; what projects their output does
+    freeze_language: bool = False  # the language model does not train: tower and projector alone, by its gradients
     # Tokens that the encoder of an encoder-decoder model reads, or of a text to which all layers attend; None: no such.
     source_len: int | None = None
 

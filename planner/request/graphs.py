@@ -45,6 +45,7 @@ def _check_priced(model: ModelSpec, request: Request) -> None:
         "lengths: its step is the whole graph": bool(work.lengths),
         "mtp_layers: it has none": bool(work.mtp_layers),
         "freeze_tower: it has none": work.freeze_tower,
+        "freeze_language: it has no vision tower that would train": work.freeze_language,
     }
     if asked := [reason for reason, applies in reasons.items() if applies]:
         raise InputError(f"{model.name}, a graph network: {'; '.join(asked)}", hint="leave it out")

@@ -20,9 +20,12 @@ def with_images(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> 
     Raises InputError for images that the model does not take, that have no size, or that do not fit a sequence.
     """
     if work.images is None:
+        hint = f"`--images 1@{_EXAMPLE}`, or leave it out: without images the text model is planned"
         if work.freeze_tower:
-            hint = f"`--images 1@{_EXAMPLE}`, or leave it out: without images the text model is planned"
             raise InputError("freeze_tower: the request has no images, so there is no tower to freeze", hint=hint)
+        if work.freeze_language:
+            text = "freeze_language: the request has no images, so there is nothing that would train"
+            raise InputError(text, hint=hint)
         return model, workload
     if model.tower is None:
         raise InputError(f"images: no vision tower of {model.name} is described", hint="leave out `--images`: its text "
@@ -30,13 +33,15 @@ def with_images(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> 
     _check_priced(work)
     images = _sized(work.images, model.tower, model.name)
     _check_tokens(images, model.tower, workload.seq_len)
-    return model, replace(workload, images=images, freeze_tower=work.freeze_tower)
+    return model, replace(workload, images=images, freeze_tower=work.freeze_tower, freeze_language=work.freeze_language)
 
 
 def _check_priced(work: WorkloadRequest) -> None:
     reasons = {
         "optimizer muon: the matrices of a vision tower are not priced with it": work.optimizer == "muon",
         "max_len: documents with images are not planned with degrees of their own": work.max_len is not None,
+        "freeze_language: adapters and --train-layers train a part of the language model, and nothing before it":
+            work.freeze_language and (work.train.lora is not None or work.train.last_layers is not None),
     }
     for reason, applies in reasons.items():
         if applies:

@@ -42,7 +42,8 @@ def tower_heads(x: Columns, problem: Problem) -> Mask:
     tower = problem.model.tower
     if tower is None:
         return np.ones(len(x["tp"]), dtype=bool)
-    return np.asarray(tower.heads % ranks(tower, x["tp"].astype(np.float64), problem.stack.tp_plan) == 0)
+    parts = ranks(tower, x["tp"].astype(np.float64), problem.stack.tp_plan)
+    return np.asarray((tower.heads % parts == 0) | tower.pads_heads)
 
 
 def mixer_heads(x: Columns, problem: Problem) -> Mask:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isqrt
-from typing import Any
+from typing import Any, Literal
 
 from ...cost_models.quantities import vision
 from ...cost_models.specs.vision import VisionTower
@@ -140,10 +141,80 @@ def _llama4(f: Fields, whole: Fields) -> VisionTower:
     )  # fmt: skip
 
 
+def _internvl(f: Fields, whole: Fields) -> VisionTower:
+    """InternViT, and squares of patches side by side through a norm and two products (defaults of InternVLConfig and
+    InternVLVisionConfig, transformers 5.24; the table of positions has a row for the class token)."""
+    text, qk_norm = whole.part("text_config"), f.flag("use_qk_norm", False)
+    output = text.count("hidden_size", default=2048) if text is not None else 2048
+    return _perceptron(f, whole, output, VisionTower(
+        **_of_vit(f, side=448), norm_bias=f.get("norm_type", "layer_norm") == "layer_norm", layer_scale=True,
+        activation=read_activation(f, "hidden_act") or "gelu", attention_bias=f.flag("attention_bias", False),
+        qk_norm=qk_norm, merge=_shuffled(whole, 0.5), output=output, pads_heads=whole.flag("pads_heads", False),
+    ))  # fmt: skip
+
+
+def _clip(f: Fields, whole: Fields) -> VisionTower:
+    """CLIP without its last norm and its head in front of a perceptron (CLIPVisionConfig; CLIPViTModel of Megatron-LM
+    d98e8a64, whose class token is dropped behind the layers)."""
+    output = whole.count("output_size", default=4096)
+    return _perceptron(f, whole, output, VisionTower(
+        **_of_vit(f, side=224), start_norm=True, patch_bias=False, merge=_shuffled(whole, 1.0), output=output,
+        activation=read_activation(f, "hidden_act") or "quick_gelu",
+    ))  # fmt: skip
+
+
+def _of_vit(f: Fields, side: int) -> dict[str, Any]:
+    """Sizes of an encoder with a class token and learned positions."""
+    size, patch = _square(f, "image_size", side), _square(f, "patch_size", 14)
+    if f.sound and size % patch:
+        f.problem("image_size", f"{size} pixels are no multiple of the {patch} of a patch")
+    hidden = f.count("hidden_size", default=1024)
+    return {
+        "layers": f.count("num_hidden_layers", default=24), "hidden": hidden,
+        "heads": f.count("num_attention_heads", default=16), "inner": f.count("intermediate_size", default=4 * hidden),
+        "patch": patch, "channels": f.count("num_channels", default=3), "frames": 1,
+        "positions": (size // patch) ** 2 + 1, "class_tokens": 1, "side": size, "merger": "perceptron",
+    }  # fmt: skip
+
+
+def _square(f: Fields, name: str, default: int) -> int:
+    """A side in pixels, given as one number or as two equal ones."""
+    value = f.get(name)
+    if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int and value[0] > 0:
+        return int(value[0])
+    return f.count(name, default=default)
+
+
+def _shuffled(whole: Fields, default: float) -> int:
+    """Patches of a side that become one token."""
+    share = whole.positive("downsample_ratio") or default
+    merge = max(round(1 / share), 1)
+    if whole.sound and abs(merge * share - 1) > 1e-9:
+        whole.problem("downsample_ratio", f"1 / {share:g} is no whole number of patches")
+    return merge
+
+
+_NORMS: Mapping[str, Literal["none", "rms", "layer"]] = {"none": "none", "rms": "rms", "layer": "layer"}
+
+
+def _perceptron(f: Fields, whole: Fields, output: int, tower: VisionTower) -> VisionTower:
+    """The tower with its projector. projector_size (width between its products), projector_norm (none, rms or layer),
+    projector_bias and pads_heads are fields of ours; without them it is that of InternVL."""
+    norm = str(whole.get("projector_norm") or "layer")
+    if norm not in _NORMS:
+        whole.problem("projector_norm", f"`{norm}` is none of {', '.join(_NORMS)}")
+    patches = (tower.side or 0) // tower.patch
+    if f.sound and patches % tower.merge:
+        f.problem("image_size", f"{patches} patches of a side are no multiple of the {tower.merge} of a token")
+    width, bias = whole.count("projector_size", default=output), whole.flag("projector_bias", True)
+    return replace(tower, adapter=width, projector_norm=_NORMS.get(norm, "none"), projector_bias=bias)
+
+
 # model_type of the whole model -> its tower.
 _TOWERS: Mapping[str, Callable[[Fields, Fields], VisionTower]] = {
     "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl, "qwen3_5": _qwen3_5, "qwen3_5_moe": _qwen3_5, "gemma3": _gemma3,
-    "llama4": _llama4, "paligemma": _paligemma, "qwen2_5_vl": _qwen2_5, "qwen2_vl": _qwen2,
+    "llama4": _llama4, "paligemma": _paligemma, "qwen2_5_vl": _qwen2_5, "qwen2_vl": _qwen2, "internvl": _internvl,
+    "clip": _clip,
 }  # fmt: skip
 
 

@@ -104,7 +104,7 @@ class _Collector:
             kind = self.problem.model.kinds[variant.kind]
             self._operations(decoder_layer(self.builder, kind, variant.trains), pattern[index], kind)
         edge = "all" if self.problem.trains_everything else "passes"
-        self._operations(embedding(self.builder, "all" if edge == "all" else "frozen"), 1, None)
+        self._operations(embedding(self.builder, self.problem.trains_beside_embedding), 1, None)
         self._operations(head(self.builder, "all" if edge == "all" else "passes"), 1, None)
         self._states()
         return Need(self.layout, dict(self.calls), tuple(self.missing))

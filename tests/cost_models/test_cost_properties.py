@@ -179,6 +179,12 @@ CASES: dict[str, Callable[[], Case]] = {
                  images=Images(per_sequence=4, height=512, width=512)),
         "dgx-h100:2", "megatron-core",
     ),
+    "images of a frozen language model": lambda: Case(
+        truncated("qwen3-vl-8b", 36),
+        Workload(seq_len=4096, global_batch=64, freeze_tower=True, freeze_language=True,
+                 images=Images(per_sequence=2, height=1024, width=768)),
+        "dgx-h100:2", "megatron-core",
+    ),
     "gpt, 5 layers, fp16": lambda: Case(
         truncated("gpt-22b", 5), Workload(seq_len=2048, global_batch=256, precision="fp16", optimizer="sgd"),
         "dgx-a100:4", "deepspeed", True,

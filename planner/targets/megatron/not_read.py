@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 
+from . import multimodal
 from .encoders import program_of
 
 # Regular expression of options -> their effect.
@@ -14,8 +15,7 @@ CHANGES: Mapping[str, str] = {
     r"--(encoder|decoder)-num-layers": "the model has an encoder",
     r"--(decoder|encoder)-seq-length": "the model has a second sequence",
     r"--retro-.*": "retrieval: blocks beside those of a decoder",
-    r"--(img|patch-dim|vision(?!.config$)|swin|num-classes|num-channels|language-model-type|freeze-(ViT|LM)).*":
-        "a vision model beside the decoder",
+    **multimodal.EFFECTS,
     r"--heterogeneous-layers-.*": "layers that differ, by a file",
     r"--no-rope-freq": "layers without positions",
     r"--yaml-cfg": "options in another file",
@@ -92,7 +92,7 @@ def other_program(program: str) -> str:
     folder = "multimodal" in program or program.endswith("tasks/main.py")
     if re.search(_NO_TRAINING, name):
         return f"{program} does not train"
-    if program_of(program):
+    if program_of(program) or multimodal.sees(program):
         return ""
     if not name or not (folder or _OTHER_MODELS.search(name)):
         return ""

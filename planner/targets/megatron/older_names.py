@@ -17,7 +17,7 @@ from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
 from ..options import Settings
 from ..reading import read_facts
-from . import encoders, layer_inputs, megablocks, megatron_llm, older_hybrids, zero_bubble
+from . import encoders, layer_inputs, megablocks, megatron_llm, multimodal, older_hybrids, zero_bubble
 from .layer_patterns import pattern_text
 
 # The option that names DeepSpeed's JSON.
@@ -43,6 +43,7 @@ OLDER: Mapping[str, Option] = {
     "--num-experts": Option("--num-experts", "int", many=True),
     **megablocks.OPTIONS,
     **megatron_llm.OPTIONS,
+    **multimodal.OPTIONS,
     **older_hybrids.OPTIONS,
     # Forks accept more values than a release. The entry of an option checks each value.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
@@ -276,5 +277,5 @@ def _batch(arguments: Arguments) -> None:
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
     megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, zero_bubble.modernise, encoders.modernise,
-    _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
+    multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from ..option_lists import OptionList
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
-from . import encoders, layer_inputs, offload
+from . import encoders, layer_inputs, multimodal, offload
 from .model import MODEL
 from .muon import LAYER_WISE
 from .stages import GROUP_SIZE, group_read, group_write, pipeline_read, pipeline_write
@@ -120,8 +120,10 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
         return {"recompute": {"mode": "selective", "modules": [name for name in MODULES if name in modules]}}
     if settings.get("--recompute-granularity") != "full":
         return {"recompute": {"mode": "none"}}
-    if settings.get("--recompute-method") == "block":
-        return {"recompute": {"mode": "full", "layers": int(settings.get("--recompute-num-layers", 1))}}
+    number = int(settings.get("--recompute-num-layers", 1))
+    largest = max(facts.get("stages") or [facts.get("model.layers", 0) // (facts["pp"] * facts["vpp"])])
+    if settings.get("--recompute-method") == "block" and not 0 < largest <= number:
+        return {"recompute": {"mode": "full", "layers": number}}
     return {"recompute": {"mode": "full"}}
 
 
@@ -226,7 +228,8 @@ LAYOUT = (
 
 def table(release: OptionList | None) -> Table:
     """The table of a release (None: the newest)."""
-    return Table((*MODEL, *LAYOUT, encoders.ENTRY, *entries_of("megatron", release, axes=offload.FIELDS)))
+    switches = entries_of("megatron", release, axes=offload.FIELDS)
+    return Table((*MODEL, *LAYOUT, encoders.ENTRY, multimodal.ENTRY, *switches))
 
 
 TABLE = table(None)

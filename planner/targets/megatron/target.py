@@ -19,12 +19,12 @@ from ..framework_parser import FrameworkParser, machine
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment, torchrun
 from ..option_lists import OptionList
-from ..options import Settings
+from ..options import Facts, Settings
 from ..reading import Reading
 from ..scripts import read_arguments, read_scripts
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import delta_net, document_degrees, encoders, layer_inputs, offload, switch_rules
+from . import delta_net, document_degrees, encoders, layer_inputs, multimodal, offload, switch_rules
 from .cannot_build import cannot_build
 from .conflicts import EXCLUSIVE, conflicts
 from .environment import environment
@@ -181,6 +181,10 @@ def checkout(environment: Mapping[str, str]) -> str | None:
     return path if path and (Path(path) / "megatron" / "training").is_dir() else None
 
 
+def _read_only(facts: Facts) -> dict[str, Any] | None:
+    return multimodal.compared_fields(facts) or encoders.compared_fields(facts)
+
+
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     release=document_degrees.release,
@@ -193,7 +197,7 @@ CONFIG = LaunchConfig(
     reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES,
                     exclusive=EXCLUSIVE, harmless=HARMLESS, other_program=other_program),
     read_together=read_scripts,
-    read_only=encoders.compared_fields,
+    read_only=_read_only,
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch",), source=checkout
     ),

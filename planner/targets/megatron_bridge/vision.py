@@ -138,18 +138,19 @@ def _sizes(text: str) -> dict[str, Any]:
 
 def _frozen_write(setup: Setup) -> Settings:
     """All three, since the class with experts freezes all but the projector by itself."""
-    return {_LANGUAGE: False, _TOWER: setup.workload.freeze_tower, _PROJECTOR: False} if sees(setup) else {}
+    work = setup.workload
+    return {_LANGUAGE: work.freeze_language, _TOWER: work.freeze_tower, _PROJECTOR: False} if sees(setup) else {}
 
 
 def _frozen_read(settings: Settings, facts: Facts) -> Facts:
     by_itself = settings.get("model") == PROVIDERS[True]
     defaults = {_LANGUAGE: by_itself, _TOWER: by_itself, _PROJECTOR: False}
     frozen = {name: bool(settings.get(name, default)) for name, default in defaults.items()}
-    for name, part in ((_LANGUAGE, "language model"), (_PROJECTOR, "projector")):
-        if frozen[name]:
-            raise NoCounterpartError(f"{name} has no counterpart in a plan, whose {part} trains",
-                                     hint="plans freeze the layers of the tower alone")  # fmt: skip
-    return {"workload.freeze_tower": True} if frozen[_TOWER] else {}
+    if frozen[_PROJECTOR]:
+        raise NoCounterpartError(f"{_PROJECTOR} has no counterpart in a plan, whose projector trains",
+                                 hint="plans freeze the layers of the tower, and the language model")  # fmt: skip
+    fields = {_TOWER: "workload.freeze_tower", _LANGUAGE: "workload.freeze_language"}
+    return {field: True for name, field in fields.items() if frozen[name]}
 
 
 def _images_write(setup: Setup) -> Settings:
@@ -172,7 +173,8 @@ def _images_read(settings: Settings, facts: Facts) -> Facts:
 
 ENTRIES = (
     Entry(("model.tower",), (_CONFIG, _SECTIONS, "model"), _tower_write, _tower_read),
-    Entry(("workload.freeze_tower",), (_TOWER, _LANGUAGE, _PROJECTOR), _frozen_write, _frozen_read),
+    Entry(("workload.freeze_tower", "workload.freeze_language"), (_TOWER, _LANGUAGE, _PROJECTOR), _frozen_write,
+          _frozen_read),
     Entry(("workload.images",), (_COUNT, _SIZE, _KIND, _PADS, _PROCESSOR), _images_write, _images_read),
 )
 

@@ -102,6 +102,7 @@ def _training(model: ModelSpec, workload: Workload) -> dict[str, bool]:
         f"the runtime keeps frozen weights in bf16, not in {base}": base != "bf16",
         "the runtime trains all layers, or nothing but adapters":
             workload.trains_layers not in ((None,) if lora is None else (0, None)),
+        "the runtime freezes the vision tower alone, not the language model": workload.freeze_language,
         f"the runtime has no optimizer {workload.optimizer}": workload.optimizer not in _OPTIMIZERS,
         "the runtime's multi-token prediction needs a head of its own, not the embedding's":
             model.mtp_layers > 0 and model.tied_embeddings,

@@ -42,15 +42,16 @@ def follow(
     beside: name -> text of files that it may source.
     """
     variables = Variables(dict(environment or {}), None if arguments is None else list(arguments), dict(numbered or {}))
-    runner = _Runner(Followed(variables=variables), dict(beside or {}))
+    runner = _Runner(Followed(variables=variables), dict(beside or {}), frozenset(environment or {}))
     runner.block(parse(text))
     return runner.out
 
 
 class _Runner:
-    def __init__(self, out: Followed, beside: dict[str, str]) -> None:
+    def __init__(self, out: Followed, beside: dict[str, str], given: frozenset[str]) -> None:
         self.out = out
         self._beside = beside
+        self._given = given  # variables whose values win over those that only a run knows
         self._functions: dict[str, Function] = {}
         self._steps = 0
         self._depth = 0
@@ -260,6 +261,11 @@ class _Runner:
             new = [field for word in assignment.value for field in expander.fields(word.raw)]
         if index:
             new = mark(UNKNOWN, f"${{{assignment.name}}}")
+        if isinstance(new, str) and marks(new, UNKNOWN):
+            if name in self._given and not assignment.appends:
+                return
+            if marks(new) == ["$?"]:  # of which nobody can give the value
+                new = mark(UNKNOWN, f"${name}")
         if assignment.appends and name in values:
             old = values[name]
             if isinstance(old, list) or isinstance(new, list):

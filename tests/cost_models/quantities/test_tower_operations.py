@@ -219,3 +219,91 @@ def test_operations_of_other_towers_have_the_flops_of_their_images(name: str) ->
     assert forward < backward < 2 * forward  # no gradient of pixels
     every = sum(vision.parameters(spec.tower).values())
     assert tables(of).parameters["dense"][EMBEDDING, 0] == pytest.approx(table_parameters(spec) + every, rel=1e-12)
+
+
+def internvit(**fields: Any) -> ModelSpec:
+    """Four layers of a Qwen2.5-VL with the tower of Megatron-LM's examples/multimodal beside them: InternViT-6B, or
+    small."""
+    text = model("qwen2.5-vl-7b")
+    sizes: dict[str, Any] = {"layers": 45, "hidden": 3200, "heads": 25, "inner": 12800, **fields}
+    tower = VisionTower(
+        **sizes, patch=14, channels=3, frames=1, merge=2, positions=1025, class_tokens=1, side=448, output=text.hidden,
+        merger="perceptron", adapter=3584, projector_norm="layer", projector_bias=False, attention_bias=False,
+        qk_norm=True, norm_bias=False, layer_scale=True, activation="gelu", pads_heads=True,
+    )  # fmt: skip
+    return replace(text, tower=tower)
+
+
+TILES = Images(per_sequence=2, height=448, width=448)
+
+
+def test_heads_are_added_where_ranks_do_not_divide_them() -> None:
+    """Megatron makes 25 heads into 32 over 8 ranks, of 128 channels each, with their part of all four matrices and of
+    the norms of queries and keys."""
+    of = problem(internvit(), images=TILES)
+    every, whole = vision.parameters(tower_of(of)), sum(vision.replicated(tower_of(of)).values())
+    layer = 3 * 3200 * 4096 + 4096 * 3200 + 2 * 3200 * 12800 + 12800 + 2 * 4096  # what ranks split
+    products = 12800 * 3584 + 3584 * 3584
+    table = table_parameters(of.model)
+    rank = tables(of, tp=8, dp=1)
+    assert rank.parameters["dense"][EMBEDDING, 0] == (45 * layer + products + table) / 8 + whole
+    assert tables(of, tp=1, dp=8).parameters["dense"][EMBEDDING, 0] == table + sum(every.values())
+    gemms = {gemm.name: gemm for gemm in rank.operations[EMBEDDING].gemms}
+    assert (gemms["tower qkv"].n[0], gemms["tower output"].k[0]) == (3 * 512, 512)
+    assert gemms["tower qkv"].m[0] == 2 * 1025
+    core, = rank.operations[EMBEDDING].cores  # fmt: skip
+    assert core.flops[0] == 4.0 * 2 * 1025**2 * 512 * 45
+    # A frozen tower trains none of them.
+    frozen = tables(problem(internvit(), images=TILES, freeze_tower=True), tp=8, dp=1)
+    assert frozen.parameters["trained_dense"][EMBEDDING, 0] == (products + table) / 8 + 2 * 12800
+
+
+def test_saved_bytes_of_a_layer_of_internvit_are_those_that_torch_keeps() -> None:
+    """InternVLVisionLayer in bf16 with norms that are one kernel: keys and queries before their norms, and both
+    products that factors per channel scale."""
+    n, heads, h, f = 65, 4, 64, 256
+    norms = [torch.nn.LayerNorm(h, bias=False).bfloat16() for _ in range(4)]
+    q, k, v, out, up, down = (torch.nn.Linear(i, o, bias=bias).bfloat16() for i, o, bias in (
+        (h, h, False), (h, h, False), (h, h, False), (h, h, True), (h, f, True), (f, h, True)))  # fmt: skip
+    scales = torch.nn.ParameterList(torch.ones(h, dtype=torch.bfloat16) for _ in range(2))
+    kept = KeptBytes(*norms, q, k, v, out, up, down, scales)
+    with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+        x = torch.randn(n, h, dtype=torch.bfloat16, requires_grad=True)
+        normed = norms[0](x)
+        rows = (norms[2](q(normed)), norms[3](k(normed)), v(normed))
+        parts = (row.view(1, n, heads, h // heads).transpose(1, 2) for row in rows)
+        y = x + scales[0] * out(F.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(n, h))
+        y + scales[1] * down(F.gelu(up(norms[1](y))))
+    spec = internvit(layers=3, hidden=h, heads=heads, inner=f)
+    of = problem(replace(spec, tower=replace(tower_of(problem(spec, images=TILES)), side=112)),
+                 images=Images(per_sequence=1, height=112, width=112))  # fmt: skip
+    assert tower_of(of).patches(112, 112) + 1 == n
+    ops = tables(of).operations[EMBEDDING]
+    of_layers = sum(float(np.asarray(saved.num_bytes)[0]) for saved in ops.saved if saved.tag)
+    assert of_layers / 3 == pytest.approx(kept.num_bytes, rel=0.01)
+
+
+def test_a_frozen_language_model_passes_gradients_to_the_projector() -> None:
+    """Half of the products of a backward pass, no gradient or state of a layer, the table or the head; the projector
+    above a frozen tower trains as before."""
+    trained = problem(freeze_tower=True)
+    frozen = problem(freeze_tower=True, freeze_language=True)
+    layers, head = slice(0, frozen.num_kinds), EMBEDDING + 1
+    assert [variant.trains for variant in frozen.variants] == ["passes"] * frozen.num_kinds
+    cores = [2 * float(core.flops[0]) for ops in frozen.sequence_operations[layers] for core in ops.cores]
+    products = frozen.flops[0, layers].sum() - sum(cores) / 2
+    assert frozen.flops[1, layers].sum() == pytest.approx(products + sum(cores))
+    assert frozen.flops[1, head] == frozen.flops[0, head]
+    assert tuple(frozen.flops[:, EMBEDDING]) == tuple(trained.flops[:, EMBEDDING])
+    of_rank, others = tables(frozen).parameters, tables(trained).parameters
+    every = vision.parameters(tower_of(frozen))
+    projectors = every["merger"] + every["deepstack"]
+    assert of_rank["trained_dense"].sum() == of_rank["trained_dense"][EMBEDDING, 0] == projectors
+    assert (of_rank["dense"] == others["dense"]).all()
+    # Nothing keeps the input of a product whose weights do not train, but norms and attention keep theirs.
+    less, more = (tables(of).saved(0, 0)[layers].sum() for of in (frozen, trained))
+    assert 0.2 * more < less < 0.8 * more
+    assert next(moved for moved in tables(frozen).operations[EMBEDDING].traffic
+                if moved.name == "embedding").backward_bytes[0] == 0  # fmt: skip
+    both = problem(freeze_language=True)
+    assert tables(both).parameters["trained_dense"].sum() == sum(every.values())

@@ -16,8 +16,12 @@ from meshwright.profiles.model.fields import Fields
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.model.vision import read_tower
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.models.clip.configuration_clip import CLIPVisionConfig
+from transformers.models.clip.modeling_clip import CLIPVisionModel
 from transformers.models.gemma3.configuration_gemma3 import Gemma3Config, Gemma3TextConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3ForConditionalGeneration, Gemma3MultiModalProjector
+from transformers.models.internvl.configuration_internvl import InternVLConfig, InternVLVisionConfig
+from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector, InternVLVisionModel
 from transformers.models.llama4.configuration_llama4 import Llama4Config, Llama4TextConfig, Llama4VisionConfig
 from transformers.models.llama4.modeling_llama4 import Llama4MultiModalProjector, Llama4VisionModel
 from transformers.models.paligemma.configuration_paligemma import PaliGemmaConfig
@@ -308,3 +312,81 @@ def test_windows_hold_a_token() -> None:
     fields = {**SMALL_WINDOWS, "window_size": 12}
     with pytest.raises(InputError, match="12 pixels are less than the 16 of a token"):
         of_whole({"model_type": "qwen2_5_vl", "vision_config": fields})
+
+
+SMALL_VIT: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+                             "intermediate_size": 112}  # fmt: skip
+# OpenGVLab/InternVL3-1B-hf (300M) and InternViT-6B-448px-V1-5.
+OF_300M = {"attention_bias": True}
+OF_6B = {"hidden_size": 3200, "num_hidden_layers": 45, "num_attention_heads": 25, "intermediate_size": 12800,
+         "use_qk_norm": True, "norm_type": "rms_norm"}  # fmt: skip
+
+
+def internvl(**fields: Any) -> Any:
+    side = {"image_size": [448, 448], "patch_size": [14, 14]}
+    return InternVLConfig(vision_config=InternVLVisionConfig(**{**side, **fields}),
+                          text_config={"model_type": "qwen2", "hidden_size": 896})  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "billions"), [(OF_300M, 0.3), (OF_6B, 5.5), (SMALL_VIT, 0.0)])
+def test_parameters_of_internvl_are_those_of_transformers(fields: dict[str, Any], billions: float) -> None:
+    """Their names have the published sizes (arXiv:2312.14238, arXiv:2404.16821)."""
+    config = internvl(**fields)
+    with torch.device("meta"):
+        tower, projector = InternVLVisionModel(config.vision_config), InternVLMultiModalProjector(config)
+    counts = parameters(of_whole(config.to_dict()))
+    assert counts["merger"] == sum(p.numel() for p in projector.parameters())
+    of_tower = sum(counts.values()) - counts["merger"]
+    assert of_tower == sum(p.numel() for name, p in tower.named_parameters() if "mask_token" not in name)
+    assert round(of_tower / 1e9, 1) == billions
+
+
+def test_flops_of_internvl_are_those_that_torch_counts() -> None:
+    config = internvl(**SMALL_VIT, image_size=[64, 64], patch_size=[8, 8])
+    config.vision_config._attn_implementation = "eager"
+    model, projector = InternVLVisionModel(config.vision_config), InternVLMultiModalProjector(config)
+    tower = of_whole(config.to_dict())
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        hidden = model(torch.zeros(1, 3, 64, 64)).last_hidden_state[:, 1:]
+        out = projector(hidden.reshape(1, -1, 4 * 48))
+    patches = tower.patches(1, 1)
+    assert out.shape[1:] == (tokens(tower, patches), tower.output)
+    assert forward_flops(tower, patches) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def clip(config: CLIPVisionConfig, **fields: Any) -> VisionTower:
+    return of_whole({"model_type": "clip", "vision_config": config.to_dict(), **fields})
+
+
+@pytest.mark.parametrize("fields", [SMALL_VIT, {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+                                                "intermediate_size": 4096, "image_size": 336, "patch_size": 14}])
+def test_parameters_of_clip_are_those_of_transformers(fields: dict[str, Any]) -> None:
+    """openai/clip-vit-large-patch14-336 without the norm behind the layers, which concerns the class token alone."""
+    config = CLIPVisionConfig(**{"image_size": 64, "patch_size": 8, **fields})
+    with torch.device("meta"):
+        model = CLIPVisionModel(config)
+    counts = parameters(clip(config, projector_norm="none", projector_bias=False, projector_size=14336))
+    assert counts["merger"] == 14336 * (config.hidden_size + 4096)
+    theirs = sum(p.numel() for name, p in model.named_parameters() if "post_layernorm" not in name)
+    assert sum(counts.values()) - counts["merger"] == theirs
+
+
+def test_flops_of_clip_are_those_that_torch_counts() -> None:
+    config = CLIPVisionConfig(**SMALL_VIT, image_size=64, patch_size=8)
+    config._attn_implementation = "eager"
+    tower = clip(config, projector_norm="none", projector_size=96, output_size=80)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        CLIPVisionModel(config)(torch.zeros(1, 3, 64, 64))
+    of_projector = 2 * 64 * 96 * (48 + 80)
+    assert forward_flops(tower, 64) == pytest.approx(counter.get_total_flops() + of_projector, rel=0.01)
+
+
+@pytest.mark.parametrize(("fields", "text"), [
+    ({"downsample_ratio": 0.3}, "no whole number of patches"),
+    ({"projector_norm": "batch"}, "is none of none, rms, layer"),
+    ({"vision_config": {"image_size": 450}}, "no multiple of the 14"),
+    ({"vision_config": {"image_size": 434}}, "31 patches of a side are no multiple of the 2"),
+])  # fmt: skip
+def test_bad_fields_of_internvl_are_named(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        of_whole({"model_type": "internvl", "vision_config": {}, **fields})

@@ -83,14 +83,17 @@ def random_model(rng: random.Random) -> ModelSpec:
 
 def with_images(rng: random.Random, model: ModelSpec, workload: Workload) -> tuple[ModelSpec, Workload]:
     """With a tower, split by tensor parallelism or not, that may take longer than all layers."""
-    merger: Any = rng.choice(["mlp", "mean"])
+    merger: Any = rng.choice(["mlp", "mean", "perceptron"])
     tower = VisionTower(
         layers=rng.choice([1, 4]), hidden=96, heads=4, inner=rng.choice([128, 384]), patch=16, channels=3, frames=1,
         merge=2, positions=64, output=model.hidden, merger=merger,
         taps=(0,) if merger == "mlp" and rng.random() < 0.5 else (),
+        adapter=128 if merger == "perceptron" else 0, pads_heads=merger == "perceptron",
     )  # fmt: skip
     images = Images(per_sequence=rng.choice([1, 3]), height=128, width=rng.choice([64, 256]))
-    return replace(model, tower=tower), replace(workload, images=images, freeze_tower=rng.random() < 0.3)
+    frozen = workload.lora is None and workload.trains_layers is None and rng.random() < 0.3
+    return replace(model, tower=tower), replace(workload, images=images, freeze_tower=rng.random() < 0.3,
+                                                freeze_language=frozen)  # fmt: skip
 
 
 def with_encoder(rng: random.Random, model: ModelSpec, workload: Workload) -> tuple[ModelSpec, Workload]:

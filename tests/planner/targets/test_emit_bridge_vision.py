@@ -109,7 +109,10 @@ def test_defaults_of_the_class_are_overridden_and_read() -> None:
     ("freeze_vision_model=True", "freeze_vision_model=False", "workload.freeze_tower is None, plan.json has True"),
     ("num_images=4", "num_images=2", "dataset.num_images: workload.images is 2@1024x768, plan.json has 4@1024x768"),
     ("image_size=(768, 1024)", "image_size=(768,)", "is not a width and a height in pixels"),
-    ("freeze_language_model=False", "freeze_language_model=True", "has no counterpart in a plan, whose language model"),
+    ("freeze_language_model=False", "freeze_language_model=True",
+     "workload.freeze_language is True, plan.json has None"),
+    ("freeze_vision_projection=False", "freeze_vision_projection=True",
+     "no counterpart in a plan, whose projector trains"),
     ("vision_config=Qwen3VLVisionConfig(", "vision_config=tower(", "is not Qwen3VLVisionConfig(...)"),
     ("model=Qwen3VLModelProvider(", "model=GPTModelProvider(", "is a field of Qwen3VLModelProvider and"),
     ("model=Qwen3VLModelProvider(", "model=Qwen3VLMoEModelProvider(", "Qwen3VLMoEModelProvider has experts"),
@@ -166,8 +169,8 @@ def test_an_emitted_recipe_is_read_back(tmp_path: Path) -> None:
 
 def test_a_tower_without_formulas_is_refused_in_a_description() -> None:
     sizes = {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "max_positions": 64, "ffn_hidden": 128}
-    with pytest.raises(InputError, match="`clip` with a vision_config is no tower that has formulas"):
-        read_explicit_form({**sizes, "tower": {"model_type": "clip", "vision_config": {}}}, "own")
+    with pytest.raises(InputError, match="`siglip` with a vision_config is no tower that has formulas"):
+        read_explicit_form({**sizes, "tower": {"model_type": "siglip", "vision_config": {}}}, "own")
 
 
 def test_fields_of_the_classes_are_recorded() -> None:

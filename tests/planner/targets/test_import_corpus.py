@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from meshwright.planner.importing import Imported, import_config
+from meshwright.planner.request.load import Request
+from meshwright.planner.request.resolve import resolve
 from meshwright.planner.targets.model_names import no_model
 
 from meshwright.errors import MeshwrightError
@@ -154,6 +157,16 @@ def described(imported: Imported) -> dict[str, object]:
     return {
         **layout, "recompute": layout["recompute"]["mode"], "workload.seq_len": request.workload.seq_len,
         "workload.global_batch": request.workload.global_batch, "workload.source_len": request.workload.source_len,
-        "techniques": "+".join(request.workload.techniques),
-        **{f"model.{name}": value for name, value in model.items()},
+        "techniques": "+".join(request.workload.techniques), "workload.freeze_tower": request.workload.freeze_tower,
+        "workload.freeze_language": request.workload.freeze_language,
+        **{f"model.{name}": value for name, value in model.items()}, **of_images(request),
     }  # fmt: skip
+
+
+def of_images(request: Request) -> dict[str, object]:
+    """Images of a sequence, and the fields of the tower that sees them."""
+    images, tower = request.workload.images, resolve(request).model.tower
+    if images is None or tower is None:
+        return {}
+    return {"workload.images": f"{images.per_sequence}@{images.height}x{images.width}",
+            **{f"tower.{name}": value for name, value in asdict(tower).items()}}  # fmt: skip
