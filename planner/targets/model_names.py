@@ -48,6 +48,8 @@ def model_of(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str,
     if (hub := facts.get("model_name")) and (spec := known_model(hub)) is not None:
         if catalogued(hub) is None:
             assumed.append(f"{hub} is taken for {spec.name}: `--model` names another")
+        if described.get("vocab", spec.vocab) != spec.vocab:
+            assumed.append(f"the vocabulary of {described['vocab']:,} is priced as the {spec.vocab:,} of {spec.name}")
         return spec.name
     name = facts.get("registered")
     entry = next((model for model in options.models if model.name == name), None)

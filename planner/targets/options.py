@@ -36,6 +36,8 @@ class Entry:
     write: Write
     # (settings, facts of the entries before this one) -> the facts of this entry.
     read: Read
+    # Of `options`: those that go with others and that no fact depends on.
+    companions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Table:
     @property
     def options(self) -> frozenset[str]:
         return frozenset(option for entry in self.entries for option in entry.options)
+
+    @property
+    def telling(self) -> frozenset[str]:
+        """The options that a fact depends on."""
+        return frozenset(option for entry in self.entries for option in entry.options if option not in entry.companions)
 
     def write(self, setup: Setup) -> Settings:
         """The settings that express `setup`. Raises RuntimeError where an entry writes an option of another entry."""

@@ -75,8 +75,9 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
 
     A gap is an option that is not understood and may change layout, model or batch. With a gap there is no comparison.
     """
-    matters = table.options | frozenset(reading.older)
-    arguments.problems = [problem for problem in arguments.problems if not problem.field or problem.field in matters]
+    older = frozenset(reading.older)
+    listed, matters = table.options | older, table.telling | older
+    arguments.problems = [problem for problem in arguments.problems if not problem.field or problem.field in listed]
     arguments.problems += _contradictions(arguments, reading)
     gaps = [doubt for doubt in arguments.unclear if reading.change_of(doubt.field) or _concerns(doubt.field, matters)]
     gaps += [problem for name, problem in arguments.blocks.items()

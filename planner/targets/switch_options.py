@@ -69,7 +69,7 @@ def _entry(switch: Switch, target: str, release: OptionList | None) -> Entry:
             )
         return {} if stated is None else {field_of(switch): stated}
 
-    return Entry((field_of(switch),), names, write, read)
+    return Entry((field_of(switch),), names, write, read, switch.companions.intersection(names))
 
 
 def _of_release(spellings: tuple[Options, ...], release: OptionList | None) -> Options:

@@ -52,7 +52,8 @@ def _translated(entry: Entry) -> Entry:
             kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
             raise kind(renamed(error.message), hint=renamed(error.hint or "")) from None
 
-    return Entry(entry.fields, tuple(dict.fromkeys(fields)), write, read)
+    companions = {field for option in entry.companions if option in BY_ARGUMENT for field in BY_ARGUMENT[option].fields}
+    return Entry(entry.fields, tuple(dict.fromkeys(fields)), write, read, frozenset(companions))
 
 
 def _counted(arguments: Settings, setup: Setup) -> Settings:

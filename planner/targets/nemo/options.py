@@ -66,7 +66,8 @@ def _translated(entry: Entry) -> Entry:
             kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
             raise kind(renamed(error.message), hint=renamed(error.hint or "")) from None
 
-    return Entry(entry.fields, (*names, *own), write, read)
+    companions = frozenset(filter(None, map(name_of, entry.companions)))
+    return Entry(entry.fields, (*names, *own), write, read, companions)
 
 
 def _by_sharding(written: Settings, names: tuple[str, ...], setup: Setup) -> Settings:

@@ -14,7 +14,7 @@ from ..python_values import name_of
 from .assignments import Assignments
 from .patterns import matches
 from .state import RESULT, Frame, Recipe, State, join
-from .values import Doubt, Function, Given, Ref, Value
+from .values import Doubt, Function, Given, Ref, Value, constant
 
 _MOST_ITEMS = 1000
 _MOST_STEPS = 50_000
@@ -155,7 +155,25 @@ class Follower(Assignments):
         if plain is not None:
             return self.run(statement.body if plain[0] else statement.orelse, state)
         text = f"is set where `{ast.unparse(statement.test)}` holds, which only a run can tell"
-        return self._ways([statement.body, statement.orelse], statement.lineno, text, state)
+        switch = self._switched_off(statement, state)
+        ends = []
+        if switch is not None:  # which is off where the body is not reached
+            ends = [state.fork()]
+            self.store(switch, constant(False, statement.test, state.frame.path), statement.test, ends[0])
+        bodies = [statement.body] if ends else [statement.body, statement.orelse]
+        return self._ways(bodies, statement.lineno, text, state, ends)
+
+    def _switched_off(self, statement: ast.If, state: State) -> Ref | None:
+        """The option of `if hasattr(block, "option") and block.option: block.option = ...`."""
+        match statement:
+            case ast.If(
+                test=ast.BoolOp(op=ast.And(), values=[
+                    ast.Call(func=ast.Name("hasattr"), args=[block, ast.Constant(str(name))]),
+                    ast.Attribute() as option]),
+                body=[ast.Assign(targets=[target])], orelse=[],
+            ) if f"{ast.unparse(block)}.{name}" == ast.unparse(option) == ast.unparse(target):  # fmt: skip
+                return self.place(option, state)
+        return None
 
     def _ways(self, bodies: Sequence[Sequence[ast.stmt]], line: int, text: str, state: State,
               ends: Sequence[State] = ()) -> bool:  # fmt: skip

@@ -29,7 +29,7 @@ FOLDER = os.environ.get("CORPUS", "")
 # The clusters that are tried in turn for a file that does not state its GPUs, and the model of a file that names none.
 GPU: dict[str, object] = {"gpu": "h100-sxm-80gb"}
 CLUSTERS: tuple[dict[str, object], ...] = (
-    {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1"}, {**GPU, "gpus": 2},
+    {"cluster": "dgx-h100:16"}, {"cluster": "dgx-h100:1"}, {**GPU, "gpus": 2}, {"cluster": "dgx-b300:1"},
 )  # fmt: skip
 NO_GPUS, NO_MODEL = "gpus: is missing", no_model(None).message
 MODEL = {"model": "llama-3.1-8b"}

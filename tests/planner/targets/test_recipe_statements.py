@@ -99,6 +99,10 @@ KNOWN = [
     ("m = cfg.model\ndel m\ncfg.model.context_parallel_size = 2", WIDE),
     ('setattr(cfg.model, f\'{"context"}_parallel_size\', 2)', WIDE),
     ("def f(m, n):\n    m.context_parallel_size = n\nf(*(cfg.model, 2))", WIDE),
+    ("if hasattr(cfg.model, 'use_transformer_engine_op_fuser') and cfg.model.use_transformer_engine_op_fuser:\n"
+     "    cfg.model.use_transformer_engine_op_fuser = False\n"
+     "cfg.model.context_parallel_size = 2", WIDE),
+    ("if args.x:\n    cfg.model.use_te_rng_tracker = True\ncfg.model.context_parallel_size = 2", WIDE),
 ]  # fmt: skip
 # Statement -> option, line and reason of the one gap.
 DOUBTS = [
@@ -123,6 +127,12 @@ DOUBTS = [
      "    return cfg\n"
      "cfg.model.context_parallel_size = 2",
      "model.context_parallel_size", 18, "may be set on one way through a function and not on another"),
+    ("if hasattr(cfg.model, 'use_transformer_engine_op_fuser') and cfg.model.use_transformer_engine_op_fuser:\n"
+     "    cfg.model.context_parallel_size = 2",
+     "model.context_parallel_size", 17, "is set where `hasattr(cfg.model, 'use_transformer_engine_op_fuser') and"),
+    ("if hasattr(cfg.model, 'x') and cfg.model.use_transformer_engine_op_fuser:\n"
+     "    cfg.model.use_transformer_engine_op_fuser = False",
+     "model.use_transformer_engine_op_fuser", 17, "is set where `hasattr(cfg.model, 'x') and"),
     ("try:\n"
      "    cfg.model.context_parallel_size = 2\n"
      "except E:\n"
