@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..errors import InputError, UnsupportedError
 from .job import Job
 
 if TYPE_CHECKING:
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 def check_data(job: Job, settings: Settings) -> None:
     """Raises InputError for flags of the data that it or the model has no use for."""
     end = settings.end_token
+    stored = [flag for flag, name in (("--data", settings.data), ("--eval-data", settings.eval_data))
+              if name not in (None, "synthetic")]  # fmt: skip
+    if stored and job.source_len is not None:
+        raise UnsupportedError(f"{stored[0]}: the runtime reads no pairs of sources and targets from files yet",
+                               hint="leave it out: synthetic tokens have both")  # fmt: skip
     if end is not None and job.images is not None:
         raise InputError(f"--end-token {end}: not with images, which take places of the documents' tokens",
                          hint="leave it out, or plan without `--images`")  # fmt: skip

@@ -75,6 +75,7 @@ class Job:
     end_token: int | None = None  # token at the end of each document; its target has no loss. None: all targets have
     evaluation: Evaluation | None = None  # on other data; None: none
     images: Images | None = None  # of every sequence; None: text alone
+    source_len: int | None = None  # tokens that an encoder reads beside each sequence; None: no encoder
     freezes_tower: bool = False  # layers of the vision tower do not train
     balances_experts: bool = False  # round-robin tokens, about as even as a trained router
 
@@ -99,6 +100,11 @@ class Job:
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch * self.seq_len
+
+    @property
+    def row_len(self) -> int:
+        """Tokens of the inputs of a sequence: those of its source, if any, and its own."""
+        return self.seq_len + (self.source_len or 0)
 
     def tokens_until(self, steps: int) -> int:
         """Of the first `steps` steps together."""
@@ -209,7 +215,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         optimizer=workload.optimizer, dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
         predicted_step_s=candidate.step_s, predicted_mfu=candidate.mfu, images=workload.images,
         logical_of_rank=candidate.placement.logical_of_rank, strategies=strategies, lora=workload.lora,
-        freezes_tower=workload.freeze_tower,
+        freezes_tower=workload.freeze_tower, source_len=workload.source_len,
     )  # fmt: skip
     job.check_states()
     return job

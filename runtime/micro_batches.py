@@ -11,10 +11,10 @@ from .parallel.tensor_parallel import IGNORED
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch.
+    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch, before them the source.
 
-    tokens: [sequences, seq + num_targets]. Each row of targets is shifted by one more token. A cp rank gets the tokens
-    at its positions.
+    tokens: [sequences, source + seq + num_targets]. Each row of targets is shifted by one more token. A cp rank gets
+    the tokens at its positions.
     """
 
     tokens: Tensor
@@ -23,6 +23,7 @@ class MicroBatches:
     num_targets: int = 1
     end_token: int | None = None
     without_target: Tensor | None = None  # [seq] whether the next token has no loss; None: all have one
+    source_len: int | None = None  # tokens of the source before the others of a row; None: no encoder
 
     def __call__(self, index: int) -> tuple[Tensor, ...]:
         tokens, *targets = self._shifted(index)
@@ -30,10 +31,14 @@ class MicroBatches:
             targets = [target.masked_fill(tokens == self.end_token, IGNORED) for target in targets]
         if self.without_target is not None:
             targets = [target.masked_fill(self.without_target, IGNORED) for target in targets]
-        return tokens, *targets
+        source = () if self.source_len is None else (self._rows(index)[:, : self.source_len],)
+        return *source, tokens, *targets
+
+    def _rows(self, index: int) -> Tensor:
+        return self.tokens[index * self.size : (index + 1) * self.size]
 
     def _shifted(self, index: int) -> tuple[Tensor, ...]:
-        rows = self.tokens[index * self.size : (index + 1) * self.size]
+        rows = self._rows(index)[:, self.source_len or 0 :]
         shifts, length = range(1 + self.num_targets), rows.shape[1] - self.num_targets
         if self.positions is not None:
             return tuple(rows[:, self.positions + shift] for shift in shifts)

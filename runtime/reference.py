@@ -30,6 +30,7 @@ from .model.dispatch import ExpertGroup
 from .model.embedding import Embedding
 from .model.experts import Experts
 from .model.initial_weights import materialise
+from .model.two_stacks import chunk_type
 from .model.vision_tower import Tower
 from .parallel.comm import Group
 from .parallel.context_parallel import ContextParallel
@@ -47,7 +48,8 @@ def whole_model(job: Job) -> DecoderChunk:
                       Numerics.of(job.model), adapters=_adapters(job))  # fmt: skip
     everything = Chunk(stage=0, chunk=0, layers=(0, job.model.num_layers - 1), embedding=True, head=True, gpu="",
                        recompute_layers=0)  # fmt: skip
-    model = DecoderChunk(context, job.model, everything, job.seq_len, seen=images_of(job))
+    model = chunk_type(job.model)(context, job.model, everything, job.seq_len, seen=images_of(job),
+                                  source_len=job.source_len)  # fmt: skip
     materialise(model, job.seed)
     if context.adapters is not None:
         for adapted in [module for module in model.modules() if isinstance(module, Block)]:
@@ -179,7 +181,7 @@ def train(job: Job, run: RunStates | None = None) -> list[Step]:
         number = num_targets(batch, job, further)
         sums = [torch.zeros_like(master) for master in masters]
         for rows in batch:
-            model.seq_len = rows.shape[1] - further
+            model.seq_len = rows.shape[1] - further - (job.source_len or 0)
             shifted = shifted_rows(rows, model.seq_len, further, job)
             loss = model(*shifted) / number
             uneven = sum(block.of_micro_batch(len(rows)) for block in balancing) / job.tokens_per_step

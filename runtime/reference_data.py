@@ -19,7 +19,8 @@ def num_targets(batch: Sequence[Tensor], job: Job, further: int) -> int:
     if job.end_token is not None:
         return sum(int((rows[:, : job.seq_len] != job.end_token).sum()) for rows in batch)
     hidden = sum(place > 0 for place in image_places(job))
-    return sum(len(rows) * (rows.shape[1] - further - hidden) for rows in batch)
+    beside = further + (job.source_len or 0) + hidden
+    return sum(len(rows) * (rows.shape[1] - beside) for rows in batch)
 
 
 def image_places(job: Job) -> list[int]:
@@ -30,8 +31,10 @@ def image_places(job: Job) -> list[int]:
 
 def shifted_rows(rows: Tensor, seq_len: int, further: int, job: Job) -> list[Tensor]:
     """Inputs, targets, and targets of predictions, [sequences, seq_len] each; -1 for a target behind a document, and
-    for one that is an image's."""
-    shifted = [rows[:, first : first + seq_len] for first in range(1 + further)]
+    for one that is an image's. The source before them, where there is an encoder."""
+    source = [] if job.source_len is None else [rows[:, : job.source_len]]
+    start = job.source_len or 0
+    shifted = [rows[:, start + first : start + first + seq_len] for first in range(1 + further)]
     if job.end_token is not None:
         shifted[1] = torch.where(shifted[0] == job.end_token, -1, shifted[1])
     if job.images is not None:
@@ -39,7 +42,7 @@ def shifted_rows(rows: Tensor, seq_len: int, further: int, job: Job) -> list[Ten
         for place in image_places(job):
             if place > 0:
                 shifted[1][:, place - 1] = -1
-    return shifted
+    return [*source, *shifted]
 
 
 def batches(job: Job, further: int) -> Callable[[int], Sequence[Tensor]]:
@@ -47,7 +50,7 @@ def batches(job: Job, further: int) -> Callable[[int], Sequence[Tensor]]:
     if isinstance(job, LengthsJob):
         tokens = DocumentTokens(job)
         return lambda step: [document[None] for document in tokens.documents(step)]
-    source = open_source(job.data, job.model.vocab, job.seq_len, job.global_batch, job.seed, further,
+    source = open_source(job.data, job.model.vocab, job.row_len, job.global_batch, job.seed, further,
                          shuffle=job.shuffle)  # fmt: skip
     return lambda step: torch.split(source.batch(step), _rows(job))
 

@@ -16,6 +16,7 @@ from .model.block import ParamShard, named_splits
 from .model.decoder import DecoderChunk
 from .model.images import SequenceImages
 from .model.initial_weights import InitParam, init_param, same_weight
+from .model.two_stacks import DECODER_BIAS, ENCODER_BIAS, chunk_type
 from .optimizer import build_optimizer, clip_
 from .parallel import host
 from .parallel.gatherer import Gatherer
@@ -59,7 +60,7 @@ class Trainer:
         job.check_states()
         self.job, self.mesh, self.device, self.init_param = job, mesh, device, init_param
         model, ahead = job.model, 1 + job.model.mtp_layers
-        self.source = source or open_source(job.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead,
+        self.source = source or open_source(job.data, model.vocab, job.row_len, job.global_batch, job.seed, ahead,
                                             shuffle=job.shuffle)  # fmt: skip
         self.evaluated = None if job.evaluation is None else open_evaluated(
             job.evaluation.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead)  # fmt: skip
@@ -69,8 +70,8 @@ class Trainer:
         arrivals: dict[int, Resharding] = {}
         for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.coords.stage):
             embedding = self.chunks[0].embedding if self.chunks else None
-            chunk = DecoderChunk(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
-                                 self.parts.context, self.seen)  # fmt: skip
+            chunk = chunk_type(model)(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
+                                      self.parts.context, self.seen, job.source_len)  # fmt: skip
             for name, buffer in chunk.named_buffers():
                 self.init_param(buffer, name, ParamShard(tuple(buffer.shape), start=0.0), job.seed, tied=False)
             ways = self.parts.reshardings(layers)
@@ -162,9 +163,10 @@ class Trainer:
 
     def _kind(self, part: str, name: str, split: ParamShard) -> str:
         model, mesh = self.job.model, self.parts.mesh(part)
-        if (name == "embedding.tokens" and (model.tied_embeddings or model.mtp_layers)) or (
-            name == "head.projection" and model.tied_embeddings
-        ):
+        shared = model.tied_embeddings or model.mtp_layers > 0 or model.encoder is not None
+        if (name == "embedding.tokens" and shared) or (name == "head.projection" and model.tied_embeddings) or (
+            part in (ENCODER_BIAS, DECODER_BIAS)
+        ):  # fmt: skip
             return "tied"
         if split.expert and max(mesh[axis].size for axis in ("tp", "ep", "etp")) > 1:
             return "expert"
@@ -179,8 +181,7 @@ class Trainer:
         shard, replicate = mesh[f"{prefix}shard"], mesh[f"{prefix}replicate"]
         # The gradients of copies of a tower, which all ranks run on all images, are whole on each.
         partial = mesh["tp"] if kind == "shared" else None
-        separate = self.job.devices[0] != self.job.devices[-1]
-        tied = mesh["tied"] if kind == "tied" and separate else None
+        tied = self.parts.tied(part) if kind == "tied" else None
         copies = replicate.size * (mesh["tp"].size if kind in ("shared", "copied") else 1) * (tied.size if tied else 1)
         return Groups(shard, replicate, partial, tied, copies)
 
@@ -261,7 +262,8 @@ class Trainer:
         positions = None if cp is None else cp.positions(self.job.seq_len).to(self.device)
         return MicroBatches(tokens.to(self.device), self.job.strategy(part).micro_batch, positions,
                              1 + self.job.model.mtp_layers, self.job.end_token,
-                             None if self.seen is None else self.seen.without_target.to(self.device))  # fmt: skip
+                             None if self.seen is None else self.seen.without_target.to(self.device),
+                             self.job.source_len)  # fmt: skip
 
     def tensors(self) -> Iterator[Tensor]:
         """All tensors on the device between steps."""

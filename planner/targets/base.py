@@ -41,6 +41,8 @@ class Trainer:
     sees_images: bool = False
     # Whether it trains diffusion transformers; `cannot_build` names those that it lacks.
     denoises: bool = False
+    # Whether it trains an encoder before a decoder.
+    encodes_source: bool = False
     # Technique -> why the framework cannot train by it with these knobs in any layout, or None.
     techniques: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = field(default_factory=dict)
 
@@ -125,7 +127,7 @@ class Target:
             return ["model.diffusion: plans of diffusion transformers are not written for it"]
         if model.graph is not None:
             return ["model.graph: plans of graph networks are not written for it"]
-        if model.encoder is not None:
+        if model.encoder is not None and not self.trainer.encodes_source:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]
         if model.bidirectional:
             return ["model.attention: plans of encoders such as BERT are not written for it"]

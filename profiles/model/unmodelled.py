@@ -36,6 +36,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "phimoe": {**_NO_NOISE, "input_jitter_noise": 0.0},
     "qwen2_moe": _NO_NOISE,
     "qwen3_moe": _NO_NOISE,
+    "t5": {"relative_attention_max_distance": 128},
     "starcoder2": {"mlp_type": "default", "norm_type": "layer_norm"},
 }
 

@@ -38,6 +38,7 @@ from .sources import (
     stacked,
     transposed,
 )
+from .t5_sources import t5_sources
 from .vision_sources import columns_of_experts, tower_sources
 
 
@@ -62,6 +63,8 @@ class Naming:
 def sources(model: ModelSpec) -> Sources:
     """Our weight name -> source in their files. Raises KeyError for a family without a table."""
     naming = FAMILIES[model.family]
+    if model.encoder is not None:
+        return t5_sources(model)
     if model.tower is not None:
         naming = replace(naming, feed_forward=partial(columns_of_experts, dense=naming.feed_forward))
     out = {"embedding.tokens": Source(f"{naming.tokens}.weight")}
@@ -238,5 +241,6 @@ FAMILIES: Mapping[str, Naming] = {
     "seed_oss": _llama(),
     "smollm3": _llama(),
     "stablelm": _llama(),
+    "t5": _llama(layers="encoder.block", tokens="shared"),  # the first stack; all weights are in t5_sources.py
     "starcoder2": _llama(feed_forward=partial(plain, "mlp.c_fc", "mlp.c_proj")),
 }  # fmt: skip

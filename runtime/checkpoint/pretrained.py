@@ -21,11 +21,11 @@ from ...errors import FieldProblem, InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ..model.adapters import Adapters
 from ..model.block import Context, Numerics, ParamShard, named_splits
-from ..model.decoder import DecoderChunk
 from ..model.dispatch import ExpertGroup
 from ..model.experts import CHOICE_BIAS
 from ..model.images import SequenceImages
 from ..model.initial_weights import init_param, same_weight
+from ..model.two_stacks import chunk_type
 from ..parallel.comm import Group
 from ..status import Status
 from .huggingface import FAMILIES, copies, prediction_prefix, sources, stored_predictions
@@ -196,7 +196,7 @@ def whole_weights(model: ModelSpec, adapters: Adapters | None = None) -> dict[st
                   recompute_layers=0)  # fmt: skip
     of_no_size = Images(per_sequence=1, height=0, width=0)  # no weight depends on it
     seen = None if model.tower is None else SequenceImages(model.tower, of_no_size, 1)
-    whole = DecoderChunk(context, model, chunk, 1, seen=seen)
+    whole = chunk_type(model)(context, model, chunk, 1, seen=seen)
     buffers = {name: ParamShard(tuple(buffer.shape), start=0.0) for name, buffer in whole.named_buffers()}
     return {name: split for name, _, split in named_splits(whole)} | buffers
 

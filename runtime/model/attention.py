@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...cost_models.specs.model import Attention
@@ -14,8 +15,8 @@ from .norms import Norm
 from .rope import rotate
 
 
-class SelfAttention(Block):
-    """Grouped-query attention, heads split over tp; [b, s/tp, h] -> [b, s/tp, h]."""
+class Heads(Block):
+    """Projections to queries, keys and values, and of the output of grouped-query attention, heads split over tp."""
 
     def __init__(self, context: Context, spec: Attention, hidden: int) -> None:
         super().__init__(context)
@@ -39,38 +40,12 @@ class SelfAttention(Block):
         self.k_norm = self._norm(widths["k"]) if spec.norm_parameters else None
         if spec.sink_parameters:
             self.add("sinks", [spec.sink_parameters], 0)
-        self.scores = Scores(spec.window, spec.score_softcap)
+        self.scores = Scores(spec.window, spec.score_softcap, spec.causal)
 
     def _norm(self, width: int) -> Norm:
         if self.of_heads:
             return Norm(self.context, self.spec.head_dim, bias=False)
         return Norm(self.context, width, bias=False, split=True)
-
-    def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        spec, context = self.spec, self.context
-        late = ("q", "gate")[: 1 + spec.output_gate]
-        # Keys and values first over cp: their exchange runs beside products of queries. tp ranks gather x only once.
-        at_once = context.cp is None or context.group.size > 1
-        if at_once:
-            q, k, v, *gate = self.columns(x, "q", "k", "v", *late[1:])
-        else:
-            k, v = self.columns(x, "k", "v")
-        k = self._turned(k, self.k_norm, positions).transpose(1, 2)
-        v = v.view(*v.shape[:-1], -1, spec.value_head_dim).transpose(1, 2)
-        exchange = context.exchange(k) if self._is_plain(k.shape[2]) else None
-        keys = None if exchange is None else exchange.send(k, v)
-        if not at_once:
-            q, *gate = self.columns(x, *late)
-        q = self._turned(q, self.q_norm, positions).transpose(1, 2)
-        if spec.score_scale is not None:  # the core divides by the square root
-            q = q * (spec.score_scale * spec.head_dim**0.5)
-        if exchange is None or keys is None:
-            out = self._core(q, k, v)
-        else:
-            out = context.recompute.region("attn", exchange.attention, q, keys)
-        out = out.transpose(1, 2).flatten(2)
-        out = self.row(out * torch.sigmoid(gate[0]) if gate else out, "o")
-        return out if exchange is None or keys is None else exchange.send_again(out, keys)
 
     def _turned(self, x: Tensor, norm: Norm | None, positions: tuple[Tensor, Tensor] | None) -> Tensor:
         """Queries or keys [b, s, n x d] -> [b, s, n, d], normalised and rotated."""
@@ -81,22 +56,77 @@ class SelfAttention(Block):
             x = norm(x)
         return x if positions is None else rotate(x, *positions)
 
-    def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _scaled(self, q: Tensor) -> Tensor:
+        """Queries for a core that divides scores by the square root of the width of a head."""
+        spec = self.spec
+        return q if spec.score_scale is None else q * (spec.score_scale * spec.head_dim**0.5)
+
+
+class CrossAttention(Heads):
+    """Attention to the output of an encoder; [b, s/tp, h] and [b, source / tp, h] -> [b, s/tp, h]."""
+
+    def forward(self, x: Tensor, encoded: Tensor) -> Tensor:
+        (q,), (k, v) = self.columns(x, "q"), self.columns(encoded, "k", "v")
+        q = self._scaled(self._turned(q, self.q_norm, None).transpose(1, 2))
+        k = self._turned(k, self.k_norm, None).transpose(1, 2)
+        v = v.view(*v.shape[:-1], -1, self.spec.value_head_dim).transpose(1, 2)
+        out = self.context.recompute.region("attn", unmasked, q, k, v)
+        return self.row(out.transpose(1, 2).flatten(2), "o")
+
+
+class SelfAttention(Heads):
+    """Attention among the tokens of a sequence; [b, s/tp, h] -> [b, s/tp, h]."""
+
+    def forward(
+        self, x: Tensor, positions: tuple[Tensor, Tensor] | None, bias: Tensor | None = None
+    ) -> Tensor:  # fmt: skip
+        """bias: added to the scores, [heads / tp, s, s]."""
+        spec, context = self.spec, self.context
+        late = ("q", "gate")[: 1 + spec.output_gate]
+        # Keys and values first over cp: their exchange runs beside products of queries. tp ranks gather x only once.
+        at_once = context.cp is None or context.group.size > 1
+        if at_once:
+            q, k, v, *gate = self.columns(x, "q", "k", "v", *late[1:])
+        else:
+            k, v = self.columns(x, "k", "v")
+        k = self._turned(k, self.k_norm, positions).transpose(1, 2)
+        v = v.view(*v.shape[:-1], -1, spec.value_head_dim).transpose(1, 2)
+        exchange = context.exchange(k) if bias is None and self._is_plain(k.shape[2]) else None
+        keys = None if exchange is None else exchange.send(k, v)
+        if not at_once:
+            q, *gate = self.columns(x, *late)
+        q = self._scaled(self._turned(q, self.q_norm, positions).transpose(1, 2))
+        if exchange is None or keys is None:
+            out = self._core(q, k, v, bias)
+        else:
+            out = context.recompute.region("attn", exchange.attention, q, keys)
+        out = out.transpose(1, 2).flatten(2)
+        out = self.row(out * torch.sigmoid(gate[0]) if gate else out, "o")
+        return out if exchange is None or keys is None else exchange.send_again(out, keys)
+
+    def _core(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         """Queries, keys and values, [b, heads, s, d] each."""
         context, sinks, cp = self.context, self.maybe("sinks"), self.context.cp
-        if self._is_plain(q.shape[2]):
-            return context.recompute.region("attn", context.attention, q, k, v)
-        here = None if sinks is None or cp is None else cp.group
+        if bias is None and self._is_plain(q.shape[2]):
+            core = context.attention if self.spec.causal else unmasked
+            return context.recompute.region("attn", core, q, k, v)
+        given = {name: each for name, each in (("sinks", sinks), ("bias", bias)) if each is not None}
 
-        def attention(q: Tensor, k: Tensor, v: Tensor, *sinks: Tensor) -> Tensor:
-            mine = [part if here is None else part.chunk(here.size)[here.rank] for part in sinks]
-            attend = partial(blocked, sinks=mine[0] if mine else None, how=self.scores)
-            return context.attention(q, k, v, attend)
+        def attention(q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
+            mine = dict(zip(given, tensors, strict=True))
+            if cp is not None and "sinks" in mine:
+                mine["sinks"] = mine["sinks"].chunk(cp.group.size)[cp.group.rank]
+            return context.attention(q, k, v, partial(blocked, how=self.scores, **mine))
 
-        return context.recompute.region("attn", attention, q, k, v, *(() if sinks is None else (sinks,)))
+        return context.recompute.region("attn", attention, q, k, v, *given.values())
 
     def _is_plain(self, length: int) -> bool:
         """Whether attention has no sinks, softcap or window that cuts. length: tokens of a sequence on this rank."""
         cp = self.context.cp
         whole = length * (1 if cp is None else cp.group.size)
         return self.maybe("sinks") is None and self.scores.softcap is None and not self.scores.cuts(whole)
+
+
+def unmasked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of q [b, heads, s, d] to all of k and v [b, heads or fewer, n, d]."""
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=k.shape[1] != q.shape[1])

@@ -11,91 +11,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...cost_models.specs.model import FeedForward, Layer, ModelSpec
+from ...cost_models.specs.model import ModelSpec
 from ...planner.document.candidate import Chunk
 from ..parallel.context_parallel import ContextParallel
 from ..parallel.recompute import whole
-from .attention import SelfAttention
 from .block import Block, Context
 from .embedding import Embedding, TokenTable
-from .experts import Experts
 from .head import Head
 from .images import SequenceImages
-from .latent_attention import LatentAttention
-from .mixers import MIXERS
-from .mlp import Mlp
+from .layer import DecoderLayer
 from .multi_token import PREDICTION_WEIGHT, Prediction
-from .norms import Norm
 from .rope import Rotation, frequencies
 
 Run = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor], Tensor]
-
-
-class DecoderLayer(Block):
-    """A decoder layer: a mixer of tokens (attention or another), a feed-forward block, or one of the two.
-
-    Norms apply to block inputs, block outputs or both. Norms named `attention` are also those of another mixer.
-    """
-
-    def __init__(self, context: Context, spec: Layer, hidden: int) -> None:
-        super().__init__(context)
-        self.parallel = spec.parallel_blocks
-
-        def norm(wanted: bool) -> Norm | None:
-            return Norm(context, hidden, spec.norm_bias) if wanted else None
-
-        inputs, outputs = not spec.output_norms, spec.output_norms or spec.num_norms == 4
-        self.attention_norm = norm(inputs and spec.mixes)
-        self.attention: SelfAttention | LatentAttention | None = None
-        if (attention := spec.attention) is not None:
-            kind = LatentAttention if attention.is_mla else SelfAttention
-            self.attention = kind(context, attention, hidden)
-        self.mixer = None if spec.mixer is None else MIXERS[type(spec.mixer)](context, spec.mixer, hidden)
-        self.attention_output_norm = norm(outputs and spec.mixes)
-        block, alone = spec.feed_forward, not spec.mixes
-        self.feed_forward_norm = norm(inputs and block is not None and (alone or spec.num_norms > 1))
-        self.feed_forward: Block | None = None
-        if block is not None:
-            of_block = Mlp if isinstance(block, FeedForward) else Experts
-            self.feed_forward = of_block(context, block, hidden)  # type: ignore[arg-type]
-        self.feed_forward_output_norm = norm(outputs and block is not None)
-
-    @property
-    def rotates(self) -> bool:
-        """Whether the layer uses rotary positions, if the model has them."""
-        return self.attention is not None and self.attention.spec.rotary
-
-    def forward(self, x: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        with self.context.recompute.layer():
-            if self.parallel and self.feed_forward is not None:
-                taken = self._normed(self.attention_norm, x)
-                out = self._mixed(taken, positions)
-                taken = taken if self.feed_forward_norm is None else self._normed(self.feed_forward_norm, x)
-                return self._added(x, out + self.feed_forward(taken))
-            if self.attention is not None or self.mixer is not None:
-                out = self._mixed(self._normed(self.attention_norm, x), positions)
-                x = self._added(x, self._normed(self.attention_output_norm, out))
-            if self.feed_forward is not None:
-                out = self.feed_forward(self._normed(self.feed_forward_norm, x))
-                x = self._added(x, self._normed(self.feed_forward_output_norm, out))
-            return x
-
-    def _mixed(self, taken: Tensor, positions: tuple[Tensor, Tensor] | None) -> Tensor:
-        out: Tensor
-        if self.attention is not None:
-            out = self.attention(taken, positions)
-        elif self.mixer is not None:
-            out = self.mixer(taken)
-        else:
-            raise RuntimeError("a layer without a block that mixes tokens")
-        return out
-
-    def _added(self, x: Tensor, out: Tensor) -> Tensor:
-        """To the residual stream."""
-        return x.add(out, alpha=self.context.numerics.residual_scale)
-
-    def _normed(self, norm: Norm | None, x: Tensor) -> Tensor:
-        return x if norm is None else self.context.recompute.output("norm", norm, x)
 
 
 def plainly(module: nn.Module, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -139,13 +67,16 @@ class DecoderChunk(nn.Module):
     def __init__(
         self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, embedding: Embedding | None = None,
         context_of: Callable[[str], Context] | None = None, seen: SequenceImages | None = None,
+        source_len: int | None = None,
     ) -> None:  # fmt: skip
         """embedding: the embedding in another chunk on this device, which head and predictions may share.
 
-        context_of: the context of a part, where it differs from `context`. seen: the images of sequences.
+        context_of: the context of a part, where it differs from `context`. seen: the images of sequences. source_len:
+        tokens that an encoder reads, if there is one.
         """
         super().__init__()
         self.context, self.spec, self.run, self.seen = context, spec, plainly, seen
+        self.source_len = source_len
         of = context_of or (lambda part: context)
         first, last = (chunk.layers[0], chunk.layers[-1]) if chunk.layers else (0, -1)
         self.embedding = Embedding(of("embedding"), spec, seen) if chunk.embedding else None
@@ -157,31 +88,40 @@ class DecoderChunk(nn.Module):
         if self.embedding is not None and self.embedding.tower is not None:
             self.embedding.tower.recomputes = chunk.recompute_layers > 0
         embedding = self.embedding or embedding
-        self.head = Head(of("head"), spec, embedding if spec.tied_embeddings else None) if chunk.head else None
+        copied = embedding is None and self._looks_up(chunk)
+        self.token_copy = TokenTable(self._unadapted, spec) if copied else None
+        self._table = (self.token_copy or embedding,)  # in a tuple, as in the head
+        self.head = Head(of("head"), spec, self.table if spec.tied_embeddings else None) if chunk.head else None
         self.seq_len = seq_len
         self.moves: dict[str, Callable[[Tensor], Tensor]] = {}
-        self._predict(chunk, embedding)
+        self._predict(chunk)
 
     run: Run
     moves: dict[str, Callable[[Tensor], Tensor]]  # part -> function that reshards its input activations
 
-    def _predict(self, chunk: Chunk, embedding: Embedding | None) -> None:
-        """Prediction modules next to the head, with a copy of the token table if this device has no embedding."""
-        context, spec = self.context, self.spec
+    def _looks_up(self, chunk: Chunk) -> bool:
+        """Whether tokens are looked up beside what arrives, so that a device without the embedding has a copy of it."""
+        return chunk.head and self.spec.mtp_layers > 0
+
+    def _predict(self, chunk: Chunk) -> None:
+        """Prediction modules next to the head."""
+        context, spec = self._unadapted, self.spec
         number = spec.mtp_layers if chunk.head else 0
         kind = spec.kinds[spec.pattern[-1]]
-        adapters = context.adapters
-        context = context if adapters is None else replace(context, adapters=adapters.without())
         self.predictions = nn.ModuleList([
             Prediction(context, spec, DecoderLayer(context, kind, spec.hidden)) for _ in range(number)
         ])  # fmt: skip
         self.predictions_recomputed = bool(chunk.layers) and len(self.recomputed) == len(self.layers)
-        self.token_copy = TokenTable(context, spec) if number and embedding is None else None
-        self._table = (self.token_copy or embedding,)  # in a tuple, as in the head
+
+    @property
+    def _unadapted(self) -> Context:
+        """The context of weights that get no adapters."""
+        adapters = self.context.adapters
+        return self.context if adapters is None else replace(self.context, adapters=adapters.without())
 
     @property
     def table(self) -> TokenTable | None:
-        """The token table for predictions, in this chunk or another one of the device."""
+        """The token table for further lookups, in this chunk or another one of the device."""
         return self._table[0]
 
     def split(self, cp: ContextParallel) -> None:
@@ -251,18 +191,20 @@ class DecoderChunk(nn.Module):
     def _moved(self, part: str, x: Tensor) -> Tensor:
         return self.moves[part](x) if part in self.moves else x
 
-    def _layer(self, name: str, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    def _layer(self, name: str, layer: nn.Module, *beside: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """beside: further inputs of the layer, which all layers of a stack share."""
         entire = isinstance(layer, DecoderLayer) and layer.context.recompute.entire
-        return _sent_away(layer, self._whole(layer) if entire or name in self.recomputed else self._plain(layer))
+        run = self._whole if entire or name in self.recomputed else self._plain
+        return _sent_away(layer, run(layer, *beside))
 
-    def _plain(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    def _plain(self, layer: nn.Module, *beside: Tensor | None) -> Callable[[Tensor], Tensor]:
         rotary = self.spec.rope_theta is not None and not self.spec.learned_positions
         positions = self._rotary(layer) if rotary and isinstance(layer, DecoderLayer) and layer.rotates else None
-        return lambda x: layer(x, positions)
+        return lambda x: layer(x, positions, *beside)
 
-    def _whole(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    def _whole(self, layer: nn.Module, *beside: Tensor | None) -> Callable[[Tensor], Tensor]:
         """Runs a layer that is fully recomputed in the backward pass."""
-        plain = self._plain(layer)
+        plain = self._plain(layer, *beside)
         return lambda x: whole(plain, x)
 
     def _rotary(self, layer: nn.Module) -> tuple[Tensor, Tensor]:

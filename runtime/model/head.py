@@ -9,14 +9,14 @@ from torch import Tensor
 from ...cost_models.specs.model import ModelSpec
 from ..parallel import tensor_parallel as tp
 from .block import Block, Context
-from .embedding import Embedding
+from .embedding import TokenTable
 from .norms import Norm
 
 
 class Head(Block):
     """Final norm, output projection, loss. `tied`: the module that holds the projection of tied embeddings."""
 
-    def __init__(self, context: Context, spec: ModelSpec, tied: Embedding | None) -> None:
+    def __init__(self, context: Context, spec: ModelSpec, tied: TokenTable | None) -> None:
         super().__init__(context)
         self.norm = Norm(context, spec.hidden, spec.norm_bias) if spec.final_norm else None
         self.first, _ = context.part(spec.vocab)

@@ -15,7 +15,9 @@ from ..job import Job, dropped_modules
 from ..model.balancing import Balancing
 from ..model.block import Context, Numerics
 from ..model.dispatch import ExpertGroup
+from .comm import Group
 from .context_parallel import ContextParallel
+from .encoder_stages import stages_with_copies, tokens_sent
 from .mesh import Mesh
 from .offload import Offload
 from .recompute import Recompute
@@ -35,10 +37,19 @@ class Parts:
         self._meshes = {layout: mesh if layout == job.layout else mesh.of(layout) for layout in job.layouts}
         self._contexts = {layout: self._context(layout, device, dtype, fused) for layout in job.layouts}
         cuts = job.strategies.cuts if job.strategies is not None else ()
+        copies = stages_with_copies(job)
+        across = {stages: mesh.across(job.layout, stages) for stages in dict.fromkeys(copies.values())}
+        self._tied = {part: across[stages] for part, stages in copies.items()}
         self._blocks = {cut: mesh.block(block_size(*cut), job.layout.pp) for cut in cuts}
 
     def mesh(self, part: str) -> Mesh:
         return self._meshes[self.job.strategy(part)]
+
+    def tied(self, part: str) -> Group | None:
+        """Ranks of stages that have a copy each of a part's tied weights; None where one stage has them."""
+        if self.job.model.encoder is not None:
+            return self._tied.get(part)
+        return self.mesh(part)["tied"] if self.job.devices[0] != self.job.devices[-1] else None
 
     def context(self, part: str) -> Context:
         return self._contexts[self.job.strategy(part)]
@@ -65,6 +76,9 @@ class Parts:
 
     def shapes(self) -> list[tuple[int, int, int]]:
         """Shapes of the output of every chunk of the model."""
+        if self.job.source_len is not None:
+            sequences, _, width = self.shape_after(EMBEDDING)
+            return [(sequences, tokens // self.job.layout.tp, width) for tokens in tokens_sent(self.job)]
         out, last = [], EMBEDDING
         for chunk in self.job.chunks:
             last = (self.job.parts_of(chunk) or [last])[-1]

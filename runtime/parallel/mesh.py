@@ -115,6 +115,12 @@ class Mesh:
         coords = RankCoords.of(self.rank - self.first, layout)
         return replace(self, coords=coords, groups=_groups(rank_lists(layout, self.first), self.factory))
 
+    def across(self, layout: Layout, stages: Sequence[int]) -> Group | None:
+        """The ranks of these stages that have this rank's place in their own; None on others. All ranks must call
+        it."""
+        pipelines = rank_lists(layout, self.first)["pp"]
+        return self.factory.group("tied", [[pipeline[stage] for stage in stages] for pipeline in pipelines])
+
     def block(self, size: int, pp: int) -> Group:
         """The group of `size` consecutive ranks of a stage. All ranks must call it."""
         world = self.groups["world"].size

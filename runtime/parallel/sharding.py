@@ -29,7 +29,7 @@ class Groups:
     shard: Group  # ranks with one part of its states each
     replicate: Group  # ranks with the same part and other data
     partial: Group | None  # tp ranks with partial gradients of the same weights
-    tied: Group | None  # the two stages with tied embeddings, or with two copies of the token table
+    tied: Group | None  # the stages with copies of the weights: of tied embeddings, the token table, biases of a stack
     copies: int  # ranks in the world with the same gradient shard
 
 
@@ -202,8 +202,8 @@ class Unit(Weights):
         if not self._is_reducing:
             _run(self._reduced_hops())
         self._reduced = reduced = self._mine()
-        # Two stages meet here only, and a stage has at most one such unit, so its position in their lists does not
-        # matter.
+        # Stages meet here only. All have their units with copies in one order, at most one for each group of stages,
+        # so their positions among the other units do not matter.
         if self.groups.tied is not None:
             self.groups.tied.all_reduce(reduced)
         self._arrivals, self._is_reducing = 0, False

@@ -172,7 +172,7 @@ class _NoData:
 
     def __init__(self, job: Job) -> None:
         ranks = job.layout.dp if job.strategies is None else 1
-        self.shape = job.global_batch // ranks, job.seq_len + 1 + job.model.mtp_layers
+        self.shape = job.global_batch // ranks, job.row_len + 1 + job.model.mtp_layers
 
     def digests(self) -> Mapping[str, str]:
         return {}

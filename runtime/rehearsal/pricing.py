@@ -69,6 +69,7 @@ def _problem(job: Job) -> Problem:
         seq_len=job.seq_len, global_batch=job.global_batch, precision="bf16" if job.dtype == "bf16" else "fp32",
         optimizer="sgd" if job.optimizer == "sgd" else "adamw", lora=job.lora,
         trains_layers=None if job.lora is None else 0, images=job.images, freeze_tower=job.freezes_tower,
+        source_len=job.source_len,
     )  # fmt: skip
     # Imbalance is between the ranks of an expert group. A group of one rank has all experts and gets every token.
     stack = replace(job.stack, moe_imbalance=1.0) if job.layout.ep == 1 else job.stack

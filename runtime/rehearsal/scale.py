@@ -25,12 +25,14 @@ from ...planner.document.candidate import Chunk
 from ..job import Job
 from ..parallel.strategies import Strategies, parts_of
 from .scale_axes import MOST_MICRO_BATCH, shrunk_layout
+from .scale_chunks import chunk_sizes, picked_chunks, stack_sizes
 from .scale_images import small_images, small_tower
 from .scale_layers import kept_layers, rehearsed, shrunk
 from .scale_mixers import eighths, small_mixer
+from .scale_stacks import small_source, with_stacks
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
-MOST_EXPERTS, LEAST_LAYERS = 8, 4
+MOST_EXPERTS = 8
 MOST_LORA_RANK = 8
 
 
@@ -49,7 +51,8 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
     if job.strategies is not None:
         return _with_strategies(job, job.strategies)
     layout = shrunk_layout(job.layout, keep)
-    sizes, recomputed = _chunks(job, layout)
+    picked = picked_chunks(job, layout)
+    sizes, recomputed = chunk_sizes(job, picked)
     parts = int(sequence_parts(asdict(layout))[1])
     seq_len = min(-(-SEQ_LEN * layout.cp // parts) * parts, job.seq_len)  # equal tokens per rank
     model = _model(job, sum(sizes), seq_len, _num_head_shards(layout), layout)
@@ -57,10 +60,13 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
     micro_batches = 2 * layout.pp if layout.vpp > 1 and layout.pp > 2 else layout.pp + 2
     batch = layout.dp * layout.micro_batch * micro_batches
     images, model = _seen(job, model, layout, sizes[0])
+    source_len = small_source(job.source_len, seq_len, layout.tp)
+    if source_len is not None:
+        model = with_stacks(model, job.model, stack_sizes(job.model, picked), source_len)
     small = replace(
         job, layout=layout, model=model, chunks=_build_chunks(layout, sizes, recomputed), seq_len=seq_len,
         global_batch=batch, predicted_step_s=None, predicted_mfu=None, logical_of_rank=_rank_map(job, layout),
-        images=images,
+        images=images, source_len=source_len,
     )  # fmt: skip
     return small, _notes(job, small)
 
@@ -111,33 +117,6 @@ def _shape(layout: Layout) -> tuple[int, ...]:
     return layout.pp, layout.dp, layout.cp, layout.tp
 
 
-def _chunks(job: Job, layout: Layout) -> tuple[list[int], list[int]]:
-    """Layers of each chunk, and the number of fully recomputed ones.
-
-    A chunk has one layer, or more where there are few chunks or where a part of a chunk is recomputed. Chunks that are
-    longer in the plan have one more; empty ones have none. Fewer chunks than in the plan are selected evenly, including
-    the first and the last.
-    """
-    number = len(devices_of(layout))
-    last = len(job.chunks) - 1
-    picked = [job.chunks[round(index * last / max(number - 1, 1))] for index in range(number)]
-    partly = any(0 < chunk.recompute_layers < _size(chunk) for chunk in picked)
-    base = max(2 if partly else 1, LEAST_LAYERS // number)
-    shortest = min(_size(chunk) for chunk in job.chunks if chunk.layers)
-    sizes = [base + (_size(chunk) > shortest) if chunk.layers else 0 for chunk in picked]
-    if len(set(sizes)) == 1 and len({_size(chunk) for chunk in job.chunks}) > 1:
-        sizes[number // 2] += 1
-    recomputed = [
-        min(size, 1 if chunk.recompute_layers < _size(chunk) else size) * (chunk.recompute_layers > 0)
-        for chunk, size in zip(picked, sizes, strict=True)
-    ]
-    return sizes, recomputed
-
-
-def _size(chunk: Chunk) -> int:
-    return chunk.layers[-1] - chunk.layers[0] + 1 if chunk.layers else 0
-
-
 def _build_chunks(layout: Layout, sizes: list[int], recomputed: list[int]) -> tuple[Chunk, ...]:
     devices = devices_of(layout)
     chunks, start = [], 0
@@ -172,6 +151,7 @@ def _model(job: Job, num_layers: int, seq_len: int, least_heads: int, layout: La
     shrink = hidden / model.hidden
     kinds = tuple(
         replace(kind, attention=None if kind.attention is None else small(kind.attention),
+                cross_attention=None if kind.cross_attention is None else small(kind.cross_attention),
                 mixer=kind.mixer and small_mixer(kind.mixer, shrink, layout.tp, layout.cp, seq_len),
                 feed_forward=kind.feed_forward and _feed_forward(kind.feed_forward, shrink, layout.ep))
         for kind in model.kinds
@@ -223,7 +203,8 @@ def _attention(spec: Attention, least_heads: int, hidden: int) -> Attention:
         return _latent(spec, heads, head_dim, hidden)
     return replace(spec, heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_head_dim=value_dim,
                    norm_parameters=norms if spec.norm_parameters else 0, score_scale=scale,
-                   sink_parameters=heads if spec.sink_parameters else 0)  # fmt: skip
+                   sink_parameters=heads if spec.sink_parameters else 0,
+                   bias_parameters=spec.bias_parameters // spec.heads * heads)  # fmt: skip
 
 
 def _latent(spec: Attention, heads: int, head_dim: int, hidden: int) -> Attention:
@@ -277,6 +258,7 @@ def _notes(before: Job, after: Job) -> list[str]:
         "GPUs": (before.world_size, after.world_size), "layers": (before.model.num_layers, after.model.num_layers),
         "hidden": (before.model.hidden, after.model.hidden), "vocabulary": (before.model.vocab, after.model.vocab),
         "tokens per sequence": (before.seq_len, after.seq_len),
+        "tokens of the source": (before.source_len or 0, after.source_len or 0),
         "micro-batches": (before.num_micro_batches, after.num_micro_batches),
     }  # fmt: skip
     changed = [f"{name} {a:,} -> {b:,}" for name, (a, b) in pairs.items() if a != b]

@@ -11,6 +11,7 @@ from meshwright.cost_models.layer_kinds.mamba2 import Mamba2
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.even_stages import chunk_sizes
 from meshwright.cost_models.quantities.stages import devices_of
+from meshwright.cost_models.specs.encoder import Encoder
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.rope_scaling import RopeScaling
 from meshwright.cost_models.specs.vision import VisionTower
@@ -150,6 +151,28 @@ def with_images(layout_id: str, model: ModelSpec | None = None, **changes: Any) 
     """A job of `vision` with images in every sequence."""
     model = model or vision(8 if "vpp" in layout_id else 4)
     return job(layout_id, model, **{"seq_len": 32, "images": IMAGES, **changes})
+
+
+def t5(layers: int = 4, **changes: Any) -> ModelSpec:
+    """As T5 v1.1: as many layers in the encoder as in the decoder, biases by distance, gates, a head of its own."""
+    heads = attention(kv_heads=4, rotary=False, score_scale=1.0)
+    biased = replace(heads, relative_bias=True)
+    encodes = Layer(attention=replace(biased, causal=False), feed_forward=FeedForward(inner=48), encodes=True)
+    decodes = Layer(attention=biased, feed_forward=FeedForward(inner=48), cross_attention=heads, num_norms=3)
+    first = [replace(kind, starts=True, attention=replace(kind.transformer_blocks[0], bias_parameters=32 * 4))
+             for kind in (encodes, decodes)]  # fmt: skip
+    of_encoder, of_decoder = layers // 2, layers - layers // 2
+    how: dict[str, Any] = {
+        "family": "t5", "rope_theta": None, "activation": "gelu_tanh", "kinds": (first[0], encodes, first[1], decodes),
+        "pattern": (0, *[1] * (of_encoder - 1), 2, *[3] * (of_decoder - 1)),
+        "encoder": Encoder(layers=of_encoder, max_positions=64),
+    }  # fmt: skip
+    return llama(layers, **{**how, **changes})
+
+
+def with_source(layout_id: str, model: ModelSpec | None = None, **changes: Any) -> Job:
+    """A job of `t5`: 24 tokens of a source for 16 of a target."""
+    return job(layout_id, model or t5(), **{"source_len": 24, **changes})
 
 
 def job(layout_id: str, model: ModelSpec | None = None, *, extra: int = 2, sizes: list[int] | None = None,

@@ -502,13 +502,14 @@ def window_ignored(patch: Patch) -> None:
 def softcap_ignored(patch: Patch) -> None:
     """Scores are not capped."""
     before = blocked._scores
-    patch.setattr(blocked, "_scores", lambda q, k, part, how: before(q, k, part, replace(how, softcap=None)))
+    patch.setattr(blocked, "_scores",
+                  lambda q, k, part, how, bias: before(q, k, part, replace(how, softcap=None), bias))  # fmt: skip
 
 
 def sinks_ignored(patch: Patch) -> None:
     """Sinks take no share of the softmax."""
     before = blocked.blocked
-    everywhere(patch, before, lambda q, k, v, sinks, how: before(q, k, v, None, how))
+    everywhere(patch, before, lambda q, k, v, how, sinks=None, bias=None: before(q, k, v, None, how, bias))
 
 
 def embeddings_not_scaled(patch: Patch) -> None:

@@ -29,7 +29,7 @@ COMPARED = frozenset({
     "gemma3", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe",
     "hy_v3", "internlm3", "llama", "minimax_m2", "ministral3", "mistral", "mixtral", "nemotron", "nemotron_h", "olmo2",
     "olmo3", "olmoe", "opt", "own", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "seed_oss",
-    "smollm3", "stablelm", "starcoder2",
+    "smollm3", "stablelm", "starcoder2", "t5",
 })  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _swaps_heads(columns: Columns, problem: Problem) -> Mask:
 
 def cannot_build(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """One sentence per part of the model and its training that the runtime lacks."""
-    reasons = {**_training(model, workload), **_network(model), **_tower(model)}
+    reasons = {**_training(model, workload), **_network(model), **_tower(model), **_encoder(model)}
     of_layers = dict.fromkeys(text for kind in model.kinds for text in _lacks(kind))
     out = [*(text for text, applies in reasons.items() if applies), *of_layers]
     if model.family not in COMPARED:
@@ -150,11 +150,23 @@ def _tower(model: ModelSpec) -> dict[str, bool]:
     }  # fmt: skip
 
 
+def _encoder(model: ModelSpec) -> dict[str, bool]:
+    """Sentence -> whether it applies to an encoder, alone or before a decoder."""
+    encoder, rotary = model.encoder, any(attention.rotary for attention in model.attentions)
+    return {
+        "the runtime has no encoder without a decoder": model.bidirectional,
+        "the runtime has no encoder of sound (Whisper)": encoder is not None and not encoder.reads_text,
+        "the runtime's encoders and their decoders have no positions but biases by distance (T5)":
+            encoder is not None and (model.learned_positions > 0 or (rotary and model.rope_theta is not None)),
+        "the runtime has no norm of the embedding beside an encoder": encoder is not None and model.embedding_norm,
+    }  # fmt: skip
+
+
 def _lacks(kind: Layer) -> list[str]:
     """One sentence per part of a layer that the runtime lacks."""
-    block = kind.feed_forward
-    most = int(kind.mixes) + int(block is not None)  # norms, one for each block
-    numbers = (1, most) if kind.parallel_blocks else (most, 2 * most)
+    block, crosses = kind.feed_forward, kind.cross_attention is not None
+    most = kind.num_blocks  # norms, one for each block
+    numbers = (1, most) if kind.parallel_blocks else (most, most if crosses else 2 * most)
     reasons = {
         "the runtime has no layers of attention beside another mixer":
             kind.attention is not None and kind.mixer is not None,
@@ -165,9 +177,12 @@ def _lacks(kind: Layer) -> list[str]:
             kind.num_norms not in numbers,
         "the runtime has norms of outputs in layers with 2 norms, whose blocks run in turn":
             kind.output_norms and (kind.parallel_blocks or kind.num_norms != 2),
+        "the runtime has attention to an encoder in layers of norms before blocks that run in turn":
+            crosses and (kind.output_norms or kind.parallel_blocks),
     }  # fmt: skip
-    attention = [] if kind.attention is None else _lacks_attention(kind.attention)
-    return [*(text for text, applies in reasons.items() if applies), *attention]
+    attentions = [attention for attention in (kind.attention, kind.cross_attention) if attention is not None]
+    lacking = dict.fromkeys(text for attention in attentions for text in _lacks_attention(attention))
+    return [*(text for text, applies in reasons.items() if applies), *lacking]
 
 
 def _lacks_attention(attention: Attention) -> list[str]:
@@ -183,6 +198,7 @@ def _lacks_attention(attention: Attention) -> list[str]:
         "the runtime has no gates of whole heads": attention.gates_heads,
         "the runtime has no values out of the projection of keys": attention.values_from_keys,
         "the runtime has no norms of values": attention.value_norm,
+        "the runtime has biases of keys where queries have them": attention.qkv_bias and not attention.key_bias,
         "the runtime's latent attention has positions": attention.is_mla and not attention.rotary,
         f"the runtime's norms in attention have one weight per {unit}": attention.norm_parameters not in norms,
     }  # fmt: skip

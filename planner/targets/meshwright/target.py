@@ -31,5 +31,5 @@ TARGET = Target(
     mixed_lengths=("planned",),
     rules=RULES,
     trainer=Trainer(framework="meshwright", config=None, job=job, cannot_build=cannot_build,
-                    sees_images=True),
+                    sees_images=True, encodes_source=True),
 )

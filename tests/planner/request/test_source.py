@@ -124,13 +124,32 @@ def test_explain_shows_the_stages_of_each_stack(model: str, rows: list[str], req
     assert [*list(table.columns)[-1].cells] == rows  # type: ignore[union-attr]
 
 
-def test_no_target_drops_the_encoder(t5: str) -> None:
+def test_no_target_but_the_runtime_trains_an_encoder(t5: str) -> None:
     plan = api.evaluate(None, "dp4-mbs1-z1-rnone", **asked(t5))
-    assert {name: reason for name, reason in plan.candidates[0].targets.items() if reason is None} == {}
+    assert [name for name, reason in plan.candidates[0].targets.items() if reason is None] == ["meshwright"]
+    check_trained(plan, "meshwright")
     for name, target in TARGETS.items():
-        if target.trainer is not None:
+        if target.trainer is not None and name != "meshwright":
             with pytest.raises(UnsupportedError, match=r"model\.encoder"):
                 check_trained(plan, name)
+
+
+LEARNED = {"name": "own", "layers": 2, "hidden": 256, "heads": 4, "vocab": 1024, "max_positions": 512,
+           "ffn_hidden": 512, "learned_positions": True, "encoder": {"layers": 2, "max_positions": 512}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (WHISPER, "no encoder of sound"), (LEARNED, "no positions but biases by distance"),
+        ({**T5, "relative_attention_max_distance": 256}, "does not know the model's relative_attention_max_distance"),
+    ],
+)  # fmt: skip
+def test_the_runtime_names_what_it_lacks_of_two_stacks(model: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    given = model if "name" in model else written(tmp_path / "model", model)
+    plan = api.evaluate(None, "dp4-mbs1-z1-rnone", **{**asked(""), "model": given})
+    with pytest.raises(UnsupportedError, match=reason):
+        check_trained(plan, "meshwright")
 
 
 def test_only_training_is_priced(t5: str) -> None:

@@ -250,4 +250,5 @@ def test_each_part_of_a_family_shows(family: str) -> None:
 
 
 def test_what_is_accepted_is_what_is_compared() -> None:
-    assert {name.partition(",")[0] for name in CASES} | {"own"} == COMPARED
+    """T5 in `test_two_stacks.py`."""
+    assert {name.partition(",")[0] for name in CASES} | {"own", "t5"} == COMPARED

@@ -14,7 +14,7 @@ from meshwright.cost_models.quantities.shards import Shard
 from meshwright.cost_models.specs.model import FeedForward, Layer, ModelSpec
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.runtime.model.block import Numerics
-from meshwright.runtime.model.decoder import DecoderLayer
+from meshwright.runtime.model.layer import DecoderLayer
 from meshwright.runtime.rehearsal.single_rank import single_context
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -11,7 +11,7 @@ import torch
 from meshwright.runtime.job import Job
 from meshwright.runtime.model import flash
 from meshwright.runtime.model.block import Block
-from meshwright.runtime.model.decoder import DecoderLayer
+from meshwright.runtime.model.layer import DecoderLayer
 from meshwright.runtime.parallel.comm import Group, Pending
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.status import Status

@@ -17,8 +17,9 @@ from meshwright.cost_models.quantities.gradients import reductions
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.runtime import reference
 from meshwright.runtime.job import Job
-from meshwright.runtime.model.decoder import DecoderChunk, DecoderLayer
+from meshwright.runtime.model.decoder import DecoderChunk
 from meshwright.runtime.model.dispatch import Dispatch
+from meshwright.runtime.model.layer import DecoderLayer
 from meshwright.runtime.model.mixer_block import MixerBlock
 from meshwright.runtime.parallel import split_backward, tensor_parallel
 from meshwright.runtime.parallel.comm import Pending
