@@ -80,8 +80,9 @@ def _tokens(counts: TokenCounts) -> str:
 
 def _candidates(plan: ServingPlan) -> list[Part]:
     """Long names stand below the table."""
-    names = ("GPUs", "TTFT ms", "TPOT ms", "carries", "USD/Mtoken")
+    names = ("GPUs", "TTFT ms", "TPOT ms", "carries", *(("GPU-hours",) if plan.hourly else ()), "USD/Mtoken")
     numbers = [(str(it.gpus), ms(it.ttft_promised_s), ms(it.tpot_promised_s), text.significant(it.largest_load),
+                *(() if it.gpu_hours is None else (text.significant(it.gpu_hours),)),
                 text.significant(it.usd_per_mtoken)) for it in plan.candidates]  # fmt: skip
     ids = [it.deployment_id for it in plan.candidates]
     if max(map(len, ids)) > _LONGEST_ID:
@@ -147,7 +148,8 @@ def separation(plan: ServingPlan) -> list[Part]:
     elif chosen:
         reason = "no deployment with both on the same instances is cheaper, or as cheap and carries more"
     else:
-        reason = (f"the cheapest, {apart.best} (prefill + decode), has {apart.gpus} GPUs and carries "
+        hours = "" if apart.gpu_hours is None else f", takes {text.significant(apart.gpu_hours)} GPU-hours"
+        reason = (f"the cheapest, {apart.best} (prefill + decode), has {apart.gpus} GPUs{hours} and carries "
                   f"{text.significant(apart.largest_load)}{_unit(plan)}")  # fmt: skip
     lines: list[Part] = [text.wrapped(f"{'Apart' if chosen else 'Not apart'}: {reason}.")]
     if apart.prefill_gpus is not None and apart.decode_gpus is not None:
@@ -197,7 +199,7 @@ def closing(plan: ServingPlan) -> list[Part]:
 def _proof(plan: ServingPlan) -> str:
     """The value that no deployment is better than, where deployment 1 does not have it."""
     proof, none = plan.certificate, "deployment of this space that keeps the promises"
-    cheapest = proof.unit in ("USD/h", "GPUs")
+    cheapest = not proof.unit.startswith("requests")
     if proof.proven:
         return f"no other {none} {'is cheaper' if cheapest else 'carries more'}"
     bound, gap = f"{text.significant(proof.lower_bound)} {proof.unit}", text.percent(proof.gap)

@@ -16,7 +16,7 @@ KIND = "serving-plan"
 FORMAT_VERSION = "1.1"
 Role = Literal["both", "prefill", "decode"]
 Binds = Literal["ttft", "tpot", "queue", "cache", "nothing"]
-Unit = Literal["USD/h", "GPUs", "requests/s", "requests at once"]
+Unit = Literal["USD/h", "GPUs", "USD", "GPU-hours", "requests/s", "requests at once"]
 
 
 class ServingPool(DocumentPart):
@@ -83,6 +83,7 @@ class ServingCandidate(DocumentPart):
     prompt_load: float  # share of time that prompts take
     binds: Binds  # what breaks first beyond `largest_load`
     usd_per_hour: float | None  # rent, where it is known
+    gpu_hours: float | None = None  # over the hours of a day; None: the load is one rate
     usd_per_mtoken: float | None  # of output
     simulated: SimulatedService | None = None
 
@@ -123,6 +124,7 @@ class Separation(DocumentPart):
     best: str | None  # id of the cheapest deployment apart
     gpus: int | None
     usd_per_hour: float | None
+    gpu_hours: float | None = None  # over the hours of a day
     largest_load: float | None
     prefill_gpus: float | None
     decode_gpus: float | None
@@ -131,7 +133,7 @@ class Separation(DocumentPart):
 
 class ServingCertificate(DocumentPart):
     """The proof: by the closed form no deployment of the space that keeps the promises costs less than `lower_bound`,
-    in `unit`; in requests/s none carries more."""
+    in `unit`; in requests/s none carries more. USD and GPU-hours are those of all hours of a day."""
 
     space: SpaceCount
     lower_bound: float

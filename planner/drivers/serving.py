@@ -41,7 +41,7 @@ from ..request.speculation import MODULE, step_tokens
 from ..serving.apart import Apart
 from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
-from ..serving.hours import over_hours
+from ..serving.hours import hourly_service
 from ..serving.infeasible import no_deployment
 from ..serving.instance import Speculation
 from ..serving.promises import Promises
@@ -54,6 +54,8 @@ from ..targets.engines.registry import about_serving
 # (docs/guides/serving.md).
 INDIFFERENCE = 0.05
 _MOST_SIMULATED = 8
+_UNITS: dict[tuple[bool, bool], Unit] = {(True, False): "USD/h", (False, False): "GPUs", (True, True): "USD",
+                                         (False, True): "GPU-hours"}  # rented, over the hours of a day
 _EQUAL = 1e-9  # relative: values that differ by less
 _ALMOST_ALL = 0.99  # of the requests, which the positions of the model must suffice for
 
@@ -92,7 +94,7 @@ def plan_serving(
     certificate = _certificate(found, chosen, question, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
-    hourly = over_hours(chosen, work.hourly, question.promises, engines.constants) if work.hourly else None
+    hourly = hourly_service(chosen, work.hourly, requests.output) if work.hourly else None
     return plan.model_copy(update={
         "separation": None if best.apart is None else _separation(best.together, best.apart), "hourly": hourly,
         "technique_choices": choices(every, question.load) if allow else ()})  # fmt: skip
@@ -167,7 +169,7 @@ def question_of(work: ServeWorkload, engines: Engines) -> Question:
     )  # fmt: skip
     load = work.rate or (max(work.hourly) if work.hourly else None) or requests.trace_rate or None
     load = float(work.concurrency) if work.concurrency is not None else load
-    return Question(load=load, promises=promises, constants=engines.constants)
+    return Question(load=load, promises=promises, constants=engines.constants, rates=work.hourly or ())
 
 
 def _lengths(requests: RequestLengths) -> ServedLengths:
@@ -184,7 +186,8 @@ def _separation(together: Found, apart: Apart) -> Separation:
     best = apart.deployments[0] if apart.deployments else None
     return Separation(
         best=deployment_id(best) if best else None, gpus=best.gpus if best else None,
-        usd_per_hour=best.usd_per_hour if best else None, largest_load=best.largest_load if best else None,
+        usd_per_hour=best.usd_per_hour if best else None, gpu_hours=best.gpu_hours if best else None,
+        largest_load=best.largest_load if best else None,
         prefill_gpus=apart.prefill_gpus, decode_gpus=apart.decode_gpus,
         together_gpus=min((it.gpus / it.largest_load for it in together.deployments), default=None),
     )  # fmt: skip
@@ -193,7 +196,8 @@ def _separation(together: Found, apart: Apart) -> Separation:
 def _preferred(found: Found) -> list[Deployment]:
     """The deployments, the simplest of those that cannot be told from the best first."""
     best, *others = found.deployments
-    near = [best, *(it for it in others if it.gpus == best.gpus and it.usd_per_hour == best.usd_per_hour
+    price = best.price(rented=found.rented)
+    near = [best, *(it for it in others if it.gpus == best.gpus and it.price(rented=found.rented) == price
                     and it.largest_load >= best.largest_load * (1 - INDIFFERENCE))]  # fmt: skip
     chosen = min(near, key=_parts)
     return [chosen, *(it for it in found.deployments if it is not chosen)]
@@ -238,9 +242,7 @@ def _certificate(found: Found, chosen: Deployment, question: Question, simulated
 def _value(best: Deployment, question: Question, found: Found) -> tuple[float, Unit]:
     if question.load is None:
         return best.largest_load, "requests/s"
-    if found.rented and best.usd_per_hour is not None:
-        return best.usd_per_hour, "USD/h"
-    return float(best.gpus), "GPUs"
+    return best.price(rented=found.rented), _UNITS[found.rented, bool(question.rates)]
 
 
 def _about_devices(cluster: ClusterSpec) -> list[str]:

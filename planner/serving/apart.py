@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import pool
-from .pairs import TIE, Meeting, Pair, Side, pairs_at_once, pairs_under_rate
+from .pairs import TIE, Meeting, Pair, Side, pairs_at_once, pairs_over_day, pairs_under_rate
 from .promises import ALONE, Promises, holds_a_sequence, largest_load, priced
 from .search import Deployment, Rival, stands_pool
 from .space import Space
@@ -36,22 +37,30 @@ class Apart:
 
 def search_apart(
     spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, between_bw: float,
-    rival: Rival | None = None,
+    rival: Rival | None = None, rates: Sequence[float] = (),
 ) -> Apart:  # fmt: skip
     """load: requests per second, or at any time. between_bw: bytes/s of a GPU from site to site. rival: deployments
-    that cost more are left out, and the GPUs of each role are not sought, which only requests per second need."""
-    prefill, decode = ([_side(space, ALONE if promises.closed else load, promises, constants, prefills=prefills)
-                        for space in spaces if space.instances] for prefills in (True, False))  # fmt: skip
+    that cost more are left out, and the GPUs of each role are not sought, which only requests per second need. rates:
+    of the hours of a day, the load among them: the cheapest over all hours are sought."""
     rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
+    hours = Counter(rates or [load])
+    sides = [_sides(spaces, ALONE if promises.closed else rate, promises, constants) for rate in sorted(hours)]
+    prefill, decode = sides[-1]
     total = held = kept = 0
     pairs, least = list[Pair](), np.inf if rival is None else rival.price
-    for one in prefill:
-        for other in decode:
+    for i, one in enumerate(prefill):
+        for j, other in enumerate(decode):
             meeting = Meeting.of(one, other, between_bw, rented=rented)
             total += meeting.combinations(one.legal_gpus, other.legal_gpus)
             held += meeting.combinations(one.gpus, other.gpus)
-            found, keep = (pairs_at_once(meeting, load, promises, constants, least) if promises.closed
-                           else pairs_under_rate(meeting, promises))  # fmt: skip
+            if promises.closed:
+                found, keep = pairs_at_once(meeting, load, promises, constants, least)
+            elif rates:
+                by_hour = [(Meeting.of(prefills[i], decodes[j], between_bw, rented=rented), hours[rate])
+                           for rate, (prefills, decodes) in zip(sorted(hours), sides, strict=True)]  # fmt: skip
+                found, keep = pairs_over_day(by_hour, promises)
+            else:
+                found, keep = pairs_under_rate(meeting, promises)
             pairs, kept = pairs + found, kept + keep
             least = min([least, *(pair.price for pair in found)])
     cheapest = [pair for pair in pairs if pair.price <= least * (1 + TIE)]
@@ -62,6 +71,15 @@ def search_apart(
         prefill_gpus=None if rival or promises.closed else _least_gpus(prefill, promises, constants, prefills=True),
         decode_gpus=None if rival or promises.closed else _least_gpus(decode, promises, constants, prefills=False),
     )  # fmt: skip
+
+
+def _sides(
+    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants
+) -> tuple[list[Side], list[Side]]:  # fmt: skip
+    """Those that prefill and those that decode."""
+    usable = [space for space in spaces if space.instances]
+    return ([_side(space, load, promises, constants, prefills=True) for space in usable],
+            [_side(space, load, promises, constants, prefills=False) for space in usable])  # fmt: skip
 
 
 def _side(

@@ -28,11 +28,13 @@ _REMEMBERED = 32  # simulated instances: more than those of the deployments that
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of every deployment. load: requests per second, or at once in a closed loop; None: no given one."""
+    """What is asked of every deployment. load: requests per second, or at once in a closed loop; None: no given one.
+    rates: requests per second in the hours of a day, whose largest is the load; empty: the load is one rate."""
 
     load: float | None
     promises: Promises
     constants: ServingConstants
+    rates: tuple[float, ...] = ()
 
 
 def candidates(question: Question, deployments: Sequence[Deployment]) -> tuple[ServingCandidate, ...]:
@@ -62,6 +64,7 @@ def _candidate(
     roles: tuple[Role, ...] = ("prefill", "decode") if deployment.apart else ("both",)
     return ServingCandidate(
         choice=row + 1, deployment_id=deployment_id(deployment), gpus=deployment.gpus, rate=rate,
+        gpu_hours=deployment.gpu_hours,
         pools=tuple(_pool(stand, role, question, most_sequences)
                     for stand, role in zip(deployment.stands, roles, strict=True)),
         concurrency=rate * (ttft_s + (output - 1) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,

@@ -1,66 +1,86 @@
-"""A deployment over the hours of a day: the instances that each hour needs."""
+"""Deployments over the hours of a day: the instances that each hour needs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
+from ...cost_models.arrays import Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ..document.serving_plan import HourlyService
-from .promises import Promises, largest_load
-from .search import Deployment, Stand, stands_pool
+from .promises import Promises, priced
+from .search import Deployment, stands_pool
 
 _ROUNDING = 1e-6  # of the bisection: a load that it misses by less is kept
+_MORE = 1e-9  # relative: prices that differ by less are the same
 
 
 def over_hours(
-    deployment: Deployment, rates: Sequence[float], promises: Promises, constants: ServingConstants
-) -> HourlyService:  # fmt: skip
-    """The fewest instances of the same layouts, one or more of each pool, that keep the promises in each hour.
+    deployments: Sequence[Deployment], rates: Sequence[float], promises: Promises, constants: ServingConstants, *,
+    rented: bool,
+) -> tuple[Deployment, ...]:  # fmt: skip
+    """The same layouts with the cheapest instances, one or more of each pool, that keep the promises in each hour.
 
-    rates: requests per second, none above what the deployment carries.
+    rates: requests per second, none above what a deployment carries. rented: the cheapest by rent, else by GPUs.
     """
-    numbers = sorted(product(*(range(1, stand.instances + 1) for stand in deployment.stands)),
-                     key=lambda it: (_gpus(deployment, it), it))  # fmt: skip
-    carried = _carried(deployment, numbers, promises, constants)
-    chosen = [next((number for number, load in zip(numbers, carried, strict=True) if load >= rate * (1 - _ROUNDING)),
-                   numbers[-1]) for rate in rates]  # fmt: skip
-    gpu_hours = float(sum(_gpus(deployment, number) for number in chosen))
-    tokens = sum(rates) * 3600.0 * promises.requests.output
-    rents = [_usd(deployment, number) for number in chosen]
-    usd = None if deployment.usd_per_hour is None else float(sum(rents))
+    if not deployments:
+        return ()
+    tried = [list(_numbers(deployment, rented=rented)) for deployment in deployments]
+    row = np.repeat(np.arange(len(tried)), [len(numbers) for numbers in tried])
+    numbers = [number for each in tried for number in each]
+    instances = np.array([(number[0], number[-1]) for number in numbers])
+    first = np.cumsum([0, *(len(each) for each in tried[:-1])])
+    chosen = dict[float, list[tuple[int, ...]]]()
+    for rate in set(rates):
+        kept = _kept(deployments, row, instances, rate * (1 - _ROUNDING), promises, constants)
+        kept[first + [len(each) - 1 for each in tried]] = True  # those of the peak
+        chosen[rate] = [numbers[start + int(np.argmax(kept[start : start + len(each)]))]
+                        for start, each in zip(first, tried, strict=True)]  # fmt: skip
+    return tuple(replace(deployment, hours=tuple(chosen[rate][i] for rate in rates))
+                 for i, deployment in enumerate(deployments))  # fmt: skip
+
+
+def _numbers(deployment: Deployment, *, rented: bool) -> Iterator[tuple[int, ...]]:
+    """Instances of each pool, the cheapest first and those of the peak last."""
+    peak = tuple(stand.instances for stand in deployment.stands)
+    most = [stand.site.num_gpus // stand.instance.layout.gpus for stand in deployment.stands]
+    priced_numbers = [(deployment.price_of(number, rented=rented), number)
+                      for number in product(*(range(1, n + 1) for n in most))]  # fmt: skip
+    limit = deployment.price_of(peak, rented=rented) * (1 - _MORE)
+    yield from (number for price, number in sorted(priced_numbers) if price < limit)
+    yield peak
+
+
+def _kept(
+    deployments: Sequence[Deployment], row: Ints, instances: Ints, rate: float, promises: Promises,
+    constants: ServingConstants,
+) -> Mask:  # fmt: skip
+    """[row] whether so many instances keep the promises."""
+    apart = np.array([it.apart for it in deployments])
+    if promises.requests.arrival_scv == 1.0:  # together as `search` counts them
+        each = np.array([it.largest_load / it.decode.instances for it in deployments])
+        kept = each[row] * instances[:, 1] >= rate
+        by_price = np.flatnonzero(apart[row])
+    else:
+        kept, by_price = np.zeros(len(row), dtype=bool), np.arange(len(row))
+    if len(by_price):
+        of, number = row[by_price], instances[by_price].astype(float)
+        prefill = stands_pool([it.prefill for it in deployments]).rows(of, number[:, 0])
+        decode = stands_pool([it.decode for it in deployments]).rows(of, number[:, 1])
+        transfer_s = np.array([it.transfer_s for it in deployments])[of]
+        kept[by_price] = priced(prefill, decode, apart[of], np.full(len(of), rate), promises, constants,
+                                transfer_s).kept  # fmt: skip
+    return np.asarray(kept)
+
+
+def hourly_service(deployment: Deployment, rates: Sequence[float], output: float) -> HourlyService:
+    """The deployment by hour. output: tokens of an answer, mean."""
+    usd = None if deployment.usd_per_hour is None else deployment.price(rented=True)
     return HourlyService(
-        rates=tuple(rates), instances=tuple(chosen), gpu_hours=gpu_hours,
+        rates=tuple(rates), instances=deployment.hours, gpu_hours=deployment.gpu_hours or 0.0,
         gpu_hours_at_peak=float(deployment.gpus * len(rates)), usd=usd,
-        usd_per_mtoken=None if usd is None else usd / tokens * 1e6,
+        usd_per_mtoken=None if usd is None else usd / (sum(rates) * 3600.0 * output) * 1e6,
     )  # fmt: skip
-
-
-def _carried(
-    deployment: Deployment, numbers: Sequence[tuple[int, ...]], promises: Promises, constants: ServingConstants
-) -> list[float]:  # fmt: skip
-    """Largest load with so many instances of each pool."""
-    if not deployment.apart and promises.requests.arrival_scv == 1.0:  # as `search` counts them
-        each = deployment.largest_load / deployment.decode.instances
-        return [each * number for (number,) in numbers]
-    pools = [stands_pool([_with(stand, number[i]) for number in numbers]) for i, stand in enumerate(deployment.stands)]
-    prefill, decode = pools[0], pools[-1]
-    transfer_s = np.full(len(numbers), deployment.transfer_s)
-    apart = np.full(len(numbers), deployment.apart)
-    return [float(load) for load in largest_load(prefill, decode, apart, promises, constants, transfer_s)]
-
-
-def _with(stand: Stand, instances: int) -> Stand:
-    return Stand(site=stand.site, instance=stand.instance, instances=instances)
-
-
-def _gpus(deployment: Deployment, number: tuple[int, ...]) -> int:
-    return sum(stand.instance.layout.gpus * n for stand, n in zip(deployment.stands, number, strict=True))
-
-
-def _usd(deployment: Deployment, number: tuple[int, ...]) -> float:
-    """Rent of an hour."""
-    return sum(stand.instance.layout.gpus * n * (stand.site.usd_per_gpu_hour or 0.0)
-               for stand, n in zip(deployment.stands, number, strict=True))  # fmt: skip

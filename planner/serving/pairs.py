@@ -10,7 +10,8 @@ the promises. Those are left out that break one even where a request is alone, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,7 +42,10 @@ class Side:
     def pool(self, rows: Ints) -> Pool:
         return self.columns.rows(self.instance[rows], self.number[rows].astype(float))
 
-    def stand(self, instance: int, number: int) -> Stand:
+    def stand(self, row: int) -> Stand:
+        return self.stand_of(int(self.instance[row]), int(self.number[row]))
+
+    def stand_of(self, instance: int, number: int) -> Stand:
         return Stand(site=self.space.site, instance=self.space.instances[instance], instances=number)
 
 
@@ -89,14 +93,22 @@ def _bandwidth(site: Site) -> float:
     return site.levels[0 if site.num_gpus <= site.gpus_per_node else -1].bw_bytes_per_s
 
 
-def pairs_under_rate(meeting: Meeting, promises: Promises) -> tuple[list[Pair], int]:
-    """The cheapest pairs of an instance that prefills with instances that decode, and how many keep the promises.
+@dataclass(frozen=True)
+class _Prices:
+    """A prefill layout with the rows that decode: the fewest instances of it that keep the promises, and the price."""
 
-    The seconds of the sides are those under the rate.
-    """
+    instance: int
+    rows: Ints
+    needed: Ints  # [of rows]
+    price: Array  # [of rows]; infinite: there are not so many GPUs
+    transfer_s: Array  # [of rows]
+    kept: int  # pairs, with more instances that prefill, too
+
+
+def _prices(meeting: Meeting, promises: Promises) -> Iterator[_Prices]:
+    """By prefill layout. The seconds of the sides are those under a rate."""
     one, other = meeting.prefill, meeting.decode
     rows = np.flatnonzero(np.isfinite(other.seconds))
-    best, least, kept = list[Pair](), np.inf, 0
     for instance in np.unique(one.instance) if len(rows) else ():
         of_instance = one.instance == instance
         each = one.space.instances[instance].layout.gpus
@@ -106,15 +118,50 @@ def pairs_under_rate(meeting: Meeting, promises: Promises) -> tuple[list[Pair], 
         most = np.full(len(rows), one.number[of_instance].max())
         if meeting.budget is not None:
             most = np.minimum(most, (meeting.budget - other.gpus[rows]) // each)
-        kept += int(np.maximum(most - needed + 1, 0).sum())
         cost = needed * each * meeting.prices[0] + other.gpus[rows] * meeting.prices[1]
-        price = np.where(needed <= most, cost, np.inf)
-        if not price.min() <= least * (1 + TIE):
+        yield _Prices(int(instance), rows, needed, np.where(needed <= most, cost, np.inf), transfer_s,
+                      int(np.maximum(most - needed + 1, 0).sum()))  # fmt: skip
+
+
+def pairs_under_rate(meeting: Meeting, promises: Promises) -> tuple[list[Pair], int]:
+    """The cheapest pairs of an instance that prefills with instances that decode, and how many keep the promises.
+
+    The seconds of the sides are those under the rate.
+    """
+    best, least, kept = list[Pair](), np.inf, 0
+    for at in _prices(meeting, promises):
+        kept += at.kept
+        if not at.price.min() <= least * (1 + TIE):
             continue
-        least = float(price.min())
-        best += [_pair(meeting, int(instance), int(needed[i]), int(rows[i]), float(price[i]), float(transfer_s[i]))
-                 for i in np.flatnonzero(price <= least * (1 + TIE)) if np.isfinite(price[i])]  # fmt: skip
+        least = float(at.price.min())
+        best += [_pair(meeting, at, int(i)) for i in np.flatnonzero(at.price <= least * (1 + TIE))
+                 if np.isfinite(at.price[i])]  # fmt: skip
     return [pair for pair in best if pair.price <= least * (1 + TIE)], kept
+
+
+def pairs_over_day(hours: Sequence[tuple[Meeting, int]], promises: Promises) -> tuple[list[Pair], int]:
+    """The pairs of layouts that cost least over the hours of a day, with their cheapest instances in the busiest one,
+    and how many pairs keep the promises there.
+
+    hours: the sides under each rate, the largest last, with the number of hours that have it.
+    """
+    busiest = list[_Prices]()
+    total = np.zeros((1, 1))
+    for meeting, number in hours:
+        busiest = list(_prices(meeting, promises))
+        least = np.full((len(meeting.prefill.space.instances), len(meeting.decode.space.instances)), np.inf)
+        for at in busiest:
+            np.minimum.at(least[at.instance], meeting.decode.instance[at.rows], at.price)
+        total = total + number * least
+    meeting, pairs = hours[-1][0], list[Pair]()
+    for at in busiest:
+        of_row = total[at.instance, meeting.decode.instance[at.rows]]
+        for decodes in np.unique(meeting.decode.instance[at.rows][of_row <= total.min() * (1 + TIE)]):
+            rows = np.flatnonzero(meeting.decode.instance[at.rows] == decodes)
+            if np.isfinite(total[at.instance, decodes]):
+                chosen = _pair(meeting, at, int(rows[np.argmin(at.price[rows])]))
+                pairs.append(replace(chosen, price=float(total[at.instance, decodes])))
+    return pairs, sum(at.kept for at in busiest)
 
 
 def pairs_at_once(
@@ -142,18 +189,15 @@ def pairs_at_once(
                       np.full(len(at), load), promises, constants, transfer_s[at]).kept  # fmt: skip
         broken += int((~kept).sum())
         if kept.any():
-            found = [_pair(meeting, int(one.instance[first[i]]), int(one.number[first[i]]), int(second[i]),
-                           float(value), float(transfer_s[i])) for i in at[kept]]  # fmt: skip
+            found = [Pair(float(value), one.stand(first[i]), other.stand(second[i]), float(transfer_s[i]))
+                     for i in at[kept]]  # fmt: skip
             break
     else:
         found = []
     return found, meeting.combinations(one.gpus, other.gpus) - broken
 
 
-def _pair(
-    meeting: Meeting, instance: int, number: int, row: int, price: float, transfer_s: float
-) -> Pair:  # fmt: skip
-    """Instances of a layout that prefills, and a row that decodes."""
-    decode = meeting.decode
-    return Pair(price, meeting.prefill.stand(instance, number),
-                decode.stand(int(decode.instance[row]), int(decode.number[row])), transfer_s)  # fmt: skip
+def _pair(meeting: Meeting, at: _Prices, i: int) -> Pair:
+    """The fewest instances of the prefill layout with one of the rows that decode."""
+    prefill = meeting.prefill.stand_of(at.instance, int(at.needed[i]))
+    return Pair(float(at.price[i]), prefill, meeting.decode.stand(at.rows[i]), float(at.transfer_s[i]))

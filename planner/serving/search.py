@@ -52,6 +52,8 @@ class Deployment:
     decode: Stand
     largest_load: float  # that keeps the promises
     transfer_s: float = 0.0  # of a prompt's cache from pool to pool
+    # [hour][stand] instances in each hour of a day, fewer than those at its peak; empty: the load is one rate.
+    hours: tuple[tuple[int, ...], ...] = ()
 
     @property
     def apart(self) -> bool:
@@ -71,7 +73,22 @@ class Deployment:
         rents = [stand.site.usd_per_gpu_hour for stand in self.stands]
         if any(rent is None for rent in rents):
             return None
-        return sum(stand.gpus * (stand.site.usd_per_gpu_hour or 0.0) for stand in self.stands)
+        return self.price_of(tuple(stand.instances for stand in self.stands), rented=True)
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Over the hours of a day; None where the load is one rate."""
+        return sum(self.price_of(instances, rented=False) for instances in self.hours) if self.hours else None
+
+    def price_of(self, instances: Sequence[int], *, rented: bool) -> float:
+        """Of an hour with so many instances of each stand: rent, else GPUs."""
+        return sum(stand.instance.layout.gpus * number * (stand.site.usd_per_gpu_hour or 0.0 if rented else 1.0)
+                   for stand, number in zip(self.stands, instances, strict=True))  # fmt: skip
+
+    def price(self, *, rented: bool) -> float:
+        """Of an hour, or of all hours of a day."""
+        hours = self.hours or (tuple(stand.instances for stand in self.stands),)
+        return sum(self.price_of(instances, rented=rented) for instances in hours)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +229,7 @@ def _largest_of(
 
 def order(deployment: Deployment, load: float | None, *, rented: bool) -> tuple[float, ...]:
     """The cheapest first, then those that carry most; without a load those that carry most, then the cheapest."""
-    price = (deployment.usd_per_hour or 0.0) if rented else float(deployment.gpus)
+    price = deployment.price(rented=rented)
     carried = round(deployment.largest_load, 9)
     rest = [value for stand in deployment.stands
             for value in (stand.instance.layout.pp, stand.instance.layout.attention_dp, stand.instance.layout.tp,

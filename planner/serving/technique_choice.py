@@ -11,6 +11,7 @@ from ..document.serving_plan import ServingTechniqueChoice
 from ..request.allowed_techniques import technique_sets
 from .apart import Apart, search_apart
 from .candidates import Question, beside_one_another, deployment_id
+from .hours import over_hours
 from .search import Deployment, Found, Rival, order, search
 from .space import Space, under
 
@@ -60,16 +61,28 @@ def searched(field: Field, question: Question, techniques: Applied, rival: Rival
     if unmet:
         return Searched(techniques=techniques, why=unmet[0])
     together = search(spaces, question.load, question.promises, question.constants, rival)
+    if question.rates:
+        together = replace(together, deployments=_by_day(together.deployments, question, rented=together.rented))
     instances = [instance for space in spaces for instance in space.instances]
     if not field.apart or question.load is None or (instances and beside_one_another(instances[0])):
         return Searched(techniques=techniques, spaces=spaces, together=together)
-    apart = search_apart(spaces, question.load, question.promises, question.constants, field.between_bw, rival)
+    apart = search_apart(spaces, question.load, question.promises, question.constants, field.between_bw, rival,
+                         question.rates)  # fmt: skip
+    if question.rates:
+        apart = replace(apart, deployments=_by_day(apart.deployments, question, rented=together.rented))
     return Searched(techniques=techniques, spaces=spaces, together=together, apart=apart)
+
+
+def _by_day(deployments: Sequence[Deployment], question: Question, *, rented: bool) -> tuple[Deployment, ...]:
+    """The cheapest over all hours first."""
+    priced = over_hours(deployments, question.rates, question.promises, question.constants, rented=rented)
+    return tuple(sorted(priced, key=lambda it: order(it, question.load, rented=rented)))
 
 
 def choose(field: Field, question: Question, given: Knobs, allowed: Knobs) -> tuple[Searched, list[Searched]]:
     """The set of the allowed techniques with the best deployment, and all sets, the best first. given: techniques that
-    are always used. A set is compared with the best of those before it, so that most of it need not be priced."""
+    are always used. A set is compared with the best of those before it, so that most of it need not be priced where the
+    load is one rate."""
     every: list[Searched] = []
     best, deployment, rival = None, None, None
     ended = set[tuple[str, ...]]()
@@ -87,7 +100,7 @@ def choose(field: Field, question: Question, given: Knobs, allowed: Knobs) -> tu
             first = found.deployments[0]
             if deployment is None or _better(first, deployment, question.load, rented=found.rented):
                 best, deployment = one, first
-                rival = _rival(first, rented=found.rented)
+                rival = None if question.rates else _rival(first, rented=found.rented)
         every.append(one)
     return best or every[0], every
 
@@ -136,8 +149,7 @@ def _better(one: Deployment, other: Deployment, load: float | None, *, rented: b
 
 
 def _rival(best: Deployment, *, rented: bool) -> Rival:
-    price = (best.usd_per_hour or 0.0) if rented else float(best.gpus)
-    return Rival(price=price, largest_load=best.largest_load, rented=rented)
+    return Rival(price=best.price(rented=rented), largest_load=best.largest_load, rented=rented)
 
 
 def _choice(one: Searched, load: float | None) -> ServingTechniqueChoice:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.planner.request.load import load_any_request
 from meshwright.planner.request.serving import ServingFields, ServingRequest
+from meshwright.planner.serving.candidates import Question
 from meshwright.planner.serving.hours import over_hours
+from meshwright.planner.serving.instance import pool
 from meshwright.planner.serving.promises import Promises, largest_load
 from meshwright.planner.serving.search import Deployment, Stand, search, stands_pool
+from meshwright.planner.serving.space import Space
+from meshwright.planner.serving.technique_choice import Field, searched
 from meshwright.planner.targets.engines.emit import emit_serving
 
 from meshwright.errors import InputError
@@ -44,14 +51,64 @@ def test_pools_apart_change_by_themselves() -> None:
     prefill, decode = (Stand(site=of_model.site, instance=instance, instances=n) for n in (3, 2))
     most = _most(prefill, decode)
     deployment = Deployment(prefill=prefill, decode=decode, largest_load=most)
-    hours = over_hours(deployment, [most, 0.3 * most], PROMISES, ENGINES.constants)
-    assert hours.instances[0] == (3, 2)
-    few = hours.instances[1]
+    (by_day,) = over_hours([deployment], [most, 0.3 * most], PROMISES, ENGINES.constants, rented=False)
+    busy, few = by_day.hours
+    assert busy == (3, 2)
     assert sum(few) < 5
     for fewer in [(few[0] - 1, few[1]), (few[0], few[1] - 1)]:
         if min(fewer) >= 1:
             stands = (Stand(site=of_model.site, instance=instance, instances=n) for n in fewer)
             assert _most(*stands) < 0.3 * most
+
+
+@pytest.mark.parametrize("rates", [(1.0, 4.0, 2.0, 1.0), (0.2, 0.2, 3.0)])
+def test_no_deployment_is_cheaper_over_the_day(rates: tuple[float, ...]) -> None:
+    """Against the largest load of every number of instances of every layout, and of every pair of them."""
+    of_model = space(cluster="8xh100-sxm-80gb", fix={"chunk_tokens": 8192})
+    question = Question(load=max(rates), promises=PROMISES, constants=ENGINES.constants, rates=rates)
+    field = Field(spaces=(of_model,), wide=(of_model,), apart=True, between_bw=1e9)
+    found = searched(field, question, ())
+    assert found.apart is not None
+    price = of_model.site.usd_per_gpu_hour or 0.0
+    together, apart = _least_gpu_hours(of_model, rates, apart=False), _least_gpu_hours(of_model, rates, apart=True)
+    assert found.together.deployments[0].gpu_hours == together
+    assert found.apart.deployments[0].gpu_hours == apart
+    best = found.found(question.load).deployments[0]
+    assert best.price(rented=True) == pytest.approx(min(together, apart) * price)
+
+
+def _least_gpu_hours(of_model: Space, rates: tuple[float, ...], *, apart: bool) -> float:
+    """Of the layouts, or pairs of them: the sum over the hours of the fewest GPUs that carry the rate."""
+    rows = [row for row, instance in enumerate(of_model.instances)
+            if pool([instance]).capacity(np.array(2000.0), np.array(300.0))[0] >= 1]  # fmt: skip
+    stands = {row: [Stand(site=of_model.site, instance=of_model.instances[row], instances=n)
+                    for n in range(1, of_model.most[row] + 1)] for row in rows}  # fmt: skip
+    every = [((i, j), a, b) for i, j in product(rows, rows) for a, b in product(stands[i], stands[j])
+             if (a.gpus + b.gpus <= 8 if apart else a is b)]  # fmt: skip
+    pools = stands_pool([a for _, a, _ in every]), stands_pool([b for *_, b in every])
+    sent = np.maximum(*(it.kv_bytes * it.kv_elements(np.array(2000.0)) / it.pp for it in pools))
+    carried = largest_load(*pools, np.full(len(every), apart), PROMISES, ENGINES.constants,
+                           sent / of_model.site.levels[0].bw_bytes_per_s * apart)  # fmt: skip
+    by_layouts = defaultdict[tuple[int, int], list[tuple[int, float]]](list)
+    for (layouts, a, b), most in zip(every, carried, strict=True):
+        by_layouts[layouts].append((a.gpus + b.gpus * apart, float(most)))
+    return min(sum(min((gpus for gpus, most in numbers if most >= rate), default=np.inf) for rate in rates)
+               for numbers in by_layouts.values())  # fmt: skip
+
+
+def test_the_layout_is_the_cheapest_of_the_day_and_not_of_its_peak() -> None:
+    """12 GPUs at the peak both ways: the pools apart cannot be smaller in quiet hours."""
+    fields: ServingFields = {"cluster": "dgx-h100:4", "rate": None, "hourly": "1/s,2/s,9/s,4/s", "top": 3}
+    plan, at_peak = planned(fields), planned({**fields, "hourly": None, "rate": "9/s"})
+    assert (plan.best.deployment_id, plan.best.gpus) == ("3 x tp4", 12)
+    assert at_peak.best.deployment_id == "1 x tp1-pp8 + 1 x tp4"
+    assert plan.hourly is not None
+    assert plan.hourly.gpu_hours == plan.best.gpu_hours == 28
+    assert plan.separation is not None
+    assert (plan.separation.gpu_hours or 0) > 28
+    assert plan.certificate.unit == "USD"
+    assert plan.certificate.lower_bound == pytest.approx(plan.hourly.usd or 0.0)
+    assert plan.certificate.proven
 
 
 def test_bursts_spread_over_more_instances() -> None:
@@ -62,8 +119,9 @@ def test_bursts_spread_over_more_instances() -> None:
     (one,) = search([replace(of_model, most=(1,))], None, promises, ENGINES.constants).deployments
     assert most.decode.instances == 8
     assert one.largest_load < 0.8 * most.largest_load / 8
-    hours = over_hours(most, [one.largest_load, most.largest_load / 8], promises, ENGINES.constants)
-    assert hours.instances == ((1,), (2,))
+    rates = [one.largest_load, most.largest_load / 8]
+    (by_day,) = over_hours([most], rates, promises, ENGINES.constants, rented=False)
+    assert by_day.hours == ((1,), (2,))
 
 
 def _most(prefill: Stand, decode: Stand) -> float:
