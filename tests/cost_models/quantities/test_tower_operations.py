@@ -307,3 +307,25 @@ def test_a_frozen_language_model_passes_gradients_to_the_projector() -> None:
                 if moved.name == "embedding").backward_bytes[0] == 0  # fmt: skip
     both = problem(freeze_language=True)
     assert tables(both).parameters["trained_dense"].sum() == sum(every.values())
+
+
+def test_a_frozen_layer_keeps_the_bytes_that_torch_keeps() -> None:
+    """A layer of GPT-2 in bf16 whose weights do not train and whose input has a gradient: inputs of norms and of the
+    activation, and attention. Products keep no inputs."""
+    n, h, f = 1024, 768, 3072
+    norms = [torch.nn.LayerNorm(h).bfloat16() for _ in range(2)]
+    qkv, out, up, down = (torch.nn.Linear(i, o).bfloat16() for i, o in ((h, 3 * h), (h, h), (h, f), (f, h)))
+    modules = (*norms, qkv, out, up, down)
+    for module in modules:
+        module.requires_grad_(False)
+    kept = KeptBytes(*modules)
+    with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+        x = torch.randn(n, h, dtype=torch.bfloat16, requires_grad=True)
+        q, k, v = (part.view(1, n, 12, 64).transpose(1, 2) for part in qkv(norms[0](x)).chunk(3, dim=-1))
+        y = x + out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, h))
+        y + down(F.gelu(up(norms[1](y)), approximate="tanh"))
+    spec = replace(model("gpt2"), dropout=False, tower=tower_of(problem()))
+    work = Workload(seq_len=n, global_batch=8, images=Images(per_sequence=1, height=64, width=64), freeze_tower=True,
+                    freeze_language=True)  # fmt: skip
+    of = Problem(spec, work, load_stack("generic"), 8, 8)
+    assert tables(of).saved(0, 0)[0, 0] == pytest.approx(kept.num_bytes, rel=0.001)

@@ -77,6 +77,15 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], text: str, folder: st
     assert caught.value.hint or "\n" in caught.value.message
 
 
+@pytest.mark.parametrize(("target", "text"), [
+    ("meshwright", "the runtime freezes the vision tower alone, not the language model"),
+    ("megatron", "plans of vision towers are not written for it"),
+])  # fmt: skip
+def test_a_frozen_language_model_is_refused_where_it_does_not_train(target: str, text: str, folder: str) -> None:
+    with pytest.raises(UnsupportedError, match=text):
+        api.plan(None, **{**asked(folder, images="1@64x64", freeze_language=True), "target": target})
+
+
 def test_documents_with_degrees_of_their_own_have_no_images(folder: str) -> None:
     fields = asked(folder, images="1@64x64", lengths="512:1", max_len="512")
     with pytest.raises(InputError, match="max_len: documents with images"):

@@ -86,6 +86,17 @@ def test_the_class_with_experts_is_thawed() -> None:
     assert TABLE.read({"model": "Qwen3VLModelProvider"}).get("workload.freeze_tower") is None
 
 
+def test_a_frozen_language_model_is_written_and_read() -> None:
+    workload = {"seq_len": 8192, "global_batch": 512, "images": "4@1024x768", "freeze_language": True}
+    request = {"model": "qwen3-vl-8b", "cluster": "dgx-h100:2", "target": "megatron-bridge", "workload": workload}
+    files = emit(api.evaluate(request_from_dict(request), "pp4-dp4-mbs1-z1-rnone"), "megatron-bridge").files
+    assert "freeze_language_model=True,\n            freeze_vision_model=False," in files[MODULE]
+    assert not problems(files)
+    read = TABLE.read({"model": "Qwen3VLMoEModelProvider", "model.num_moe_experts": 8, "model.num_attention_heads": 4,
+                       "model.hidden_size": 64})  # fmt: skip
+    assert read["workload.freeze_language"] is read["workload.freeze_tower"] is True  # as the class does by itself
+
+
 def test_defaults_of_the_class_are_overridden_and_read() -> None:
     """It takes alltoall and fused permutation by itself, where GPTModelProvider takes allgather and none."""
     workload = {"seq_len": 8192, "global_batch": 512, "images": "4@1024x768"}
