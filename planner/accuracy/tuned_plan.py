@@ -55,6 +55,8 @@ class TunedPlan:
     precision: str
     # Why it cannot be launched as written; empty if it can.
     checks: tuple[str, ...]
+    # Whether the model has a tower for images, of which rows state none.
+    sees: bool = False
     # Why the model cannot be described; None if it can.
     undescribed: str | None = None
     refusal: Refusal | None = None
@@ -91,7 +93,8 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
         return replace(plan, undescribed=model)
     if plan.checks:
         return plan
-    if model.tower is not None:
+    plan = replace(plan, sees=model.tower is not None)
+    if plan.sees:
         row.assume("the language model alone, since rows state no images")
     optimizer = optimizer_of(row, model)
     settings, features = arguments_of(row, optimizer), features_of(row, optimizer, model)

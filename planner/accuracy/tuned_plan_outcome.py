@@ -8,18 +8,31 @@ from typing import Any
 
 import numpy as np
 
+from ...cost_models.arrays import Mask
+from ...cost_models.cuda_graphs import GRAPH_CODE
 from ...cost_models.layouts import Layout, Layouts
+from ...cost_models.problem import Problem
 from ...cost_models.quantities.stages import Partition
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved, resolve
 from ..search.run import search_of
-from ..space.rules import WELL_FORMED, Rule, legality
+from ..space.rules import WELL_FORMED, Columns, Rule, legality
 from ..switches.dtypes import NUMERICS
 from ..switches.experts import MOE_FORCE_BALANCE
 from ..switches.registry import SWITCHES
 from .stack_features import NoNotes, settings_of, switched_layout, with_features
 from .tuned_plan import Refusal, TunedPlan
 from .tuned_plan_gains import Gains, gains
+
+
+def _no_whole_graph(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray(columns["cuda_graphs"] != GRAPH_CODE["full_iteration"])
+
+
+# The language model alone is priced where rows state no images, but the step is that of the whole one, which counts
+# them on the host (get_rope_index of Qwen3-VL in Megatron-Bridge 067f987d).
+_OF_SEEING = (Rule("graphs of models that see", ("cuda_graphs",), _no_whole_graph,
+                   "a model that counts its images on the host has no graph of the iteration"),)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +95,7 @@ def outcomes_of(plans: Sequence[TunedPlan]) -> list[PlanOutcome]:
         return priced
     # Only a layout that beats the slowest of them matters, unless one does not fit and takes whatever fits.
     limit_s = max(o.step_s or np.inf if o.fits else np.inf for o in in_space)
-    best = _best(_requested(plans[0]), limit_s)
+    best = _best(_requested(plans[0]), limit_s, _OF_SEEING if plans[0].sees else ())
     return [_explained(plan, beside(outcome, best)) for plan, outcome in zip(plans, priced, strict=True)]
 
 
@@ -167,9 +180,11 @@ def _broken(layout: Layout, resolved: Resolved) -> list[Rule]:
     return [rule for rule in rules if not bool(rule.allows(columns, resolved.problem)[0])]
 
 
-def _best(resolved: Resolved, limit_s: float) -> tuple[float, str] | None:
-    """Seconds and id of the fastest layout that fits, of those that beat `limit_s`; None if none does."""
-    rows = search_of(resolved, resolved.space, incumbent=limit_s).run().top.rows
+def _best(resolved: Resolved, limit_s: float, rules: tuple[Rule, ...]) -> tuple[float, str] | None:
+    """Seconds and id of the fastest layout that fits, of those that beat `limit_s`; None if none does. rules: beside
+    those of any request."""
+    space = resolved.space_under(resolved.target.rules, resolved.fixes, rules)
+    rows = search_of(resolved, space, incumbent=limit_s).run().top.rows
     return (rows[0][0], rows[0][1]) if rows else None
 
 

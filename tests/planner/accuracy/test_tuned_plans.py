@@ -434,6 +434,26 @@ def test_models_that_see_are_judged_by_their_text(tmp_path: Path) -> None:
     assert "the language model alone, since rows state no images" in plans[0].assumptions
 
 
+@pytest.mark.parametrize("graph", [True, False])
+def test_no_model_that_sees_is_compared_with_a_graph_of_the_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: bool
+) -> None:
+    """Its images are counted on the host; without that rule the best layout has such a graph."""
+    if graph:
+        monkeypatch.setattr(outcomes, "_OF_SEEING", ())
+    row = {**EXPERTS, "hf_id": "Qwen/Qwen3.5-35B-A3B", "model": "qwen35", "layers": None, "mtp_layers": None,
+           "pipeline_layout": None, "stage_layers": None, "vpp": None, "first_stage_layers": None,
+           "gpu": "b200", "num_gpus": 8, "precision": "mxfp8", "ep_overlap": False, "delay_wgrad": False,
+           "global_batch": 128, "micro_batch": 1, "tp": 1, "pp": 1, "dp": 8, "ep": 8,
+           "num_microbatches": 16, "recompute": {}, "cuda_graph": {"impl": "none", "scope": []},
+           "nvl_domain": 8, "hybrid_ep_ranks": 8}  # fmt: skip
+    plans, problems = read(tmp_path, row)
+    assert problems == []
+    (outcome,) = outcomes_of(plans)
+    assert outcome.ratio is not None
+    assert ("gfull" in str(outcome.best_layout)) == graph
+
+
 def test_models_that_denoise_are_not_described(tmp_path: Path) -> None:
     plans, problems = read(tmp_path, {**EXPERTS, "hf_id": None, "model": "wan_14b"})
     assert problems == []
