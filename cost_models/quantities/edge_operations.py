@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..arrays import Array
 from ..layer_kinds.residual_streams import add_joined_streams
 from ..specs.graph import Graph
 from .operation_builder import Builder
@@ -78,17 +79,27 @@ def _add_pooled(builder: Builder, ops: LayerOperations) -> None:
 def _add_head(builder: Builder, ops: LayerOperations) -> None:
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     parts = shard.head_parts(builder.stack)
-    builder.add_gemm(ops, "head", shard.tokens, builder.model.vocab / parts, h, wide=True)
+    if builder.model.token_head:
+        _add_logits(builder, ops, parts)
+    if builder.model.token_head or builder.model.final_norm:
+        steps = 4.0 if builder.norms_in_steps else 0.0
+        ops.saved.append(Saved("final norm", ((1 + ops.keeps_input()) * w + steps) * h * shard.sp_tokens))
+        ops.traffic.append(builder.norm_traffic("final norm", h * shard.sp_tokens))
+    # Every rank has the head of the first token: only ranks that each have a part of the tokens gather them for it.
+    gathers = builder.model.token_head | (shard.sp_tokens < shard.tokens)
+    builder.add_tensor_parallel(ops, np.minimum(parts - 1, 1.0) * gathers)
+
+
+def _add_logits(builder: Builder, ops: LayerOperations, parts: Array) -> None:
+    """The product with the vocabulary, in `parts`, and the loss."""
+    shard = builder.shard
+    builder.add_gemm(ops, "head", shard.tokens, builder.model.vocab / parts, builder.model.hidden, wide=True)
     whole = shard.tokens * builder.model.vocab
     logits, half = whole / shard.loss_parts(builder.stack), builder.stack.loss_traffic_bytes / 2
     ops.traffic.append(MemoryTraffic("loss", half * logits, half * logits, fusable=False))
     if not builder.stack.split_logits:  # made in parts, but the loss takes them whole
-        joined = np.where(parts > 1, w * whole, 0.0)
+        joined = np.where(parts > 1, builder.activation_bytes * whole, 0.0)
         ops.exchanges.append(Exchange("tp", "all_gather", joined, shard.tp, np.ones_like(whole), 1, 0))
-    steps = 4.0 if builder.norms_in_steps else 0.0
-    ops.saved.append(Saved("final norm", ((1 + ops.keeps_input()) * w + steps) * h * shard.sp_tokens))
-    ops.traffic.append(builder.norm_traffic("final norm", h * shard.sp_tokens))
-    builder.add_tensor_parallel(ops, np.minimum(parts - 1, 1.0))
 
 
 def mtp(builder: Builder, trains: Trains = "all") -> LayerOperations:

@@ -48,7 +48,8 @@ def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, float], ...], .
     projection = Matrix(((model.hidden, 2 * model.hidden),), split=False)
     tables = [rows for rows in (model.learned_positions, model.token_types) if rows]
     embedding = ((table, 1.0), *((Matrix(((rows, model.hidden),), split=False), 1.0) for rows in tables))
-    head = (*(() if model.tied_embeddings else ((table, 1.0),)), *_beside_head(model))
+    own = model.token_head and not model.tied_embeddings
+    head = (*(((table, 1.0),) if own else ()), *_beside_head(model))
     share = 1 / model.mtp_layers if model.mtp_shared and model.mtp_layers else 1.0  # of one that modules share
     return embedding, head, ((projection, share),) if model.mtp_layers else (), ((table, 1),)
 

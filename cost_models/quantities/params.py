@@ -97,7 +97,8 @@ def head_parameters(model: ModelSpec) -> int:
 
     Held by the last pipeline stage; the final norm is counted apart (`final_norm_parameters`).
     """
-    matrix = 0 if model.tied_embeddings else model.vocab * (model.embedding_dim or model.hidden)
+    own = model.token_head and not model.tied_embeddings
+    matrix = model.vocab * (model.embedding_dim or model.hidden) if own else 0
     matrix += 0 if model.diffusion is None else model.diffusion.ends
     return matrix + beside_head_parameters(model) + (model.vocab if model.head_bias else 0)
 

@@ -133,7 +133,8 @@ class Tables:
     def logits(self) -> Array:
         """[key] logits of a micro-batch on a rank."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
-        return np.asarray(shard.tokens * self.problem.model.vocab / shard.loss_parts(self.problem.stack))
+        model = self.problem.model
+        return np.asarray(shard.tokens * model.vocab * model.token_head / shard.loss_parts(self.problem.stack))
 
     @cached_property
     def message(self) -> Array:

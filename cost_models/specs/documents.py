@@ -89,6 +89,7 @@ _SILENT = {
     "head_transform": False,
     "transform_norm": False,
     "pooled_classes": 0,
+    "token_head": True,
 }
 
 

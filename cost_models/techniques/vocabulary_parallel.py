@@ -22,7 +22,8 @@ def _one_f_one_b(x: Columns, problem: Problem) -> NDArray[np.bool_]:
 
 
 def _plain_head(x: Columns, problem: Problem) -> NDArray[np.bool_]:
-    return np.full(len(x["pp"]), problem.model.mtp_layers == 0 and not problem.model.head_transform)
+    model = problem.model
+    return np.full(len(x["pp"]), model.mtp_layers == 0 and not model.head_transform and model.token_head)
 
 
 def _plain_embedding(x: Columns, problem: Problem) -> NDArray[np.bool_]:
@@ -56,7 +57,7 @@ TECHNIQUE = Technique(
                 "or 2 (Vocab-1); 0: embedding and head stay on the ends"),),
     neutral={"barriers": 0},
     needs=(Need(("pp", "schedule"), _one_f_one_b, "a pipeline in the 1f1b schedule"),
-           Need(("pp",), _plain_head, "a model without MTP modules or a dense layer beside its head"),
+           Need(("pp",), _plain_head, "a head of tokens without MTP modules or a dense layer beside it"),
            Need(("pp",), _plain_embedding, "a model without a vision tower beside its embedding"),
            Need(("tp",), _split_loss, "a loss whose logits tensor parallelism splits")),
     rewrite=_rewrite,

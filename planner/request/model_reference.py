@@ -28,6 +28,7 @@ def text_model(reference: str | Mapping[str, Any], *, trains: bool = False) -> t
     """
     model, warnings = referenced_model(reference)
     kinds = {"has an encoder beside its decoder": model.encoder is not None, "is an encoder": model.bidirectional,
+             "is a classifier": not model.token_head,
              "is a diffusion transformer": model.diffusion is not None,
              "is a graph network": model.graph is not None}  # fmt: skip
     if not trains and (kind := next((kind for kind, applies in kinds.items() if applies), None)):

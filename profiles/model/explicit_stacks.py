@@ -3,7 +3,8 @@
 `bidirectional` (false): tokens attend to those before and after them. `encoder` {layers, max_positions}: layers of the
 same sizes that read a source; the decoder's attend to their output, and `layers` are the decoder's. `relative_buckets`
 (0): learned biases by distance in place of positions, a table of buckets x heads in each stack. Parts of BERT's ends:
-`token_types` (0: rows of its table of types), `head_transform` (false), `transform_norm` (false), `pooled_classes` (0).
+`token_types` (0: rows of its table of types), `head_transform` (false), `transform_norm` (false), `pooled_classes` (0),
+`token_head` (true; false: the head of the first token, with `pooled_classes`, is the only one).
 """
 
 from __future__ import annotations
@@ -65,7 +66,15 @@ def parts_of_ends(f: Fields) -> dict[str, Any]:
     transform = f.flag("head_transform", False)
     if (norm := f.flag("transform_norm", False)) and not transform:
         f.problem("transform_norm", "is in front of the dense layer of `head_transform`", "give both")
+    classes = f.count("pooled_classes", default=0, minimum=0)
+    if not (tokens := f.flag("token_head", True)):
+        if not classes:
+            f.problem("token_head", "without it `pooled_classes` are the only head", "give both")
+        of_tokens = (name for name in ("tied_embeddings", "head_bias", "head_transform", "mtp_layers")
+                     if f.data.get(name))  # fmt: skip
+        if (name := next(of_tokens, None)) is not None:
+            f.problem(name, "is of the head that `token_head: false` leaves out", "leave it out")
     return {
         "token_types": f.count("token_types", default=0, minimum=0), "head_transform": transform,
-        "transform_norm": norm, "pooled_classes": f.count("pooled_classes", default=0, minimum=0),
+        "transform_norm": norm, "pooled_classes": classes, "token_head": tokens,
     }  # fmt: skip

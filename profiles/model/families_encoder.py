@@ -12,18 +12,34 @@ _POST_NORM = "norms after the residual sums"
 
 
 def bert(f: Fields) -> ModelSpec:
-    """BERT as BertForMaskedLM, or as BertForPreTraining with the head that classifies pairs of sentences."""
-    spec = _encoder(f, "bert", ("BertForMaskedLM", "BertForPreTraining"))
+    """BERT as BertForMaskedLM, as BertForPreTraining with the head that classifies pairs of sentences, or as
+    BertForSequenceClassification with the head of classes alone."""
+    classifier = "BertForSequenceClassification"
+    spec = _encoder(f, "bert", ("BertForMaskedLM", "BertForPreTraining", classifier))
+    if f.get("architectures") == [classifier]:
+        return _classifier(f, spec)
     return replace(spec, pooled_classes=2 if f.get("architectures") == ["BertForPreTraining"] else 0)
 
 
 def roberta(f: Fields) -> ModelSpec:
-    """RoBERTa as RobertaForMaskedLM; positions count from the row after that of padding."""
-    spec = _encoder(f, "roberta", ("RobertaForMaskedLM",))
+    """RoBERTa as RobertaForMaskedLM, or as RobertaForSequenceClassification with a head of classes; positions count
+    from the row after that of padding."""
+    classifier = "RobertaForSequenceClassification"
+    spec = _encoder(f, "roberta", ("RobertaForMaskedLM", classifier))
+    if f.get("architectures") == [classifier]:
+        spec = _classifier(f, spec)
     before = f.count("pad_token_id", default=1, minimum=0) + 1
     if f.sound and before >= spec.learned_positions:
         f.problem("max_position_embeddings", f"{spec.learned_positions} rows leave none behind the {before} of padding")
     return replace(spec, max_positions=max(1, spec.learned_positions - before))
+
+
+def _classifier(f: Fields, spec: ModelSpec) -> ModelSpec:
+    """The same encoder with a dense layer and the classes of `id2label` [2] on the first token, and no other head."""
+    labels = f.get("id2label")
+    classes = len(labels) if isinstance(labels, dict) and labels else 2
+    return replace(spec, token_head=False, pooled_classes=classes, tied_embeddings=False, head_bias=False,
+                   head_transform=False, final_norm=False)  # fmt: skip
 
 
 def _encoder(f: Fields, family: str, heads: tuple[str, ...]) -> ModelSpec:

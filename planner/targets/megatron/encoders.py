@@ -4,6 +4,9 @@ Megatron-LM d98e8a64: examples/bert/pretrain_bert.py and core/models/bert (types
 norm and a bias, and by default a pooled head of two classes); examples/t5/pretrain_t5.py and core/models/T5 (both
 stacks have --num-layers, one table of tokens and one of positions, and a tied head has a bias). Both norm in front of
 blocks and behind each stack, as megatron/model/{bert,t5}_model.py of older releases and forks.
+
+tasks/main.py of these releases (deepspeedai/Megatron-DeepSpeed 4efb479d, tasks/glue, tasks/race, finetune_utils.py)
+trains a BERT whose only head has the classes of --task on the first token. A sample of RACE is four sequences.
 """
 
 from __future__ import annotations
@@ -19,6 +22,13 @@ from ..options import Entry, Facts, Settings
 # The setting that holds the facts of such a program.
 PROGRAM = "program"
 _PROGRAMS = re.compile(r"pretrain_(bert|t5)(_m?core)?\.py")
+_TASKS = "tasks/main.py"
+_TASK = "--task"
+# --task -> (classes, sequences of a sample).
+_HEADS = {"MNLI": (3, 1), "STS-B": (1, 1), "RACE": (1, 4),
+          **dict.fromkeys(("QQP", "QNLI", "SST-2", "CoLA", "MRPC", "RTE"), (2, 1))}  # fmt: skip
+_TWO_TOWERS = "RET-FINETUNE-NQ"
+_SIZES = ("--micro-batch-size", "--global-batch-size")
 # Rows of the vocabulary files of BERT for English, by --tokenizer-type.
 _WORDS = {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
 _SPECIAL = 2  # [BOS] and [EOS], which Megatron adds (megatron/tokenizer/tokenizer.py, _BertWordPieceTokenizer)
@@ -27,24 +37,34 @@ _POSITIONS = "--position-embedding-type"
 
 
 def program_of(program: str) -> str:
-    """`bert` or `t5`; "" for another program."""
+    """`bert`, `t5`, or `task` for a task of BERT; "" for another program."""
     match = _PROGRAMS.fullmatch(posixpath.basename(program))
-    return match[1] if match else ""
+    return match[1] if match else "task" if program.endswith(_TASKS) else ""
 
 
 def modernise(arguments: Arguments) -> None:
     """Moves the options of these programs into one setting; what has no counterpart in a plan becomes a gap."""
     name, given = program_of(arguments.program), arguments.settings
+    task = str(given.pop(_TASK, ""))
     if not name:
         return
-    parts: dict[str, Any] = {"name": name}
+    if name == "task" and task not in _HEADS:
+        text = "trains two towers, of questions and of texts" if task == _TWO_TOWERS else "trains nothing: it evaluates"
+        _gap(arguments, _TASK, f"`{task}` of {_TASKS} {text}")
+        return
+    parts: dict[str, Any] = {"name": "bert", "task": task} if name == "task" else {"name": name}
     for old, new in (("--encoder-num-layers", "--num-layers"), ("--encoder-seq-length", "--seq-length")):
         _take(arguments, old, new)
-    if name == "bert":
+    if name == "task":
+        parts["classes"], sequences = _HEADS[task]
+        given |= {size: given[size] * sequences for size in _SIZES if sequences > 1 and size in given}
+        if sequences > 1:
+            arguments.notes.append(f"a sample of {task} is {sequences} sequences: micro-batch and batch count as many")
+    elif name == "bert":
         parts["classes"] = 0 if given.pop("--bert-no-binary-head", False) else 2
     else:
         parts |= _of_t5(arguments)
-    for option, text in _cannot(arguments, name).items():
+    for option, text in _cannot(arguments, parts["name"]).items():
         _gap(arguments, option, text)
     _vocabulary(arguments)
     given[PROGRAM] = parts
@@ -123,6 +143,12 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     if (parts := settings.get(PROGRAM)) is None:
         return {}
     layers, hidden = facts.get("model.layers", 0), facts.get("model.hidden", 0)
+    if "task" in parts:
+        return {
+            "model.name": f"BERT for {parts['task']}, {layers} layers x {hidden}", "model.bidirectional": True,
+            "model.token_head": False, "model.pooled_classes": parts["classes"], "model.token_types": 2,
+            "model.tied_embeddings": False,
+        }  # fmt: skip
     if parts["name"] == "bert":
         return {
             "model.name": f"BERT, {layers} layers x {hidden}", "model.bidirectional": True, "model.head_bias": True,
@@ -148,6 +174,6 @@ def compared_fields(facts: Facts) -> dict[str, Any] | None:
     return {"schedule": "1f1b", "cp": 1, "offload": facts["offload"]} if facts.get("model.bidirectional") else None
 
 
-OPTIONS = (PROGRAM, "--encoder-num-layers", "--decoder-num-layers", "--encoder-seq-length", "--decoder-seq-length",
-           "--bert-no-binary-head", "--relative-attention-num-buckets")  # fmt: skip
+OPTIONS = (PROGRAM, _TASK, "--encoder-num-layers", "--decoder-num-layers", "--encoder-seq-length",
+           "--decoder-seq-length", "--bert-no-binary-head", "--relative-attention-num-buckets")  # fmt: skip
 ENTRY = Entry(("model.encoder", "workload.source_len"), OPTIONS, lambda setup: {}, _read)

@@ -25,6 +25,8 @@ CHANGES: Mapping[str, str] = {
     r"--random-ltd.*": "layers that skip tokens",
     r"--(mos|kd|load-teacher.*|num-layers-teacher|kd-.*)": "a teacher model beside the one that learns",
     r"--compression-training": "compressed layers",
+    r"--(sparsify|pruning-(type|freq)|final-sparsity|balancer|packing|packed-num-gpus)":
+        "layers that are pruned while they learn, by kernels of sparse products",
     r"--lora.*|--adapter.*|--peft.*": "adapters",
     r"--decrease-batch-size-if-needed": "a batch that follows the ranks",
     r"--step-batch-size-schedule": "a batch that changes",
@@ -89,7 +91,7 @@ _NO_TRAINING = r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|prep
 def other_program(program: str) -> str:
     """Why a program trains another model than a decoder that a plan can describe; "" for a supported program."""
     name = posixpath.basename(program)
-    folder = "multimodal" in program or program.endswith("tasks/main.py")
+    folder = "multimodal" in program
     if re.search(_NO_TRAINING, name):
         return f"{program} does not train"
     if program_of(program) or multimodal.sees(program):

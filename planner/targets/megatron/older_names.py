@@ -35,7 +35,7 @@ NUMBERS = (
     "--ds-sequence-parallel-size", "--n-head-kv", "--intermediate-size",
 )  # fmt: skip
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
-WORDS = ("--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
+WORDS = ("--task", "--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
          "--pp-partition-method", _CONFIG)  # fmt: skip
 OLDER: Mapping[str, Option] = {
     **{name: Option(name, "flag") for name in FLAGS}, **{name: Option(name, "int") for name in NUMBERS},

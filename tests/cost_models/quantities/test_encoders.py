@@ -21,9 +21,13 @@ from meshwright.profiles.stack.load import load_stack
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.models.bert.configuration_bert import BertConfig
-from transformers.models.bert.modeling_bert import BertForMaskedLM, BertForPreTraining
+from transformers.models.bert.modeling_bert import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+)
 from transformers.models.roberta.configuration_roberta import RobertaConfig
-from transformers.models.roberta.modeling_roberta import RobertaForMaskedLM
+from transformers.models.roberta.modeling_roberta import RobertaForMaskedLM, RobertaForSequenceClassification
 
 from .kept_bytes import KeptBytes
 
@@ -34,7 +38,8 @@ SIZES: dict[str, Any] = {
     "vocab_size": VOCAB, "max_position_embeddings": 128, "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
-CLASSES = [(BertForMaskedLM, BertConfig), (BertForPreTraining, BertConfig), (RobertaForMaskedLM, RobertaConfig)]
+CLASSES = [(BertForMaskedLM, BertConfig), (BertForPreTraining, BertConfig), (RobertaForMaskedLM, RobertaConfig),
+           (BertForSequenceClassification, BertConfig), (RobertaForSequenceClassification, RobertaConfig)]  # fmt: skip
 
 
 def problem(model_type: str = "bert", head: str = "BertForMaskedLM", **workload: Any) -> Problem:
@@ -75,6 +80,10 @@ def test_published_models_have_their_parameters() -> None:
     assert total_parameters(base) == 109_514_298
     assert total_parameters(load_model("google-bert/bert-large-uncased")[0]) == 335_174_458
     assert total_parameters(load_model("FacebookAI/roberta-base")[0]) == 124_697_433
+    # BertModel with its pooler has 109,482,240; a class more is a row of 768 with its bias.
+    config = {**BertConfig().to_dict(), "architectures": ["BertForSequenceClassification"],
+              "id2label": {str(number): str(number) for number in range(5)}}  # fmt: skip
+    assert total_parameters(read_config(config, "bert-base-5")[0]) == 109_482_240 + 5 * 769
 
 
 STATISTICS = 2 * 2 * TOKENS  # torch keeps mean and deviation of each norm, here in bf16

@@ -200,7 +200,7 @@ def test_the_screens(tmp_path: Path) -> None:
         ("dp16-mbs1-z1-rnone", "llama-3.1-8b", "a pipeline in the 1f1b schedule"),
         ("pp4-vpp2-dp4-mbs1-z1-rnone", "llama-3.1-8b", "a pipeline in the 1f1b schedule"),
         ("pp4-zbv-vpp2-dp4-mbs1-z1-rnone", "llama-3.1-8b", "a pipeline in the 1f1b schedule"),
-        ("tp8-pp2-dp1-mbs1-z0-rnone", "deepseek-v3", "a model without MTP modules or a dense layer beside its head"),
+        ("tp8-pp2-dp1-mbs1-z0-rnone", "deepseek-v3", "a head of tokens without MTP modules or a dense layer beside it"),
     ],
 )
 def test_where_it_cannot_apply(layout_id: str, model: str, message: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from meshwright.cli.screens.header import header
 from meshwright.planner import api
+from meshwright.planner.document.candidate import Candidate
 from meshwright.planner.document.specs import model_of
 from meshwright.planner.request.load import load_request, request_from_dict, request_to_dict
 from meshwright.planner.request.model_reference import text_model
@@ -51,10 +52,13 @@ def test_a_plan_holds_the_encoder(bert: str) -> None:
 
 
 def test_the_class_that_a_config_names_is_planned(tmp_path: Path) -> None:
-    classes = {None: 0, "BertForMaskedLM": 0, "BertForPreTraining": 2}
+    classes = {None: 0, "BertForMaskedLM": 0, "BertForPreTraining": 2, "BertForSequenceClassification": 3}
     for name, pooled in classes.items():
-        config = BERT if name is None else {**BERT, "architectures": [name]}
-        assert load_model(written(tmp_path / "one", config))[0].pooled_classes == pooled
+        labels = {"id2label": {"0": "no", "1": "yes", "2": "perhaps"}}
+        config = BERT if name is None else {**BERT, **labels, "architectures": [name]}
+        model = load_model(written(tmp_path / "one", config))[0]
+        assert model.pooled_classes == pooled
+        assert model.token_head == (pooled != 3)
 
 
 def test_positions_of_roberta_start_behind_padding(tmp_path: Path) -> None:
@@ -68,7 +72,7 @@ def test_positions_of_roberta_start_behind_padding(tmp_path: Path) -> None:
     [
         ("bert", {"architectures": ["BertForQuestionAnswering"]}, "architectures: ['BertForQuestionAnswering'] is not"),
         ("bert", {"architectures": "BertForMaskedLM"}, "architectures: 'BertForMaskedLM' is not described"),
-        ("roberta", {"architectures": ["BertForPreTraining"]}, "RobertaForMaskedLM is"),
+        ("roberta", {"architectures": ["BertForPreTraining"]}, "RobertaForMaskedLM and"),
         ("bert", {"is_decoder": True}, "is_decoder: only encoders"),
         ("bert", {"add_cross_attention": True}, "add_cross_attention: only encoders"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: `relative_key` is not"),
@@ -107,7 +111,26 @@ def test_no_target_drops_the_encoder(bert: str) -> None:
                 check_trained(plan, name)
 
 
-@pytest.mark.parametrize("stacks", [{"bidirectional": True}, {"encoder": {"layers": 2, "max_positions": 512}}])
+def test_a_classifier_is_planned_in_any_layout(tmp_path: Path) -> None:
+    """Its last stage has no product with the vocabulary and no logits of tokens."""
+
+    def products(candidate: Candidate) -> float:
+        return sum(term.seconds for term in candidate.terms if term.name in ("matmul", "norms, elementwise"))
+
+    masked, classes = (asked(written(tmp_path / name, {**BERT, "architectures": [name]})) for name in (
+        "BertForMaskedLM", "BertForSequenceClassification"))  # fmt: skip
+    for layout in ("dp4-mbs1-z1-rnone", "tp2-nosp-pp2-dp1-mbs1-z1-rnone", "tp2-pp2-dp1-mbs1-z1-rfull"):
+        first, second = (api.evaluate(None, layout, **given).best for given in (masked, classes))
+        assert products(second) < products(first)
+        assert second.device_bytes <= first.device_bytes
+    plan = api.plan(**classes)
+    with pytest.raises(UnsupportedError, match="is an encoder"):
+        api.plan_serving(**{"model": classes["model"], "cluster": "dgx-h100:1", "input": 128, "output": 16})
+    assert model_of(plan.resolved, "plan").token_head is False
+
+
+@pytest.mark.parametrize("stacks", [{"bidirectional": True}, {"encoder": {"layers": 2, "max_positions": 512}},
+                                    {"token_head": False, "pooled_classes": 1}])  # fmt: skip
 def test_no_target_writes_an_encoder_as_a_decoder(stacks: dict[str, Any]) -> None:
     """Sizes alone do not show it: all but its attention is as in a decoder."""
     sizes = {"name": "encoder", "layers": 4, "hidden": 256, "heads": 4, "vocab": 1024, "max_positions": 512,

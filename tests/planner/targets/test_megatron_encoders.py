@@ -63,6 +63,31 @@ def test_bert_has_the_parameters_of_megatron(tmp_path: Path) -> None:
     assert total_parameters(model_of(without)) == body + head
 
 
+TASK = BERT.replace("pretrain_bert.py", "../../tasks/main.py --task {task} --epochs 3 --finetune")
+
+
+@pytest.mark.parametrize(("task", "classes", "sequences"), [("QQP", 2, 1), ("MNLI", 3, 1), ("RACE", 1, 4)])
+def test_tasks_have_a_head_of_classes_alone(tmp_path: Path, task: str, classes: int, sequences: int) -> None:
+    """megatron/model/classification.py and multiple_choice.py: types of tokens, a pooler, a linear layer; a batch of
+    RACE has four sequences of each sample."""
+    h, vocab = 1024, 30720
+    attention, dense = block(h, 4096)
+    body = vocab * h + 512 * h + 2 * h + 24 * (attention + dense + 4 * h) + 2 * h
+    found = imported(tmp_path, TASK.format(task=task))
+    assert not found.gaps
+    assert total_parameters(model_of(found)) == body + h * h + h + classes * (h + 1)
+    assert (found.layout.micro_batch, found.request.workload.global_batch) == (4 * sequences, 32 * sequences)
+    assert found.price().best.step_s > 0
+
+
+@pytest.mark.parametrize(
+    ("task", "text"), [("RETRIEVER-EVAL", "trains nothing"), ("RET-FINETUNE-NQ", "two towers"), ("", "trains nothing")])
+def test_other_tasks_are_gaps(tmp_path: Path, task: str, text: str) -> None:
+    (gap,) = imported(tmp_path, TASK.format(task=task).replace("--task  ", "")).gaps
+    assert gap.field == "--task"
+    assert text in gap.message
+
+
 def test_layers_of_the_decoder_and_a_head_of_its_own(tmp_path: Path) -> None:
     both = imported(tmp_path, T5.replace("--encoder-num-layers 12 --decoder-num-layers 12", "--num-layers 12"))
     assert model_of(both).num_layers == 24

@@ -42,6 +42,8 @@ def test_an_encoder_alone() -> None:
         ({"encoder": {"layers": 2, "max_positions": 9}, "bidirectional": True}, "decoder beside an encoder is causal"),
         ({"relative_buckets": 32}, "positions by distance are described for an encoder and its decoder"),
         ({"transform_norm": True}, "give both"),
+        ({"token_head": False}, "without it `pooled_classes` are the only head"),
+        ({"token_head": False, "pooled_classes": 2, "tied_embeddings": True}, "tied_embeddings: is of the head that"),
         ({"bidirectional": True, "sliding_window": 64}, "sliding_window: is not described for encoders"),
     ],
 )
