@@ -103,3 +103,19 @@ def test_its_program_takes_every_plan_and_no_misspelt_one(to: str, row: Row) -> 
     row(to, "`check` refuses misspelt", f"{found} of {COUNT}")
     assert [each for each in said[:COUNT] if each is not None] == []
     assert (refused, found) == (COUNT, COUNT)
+
+
+def test_hydra_takes_degrees_by_answer(row: Row) -> None:
+    """A plan by verl's dynamic context parallelism, and none of its two options misspelt."""
+    if not has("verl", "hydra"):
+        row("verl", "takes degrees by answer", "not run")
+        pytest.skip("hydra is not there")
+    plan = plan_rl(model="qwen3-4b", cluster="dgx-a100-40gb:1", prompts=8, samples=8, output=4000, output_p90=9000,
+                   output_max=65000, kl=True, target="verl", lengths_rule="dynamic")  # fmt: skip
+    right = words_of("verl", emit_rl(plan, "verl").files["verl.overrides"])
+    wrong = [[word.replace(name, name[:-1]) for word in right]
+             for name in ("dynamic_context_parallel", "max_seqlen_per_dp_cp_rank")]  # fmt: skip
+    accepted, *refused = verdicts("verl", [right, *wrong])
+    row("verl", "takes degrees by answer", f"{int(accepted is None)} of 1 plan, {refused.count(None)} of 2 misspelt")
+    assert accepted is None
+    assert None not in refused
