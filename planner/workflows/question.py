@@ -36,7 +36,7 @@ class Question:
     engine: str
     models: Mapping[Role, ModelSpec]
     target: RlTarget | None = None  # None: no framework limits the placements
-    apart: bool = False  # the engine has GPUs of its own
+    stays: bool = False  # models that train never leave their GPUs
     fixed: Fixed = field(default_factory=dict)
     software: Software | None = None  # that runs the calls; None: the trainer and the engine, as they are named
 
@@ -62,8 +62,7 @@ class Question:
             return self.software.rules
         if self.target is None:
             return ()
-        leaves = not self.apart or len(self.models) > 1  # at most
-        return tuple(it.rule(self.target.name) for it in self.target.limits.layouts(self.step, leaves))
+        return tuple(it.rule(self.target.name) for it in self.target.limits.layouts(self.step, not self.stays))
 
     @property
     def trainer_rules(self) -> tuple[Rule, ...]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from .graph import Call
 from .meshes import Mesh, sub_meshes
 from .prices import Prices
+from .question import Question
+from .schedule import Placed
 from .search import Found, PlacementSearch, Tally
 
 MOST_SPLITS = 8  # parts that the GPUs are divided into between engine and trainer
@@ -33,14 +35,15 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
     cluster, tally, found = prices.question.cluster, Tally(), list[Found]()
     target = prices.question.target
     gpus, per_node = cluster.num_gpus, cluster.gpus_per_node
-    # By whether the engine has GPUs of its own.
-    limited = {apart: Prices(replace(prices.question, apart=apart)) for apart in (False, True)}
+    # An engine on the GPUs of the trainer takes all of their memory.
+    kept = Prices(replace(prices.question, stays=True))
     for lag in lags:
         engines = [Mesh(at, gpus - at) for at in split_points(gpus, per_node)] if lag else [None]
         for engine in engines:
             meshes = sub_meshes(Mesh(0, engine.first if engine else gpus), per_node)
             if target is not None:
-                found += _together(limited[lag > 0], graph, meshes, memory_bytes, engine, lag, tally)
+                tried = [kept, prices] if engine is not None or graph[0].kind != "generate" else [prices]
+                found += _together(tried, graph, meshes, memory_bytes, engine, lag, tally)
                 continue
             search = PlacementSearch(prices, graph, meshes, memory_bytes, engine, lag, tally=tally)
             best, together = search.run(), search.together()
@@ -51,20 +54,38 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
 
 
 def _together(
-    prices: Prices, graph: tuple[Call, ...], meshes: tuple[Mesh, ...], memory_bytes: float, engine: Mesh | None,
+    tried: list[Prices], graph: tuple[Call, ...], meshes: tuple[Mesh, ...], memory_bytes: float, engine: Mesh | None,
     lag: int, tally: Tally,
 ) -> list[Found]:  # fmt: skip
-    """The one placement that a framework runs, by its `misplaced`: all calls of the trainer on all of its GPUs."""
-    question = prices.question
+    """The one placement that a framework runs, by its `misplaced`: all calls of the trainer on all of its GPUs. tried:
+    the layouts of models that stay there, where they may, then those of models that leave."""
+    question = tried[0].question
     total = len(meshes) ** (len(graph) - bool(lag))
     tally.total += total
     if question.target is not None and question.target.cannot_run(question.step, lag):
         tally.ruled_out += total
         return []
     tally.ruled_out += total - 1
-    placement = PlacementSearch(prices, graph, meshes[:1], memory_bytes, engine, lag).together()
-    if placement is None:
-        tally.out_of_memory += 1
-        return []
-    tally.priced += 1
-    return [placement]
+    for prices in tried:
+        placement = PlacementSearch(prices, graph, meshes[:1], memory_bytes, engine, lag).together()
+        if placement is not None and not _breaks(placement, question):
+            tally.priced += 1
+            return [placement]
+    tally.out_of_memory += 1
+    return []
+
+
+def _breaks(placement: Found, question: Question) -> bool:
+    """Whether a model that leaves its GPUs has a layout that the framework runs only for models that stay."""
+    left = [it for it in placement.placed if it.call.kind == "train" and _leaves(placement, it)]
+    if question.target is None or not left:
+        return False
+    limits = question.target.limits.layouts(question.step, True)
+    return any(limit.broken_by(it.option.layout) for limit in limits for it in left if it.option.layout is not None)
+
+
+def _leaves(placement: Found, trained: Placed) -> bool:
+    """Whether a model that trains goes to the host while another call has its GPUs."""
+    role, mesh = trained.call.role, trained.mesh
+    return any(role not in it.resident for it in placement.placed
+               if (it.call.role != role or it.call.kind == "generate") and it.mesh.overlaps(mesh))  # fmt: skip

@@ -154,3 +154,18 @@ def test_the_command_plans_and_writes_for_the_framework(tmp_path: Path) -> None:
     written = run_here("emit", "rl.json", "-d", "run", cwd=tmp_path)
     assert written.code == 0, written.err
     assert (tmp_path / "run" / "nemo-rl.overrides").is_file()
+
+
+@pytest.mark.slow
+def test_verl_shards_gradients_of_a_policy_that_stays_beside_its_reference() -> None:
+    """Megatron-FSDP is refused where the model leaves its GPUs; with lag the reference has room beside it."""
+    plan = plan_rl(**{**_NODES, "kl": True}, target="verl")
+    beside = next(it for it in plan.candidates if it.lag)
+    train = next(call for call in beside.calls if call.name == "train")
+    assert (train.layout or {})["zero"] == 2
+    assert all("policy" in call.resident_bytes for call in beside.calls if call.name == "reference")
+    assert runs_each(plan, "verl")
+    left = [call.model_copy(update={"resident_bytes": {}}) for call in beside.calls]
+    moved = plan.model_copy(update={"candidates": (beside.model_copy(update={"calls": tuple(left)}),)})
+    with pytest.raises(UnsupportedError, match="whose buffers verl cannot move"):
+        emit_rl(moved, "verl", beside.choice)
