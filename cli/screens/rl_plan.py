@@ -23,7 +23,8 @@ BINDS = {"generation": "generation", "training": "training", "scoring": "scoring
 
 def screen(plan: RlPlan, chosen: RlCandidate, saved_as: str | None) -> list[Part]:
     """The placements, then one of them: its calls, when each runs on which GPUs, what binds, the proof."""
-    lines = [*header(plan), "", _candidates(plan), "", *explanation(chosen), "", *reasons(chosen), *proof(plan)]
+    lines = [*header(plan), "", _candidates(plan), "", *explanation(chosen), "", *reasons(chosen), *factors(plan),
+             *proof(plan)]  # fmt: skip
     return [*lines, "", _next(saved_as)]
 
 
@@ -147,6 +148,17 @@ def reasons(chosen: RlCandidate) -> list[Part]:
             f"{chosen.training_gpus} GPUs train and {chosen.rollout_gpus} generate; answers are up to {chosen.lag} "
             f"step{'s' * (chosen.lag > 1)} older than the weights that train on them."))  # fmt: skip
     return lines
+
+
+def factors(plan: RlPlan) -> list[Part]:
+    """Times that calls take longer than tuned runs, and the framework whose steps show it."""
+    given, target = plan.resolved.get("factors"), plan.request["target"]
+    if given is None:
+        return []
+    calls = f"Generation takes {given['generation']:.2f} and training" if generates(plan.best) else "Training takes"
+    others = "" if target == "nemo-rl" else f", assumed of {target or 'other frameworks'}"
+    return [text.wrapped(f"{calls} {given['training']:.2f} times as long as in tuned runs: fitted to steps of NeMo-RL"
+                         f"{others}.")]  # fmt: skip
 
 
 def proof(plan: RlPlan) -> list[Part]:

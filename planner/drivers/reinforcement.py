@@ -59,6 +59,7 @@ def plan_rl(request: RlRequest) -> RlPlan:
             "trainer": question.resolved.target.name,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
                                 "longest": lengths.longest(work.answers), "per_step": work.answers}),
+            "factors": {"generation": prices.constants.generation, "training": prices.constants.training},
         },
         warnings=warnings,
     )  # fmt: skip
@@ -77,7 +78,7 @@ def _one_degree(question: Question, best: Found) -> tuple[str, ...]:
     """A warning where one degree for all answers trains faster on the GPUs of a placement."""
     trained = next(it for it in best.placed if it.call.name == "train")
     work = question.work.model_copy(update={"lengths_rule": None})
-    prices = Prices(replace(question, work=work, apart=best.lag > 0))
+    prices = Prices(replace(question, work=work, stays=best.lag > 0))
     option = prices.of(trained.call, trained.mesh.gpus)
     if option is None or option.seconds >= trained.option.seconds:
         return ()

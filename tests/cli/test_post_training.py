@@ -79,6 +79,15 @@ def test_a_step_that_generates_nothing_names_no_engine(grpo: RlPlan, dpo: RlPlan
     assert dpo.best.controller_s == 0.0
 
 
+def test_factors_of_calls_name_the_framework_that_shows_them(grpo: RlPlan, dpo: RlPlan) -> None:
+    fitted = "1.72 times as long as in tuned runs: fitted to steps of NeMo-RL"
+    assert f"Generation takes 1.31 and training {fitted}, assumed of other frameworks." in words(grpo)
+    assert f"Training takes {fitted}, assumed of other frameworks." in words(dpo)
+    for target, assumed in (("verl", ", assumed of verl."), ("nemo-rl", ".")):
+        other = grpo.model_copy(update={"request": {**grpo.request, "target": target}})
+        assert f"training {fitted}{assumed}" in words(other)
+
+
 @pytest.mark.parametrize(("gap", "proof"), [(0.0004, "of this space is faster."), (0.006, "more than 0.6 % faster.")])
 def test_a_gap_that_prints_as_none_is_none(grpo: RlPlan, gap: float, proof: str) -> None:
     certificate = grpo.certificate.model_copy(update={"gap": gap})
