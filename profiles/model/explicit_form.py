@@ -32,6 +32,7 @@ def read_explicit_form(
     Optional: kv_heads (heads), head_dim (hidden / heads), gated_mlp (true), tied_embeddings (false), biases: qkv_bias,
     output_bias, ffn_bias, norm_bias, or all four by `bias`; qk_norm (elements), learned_positions (true or rows),
     rope_theta (10,000; null: no rotary positions), rope_scaling {type, factor, ...} as in config.json,
+    no_rope_layer_interval (0; every layer of that number is without them, which is in no price),
     moe_aux_loss_coeff (0: no balancing loss), moe_aux_loss_per_sequence (false),
     partial_rotary_factor (1), norm_epsilon (1e-5), activation (silu where gated, else gelu),
     num_norms, unit_offset_norms (false), final_norm, embedding_norm, head_bias, dropout, mtp_layers, mtp_shared,
@@ -92,7 +93,7 @@ def _model(f: Fields) -> ModelSpec:
         dropout=f.flag("dropout", False),
         moe_aux_loss_coeff=f.number("moe_aux_loss_coeff", 0.0),
         moe_aux_loss_per_sequence=f.flag("moe_aux_loss_per_sequence", False),
-        unmodelled=(f"family {family}",) if family in _NOT_DESCRIBED else (),
+        unmodelled=_unmodelled(f, family),
         encoder=encoder,
         tower=_tower(f),
         **parts_of_ends(f),
@@ -135,6 +136,12 @@ def _layers(
     if f.has("mtp_pattern"):
         f.problem("mtp_pattern", "goes with `pattern`: without one, a module is a layer as the last of the model")
     return layers, []
+
+
+def _unmodelled(f: Fields, family: str) -> tuple[str, ...]:
+    """What changes results and has no field in a ModelSpec."""
+    without = f.count("no_rope_layer_interval", default=0, minimum=0)
+    return ((f"family {family}",) if family in _NOT_DESCRIBED else ()) + (("no_rope_layers",) if without else ())
 
 
 def _patterned(

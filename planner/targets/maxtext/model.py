@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....cost_models.specs.model import Attention, FeedForward
+from ....cost_models.specs.model import Attention, FeedForward, ModelSpec
 from ....cost_models.specs.rope_scaling import RopeScaling
+from ....profiles.model.load import load_model, model_names
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
 
@@ -55,6 +56,30 @@ def _other_base(settings: Settings) -> str:
     """The file that a file builds on, "" for base.yml."""
     base = str(settings.get("base_config") or "base.yml").rpartition("/")[2]
     return "" if base == "base.yml" else base
+
+
+# Sizes of a model that is named instead.
+OF_MODEL = frozenset({*DEFAULTS, *_LATENT, *EXPERTS, "decoder_block", _BIAS, _QK_NORM, _ACTIVATIONS, _TIED, _NORMALISED,
+                      ROPE, _SCALED, LEARNED, "use_post_attn_norm", "use_post_ffw_norm"})  # fmt: skip
+
+
+def twin_of(data: Settings) -> ModelSpec | None:
+    """The model of the catalogue of the family and the sizes of a file whose decoder_block is not read by its sizes."""
+    block = str(data.get("decoder_block") or "")
+    if not _described(data) or not block or block in _BLOCKS:
+        return None
+    sizes = tuple(data.get(name) or DEFAULTS[name] for name in (LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER))
+    specs = (load_model(name)[0] for name in model_names())
+    return next((spec for spec in specs if spec.family.startswith(block) and _sizes(spec) == sizes), None)
+
+
+def _sizes(spec: ModelSpec) -> tuple[int, ...]:
+    """Layers, width, heads, heads of keys, elements of a head and width of the blocks; () for a model without these."""
+    block = spec.feed_forwards[0] if spec.feed_forwards else None
+    if not spec.attentions or not isinstance(block, FeedForward):
+        return ()
+    attention = spec.attentions[0]
+    return (spec.num_layers, spec.hidden, attention.heads, attention.kv_heads, attention.head_dim, block.inner)
 
 
 def _given(settings: Settings, option: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from ....profiles.io.document import Document
 from ..argv import Arguments
 from ..import_format import Compared
+from ..maxtext.model import OF_MODEL, VOCAB, twin_of
 from ..maxtext.options import BATCH, TABLE
 from ..model_names import known_model
 from ..options import Facts
@@ -28,8 +29,14 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
 
 
 def _prepared(document: Document, arguments: Arguments) -> Document:
-    """The document without the options that say nothing with the value that they have."""
+    """The document without the options that say nothing with the value that they have; a model of the catalogue by its
+    name, where its blocks are not read by their sizes."""
     data = {name: given for name, given in document.data.items() if given not in _NOTHING.get(name, ())}
+    if (spec := twin_of(data)) is not None:
+        rows = data.get(VOCAB, spec.vocab)
+        beside = "" if rows == spec.vocab else f", with its vocabulary of {spec.vocab:,} for {rows:,}"
+        arguments.notes.append(f"the sizes are those of {spec.name}, which is priced{beside}")
+        data = {name: given for name, given in data.items() if name not in OF_MODEL} | {"model_name": spec.name}
     return replace(document, data=data)
 
 
@@ -48,7 +55,8 @@ _KINDS = {**dict.fromkeys(_FLOATS, "float"), **dict.fromkeys(_FLAGS, "bool"), **
 def _compared(facts: Facts) -> Compared:
     """Layouts of its target, or any without a pipeline where the target plans no such model or training."""
     known = known_model(str(facts.get("model_name", "")))
-    dense = not {"model.moe", "model.mla"} & set(facts) and (known is None or not (known.is_moe or known.mixers))
+    dense = not {"model.moe", "model.mla"} & set(facts) and (
+        known is None or not (known.is_moe or known.mixers or len(known.kinds) > 1))
     plain = (facts["precision"], facts["workload.optimizer"], facts["offload"]) == ("bf16", "adamw", "none")
     if dense and plain:
         return Compared("maxtext")
@@ -70,7 +78,7 @@ READER = Reader(
             r"pipeline_parallel_layers|num_pipeline_(repeats|microbatches)|num_layers_per_pipeline_stage":
                 "a pipeline that is not read",
             r"interleave_moe_layer_step|inhomogeneous_layer_cycle_interval": "layers that differ",
-            r"(vision_encoder|audio)_.*|use_(vision|audio).*|.*_for_(vit|audio)": "a model of images or sound",
+            r"audio_.*|use_(vision|audio).*|.*_for_audio": "a model of images or sound",
             r"weight_sparsity_.*|attention_sink|share_kv_projections|num_kv_shared_layers|moba":
                 "another kind of layers",
             r"enable_rampup_batch_size": "a batch that changes",
@@ -86,6 +94,7 @@ READER = Reader(
             r"dropout_rate": "dropout",
             r"num_vocab_tiling": "logits in tiles",
         },
+        # The encoder of images that use_multimodal switches on (models/models.py).
         # Options of base.yml that concern checkpoints, data, tiles of kernels, inference, logs, or a policy of
         # recomputation that is refused; those that another option switches on; norm_topk_prob (layers/moe.py: the
         # softmax is over the chosen experts already).
@@ -104,7 +113,7 @@ READER = Reader(
             r"sharding_tolerance|steps|local_rope_(max_timescale|proportion)|"
             r"(original_)?max_position_embeddings|rope_(linear_scaling_factor|min_timescale|factor|interleave|"
             r"truncate|attention_scaling|pairwise)|mscale|remove_size_one_mesh_axis_from_type|dtype_mm|"
-            r"max_num_images_per_example|force_q_layout)$)"
+            r"max_num_images_per_example|force_q_layout|vision_encoder_block|\w+_for_vit)$)"
         ),
     ),
     prepared=_prepared,

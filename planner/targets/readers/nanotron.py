@@ -6,9 +6,12 @@ from ....errors import FieldProblem
 from ..argv import Arguments
 from ..import_format import Compared
 from ..nanotron.options import ACCUMULATES, DEGREES, LLAMA, OPTIMIZER, QWEN2, TABLE, M, P, T
-from ..options import Facts
+from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from .reader import Reader
+from .reader import Reader, reads
+
+# Every layer of that number has no positions, in models/qwen.py alone.
+_WITHOUT = f"{M}no_rope_layer"
 
 # Options of the model that are no whole number.
 _KINDS = {LLAMA: "any", QWEN2: "any", f"{M}rms_norm_eps": "float", f"{M}rope_theta": "float",
@@ -30,9 +33,19 @@ def _problem(arguments: Arguments, name: str, text: str) -> FieldProblem:
     return FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name)
 
 
+def _without_positions(settings: Settings, facts: Facts) -> Facts:
+    every = settings.get(_WITHOUT)
+    if not every:
+        return {}
+    if not settings.get(QWEN2) or every < 0:
+        raise NoCounterpartError(f"{_WITHOUT} `{every}`: every layer of a number of Qwen2 alone can have no positions")
+    return {"model.no_rope_layer_interval": every}
+
+
 def _compared(facts: Facts) -> Compared:
-    """Layouts of its target, or any with its degrees where the target plans no such training."""
-    if facts["precision"] == "bf16" and facts["workload.optimizer"] == "adamw":
+    """Layouts of its target, or any with its degrees where the target plans no such model or training."""
+    plain = facts["precision"] == "bf16" and facts["workload.optimizer"] == "adamw"
+    if plain and "model.no_rope_layer_interval" not in facts:
         return Compared("nanotron")
     fixed = {"vpp": 1, "ep": 1, "cp": facts["cp"], "zero": facts["zero"], "offload": "none",
              "schedule": facts["schedule"]}  # fmt: skip
@@ -53,12 +66,12 @@ READER = Reader(
         "model.dtype": "str", "model.make_vocab_size_divisible_by": "int",
         **{name: _KINDS.get(name, "int") for name in sorted(TABLE.options) if name.startswith(M)},
         f"{P}tp_linear_async_communication": "any", f"{P}tp_recompute_allgather": "any",
-        f"{P}domino.num_input_batches": "any",
+        f"{P}domino.num_input_batches": "any", _WITHOUT: "int",
     },
-    entries=TABLE.entries,
+    entries=(*TABLE.entries, reads(("model.no_rope_layer_interval",), (_WITHOUT,), _without_positions)),
     reading=Reading(
         changes={
-            rf"{M}(moe_config|sliding_window_size|no_rope_layer|rope_scaling|rope_seq_len_interpolation_factor)":
+            rf"{M}(moe_config|sliding_window_size|rope_scaling|rope_seq_len_interpolation_factor)":
                 "layers that differ from those of Llama",
             rf"{M}is_(mamba|starcoder2|gpt).*_config|{M}(ssm_cfg|d_model)": "another kind of model",
             rf"{P}(moe_layer_recompute|domino).*": "recomputation or messages that no plan has",

@@ -11,7 +11,7 @@ from meshwright.planner.request.resolve import resolve
 
 from meshwright.errors import InputError
 
-from .test_readers import AXOLOTL, FACTORY, MAXTEXT, RECIPE, ZERO3, imported
+from .test_readers import AXOLOTL, FACTORY, MAXTEXT, NANOTRON, RECIPE, ZERO3, imported
 
 OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "maxtext": MAXTEXT}
 # Format -> lines that each leave a gap.
@@ -261,6 +261,45 @@ def test_gpt3_of_maxtext_by_name_and_by_sizes(tmp_path: Path) -> None:
     text = GPT3.replace("trainable_position_size: 16384\n", "")
     (gap,) = imported(tmp_path, "maxtext", MAXTEXT.replace("model_name: llama3-8b\n", text)).gaps
     assert gap.field == "trainable_position_size"
+
+
+GEMMA3 = """\
+base_emb_dim: 2560
+base_num_query_heads: 8
+base_num_kv_heads: 4
+base_mlp_dim: 10240
+base_num_decoder_layers: 34
+head_dim: 256
+vocab_size: 262_144
+decoder_block: gemma3
+use_post_attn_norm: true
+hidden_size_for_vit: 1152
+"""
+
+
+def test_sizes_of_maxtext_that_are_a_model_of_the_catalogue(tmp_path: Path) -> None:
+    """configs/models/gemma3-4b.yml. The encoder of images is built with use_multimodal alone."""
+    found = imported(tmp_path, "maxtext", MAXTEXT.replace("model_name: llama3-8b\n", GEMMA3))
+    assert not found.gaps
+    assert found.request.model == "gemma-3-4b"
+    assert found.request.target == "any"
+    assert any("its vocabulary of 262,208 for 262,144" in note for note in found.assumed)
+    for line, field in (("use_multimodal: true", "use_multimodal"), ("base_emb_dim: 2048", "use_post_attn_norm")):
+        text = GEMMA3.replace("base_emb_dim: 2560\n", "") + f"{line}\n" if "emb" in line else f"{GEMMA3}{line}\n"
+        gaps = imported(tmp_path, "maxtext", MAXTEXT.replace("model_name: llama3-8b\n", text)).gaps
+        assert field in [gap.field for gap in gaps]
+
+
+def test_layers_of_nanotron_without_positions(tmp_path: Path) -> None:
+    """models/qwen.py skips the rotation in every fourth layer; its Llama knows no such option."""
+    text = NANOTRON.replace("  model_config:\n", "  model_config:\n    no_rope_layer: 4\n")
+    qwen = text.replace("is_llama_config", "is_qwen2_config")
+    found = imported(tmp_path, "nanotron", qwen)
+    assert not found.gaps
+    assert resolve(found.request).model.unmodelled == ("no_rope_layers",)
+    assert found.request.target == "any"
+    (gap,) = imported(tmp_path, "nanotron", text).gaps
+    assert gap.field == "model.model_config.no_rope_layer"
 
 
 def test_degrees_below_one_are_listed_together(tmp_path: Path) -> None:
