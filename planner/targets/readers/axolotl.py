@@ -12,7 +12,9 @@ from . import accelerator_block, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
-_LORA = ("adapter", "lora_r", "lora_target_modules", "lora_target_linear", "load_in_4bit", "load_in_8bit")
+# Experts in the type of the other frozen weights, as plans have them.
+_EXPERTS = "quantize_moe_experts"
+_LORA = ("adapter", "lora_r", "lora_target_modules", "lora_target_linear", "load_in_4bit", "load_in_8bit", _EXPERTS)
 _DEGREES = ("dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size",
             "sequence_parallel_degree")  # fmt: skip
 
@@ -29,6 +31,8 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
     linear = "all" if settings.get("lora_target_linear") else None
     targets = linear or settings.get("lora_target_modules") or "all"
     base = family.base_dtype(settings.get("load_in_4bit"), settings.get("load_in_8bit"))
+    if settings.get(_EXPERTS) and base == "bf16":
+        raise NoCounterpartError(f"{_EXPERTS}: goes with load_in_4bit or load_in_8bit")
     return family.adapters(settings["lora_r"], "lora_target_modules", targets, base)
 
 
@@ -61,7 +65,7 @@ READER = Reader(
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
         "sample_packing": "bool", "batch_flattening": "any",
         "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any",
-        **dict.fromkeys(_DEGREES, "int"),
+        _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(
         family.PLAIN,
@@ -92,7 +96,7 @@ READER = Reader(
             r"unfrozen_parameters|peft_layers.*|peft_layer_replication|lora_modules_to_save|lora_target_parameters|"
             r"peft_trainable_token_indices|lora_(rank|alpha)_pattern|relora.*|peft_use_dora|lisa_.*":
                 "parts of the model that learn",
-            r"quantize_moe_experts|llama4_linearized_experts|dsv4_.*|model_quantization_config.*|gptq":
+            r"llama4_linearized_experts|dsv4_.*|model_quantization_config.*|gptq":
                 "weights in another form",
             r"tiled_mlp.*": "blocks in tiles",
             r"device_map|gpu_memory_limit|max_memory": "layers put on devices by their memory",
@@ -123,7 +127,7 @@ READER = Reader(
             r"experts_implementation|excess_length_strategy|fp32_norm(s|_classes)|optim_args|adam\w*|generate_max_len|"
             r"include_tkps|train_on_(inputs|eot|last_step_only)|quantization|freeze_mm_modules)(\.|$)"
         ),
-        exclusive=family.EXCLUSIVE,
+        exclusive=(*family.EXCLUSIVE, ("lora_target_linear", _EXPERTS)),
         modernise=_modernise,
     ),
     beside=family.beside,

@@ -302,6 +302,19 @@ def test_layers_of_nanotron_without_positions(tmp_path: Path) -> None:
     assert gap.field == "model.model_config.no_rope_layer"
 
 
+def test_experts_of_axolotl_in_the_type_of_other_weights(tmp_path: Path) -> None:
+    text = AXOLOTL.replace("NousResearch/Meta-Llama-3-8B", "Qwen/Qwen3-30B-A3B") + "quantize_moe_experts: true\n"
+    lora = "adapter: qlora\nlora_r: 8\nlora_target_modules: [q_proj, o_proj]\n"
+    found = imported(tmp_path, "axolotl", f"{text}{lora}load_in_4bit: true\n")
+    assert not found.gaps
+    assert found.request.workload.train.lora is not None
+    assert found.request.workload.train.lora.base_dtype == "nf4"
+    (gap,) = imported(tmp_path, "axolotl", text + lora).gaps
+    assert gap.field == "quantize_moe_experts"
+    with pytest.raises(InputError, match="cannot be given together with lora_target_linear"):
+        imported(tmp_path, "axolotl", f"{text}{lora}load_in_4bit: true\nlora_target_linear: true\n")
+
+
 def test_degrees_below_one_are_listed_together(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     text = TITAN.replace("batch_size = 1", "local_batch_size = -3").replace("degree = 1", "degree = 0")

@@ -349,7 +349,7 @@ def test_every_reader_is_a_format() -> None:
 @pytest.mark.parametrize(
     ("name", "known"),
     [("NousResearch/Meta-Llama-3-8B-Instruct", "llama-3-8b"), ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
-     ("arcee-ai/AFM-4.5B", None), ("some/Llama-3-8B-pruned", None)],
+     ("arcee-ai/AFM-4.5B", "afm-4.5b"), ("arcee-ai/AFM-9B", None), ("some/Llama-3-8B-pruned", None)],
 )  # fmt: skip
 def test_names_of_the_hub(name: str, known: str | None) -> None:
     spec = known_model(name)
