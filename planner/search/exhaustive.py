@@ -246,20 +246,28 @@ class Search:
         """Price whole layouts in batches, and offer those that fit to the list."""
         for start in range(0, len(columns["tp"]), ROWS):
             part = {name: column[start : start + ROWS] for name, column in columns.items()}
-            batch = self._ledger(tables, part, part["_key"])
-            terms, slowest = step.step_terms(batch, self.rates)
-            fast = np.flatnonzero(np.asarray(sum(terms.values())) <= self.threshold)
-            if self.objective != "memory" and len(fast) < len(slowest):  # bytes of too slow layouts are not needed
-                self.count.bounded += len(slowest) - len(fast)
-                if not len(fast):
-                    continue
-                batch = self._ledger(tables, select(part, fast), part["_key"][fast])
-                terms, slowest = {name: term[fast] for name, term in terms.items()}, slowest[fast]
-            estimate = step.Estimate(batch, self.rates, terms, slowest)
+            estimate = self._estimate(tables, part)
+            if estimate is None:
+                continue
             fits = (estimate.device_bytes <= self.memory_bytes) & (estimate.host_bytes <= self.host_bytes)
             self.count.out_of_memory += int((~fits).sum())
             self.count.priced += int(fits.sum())
-            self._offer(estimate, fits, batch.layouts)
+            self._offer(estimate, fits, estimate.ledger.layouts)
+
+    def _estimate(self, tables: Tables, part: Columns) -> step.Estimate | None:
+        """Of the layouts that are fast enough, of all where the least bytes are sought; None if there is none."""
+        batch = self._ledger(tables, part, part["_key"])
+        if self.objective == "memory":
+            return step.Estimate(batch, self.rates, {}, np.zeros(len(batch.layouts), dtype=np.int64))
+        terms, slowest = step.step_terms(batch, self.rates)
+        fast = np.flatnonzero(np.asarray(sum(terms.values())) <= self.threshold)
+        if len(fast) < len(slowest):  # bytes of too slow layouts are not needed
+            self.count.bounded += len(slowest) - len(fast)
+            if not len(fast):
+                return None
+            batch = self._ledger(tables, select(part, fast), part["_key"][fast])
+            terms, slowest = {name: term[fast] for name, term in terms.items()}, slowest[fast]
+        return step.Estimate(batch, self.rates, terms, slowest)
 
     def _offer(self, estimate: step.Estimate, fits: Mask, layouts: Layouts) -> None:
         """Offer the layouts that fit to the list."""

@@ -47,9 +47,10 @@ class NodeBounds:
         relaxed, key = self.branching.relaxed(nodes, level), nodes["_key"]
         if level == 0:
             ledger = self._ledger(tables, relaxed, key)
+            if self.in_bytes:
+                return np.full(len(key), np.inf), reserved_memory.least_bytes(ledger, self.rates)
             seconds, needed = lower_bounds.bound(ledger, self.rates, states_known=False, memory=False)
-            seconds = self._raised(seconds, ledger, level, limit)
-            return seconds, reserved_memory.least_bytes(ledger, self.rates) if self.in_bytes else needed
+            return self._raised(seconds, ledger, level, limit), needed
         may_move = relaxed["offload"] & ACTIVATIONS_ON_HOST
         if level == 2 or self.bytes_count or not may_move.any():
             return self._of_rows(tables, relaxed, key, level, limit)
@@ -67,13 +68,14 @@ class NodeBounds:
         """[row] seconds and bytes. placed: `offload` of the rows tells where activations are.
 
         The bound that has cut more rows of the level is computed first; seconds are, where rows are placed. For rows
-        that it cuts the other is left out: bytes are then 0, seconds infinite.
+        that it cuts the other is left out: bytes are then 0, seconds infinite. Where the least bytes are sought, no
+        seconds are computed.
         """
         known = np.array([np.full(len(key), np.inf), np.zeros(len(key))])
         limits, cut = (limit, self.memory_bytes), self._cut_share[level]
         seconds_first = placed or (cut[0] >= cut[1] and not self.in_bytes)
         batch, remaining = self._ledger(tables, relaxed, key), np.arange(len(key))
-        for which in (0, 1) if seconds_first else (1, 0):
+        for which in (1,) if self.in_bytes else (0, 1) if seconds_first else (1, 0):
             if not len(remaining):
                 break
             if 2 * len(remaining) > len(key):
@@ -94,7 +96,7 @@ class NodeBounds:
         """[row] seconds. Rows whose compute alone is above the limit get no other bound."""
         known = level == 2
         seconds = lower_bounds.least_cycles_s(batch, self.rates, states_known=known, moves=placed)
-        near = np.flatnonzero((seconds <= limit) | self.in_bytes)
+        near = np.flatnonzero(seconds <= limit)
         if not len(near):
             return seconds
         if len(near) < len(seconds):
@@ -104,8 +106,7 @@ class NodeBounds:
         return seconds
 
     def _raised(self, seconds: Array, batch: Ledger, level: int, limit: float) -> Array:
-        limit_s = np.inf if self.in_bytes else limit
-        exchanges = ExchangeBounds(self.branching, self.rates, self.memory_bytes, limit_s, self._exchange_cuts)
+        exchanges = ExchangeBounds(self.branching, self.rates, self.memory_bytes, limit, self._exchange_cuts)
         return np.maximum(seconds, exchanges.raised(seconds, batch, level))
 
     def _ledger(self, tables: Tables, columns: Columns, key: Ints) -> Ledger:
