@@ -49,17 +49,13 @@ def _places(meshes: Mapping[str, Mesh]) -> list[str]:
 
 def _call(placed: Placed, question: Question) -> RlCall:
     call, option, layout = placed.call, placed.option, placed.option.layout
-    work = question.work
-    packed: tuple[int, int] | tuple[None, None] = (None, None)
-    degrees = option.by_answer if call.kind == "train" else None
-    if degrees is not None and layout is not None:
-        packed = layout.dp * degrees.micro_batches, layout.cp * degrees.rank_tokens
-    elif call.kind == "train":
-        packed = question.packed(work.answers // work.updates)
+    trains = call.kind == "train"
+    degrees = option.by_answer if trains else None
     return RlCall(
         name=call.name, kind=call.kind, role=call.role, model=question.models[call.role].name, after=call.after,
         first_gpu=placed.mesh.first, gpus=placed.mesh.gpus, layout_id=str(layout) if layout is not None else None,
-        layout=layout.as_dict() if layout is not None else None, sequences=packed[0], seq_len=packed[1],
+        layout=layout.as_dict() if layout is not None else None, sequences=option.sequences if trains else None,
+        seq_len=option.seq_len if trains else None,
         rank_tokens=degrees.rank_tokens if degrees is not None else None,
         degrees=degrees.degrees if degrees is not None else (),
         engine=_engine(option), start_s=placed.start_s, moves_s=placed.moves_s, end_s=placed.end_s,

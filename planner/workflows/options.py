@@ -30,6 +30,8 @@ class Option:
     kept_bytes: float  # of a GPU that its model keeps between calls
     host_bytes: float = 0.0  # of its part of host memory that the layout takes all the time
     layout: Layout | None = None  # of training and scoring
+    sequences: int = 0  # of training: packed ones of an update
+    seq_len: int = 0  # tokens of each
     by_answer: AnswerDegrees | None = None  # its layout then is that of the widest groups
     leaner: tuple[Option, ...] = ()  # slower ones that leave more memory to other models, the fastest first
     instance: Instance | None = None  # of generation
@@ -58,5 +60,6 @@ def of_training(staged: Staged, seconds: float) -> Option:
     """The option of a priced layout that trains."""
     memory = DeviceMemory(staged.ledger)
     kept = max(float(memory.states_bytes(j)[0]) for j in range(staged.ledger.num_profiles))
+    work = staged.resolved.workload
     return Option(seconds=seconds, peak_bytes=staged.device_bytes, kept_bytes=kept, host_bytes=staged.host_bytes,
-                  layout=staged.layout)  # fmt: skip
+                  layout=staged.layout, sequences=work.global_batch, seq_len=work.seq_len)  # fmt: skip

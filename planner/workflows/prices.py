@@ -85,7 +85,6 @@ class Prices:
     def _train(self, role: Role, gpus: int) -> Option | None:
         if self.question.work.lengths_rule is not None:
             return fastest_by_rule(self.question, gpus)
-        resolved = self.question.on(role, gpus, self.question.work.answers // self.question.work.updates)
         given = {**_UNLIKE, **self.question.fixed.get("train", {})}
         joint = self.question.joint if role in ("policy", "critic") else ()
         if joint and role == "critic":
@@ -93,9 +92,13 @@ class Prices:
             if policy is None:
                 return None
             given |= _fields(policy, joint)
-        fastest = self._trained(resolved, given, resolved.budget_bytes)
-        if fastest is None:
+        answers = self.question.work.answers // self.question.work.updates
+        packed = [self.question.on(role, gpus, answers, each) for each in self.question.packings(answers)]
+        tried = [(option, resolved) for resolved in packed
+                 if (option := self._trained(resolved, given, resolved.budget_bytes)) is not None]  # fmt: skip
+        if not tried:
             return None
+        fastest, resolved = min(tried, key=lambda each: each[0].seconds)
         given |= _fields(fastest, joint)
         lean = (self._trained(resolved, given, resolved.budget_bytes / part) for part in LEAN_PARTS)
         return with_leaner([fastest, *(option for option in lean if option is not None)])
@@ -115,7 +118,7 @@ class Prices:
         if home is None or home.layout is None:
             return None
         work = self.question.work
-        batch = self.question.on(role, gpus, work.answers // work.updates)
+        batch = self.question.on(role, gpus, work.answers // work.updates, (home.sequences, home.seq_len))
         scores = [replace(it, seconds=it.by_answer.forward_share * it.seconds if it.by_answer is not None
                           else work.updates * forward_of(batch, it.layout), leaner=())
                   for it in (home, *home.leaner) if it.layout is not None]  # fmt: skip

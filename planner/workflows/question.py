@@ -21,7 +21,8 @@ from .graph import Role
 from .software import Software
 
 _SEQUENCE_UNIT = 128  # tokens that packed sequences are rounded up to, so that tp and cp divide them
-_BATCH_BITS = 3  # significant bits of the number of packed sequences, so that degrees divide it
+# Significant bits of the number of packed sequences: by 3 they are short, and by 1 all smaller powers of two divide it.
+_BATCH_BITS = (3, 1)
 
 # Kind of call -> degrees that are given: fields of a layout that trains or scores, axes of an engine.
 Fixed = Mapping[Literal["train", "infer", "generate"], Mapping[str, int]]
@@ -105,17 +106,20 @@ class Question:
         """Tokens of the longest answer that the engine does not stop, with its prompt."""
         return self.work.input + (self.work.output_max or math.ceil(self.lengths.longest(self.work.answers)))
 
-    def packed(self, answers: int) -> tuple[int, int]:
-        """Sequences, and tokens of each, that so many answers are packed into; each holds the longest answer."""
+    def packings(self, answers: int) -> list[tuple[int, int]]:
+        """Ways to pack so many answers: sequences, and tokens of each, which hold the longest answer. One where degrees
+        are given, or other software runs the calls: of a run as it was."""
         mean = self.work.input + self.lengths.mean
         # A sequence of the longest answer holds so many of the mean length.
-        sequences = max(answers // math.ceil(self.longest / mean), 1)
-        sequences -= sequences % 2 ** max(sequences.bit_length() - _BATCH_BITS, 0)
-        return sequences, math.ceil(max(answers * mean / sequences, self.longest) / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
+        most = max(answers // math.ceil(self.longest / mean), 1)
+        numbers = [most - most % 2 ** max(most.bit_length() - bits, 0) for bits in _BATCH_BITS]
+        tokens = {sequences: max(answers * mean / sequences, self.longest) for sequences in numbers}
+        out = [(sequences, math.ceil(each / _SEQUENCE_UNIT) * _SEQUENCE_UNIT) for sequences, each in tokens.items()]
+        return out[:1] if self.fixed or self.software is not None else out
 
-    def on(self, role: Role, gpus: int, answers: int) -> Resolved:
-        """Training a model on so many answers, packed."""
-        sequences, seq_len = self.packed(answers)
+    def on(self, role: Role, gpus: int, answers: int, packing: tuple[int, int] | None = None) -> Resolved:
+        """Training a model on so many answers, packed in the first way or in another."""
+        sequences, seq_len = packing or self.packings(answers)[0]
         whole = self.work.input + self.lengths.tokens
         workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=sequences,
                            mean_len=float(whole.mean()), mean_square_len=float((whole**2).mean()))  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from meshwright.cost_models.layouts import CP_ALGORITHMS
@@ -42,6 +44,26 @@ def test_openrlhf_has_ring_attention_in_place_of_ulysses() -> None:
     request = RlRequest.model_validate({"model": "qwen3-30b-a3b", "cluster": "dgx-h100:4", "target": "openrlhf",
         "workload": {"kind": "rl", "algorithm": "dapo", "prompts": 32, "samples": 8, "output": 4000}})  # fmt: skip
     trained = Prices(question_of(request)[0]).train("policy", 32)
-    assert trained is not None  # 40 packed sequences are no multiple of 32 copies
+    assert trained is not None
     assert trained.layout is not None
-    assert (trained.layout.cp, CP_ALGORITHMS[trained.layout.cp_algorithm]) == (4, "ring")
+    assert CP_ALGORITHMS[trained.layout.cp_algorithm] == "ring"
+
+
+def test_answers_are_packed_so_that_more_degrees_divide_them() -> None:
+    """Sequences of the longest answer: 48 of three significant bits, or 32, over which 16 and 32 copies divide, too."""
+    request = RlRequest.model_validate({"model": "llama-3.1-8b", "cluster": "dgx-h100:4", "workload": {
+        "kind": "rl", "algorithm": "grpo", "prompts": 32, "samples": 8, "output": 2000}})  # fmt: skip
+    question = question_of(request)[0]
+    mean, longest = 512 + question.lengths.mean, question.longest
+    most = 256 // -int(-longest // mean)
+    assert 48 <= most < 56
+    expected = [(number, -int(-256 * mean / number // 128) * 128) for number in (48, 32)]
+    assert question.packings(256) == expected
+    assert replace(question, fixed={"train": {"tp": 2}}).packings(256) == expected[:1]
+    trained = Prices(question).train("policy", 32)
+    fewer = [Prices(replace(question, fixed={"train": {"tp": tp}})).train("policy", 32) for tp in (1, 2, 4, 8)]
+    assert trained is not None
+    assert trained.layout is not None
+    assert (trained.sequences, trained.seq_len) in expected
+    assert trained.sequences % trained.layout.dp == 0
+    assert all(trained.seconds <= other.seconds for other in fewer if other is not None)
