@@ -23,15 +23,13 @@ def add_statistics(builder: Builder, ops: LayerOperations, rows: Array, keys: in
 def add_relative_bias(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
     """A number by distance and head on each score, [head, query, key]. All layers of a stack share it, and the first
     one makes it. Unfused attention adds it to the scores and sums their gradient over sequences; a fused kernel takes
-    it as an input, which it keeps (torch, scaled_dot_product_attention with attn_mask)."""
+    it as an input, which it keeps (torch, scaled_dot_product_attention with attn_mask): once a stage (stacks.py)."""
     w, length, shard = builder.activation_bytes, builder.workload.seq_len, builder.shard
     numbers = w * attention.heads / shard.tp * length**2
     sequences = shard.batch if builder.stack.attention == "unfused" else 1.0
     ops.traffic.append(MemoryTraffic("position bias", (2 * sequences + 1) * numbers, (sequences + 1) * numbers,
                                      tag("attn"), fusable=False))  # fmt: skip
     if attention.bias_parameters:
-        kept = np.zeros_like(numbers) if builder.stack.attention == "unfused" else numbers
-        ops.saved.append(Saved("position bias", kept))
         ops.traffic.append(MemoryTraffic("position bias made", 2 * numbers, 2 * numbers, fusable=False))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, MemoryTraffic, Saved
 from ..specs.encoder import Encoder
@@ -55,8 +53,7 @@ def _add_encoder_end(builder: Builder, ops: LayerOperations, encoder: Encoder) -
     """The final norm of the encoder, whose output all layers of the decoder take, and the lookup of the target, where
     the source has one, too."""
     h, w, source = builder.model.hidden, builder.activation_bytes, builder.of_source().shard
-    ops.saved.append(Saved("encoder norm", 2 * w * h * source.sp_tokens))
-    ops.wgrad_stash.append(np.asarray(w * h * source.sp_tokens))
+    ops.saved.append(Saved("encoder norm", w * h * source.sp_tokens))  # what it takes; its output see stacks.py
     ops.traffic.append(builder.norm_traffic("encoder norm", h * source.sp_tokens))
     if encoder.reads_text:
         moved = 2 * w * h * builder.shard.tokens

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Ints
 from .ledger import Ledger, weighted
+from .stacks import kept_once, stashed_once
+from .tables import Tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +33,18 @@ class Activations:
         """Per profile: bytes of activations per micro-batch."""
         ledger = self.ledger
         if not self.recomputes_some_layers:
-            return [ledger.on_profile(j, self.per_kind) for j in range(ledger.num_profiles)]
+            return [ledger.on_profile(j, self.per_kind) + self._once(j, kept_once) for j in range(ledger.num_profiles)]
         saved, dropped = self.saved_and_dropped
-        return [ledger.on_profile(j, saved) - ledger.recomputed(j, dropped) for j in range(ledger.num_profiles)]
+        return [ledger.on_profile(j, saved) - ledger.recomputed(j, dropped) + self._once(j, kept_once)
+                for j in range(ledger.num_profiles)]  # fmt: skip
+
+    def _once(self, j: int, quantity: Callable[[Tables, Array, Ints], Array]) -> Array | float:
+        """[n] a quantity of stages that have layers of an encoder or its decoder, however many, on profile j. Profiles
+        that are parts of stages, or stand for several, count none."""
+        ledger, splits = self.ledger, self.ledger.splits
+        if ledger.problem.model.encoder is None or splits.is_bound or splits.adds_up:
+            return 0.0
+        return quantity(ledger.tables, splits.counts[:, j][ledger.split], ledger.key)
 
     @cached_property
     def saved_back(self) -> list[Array]:
@@ -70,4 +82,5 @@ class Activations:
         ledger = self.ledger
         rows = ledger.per_kind(ledger.tables.wgrad_stash)
         back = [weighted(counts, rows) + np.zeros(len(ledger.layouts)) for counts in ledger.back]
-        return [np.array([ledger.on_profile(j, rows) - back[j], back[j]]) for j in range(ledger.num_profiles)]
+        return [np.array([ledger.on_profile(j, rows) + self._once(j, stashed_once) - back[j], back[j]])
+                for j in range(ledger.num_profiles)]  # fmt: skip

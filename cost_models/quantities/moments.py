@@ -19,6 +19,7 @@ from ..arrays import Array, Mask
 from ..schedule_kinds import LOSSES_FIRST, SPLITS_BACKWARD
 from .element_bytes import activation_bytes
 from .graph_memory import graph_bytes
+from .stacks import arriving_bytes
 from .stages import EMBEDDING, HEAD, MTP
 from .tower_memory import embedding_workspace
 from .vocabulary import KEPT_MESSAGES
@@ -60,7 +61,7 @@ def moments_beside_layer(ledger: Ledger, j: int, *, gathered: bool = True) -> di
     by_buffer = {
         "logits": _logits(ledger, losses),
         "gathered": _gathered(ledger, j, losses) if gathered else [np.zeros(len(ledger.layouts))] * (IN_PREDICTION + 1),
-        "exchange": _exchanged(ledger, losses),
+        "exchange": _exchanged(ledger, j, losses),
         "workspace": _workspaces(ledger, j, losses),
     }
     num_moments = number_of_moments(ledger.problem)
@@ -115,9 +116,9 @@ def _gathered(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     return [losses.any_head * weights[0], losses.any_head * head, layer, zero, gradients[3], prediction]
 
 
-def _exchanged(ledger: Ledger, losses: _Losses) -> list[Array]:
+def _exchanged(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     """Bytes of messages between stages that have arrived, and of the gathered input of the head, at each moment."""
-    head, arrived = losses.any_head, _requested(ledger, (losses.heads > 0) & losses.all_first)
+    head, arrived = losses.any_head, _requested(ledger, j, (losses.heads > 0) & losses.all_first)
     if ledger.vocabulary is not None:  # every stage has a part of the head, and all of its input
         head, arrived = np.ones_like(head), arrived + KEPT_MESSAGES * ledger.tables.message[ledger.key]
     # Sequence parallelism gathers the head's input for its product, and the same size again for the gradient.
@@ -143,11 +144,11 @@ def number_of_moments(problem: Problem) -> int:
     return IN_PREDICTION + (problem.model.mtp_layers > 0)
 
 
-def _requested(ledger: Ledger, has_all: Mask) -> Array:
+def _requested(ledger: Ledger, j: int, has_all: Mask) -> Array:
     """[n] bytes of messages that are still to come. has_all: [n] whether none are when the device is fullest."""
     x = ledger.layouts
     ahead = np.minimum(ledger.problem.stack.messages_ahead, ledger.m * ledger.chunks - 1)
-    return np.where((x["pp"] > 1) & ~has_all, ahead, 0.0) * ledger.tables.message[ledger.key]
+    return np.where((x["pp"] > 1) & ~has_all, ahead, 0.0) * arriving_bytes(ledger, j)
 
 
 def unusable(ledger: Ledger, j: int) -> Array:

@@ -138,7 +138,7 @@ class Tables:
 
     @cached_property
     def message(self) -> Array:
-        """[key] bytes of a stage-to-stage message: all hidden states of a micro-batch, or a rank's part of them."""
+        """[key] bytes of the largest stage-to-stage message: all hidden states of a micro-batch, or a rank's part."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
         tokens = shard.tokens / shard.tp if self.problem.stack.split_messages else shard.sp_tokens
         width = self.problem.model.hidden * self.problem.model.residual_streams * self.problem.workload.sent_share

@@ -77,8 +77,8 @@ class Workload:
 
     @property
     def sent_share(self) -> float:
-        """Hidden states that a stage sends on, per token of `seq_len`: stages of a decoder pass the encoder's output,
-        and all messages are as large as theirs."""
+        """Hidden states that a stage of a decoder sends on, per token of `seq_len`: also the encoder's output. Other
+        messages are smaller (stacks.py)."""
         return 1.0 + (self.source_len or 0) / self.seq_len
 
     @property

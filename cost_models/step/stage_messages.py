@@ -6,6 +6,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..quantities.ledger import Ledger
+from ..quantities.stacks import message_bytes
 from ..quantities.stages import EMBEDDING_COPY
 from ..rates import collectives
 from ..rates.rates import Rates
@@ -24,8 +25,9 @@ def link_s(ledger: Ledger, rates: Rates) -> Array:
     return message_s(ledger, rates)[1]
 
 
-def message_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
-    x, num_bytes = ledger.layouts, ledger.tables.message[ledger.key]
+def message_s(ledger: Ledger, rates: Rates, num_bytes: Array | None = None) -> tuple[Array, Array]:
+    """The same two of a message of `num_bytes` [n]; None: of the mean one."""
+    x, num_bytes = ledger.layouts, message_bytes(ledger) if num_bytes is None else num_bytes
     # Stages are the outermost axis of the rank order: neighbours are world/pp ranks apart.
     curve = group_curve(rates, "pp", "p2p", x["pp"], ledger.problem.num_gpus // x["pp"])
     message_s, sending_s = collectives.seconds(curve, num_bytes), curve.s_per_byte * num_bytes

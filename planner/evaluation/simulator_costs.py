@@ -18,6 +18,7 @@ from ...cost_models.quantities.exchanges import Op
 from ...cost_models.quantities.gradients import accumulated_bytes, reductions
 from ...cost_models.quantities.groups import Groups
 from ...cost_models.quantities.ledger import Ledger
+from ...cost_models.quantities.stacks import kept_once, sent_bytes, stashed_once
 from ...cost_models.quantities.stages import Splits
 from ...cost_models.rates import collectives
 from ...cost_models.rates.kernel_seconds import kernel_seconds
@@ -112,7 +113,8 @@ def _saved_bytes(staged: Staged) -> tuple[Array, Array]:
     tables, key = staged.ledger.tables, staged.key
     dropped = (tables.saved(0, 0) - tables.saved(*staged.recompute_code))[:, key]
     activations = staged.rows @ tables.saved(0, 0)[:, key] - staged.recomputed @ dropped
-    return activations, staged.rows @ tables.wgrad_stash[:, key]
+    stash, keys = staged.rows @ tables.wgrad_stash[:, key], np.full(len(staged.rows), key)
+    return activations + kept_once(tables, staged.rows, keys), stash + stashed_once(tables, staged.rows, keys)
 
 
 def _static_bytes(ledger: Ledger) -> tuple[float, ...]:
@@ -134,30 +136,25 @@ def single_layers(ledger: Ledger) -> Ledger:
 
 
 def message_seconds(staged: Staged) -> tuple[Array, Array]:
-    """[2, chunk] seconds of the messages that bring its input and its gradient; how long they keep a link busy."""
-    num_chunks = len(staged.devices)
-    ledger = staged.ledger
-    resolved = staged.resolved
-    if resolved.nodes is not None:
-        return _message_seconds_on_nodes(staged, resolved.nodes)
-    hop_s = float(stage_messages.hop_s(ledger, resolved.rates)[0])
-    link_s = float(stage_messages.link_s(ledger, resolved.rates)[0])
-    return np.full((2, num_chunks), hop_s), np.full((2, num_chunks), link_s)
-
-
-def _message_seconds_on_nodes(staged: Staged, nodes: tuple[int, ...]) -> tuple[Array, Array]:
-    """The same where links differ: each message at the bandwidth between the nodes of its two stages."""
+    """[2, chunk] seconds of the messages that bring its input and its gradient; how long they keep a link busy. Where
+    links differ, each message has the bandwidth between the nodes of its two stages."""
     resolved, here = staged.resolved, np.array(staged.devices)
-    last = len(here) - 1
-    before, after = (np.clip(np.arange(len(here)) + offset, 0, last) for offset in (-1, 1))
-    between = Network(resolved.cluster).between_stages(staged.layout, nodes)
-    bandwidths = np.array([between[here[before], here], between[here[after], here]])
+    chunks, last = np.arange(len(here)), len(here) - 1
+    before, after = (np.clip(chunks + offset, 0, last) for offset in (-1, 1))
+    sent = sent_bytes(staged.ledger, staged.rows)
+    messages = np.array([sent[before], sent[np.minimum(chunks, max(last - 1, 0))]])
+    bandwidths = np.zeros((2, len(here)))
+    if resolved.nodes is not None:
+        between = Network(resolved.cluster).between_stages(staged.layout, resolved.nodes)
+        bandwidths = np.array([between[here[before], here], between[here[after], here]])
     hop_s, link_s = np.zeros((2, 2, len(here)))
-    for bandwidth in np.unique(bandwidths).tolist():
-        rates = resolved.rates.on_network({**(resolved.network or {}), "pp": bandwidth})
-        messages = bandwidths == bandwidth
-        hop_s[messages] = float(stage_messages.hop_s(staged.ledger, rates)[0])
-        link_s[messages] = float(stage_messages.link_s(staged.ledger, rates)[0])
+    for bandwidth, num_bytes in sorted(set(zip(bandwidths.flat, messages.flat, strict=True))):
+        rates = resolved.rates
+        if resolved.nodes is not None:
+            rates = rates.on_network({**(resolved.network or {}), "pp": float(bandwidth)})
+        same = (bandwidths == bandwidth) & (messages == num_bytes)
+        hop, link = stage_messages.message_s(staged.ledger, rates, np.array([num_bytes]))
+        hop_s[same], link_s[same] = float(hop[0]), float(link[0])
     return hop_s, link_s
 
 

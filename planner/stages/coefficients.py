@@ -19,6 +19,7 @@ from ...cost_models.quantities.gradients import accumulated_bytes
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.moments import unusable
 from ...cost_models.quantities.resident import resident_moments
+from ...cost_models.quantities.stacks import kept_once, stashed_once
 from ...cost_models.quantities.stages import (
     EMBEDDING,
     HEAD,
@@ -117,7 +118,11 @@ def _memory_needs(staged: Staged, edges: Array, *, chooses_recompute: bool) -> M
     if chooses_recompute:
         recomputing = _transient_bytes(staged, edges, filled=True)[0]
         recompute_bytes = growth * np.maximum(recomputing - transient[0], 0.0)
-    at_edges = on_devices((edges[:, None] * resident).sum(axis=2), staged.devices)
+    # Of an encoder and its decoder a stage keeps something once: here the most that one may, with layers of both.
+    both = np.ones((1, edges.shape[1]))
+    once = from_f[..., 0] * kept_once(tables, both, staged.ledger.key) + from_i[..., 0] * stashed_once(
+        tables, both, staged.ledger.key)  # fmt: skip
+    at_edges = on_devices((edges[:, None] * resident).sum(axis=2) + once, staged.devices)
     tensors = transient[transient_row].T + (on_gpu @ state)[:, None] + at_edges + _outputs(staged, from_f + from_i)
     outside = _unusable(staged, on_gpu)[:, None] + float(reserved_memory.fixed_bytes(ledger, rates)[0])
     return MemoryNeeds(

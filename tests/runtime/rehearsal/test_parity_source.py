@@ -6,14 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from meshwright.cost_models.quantities.stacks import message_bytes, sent_bytes
 from meshwright.planner import api
 from meshwright.runtime.job import job_of
 from meshwright.runtime.model.two_stacks import EncoderDecoderChunk
+from meshwright.runtime.parallel.comm import Group
 from meshwright.runtime.parallel.encoder_stages import stages_with_copies, tokens_sent
+from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE
+from meshwright.runtime.rehearsal.pricing import ledger_of
 from meshwright.runtime.rehearsal.scale import scale_down
+from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 
+from ..fork import fork
 from ..jobs import t5, with_source
 from .test_parity import parity_of
 
@@ -41,6 +48,32 @@ def test_stages_of_ones_own(sizes: list[int], sent: list[int]) -> None:
     wanted = with_source("pp3-dp1-mbs1-z1-rnone", t5(6, tied_embeddings=True), sizes=sizes)
     assert tokens_sent(wanted)[:-1] == sent
     assert parity_of(wanted).agrees
+
+
+@pytest.mark.parametrize("sizes", [[2, 2, 2], [3, 3, 0], [1, 4, 1]])
+def test_stages_send_as_many_bytes_as_are_priced(sizes: list[int]) -> None:
+    wanted = with_source("tp2-pp3-dp1-mbs1-z1-rnone", t5(6), sizes=sizes, dtype="fp32")
+
+    def sent(rank: int) -> dict[int, int]:
+        """Bytes of a step, by the rank that gets them."""
+        trainer = Trainer(wanted, build_mesh(wanted.layout, rank, Status(), 60.0), torch.device("cpu"))
+        by_rank, send = dict[int, int](), Group.send
+
+        def counted(self: Group, tensor: torch.Tensor, to: int, tag: int) -> Any:
+            by_rank[to] = by_rank.get(to, 0) + tensor.nbytes
+            return send(self, tensor, to, tag)
+
+        Group.send = counted  # type: ignore[method-assign]
+        trainer.step(0)
+        return by_rank
+
+    ledger = ledger_of(wanted)
+    priced = wanted.num_micro_batches * sent_bytes(ledger, ledger.splits.counts[0])
+    for rank, of_rank in enumerate(fork(wanted.world_size, sent)):
+        stage = rank // 2
+        forward = {rank + 2: priced[stage]} if stage < 2 else {}
+        assert of_rank == forward | ({rank - 2: priced[stage - 1]} if stage > 0 else {})
+    assert 2 * wanted.num_micro_batches * float(message_bytes(ledger)[0]) == pytest.approx(priced[:-1].sum())
 
 
 def test_stages_with_copies() -> None:
