@@ -38,7 +38,7 @@ from .sources import (
     stacked,
     transposed,
 )
-from .t5_sources import t5_sources
+from .t5_sources import T5_TABLES, t5_sources
 from .vision_sources import columns_of_experts, tower_sources
 
 
@@ -116,6 +116,12 @@ def copies(model: ModelSpec) -> dict[str, str]:
     return {prediction_prefix(model, number) + theirs: ours for number in range(stored_predictions(model))
             for theirs, ours in (("embed_tokens.weight", "embedding.tokens"),
                                  ("shared_head.head.weight", "head.projection"))}  # fmt: skip
+
+
+def repeated(model: ModelSpec) -> dict[str, str]:
+    """Name of each tensor that files may have beside the others -> the weight of ours that it repeats."""
+    tables = {} if model.encoder is None else dict.fromkeys(T5_TABLES, "embedding.tokens")
+    return copies(model) | tables
 
 
 def converted(model: ModelSpec, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

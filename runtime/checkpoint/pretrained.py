@@ -28,9 +28,10 @@ from ..model.initial_weights import init_param, same_weight
 from ..model.two_stacks import chunk_type
 from ..parallel.comm import Group
 from ..status import Status
-from .huggingface import FAMILIES, copies, prediction_prefix, sources, stored_predictions
+from .huggingface import FAMILIES, prediction_prefix, repeated, sources, stored_predictions
 from .safetensors_folder import TensorFolder
 from .sources import Source
+from .t5_sources import T5_UNUSED
 
 # Buffers that older releases of transformers wrote.
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias",
@@ -141,13 +142,13 @@ class Pretrained:
 
     def _beside(self, expected: dict[str, tuple[int, ...]]) -> Iterator[FieldProblem]:
         """Problems of tensors that the model does not have."""
-        repeated = {self._in_file(theirs): ours for theirs, ours in copies(self.model).items()}
+        repeats = {self._in_file(theirs): ours for theirs, ours in repeated(self.model).items()}
         left_out = self._predictions[stored_predictions(self.model) :]
         for name, entry in self.tensors.entries.items():
-            if name in expected or name.endswith(_BUFFERS) or name.startswith(left_out):
+            if name in expected or name.endswith(_BUFFERS) or name.startswith(left_out) or name == T5_UNUSED:
                 continue
-            if name in repeated:
-                yield from self._second(name, repeated[name], "the runtime has one for the model and its predictions")
+            if name in repeats:
+                yield from self._second(name, repeats[name], "the runtime has one for all parts that look tokens up")
             elif name.endswith(_CHOICE_BIASES):
                 if self.tensors.tensor(name).any():
                     yield FieldProblem("is not zero: the plan's model chooses experts without it", file=entry.file.name,

@@ -5,6 +5,11 @@ from __future__ import annotations
 from ...cost_models.specs.model import FeedForward, Layer, ModelSpec
 from .sources import Source, Sources, norm
 
+# Tensors of files that repeat the token table, and one of first files that no model has (`_tied_weights_keys` and
+# `_keys_to_ignore_on_load_unexpected` of T5ForConditionalGeneration).
+T5_TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+T5_UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
 
 def t5_sources(model: ModelSpec) -> Sources:
     """All weights. A head of its own is version 1.1's."""

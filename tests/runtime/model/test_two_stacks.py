@@ -22,6 +22,8 @@ from safetensors.torch import save_file
 from transformers.models.t5.configuration_t5 import T5Config
 from transformers.models.t5.modeling_t5 import T5Attention, T5ForConditionalGeneration
 
+from meshwright.errors import InputError
+
 from ..jobs import job
 
 SOURCE, TARGET = 24, 16
@@ -104,8 +106,14 @@ def test_buckets_are_those_of_transformers(number: int, causal: bool) -> None:
 def test_weights_go_in_and_out_under_their_names(changes: dict[str, Any], tmp_path: Path) -> None:
     theirs, spec = theirs_of(changes), spec_of(changes)
     files = {name: weight.detach().contiguous() for name, weight in theirs.named_parameters()}
-    save_file(files, tmp_path / "model.safetensors")
+    tables = {f"{stack}.embed_tokens.weight": files["shared.weight"].clone() for stack in ("encoder", "decoder")}
+    save_file({**files, **tables}, tmp_path / "model.safetensors")  # as those of Flan-T5
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    pretrained = Pretrained(tmp_path, spec)
+    save_file({**files, "decoder.embed_tokens.weight": files["shared.weight"] + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"differs from shared\.weight"):
+        Pretrained(tmp_path, spec)
+    save_file(files, tmp_path / "model.safetensors")
     pretrained = Pretrained(tmp_path, spec)
     shapes = {name: tuple(weight.shape) for name, weight in files.items()}
     assert {each.name: tuple(each.shape) for each in tensors(spec)} == shapes
