@@ -105,7 +105,8 @@ def _read(f: Fields, part: Fields, kind: Any, max_positions: int) -> RopeScaling
     elif factor is None:
         part.problem("factor", f"is missing, and {kind} needs it")
     given = {name: value for name in _NUMBERS if (value := part.positive(name)) is not None}
+    mscale, all_dim = part.number("mscale", 0.0), part.number("mscale_all_dim", 0.0)
     return RopeScaling(
         kind=kind, factor=factor or 1.0, original_max_positions=original, truncate=part.flag("truncate", True),
-        mscale=part.number("mscale", 0.0), mscale_all_dim=part.number("mscale_all_dim", 0.0), **given,
+        mscale=mscale if all_dim else 0.0, mscale_all_dim=all_dim, **given,  # alone, mscale changes nothing
     )  # fmt: skip

@@ -21,7 +21,11 @@ from transformers.models.clip.modeling_clip import CLIPVisionModel
 from transformers.models.gemma3.configuration_gemma3 import Gemma3Config, Gemma3TextConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3ForConditionalGeneration, Gemma3MultiModalProjector
 from transformers.models.internvl.configuration_internvl import InternVLConfig, InternVLVisionConfig
-from transformers.models.internvl.modeling_internvl import InternVLMultiModalProjector, InternVLVisionModel
+from transformers.models.internvl.modeling_internvl import (
+    InternVLForConditionalGeneration,
+    InternVLMultiModalProjector,
+    InternVLVisionModel,
+)
 from transformers.models.llama4.configuration_llama4 import Llama4Config, Llama4TextConfig, Llama4VisionConfig
 from transformers.models.llama4.modeling_llama4 import Llama4MultiModalProjector, Llama4VisionModel
 from transformers.models.paligemma.configuration_paligemma import PaliGemmaConfig
@@ -299,7 +303,8 @@ def test_a_projector_of_single_patches_is_that_of_transformers() -> None:
 
 @pytest.mark.parametrize(("name", "of"), [
     ("qwen2.5-vl-7b", Qwen2_5_VLForConditionalGeneration), ("qwen2.5-vl-72b", Qwen2_5_VLForConditionalGeneration),
-    ("paligemma-3b-224", PaliGemmaForConditionalGeneration),
+    ("qwen2.5-vl-3b", Qwen2_5_VLForConditionalGeneration), ("paligemma-3b-224", PaliGemmaForConditionalGeneration),
+    ("internvl3-38b", InternVLForConditionalGeneration),
 ])  # fmt: skip
 def test_catalogued_models_of_other_towers_are_as_large_as_those_of_transformers(name: str, of: Any) -> None:
     config = yaml.safe_load((CATALOGUE / "models" / f"{name}.yaml").read_text())["config"]

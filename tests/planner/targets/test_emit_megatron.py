@@ -340,7 +340,8 @@ def test_models_of_the_catalogue_are_written_as_they_are_or_refused() -> None:
         activation = whole.activation.replace("gelu_tanh", "gelu")
         theta = whole.rope_theta and float(round(whole.rope_theta))  # --rotary-base is a whole number
         # Dropouts are written as numbers, so that their names in config.json do not come back.
-        expected = replace(whole, family="", assumed=(), activation=activation, rope_theta=theta, unmodelled=())
+        expected = replace(whole, family="", assumed=(), activation=activation, rope_theta=theta, unmodelled=(),
+                           rope_scaling=whole.trained_scaling)  # fmt: skip
         assert replace(found, family="", assumed=()) == expected
     for name, reason in (
         ("olmo-2-7b", "norms are those of one head"), ("opt-1.3b", "relu is none of gelu"), ("gemma-2-9b", "GeGLU"),

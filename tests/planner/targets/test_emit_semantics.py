@@ -61,7 +61,8 @@ def _meaning(model: ModelSpec) -> ModelSpec:
     activation = model.activation.replace("gelu_tanh", "gelu")  # their one GELU is computed by tanh where it is fused
     theta = model.rope_theta and float(round(model.rope_theta))
     return replace(model, name="", source="", family="", assumed=(), unmodelled=(), activation=activation,
-                   rope_theta=theta, moe_aux_loss_coeff=float(f"{model.moe_aux_loss_coeff:.6g}"))  # fmt: skip
+                   rope_theta=theta, rope_scaling=model.trained_scaling,
+                   moe_aux_loss_coeff=float(f"{model.moe_aux_loss_coeff:.6g}"))  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "biased"), [

@@ -519,9 +519,11 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
         ({"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [2.0]},
           "original_max_position_embeddings": 64},
          (RopeScaling(kind="longrope", factor=4.0, original_max_positions=64), 1.0)),
+        # mscale without mscale_all_dim changes nothing.
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 16, "mscale": 0.7, "truncate": False}},
-         (RopeScaling(kind="yarn", factor=4.0, original_max_positions=256, beta_fast=16.0, mscale=0.7,
-                      truncate=False), 1.0)),
+         (RopeScaling(kind="yarn", factor=4.0, original_max_positions=256, beta_fast=16.0, truncate=False), 1.0)),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.9}},
+         (RopeScaling(kind="yarn", factor=4.0, original_max_positions=256, mscale=0.7, mscale_all_dim=0.9), 1.0)),
         ({"rope_parameters": {"sliding_attention": {"rope_type": "default"},
                               "full_attention": {"rope_type": "linear", "factor": 8.0}}},
          (RopeScaling(kind="linear", factor=8.0), 1.0)),
