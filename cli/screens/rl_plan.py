@@ -89,7 +89,7 @@ def layout_text(call: RlCall) -> str:
     """The layout of a call: that of training, or the instances of the engine."""
     engine = call.engine
     if engine is None and call.rank_tokens:
-        return f"{call.layout_id}, answers on {_either(call.degrees)} ranks, {call.rank_tokens:,} tokens on each"
+        return f"{call.layout_id}, answers on {_ranks(call.degrees)}, {call.rank_tokens:,} tokens on each"
     if engine is None:
         return call.layout_id or ""
     degrees = [f"tp{engine.tp}", *(f"{name}{value}" for name, value in (
@@ -97,10 +97,10 @@ def layout_text(call: RlCall) -> str:
     return f"{engine.instances} x {'-'.join(degrees)}, {engine.cache_sequences:,} sequences each"
 
 
-def _either(numbers: Sequence[int]) -> str:
-    """`1, 2 or 4`."""
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} or {last}" if most else last
+def _ranks(degrees: Sequence[int]) -> str:
+    """`1, 2 or 4 ranks`."""
+    *most, last = map(str, degrees)
+    return f"{', '.join(most)} or {last} ranks" if most else f"{last} rank{'s' * (degrees[-1] > 1)}"
 
 
 def timeline(chosen: RlCandidate) -> list[Part]:

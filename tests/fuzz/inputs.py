@@ -44,6 +44,7 @@ BASES: dict[str, tuple[list[str], ...]] = {
               "50ms", "--top", "1"],
              ["--workload", "grpo", *REQUESTED, "--output", "100", "--prompts", "8", "--top", "1"],
              ["--workload", "grpo", *REQUESTED, "--output", "100", "--prompts", "8", "--target", "nemo-rl"],
+             ["--workload", "grpo", *REQUESTED, "--output", "100", "--prompts", "8", "--lengths-rule", "dynamic"],
              ["--jobs-file", "jobs.yaml"]),
     "what-if": (["plan.json", "--set", "gpu.peak=x2"], ["plan.json", "--set", "gpus=4"],
                 ["plan.json", "--study", "sensitivity"],
