@@ -25,6 +25,7 @@ CHANGES: Mapping[str, str] = {
     r"--random-ltd.*": "layers that skip tokens",
     r"--(mos|kd|load-teacher.*|num-layers-teacher|kd-.*)": "a teacher model beside the one that learns",
     r"--compression-training": "compressed layers",
+    r"--modelopt-enabled": "a model that ModelOpt builds: other layers, perhaps quantised or beside a teacher",
     r"--(sparsify|pruning-(type|freq)|final-sparsity|balancer|packing|packed-num-gpus)":
         "layers that are pruned while they learn, by kernels of sparse products",
     r"--lora.*|--adapter.*|--peft.*": "adapters",
@@ -70,6 +71,7 @@ PRICES: Mapping[str, str] = {
 # Parts of harmless unknown options: kernels with the same result, checks, names.
 # Whole words of names of options that the release does not have.
 HARMLESS = (
+    r"^--(export-|enable-gpt-oss$)|"  # of megatron/post_training, which --modelopt-enabled switches on
     r"^--(no-)?lr\b|-lr-|^--ademamix-|(^--|[-_])(flash-attn|use-contiguous|DDP-impl|mcore|mcore-models|hidden-dropout|"
     r"\w*fusion|masked-softmax|softmax-in-fp32|query-key-layer-scaling|no-bias|gradient-accumulation-fusion|finetune|"
     r"no-load|universal-checkpoint|abort-on|codecarbon|rampup|embedding-weights-in-fp32|create-moe-param-group|use-tutel|"

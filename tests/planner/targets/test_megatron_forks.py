@@ -58,6 +58,14 @@ def test_learning_rates_of_parts_change_no_price(tmp_path: Path) -> None:
     assert not imported(tmp_path, text).gaps
 
 
+def test_options_of_modelopt_do_nothing_without_it(tmp_path: Path) -> None:
+    """megatron/post_training/arguments.py: pretrain_gpt.py builds its own model unless --modelopt-enabled is given."""
+    text = LLM.replace("--bf16", "--bf16 --enable-gpt-oss --export-force-local-attention --export-kd-teacher-load x")
+    assert not imported(tmp_path, text).gaps
+    (gap,) = imported(tmp_path, text.replace("--bf16", "--bf16 --modelopt-enabled")).gaps
+    assert gap.field == "--modelopt-enabled"
+
+
 MAMBA = """torchrun --nproc_per_node 8 pretrain_mamba.py --num-layers 16 --hidden-size 512 --num-attention-heads 8 \\
   --seq-length 2048 --max-position-embeddings 2048 --position-embedding-type none --micro-batch-size 1 \\
   --global-batch-size 16 --bf16 {pattern}
