@@ -67,7 +67,9 @@ class DecoderLayer(Block):
             if self.attention is not None or self.mixer is not None:
                 out = self._mixed(self._normed(self.attention_norm, x), positions, bias)
                 x = self._added(x, self._normed(self.attention_output_norm, out))
-            if self.cross_attention is not None and encoded is not None:
+            if self.cross_attention is not None:
+                if encoded is None:
+                    raise RuntimeError("a layer that attends to an encoder needs its output")
                 x = self._added(x, self.cross_attention(self._normed(self.cross_attention_norm, x), encoded))
             if self.feed_forward is not None:
                 out = self.feed_forward(self._normed(self.feed_forward_norm, x))

@@ -148,7 +148,7 @@ def _chunk(
     model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "", dropped: str = "", *,
     deals: bool = False,
 ) -> DecoderChunk:  # fmt: skip
-    """_LAYERS small layers, or an end of a small model.
+    """_LAYERS small layers, or an end of a small model. Layers attend to no encoder, which the timed model lacks.
 
     dropped: a mode of `_dropped`. deals: whether its heads are scattered over two ranks, with sequences twice as long.
     """
@@ -161,7 +161,7 @@ def _chunk(
     small = (replace(block, expert_inner=_INNER, shared_inner=_INNER if block.shared_inner else 0)
              if isinstance(block, MixtureOfExperts) else FeedForward(inner=_INNER, gated=block.gated, bias=block.bias))
     spec = replace(model, hidden=_HEAD_DIM * large.heads, vocab=_TOKENS, pattern=(0,) * _LAYERS, mtp_layers=0,
-                   kinds=(replace(kind, attention=attention, feed_forward=small),))  # fmt: skip
+                   kinds=(replace(kind, attention=attention, feed_forward=small, cross_attention=None),))  # fmt: skip
     part = Chunk(stage=0, chunk=0, layers=() if end else (0, _LAYERS - 1), embedding=end == "embedding",
                  head=end == "head", gpu="", recompute_layers=_LAYERS if dropped == "layer" else 0)  # fmt: skip
     modules = (dropped,) if dropped in MODULES else ()
