@@ -47,7 +47,7 @@ TECHNIQUE = Technique(
     knobs=(
         Knob("activations", 1, 0, 1, "share of the activations on the host that is on cards", whole=False),
         Knob("optimizer", 0, 0, 1, "share of states and gradients on the host that is on cards", whole=False),
-        # One card for each GPU: Micron CZ120, 36 GB/s and 256 GB (data sheet).
+        # One card for each GPU: Micron CZ120, 256 GB and up to 36 GB/s at two reads a write (Micron, 7 August 2023).
         Knob("gb_per_s", 36, 1e-3, 1e6, "GB/s per GPU of its cards together", whole=False),
         Knob("gb", 256, 1e-6, 1e9, "GB per GPU of its cards together; the rest stays in DRAM", whole=False),
     ),

@@ -26,6 +26,7 @@ _DAY_S = 86_400.0
 _ASSUMED = {
     "gpu_mtbf": ASSUMED["gpu_mtbf"],
     "write_bandwidth": ASSUMED["write_bandwidth"],
+    # Ten minutes since pytorch#110947; its other backends keep 30.
     "detect": ("10 min", "the timeout of NCCL's process groups in torch, after which a run that hangs ends"),
     "diagnose": ("2 min", "assumed: delays of collectives compared every minute, as C4 does"),
     "restart": ASSUMED["restart"],
