@@ -142,11 +142,15 @@ def separation(plan: ServingPlan) -> list[Part]:
     apart, best = plan.separation, plan.best
     if apart is None:
         return []
-    chosen = len(best.pools) > 1
+    chosen, most = len(best.pools) > 1, plan.certificate.unit.startswith("requests")
     if apart.best is None or apart.largest_load is None:
         reason = "no deployment of separate prefill and decode keeps the promises on these GPUs"
     elif chosen:
-        reason = "no deployment with both on the same instances is cheaper, or as cheap and carries more"
+        better = "carries more" if most else "is cheaper, or as cheap and carries more"
+        reason = f"no deployment with both on the same instances {better}"
+    elif most:
+        reason = (f"{apart.best} (prefill + decode), which carries most of those apart, carries "
+                  f"{text.significant(apart.largest_load)}{_unit(plan)}")  # fmt: skip
     else:
         hours = "" if apart.gpu_hours is None else f", takes {text.significant(apart.gpu_hours)} GPU-hours"
         reason = (f"the cheapest, {apart.best} (prefill + decode), has {apart.gpus} GPUs{hours} and carries "

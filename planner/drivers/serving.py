@@ -81,11 +81,11 @@ def plan_serving(
     warnings = [*warnings, *check_positions(model, longest, stretches=True)]
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
     served = served_of(model, work, engines, request.target)
-    best, every = _chosen(request, served, cluster, question, allow)
+    field, best, every = _chosen(request, served, cluster, question, allow)
     found = summed(best, every, question.load)
     served = replace(served, techniques=best.techniques)
     if not found.deployments:
-        raise no_deployment(best.spaces, question, found)
+        raise no_deployment(best.spaces, question, found, field.between_bw if best.apart is not None else None)
     ordered = _preferred(found)
     chosen, simulated = _confirmed(question, ordered)
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
@@ -102,9 +102,11 @@ def plan_serving(
 
 def _chosen(
     request: ServingRequest, served: Served, cluster: ClusterSpec, question: Question, allow: Sequence[str]
-) -> tuple[Searched, list[Searched]]:  # fmt: skip
-    """The best set of the allowed techniques with its deployments, and all sets. Raises InputError where those that are
-    requested serve by no instance."""
+) -> tuple[Field, Searched, list[Searched]]:  # fmt: skip
+    """What is searched, the best set of the allowed techniques with its deployments, and all sets.
+
+    Raises InputError where those that are requested serve by no instance.
+    """
     given = request.workload.techniques
     allowed = allowed_techniques(allow, given, GAINING, SERVING)
     sites, used = sites_of(cluster), [technique(name).serves for name in given | allowed]
@@ -113,12 +115,12 @@ def _chosen(
     field = Field(
         spaces=spaces, between_bw=cluster.levels[-1].bw_bytes_per_s,
         wide=tuple(space_of(site, served, request.fix, across_nodes=True) for site in sites) if across else spaces,
-        apart=question.load is not None and "replicas" not in request.fix,
+        apart="replicas" not in request.fix,
     )  # fmt: skip
     best, every = choose(field, question, given, allowed)
     if best.why is not None:
         raise InputError(best.why, hint="leave it out, or take away a `--fix`")
-    return best, every
+    return field, best, every
 
 
 def _check_load(work: ServeWorkload) -> None:

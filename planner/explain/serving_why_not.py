@@ -57,7 +57,7 @@ def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
         raise NoFeasibleLayoutError(f"{name} {_broken(spaces, fix)}", hint="`explain` lists those of the plan")
     found = search(spaces, None, question.promises, engines.constants)
     if not found.deployments:
-        raise no_deployment(spaces, question, found)
+        raise no_deployment(spaces, question, found, None)
     (candidate,) = candidates(question, found.deployments[:1])
     return candidate
 

@@ -12,8 +12,18 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import pool
-from .pairs import TIE, Meeting, Pair, Side, pairs_at_once, pairs_over_day, pairs_under_rate
-from .promises import ALONE, Promises, holds_a_sequence, largest_load, priced
+from .pairs import (
+    SAME,
+    TIE,
+    Meeting,
+    Pair,
+    Side,
+    pairs_at_once,
+    pairs_over_day,
+    pairs_that_carry_most,
+    pairs_under_rate,
+)
+from .promises import ALONE, Promises, holds_a_sequence, largest, largest_load, priced
 from .search import Deployment, Rival, stands_pool
 from .space import Space
 
@@ -36,24 +46,29 @@ class Apart:
 
 
 def search_apart(
-    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, between_bw: float,
+    spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants, between_bw: float,
     rival: Rival | None = None, rates: Sequence[float] = (),
 ) -> Apart:  # fmt: skip
-    """load: requests per second, or at any time. between_bw: bytes/s of a GPU from site to site. rival: deployments
-    that cost more are left out, and the GPUs of each role are not sought, which only requests per second need. rates:
-    of the hours of a day, the load among them: the cheapest over all hours are sought."""
+    """load: requests per second, or at any time; None: as many per second as the sites carry. between_bw: bytes/s of a
+    GPU from site to site. rival: deployments that cost more are left out, and the GPUs of each role are not sought,
+    which only requests per second need. rates: of the hours of a day, the load among them: the cheapest over all hours
+    are sought."""
     rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
-    hours = Counter(rates or [load])
-    sides = [_sides(spaces, ALONE if promises.closed else rate, promises, constants) for rate in sorted(hours)]
+    hours = Counter(rates or [ALONE if load is None or promises.closed else load])
+    sides = [_sides(spaces, rate, promises, constants, bounded=load is None) for rate in sorted(hours)]
     prefill, decode = sides[-1]
     total = held = kept = 0
-    pairs, least = list[Pair](), np.inf if rival is None else rival.price
+    pairs, least = list[Pair](), np.inf
+    if rival is not None:
+        least = rival.price if load is not None else -rival.largest_load
     for i, one in enumerate(prefill):
         for j, other in enumerate(decode):
             meeting = Meeting.of(one, other, between_bw, rented=rented)
             total += meeting.combinations(one.legal_gpus, other.legal_gpus)
             held += meeting.combinations(one.gpus, other.gpus)
-            if promises.closed:
+            if load is None:
+                found, keep = pairs_that_carry_most(meeting, promises, constants, max(-least, 0.0))
+            elif promises.closed:
                 found, keep = pairs_at_once(meeting, load, promises, constants, least)
             elif rates:
                 by_hour = [(Meeting.of(prefills[i], decodes[j], between_bw, rented=rented), hours[rate])
@@ -63,7 +78,7 @@ def search_apart(
                 found, keep = pairs_under_rate(meeting, promises)
             pairs, kept = pairs + found, kept + keep
             least = min([least, *(pair.price for pair in found)])
-    cheapest = [pair for pair in pairs if pair.price <= least * (1 + TIE)]
+    cheapest = [pair for pair in pairs if pair.price <= least + abs(least) * (TIE if load is not None else SAME)]
     deployments = _carrying(cheapest, promises, constants) if cheapest else []
     return Apart(
         deployments=tuple(deployments), total=total, broken=held - kept, out_of_memory=total - held,
@@ -74,18 +89,19 @@ def search_apart(
 
 
 def _sides(
-    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants
+    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, *, bounded: bool
 ) -> tuple[list[Side], list[Side]]:  # fmt: skip
     """Those that prefill and those that decode."""
     usable = [space for space in spaces if space.instances]
-    return ([_side(space, load, promises, constants, prefills=True) for space in usable],
-            [_side(space, load, promises, constants, prefills=False) for space in usable])  # fmt: skip
+    return ([_side(space, load, promises, constants, prefills=True, bounded=bounded) for space in usable],
+            [_side(space, load, promises, constants, prefills=False, bounded=bounded) for space in usable])  # fmt: skip
 
 
 def _side(
-    space: Space, load: float, promises: Promises, constants: ServingConstants, *, prefills: bool
+    space: Space, load: float, promises: Promises, constants: ServingConstants, *, prefills: bool, bounded: bool
 ) -> Side:  # fmt: skip
-    """Chunks make no difference to instances that decode: one size stands for all."""
+    """Chunks make no difference to instances that decode: one size stands for all. bounded: whether the load of each
+    row has a bound."""
     columns = pool(space.instances)
     fits = holds_a_sequence(columns, promises)
     chunk = space.instances[0].chunk_tokens
@@ -94,14 +110,22 @@ def _side(
     layout_gpus = np.array([it.layout.gpus for it in space.instances])
     rows = every[fits[every[:, 0]]]
     instance, number = rows[:, 0], rows[:, 1]
-    seconds = _seconds(columns, instance, number, load, promises, constants, prefills=prefills)
-    return Side(space, columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number,
-                 layout_gpus[instance] * number, seconds,
-                 columns.kv_bytes * columns.kv_elements(np.array(promises.requests.prompt)) / columns.pp)  # fmt: skip
+
+    def seconds_under(load: Array) -> Array:
+        return _seconds(columns, instance, number, load, promises, constants, prefills=prefills)
+
+    limit_s = promises.ttft_s if prefills else np.finfo(float).max
+    return Side(
+        space, columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number, layout_gpus[instance] * number,
+        seconds_under(np.full(len(rows), load)),
+        columns.kv_bytes * columns.kv_elements(np.array(promises.requests.prompt)) / columns.pp,
+        largest(lambda load: seconds_under(load) <= limit_s, number.astype(float)) if bounded
+        else np.full(len(rows), np.inf),
+    )  # fmt: skip
 
 
 def _seconds(
-    columns: Pool, instance: Ints, number: Ints, load: float, promises: Promises, constants: ServingConstants, *,
+    columns: Pool, instance: Ints, number: Ints, load: Array, promises: Promises, constants: ServingConstants, *,
     prefills: bool,
 ) -> Array:  # fmt: skip
     """As `Side.seconds`: beside a pool of the other role that is never waited for."""
@@ -110,7 +134,7 @@ def _seconds(
     this, other = columns.rows(instance, number.astype(float)), columns.rows(instance, np.full(len(instance), _MANY))
     pools = (this, other) if prefills else (other, this)
     asked = replace(promises, ttft_s=np.inf, tpot_s=np.inf if prefills else promises.tpot_s)
-    at = priced(*pools, np.ones(len(instance), dtype=bool), np.full(len(instance), load), asked, constants)
+    at = priced(*pools, np.ones(len(instance), dtype=bool), load, asked, constants)
     first_s = at.service.first_token_s
     seconds = at.latencies.ttft_s - first_s if prefills else first_s
     return np.where(at.kept, seconds, np.inf)

@@ -9,6 +9,7 @@ import numpy as np
 from ...cost_models.arrays import Array
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...errors import NoFeasibleLayoutError
+from .apart import search_apart
 from .candidates import Question, deployment_id, layout_id
 from .instance import Instance, pool
 from .promises import holds_a_sequence, priced, unpromised
@@ -19,8 +20,11 @@ _GIB = 2.0**30
 _ALONE = 1e-3  # of a load: a request meets no other one
 
 
-def no_deployment(spaces: Sequence[Space], question: Question, found: Found) -> NoFeasibleLayoutError:
-    """The reason, in the order: no layout, no memory, one request alone, the load."""
+def no_deployment(
+    spaces: Sequence[Space], question: Question, found: Found, between_bw: float | None
+) -> NoFeasibleLayoutError:  # fmt: skip
+    """The reason, in the order: no layout, no memory, one request alone, the load. between_bw: bytes/s of a GPU from
+    site to site; None: prefill and decode are not sought apart."""
     instances = [instance for space in spaces for instance in space.instances]
     if not instances:
         rules = ", ".join(sorted(found.ruled_out))
@@ -44,7 +48,7 @@ def no_deployment(spaces: Sequence[Space], question: Question, found: Found) -> 
         text = (f"no layout keeps both promises for one request alone: TTFT {_text(promises.ttft_s)} and TPOT "
                 f"{_text(promises.tpot_s)}")  # fmt: skip
         return NoFeasibleLayoutError(text, hint="more tp, shorter prompts, or a later promise")
-    return _too_much(spaces, question)
+    return _too_much(spaces, question, between_bw)
 
 
 def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleLayoutError:
@@ -75,14 +79,18 @@ def _alone(
     return NoFeasibleLayoutError(text, hint=f"{cure}: replicas do not shorten one request")
 
 
-def _too_much(spaces: Sequence[Space], question: Question) -> NoFeasibleLayoutError:
+def _too_much(spaces: Sequence[Space], question: Question, between_bw: float | None) -> NoFeasibleLayoutError:
     """The load is too high: how much the cluster carries, with the promises and without."""
     kept = search(spaces, None, question.promises, question.constants).deployments
+    if between_bw is not None and not question.promises.closed:
+        apart = search_apart(spaces, None, question.promises, question.constants, between_bw).deployments
+        kept = tuple(sorted((*kept, *apart), key=lambda it: -it.largest_load))
     stable = search(spaces, None, unpromised(question.promises), question.constants).deployments
     load, unit = question.load or 0.0, " requests at once" if question.promises.closed else "/s"
     most = kept[0]
+    name = deployment_id(most) + (", prefill and decode together" if question.promises.closed else "")
     text = (f"{load:g}{unit} is too much: {most.gpus} GPUs keep the promises up to {most.largest_load:.3g}{unit} "
-            f"({deployment_id(most)}, prefill and decode together)")  # fmt: skip
+            f"({name})")  # fmt: skip
     if not question.promises.closed:
         text += f"; the queue is stable up to {stable[0].largest_load:.3g}/s ({deployment_id(stable[0])})"
     needed = int(np.ceil(load / most.largest_load * most.gpus))

@@ -6,6 +6,9 @@ the decode instances alone. So both pools are priced by themselves, and every pa
 
 Of requests at any time, the rate depends on both pools. So the pairs are priced, the cheapest first, until some keep
 the promises. Those are left out that break one even where a request is alone, which their pools tell.
+
+Without a load those are sought that carry most. No pair carries more than either of its pools beside one of the other
+role that is never waited for; the pairs are priced in that order, until none can be better.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ import numpy as np
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
-from .promises import Promises, priced
+from .promises import Promises, largest_load, priced
 from .search import Stand
 from .space import Site, Space
 
 TIE = 1e-9  # relative, of prices
+SAME = 1e-6  # relative, of loads: bisections that differ by less have one result
+_AT_ONCE = 512  # pairs that are priced before the bounds are looked at again
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Side:
     # [row] prefill: TTFT but for decoding and transfer; decode: what it adds to TTFT; infinite: not kept.
     seconds: Array
     cache_bytes: Array  # [instance] of a prompt on a GPU
+    most: Array  # [row] load that no pair with it exceeds; infinite where the load is given
 
     def pool(self, rows: Ints) -> Pool:
         return self.columns.rows(self.instance[rows], self.number[rows].astype(float))
@@ -53,7 +59,7 @@ class Side:
 class Pair:
     """Rows of two sides."""
 
-    price: float
+    price: float  # of an hour or of all of a day; without a load minus the load that it carries
     prefill: Stand
     decode: Stand
     transfer_s: float
@@ -164,6 +170,36 @@ def pairs_over_day(hours: Sequence[tuple[Meeting, int]], promises: Promises) -> 
     return pairs, sum(at.kept for at in busiest)
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """All pairs of rows that there are GPUs for and whose promises a request alone does not break."""
+
+    first: Ints  # [pair] row that prefills
+    second: Ints  # [pair] row that decodes
+    transfer_s: Array
+    broken: int  # pairs that are left out
+
+    @classmethod
+    def of(cls, meeting: Meeting, promises: Promises) -> _Rows:
+        """The seconds of the sides are those of a request alone."""
+        one, other = meeting.prefill, meeting.decode
+        first, second = (grid.ravel() for grid in np.meshgrid(
+            np.arange(len(one.instance)), np.arange(len(other.instance)), indexing="ij"))  # fmt: skip
+        if meeting.budget is not None:
+            room = one.gpus[first] + other.gpus[second] <= meeting.budget
+            first, second = first[room], second[room]
+        transfer_s = meeting.transfer_s(one.instance[first], second)
+        usable = one.seconds[first] + other.seconds[second] + transfer_s <= promises.ttft_s
+        return cls(first[usable], second[usable], transfer_s[usable], int((~usable).sum()))
+
+    def pools(self, meeting: Meeting, at: Ints) -> tuple[Pool, Pool]:
+        return meeting.prefill.pool(self.first[at]), meeting.decode.pool(self.second[at])
+
+    def pair(self, meeting: Meeting, at: int, price: float) -> Pair:
+        return Pair(price, meeting.prefill.stand(self.first[at]), meeting.decode.stand(self.second[at]),
+                    float(self.transfer_s[at]))  # fmt: skip
+
+
 def pairs_at_once(
     meeting: Meeting, load: float, promises: Promises, constants: ServingConstants, most: float
 ) -> tuple[list[Pair], int]:  # fmt: skip
@@ -172,29 +208,43 @@ def pairs_at_once(
 
     The seconds of the sides are those of a request alone.
     """
-    one, other = meeting.prefill, meeting.decode
-    first, second = (grid.ravel() for grid in np.meshgrid(np.arange(len(one.instance)), np.arange(len(other.instance)),
-                                                          indexing="ij"))  # fmt: skip
-    if meeting.budget is not None:
-        room = one.gpus[first] + other.gpus[second] <= meeting.budget
-        first, second = first[room], second[room]
-    transfer_s = meeting.transfer_s(one.instance[first], second)
-    usable = one.seconds[first] + other.seconds[second] + transfer_s <= promises.ttft_s
-    broken = int((~usable).sum())
-    first, second, transfer_s = first[usable], second[usable], transfer_s[usable]
-    price = one.gpus[first] * meeting.prices[0] + other.gpus[second] * meeting.prices[1]
+    rows, found = _Rows.of(meeting, promises), list[Pair]()
+    price = (meeting.prefill.gpus[rows.first] * meeting.prices[0]
+             + meeting.decode.gpus[rows.second] * meeting.prices[1])  # fmt: skip
+    broken = rows.broken
     for value in np.unique(price[price <= most * (1 + TIE)]):
         at = np.flatnonzero(price == value)
-        kept = priced(one.pool(first[at]), other.pool(second[at]), np.ones(len(at), dtype=bool),
-                      np.full(len(at), load), promises, constants, transfer_s[at]).kept  # fmt: skip
+        kept = priced(*rows.pools(meeting, at), np.ones(len(at), dtype=bool), np.full(len(at), load), promises,
+                      constants, rows.transfer_s[at]).kept  # fmt: skip
         broken += int((~kept).sum())
-        if kept.any():
-            found = [Pair(float(value), one.stand(first[i]), other.stand(second[i]), float(transfer_s[i]))
-                     for i in at[kept]]  # fmt: skip
+        found = [rows.pair(meeting, int(i), float(value)) for i in at[kept]]
+        if found:
             break
-    else:
-        found = []
-    return found, meeting.combinations(one.gpus, other.gpus) - broken
+    return found, meeting.combinations(meeting.prefill.gpus, meeting.decode.gpus) - broken
+
+
+def pairs_that_carry_most(
+    meeting: Meeting, promises: Promises, constants: ServingConstants, least: float
+) -> tuple[list[Pair], int]:  # fmt: skip
+    """The pairs that carry most, if that is `least` or more, and how many are not known to break a promise.
+
+    The seconds of the sides are those of a request alone.
+    """
+    rows = _Rows.of(meeting, promises)
+    bound = np.minimum(meeting.prefill.most[rows.first], meeting.decode.most[rows.second])
+    order = np.argsort(-bound, kind="stable")
+    broken, carried = rows.broken, np.zeros(len(order))
+    for start in range(0, len(order), _AT_ONCE):
+        at = order[start : start + _AT_ONCE]
+        if bound[at[0]] < least * (1 - SAME):
+            break
+        carried[at] = largest_load(*rows.pools(meeting, at), np.ones(len(at), dtype=bool), promises, constants,
+                                   rows.transfer_s[at])  # fmt: skip
+        broken += int((carried[at] == 0).sum())
+        least = max(least, float(carried[at].max()))
+    best = np.flatnonzero((carried > 0) & (carried >= least * (1 - SAME)))
+    return ([rows.pair(meeting, int(i), -float(carried[i])) for i in best],
+            meeting.combinations(meeting.prefill.gpus, meeting.decode.gpus) - broken)  # fmt: skip
 
 
 def _pair(meeting: Meeting, at: _Prices, i: int) -> Pair:

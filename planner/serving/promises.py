@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,16 +75,21 @@ def largest_load(
     prefill: Pool, decode: Pool, apart: Mask, promises: Promises, constants: ServingConstants,
     transfer_s: Array | None = None,
 ) -> Array:  # fmt: skip
-    """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them.
+    """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them."""
+    return largest(lambda load: priced(prefill, decode, apart, load, promises, constants, transfer_s).kept,
+                   np.minimum(prefill.instances, decode.instances))  # fmt: skip
 
-    Bisects: latencies grow with the load.
+
+def largest(keeps: Callable[[Array], Mask], instances: Array) -> Array:
+    """[n] the largest load that each row keeps; 0 where it does not keep that of one request alone.
+
+    Bisects: latencies grow with the load. instances: [n] of each row.
     """
-    low = np.full(decode.tp.shape, np.log(ALONE))
-    high = np.log(_MOST * np.minimum(prefill.instances, decode.instances))
-    alone = priced(prefill, decode, apart, np.exp(low), promises, constants, transfer_s).kept
+    low, high = np.full(instances.shape, np.log(ALONE)), np.log(_MOST * instances)
+    alone = keeps(np.exp(low))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        kept = priced(prefill, decode, apart, np.exp(middle), promises, constants, transfer_s).kept
+        kept = keeps(np.exp(middle))
         low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     return np.where(alone, np.exp(low), 0.0)
 

@@ -64,7 +64,7 @@ def searched(field: Field, question: Question, techniques: Applied, rival: Rival
     if question.rates:
         together = replace(together, deployments=_by_day(together.deployments, question, rented=together.rented))
     instances = [instance for space in spaces for instance in space.instances]
-    if not field.apart or question.load is None or (instances and beside_one_another(instances[0])):
+    if not field.apart or (instances and beside_one_another(instances[0])):
         return Searched(techniques=techniques, spaces=spaces, together=together)
     apart = search_apart(spaces, question.load, question.promises, question.constants, field.between_bw, rival,
                          question.rates)  # fmt: skip

@@ -12,6 +12,8 @@ from meshwright.planner.serving.search import Stand, stands_pool
 from meshwright.planner.serving.space import Space
 from meshwright.planner.targets.engines.emit import emit_serving
 
+from meshwright.errors import NoFeasibleLayoutError
+
 from .test_plan_serving import ENGINES, planned, space
 
 
@@ -54,6 +56,27 @@ def test_the_search_finds_what_pricing_every_pair_finds(
     if gpus:
         assert found.deployments[0].gpus == min(gpus)
         assert len(found.deployments) == gpus.count(min(gpus))
+
+
+@pytest.mark.parametrize("tpot_s", [0.02, 0.03])
+def test_without_a_load_no_pair_carries_more(tpot_s: float) -> None:
+    """Against the largest load of every pair; most of them are not priced."""
+    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=False)
+    of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", {"chunk_tokens": 8192})
+    found = search_apart([of_model], None, promises, ENGINES.constants, 1e9)
+    (best,) = {round(it.largest_load, 4) for it in found.deployments}
+    _, _, more = every_pair(of_model, best * 1.001, promises)
+    _, _, as_many = every_pair(of_model, best * 0.999, promises)
+    assert not more.any()
+    assert int(as_many.sum()) >= len(found.deployments) > 0
+    assert found.broken + found.out_of_memory + found.bounded + len(found.deployments) == found.total
+
+
+def test_too_high_a_rate_names_what_pools_apart_carry() -> None:
+    most = planned({"tpot": "30ms", "rate": None}).best
+    assert len(most.pools) == 2
+    with pytest.raises(NoFeasibleLayoutError, match=rf"up to {most.largest_load:.3g}/s \(1 x tp1-pp4 \+ 1 x tp4\)"):
+        planned({"tpot": "30ms", "rate": "50/s"})
 
 
 def test_a_loop_over_two_pools_has_the_rate_and_the_latencies_that_are_simulated() -> None:
