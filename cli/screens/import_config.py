@@ -36,12 +36,22 @@ def import_screen(
     if best.layout_id == theirs.layout_id:
         parts += ["", "Nothing is faster: it is the layout that `plan` chooses"]
         return parts if switched_s is None else [*parts, "", _next(plan, saved_as)]
-    faster = 1 - best.step_s / theirs.step_s
-    gain = f"{text.percent(faster)} % faster" if faster >= 0 else f"{text.percent(-faster)} % slower, but it fits"
-    parts += [f"planned  {best.layout_id}",
-              f"{_INDENT}{step_text(best)}, {gain}; fits ({text.gib(best.device_bytes)} GiB)", "",
+    fits = f"{gain(priced, plan)}; fits ({text.gib(best.device_bytes)} GiB)"
+    parts += [f"planned  {best.layout_id}", _indented(f"{step_text(best)}, {fits}"), "",
               "Yours beside the planned, per step:", difference_table(best, theirs)]  # fmt: skip
     return [*parts, "", _next(plan, saved_as)]
+
+
+def gain(priced: Plan, plan: Plan) -> str:
+    """How much faster the planned layout is, or why a slower one is planned."""
+    theirs, best = priced.best, plan.best
+    if (faster := 1 - best.step_s / theirs.step_s) >= 0:
+        return f"{text.percent(faster)} % faster"
+    why = "it fits"
+    if theirs.device_bytes <= capacity(priced):
+        freed = theirs.device_bytes - best.device_bytes
+        why = f"it leaves {text.gib(freed)} GiB more" if freed > 0 else "it has fewer parallel axes"
+    return f"{text.percent(-faster)} % slower, but {why}"
 
 
 def gaps_screen(imported: Imported, *, several: bool) -> list[Part]:

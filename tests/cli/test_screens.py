@@ -17,6 +17,7 @@ from meshwright.cli.screens import listings as listings_screen
 from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens import plan as plan_screen
 from meshwright.cli.screens.header import space_line
+from meshwright.cli.screens.import_config import gain
 from meshwright.cli.screens.what_if import kilo_dollars
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.studies.pricing import Priced
@@ -158,3 +159,20 @@ def test_thousand_dollars_keep_three_digits(usd: float | None, shown: str) -> No
     priced = Priced(layout_id="dp8", num_gpus=8, step_s=1.0, terms={}, device_bytes=1.0, memory_bytes=2.0,
                     tokens_per_s=1.0, usd_per_ttoken=usd, price_source="", mwh_per_ttoken=None)  # fmt: skip
     assert kilo_dollars(priced) == shown
+
+
+@pytest.mark.parametrize(("seconds", "theirs_gib", "says"), [
+    (0.5, 60.0, "50.0 % faster"), (1.25, 50.0, "25.0 % slower, but it has fewer parallel axes"),
+    (1.25, 62.0, "25.0 % slower, but it leaves 2.0 GiB more"), (1.25, 99.0, "25.0 % slower, but it fits"),
+])  # fmt: skip
+def test_a_planned_layout_is_faster_or_says_why_not(seconds: float, theirs_gib: float, says: str) -> None:
+    """It takes 60 GiB of a GPU and a second."""
+    plan = sample_plan()
+    best = plan.best.model_copy(update={"step_s": 1.0, "memory": _of_gib(plan, 60.0)})
+    theirs = plan.best.model_copy(update={"step_s": 1.0 / seconds, "memory": _of_gib(plan, theirs_gib)})
+    priced, planned = (plan.model_copy(update={"candidates": (it,)}) for it in (theirs, best))
+    assert gain(priced, planned) == says
+
+
+def _of_gib(plan: Plan, gib: float) -> tuple[Any, ...]:
+    return (plan.best.memory[0].model_copy(update={"device_bytes": gib * 2**30}),)
