@@ -175,7 +175,7 @@ def _attention(f: Fields, hidden: int, bias: bool) -> Attention:
     head_dim = f.count("head_dim", default=max(1, hidden // heads))
     if f.sound and heads % kv_heads:
         f.problem("kv_heads", f"{heads} heads are not divisible by {kv_heads} key/value heads")
-    if f.sound and not f.has("head_dim") and hidden % heads:
+    if f.sound and not (f.has("head_dim") or f.has("mla")) and hidden % heads:
         f.problem("heads", f"hidden {hidden} is not divisible by {heads} heads, and no head_dim is given")
     qkv_bias, output_bias = f.flag("qkv_bias", bias), f.flag("output_bias", bias)
     sinks = heads if f.flag("sink_attention", False) else 0

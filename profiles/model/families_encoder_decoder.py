@@ -14,7 +14,8 @@ _MAX_LAYERS = 10_000  # as in blocks.py
 
 def t5(f: Fields) -> ModelSpec:
     """T5 and its version 1.1 with gates, and Flan-T5: learned biases by distance in place of positions, whose table
-    is in the first layer of each stack; scores are not scaled; a head that is tied takes scaled inputs."""
+    is in the first layer of each stack; scores are not scaled; a head that is tied takes scaled inputs, or as
+    `scale_decoder_outputs` of newer configs states."""
     hidden, heads, width = f.count("d_model"), f.count("num_heads"), f.count("d_kv", default=64)
     layers = f.count("num_layers", maximum=_MAX_LAYERS)
     decoder_layers = f.count("num_decoder_layers", default=layers, maximum=_MAX_LAYERS)
@@ -29,7 +30,7 @@ def t5(f: Fields) -> ModelSpec:
     stacks = [stacked(encoder, layers, table), stacked(decoder, decoder_layers, table)]
     positions = f.count("n_positions", default=512)
     spec = assemble(f, "t5", stacks[0] + stacks[1], hidden=hidden, tied=True, max_positions=positions, vocab=32128)
-    scale = hidden**-0.5 if spec.tied_embeddings else 1.0
+    scale = hidden**-0.5 if f.flag("scale_decoder_outputs", spec.tied_embeddings) else 1.0
     return replace(spec, encoder=Encoder(layers=layers, max_positions=positions), logit_scale=scale)
 
 

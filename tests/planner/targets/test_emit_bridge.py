@@ -13,6 +13,7 @@ from meshwright.planner.targets.emit import LayoutRefusedError, emit
 from meshwright.planner.targets.facts import layout_of
 from meshwright.planner.targets.megatron import encoders
 from meshwright.planner.targets.megatron import options as megatron_options
+from meshwright.planner.targets.megatron.multimodal import SEES
 from meshwright.planner.targets.megatron_bridge import peft
 from meshwright.planner.targets.megatron_bridge.fields import BY_ARGUMENT, IMPLIED
 from meshwright.planner.targets.megatron_bridge.options import TABLE
@@ -43,7 +44,7 @@ def test_every_argument_that_is_written_has_a_field() -> None:
     assert arguments - set(BY_ARGUMENT) - set(IMPLIED) - set(encoders.OPTIONS) == {
         "--num-layers-per-virtual-pipeline-stage", "--outer-dp-sharding-strategy", "--padded-vocab-size",
         "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",
-        "--use-rotary-position-embeddings",
+        "--use-rotary-position-embeddings", "--img-h", "--img-w", "--patch-dim", SEES,
     }  # fmt: skip
     assert set(BY_ARGUMENT) <= arguments
     adapters = set(peft.OPTIONS)  # their class is one option of the release

@@ -571,3 +571,13 @@ def test_numerics_of_our_own_form() -> None:
     assert read(rope_theta=5e5, norm_epsilon=1e-6, activation="GeGLU") == (5e5, 1e-6, "gelu", ())
     assert read(rope_theta=None, gated_mlp=False) == (None, 1e-5, "gelu", ("norm_epsilon", "activation"))
     assert read(learned_positions=True)[0] is None
+
+
+@pytest.mark.parametrize(("fields", "scale"), [
+    ({}, 512**-0.5), ({"tie_word_embeddings": False}, 1.0), ({"scale_decoder_outputs": False}, 1.0),
+    ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, 512**-0.5),
+])  # fmt: skip
+def test_t5_scales_what_a_tied_head_takes_or_what_the_config_states(fields: dict[str, Any], scale: float) -> None:
+    """T5Config of transformers 5.24 writes the choice beside a head that is always tied."""
+    sizes = {"model_type": "t5", "d_model": 512, "num_heads": 8, "num_layers": 6, "d_ff": 2048, "vocab_size": 32128}
+    assert read_config({**sizes, **fields}, "t5")[0].logit_scale == pytest.approx(scale)

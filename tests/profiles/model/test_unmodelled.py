@@ -24,8 +24,10 @@ NO_EFFECT = {
     "original_max_position_embeddings",  # longrope reads it
     "qk_head_dim", "max_window_layers",
 }  # fmt: skip
-# Fields that the class of a family in transformers 5.24 does not read, or only to draw first weights.
+# Fields that the class of a family in transformers 5.24 does not read, or only to draw first weights, or works out of
+# others.
 UNREAD = {
+    "t5": {"dense_act_fn", "initializer_factor", "is_gated_act"},
     "nemotron_h": {
         "attention_bias", "expand", "mamba_proj_bias", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
         "mtp_layers_block_type", "n_shared_experts", "num_logits_to_keep", "rescale_prenorm_residual",
