@@ -175,10 +175,12 @@ def techniques(plan: ServingPlan) -> list[Part]:
         if choice.why is not None or choice.largest_load is None:
             refused.setdefault(choice.why or "", []).append(name)
         else:
-            rows.append((f"  {name}", str(choice.gpus), text.significant(choice.largest_load),
+            hours = () if choice.gpu_hours is None else (text.significant(choice.gpu_hours),)
+            rows.append((f"  {name}", str(choice.gpus), text.significant(choice.largest_load), *hours,
                          choice.deployment_id or ""))  # fmt: skip
-    made = table("  techniques", "GPUs", "carries", "deployment", rows=rows, right=("GPUs", "carries"))
-    return [made, "", *(text.wrapped(it, "  ") for it in refused_sets(refused)), ""]
+    numbers = ("GPUs", "carries", *(("GPU-hours",) if plan.hourly else ()))
+    made = table("  techniques", *numbers, "deployment", rows=rows, right=numbers)
+    return [made, "", *([*(text.wrapped(it, "  ") for it in refused_sets(refused)), ""] if refused else [])]
 
 
 def closing(plan: ServingPlan) -> list[Part]:

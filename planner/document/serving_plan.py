@@ -150,6 +150,7 @@ class ServingTechniqueChoice(DocumentPart):
     deployment_id: str | None = None
     gpus: int | None = None
     usd_per_hour: float | None = None
+    gpu_hours: float | None = None  # over the hours of a day
     largest_load: float | None = None
     why: str | None = None
 

@@ -160,5 +160,7 @@ def _choice(one: Searched, load: float | None) -> ServingTechniqueChoice:
         why = "no better than fewer of them" if found.bounded else "no deployment keeps the promises"
         return ServingTechniqueChoice(names=one.names, why=why)
     best = found.deployments[0]
-    return ServingTechniqueChoice(names=one.names, deployment_id=deployment_id(best), gpus=best.gpus,
-                                  usd_per_hour=best.usd_per_hour, largest_load=best.largest_load)  # fmt: skip
+    return ServingTechniqueChoice(
+        names=one.names, deployment_id=deployment_id(best), gpus=best.gpus, usd_per_hour=best.usd_per_hour,
+        gpu_hours=best.gpu_hours, largest_load=best.largest_load,
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from meshwright.cost_models.serving.lengths import RequestLengths
+from meshwright.planner.api import plan_serving
 from meshwright.planner.request.load import load_any_request
 from meshwright.planner.request.serving import ServingFields, ServingRequest
 from meshwright.planner.serving.candidates import Question
@@ -109,6 +110,15 @@ def test_the_layout_is_the_cheapest_of_the_day_and_not_of_its_peak() -> None:
     assert plan.certificate.unit == "USD"
     assert plan.certificate.lower_bound == pytest.approx(plan.hourly.usd or 0.0)
     assert plan.certificate.proven
+
+
+def test_sets_of_techniques_have_the_hours_of_their_deployments() -> None:
+    plan = plan_serving(allow_techniques=["nexus"], model="llama-3.1-8b", cluster="8xh100-sxm-80gb", input=2000,
+                        output=300, hourly="1/s,20/s,5/s", ttft="1s", tpot="50ms", top=1)  # fmt: skip
+    assert plan.hourly is not None
+    first, *others = plan.technique_choices
+    assert first.gpu_hours == plan.hourly.gpu_hours == plan.best.gpu_hours
+    assert all((it.gpu_hours or 0) >= first.gpu_hours for it in others)
 
 
 def test_bursts_spread_over_more_instances() -> None:
