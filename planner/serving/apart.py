@@ -58,9 +58,7 @@ def search_apart(
     sides = [_sides(spaces, rate, promises, constants, bounded=load is None) for rate in sorted(hours)]
     prefill, decode = sides[-1]
     total = held = kept = 0
-    pairs, least = list[Pair](), np.inf
-    if rival is not None:
-        least = rival.price if load is not None else -rival.largest_load
+    pairs, least = list[Pair](), np.inf if rival is None else rival.cost(load)
     for i, one in enumerate(prefill):
         for j, other in enumerate(decode):
             meeting = Meeting.of(one, other, between_bw, rented=rented)

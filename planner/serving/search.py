@@ -113,6 +113,10 @@ class Rival:
     largest_load: float
     rented: bool  # the price is rent, else GPUs
 
+    def cost(self, load: float | None) -> float:
+        """The price; without a load minus the load that it carries."""
+        return self.price if load is not None else -self.largest_load
+
 
 def search(
     spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
@@ -116,15 +116,8 @@ def rl_job(plan: RlPlan, choice: int, path: Path) -> RlJob:
     if not 1 <= choice <= len(plan.candidates):
         raise InputError(f"{name} has no placement {choice}", hint=f"it has 1 to {len(plan.candidates)}")
     candidate, work = plan.candidates[choice - 1], part(plan.request, "workload", name)
-    algorithm = work["algorithm"]
-    calls = {call.name: call for call in candidate.calls}
-    if algorithm not in CLIP_HIGH or "reward" in calls:
-        what = f"{algorithm} with a reward model" if algorithm in CLIP_HIGH else algorithm
-        raise UnsupportedError(f"{name}: {what} is planned, and not run here", hint="`--workload grpo` or dapo, with "
-                               "rewards by a rule")  # fmt: skip
-    if any(call.rank_tokens for call in candidate.calls):
-        raise UnsupportedError(f"{name}: answers with degrees of their own are planned, and not run here",
-                               hint="`meshwright emit --to verl`, or plan without `--lengths-rule`")  # fmt: skip
+    calls, algorithm = {call.name: call for call in candidate.calls}, work["algorithm"]
+    _check_runs(calls, algorithm, name)
     if missing := [each for each in ("generate", "train") if each not in calls]:
         raise InputError.of([FieldProblem("missing", file=name, field=f"candidates.{choice - 1}.calls.{each}",
                                           hint="plan again") for each in missing])  # fmt: skip
@@ -148,6 +141,17 @@ def rl_job(plan: RlPlan, choice: int, path: Path) -> RlJob:
                      for call in candidate.calls if call.kind == "infer"),
         planned=tuple(_planned(candidate)), planned_sync_s=candidate.sync_s, planned_step_s=candidate.step_s,
     )  # fmt: skip
+
+
+def _check_runs(calls: Mapping[str, RlCall], algorithm: str, name: str) -> None:
+    """Raises UnsupportedError for a step that plans have and no rank runs."""
+    if algorithm not in CLIP_HIGH or "reward" in calls:
+        what = f"{algorithm} with a reward model" if algorithm in CLIP_HIGH else algorithm
+        raise UnsupportedError(f"{name}: {what} is planned, and not run here", hint="`--workload grpo` or dapo, with "
+                               "rewards by a rule")  # fmt: skip
+    if any(call.rank_tokens for call in calls.values()):
+        raise UnsupportedError(f"{name}: answers with degrees of their own are planned, and not run here",
+                               hint="`meshwright emit --to verl`, or plan without `--lengths-rule`")  # fmt: skip
 
 
 def _dtype(layout: Layout) -> Literal["bf16", "fp32"]:
