@@ -116,11 +116,23 @@ def ours_of(spec: ModelSpec, state: Mapping[str, Tensor], whole: ModelSpec | Non
     if whole is not None and not set(weights) >= set(parameters):
         weights = converted(spec, state)
     assert set(weights) == set(parameters) or whole is not None
+    _copy(weights, parameters)
+    return model
+
+
+def filled(model: DecoderChunk, weights: Mapping[str, Tensor]) -> DecoderChunk:
+    """The model with weights by its own names, one for each of its parameters and no others."""
+    parameters = dict(model.named_parameters())
+    assert set(weights) == set(parameters)
+    _copy(weights, parameters)
+    return model
+
+
+def _copy(weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             assert parameter.shape == weights[name].shape, name
             parameter.copy_(weights[name])
-    return model
 
 
 def spec_of(data: Mapping[str, Any]) -> ModelSpec:

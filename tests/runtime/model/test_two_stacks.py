@@ -25,6 +25,7 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5ForConditionalGene
 from meshwright.errors import InputError
 
 from ..jobs import job
+from .families import filled
 
 SOURCE, TARGET = 24, 16
 SIZES: dict[str, Any] = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
@@ -54,13 +55,7 @@ def spec_of(changes: dict[str, Any]) -> ModelSpec:
 
 def ours_of(spec: ModelSpec, theirs: Any) -> DecoderChunk:
     model = whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32", seq_len=TARGET, source_len=SOURCE))
-    weights, parameters = converted(spec, dict(theirs.named_parameters())), dict(model.named_parameters())
-    assert set(weights) == set(parameters)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            assert parameter.shape == weights[name].shape, name
-            parameter.copy_(weights[name])
-    return model
+    return filled(model, converted(spec, dict(theirs.named_parameters())))
 
 
 def losses(changes: dict[str, Any], **of_ours: Any) -> tuple[Any, DecoderChunk, float, float]:

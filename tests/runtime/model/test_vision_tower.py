@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
 
 from ..jobs import job
-from .families import filed
+from .families import filed, filled
 
 LENGTH, IMAGE = 40, 60  # tokens of a sequence, the token that stands for an image
 IMAGES = Images(per_sequence=2, height=16, width=24)  # 4 x 6 patches, 2 x 3 tokens
@@ -71,14 +71,7 @@ def published(theirs: Any, tensors: dict[str, Any]) -> dict[str, Tensor]:
 
 def ours_of(spec: ModelSpec, theirs: Any, **how: Any) -> DecoderChunk:
     model = whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32", seq_len=LENGTH, images=IMAGES, **how))
-    weights = converted(spec, published(theirs, dict(theirs.named_parameters())))
-    parameters = dict(model.named_parameters())
-    assert set(weights) == set(parameters)
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            assert parameter.shape == weights[name].shape, name
-            parameter.copy_(weights[name])
-    return model
+    return filled(model, converted(spec, published(theirs, dict(theirs.named_parameters()))))
 
 
 def losses(kind: str, **changes: Any) -> tuple[Any, DecoderChunk, float, float]:
