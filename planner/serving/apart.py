@@ -13,7 +13,6 @@ from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import pool
 from .pairs import (
-    SAME,
     TIE,
     Meeting,
     Pair,
@@ -23,7 +22,7 @@ from .pairs import (
     pairs_that_carry_most,
     pairs_under_rate,
 )
-from .promises import ALONE, Promises, holds_a_sequence, largest, largest_load, priced
+from .promises import ALONE, ROUNDING, Promises, holds_a_sequence, largest, largest_load, priced
 from .search import Deployment, Rival, stands_pool
 from .space import Space
 
@@ -38,7 +37,7 @@ class Apart:
     total: int
     broken: int  # a promise
     out_of_memory: int
-    bounded: int  # keep the promises and cost more
+    bounded: int  # cost more or carry less; priced or not, none of them is known to break a promise
     # GPUs for a request per second, where any part of an instance can be had; None: no instance keeps the promises, or
     # the load is requests at any time.
     prefill_gpus: float | None
@@ -76,7 +75,7 @@ def search_apart(
                 found, keep = pairs_under_rate(meeting, promises)
             pairs, kept = pairs + found, kept + keep
             least = min([least, *(pair.price for pair in found)])
-    cheapest = [pair for pair in pairs if pair.price <= least + abs(least) * (TIE if load is not None else SAME)]
+    cheapest = [pair for pair in pairs if pair.price <= least + abs(least) * (TIE if load is not None else ROUNDING)]
     deployments = _carrying(cheapest, promises, constants) if cheapest else []
     return Apart(
         deployments=tuple(deployments), total=total, broken=held - kept, out_of_memory=total - held,

@@ -11,11 +11,9 @@ import numpy as np
 from ...cost_models.arrays import Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ..document.serving_plan import HourlyService
-from .promises import Promises, priced
+from .pairs import TIE
+from .promises import ROUNDING, Promises, priced
 from .search import Deployment, stands_pool
-
-_ROUNDING = 1e-6  # of the bisection: a load that it misses by less is kept
-_MORE = 1e-9  # relative: prices that differ by less are the same
 
 
 def over_hours(
@@ -35,7 +33,7 @@ def over_hours(
     first = np.cumsum([0, *(len(each) for each in tried[:-1])])
     chosen = dict[float, list[tuple[int, ...]]]()
     for rate in set(rates):
-        kept = _kept(deployments, row, instances, rate * (1 - _ROUNDING), promises, constants)
+        kept = _kept(deployments, row, instances, rate * (1 - ROUNDING), promises, constants)
         kept[first + [len(each) - 1 for each in tried]] = True  # those of the peak
         chosen[rate] = [numbers[start + int(np.argmax(kept[start : start + len(each)]))]
                         for start, each in zip(first, tried, strict=True)]  # fmt: skip
@@ -49,7 +47,7 @@ def _numbers(deployment: Deployment, *, rented: bool) -> Iterator[tuple[int, ...
     most = [stand.site.num_gpus // stand.instance.layout.gpus for stand in deployment.stands]
     priced_numbers = [(deployment.price_of(number, rented=rented), number)
                       for number in product(*(range(1, n + 1) for n in most))]  # fmt: skip
-    limit = deployment.price_of(peak, rented=rented) * (1 - _MORE)
+    limit = deployment.price_of(peak, rented=rented) * (1 - TIE)
     yield from (number for price, number in sorted(priced_numbers) if price < limit)
     yield peak
 

@@ -21,12 +21,11 @@ import numpy as np
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
-from .promises import Promises, largest_load, priced
+from .promises import ROUNDING, Promises, largest_load, priced
 from .search import Stand
 from .space import Site, Space
 
-TIE = 1e-9  # relative, of prices
-SAME = 1e-6  # relative, of loads: bisections that differ by less have one result
+TIE = 1e-9  # relative: prices that differ by less are the same
 _AT_ONCE = 512  # pairs that are priced before the bounds are looked at again
 
 
@@ -236,13 +235,13 @@ def pairs_that_carry_most(
     broken, carried = rows.broken, np.zeros(len(order))
     for start in range(0, len(order), _AT_ONCE):
         at = order[start : start + _AT_ONCE]
-        if bound[at[0]] < least * (1 - SAME):
+        if bound[at[0]] < least * (1 - ROUNDING):
             break
         carried[at] = largest_load(*rows.pools(meeting, at), np.ones(len(at), dtype=bool), promises, constants,
                                    rows.transfer_s[at])  # fmt: skip
         broken += int((carried[at] == 0).sum())
         least = max(least, float(carried[at].max()))
-    best = np.flatnonzero((carried > 0) & (carried >= least * (1 - SAME)))
+    best = np.flatnonzero((carried > 0) & (carried >= least * (1 - ROUNDING)))
     return ([rows.pair(meeting, int(i), -float(carried[i])) for i in best],
             meeting.combinations(meeting.prefill.gpus, meeting.decode.gpus) - broken)  # fmt: skip
 

@@ -16,6 +16,7 @@ from ...cost_models.serving.phases import phases
 from ...cost_models.serving.pool import Pool
 
 _HALVINGS = 40  # of the logarithm of the load: to 1e-9 of it
+ROUNDING = 1e-6  # relative, of the bisection: a load that it misses by less is kept
 ALONE = 1e-4  # requests per second, or at once, of an instance: none meets another one
 _MOST = 1e4
 

@@ -18,10 +18,9 @@ from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import Instance, pool
-from .promises import Promises, holds_a_sequence, largest_load, priced
+from .promises import ROUNDING, Promises, holds_a_sequence, largest_load, priced
 from .space import Site, Space
 
-_ROUNDING = 1e-6  # of the bisection: a load that it misses by less is kept
 _MORE = 1e-6  # relative: loads and prices that differ by less are the same
 
 
@@ -172,7 +171,7 @@ def beats(
     equal = np.minimum(np.floor(rival.price / each * (1 + _MORE)), most).astype(np.int64)
     same = np.abs(equal * each / rival.price - 1) <= _MORE
     fewer = equal - same
-    under = np.full(len(rows), load * (1 - _ROUNDING))
+    under = np.full(len(rows), load * (1 - ROUNDING))
     both = np.concatenate([rows, rows]), np.concatenate([fewer, equal]), np.concatenate([under, more])
     cheaper, carries_more = np.split(_kept(columns, *both, promises, constants), 2)
     return (cheaper & (fewer >= space.least)) | (carries_more & same & (equal >= space.least))
@@ -199,7 +198,7 @@ def _least(
     most = np.array(space.most, dtype=np.int64)[rows]
     if promises.requests.arrival_scv == 1.0:
         one = _largest_of(columns, rows, np.ones_like(rows), promises, constants)
-        needed = most if load is None else np.ceil(load * (1 - _ROUNDING) / np.maximum(one, 1e-12))
+        needed = most if load is None else np.ceil(load * (1 - ROUNDING) / np.maximum(one, 1e-12))
         kept = (one > 0) & (needed <= most)
         number = np.where(kept, np.maximum(needed, space.least), most + 1).astype(np.int64)
         return number, np.where(kept, one * number, 0.0)
@@ -216,7 +215,7 @@ def _first_kept(
     every = np.array([(i, n) for i, last in enumerate(most) for n in range(space.least, last + 1)])
     row, number = every[:, 0], every[:, 1]
     pools = columns.rows(rows[row], number.astype(float))
-    at = priced(pools, pools, np.zeros(len(every), dtype=bool), np.full(len(every), load * (1 - _ROUNDING)), promises,
+    at = priced(pools, pools, np.zeros(len(every), dtype=bool), np.full(len(every), load * (1 - ROUNDING)), promises,
                 constants)  # fmt: skip
     least = most + 1
     np.minimum.at(least, row[at.kept], number[at.kept])
