@@ -151,7 +151,7 @@ class Problem:
 
     @property
     def trains_beside_embedding(self) -> Trains:
-        """Of the embedding with a tower beside it: a table that does not train takes no gradient."""
+        """How the embedding trains, with a tower beside it: a table that does not train takes no gradient."""
         return "all" if self.trains_projector else "frozen"
 
     @cached_property

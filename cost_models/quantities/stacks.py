@@ -95,14 +95,14 @@ def stashed_once(tables: Tables, rows: Array, key: Ints) -> Array:
 
 
 def _shares(problem: Problem) -> tuple[float, float]:
-    """Of the largest message: that inside the encoder, and that before a head alone."""
+    """The message inside the encoder, and the one before a head alone, as shares of the largest message."""
     workload = problem.workload
     source = (workload.source_len or workload.seq_len) / workload.seq_len
     return source / workload.sent_share, 1.0 / workload.sent_share
 
 
 def message_bytes(ledger: Ledger) -> Array:
-    """[n] bytes of a message from stage to stage, the mean over a pipeline. Of a bound the least of any."""
+    """[n] bytes of a message from stage to stage, the mean over a pipeline; for a bound the least of any."""
     message = ledger.tables.message[ledger.key]
     if ledger.problem.model.encoder is None:
         return message

@@ -255,7 +255,7 @@ class Search:
             self._offer(estimate, fits, estimate.ledger.layouts)
 
     def _estimate(self, tables: Tables, part: Columns) -> step.Estimate | None:
-        """Of the layouts that are fast enough, of all where the least bytes are sought; None if there is none."""
+        """The price of the layouts that are fast enough, of all where the least bytes are sought; None without any."""
         batch = self._ledger(tables, part, part["_key"])
         if self.objective == "memory":
             return step.Estimate(batch, self.rates, {}, np.zeros(len(batch.layouts), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""What a plan of post-training is asked for: models, work, cluster, and the limits of the framework that runs it."""
+"""The question that a plan of post-training answers: models, work, cluster, and the limits of the framework."""
 
 from __future__ import annotations
 
