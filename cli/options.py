@@ -31,6 +31,7 @@ class RequestFlags(TypedDict, total=False):
     images: str | None  # of a sequence, with their size
     freeze_tower: bool | None  # the vision tower does not train
     freeze_language: bool | None  # the language model does not train
+    reference: bool | None  # a frozen copy of the model beside it
     source_len: int | None  # tokens of the encoder
     technique: list[str] | None  # name and knobs of each
     total_tokens: str | None  # of the whole run
@@ -206,6 +207,11 @@ FreezeTower = Annotated[
 FreezeLanguage = Annotated[
     bool | None,
     typer.Option("--freeze-language", help="Train no part of the language model: its vision tower and projector alone.",
+                 show_default=False),
+]  # fmt: skip
+Reference = Annotated[
+    bool | None,
+    typer.Option("--reference", help="Let a frozen copy of the model score every sequence before the loss, as in DPO.",
                  show_default=False),
 ]  # fmt: skip
 SourceLen = Annotated[

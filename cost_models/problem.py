@@ -158,7 +158,8 @@ class Problem:
     def flops(self) -> Array:
         """[2, kind] forward and backward FLOPs of one sequence, of layers and edges in the order of stages.py. A copy
         of the embedding computes nothing."""
-        per_kind = [(ops.forward_flops(), ops.backward_flops()) for ops in self.sequence_operations]
+        passes = self.workload.forward_passes
+        per_kind = [(passes * ops.forward_flops(), ops.backward_flops()) for ops in self.sequence_operations]
         return np.array([*per_kind, (0.0, 0.0)]).T
 
     @cached_property

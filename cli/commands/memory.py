@@ -39,6 +39,7 @@ def command(
     images: options.Images = None,
     freeze_tower: options.FreezeTower = None,
     freeze_language: options.FreezeLanguage = None,
+    reference: options.Reference = None,
     source_len: options.SourceLen = None,
     technique: options.Technique = None,
     max_memory: options.MaxMemory = None,

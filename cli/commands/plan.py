@@ -46,6 +46,7 @@ def command(
     images: options.Images = None,
     freeze_tower: options.FreezeTower = None,
     freeze_language: options.FreezeLanguage = None,
+    reference: options.Reference = None,
     source_len: options.SourceLen = None,
     technique: options.Technique = None,
     allow_technique: options.AllowTechnique = None,

@@ -35,6 +35,7 @@ class Work:
     trains_layers: int  # the last layers, which alone are trained; 0: all are
     expert_capacity_factor: float | None
     images: str  # of a sequence, with their size; empty without
+    reference: bool  # whether a frozen copy of the model scores every sequence
     source: str  # tokens of a sequence that its decoder or its denoised tokens attend to; empty without
 
 
@@ -92,7 +93,8 @@ def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any], *, denoises
         trains_layers=resolved.get("trains_layers") or 0,
         # The resolved workload has no field for it: it is part of the resolved model's experts.
         expert_capacity_factor=requested.get("expert_capacity_factor"),
-        images=_images(resolved, denoised=denoises), source=_source(resolved.get("source_len"), denoised=denoises),
+        images=_images(resolved, denoised=denoises), reference=resolved.get("reference", False),
+        source=_source(resolved.get("source_len"), denoised=denoises),
     )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ def header(result: Plan | Question) -> str:
         line += f", last {work.trains_layers} layers"
     if work.expert_capacity_factor is not None:
         line += f", expert capacity {work.expert_capacity_factor:g}"
+    if work.reference:
+        line += ", frozen reference"
     if work.source:
         line += f", {work.source}"
     if work.images:

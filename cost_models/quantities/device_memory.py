@@ -248,7 +248,9 @@ class DeviceMemory:
         if store is not None:
             on_host = on_host + store.pinned_bytes
             if store.on_host:
-                on_host = on_host + stored_bytes(ledger, j) + ledger.updated[j] * per_parameter * store.optimizer
+                models = 1 + ledger.problem.workload.has_second_weights
+                on_host = on_host + models * stored_bytes(ledger, j)
+                on_host = on_host + ledger.updated[j] * per_parameter * store.optimizer
         if not ledger.layouts["offload"].any() and self.offloads is None:
             return on_host
         states = np.where(ledger.states.offloads_optimizer, ledger.updated[j] * per_parameter, 0.0)

@@ -98,6 +98,8 @@ def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
     saved = losses.saved_softmax
     before = saved + np.maximum(losses.heads - 1, 0.0) * SOFTMAX_BYTES * logits
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
+    if ledger.problem.workload.reference:  # its logits come last, beside those of the model that learns
+        at_loss = at_loss + w * logits
     zero = np.zeros_like(logits)
     return [losses.any_head * at_loss + before, losses.any_head * w * logits + before, saved, zero, saved, before]
 

@@ -9,7 +9,8 @@ from .ledger import Ledger
 
 
 def weight_bytes(ledger: Ledger, j: int) -> Array:
-    """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps."""
+    """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps and the weights
+    of a reference, which are sharded as those that train (TRL f2cd5771, prepare_deepspeed and prepare_fsdp)."""
     divided = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
     plan = ledger.exchanges
     total: Array | float = 0.0
@@ -17,14 +18,16 @@ def weight_bytes(ledger: Ledger, j: int) -> Array:
     for part, name in enumerate(_parts(ledger)):
         whole = _with_copies(ledger, j, name)
         if ledger.store is None or not ledger.store.weights:
-            total = total + whole / ledger.state_sharers(plan.weights_over, divided)[part]
+            all_weights = whole + _of_reference(ledger, j, name)
+            total = total + all_weights / ledger.state_sharers(plan.weights_over, divided)[part]
         if plan.copied_over is not None:
             total = total + np.where(divided, whole / ledger.state_sharers(plan.copied_over, divided)[part], 0.0)
     return np.asarray(total + np.zeros(len(ledger.layouts)))
 
 
 def stored_bytes(ledger: Ledger, j: int) -> Array:
-    """[n] bytes of the weights of a rank on profile j that a store keeps: its share, as it is at rest."""
+    """[n] bytes of the weights of a rank on profile j that a store keeps: its share, as it is at rest. Those of a
+    reference are as many again."""
     shared, tables = np.ones(len(ledger.layouts), dtype=bool), ledger.tables.parameters
     sharers = ledger.state_sharers(ledger.exchanges.weights_over, shared)
     whole = (ledger.on_profile(j, ledger.per_kind(tables[f"{name}_bytes"])) for name in _parts(ledger))
@@ -33,6 +36,13 @@ def stored_bytes(ledger: Ledger, j: int) -> Array:
 
 def _parts(ledger: Ledger) -> tuple[str, ...]:
     return ("dense", "experts")[: 1 + ledger.problem.model.is_moe]
+
+
+def _of_reference(ledger: Ledger, j: int, name: str) -> Array | float:
+    """[n] bytes of the weights of a part of the reference: without quantised copies, as nothing writes them."""
+    if not ledger.problem.workload.has_second_weights:
+        return 0.0
+    return ledger.on_profile(j, ledger.per_kind(ledger.tables.parameters[f"{name}_bytes"]))
 
 
 def _with_copies(ledger: Ledger, j: int, name: str) -> Array:

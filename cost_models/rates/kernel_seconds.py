@@ -63,7 +63,8 @@ class KernelSeconds:
             if RECOMPUTE_MODES[mode] == "selective":
                 zeros[i] = kind.recompute(modules)
             else:
-                zeros[i] = kind.forward - (kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0)
+                last = kind.recompute(LAST) if self.problem.stack.recompute_stops_early else 0.0
+                zeros[i] = kind.forward - kind.reference - last
                 zeros[i, COMPONENTS.index("host")] += kind.full_recompute_s
                 zeros[i, COMPONENTS.index("tp")] += kind.gather_s
         if RECOMPUTE_MODES[mode] == "full":
@@ -95,7 +96,9 @@ def kernel_seconds(tables: Tables, rates: Rates) -> KernelSeconds:
     for of_rates, seconds in known:
         if of_rates is rates:
             return seconds
-    layers = tuple(layer_seconds(operations, rates, tables.num_keys) for operations in tables.operations)
+    twice = tables.problem.workload.reference
+    layers = tuple(layer_seconds(operations, rates, tables.num_keys, reference=twice)
+                   for operations in tables.operations)  # fmt: skip
     seconds = KernelSeconds(tables.problem, tables.num_keys, layers)
     known.append((rates, seconds))
     del known[:-_REMEMBERED]

@@ -103,15 +103,15 @@ _LAYERS = ("layer", "moe layer")  # names of operations, not of what stands at t
 class LayerSeconds:
     """Seconds of one kind of layer per micro-batch."""
 
-    forward: Array  # [component, key]
+    forward: Array  # [component, key] of all forward passes
     backward: Array  # [component, key]
     weight: Array  # [key] the part of `backward` that makes weight gradients
     recompute_by_tag: Mapping[int, Array]  # recompute tag -> [component, key] of operations with exactly that tag
     full_recompute_s: float = 0.0  # of recomputing the whole layer, beyond its forward pass
     # [key] that a forward and a backward pass take longer where no other micro-batch runs beside them (`ep_overlap`).
     alone: Array | float = 0.0
-    # [key] of gathering what the ranks of tp keep in parts, before the whole layer is recomputed.
-    gather_s: Array | float = 0.0
+    gather_s: Array | float = 0.0  # [key] of gathering what the ranks of tp keep in parts, before a full recomputation
+    reference: Array | float = 0.0  # [component, key] of `forward`, those of a frozen reference: never recomputed
 
     def recompute(self, modules: int) -> Array:
         """[component, key] seconds of selectively recomputing `modules` (bit mask)."""
@@ -145,8 +145,8 @@ class _Sums:
         return out
 
 
-def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSeconds:
-    """Seconds of one layer kind for every key: operations priced one by one, overlaps and the host floor applied."""
+def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int, *, reference: bool = False) -> LayerSeconds:
+    """Seconds of one kind of layer for every key, overlaps and the host floor applied; of a frozen copy, too."""
     if not (ops.gemms or ops.traffic or ops.exchanges or np.any(ops.kernels)):
         return LayerSeconds(_Sums(num_keys).all, _Sums(num_keys).all, np.zeros(num_keys), {})
     if ops.alike is None:
@@ -161,7 +161,7 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     host_s = ops.kernels * rates.stack.host_s_per_kernel
     forward_s, backward_s = rates.latency_s.get(ops.name, (host_s, 2 * host_s))
     exponent = np.where(ops.host_waits, 1.0, rates.host_exponent)
-    alone = _alone_s(forward, rates.stack, ops, forward_s, exponent)
+    alone = (1 + reference) * _alone_s(forward, rates.stack, ops, forward_s, exponent)
     alone = alone + _alone_s(backward, rates.stack, ops, backward_s, rates.host_exponent)
     _hide(forward, rates.stack, ops)
     # What hides behind weight gradients takes them from the bubbles that they could fill (`step`).
@@ -175,8 +175,10 @@ def layer_seconds(ops: LayerOperations, rates: Rates, num_keys: int) -> LayerSec
     for bit, module in enumerate(MODULES if rates.latency_s else ()):
         if (more := _recompute_overhead_s(rates, module)) and any(tag >> bit & 1 for tag in recompute):
             recompute[1 << bit] = recompute.get(1 << bit, 0.0) + more * _ON_HOST * np.ones(num_keys)
-    return LayerSeconds(forward.all, backward.all, weight, recompute, _recompute_overhead_s(rates, "layer"), alone,
-                        exchange_seconds(ops.gathered_input, rates) if ops.gathered_input is not None else 0.0)
+    of_reference, beside_s = reference * forward.all, _recompute_overhead_s(rates, "layer")
+    gather_s = exchange_seconds(ops.gathered_input, rates) if ops.gathered_input is not None else 0.0
+    return LayerSeconds(forward.all + of_reference, backward.all, weight, recompute, beside_s, alone, gather_s,
+                        of_reference)  # fmt: skip
 
 
 def _products_and_exchanges(ops: LayerOperations, rates: Rates, num_keys: int) -> tuple[_Sums, _Sums, Array]:

@@ -64,6 +64,7 @@ _SILENT = {
     "images": None,
     "freeze_tower": False,
     "freeze_language": False,
+    "reference": False,
     "projector_norm": "none",
     "projector_bias": True,
     "attention_bias": True,

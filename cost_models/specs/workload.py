@@ -63,8 +63,21 @@ class Workload:
     images: Images | None = None  # None: text alone, without the model's tower
     freeze_tower: bool = False  # its layers do not train; what projects their output does
     freeze_language: bool = False  # the language model does not train: tower and projector alone, by its gradients
+    # A frozen copy of the model reads the same sequences before the loss: the reference of DPO. Beside adapters it is
+    # the base without them.
+    reference: bool = False
     # Tokens that the encoder of an encoder-decoder model reads, or of a text to which all layers attend; None: no such.
     source_len: int | None = None
+
+    @property
+    def forward_passes(self) -> int:
+        """Forward passes of each sequence."""
+        return 1 + self.reference
+
+    @property
+    def has_second_weights(self) -> bool:
+        """Whether the reference has weights of its own."""
+        return self.reference and self.lora is None
 
     @property
     def is_quantised(self) -> bool:

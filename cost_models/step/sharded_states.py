@@ -68,9 +68,11 @@ def _sent(ledger: Ledger, rates: Rates, rows: Ints, curves: list[Curves], *, sta
 
 
 def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
-    """[r] 1 where the backward pass of a micro-batch gathers weights; the forward pass does; gradients scatter."""
-    again = gathers.astype(np.float64)
+    """[r] times that a micro-batch gathers weights, for its backward and forward passes, and scatters gradients."""
+    again, workload = gathers.astype(np.float64), ledger.problem.workload
     first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
+    if workload.reference:  # weights that are still whole need no gather: those of the base beside adapters
+        first = first + (first if workload.has_second_weights else again)
     return again, first, (~ledger.states.reduces_once[rows]).astype(np.float64)
 
 

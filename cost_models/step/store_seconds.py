@@ -36,7 +36,8 @@ def pass_s(ledger: Ledger, rates: Rates) -> Array:
     # A duplex link carries weights in and gradients out at once; PCIe always does.
     longer = np.maximum(fetched, returned)
     there = longer if store.duplex else fetched + returned
-    return np.array([np.maximum(fetched / bw, fetched / pcie), np.maximum(there / bw, longer / pcie)])
+    passes = ledger.problem.workload.forward_passes
+    return np.array([passes * np.maximum(fetched / bw, fetched / pcie), np.maximum(there / bw, longer / pcie)])
 
 
 def new_weights_s(ledger: Ledger, rates: Rates) -> Array:

@@ -42,7 +42,8 @@ def drives_hold(name: str) -> Need:
 
     def allows(x: Columns, problem: Problem) -> NDArray[np.bool_]:
         knobs, states = dict(dict(problem.workload.techniques)[name]), problem.state_bytes
-        state_bytes = knobs["weights"] * states.weight + knobs["optimizer"] * (states.gradient + states.optimizer)
+        weight_bytes = (1 + problem.workload.has_second_weights) * states.weight
+        state_bytes = knobs["weights"] * weight_bytes + knobs["optimizer"] * (states.gradient + states.optimizer)
         layers = [problem.parameters[kind] for kind in problem.pattern]
         ends = problem.parameters[problem.num_kinds : problem.num_kinds + 2]  # embedding and head
         parameters = sum(p.trained_sharded + p.trained_replicated + p.trained_experts for p in (*layers, *ends))

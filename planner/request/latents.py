@@ -46,6 +46,7 @@ def _check_priced(model: ModelSpec, request: Request) -> None:
         "mtp_layers: it has none": bool(work.mtp_layers),
         "freeze_tower: it has none": work.freeze_tower,
         "freeze_language: it has no vision tower that would train": work.freeze_language,
+        "reference: a frozen copy scores tokens, and it has none": work.reference,
     }
     if asked := [reason for reason, applies in reasons.items() if applies]:
         raise InputError(f"{model.name}, a diffusion transformer: {'; '.join(asked)}", hint="leave it out")

@@ -84,6 +84,8 @@ class WorkloadRequest(RequestPart):
     images: of every sequence, `4@1024x768`; their tokens count among those of the sequence. Without it the text model
     is planned. For a diffusion transformer the image or video (`1@480x832x81`) that it denoises. freeze_tower: the
     layers of the vision tower do not train. freeze_language: the language model does not train.
+    reference: a frozen copy of the model reads every sequence before the loss, as in DPO: a forward pass more and,
+    without adapters, a second set of weights. In no pipeline.
     mtp_layers: modules of multi-token prediction that are trained, 0: none; without it those of the model.
     source_len: tokens that the encoder of an encoder-decoder model reads; seq_len are those of its decoder.
     headroom: what a chosen layout leaves of a GPU's memory, `5%`, `4 GiB` or 0; without it what published runs needed
@@ -106,6 +108,7 @@ class WorkloadRequest(RequestPart):
     images: Annotated[ImagesRequest, BeforeValidator(checked(parse_images))] | None = None
     freeze_tower: bool = Field(default=False, strict=True)
     freeze_language: bool = Field(default=False, strict=True)
+    reference: bool = Field(default=False, strict=True)
     source_len: Positive | None = None
     total_tokens: Tokens | None = None
     objective: Literal["step", "cost", "memory"] = "step"
@@ -228,6 +231,7 @@ class Request(BaseRequest):
             total_tokens=work.total_tokens,
             objective=work.objective,
             max_memory_bytes=work.max_memory,
+            reference=work.reference,
             techniques=techniques.applied(work.techniques),
         )
 
@@ -277,7 +281,7 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
     for name in ("max_len", "lengths_rule", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom",
-                 "images", "freeze_tower", "freeze_language", "source_len"):  # fmt: skip
+                 "images", "freeze_tower", "freeze_language", "reference", "source_len"):  # fmt: skip
         if data["workload"][name] in (None, False):
             del data["workload"][name]
     for name in ("exclude", "spot", "stages"):

@@ -125,6 +125,10 @@ def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
     return np.asarray((x["schedule"] != CODE["dualpipe-v"]) | (micro_batches(x, problem) >= 2 * x["pp"]))
 
 
+def _no_pipeline_of_reference(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["pp"] == 1) | (not problem.workload.reference))
+
+
 MESH = ("tp", "cp", "pp", "dp")
 RULES: tuple[Rule, ...] = (
     Rule("gpus", MESH, _world,
@@ -133,6 +137,8 @@ RULES: tuple[Rule, ...] = (
     Rule("kv heads", ("tp",), splits.kv_heads, "tp {tp} and the {kv_heads} key/value heads do not divide one another"),
     Rule("heads of the vision tower", ("tp",), splits.tower_heads,
          "tp {tp} does not divide the {tower_heads} heads of the vision tower"),
+    Rule("reference", ("pp",), _no_pipeline_of_reference,
+         "pp {pp}: the pass of a frozen reference through a pipeline is not priced"),
     Rule("mixer heads", ("tp", "cp"), splits.mixer_heads,
          "tp {tp} x cp {cp} does not divide the heads of the layers' mixers: {mixer_heads}"),
     Rule("cp algorithm", ("cp", "cp_algorithm"), splits.has_keys,

@@ -33,7 +33,8 @@ _KINDS = {
     "float16": "any", "optim": "str", "use_peft": "bool", "lora_r": "int", "lora_target_modules": "any",
     "load_in_4bit": "bool", "load_in_8bit": "bool", "packing": "bool", "padding_free": "bool", "dtype": "str",
     "torch_dtype": "str", "attn_implementation": "any", "loss_type": "any", "reward_funcs": "any",
-    "num_generations": "any", "num_iterations": "any", "max_prompt_length": "int", "max_completion_length": "int",
+    "num_generations": "any", "num_iterations": "any", "precompute_ref_log_probs": "any",
+     "max_prompt_length": "int", "max_completion_length": "int",
 }  # fmt: skip
 _CHANGES = {
     **family.CHANGES,

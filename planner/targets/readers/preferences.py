@@ -1,7 +1,7 @@
 """Training by preferences and rewards: the sequences that the model learns from in a step.
 
-The step of the model that learns is read. Passes beside it (a frozen reference, generation, rewards) are named and have
-no price; a plan of post-training has all of them (docs/guides/rl.md).
+The step of the model that learns is read, with the pass of a frozen reference of pairs. Generation and rewards, and the
+reference beside them, are named and have no price; a plan of post-training has all of them (docs/guides/rl.md).
 
 Sources: TRL f2cd5771, trainer/dpo_trainer.py and experimental/orpo/orpo_trainer.py (chosen and rejected answers of a
 batch go through the model together; no second copy of the reference beside adapters), trainer/grpo_trainer.py
@@ -52,7 +52,9 @@ def of_trl(arguments: Arguments) -> None:
     losses = given.get("loss_type")
     named = losses if isinstance(losses, list) else [losses]
     if all(loss in _OF_DPO for loss in named):
-        _takes(arguments, _COMPARED, r"beta|loss_(type|weights)|rpo_alpha|ld_alpha|truncation_mode|use_weighting")
+        before = given.get("precompute_ref_log_probs") is True  # the reference is not there when the model learns
+        _takes(arguments, _ALONE if before else _COMPARED,
+               r"beta|loss_(type|weights)|rpo_alpha|ld_alpha|truncation_mode|use_weighting|precompute_ref_\w+")
 
 
 def _kind(name: str, compared: Sequence[str]) -> str:
@@ -85,12 +87,12 @@ def entry() -> Entry:
                                                  "the model that learns is priced, on answers at their longest")
         told = "chosen and rejected answers are two sequences: micro-batch and batch count twice those of the file"
         if kind == _COMPARED:
-            copy = "pass" if "workload.lora" in facts else "pass and the weights"
-            told += f"; the {copy} of the frozen reference {'is' if copy == 'pass' else 'are'} not in the price"
+            copy = "the pass" if "workload.lora" in facts else "the pass and the weights"
+            told += f"; {copy} of the frozen reference {'is' if copy == 'the pass' else 'are'} in the price"
         pairs = {name: 2 * facts[name] for name in ("micro_batch", "batch_per_rank")}
-        return {LEARNS: kind} | pairs | noted(facts, told)
+        return {LEARNS: kind, "workload.reference": kind == _COMPARED} | pairs | noted(facts, told)
 
-    return reads((LEARNS, "micro_batch", "workload.global_batch"), (LEARNS,), read)
+    return reads((LEARNS, "micro_batch", "workload.global_batch", "workload.reference"), (LEARNS,), read)
 
 
 def fixed(facts: Facts) -> Facts:

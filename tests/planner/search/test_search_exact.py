@@ -56,6 +56,7 @@ TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
 }  # fmt: skip
 SEES = 8  # one request in so many has images: those train without Muon and without vocabulary parallelism
 READS = 16  # one request in so many has an encoder: those train everything, without techniques
+COMPARES = 12  # one request in so many has a frozen reference, in no pipeline
 MUON = (5, 8)  # requests of twelve that train by it, unless adapters train
 CLUSTERS = ("2xh100-sxm-80gb", "4xh100-sxm-80gb", "6xa100-sxm-80gb", "8xh100-sxm-80gb", "aws-p5.48xlarge:2", "3xl40s",
             "gb200-nvl72:3", "dgx-a100:3")  # fmt: skip
@@ -139,6 +140,8 @@ def random_request(seed: int) -> dict[str, Any]:
             model, workload = with_images(rng, model, workload)
         if seed % READS == 15:
             model, workload = with_encoder(rng, model, workload)
+        if seed % COMPARES == 4:
+            workload = replace(workload, reference=True)
         problem = Problem(model, workload, stack, cluster.num_gpus, cluster.gpus_per_node,
                           stages=given_stages(seed, model.num_layers))  # fmt: skip
         space = Space(problem, legality(problem) + target.rules + random_fixes(rng), random_switches(rng))

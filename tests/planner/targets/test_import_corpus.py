@@ -159,6 +159,7 @@ def described(imported: Imported) -> dict[str, object]:
         "workload.global_batch": request.workload.global_batch, "workload.source_len": request.workload.source_len,
         "techniques": "+".join(request.workload.techniques), "workload.freeze_tower": request.workload.freeze_tower,
         "workload.freeze_language": request.workload.freeze_language,
+        "workload.reference": request.workload.reference,
         **{f"model.{name}": value for name, value in model.items()}, **of_images(request),
     }  # fmt: skip
 

@@ -12,12 +12,13 @@ LORA = "adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
 # Format, recipe -> (micro-batch and batch of a rank in sequences, words of its note).
 PAIRS = [
     ("axolotl", AXOLOTL + "rl: orpo\norpo_alpha: 0.1\n", (4, 16), "twice those of the file"),
-    ("axolotl", AXOLOTL + LORA + "rl: dpo\ndpo_beta: 0.1\n", (4, 16), "the pass of the frozen reference is not"),
-    ("axolotl", AXOLOTL + "rl: ipo\nrl_beta: 0.1\n", (4, 16), "the pass and the weights of the frozen reference are"),
+    ("axolotl", AXOLOTL + LORA + "rl: dpo\ndpo_beta: 0.1\n", (4, 16), "the pass of the frozen reference is in"),
+    ("axolotl", AXOLOTL + "rl: ipo\nrl_beta: 0.1\n", (4, 16), "the weights of the frozen reference are in"),
     ("llama-factory", FACTORY.replace("sft", "dpo") + "pref_beta: 0.1\npref_loss: simpo\n", (2, 16), "of the file"),
     ("llama-factory", FACTORY.replace("sft", "dpo") + "pref_beta: 0.1\n", (2, 16), "pass and the weights"),
     ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: apo_zero\n", (4, 16), "pass and the weights"),
     ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: [sigmoid, hinge]\n", (4, 16), "pass and the weights"),
+    ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: ipo\nprecompute_ref_log_probs: true\n", (4, 16), "of the file"),
 ]
 
 
@@ -30,6 +31,16 @@ def test_pairs_are_two_sequences(tmp_path: Path, kind: str, recipe: str, sizes: 
     assert any(words in note for note in found.assumed)
     assert found.request.target == "any"
     assert found.request.fix["micro_batch"] == sizes[0]
+    assert found.request.workload.reference is ("reference" in words or "weights" in words)
+
+
+def test_the_reference_is_in_the_price(tmp_path: Path) -> None:
+    """The same sequences without it take about three quarters of the time, and less memory."""
+    with_it, without = (imported(tmp_path, "hf-trainer", RECIPE + f"beta: 0.1\nloss_type: sigmoid\n{before}")
+                        for before in ("", "precompute_ref_log_probs: true\n"))  # fmt: skip
+    one, other = (read.price().candidates[0] for read in (with_it, without))
+    assert 1.2 < one.step_s / other.step_s < 1.35
+    assert one.memory[0].device_bytes > other.memory[0].device_bytes
 
 
 REWARDS = RECIPE.replace("max_length: 4096\n", "") + """\
