@@ -46,7 +46,7 @@ from ..serving.infeasible import no_deployment
 from ..serving.instance import Speculation
 from ..serving.promises import Promises
 from ..serving.search import Deployment, Found
-from ..serving.space import Served, sites_of, space_of
+from ..serving.space import Served, Spaces, sites_of
 from ..serving.technique_choice import Field, Searched, choices, choose, summed
 from ..targets.engines.registry import about_serving
 
@@ -85,7 +85,7 @@ def plan_serving(
     found = summed(best, every, question.load)
     served = replace(served, techniques=best.techniques)
     if not found.deployments:
-        raise no_deployment(best.spaces, question, found, field.between_bw if best.apart is not None else None)
+        raise no_deployment(best.spaces, question, found, field.between_bw)
     ordered = _preferred(found)
     chosen, simulated = _confirmed(question, ordered)
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
@@ -95,8 +95,9 @@ def plan_serving(
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
     hourly = hourly_service(chosen, work.hourly, requests.output) if work.hourly else None
+    both = best.apart if best.together.total else None  # together and apart were sought
     return plan.model_copy(update={
-        "separation": None if best.apart is None else _separation(best.together, best.apart), "hourly": hourly,
+        "separation": None if both is None else _separation(best.together, both), "hourly": hourly,
         "technique_choices": choices(every, question.load) if allow else ()})  # fmt: skip
 
 
@@ -111,12 +112,9 @@ def _chosen(
     allowed = allowed_techniques(allow, given, GAINING, SERVING)
     sites, used = sites_of(cluster), [technique(name).serves for name in given | allowed]
     across = any(it is not None and it.across_nodes for it in used)
-    spaces = tuple(space_of(site, served, request.fix) for site in sites)
-    field = Field(
-        spaces=spaces, between_bw=cluster.levels[-1].bw_bytes_per_s,
-        wide=tuple(space_of(site, served, request.fix, across_nodes=True) for site in sites) if across else spaces,
-        apart="replicas" not in request.fix,
-    )  # fmt: skip
+    spaces = Spaces.of(sites, served, request.fix)
+    wide = Spaces.of(sites, served, request.fix, across_nodes=True) if across else spaces
+    field = Field(spaces=spaces, wide=wide, between_bw=cluster.levels[-1].bw_bytes_per_s)
     best, every = choose(field, question, given, allowed)
     if best.why is not None:
         raise InputError(best.why, hint="leave it out, or take away a `--fix`")

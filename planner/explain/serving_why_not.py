@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.cluster.document import cluster_from_dict
@@ -14,14 +15,14 @@ from ..drivers.serving import question_of
 from ..serving.candidates import candidates
 from ..serving.infeasible import no_deployment
 from ..serving.listed import engines_of, speculation_of, techniques_of, workload_of
-from ..serving.search import search
-from ..serving.space import Served, Space, sites_of, space_of, under
+from ..serving.space import ROLES, Served, Spaces, sites_of
+from ..serving.technique_choice import Field, searched
 from .serving import Rival, rival_of
 
 # A degree of `layout_id` -> the axis of the space.
 _AXES = {"tp": "tp", "pp": "pp", "adp": "attention_dp", "ep": "ep"}
 _NAME = re.compile(r"\s*(?:(\d+)\s*x\s*)?((?:tp|pp|adp|ep)\d+(?:-(?:tp|pp|adp|ep)\d+)*)\s*")
-_HINT = "write it as the plan does: `2 x tp4`, or `1 x tp4-pp2`"
+_HINT = "write it as the plan does: `2 x tp4`, `1 x tp4-pp2`, or `1 x tp2 + 1 x tp4`: prefill + decode"
 
 
 class ServingComparison(DocumentPart):
@@ -45,38 +46,49 @@ def compared(plan: ServingPlan, name: str) -> ServingComparison:
 
 
 def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
-    fix, engines, work = _fixed(name), engines_of(plan), workload_of(plan)
+    fixes, engines, work = _fixed(name), engines_of(plan), workload_of(plan)
     question = question_of(work, engines)
     engine = str(plan.resolved["engine"])
     served = Served(model=model_of(plan.resolved, "the plan"), weights=work.precision,
                     cache=plan.best.pools[-1].kv_cache, engine=engines.of(engine), host_s=engines.host_s(engine, ""),
                     speculation=speculation_of(plan))  # fmt: skip
-    spaces = [space_of(site, served, fix) for site in sites_of(cluster_from_dict(plan.resolved["cluster"]))]
-    spaces = [under(space, techniques_of(plan))[0] for space in spaces]
-    if not any(space.instances for space in spaces):
-        raise NoFeasibleLayoutError(f"{name} {_broken(spaces, fix)}", hint="`explain` lists those of the plan")
-    found = search(spaces, None, question.promises, engines.constants)
+    cluster = cluster_from_dict(plan.resolved["cluster"])
+    apart = {f"{role}.{axis}": value for role, fix in zip(ROLES, fixes, strict=False) for axis, value in fix.items()}
+    spaces = Spaces.of(sites_of(cluster), served, apart if len(fixes) > 1 else fixes[0])
+    if (why := _broken(spaces, fixes)) is not None:
+        raise NoFeasibleLayoutError(f"{name} {why}", hint="`explain` lists those of the plan")
+    between_bw = cluster.levels[-1].bw_bytes_per_s
+    field = Field(spaces=spaces, wide=spaces, between_bw=between_bw)
+    found = searched(field, replace(question, load=None, rates=()), techniques_of(plan)).found(None)
     if not found.deployments:
-        raise no_deployment(spaces, question, found, None)
+        raise no_deployment(spaces, question, found, between_bw)
     (candidate,) = candidates(question, found.deployments[:1])
     return candidate
 
 
-def _broken(spaces: Sequence[Space], fix: Mapping[str, int]) -> str:
-    """Why no site has such instances."""
-    needed = fix["tp"] * fix["pp"] * fix["attention_dp"] * fix["replicas"]
-    most = max(space.site.num_gpus for space in spaces)
-    if needed > most:
-        return f"needs {needed} GPUs, and there are {most} of a kind"
-    return f"breaks rules of {', '.join(sorted({rule for space in spaces for rule in space.ruled_out}))}"
+def _broken(spaces: Spaces, fixes: Sequence[Mapping[str, int]]) -> str | None:
+    """Why no site has such instances; None: some have."""
+    for fix, kind in zip(fixes, (spaces.prefill, spaces.decode) if len(fixes) > 1 else (spaces.together,), strict=True):
+        if any(space.instances for space in kind):
+            continue
+        needed = fix["tp"] * fix["pp"] * fix["attention_dp"] * fix["replicas"]
+        most = max(space.site.num_gpus for space in kind)
+        if needed > most:
+            return f"needs {needed} GPUs, and there are {most} of a kind"
+        return f"breaks rules of {', '.join(sorted({rule for space in kind for rule in space.ruled_out}))}"
+    return None
 
 
-def _fixed(name: str) -> dict[str, int]:
-    """Axes of the space and their values."""
-    if "+" in name:
-        raise InputError(f"the plan has no deployment `{name}`, and pools apart are compared as it lists them",
-                         hint="`plan --top N` keeps more")  # fmt: skip
-    match = _NAME.fullmatch(name)
+def _fixed(name: str) -> list[dict[str, int]]:
+    """Axes of the space and their values, of each pool."""
+    pools = name.split("+")
+    if len(pools) > len(ROLES):
+        raise InputError(f"`{name}` has {len(pools)} pools", hint=f"two are {' and '.join(ROLES)}")
+    return [_axes(name, pool) for pool in pools]
+
+
+def _axes(name: str, pool: str) -> dict[str, int]:
+    match = _NAME.fullmatch(pool)
     degrees = [] if match is None else re.findall(r"([a-z]+)(\d+)", match[2])
     if match is None or len({axis for axis, _ in degrees}) < len(degrees):
         raise InputError(f"`{name}` is no deployment", hint=_HINT)

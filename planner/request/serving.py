@@ -83,7 +83,8 @@ def _parse_fix(value: Any) -> dict[str, Any]:
     fixed: dict[str, Any] = {}
     for name, text in ((name, text) for item in given for name, text in item.items()):
         if name not in FIXABLE:
-            raise InputError(f"serving has no `{name}` to fix", hint=f"it has {', '.join(FIXABLE)}")
+            raise InputError(f"serving has no `{name}` to fix",
+                             hint=f"it has {', '.join(_AXES)}, and those of one role: `prefill.tp`")  # fmt: skip
         fixed[str(name)] = FIXABLE[name](text)
     return fixed
 
@@ -105,9 +106,10 @@ def _degree(value: Any) -> int:
     return number
 
 
-# Axis of the space -> its reader.
+_AXES = ("tp", "pp", "ep", "attention_dp", "replicas", "chunk_tokens")
+# Axis of the space, or `prefill.tp`: that of instances apart that prefill -> its reader.
 FIXABLE: Mapping[str, Callable[[Any], int]] = dict.fromkeys(
-    ("tp", "pp", "ep", "attention_dp", "replicas", "chunk_tokens"), _degree
+    (*_AXES, *(f"{role}.{axis}" for role in ("prefill", "decode") for axis in _AXES)), _degree
 )
 Seconds = Annotated[
     float, BeforeValidator(checked(_seconds)), WithJsonSchema({"type": "string", "examples": ["50 ms"]})
@@ -200,7 +202,7 @@ class ServingFields(TypedDict, total=False):
     stack: str | None
     """A file that `calibrate --from-run` wrote from runs of the engine's benchmark [the numbers that ship]."""
     fix: str | list[str] | Mapping[str, Any] | None
-    """Axes of the space that are given: `{"tp": 4}` or `["tp=4"]`."""
+    """Axes of the space that are given: `{"tp": 4}` or `["tp=4"]`; `prefill.tp` and `decode.tp` of pools apart."""
     top: int | None
     """How many deployments the plan lists [5]."""
     input: int | str | Mapping[int, float] | Mapping[str, float] | None

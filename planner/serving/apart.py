@@ -45,16 +45,17 @@ class Apart:
 
 
 def search_apart(
-    spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants, between_bw: float,
-    rival: Rival | None = None, rates: Sequence[float] = (),
+    prefills: Sequence[Space], decodes: Sequence[Space], load: float | None, promises: Promises,
+    constants: ServingConstants, between_bw: float, rival: Rival | None = None, rates: Sequence[float] = (),
 ) -> Apart:  # fmt: skip
     """load: requests per second, or at any time; None: as many per second as the sites carry. between_bw: bytes/s of a
     GPU from site to site. rival: deployments that cost more are left out, and the GPUs of each role are not sought,
     which only requests per second need. rates: of the hours of a day, the load among them: the cheapest over all hours
     are sought."""
-    rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
+    rented = all(space.site.usd_per_gpu_hour is not None for space in prefills)
     hours = Counter(rates or [ALONE if load is None or promises.closed else load])
-    sides = [_sides(spaces, rate, promises, constants, bounded=load is None) for rate in sorted(hours)]
+    bounded = load is None and not promises.closed
+    sides = [_sides(prefills, decodes, rate, promises, constants, bounded=bounded) for rate in sorted(hours)]
     prefill, decode = sides[-1]
     total = held = kept = 0
     pairs, least = list[Pair](), np.inf if rival is None else rival.cost(load)
@@ -68,8 +69,8 @@ def search_apart(
             elif promises.closed:
                 found, keep = pairs_at_once(meeting, load, promises, constants, least)
             elif rates:
-                by_hour = [(Meeting.of(prefills[i], decodes[j], between_bw, rented=rented), hours[rate])
-                           for rate, (prefills, decodes) in zip(sorted(hours), sides, strict=True)]  # fmt: skip
+                by_hour = [(Meeting.of(ones[i], others[j], between_bw, rented=rented), hours[rate])
+                           for rate, (ones, others) in zip(sorted(hours), sides, strict=True)]  # fmt: skip
                 found, keep = pairs_over_day(by_hour, promises)
             else:
                 found, keep = pairs_under_rate(meeting, promises)
@@ -86,12 +87,14 @@ def search_apart(
 
 
 def _sides(
-    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, *, bounded: bool
+    prefills: Sequence[Space], decodes: Sequence[Space], load: float, promises: Promises, constants: ServingConstants,
+    *, bounded: bool,
 ) -> tuple[list[Side], list[Side]]:  # fmt: skip
     """Those that prefill and those that decode."""
-    usable = [space for space in spaces if space.instances]
-    return ([_side(space, load, promises, constants, prefills=True, bounded=bounded) for space in usable],
-            [_side(space, load, promises, constants, prefills=False, bounded=bounded) for space in usable])  # fmt: skip
+    return ([_side(space, load, promises, constants, prefills=True, bounded=bounded)
+             for space in prefills if space.instances],
+            [_side(space, load, promises, constants, prefills=False, bounded=bounded)
+             for space in decodes if space.instances])  # fmt: skip
 
 
 def _side(
@@ -103,7 +106,7 @@ def _side(
     fits = holds_a_sequence(columns, promises)
     chunk = space.instances[0].chunk_tokens
     chosen = [i for i, it in enumerate(space.instances) if prefills or it.chunk_tokens == chunk]
-    every = np.array([(i, n) for i in chosen for n in range(1, space.most[i] + 1)])
+    every = np.array([(i, n) for i in chosen for n in range(space.least, space.most[i] + 1)])
     layout_gpus = np.array([it.layout.gpus for it in space.instances])
     rows = every[fits[every[:, 0]]]
     instance, number = rows[:, 0], rows[:, 1]

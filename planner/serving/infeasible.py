@@ -7,48 +7,70 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...cost_models.arrays import Array
+from ...cost_models.serving.percentiles import Latencies
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...errors import NoFeasibleLayoutError
 from .apart import search_apart
 from .candidates import Question, deployment_id, layout_id
 from .instance import Instance, pool
 from .promises import holds_a_sequence, priced, unpromised
-from .search import Found, search
-from .space import Space
+from .search import Deployment, Found, search
+from .space import Space, Spaces
 
 _GIB = 2.0**30
 _ALONE = 1e-3  # of a load: a request meets no other one
 
 
 def no_deployment(
-    spaces: Sequence[Space], question: Question, found: Found, between_bw: float | None
+    spaces: Spaces, question: Question, found: Found, between_bw: float
 ) -> NoFeasibleLayoutError:  # fmt: skip
     """The reason, in the order: no layout, no memory, one request alone, the load. between_bw: bytes/s of a GPU from
-    site to site; None: prefill and decode are not sought apart."""
-    instances = [instance for space in spaces for instance in space.instances]
-    if not instances:
-        rules = ", ".join(sorted(found.ruled_out))
+    site to site."""
+    together = _instances(spaces.together)
+    prompts, answers = together or _instances(spaces.prefill), together or _instances(spaces.decode)
+    if not prompts or not answers:
+        rules = ", ".join(sorted(spaces.ruled_out))
         return NoFeasibleLayoutError(f"no layout of an instance is legal: all break rules of {rules or 'GPUs'}",
                                      hint="leave out a `--fix`")  # fmt: skip
-    columns = pool(instances)
-    fits = holds_a_sequence(columns, question.promises)
-    if not fits.any():
-        return _no_memory(instances, question)
-    rows = np.flatnonzero(fits)
-    one = columns.rows(rows, np.ones(len(rows)))
-    alone = priced(one, one, np.zeros(len(rows), dtype=bool), np.full(len(rows), _ALONE), question.promises,
-                   question.constants).latencies  # fmt: skip
-    held = [instances[row] for row in rows]
+    if not together and not found.total:
+        sizes = [min(it.layout.gpus for it in instances) for instances in (prompts, answers)]
+        return NoFeasibleLayoutError(f"an instance that prefills has {sizes[0]} GPUs and one that decodes {sizes[1]}: "
+                                     "the cluster has not both", hint="leave out a `--fix`")  # fmt: skip
+    held = [_that_fit(instances, question) for instances in (prompts, answers)]
+    for instances, fitting in zip((prompts, answers), held, strict=True):
+        if not fitting:
+            return _no_memory(instances, question)
     promises = question.promises
-    if (alone.ttft_s > promises.ttft_s).all():
-        return _alone("TTFT", held, alone.ttft_s, promises.ttft_s, "more tp or shorter prompts")
-    if (alone.tpot_s > promises.tpot_s).all():
-        return _alone("TPOT", held, alone.tpot_s, promises.tpot_s, "more tp, or weights of fewer bytes (`--dtype fp8`)")
-    if ((alone.ttft_s > promises.ttft_s) | (alone.tpot_s > promises.tpot_s)).all():
+    ttft_s = _latencies_alone(held[0], question, apart=not together).ttft_s
+    tpot_s = _latencies_alone(held[1], question, apart=not together).tpot_s
+    if (ttft_s > promises.ttft_s).all():
+        return _alone("TTFT", held[0], ttft_s, promises.ttft_s, "more tp or shorter prompts")
+    if (tpot_s > promises.tpot_s).all():
+        return _alone("TPOT", held[1], tpot_s, promises.tpot_s, "more tp, or weights of fewer bytes (`--dtype fp8`)")
+    most = _most(spaces, question, between_bw)
+    if most is None:
         text = (f"no layout keeps both promises for one request alone: TTFT {_text(promises.ttft_s)} and TPOT "
                 f"{_text(promises.tpot_s)}")  # fmt: skip
         return NoFeasibleLayoutError(text, hint="more tp, shorter prompts, or a later promise")
-    return _too_much(spaces, question, between_bw)
+    return _too_much(spaces, question, most, between_bw)
+
+
+def _instances(spaces: Sequence[Space]) -> list[Instance]:
+    return [instance for space in spaces for instance in space.instances]
+
+
+def _that_fit(instances: Sequence[Instance], question: Question) -> list[Instance]:
+    """Those whose cache holds a request."""
+    fits = holds_a_sequence(pool(instances), question.promises)
+    return [instance for instance, is_held in zip(instances, fits, strict=True) if is_held]
+
+
+def _latencies_alone(instances: Sequence[Instance], question: Question, *, apart: bool) -> Latencies:
+    """[instance] those of a request alone. apart: without the transfer of its cache."""
+    one = pool(instances)
+    shape = len(instances)
+    return priced(one, one, np.full(shape, apart), np.full(shape, _ALONE), question.promises,
+                  question.constants).latencies  # fmt: skip
 
 
 def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleLayoutError:
@@ -79,20 +101,25 @@ def _alone(
     return NoFeasibleLayoutError(text, hint=f"{cure}: replicas do not shorten one request")
 
 
-def _too_much(spaces: Sequence[Space], question: Question, between_bw: float | None) -> NoFeasibleLayoutError:
+def _most(
+    spaces: Spaces, question: Question, between_bw: float, *, promised: bool = True
+) -> Deployment | None:  # fmt: skip
+    """The deployment that carries most. promised: within the promises."""
+    promises = question.promises if promised else unpromised(question.promises)
+    kept = list(search(spaces.together, None, promises, question.constants).deployments)
+    if spaces.prefill and (promised or not kept):
+        kept += search_apart(spaces.prefill, spaces.decode, None, promises, question.constants, between_bw).deployments
+    return max(kept, key=lambda it: it.largest_load, default=None)
+
+
+def _too_much(spaces: Spaces, question: Question, most: Deployment, between_bw: float) -> NoFeasibleLayoutError:
     """The load is too high: how much the cluster carries, with the promises and without."""
-    kept = search(spaces, None, question.promises, question.constants).deployments
-    if between_bw is not None and not question.promises.closed:
-        apart = search_apart(spaces, None, question.promises, question.constants, between_bw).deployments
-        kept = tuple(sorted((*kept, *apart), key=lambda it: -it.largest_load))
-    stable = search(spaces, None, unpromised(question.promises), question.constants).deployments
     load, unit = question.load or 0.0, " requests at once" if question.promises.closed else "/s"
-    most = kept[0]
-    name = deployment_id(most) + (", prefill and decode together" if question.promises.closed else "")
     text = (f"{load:g}{unit} is too much: {most.gpus} GPUs keep the promises up to {most.largest_load:.3g}{unit} "
-            f"({name})")  # fmt: skip
-    if not question.promises.closed:
-        text += f"; the queue is stable up to {stable[0].largest_load:.3g}/s ({deployment_id(stable[0])})"
+            f"({deployment_id(most)})")  # fmt: skip
+    stable = None if question.promises.closed else _most(spaces, question, between_bw, promised=False)
+    if stable is not None:
+        text += f"; the queue is stable up to {stable.largest_load:.3g}/s ({deployment_id(stable)})"
     needed = int(np.ceil(load / most.largest_load * most.gpus))
     return NoFeasibleLayoutError(text, hint=f"about {needed} such GPUs, or a lower rate")
 

@@ -7,8 +7,9 @@ the decode instances alone. So both pools are priced by themselves, and every pa
 Of requests at any time, the rate depends on both pools. So the pairs are priced, the cheapest first, until some keep
 the promises. Those are left out that break one even where a request is alone, which their pools tell.
 
-Without a load those are sought that carry most. No pair carries more than either of its pools beside one of the other
-role that is never waited for; the pairs are priced in that order, until none can be better.
+Without a load those are sought that carry most. Under requests per second no pair carries more than either of its pools
+beside one of the other role that is never waited for; the pairs are priced in that order, until none can be better.
+Only those are bisected that keep the promises under as much as the best so far carries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...cost_models.arrays import Array, Ints
+from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .promises import ROUNDING, Promises, largest_load, priced
@@ -76,7 +77,7 @@ class Meeting:
 
     @classmethod
     def of(cls, prefill: Side, decode: Side, between_bw: float, *, rented: bool) -> Meeting:
-        site, same = prefill.space.site, prefill.space is decode.space
+        site, same = prefill.space.site, prefill.space.site is decode.space.site
         one, other = (side.space.site.usd_per_gpu_hour or 0.0 if rented else 1.0 for side in (prefill, decode))
         return cls(prefill, decode, site.num_gpus if same else None, _bandwidth(site) if same else between_bw,
                    (one, other))  # fmt: skip
@@ -119,8 +120,9 @@ def _prices(meeting: Meeting, promises: Promises) -> Iterator[_Prices]:
         each = one.space.instances[instance].layout.gpus
         transfer_s = meeting.transfer_s(int(instance), rows)
         slack = promises.ttft_s - other.seconds[rows] - transfer_s
-        needed = np.searchsorted(-one.seconds[of_instance], -slack, side="left") + 1
-        most = np.full(len(rows), one.number[of_instance].max())
+        number = one.number[of_instance]
+        needed = np.searchsorted(-one.seconds[of_instance], -slack, side="left") + number[0]
+        most = np.full(len(rows), number[-1])
         if meeting.budget is not None:
             most = np.minimum(most, (meeting.budget - other.gpus[rows]) // each)
         cost = needed * each * meeting.prices[0] + other.gpus[rows] * meeting.prices[1]
@@ -213,8 +215,7 @@ def pairs_at_once(
     broken = rows.broken
     for value in np.unique(price[price <= most * (1 + TIE)]):
         at = np.flatnonzero(price == value)
-        kept = priced(*rows.pools(meeting, at), np.ones(len(at), dtype=bool), np.full(len(at), load), promises,
-                      constants, rows.transfer_s[at]).kept  # fmt: skip
+        kept = _kept(rows, meeting, at, load, promises, constants)
         broken += int((~kept).sum())
         found = [rows.pair(meeting, int(i), float(value)) for i in at[kept]]
         if found:
@@ -237,6 +238,10 @@ def pairs_that_carry_most(
         at = order[start : start + _AT_ONCE]
         if bound[at[0]] < least * (1 - ROUNDING):
             break
+        if least > 0:
+            at = at[_kept(rows, meeting, at, least * (1 - ROUNDING), promises, constants)]
+        if not len(at):
+            continue
         carried[at] = largest_load(*rows.pools(meeting, at), np.ones(len(at), dtype=bool), promises, constants,
                                    rows.transfer_s[at])  # fmt: skip
         broken += int((carried[at] == 0).sum())
@@ -244,6 +249,14 @@ def pairs_that_carry_most(
     best = np.flatnonzero((carried > 0) & (carried >= least * (1 - ROUNDING)))
     return ([rows.pair(meeting, int(i), -float(carried[i])) for i in best],
             meeting.combinations(meeting.prefill.gpus, meeting.decode.gpus) - broken)  # fmt: skip
+
+
+def _kept(
+    rows: _Rows, meeting: Meeting, at: Ints, load: float, promises: Promises, constants: ServingConstants
+) -> Mask:  # fmt: skip
+    """[of at] whether the pairs keep the promises under a load."""
+    return priced(*rows.pools(meeting, at), np.ones(len(at), dtype=bool), np.full(len(at), load), promises, constants,
+                  rows.transfer_s[at]).kept  # fmt: skip
 
 
 def _pair(meeting: Meeting, at: _Prices, i: int) -> Pair:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -17,6 +17,7 @@ from ...cost_models.techniques.registry import broken_needs
 from ...profiles.stack.engines import Engine
 from .instance import Instance, InstanceLayout, Speculation, plain_pool
 
+ROLES = ("prefill", "decode")  # of instances apart
 CHUNKS = (2048, 4096, 8192, 16384)  # prompt tokens of an iteration that are compared
 _MOST_STAGES = 16
 _ALL = 0  # of the axis `ep`: all GPUs of a stage share the experts
@@ -105,6 +106,54 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int], *, across_nodes
     return Space(site=site, instances=tuple(instances), least=least, most=tuple(most), total=total,
                  ruled_out=dict(ruled_out),
                  by_axis={**counts, "replicas": max(most, default=0)})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spaces:
+    """The instances of all sites, by what they do."""
+
+    together: tuple[Space, ...]
+    prefill: tuple[Space, ...]  # empty: instances apart are not sought
+    decode: tuple[Space, ...]
+
+    @classmethod
+    def of(
+        cls, sites: Sequence[Site], served: Served, fix: Mapping[str, int], *, across_nodes: bool = False
+    ) -> Spaces:  # fmt: skip
+        """fix: as in `space_of`; `prefill.tp` is that of instances apart that prefill, and leaves no others."""
+
+        def made(axes: Mapping[str, int]) -> tuple[Space, ...]:
+            return tuple(space_of(site, served, axes, across_nodes=across_nodes) for site in sites)
+
+        both = {name: value for name, value in fix.items() if "." not in name}
+        if len(both) == len(fix):
+            spaces = made(both)
+            return cls(together=spaces, prefill=() if "replicas" in fix else spaces,
+                       decode=() if "replicas" in fix else spaces)  # fmt: skip
+        prefill, decode = (
+            made({**both, **{name.removeprefix(role): value for name, value in fix.items() if name.startswith(role)}})
+            for role in (f"{name}." for name in ROLES)
+        )
+        none = tuple(replace(space, instances=(), most=(), total=0, ruled_out={}) for space in prefill)
+        return cls(together=none, prefill=prefill, decode=decode)
+
+    def under(self, techniques: Applied) -> tuple[Spaces, tuple[str, ...]]:
+        """The instances that the techniques serve by, and the needs that all of them break."""
+        every = {id(space): space for space in (*self.together, *self.prefill, *self.decode)}
+        made = {key: under(space, techniques) for key, space in every.items()}
+        unmet = [made[key][1] for key, space in every.items() if space.instances]
+
+        def of(spaces: Sequence[Space]) -> tuple[Space, ...]:
+            return tuple(made[id(space)][0] for space in spaces)
+
+        kept = Spaces(together=of(self.together), prefill=of(self.prefill), decode=of(self.decode))
+        return kept, unmet[0] if unmet and all(unmet) else ()
+
+    @property
+    def ruled_out(self) -> Counter[str]:
+        """Deployments of one layout by the rule that they break."""
+        every = {id(space): space.ruled_out for space in (*self.together, *self.prefill, *self.decode)}
+        return sum((Counter(counts) for counts in every.values()), Counter())
 
 
 def under(space: Space, techniques: Applied) -> tuple[Space, tuple[str, ...]]:

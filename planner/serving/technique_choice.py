@@ -13,7 +13,7 @@ from .apart import Apart, search_apart
 from .candidates import Question, beside_one_another, deployment_id
 from .hours import over_hours
 from .search import Deployment, Found, Rival, order, search
-from .space import Space, under
+from .space import Spaces
 
 Knobs = Mapping[str, Mapping[str, float]]
 
@@ -22,20 +22,17 @@ Knobs = Mapping[str, Mapping[str, float]]
 class Field:
     """The spaces that deployments are sought in."""
 
-    spaces: tuple[Space, ...]  # without techniques
-    wide: tuple[Space, ...]  # the same where tensor parallelism may span nodes
-    apart: bool  # prefill and decode on instances of their own are sought, too
+    spaces: Spaces  # without techniques
+    wide: Spaces  # the same where tensor parallelism may span nodes
     between_bw: float  # bytes/s of a GPU from site to site
 
-    def under(self, techniques: Applied) -> tuple[tuple[Space, ...], tuple[str, ...]]:
+    def under(self, techniques: Applied) -> tuple[Spaces, tuple[str, ...]]:
         """The spaces under techniques, and what all of their instances lack."""
         across = any(known.serves and known.serves.across_nodes for known, _ in of(techniques))
-        spaces, unmet = zip(*(under(space, techniques) for space in (self.wide if across else self.spaces)),
-                            strict=True)  # fmt: skip
-        lacking = [reasons for space, reasons in zip(spaces, unmet, strict=True) if reasons]
-        return spaces, lacking[0] if len(lacking) == len(spaces) else ()
+        return (self.wide if across else self.spaces).under(techniques)
 
 
+NO_SPACES = Spaces(together=(), prefill=(), decode=())
 NOTHING = Found(deployments=(), rented=False, total=0, by_axis={}, ruled_out={}, out_of_memory=0, dominated=0)
 
 
@@ -45,7 +42,7 @@ class Searched:
 
     techniques: Applied
     names: tuple[str, ...] = ()  # of those that were left to the search
-    spaces: tuple[Space, ...] = ()
+    spaces: Spaces = NO_SPACES
     together: Found = NOTHING
     apart: Apart | None = None
     why: str | None = None
@@ -60,14 +57,14 @@ def searched(field: Field, question: Question, techniques: Applied, rival: Rival
     spaces, unmet = field.under(techniques)
     if unmet:
         return Searched(techniques=techniques, why=unmet[0])
-    together = search(spaces, question.load, question.promises, question.constants, rival)
+    together = search(spaces.together, question.load, question.promises, question.constants, rival)
     if question.rates:
         together = replace(together, deployments=_by_day(together.deployments, question, rented=together.rented))
-    instances = [instance for space in spaces for instance in space.instances]
-    if not field.apart or (instances and beside_one_another(instances[0])):
+    instances = [instance for space in spaces.together for instance in space.instances]
+    if not spaces.prefill or (instances and beside_one_another(instances[0])):
         return Searched(techniques=techniques, spaces=spaces, together=together)
-    apart = search_apart(spaces, question.load, question.promises, question.constants, field.between_bw, rival,
-                         question.rates)  # fmt: skip
+    apart = search_apart(spaces.prefill, spaces.decode, question.load, question.promises, question.constants,
+                         field.between_bw, rival, question.rates)  # fmt: skip
     if question.rates:
         apart = replace(apart, deployments=_by_day(apart.deployments, question, rented=together.rented))
     return Searched(techniques=techniques, spaces=spaces, together=together, apart=apart)

@@ -164,13 +164,25 @@ def test_why_not_prices_what_the_plan_does_not_list(plan: ServingPlan) -> None:
     assert one.enough == (one.other.largest_load >= 4)
 
 
+def test_why_not_prices_pools_apart(plan: ServingPlan) -> None:
+    """The same pools as a plan of them alone."""
+    other = compared(plan, "1 x tp2 + 1 x tp4").other
+    fixed: ServingFields = {**ASKED, "rate": None, "fix": ["prefill.tp=2", "decode.tp=4", "prefill.replicas=1",
+                                                           "decode.replicas=1", "pp=1"]}  # fmt: skip
+    alone = plan_serving(**fixed).best
+    assert [(it.role, it.gpus) for it in other.pools] == [("prefill", 2), ("decode", 4)]
+    assert other.largest_load == pytest.approx(alone.largest_load)
+
+
 @pytest.mark.parametrize(("name", "expected", "error"), [
     ("2 x tp8", "needs 16 GPUs, and there are 8", NoFeasibleLayoutError),
     ("1 x tp3", "breaks rules of heads", NoFeasibleLayoutError),
     ("8 x tp1", "holds no sequence", NoFeasibleLayoutError),
     ("two", "is no deployment", InputError), ("tp2-tp4", "is no deployment", InputError),
     ("1 x tp0", "a degree below 1", InputError), ("0 x tp4", "a degree below 1", InputError),
-    ("1 x tp4 + 1 x tp2", "as it lists them", InputError),
+    ("1 x tp4 + 1 x tp2 + 1 x tp1", "has 3 pools", InputError), ("1 x tp4 + two", "is no deployment", InputError),
+    ("2 x tp4 + 1 x tp8", "prefills has 4 GPUs and one that decodes 8", NoFeasibleLayoutError),
+    ("1 x tp3 + 1 x tp4", "breaks rules of heads", NoFeasibleLayoutError),
 ])  # fmt: skip
 def test_why_not_names_the_reason(name: str, expected: str, error: type[Exception], plan: ServingPlan) -> None:
     with pytest.raises(error, match=expected):

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from meshwright.cost_models.arrays import Mask
 from meshwright.cost_models.serving.lengths import RequestLengths
+from meshwright.planner.request.serving import ServingFields
 from meshwright.planner.serving.apart import search_apart
 from meshwright.planner.serving.promises import Promises, priced
 from meshwright.planner.serving.search import Stand, stands_pool
 from meshwright.planner.serving.space import Space
 from meshwright.planner.targets.engines.emit import emit_serving
 
-from meshwright.errors import NoFeasibleLayoutError
+from meshwright.errors import InputError, NoFeasibleLayoutError
 
 from .test_plan_serving import ENGINES, planned, space
 
+Every = tuple[list[int], int, Mask]
 
-def every_pair(of_model: Space, load: float, promises: Promises) -> tuple[list[int], int, Mask]:
-    """GPUs of each pair on eight GPUs, how many hold no request, and [pair] whether it keeps the promises."""
-    stands = [Stand(site=of_model.site, instance=of_model.instances[row], instances=n)
-              for row, most in enumerate(of_model.most) for n in range(1, most + 1)]  # fmt: skip
-    chunk = of_model.instances[0].chunk_tokens
-    pairs = [(a, b) for a in stands for b in stands if b.instance.chunk_tokens == chunk and a.gpus + b.gpus <= 8]
+
+def every_pair(of_model: Space, load: float, promises: Promises, roles: Sequence[Space] = ()) -> Every:
+    """GPUs of each pair on eight GPUs, how many hold no request, and [pair] whether it keeps the promises. roles: the
+    instances of each role, where they differ."""
+    prefills, decodes = (
+        [Stand(site=it.site, instance=it.instances[row], instances=n)
+         for row, most in enumerate(it.most) for n in range(it.least, most + 1)]
+        for it in roles or (of_model, of_model)
+    )  # fmt: skip
+    chunk = decodes[0].instance.chunk_tokens
+    pairs = [(a, b) for a in prefills for b in decodes if b.instance.chunk_tokens == chunk and a.gpus + b.gpus <= 8]
     prefill, decode = stands_pool([a for a, _ in pairs]), stands_pool([b for _, b in pairs])
     fits = np.ones(len(pairs), dtype=bool)
     for columns in (prefill, decode):
@@ -45,7 +55,7 @@ def test_the_search_finds_what_pricing_every_pair_finds(
     """Requests per second, and requests at any time, where dearer pairs are not priced."""
     promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=closed)
     of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", fix)
-    found = search_apart([of_model], load, promises, ENGINES.constants, 1e9)
+    found = search_apart([of_model], [of_model], load, promises, ENGINES.constants, 1e9)
     every, out_of_memory, kept = every_pair(of_model, load, promises)
     gpus = [it for it, is_kept in zip(every, kept, strict=True) if is_kept]
     assert found.total == len(every)
@@ -59,12 +69,43 @@ def test_the_search_finds_what_pricing_every_pair_finds(
         assert len(found.deployments) == gpus.count(min(gpus))
 
 
+@pytest.mark.parametrize("load", [2.0, 5.0])
+@pytest.mark.parametrize(("prefill", "decode"), [
+    ({"tp": 2}, {"tp": 4}), ({"tp": 2, "replicas": 2}, {"pp": 1}), ({"pp": 2}, {"replicas": 1}),
+])  # fmt: skip
+def test_the_roles_may_be_fixed_by_themselves(prefill: dict[str, int], decode: dict[str, int], load: float) -> None:
+    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
+    one, other = (space("llama-3.1-70b", "8xh100-sxm-80gb", fix) for fix in (prefill, decode))
+    other = replace(other, site=one.site)
+    found = search_apart([one], [other], load, promises, ENGINES.constants, 1e9)
+    gpus, out_of_memory, kept = every_pair(one, load, promises, (one, other))
+    keeping = [it for it, is_kept in zip(gpus, kept, strict=True) if is_kept]
+    assert (found.total, found.out_of_memory) == (len(gpus), out_of_memory)
+    assert found.bounded + len(found.deployments) == len(keeping)
+    assert [it.gpus for it in found.deployments] == [min(keeping)] * keeping.count(min(keeping)) if keeping else True
+    for deployment in found.deployments:
+        assert {"tp": deployment.prefill.instance.layout.tp, "replicas": deployment.prefill.instances,
+                "pp": deployment.prefill.instance.layout.pp}.items() >= prefill.items()  # fmt: skip
+
+
+def test_a_fixed_role_leaves_no_deployment_together() -> None:
+    plan = planned({"fix": ["prefill.tp=2", "decode.tp=4"], "rate": "2/s"})
+    assert plan.best.deployment_id == "1 x tp2 + 1 x tp4"
+    assert plan.separation is None
+    with pytest.raises(NoFeasibleLayoutError, match="prefills has 8 GPUs and one that decodes 4"):
+        planned({"fix": ["prefill.tp=8", "decode.tp=4"]})
+    with pytest.raises(NoFeasibleLayoutError, match="break rules of heads"):
+        planned({"fix": ["prefill.tp=2", "decode.tp=3"]})
+    with pytest.raises(InputError, match=r"serving has no `prefil\.tp` to fix"):
+        planned({"fix": "prefil.tp=2"})
+
+
 @pytest.mark.parametrize("tpot_s", [0.02, 0.03])
 def test_without_a_load_no_pair_carries_more(tpot_s: float) -> None:
     """Against the largest load of every pair; most of them are not priced."""
     promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=False)
     of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", {"chunk_tokens": 8192})
-    found = search_apart([of_model], None, promises, ENGINES.constants, 1e9)
+    found = search_apart([of_model], [of_model], None, promises, ENGINES.constants, 1e9)
     (best,) = {round(it.largest_load, 4) for it in found.deployments}
     _, _, more = every_pair(of_model, best * 1.001, promises)
     _, _, as_many = every_pair(of_model, best * 0.999, promises)
@@ -78,6 +119,18 @@ def test_too_high_a_rate_names_what_pools_apart_carry() -> None:
     assert len(most.pools) == 2
     with pytest.raises(NoFeasibleLayoutError, match=rf"up to {most.largest_load:.3g}/s \(1 x tp1-pp4 \+ 1 x tp4\)"):
         planned({"tpot": "30ms", "rate": "50/s"})
+
+
+def test_too_many_requests_at_once_name_what_pools_apart_carry() -> None:
+    """As many keep the promises, and hardly more break them."""
+    fix: ServingFields = {"fix": ["prefill.tp=2", "decode.tp=4", "prefill.pp=1", "decode.pp=1"],
+                          "rate": None}  # fmt: skip
+    with pytest.raises(NoFeasibleLayoutError, match=r"up to [\d.]+ requests at once \(2 x tp2 \+ 1 x tp4\)") as error:
+        planned({**fix, "concurrency": 4000})
+    most = float(error.value.message.partition("up to ")[2].split()[0])
+    assert planned({**fix, "concurrency": int(most)}).best.deployment_id == "2 x tp2 + 1 x tp4"
+    with pytest.raises(NoFeasibleLayoutError, match="too much"):
+        planned({**fix, "concurrency": int(most) + 2})
 
 
 def test_a_loop_over_two_pools_has_the_rate_and_the_latencies_that_are_simulated() -> None:

@@ -18,7 +18,7 @@ from meshwright.planner.serving.hours import over_hours
 from meshwright.planner.serving.instance import pool
 from meshwright.planner.serving.promises import Promises, largest_load
 from meshwright.planner.serving.search import Deployment, Stand, search, stands_pool
-from meshwright.planner.serving.space import Space
+from meshwright.planner.serving.space import Space, Spaces
 from meshwright.planner.serving.technique_choice import Field, searched
 from meshwright.planner.targets.engines.emit import emit_serving
 
@@ -67,7 +67,8 @@ def test_no_deployment_is_cheaper_over_the_day(rates: tuple[float, ...]) -> None
     """Against the largest load of every number of instances of every layout, and of every pair of them."""
     of_model = space(cluster="8xh100-sxm-80gb", fix={"chunk_tokens": 8192})
     question = Question(load=max(rates), promises=PROMISES, constants=ENGINES.constants, rates=rates)
-    field = Field(spaces=(of_model,), wide=(of_model,), apart=True, between_bw=1e9)
+    spaces = Spaces(together=(of_model,), prefill=(of_model,), decode=(of_model,))
+    field = Field(spaces=spaces, wide=spaces, between_bw=1e9)
     found = searched(field, question, ())
     assert found.apart is not None
     price = of_model.site.usd_per_gpu_hour or 0.0
