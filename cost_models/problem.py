@@ -33,6 +33,8 @@ from .specs.stack import StackSpec
 from .specs.variants import with_capacity
 from .specs.workload import Workload
 
+FORWARD_PASSES = 2  # without gradients: weights are moved along a random direction, and against it
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -84,6 +86,8 @@ class Problem:
 
     @cached_property
     def _variant_of_layer(self) -> tuple[Variant, ...]:
+        if not self.stack.differentiates:
+            return tuple(Variant(kind, "frozen") for kind in self.model.pattern)
         if self.workload.freeze_language:
             return tuple(Variant(kind, "passes") for kind in self.model.pattern)
         last = self.workload.trains_layers
@@ -100,9 +104,16 @@ class Problem:
         return self.trains_projector and not self.workload.freeze_language
 
     @property
+    def trains_head(self) -> Trains:
+        """How the head and what stands beside it train."""
+        if not self.stack.differentiates:
+            return "frozen"
+        return "all" if self.trains_everything else "passes"
+
+    @property
     def trains_projector(self) -> bool:
         """Whether the part of a vision tower that projects its output trains."""
-        return self.workload.lora is None and self.workload.trains_layers is None
+        return self.workload.lora is None and self.workload.trains_layers is None and self.stack.differentiates
 
     @property
     def trains_tower(self) -> bool:
@@ -144,7 +155,7 @@ class Problem:
         stack = replace(self.stack, moe_imbalance=1.0)
         model = with_capacity(self.model, None)
         builder = Builder(model, self.workload, stack, Shard.of(Layouts.of([Layout()]), self.model, self.workload))
-        edge: Trains = "all" if self.trains_everything else "passes"
+        edge = self.trains_head
         layers = [decoder_layer(builder, model.kinds[v.kind], v.trains) for v in self.variants]
         looked_up = embedding(builder, self.trains_beside_embedding)
         return (*layers, looked_up, head(builder, edge), mtp(builder, edge))
@@ -154,11 +165,16 @@ class Problem:
         """How the embedding trains, with a tower beside it: a table that does not train takes no gradient."""
         return "all" if self.trains_projector else "frozen"
 
+    @property
+    def forward_passes(self) -> int:
+        """Forward passes of each sequence."""
+        return self.workload.forward_passes * (1 if self.stack.differentiates else FORWARD_PASSES)
+
     @cached_property
     def flops(self) -> Array:
         """[2, kind] forward and backward FLOPs of one sequence, of layers and edges in the order of stages.py. A copy
         of the embedding computes nothing."""
-        passes = self.workload.forward_passes
+        passes = self.forward_passes
         per_kind = [(passes * ops.forward_flops(), ops.backward_flops()) for ops in self.sequence_operations]
         return np.array([*per_kind, (0.0, 0.0)]).T
 

@@ -26,6 +26,7 @@ from .stores import FarMemory, Store
 from .tables import Tables
 from .traffic import StateTraffic
 from .vocabulary import Vocabulary
+from .zeroth_order import ZerothOrder
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,7 @@ class Ledger:
     repeats: Array | float = 1.0  # [n] times that each layer computes each micro-batch, over all replicas
     path: Array | None = None  # [n] stages that a micro-batch passes; None: all
     waits: Array | float = 0.0  # [n] of a step, added by waiting for replicas that are slow in it
+    zeroth_order: ZerothOrder | None = None  # what takes the place of gradients; None: there are gradients
     unlike: UnlikeRows | None = None  # None: not known, or nearly all rows
 
     def once(self, quantity: Callable[[Ledger], Array]) -> Array:

@@ -23,6 +23,7 @@ from .stacks import arriving_bytes
 from .stages import EMBEDDING, HEAD, MTP
 from .tower_memory import embedding_workspace
 from .vocabulary import KEPT_MESSAGES
+from .zeroth_order import update_buffers
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -94,6 +95,10 @@ class _Losses:
 def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
     """Bytes of logits, their gradients and softmaxes at each moment."""
     w, logits = activation_bytes(ledger.problem.workload), ledger.tables.logits[ledger.key]
+    if ledger.zeroth_order is not None:  # the loss alone, of one pass after the other
+        passes, none = ledger.zeroth_order.at_once, np.zeros_like(logits)
+        head = losses.any_head * passes * w * logits
+        return [head + losses.any_head * SOFTMAX_BYTES * logits, head, none, none, none, head]
     # The last loss of a micro-batch is differentiated first: the softmaxes of all others are there.
     saved = losses.saved_softmax
     before = saved + np.maximum(losses.heads - 1, 0.0) * SOFTMAX_BYTES * logits
@@ -132,6 +137,8 @@ def _workspaces(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     """Bytes of what kernels work on at each moment, but in a layer: gradients of the head's and the embedding's
     products, gradients of weights before they are added to the sum."""
     w, key, trained = activation_bytes(ledger.problem.workload), ledger.key, ledger.tables.parameters["trained_dense"]
+    if ledger.zeroth_order is not None:
+        return _updates(ledger, j, losses)
     head = losses.any_head * w * _of_head(ledger, trained)[key]
     embedding = _embeddings(ledger, j) * embedding_workspace(ledger.tables)[key]
     cached = ledger.largest(j, ledger.tables.cached_gradients[:, key])
@@ -139,6 +146,15 @@ def _workspaces(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     in_w = np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], weight, 0.0)
     tied = np.where(_joins_gradients(ledger), w * _of_head(ledger, trained)[key], 0.0)
     return [cached, head + cached, tied + cached, in_w + cached, embedding + tied + cached, cached]
+
+
+def _updates(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
+    """Bytes of what updates without gradients work on, at the moments of the weights that they update: IN_W is that of
+    the weights of a layer."""
+    held, none = ledger.tables.parameters["dense"], np.zeros(len(ledger.layouts))
+    of_head = losses.any_head * _of_head(ledger, held)[ledger.key]
+    head, layer, table = update_buffers(ledger, j, of_head, _embeddings(ledger, j) * held[EMBEDDING][ledger.key])
+    return [none, head, none, layer, table, none]
 
 
 def number_of_moments(problem: Problem) -> int:
@@ -189,7 +205,9 @@ def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
     embedding, and of a layer those of its experts or the others where they are scattered apart: the experts' are gone
     before the others come."""
     x, problem = ledger.layouts, ledger.problem
-    whole = (x["zero"] == 3) & ~ledger.states.whole_in_pipeline
+    # Layers of a store that counts those on the GPU are gathered into their places there.
+    buffered = ledger.store is not None and ledger.store.layers_here > 0
+    whole = (x["zero"] == 3) & ~ledger.states.whole_in_pipeline & (not buffered)
     scattered = (x["zero"] >= 2) & ~ledger.states.whole_gradients
     weights, gradients = np.zeros((3, len(x))), np.zeros((4, len(x)))
     layers = slice(problem.num_kinds)

@@ -29,6 +29,8 @@ class Store:
     over_pcie: bool = False  # its traffic crosses PCIe too
     during_backward: bool = False  # a layer is updated while the layers before it are still differentiated
     on_host: bool = False  # host memory holds the states that are away
+    # Layers whose weights are on the GPU at once, beside the ends of the model for good; 0: those that are gathered.
+    layers_here: int = 0
     pinned_bytes: float = 0.0  # of buffers in host memory, per GPU
 
 

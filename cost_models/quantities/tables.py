@@ -24,7 +24,7 @@ from .element_bytes import activation_bytes
 from .graph_parts import kept_gradients, mixing_parts_of, part_of_product, parts_of
 from .layer_operations import decoder_layer
 from .operation_builder import Builder
-from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations, Trains
+from .operations import FIRST_DIFFERENTIATED, Gemm, LayerOperations
 from .rank_parameters import of_rank
 from .shards import KEY_FIELDS, KEY_SWITCHES, Shard
 from .stages import HEAD
@@ -220,6 +220,12 @@ class Tables:
         layers = self.operations[: self.problem.num_kinds]
         return np.array([np.max([self._made(gemm) for gemm in ops.gemms], axis=0) for ops in layers])
 
+    @cached_property
+    def largest_weight(self) -> Array:
+        """[kind of layer, key] bytes of the largest weight of a layer."""
+        w, layers = activation_bytes(self.problem.workload), self.operations[: self.problem.num_kinds]
+        return np.array([np.max([w * gemm.count * gemm.n * gemm.k for gemm in ops.gemms], axis=0) for ops in layers])
+
     def _made(self, gemm: Gemm) -> Array:
         """[key] bytes of the gradient of a weight as the product makes it, before it is added to the sum; 0 where the
         product adds to the sum by itself."""
@@ -249,7 +255,7 @@ def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple
     shard = Shard.of(keys, problem.model, problem.workload)
     builder = Builder(problem.model, problem.workload, problem.stack, shard, problem.any_fp8_layout)
     ops = [decoder_layer(builder, problem.model.kinds[v.kind], v.trains) for v in problem.variants]
-    edge: Trains = "all" if problem.trains_everything else "passes"
+    edge = problem.trains_head
     ops += [embedding(builder, problem.trains_beside_embedding), head(builder, edge)]
     ops.append(mtp(builder, edge) if problem.model.mtp_layers else LayerOperations(name="mtp", trains=edge))
     ops.append(LayerOperations(name="embedding copy", trains=edge))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
-from .ledger import Ledger
+from .ledger import Ledger, weighted
 
 
 def weight_bytes(ledger: Ledger, j: int) -> Array:
@@ -22,7 +22,18 @@ def weight_bytes(ledger: Ledger, j: int) -> Array:
             total = total + all_weights / ledger.state_sharers(plan.weights_over, divided)[part]
         if plan.copied_over is not None:
             total = total + np.where(divided, whole / ledger.state_sharers(plan.copied_over, divided)[part], 0.0)
+    if ledger.store is not None and ledger.store.layers_here:
+        total = total + _layers_and_ends(ledger, j, ledger.store.layers_here)
     return np.asarray(total + np.zeros(len(ledger.layouts)))
+
+
+def _layers_and_ends(ledger: Ledger, j: int, layers: int) -> Array:
+    """[n] bytes of so many of the largest layers on the device of profile j, and of the ends of the model there."""
+    tables, num_kinds = ledger.tables.parameters, ledger.problem.num_kinds
+    whole = tables["dense_bytes"] + tables["experts_bytes"]
+    ends = {kind: row for kind, row in ledger.per_kind(whole).items() if kind >= num_kinds}
+    here = np.minimum(ledger.layers[j], layers) * ledger.largest(j, whole[:num_kinds, ledger.key])
+    return np.asarray(here + weighted({kind: ledger.counts[j][kind] for kind in ends}, ends))
 
 
 def stored_bytes(ledger: Ledger, j: int) -> Array:

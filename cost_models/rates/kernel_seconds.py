@@ -7,7 +7,7 @@ rates and cached with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..layouts import RECOMPUTE_MODES
-from ..problem import Problem
+from ..problem import FORWARD_PASSES, Problem
 from ..quantities.by_code import ByCode, Code, of_owner, under_no_recompute
 from ..quantities.operations import LAST, TOWER
 from ..quantities.stages import EMBEDDING
@@ -99,6 +99,8 @@ def kernel_seconds(tables: Tables, rates: Rates) -> KernelSeconds:
     twice = tables.problem.workload.reference
     layers = tuple(layer_seconds(operations, rates, tables.num_keys, reference=twice)
                    for operations in tables.operations)  # fmt: skip
+    if not tables.problem.stack.differentiates:
+        layers = tuple(replace(kind, forward=FORWARD_PASSES * kind.forward) for kind in layers)
     seconds = KernelSeconds(tables.problem, tables.num_keys, layers)
     known.append((rates, seconds))
     del known[:-_REMEMBERED]

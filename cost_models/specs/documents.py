@@ -58,6 +58,7 @@ _SILENT = {
     "repeats_keys": False,
     "step_reductions": 0,
     "tokens_at_home": 0.0,
+    "differentiates": True,
     "tower": None,
     "class_tokens": 0,
     "adapter": 0,

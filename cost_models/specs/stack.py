@@ -146,6 +146,8 @@ class StackSpec:
     # Share of what tokens send to experts, and get back, that stays on their rank beyond an even share (`on_stack` of
     # techniques).
     tokens_at_home: float = 0.0
+    # Whether gradients are made. Else each step compares the losses of two forward passes (`on_stack` of techniques).
+    differentiates: bool = True
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

@@ -13,6 +13,7 @@ from ..quantities.exchanges import Hop, Op
 from ..quantities.groups import Groups, neighbours
 from ..quantities.ledger import Ledger
 from ..quantities.traffic import StateTraffic
+from ..quantities.zeroth_order import ZerothOrder
 from ..rates import collectives
 from ..rates.collectives import Curve
 from ..rates.rates import Rates
@@ -85,7 +86,16 @@ def once_per_step_s(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tupl
     reduce_s, gather_s = _within_shards(ledger, rates, traffic)
     if not traffic.is_late:
         reduce_s = reduce_s + _between_copies(ledger, rates, traffic)
+    if ledger.zeroth_order is not None:
+        reduce_s = reduce_s + _of_slopes_s(ledger, rates, ledger.zeroth_order)
     return reduce_s + of_whole_weights_s(ledger, rates), gather_s
+
+
+def _of_slopes_s(ledger: Ledger, rates: Rates, step: ZerothOrder) -> Array:
+    """[n] seconds in which every rank gets the slopes of all replicas, in one call."""
+    ranks = np.full(len(ledger.layouts), ledger.problem.num_gpus)
+    world = group_curve(rates, "world", "all_gather", ranks, np.ones_like(ranks))
+    return in_pieces(world, step.sent_bytes, np.ones(len(ranks)))
 
 
 def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:

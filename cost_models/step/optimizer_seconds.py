@@ -8,6 +8,7 @@ from ..arrays import Array
 from ..quantities.gradients import cast_bytes
 from ..quantities.ledger import Ledger
 from ..quantities.stores import ADAM_BYTES
+from ..quantities.zeroth_order import noise_bytes
 from ..rates.rates import Rates
 from . import muon_seconds, store_seconds
 from .data_parallel import group_curve, in_pieces
@@ -28,6 +29,10 @@ def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
 
 def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     """On the GPU: gradient and states read, states and weight written. On the host: over PCIe and back, Adam there."""
+    if ledger.zeroth_order is not None:
+        after = [noise_bytes(ledger, j, ledger.zeroth_order.after) for j in range(ledger.num_profiles)]
+        update_s = np.max(after, axis=0) / rates.memory_bw_bytes_per_s
+        return update_s, update_s  # on the GPU, wherever the weights wait
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
     cast = np.max([cast_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s

@@ -26,7 +26,7 @@ def per_pass_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     if ulysses.any():
         scatters_heads = ulysses_degree(ledger.problem.model, ledger.layouts) > 1
         total_s = total_s + ulysses * np.where(scatters_heads, layers, 0.0)
-    return np.asarray(total_s * np.array([ledger.problem.workload.forward_passes, 1])[:, None, None])
+    return np.asarray(total_s * np.array([ledger.problem.forward_passes, 1])[:, None, None])
 
 
 def is_measured(rates: Rates) -> bool:

@@ -12,8 +12,9 @@ from ..quantities.by_code import ByCode
 from ..quantities.gradients import accumulated_bytes, accumulated_per_kind
 from ..quantities.ledger import Ledger
 from ..quantities.offloads import offloads_of
+from ..quantities.zeroth_order import ZerothOrder, noise_bytes
 from ..rates.kernel_seconds import kernel_seconds
-from ..rates.rates import Rates
+from ..rates.rates import COMPONENTS, Rates
 from . import store_seconds
 from .per_pass_overhead import is_measured, per_pass_overhead_s
 from .sharded_states import exchange
@@ -82,12 +83,20 @@ def compute_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
         return np.array([[unlike.on_profile(j, of_pass) for j in profiles] for of_pass in rows])
 
     forward, backward = ledger.once(passes)
+    if ledger.zeroth_order is not None:
+        forward = forward + _noise_s(ledger, rates, ledger.zeroth_order)
     recompute_rows = ledger.per_code(kernels.recompute_by_code)
     backward = backward + np.array([ledger.recomputed(j, recompute_rows) for j in profiles])
     if is_measured(rates):
         beside = ledger.once(lambda unlike: per_pass_overhead_s(unlike, rates))
         return forward + beside[0], backward + beside[1]
     return forward, backward
+
+
+def _noise_s(ledger: Ledger, rates: Rates, step: ZerothOrder) -> Array:
+    """[J, n] seconds per micro-batch of moving the weights along a direction and back."""
+    moved = [noise_bytes(ledger, j, step.in_passes) for j in range(ledger.num_profiles)]
+    return np.array(moved) / rates.memory_bw_bytes_per_s
 
 
 def _accumulate_s(ledger: Ledger, rates: Rates, *, scattered: bool = True) -> Array:
@@ -139,4 +148,7 @@ def component_s(ledger: Ledger, rates: Rates, index: int) -> Array:
     rows = ledger.per_kind(np.array([k.forward[index] + k.backward[index] for k in kernels.layers]))
     under = ByCode(lambda codes: np.stack([kernels.recompute_s(*code)[:, index] for code in codes], axis=1))
     again = ledger.per_code(under)
-    return np.array([ledger.on_profile(j, rows) + ledger.recomputed(j, again) for j in range(ledger.num_profiles)])
+    of_layers = [ledger.on_profile(j, rows) + ledger.recomputed(j, again) for j in range(ledger.num_profiles)]
+    if ledger.zeroth_order is not None and COMPONENTS[index] == "memory":
+        return np.array(of_layers) + _noise_s(ledger, rates, ledger.zeroth_order)
+    return np.array(of_layers)

@@ -34,6 +34,8 @@ def pass_s(ledger: Ledger, rates: Rates) -> Array:
     if store.weights:
         fetched = np.array([stored_bytes(ledger, j) for j in range(ledger.num_profiles)])
     # A duplex link carries weights in and gradients out at once; PCIe always does.
+    if not ledger.problem.stack.differentiates:  # weights come for both passes at once, and go back when these end
+        return np.array([np.maximum(fetched / bw, fetched / pcie), np.zeros_like(fetched)])
     longer = np.maximum(fetched, returned)
     there = longer if store.duplex else fetched + returned
     passes = ledger.problem.workload.forward_passes

@@ -15,6 +15,7 @@ from . import (
     cpu_offload,
     cxl,
     diloco,
+    distzo2,
     econtrol,
     exflow,
     fastswitch,
@@ -22,6 +23,7 @@ from . import (
     fuyou,
     gnnpipe,
     gradient_coding,
+    just_one_byte,
     ladder_residual,
     luwu,
     mirror_sd,
@@ -57,8 +59,8 @@ if TYPE_CHECKING:
 TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
     for module in (
-        one_bit_adam, econtrol, diloco, co2, noloco,
-        zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu,
+        one_bit_adam, econtrol, diloco, co2, noloco, just_one_byte,
+        zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu, distzo2,
         partitioned_checkpoints,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,
         vocabulary_parallel, skippipe, gnnpipe,

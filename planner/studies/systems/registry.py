@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from . import faults, less_communication, long_context, memory, overlap, pipelines, serving, serving_memory
+from . import (
+    faults,
+    less_communication,
+    long_context,
+    memory,
+    overlap,
+    pipelines,
+    serving,
+    serving_memory,
+    without_gradients,
+)
 from .base import Check
 
 OF_SERVING: tuple[Check, ...] = (*serving.CHECKS, *serving_memory.CHECKS)
 CHECKS: tuple[Check, ...] = (
-    *less_communication.CHECKS, *overlap.CHECKS, *memory.CHECKS, *long_context.CHECKS, *pipelines.CHECKS,
-    *faults.CHECKS, *OF_SERVING,
+    *less_communication.CHECKS, *without_gradients.CHECKS, *overlap.CHECKS, *memory.CHECKS, *long_context.CHECKS,
+    *pipelines.CHECKS, *faults.CHECKS, *OF_SERVING,
 )  # fmt: skip
