@@ -54,7 +54,8 @@ def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> 
     iteration without them replays CUDA graphs, and the host prepares it while the one before it runs (asynchronous
     scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`. An engine without
     graphs takes at least `launch_s`; each stage launches its layers for every part of the sequences in turn."""
-    device = np.maximum(_device_s(pool, constants, batch), pool.launch_s)
+    passes = _filling_s if pool.methods.fills else _device_s
+    device = np.maximum(passes(pool, constants, batch), pool.launch_s)
     if pool.draft_tokens.any() and pool.drafts:
         drafted = _draft_s(pool, constants, batch) / pool.methods.draft_speed
         # The draft begins with what the lower layers give, and runs beside the upper ones.
@@ -98,6 +99,19 @@ def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     number = max(pool.methods.nano_batches, 2.0 if pool.methods.sums_in_halves else 1.0)
     split = _products_s(pool, constants, decoded / number, tokens / number, together / number) * number
     return _by_methods(pool, parts, split, tokens)
+
+
+def _filling_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+    """A pass over all tokens of each sequence, its prompt among them. Where they are cached, a pass over a block of the
+    answer, but for the first one of each block, which caches all tokens anew (Fast-dLLM, arXiv 2505.22618)."""
+    batch = replace(batch, prompt_tokens=np.zeros_like(batch.sequences))
+    whole = _device_s(replace(pool, draft_tokens=np.maximum(batch.context - 1.0, 0.0)), constants, batch)
+    if not pool.methods.block_tokens:
+        return whole
+    block = np.minimum(pool.methods.block_tokens, np.maximum(batch.context, 1.0))
+    within = _device_s(replace(pool, draft_tokens=block - 1.0), constants, batch)
+    renewed = np.minimum(pool.step_tokens / block, 1.0)
+    return np.asarray(renewed * whole + (1.0 - renewed) * within)
 
 
 def _one_after_another(parts: _Parts) -> Array:

@@ -191,7 +191,10 @@ def _at(
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
     """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled."""
-    return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros_like(running),
+    sequences, context = running / decode.pp, load.context
+    if decode.methods.fills:  # a pass is over whole sequences, and over one at least
+        sequences, context = np.maximum(sequences, 1.0), load.running_prompt + load.running_output
+    return Batch(sequences=sequences, context=context, prompt_tokens=np.zeros_like(running),
                  prompt_context=load.prompt_context, prompt_groups=np.ones_like(running))  # fmt: skip
 
 

@@ -42,5 +42,9 @@ class Methods:
     whole_heads: bool = False  # one device holds the token table and the head
     head_bytes: float = 2.0  # of a parameter of those
 
+    # A model that fills in all tokens of an answer over several passes.
+    fills: bool = False  # an iteration is a pass over prompt and answer
+    block_tokens: float = 0.0  # of an answer, which alone a pass runs over while all others are cached; 0: no caches
+
 
 PLAIN = Methods()

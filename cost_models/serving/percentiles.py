@@ -46,6 +46,9 @@ def latencies(
     gain = np.maximum(probed_s - first_s, 0.0) / (_PROBE * service.tpot_s * decode.step_tokens)
     gain = np.minimum(gain + np.where(apart, 0.0, service.prompt_load), 0.9)
     spread = 1.0 + NormalDist().inv_cdf(share) / np.sqrt(sequences) / (1.0 - gain)
+    # A closed loop has no more than its requests.
+    most = np.where(load.rate > 0, np.inf, load.concurrency / decode.instances)
+    spread = np.minimum(spread, np.maximum(most / sequences, 1.0))
     decode_s = _decode_s(sequences * spread, service, decode, load, constants)
     decode_s = np.where(spread > 1.0, np.maximum(decode_s, service.decode_s), decode_s)
     step_s = service.tpot_s * decode.step_tokens

@@ -81,8 +81,9 @@ class _Lane:
         tokens = sum(taken for _, taken in prompts)
         seen = sum(taken * (it.prompt - it.left_prompt + taken / 2) for it, taken in prompts) / max(tokens, 1.0)
         groups = min(max(len(prompts), 1), float(self.pool.attention_dp[0]))
-        context = sum(it.context for it in decoding) / max(len(decoding), 1)
-        made = steps * float(self.pool.step_tokens[0])
+        fills = self.pool.methods.fills
+        context = sum(it.prompt + it.output if fills else it.context for it in decoding) / max(len(decoding), 1)
+        made = 0.0 if fills else steps * float(self.pool.step_tokens[0])
         batch = Batch(sequences=np.array([float(len(decoding))]), prompt_tokens=np.array([tokens]),
                       context=np.array([context + made / 2]), prompt_context=np.array([seen]),
                       prompt_groups=np.array([groups]))  # fmt: skip

@@ -92,6 +92,7 @@ _SILENT = {
     "transform_norm": False,
     "pooled_classes": 0,
     "token_head": True,
+    "unmasks": False,
 }
 
 

@@ -218,6 +218,7 @@ class ModelSpec:
     tower: VisionTower | None = None  # beside the embedding, None: text alone
     encoder: Encoder | None = None  # its layers are the first ones; None: all layers are of one stack
     diffusion: Diffusion | None = None  # it denoises latents; None: a language model
+    unmasks: bool = False  # answers are masked tokens that it fills in over several passes (LLaDA, arXiv 2502.09992)
     graph: Graph | None = None  # whose vertices are its tokens; None: a model of sequences
 
     @property
@@ -236,6 +237,11 @@ class ModelSpec:
         """Whether it is an encoder alone: tokens attend to those before and after them (BERT)."""
         alone = self.encoder is None and self.diffusion is None
         return alone and any(not attention.causal for attention in self.attentions)
+
+    @property
+    def fills(self) -> bool:
+        """Whether it generates all tokens of an answer, or of an image, together in several passes."""
+        return self.unmasks or self.diffusion is not None
 
     @property
     def attentions(self) -> tuple[Attention, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import PHASES, Serves, Technique
 from .multiprocessors import PROMPTS, READS, split_phases
+from .passes import DECODES
 
 TECHNIQUE = Technique(
     name="nexus",
@@ -20,7 +21,7 @@ TECHNIQUE = Technique(
     knobs=(PROMPTS, READS),
     neutral={"prompts": 0, "reads": 1},
     trains=False,
-    serves=Serves(on_pool=split_phases),
+    serves=Serves(on_pool=split_phases, needs=(DECODES,)),
     caveat="the share is fixed here; Nexus changes it from batch to batch",
     chooses=(PHASES,),
 )  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import PROPOSER, Knob, Knobs, PoolNeed, Serves, Technique
+from .passes import DECODES
 
 if TYPE_CHECKING:
     from ..serving.pool import Pool
@@ -43,7 +44,7 @@ TECHNIQUE = Technique(
     knobs=(Knob("streams", 8, 1, 64, "computed for each token; 1: the plain model"),),
     neutral={"streams": 1},
     trains=False,
-    serves=Serves(on_pool=_on_pool, needs=(PoolNeed(_proposes_nothing, "no `--speculate`"),), only_costs=True),
+    serves=Serves(on_pool=_on_pool, needs=(PoolNeed(_proposes_nothing, "no `--speculate`"), DECODES), only_costs=True),
     caveat="the model must be trained so, which takes as many times the compute; prefixes (0.2 % more parameters per "
            "stream) are not counted, and the head is counted for every stream",
     chooses=(PROPOSER,),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import PROPOSER, Knob, Knobs, PoolNeed, Serves, Technique
+from .passes import DECODES
 
 if TYPE_CHECKING:
     from ..arrays import Array
@@ -85,7 +86,7 @@ TECHNIQUE = Technique(
     neutral={"accepted": 0},
     trains=False,
     serves=Serves(on_pool=_on_pool, needs=(
-        PoolNeed(_proposes_nothing_else, "no `--speculate`"), PoolNeed(_one_stage, "one pipeline stage"))),
+        PoolNeed(_proposes_nothing_else, "no `--speculate`"), PoolNeed(_one_stage, "one pipeline stage"), DECODES)),
     caveat="the prompt tokens must be trained; how often their guesses are right depends on the text",
     chooses=(PROPOSER,),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from . import (
     cxl,
     diloco,
     distzo2,
+    dparallel,
     econtrol,
     exflow,
     fastswitch,
@@ -25,12 +26,14 @@ from . import (
     gradient_coding,
     just_one_byte,
     ladder_residual,
+    learn2pd,
     luwu,
     mirror_sd,
     nanoflow,
     nexus,
     noloco,
     one_bit_adam,
+    parallelbench,
     parscale,
     partitioned_checkpoints,
     prompt_decoding,
@@ -76,6 +79,7 @@ SERVING: Mapping[str, Technique] = {
         nexus, semi_pd,
         comet_w4a4kv4, fastswitch,
         mirror_sd, prompt_decoding, parscale,
+        learn2pd, dparallel, parallelbench,
         tpi_llm,
     )
 }  # fmt: skip
@@ -88,11 +92,10 @@ GAINING: Mapping[str, Technique] = {
     name: known for name, known in SERVING.items() if known.serves is not None and not known.serves.only_costs
 }
 
-_ANSWERS = "it unmasks an answer in steps over all of its tokens, and a decoder gives one token after another"
 _IMAGES = "it denoises images in steps, and plans serve decoders of text"
 # Published techniques of models that generate by diffusion -> why nothing here runs by them.
 OF_DIFFUSION: Mapping[str, str] = {
-    "learn2pd": _ANSWERS, "dparallel": _ANSWERS, "pcpp": _IMAGES, "streamdiffusion": _IMAGES,
+    "pcpp": _IMAGES, "streamdiffusion": _IMAGES,
 }  # fmt: skip
 
 

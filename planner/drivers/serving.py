@@ -35,6 +35,7 @@ from ..document.serving_plan import (
 from ..request.allowed_techniques import allowed_techniques
 from ..request.lengths import check_positions
 from ..request.model_reference import text_model
+from ..request.passes import about_passes, check_passes
 from ..request.request_lengths import request_lengths
 from ..request.serving import ServeWorkload, ServingRequest
 from ..request.speculation import MODULE, step_tokens
@@ -43,7 +44,7 @@ from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
 from ..serving.hours import hourly_service
 from ..serving.infeasible import no_deployment
-from ..serving.instance import Speculation
+from ..serving.instance import Speculation, pool
 from ..serving.promises import Promises
 from ..serving.search import Deployment, Found
 from ..serving.space import Served, Spaces, sites_of
@@ -69,7 +70,7 @@ def plan_serving(
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
     """
-    model, warnings = text_model(request.model)
+    model, warnings = text_model(request.model, fills=True)
     work = request.workload
     _check_load(work)
     engines = load_engines(request.stack, request.target)
@@ -78,7 +79,7 @@ def plan_serving(
     question = question_of(work, engines)
     requests = question.promises.requests
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
-    warnings = [*warnings, *check_positions(model, longest, stretches=True)]
+    warnings = [*warnings, *check_passes(model, work, request.fix), *check_positions(model, longest, stretches=True)]
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
     served = served_of(model, work, engines, request.target)
     field, best, every = _chosen(request, served, cluster, question, allow)
@@ -90,7 +91,8 @@ def plan_serving(
     chosen, simulated = _confirmed(question, ordered)
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
     notices = [about_serving(known, request.target) for known, _ in of(best.techniques)]
-    texts = [*warnings, *_about_devices(cluster), *notices, *_doubts(listed[0], work)]
+    passes = about_passes(model, float(pool([chosen.decode.instance]).step_tokens[0]))
+    texts = [*warnings, *_about_devices(cluster), *notices, *passes, *_doubts(listed[0], work)]
     certificate = _certificate(found, chosen, question, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip

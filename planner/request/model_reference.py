@@ -20,20 +20,26 @@ def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, lis
     return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
 
 
-def text_model(reference: str | Mapping[str, Any], *, trains: bool = False) -> tuple[ModelSpec, list[str]]:
+def text_model(
+    reference: str | Mapping[str, Any], *, trains: bool = False, fills: bool = False
+) -> tuple[ModelSpec, list[str]]:
     """The language model behind the `model` of a request, and warnings: one on a vision tower beside it. trains: the
-    request is one of training, which can have images and an encoder.
+    request is one of training, which can have images and an encoder. fills: the model may fill in masked tokens.
 
     Raises UnsupportedError for an encoder, a model with one, or one of diffusion, where it is not trained.
     """
     model, warnings = referenced_model(reference)
-    kinds = {"has an encoder beside its decoder": model.encoder is not None, "is an encoder": model.bidirectional,
+    kinds = {"has an encoder beside its decoder": model.encoder is not None,
+             "is an encoder": model.bidirectional and not model.unmasks,
              "is a classifier": not model.token_head,
              "is a diffusion transformer": model.diffusion is not None,
              "is a graph network": model.graph is not None}  # fmt: skip
     if not trains and (kind := next((kind for kind, applies in kinds.items() if applies), None)):
         raise UnsupportedError(f"{model.name} {kind}: only its training is priced",
                                hint="`meshwright plan` without `--workload`")  # fmt: skip
+    if model.unmasks and not trains and not fills:
+        raise UnsupportedError(f"{model.name} fills in masked tokens: only its training and its serving are priced",
+                               hint="name a decoder here")  # fmt: skip
     if model.tower is None:
         return model, warnings
     added = f"; {added_by(model.tower)}" if trains else ""

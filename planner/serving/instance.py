@@ -13,6 +13,7 @@ from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates.collectives import Curve, Levels, curve
 from ...cost_models.rates.surfaces import GemmSurface
 from ...cost_models.serving.iteration import REDUCTIONS_PER_LAYER
+from ...cost_models.serving.methods import PLAIN, Methods
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.served_model import ServedModel, stacked
 from ...cost_models.specs.cluster import GpuSpec
@@ -111,6 +112,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         int4_flops_per_s=column(lambda row: _int4_rate(row.gpu)),
         launch_s=column(_launch_s),
         host_bw_bytes_per_s=column(lambda row: row.gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY),
+        methods=Methods(fills=True) if rows and rows[0].model.fills else PLAIN,
     )  # fmt: skip
 
 

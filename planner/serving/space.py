@@ -128,8 +128,9 @@ class Spaces:
         both = {name: value for name, value in fix.items() if "." not in name}
         if len(both) == len(fix):
             spaces = made(both)
-            return cls(together=spaces, prefill=() if "replicas" in fix else spaces,
-                       decode=() if "replicas" in fix else spaces)  # fmt: skip
+            # A pass is over prompt and answer, where a model fills in all tokens of the answer.
+            apart = () if "replicas" in fix or served.model.fills else spaces
+            return cls(together=spaces, prefill=apart, decode=apart)
         prefill, decode = (
             made({**both, **{name.removeprefix(role): value for name, value in fix.items() if name.startswith(role)}})
             for role in (f"{name}." for name in ROLES)

@@ -129,6 +129,8 @@ class Target:
             return ["model.graph: plans of graph networks are not written for it"]
         if model.encoder is not None and not self.trainer.encodes_source:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]
+        if model.unmasks:
+            return ["model.unmasks: plans of models that fill in masked tokens are not written for it"]
         if model.bidirectional:
             return ["model.attention: plans of encoders such as BERT are not written for it"]
         if workload.reference:

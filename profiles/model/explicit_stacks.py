@@ -4,7 +4,8 @@
 same sizes that read a source; the decoder's attend to their output, and `layers` are the decoder's. `relative_buckets`
 (0): learned biases by distance in place of positions, a table of buckets x heads in each stack. Parts of BERT's ends:
 `token_types` (0: rows of its table of types), `head_transform` (false), `transform_norm` (false), `pooled_classes` (0),
-`token_head` (true; false: the head of the first token, with `pooled_classes`, is the only one).
+`token_head` (true; false: the head of the first token, with `pooled_classes`, is the only one). `unmasks` (false): it
+generates by filling in masked tokens (LLaDA), which needs `bidirectional`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ def parts_of_ends(f: Fields) -> dict[str, Any]:
                      if f.data.get(name))  # fmt: skip
         if (name := next(of_tokens, None)) is not None:
             f.problem(name, "is of the head that `token_head: false` leaves out", "leave it out")
+    if (unmasks := f.flag("unmasks", False)) and not f.data.get("bidirectional"):
+        f.problem("unmasks", "masked tokens see those before and after them", "give `bidirectional: true` with it")
     return {
+        "unmasks": unmasks,
         "token_types": f.count("token_types", default=0, minimum=0), "head_transform": transform,
         "transform_norm": norm, "pooled_classes": classes, "token_head": tokens,
     }  # fmt: skip

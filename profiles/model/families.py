@@ -18,6 +18,7 @@ from . import families_hybrid as hybrid
 from . import families_layernorm as layernorm
 from . import families_linear_attention as linear
 from . import families_llama as dense
+from . import families_masked as masked
 from . import families_moe as moe
 from . import families_shared_experts as shared
 from . import families_state_space as state_space
@@ -90,6 +91,7 @@ def _granite(f: Fields) -> ModelSpec:
 
 
 FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
+    "Dream": masked.dream,
     "apertus": dense.apertus,
     "arcee": dense.arcee,
     "baichuan": dense.baichuan,
@@ -140,6 +142,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "lfm2": linear.lfm2,
     "lfm2_moe": linear.lfm2_moe,
     "llama": dense.llama,
+    "llada": masked.llada,
     "llama4": moe.llama4,
     "llama4_text": moe.llama4,
     "mamba": state_space.mamba,

@@ -23,6 +23,7 @@ class _Defaults(NamedTuple):
 
 
 _FAMILIES: Mapping[str, _Defaults] = {
+    "Dream": _Defaults(norm_epsilon=1e-6),
     "arcee": _Defaults(norm_epsilon=1e-5, activation="relu2"),
     "apertus": _Defaults(12_000_000.0, 1e-5, "xielu"),
     "bamba": _Defaults(norm_epsilon=1e-5),
@@ -59,6 +60,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "kimi_linear": _Defaults(None, 1e-5),
     "lfm2": _Defaults(1e6, 1e-5),
     "lfm2_moe": _Defaults(1e6, 1e-5),
+    "llada": _Defaults(norm_epsilon=1e-5),
     "llama4": _Defaults(500_000.0, 1e-5),
     "llama4_text": _Defaults(500_000.0, 1e-5),
     "mamba": _Defaults(None, 1e-5),
@@ -95,6 +97,7 @@ _FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_the
 _EPSILONS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "layernorm_epsilon")
 _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "llada": ("activation_type",),
     "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),
     "nemotron_h": ("mlp_hidden_act",),
     "t5": ("feed_forward_proj",),

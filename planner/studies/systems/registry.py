@@ -8,6 +8,7 @@ from . import (
     long_context,
     memory,
     overlap,
+    passes,
     pipelines,
     serving,
     serving_memory,
@@ -15,7 +16,7 @@ from . import (
 )
 from .base import Check
 
-OF_SERVING: tuple[Check, ...] = (*serving.CHECKS, *serving_memory.CHECKS)
+OF_SERVING: tuple[Check, ...] = (*serving.CHECKS, *serving_memory.CHECKS, *passes.CHECKS)
 CHECKS: tuple[Check, ...] = (
     *less_communication.CHECKS, *without_gradients.CHECKS, *overlap.CHECKS, *memory.CHECKS, *long_context.CHECKS,
     *pipelines.CHECKS, *faults.CHECKS, *OF_SERVING,

@@ -30,7 +30,7 @@ def emit_serving(
     chosen = plan.candidate(choice)
     setups = tuple(_setup(plan, pool, transfer) for pool in chosen.pools)
     service = Service(deployment_id=chosen.deployment_id, engine=engine, setups=setups)
-    if reasons := [*_lacks(engine, setups[0].techniques), *_cpu_refusals(service, launcher),
+    if reasons := [*_no_model(plan), *_lacks(engine, setups[0].techniques), *_cpu_refusals(service, launcher),
                    *(it for setup in setups for it in engine.refusals(setup)), *starter.refusals(service),
                    *_transfer_refusals(service)]:  # fmt: skip
         by = "" if launcher == "scripts" else f" under {launcher}"
@@ -40,6 +40,12 @@ def emit_serving(
     notes = dict.fromkeys([*(it for setup in setups for it in engine.notes(setup)), *starter.notes(service)])
     files = {**starter.files(service), "plan.json": plan.to_json()}
     return Emitted(files, starter.next_step(service), f"{to} {engine.release}", tuple(notes))
+
+
+def _no_model(plan: ServingPlan) -> list[str]:
+    """Models that no engine here has."""
+    model = plan.resolved["model"]
+    return [f"{model['name']}: no runtime, since it fills in masked tokens"] if model.get("unmasks") else []
 
 
 def _lacks(engine: EngineTarget, techniques: Sequence[str]) -> list[str]:

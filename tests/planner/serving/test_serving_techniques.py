@@ -70,8 +70,16 @@ def test_what_an_engine_has_is_written() -> None:
     ({"technique": "prompt-decoding", "speculate": "3:0.7:llama-3.2-1b"}, "prompt-decoding needs no `--speculate`"),
     ({"technique": "nexus:prompts=1.5"}, "prompts is 1.5, must be in 0 to 0.95"),
     ({"technique": "diloco"}, "diloco trains"),
-    ({"technique": "learn2pd"}, "learn2pd is for models that generate by diffusion: it unmasks an answer in steps"),
-    ({"allow_techniques": ("dparallel:steps=24",)}, "dparallel is for models that generate by diffusion"),
+    ({"technique": "learn2pd"}, "learn2pd needs a language model that fills in masked tokens"),
+    ({"technique": "parallelbench:tokens=2"}, "parallelbench needs a language model that fills in masked tokens"),
+    ({"technique": "dparallel:steps=24"}, "dparallel has no knob `steps`"),
+    ({"technique": "dparallel:tokens=0.5", "model": "llada-8b"}, "dparallel: tokens is 0.5, must be in 1 to 65536"),
+    ({"technique": ("learn2pd", "dparallel"), "model": "llada-8b"}, "both choose what proposes tokens"),
+    ({"technique": "prompt-decoding", "model": "llada-8b"}, "prompt-decoding needs a decoder"),
+    ({"technique": "nexus", "model": "llada-8b"}, "nexus needs a decoder, which gives one token after another"),
+    ({"speculate": "3:0.7:llama-3.2-1b", "model": "llada-8b"}, "speculate: llada-8b fills in all tokens of an answer"),
+    ({"fix": {"prefill.tp": 2}, "model": "llada-8b"}, "fix prefill.tp: llada-8b fills in all tokens of an answer"),
+    ({"prefix_hit": 0.5, "model": "dream-7b"}, "prefix_hit: dream-7b fills in all tokens of an answer together"),
     ({"technique": "streamdiffusion"}, "streamdiffusion .* denoises images in steps, and plans serve decoders"),
 ])  # fmt: skip
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -1,0 +1,69 @@
+"""Passes of models that fill in masked tokens, against sums by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
+from meshwright.cost_models.serving.load import Load, decoding_batch, steady_state
+from meshwright.cost_models.serving.pool import Pool
+from meshwright.profiles.model.load import load_model
+
+from .test_serving import CONSTANTS, column, pool
+
+BARE = replace(CONSTANTS, layer_s=0.0, sequence_s=0.0, step_s=0.0, compute_share=1.0, bandwidth_share=1.0)
+PROMPT, ANSWER = 200.0, 824.0
+
+
+def llada(tokens: float = 1.0, block: float = 0.0) -> Pool:
+    plain = pool("llada-8b", weight_bytes=2.0)
+    methods = replace(plain.methods, fills=True, block_tokens=block)
+    return replace(plain, methods=methods, step_tokens=column(tokens))
+
+
+def batch(sequences: float) -> Batch:
+    load = Load.equal(column(PROMPT), column(ANSWER), concurrency=column(sequences), rate=column(0),
+                      burst_share=column(0), transfer_s=column(0))  # fmt: skip
+    return decoding_batch(column(sequences), llada(), load)
+
+
+def by_hand(tokens: float) -> float:
+    """Seconds of a pass of one sequence over so many of its 1,024 tokens on GPUs of 1 PFLOP/s (attention: 0.6) and 4.6
+    TB/s: 6.98 billion parameters of 32 layers and a head of 126,464 x 4,096, each token attending to all."""
+    head, layers = 126464 * 4096, 32 * (4 * 4096**2 + 3 * 4096 * 12288 + 2 * 4096)
+    products, reads = 2 * (head + layers) * tokens / 1e15, 2 * (head + layers) / 4.6e12
+    scores = tokens * 1024 * 32 * 2 * 32 * (128 + 128) / 6e14
+    keys = 2 * 1024 * 32 * 2 * 4096 / (4.6e12 * BARE.cache_share)
+    norms = 16 * 32 * 4096 * tokens / 4.6e12
+    return float((products**4 + reads**4) ** 0.25 + (scores**4 + keys**4) ** 0.25 + norms)
+
+
+def test_a_pass_is_over_prompt_and_answer() -> None:
+    assert load_model("llada-8b")[0].unmasks
+    assert batch(1).context == PROMPT + ANSWER
+    assert iteration_seconds(llada(), BARE, batch(1))[0] == pytest.approx(by_hand(1024), rel=1e-9)
+
+
+def test_caches_leave_the_tokens_of_a_block_but_for_its_first_pass() -> None:
+    """Blocks of 32 tokens, of which a pass gives 8: one pass of four is over all tokens."""
+    seconds = iteration_seconds(llada(tokens=8, block=32), BARE, batch(1))[0]
+    assert seconds == pytest.approx(by_hand(1024) / 4 + 3 * by_hand(32) / 4, rel=1e-9)
+    # No pass is left between two blocks, where one pass gives as many tokens as a block has.
+    assert iteration_seconds(llada(tokens=32, block=32), BARE, batch(1))[0] == pytest.approx(by_hand(1024), rel=1e-9)
+
+
+def test_an_answer_takes_as_many_passes_as_tokens_over_those_of_a_pass() -> None:
+    load = Load.equal(column(PROMPT), column(ANSWER), concurrency=column(1), rate=column(0), burst_share=column(0),
+                      transfer_s=column(0))  # fmt: skip
+    apart = np.array([False])
+    for tokens in (1.0, 4.0, 22.8):
+        service = steady_state(llada(tokens), llada(tokens), apart, load, BARE)
+        assert service.tpot_s[0] == pytest.approx(by_hand(1024) / tokens, rel=1e-9)
+
+
+def test_prompts_take_no_iterations_of_their_own() -> None:
+    alone = iteration_seconds(llada(), BARE, batch(2))
+    beside = replace(batch(2), prompt_tokens=column(5000))
+    assert iteration_seconds(llada(), BARE, beside) == alone

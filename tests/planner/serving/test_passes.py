@@ -1,0 +1,72 @@
+"""Plans that serve models which fill in masked tokens: they are warned of, priced as simulated, and not emitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from meshwright.planner.api import plan, plan_serving
+from meshwright.planner.targets.engines.emit import emit_serving
+from meshwright.profiles.model.explicit_form import read_explicit_form
+from meshwright.profiles.model.huggingface import read_config
+from meshwright.profiles.model.load import load_model
+
+from meshwright.errors import InputError, UnsupportedError
+
+FIELDS: dict[str, Any] = {"model": "llada-8b", "cluster": "2xa100-sxm-80gb", "input": 200, "output": 256}
+SIZES = {"hidden": 64, "layers": 2, "heads": 4, "ffn_hidden": 128, "vocab": 1000, "max_positions": 512}
+
+
+@pytest.mark.parametrize("load", [{"concurrency": 4}, {"rate": "0.1/s"}])
+def test_the_simulated_instance_has_the_seconds_of_the_closed_form(load: dict[str, Any]) -> None:
+    best = plan_serving(**FIELDS, **load, fix={"tp": 2}, technique="dparallel", top=1).best
+    assert best.simulated is not None
+    assert best.simulated.tpot_s.mean == pytest.approx(best.tpot_s, rel=0.15)
+
+
+def test_two_stages_do_not_shorten_the_pass_of_one_sequence() -> None:
+    one, two = (plan_serving(**FIELDS, concurrency=1, fix={"tp": 1, "pp": pp}, top=1).best.tpot_s for pp in (1, 2))
+    assert two >= one
+
+
+def test_no_deployment_apart_and_no_files() -> None:
+    served = plan_serving(**FIELDS, rate="0.1/s", top=1)
+    assert served.separation is None
+    assert not any("tokens of a pass" in text for text in served.warnings)
+    assert "no engine here has it" in served.warnings[0]
+    with pytest.raises(UnsupportedError, match="llada-8b: no runtime, since it fills in masked tokens"):
+        emit_serving(served, "vllm")
+
+
+def test_the_choice_of_techniques_has_those_of_masked_tokens() -> None:
+    served = plan_serving(**FIELDS, rate="0.1/s", allow_techniques=("dparallel", "learn2pd", "nexus"), top=1)
+    assert set(served.resolved["techniques"]) == {"learn2pd"}
+    reasons = {choice.names: choice.why for choice in served.technique_choices}
+    assert any("22.8 tokens of a pass: tokens that depend on one another" in text for text in served.warnings)
+    assert reasons["nexus",] == "nexus needs a decoder, which gives one token after another"
+
+
+def test_training_is_planned_and_no_target_writes_it() -> None:
+    with pytest.raises(UnsupportedError, match=r"model\.unmasks: plans of models that fill in masked tokens are not"):
+        plan(model="llada-8b", cluster="dgx-h100:1", target="megatron")
+
+
+def test_what_a_config_must_have() -> None:
+    good = {"model_type": "llada", "block_type": "llama", "d_model": 64, "n_heads": 4, "n_layers": 2,
+            "mlp_hidden_size": 128, "vocab_size": 1000}  # fmt: skip
+    assert read_config(good, "m")[0].unmasks
+    with pytest.raises(InputError) as caught:
+        read_config({**good, "block_type": "sequential", "n_heads": 5}, "m")
+    assert "block_type: `sequential` is not described" in caught.value.message
+
+
+def test_the_explicit_form_has_masked_tokens() -> None:
+    assert read_explicit_form({**SIZES, "bidirectional": True, "unmasks": True}, "m")[0].unmasks
+    with pytest.raises(InputError, match="masked tokens see those before and after them"):
+        read_explicit_form({**SIZES, "unmasks": True}, "m")
+
+
+def test_a_decoder_is_no_draft_of_it_nor_it_of_a_decoder() -> None:
+    with pytest.raises(UnsupportedError, match="llada-8b fills in masked tokens: only its training and its serving"):
+        plan_serving(**{**FIELDS, "model": "llama-3.1-8b"}, speculate="3:0.7:llada-8b")
+    assert not load_model("llama-3.1-8b")[0].fills
