@@ -156,13 +156,14 @@ def import_command(
 
 
 def _imported(imported: ImportedService, framework: str) -> dict[str, object]:
-    command = imported.command
+    service = imported.service
     return {
         "format_version": FORMAT_VERSION, "kind": "import", "framework": framework,
-        "fix": imported.instance.fix if imported.instance else None, "options_read": len(command.read),
-        "unknown": command.unknown, "assumed": list(imported.assumed),
+        "fix": imported.fix, "options_read": sum(len(command.read) for command in service.commands),
+        "unknown": {name: line for command in service.commands for name, line in command.unknown.items()},
+        "assumed": list(imported.assumed),
         "gaps": [{"message": gap.message, "file": gap.file, "line": gap.line, "field": gap.field}
-                 for gap in command.gaps],
+                 for gap in service.gaps],
         "candidate": imported.theirs.best.model_dump(mode="json") if imported.theirs else None,
         "best": imported.best.best.model_dump(mode="json") if imported.best else None,
     }  # fmt: skip

@@ -18,17 +18,19 @@ _INDENT = " " * len("planned  ")
 def screen(imported: ImportedService, framework: str, rate: float | None, saved_as: str | None) -> list[Part]:
     """The options that were read, the load that they carry, and the deployment of the same GPUs that carries most.
     rate: requests per second that are asked for."""
-    command = imported.command
-    counts = f"{len(command.read)} options set the layout, {len(command.unread)} set other things"
-    parts: list[Part] = [f"{framework}: {counts}"]
-    if command.unknown:
-        listed = ", ".join(f"{name} (line {line})" for name, line in command.unknown.items())
+    commands = imported.service.commands
+    read, unread = (sum(map(len, lists)) for lists in zip(*((it.read, it.unread) for it in commands), strict=True))
+    parts: list[Part] = [f"{framework}: {read} options set the layout, {unread} set other things"]
+    parts += [text.wrapped(f"{it.role}: {it.file}, line {it.line}", hanging="  ") for it in commands
+              if len(commands) > 1]  # fmt: skip
+    if unknown := [(name, line) for it in commands for name, line in it.unknown.items()]:
+        listed = ", ".join(f"{name} (line {line})" for name, line in unknown)
         parts.append(text.wrapped(f"unknown to {framework}: {listed}", hanging="  "))
     parts += [text.wrapped(f"assumed: {it}", hanging="  ") for it in imported.assumed]
-    if command.gaps:
+    if imported.service.gaps:
         parts += ["", "Not compared, because no plan holds these:"]
         return [*parts, *(text.wrapped(f"  line {gap.line}: {gap.field}: {gap.message}", hanging="    ")
-                          for gap in command.gaps)]  # fmt: skip
+                          for gap in imported.service.gaps)]  # fmt: skip
     if imported.theirs is None:
         parts += ["", text.wrapped(f"yours    no load: {imported.why}", hanging=_INDENT)]
     else:

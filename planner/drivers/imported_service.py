@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...cost_models.specs.cluster import ClusterSpec
 from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.io.reader import read_text
 from ...profiles.stack.engines import shipped_engines
-from ..document.serving_plan import ServingPlan
+from ..document.serving_plan import ROLES, ServingPlan
 from ..request.load import load_any_request
 from ..request.model_reference import referenced_model
 from ..request.serving import ServingRequest
-from ..targets.engines.command_line import CommandLine, ReadInstance, instance_of, read_command
+from ..targets.engines.command_line import CommandLine, ReadInstance, instance_of
+from ..targets.engines.pool_commands import ReadService, read_service
 from ..targets.model_names import known_model
 from .serving import plan_serving
 
@@ -26,10 +28,10 @@ _FORMAT = re.compile(r"-(fp8|nvfp4|fp4|mxfp4|awq|gptq)\b.*$", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedService:
-    """A command and the plans of its instances and of the best ones; both carry as much as the GPUs can."""
+    """Commands and the plans of their instances and of the best ones; both carry as much as the GPUs can."""
 
-    command: CommandLine
-    instance: ReadInstance | None  # None: gaps leave it open
+    service: ReadService
+    fix: Mapping[str, int] | None  # as a request has it; None: gaps leave it open
     theirs: ServingPlan | None  # None: gaps, or no load keeps the promises
     best: ServingPlan | None
     why: str = ""  # no plan of theirs, or no best one
@@ -39,31 +41,54 @@ class ImportedService:
 def import_service(
     engine: str, paths: Sequence[Path], given: Mapping[str, Any], script_arguments: Sequence[str] = ()
 ) -> ImportedService:  # fmt: skip
-    """The command of `engine` in `paths` on the cluster and under the promises of `given` (flat fields of a request).
+    """The commands of `engine` in `paths` on the cluster and under the promises of `given` (flat fields of a request).
 
     Raises InputError: no command, wrong values, no model, no GPUs, no lengths of prompts and answers.
     """
-    command = read_command(engine, {str(path): read_text(path) for path in paths}, script_arguments)
-    if command.gaps:
-        return ImportedService(command=command, instance=None, theirs=None, best=None)
+    service = read_service(engine, {str(path): read_text(path) for path in paths}, script_arguments)
+    if service.gaps:
+        return ImportedService(service=service, fix=None, theirs=None, best=None)
     fields = {name: value for name, value in given.items() if value is not None and name not in ("rate", "concurrency")}
-    assumed: list[str] = []
-    fields["model"] = fields.get("model") or _model(command)
-    instance = instance_of(command, is_moe=referenced_model(fields["model"])[0].is_moe)
-    fields |= {"workload": "serve", "target": engine, "precision": instance.weights or "bf16",
-               "kv_cache": instance.cache or "auto"}  # fmt: skip
-    if instance.weights is None:
+    fields["model"] = fields.get("model") or _model(service.commands)
+    is_moe = referenced_model(fields["model"])[0].is_moe
+    pools = [instance_of(command, is_moe=is_moe) for command in service.commands]
+    weights, cache = (_only(name, [getattr(pool, name) for pool in pools]) for name in ("weights", "cache"))
+    fields |= {"workload": "serve", "target": engine, "precision": weights or "bf16", "kv_cache": cache or "auto"}
+    assumed = list(service.assumed)
+    if weights is None:
         assumed.append("weights in bf16: the command names no other format")
-    fix = {**instance.fix}
-    if "chunk_tokens" not in fix:
-        fix["chunk_tokens"] = shipped_engines().of(engine).chunk_tokens
-        assumed.append(f"chunks of {fix['chunk_tokens']:,} prompt tokens: the default")
-    fix["replicas"] = _instances(fields, instance)
-    assumed.append(f"instances: {fix['replicas']}, as many as the GPUs hold")
-    theirs, why = _planned({**fields, "fix": fix}, instance.max_sequences)
+    if "chunk_tokens" not in pools[0].fix:
+        pools[0].fix["chunk_tokens"] = shipped_engines().of(engine).chunk_tokens
+        assumed.append(f"chunks of {pools[0].fix['chunk_tokens']:,} prompt tokens: the default")
+    cluster = _cluster(fields)
+    for pool in pools:
+        _check_size(pool, cluster.num_gpus)
+    fix = _fix(pools, service.instances, cluster.num_gpus)
+    theirs, why = _planned({**fields, "fix": fix}, pools[-1].max_sequences)
     best, none = _planned(fields)
-    return ImportedService(command=command, instance=instance, theirs=theirs, best=best, why=why or none,
-                           assumed=tuple(assumed))  # fmt: skip
+    if "replicas" in fix:
+        assumed.append(f"instances: {fix['replicas']}, as many as the GPUs hold")
+    elif theirs is not None and not service.instances:
+        assumed.append(f"instances: {theirs.best.deployment_id}, the numbers that carry most")
+    return ImportedService(service=service, fix=fix, theirs=theirs, best=best, why=why or none, assumed=tuple(assumed))
+
+
+def _fix(pools: Sequence[ReadInstance], instances: Sequence[int], num_gpus: int) -> dict[str, int]:
+    """The axes of a request. instances: of each pool; empty: not stated."""
+    if len(pools) == 1:
+        return {**pools[0].fix, "replicas": num_gpus // pools[0].gpus}
+    fix = {f"{role}.{axis}": value for role, pool in zip(ROLES, pools, strict=True)
+           for axis, value in pool.fix.items()}  # fmt: skip
+    return fix | {f"{role}.replicas": number for role, number in zip(ROLES, instances, strict=False) if number}
+
+
+def _only(name: str, formats: Sequence[str | None]) -> str | None:
+    """The number format that all pools have."""
+    if len(set(formats)) > 1:
+        stated = " and ".join(value or "none" for value in formats)
+        raise InputError(f"the pools that prefill and decode have {name} in {stated}: plans have one format",
+                         hint="give the same options to both")  # fmt: skip
+    return formats[0]
 
 
 def _planned(fields: Mapping[str, Any], max_sequences: int | None = None) -> tuple[ServingPlan | None, str]:
@@ -77,23 +102,25 @@ def _planned(fields: Mapping[str, Any], max_sequences: int | None = None) -> tup
         return None, error.message
 
 
-def _instances(fields: Mapping[str, Any], instance: ReadInstance) -> int:
-    """As many as the cluster has GPUs for."""
+def _cluster(fields: Mapping[str, Any]) -> ClusterSpec:
     if fields.get("cluster") is None and fields.get("gpu") is None:
         raise InputError("a command does not name its GPUs", hint="add `--cluster 8xh100-sxm-80gb`")
-    cluster = load_cluster(fields.get("cluster"), gpu=fields.get("gpu"), num_gpus=fields.get("gpus"),
-                           exclude=fields.get("exclude") or ())  # fmt: skip
-    fix = instance.fix
-    gpus = fix["tp"] * fix["pp"] * fix["attention_dp"]
-    if gpus > cluster.num_gpus:
-        degrees = f"tp {fix['tp']} x pp {fix['pp']} x attention_dp {fix['attention_dp']}"
-        raise InputError(f"an instance has {degrees} = {gpus} GPUs, the cluster {cluster.num_gpus}",
+    return load_cluster(fields.get("cluster"), gpu=fields.get("gpu"), num_gpus=fields.get("gpus"),
+                        exclude=fields.get("exclude") or ())  # fmt: skip
+
+
+def _check_size(pool: ReadInstance, num_gpus: int) -> None:
+    """Raises InputError for an instance that is larger than the cluster."""
+    if pool.gpus > num_gpus:
+        degrees = f"tp {pool.fix['tp']} x pp {pool.fix['pp']} x attention_dp {pool.fix['attention_dp']}"
+        raise InputError(f"an instance has {degrees} = {pool.gpus} GPUs, the cluster {num_gpus}",
                          hint="name a larger cluster")  # fmt: skip
-    return cluster.num_gpus // gpus
 
 
-def _model(command: CommandLine) -> str:
-    name = str(command.facts.get("model", ""))
+def _model(commands: Sequence[CommandLine]) -> str:
+    name, *others = dict.fromkeys(str(command.facts.get("model", "")) for command in commands)
+    if others:
+        raise InputError(f"the pools serve {name} and {others[0]}: a plan has one model", hint="add `--model NAME`")
     if not name:
         raise InputError("the command does not name its model", hint="add `--model NAME` (`show models`)")
     if (spec := known_model(_FORMAT.sub("", name))) is None:

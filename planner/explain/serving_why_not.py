@@ -9,13 +9,13 @@ from dataclasses import replace
 from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.cluster.document import cluster_from_dict
 from ..document.base import DocumentPart
-from ..document.serving_plan import ServingCandidate, ServingPlan
+from ..document.serving_plan import ROLES, ServingCandidate, ServingPlan
 from ..document.specs import model_of
 from ..drivers.serving import question_of
 from ..serving.candidates import candidates
 from ..serving.infeasible import no_deployment
 from ..serving.listed import engines_of, speculation_of, techniques_of, workload_of
-from ..serving.space import ROLES, Served, Spaces, sites_of
+from ..serving.space import Served, Spaces, sites_of
 from ..serving.technique_choice import Field, searched
 from .serving import Rival, rival_of
 

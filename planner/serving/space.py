@@ -15,9 +15,9 @@ from ...cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from ...cost_models.techniques.base import Applied
 from ...cost_models.techniques.registry import broken_needs
 from ...profiles.stack.engines import Engine
+from ..document.serving_plan import ROLES
 from .instance import Instance, InstanceLayout, Speculation, plain_pool
 
-ROLES = ("prefill", "decode")  # of instances apart
 CHUNKS = (2048, 4096, 8192, 16384)  # prompt tokens of an iteration that are compared
 _MOST_STAGES = 16
 _ALL = 0  # of the axis `ep`: all GPUs of a stage share the experts

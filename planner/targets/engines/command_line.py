@@ -6,6 +6,7 @@ planner/targets/engines/*.txt. A script is followed, not run.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,12 +51,16 @@ _FLAGS = frozenset({"experts", "dp_attention"})
 _NOT_PLANNED: Mapping[str, str] = {
     "--speculative-config": "speculation", "--speculative-algorithm": "speculation",
     "--kv-transfer-config": "prefill and decode apart, or a cache outside the GPUs",
-    "--disaggregation-mode": "prefill and decode apart: the command of one pool",
+    "--disaggregation-mode": "prefill and decode apart",
     "--decode-context-parallel-size": "context parallelism", "--prefill-context-parallel-size": "context parallelism",
     "--attn-cp-size": "context parallelism", "--moe-dp-size": "data parallelism of experts",
     "--enable-two-batch-overlap": "overlap of two batches", "--enable-dbo": "overlap of two batches",
     "--cpu-offload-gb": "weights on the host", "--dllm-algorithm": "a diffusion model",
 }  # fmt: skip
+EITHER = "either"  # role of an instance that may prefill or decode
+# Connectors that move caches from pool to pool (vllm/distributed/kv_transfer/kv_connector/factory.py).
+_CONNECTORS = frozenset({"NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector",
+                         "MoRIIOConnector"})  # fmt: skip
 _FORMATS = {"fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "mxfp4": "mxfp4",
             "modelopt": "fp8", "modelopt_fp8": "fp8", "modelopt_fp4": "nvfp4", "w8a8_int8": "int8",
             "w8a8_fp8": "fp8"}  # fmt: skip
@@ -70,6 +75,11 @@ class CommandLine:
     """A command that starts an engine."""
 
     engine: str
+    file: str
+    line: int
+    role: str = "both"  # both, prefill, decode, or EITHER
+    apart: FieldProblem | None = None  # the option that says so, as a gap where the other pool is missing
+    port: str = "8000"
     facts: dict[str, int | str] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)  # options that the layout depends on
     unread: list[str] = field(default_factory=list)  # options of the engine that change no layout
@@ -88,6 +98,10 @@ class ReadInstance:
     replicas: int  # that the command starts
     max_sequences: int | None  # at once, of a group of attention data parallelism; None: the engine's default
 
+    @property
+    def gpus(self) -> int:
+        return self.fix["tp"] * self.fix["pp"] * self.fix["attention_dp"]
+
 
 class WrittenOption(NamedTuple):
     """An option of a command."""
@@ -98,26 +112,15 @@ class WrittenOption(NamedTuple):
     line: int
 
 
-def read_command(engine: str, files: Mapping[str, str], given: Sequence[str] = ()) -> CommandLine:
-    """The command in `files` (path -> text). given: positional parameters, or NAME=value.
+def commands_of(engine: str, path: str, text: str, given: Sequence[str] = ()) -> list[CommandLine]:
+    """The commands in a file that start the engine. given: positional parameters, or NAME=value."""
+    every = [plain_words(text)] if is_list(text) else commands_after(_PROGRAMS[engine], text, given)
+    return [_read(CommandLine(engine=engine, file=path, line=words[0][1] if words else 0), words) for words in every]
 
-    Raises InputError: no such command, or several different ones.
-    """
-    found = [(path, words) for path, text in files.items() for words in _commands(engine, text, given)]
-    if not found:
-        hint = f"a line with `{' '.join(_PROGRAMS[engine][0])}`, or its options"
-        raise InputError(f"{', '.join(files)}: no command of {engine} in it", hint=hint)
-    path, words = found[0]
-    others = [line for _, other in found[1:] for line in [other[0][1] if other else 0]
-              if [word for word, _ in other] != [word for word, _ in words]]  # fmt: skip
-    if others:
-        raise InputError.of([FieldProblem(f"starts {len(others) + 1} different commands of {engine}", file=path,
-                                          line=others[0], hint="leave one of them in the file")])  # fmt: skip
-    out = CommandLine(engine=engine)
-    _read(out, path, words)
-    if out.problems:
-        raise InputError.of(out.problems)
-    return out
+
+def example(engine: str) -> str:
+    """A hint."""
+    return f"a line with `{' '.join(_PROGRAMS[engine][0])}`, or its options"
 
 
 def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
@@ -171,11 +174,6 @@ def commands_after(programs: Iterable[Sequence[str]], text: str, given: Sequence
     return out
 
 
-def _commands(engine: str, text: str, given: Sequence[str]) -> list[Words]:
-    """The words after those that start the engine, of each command, or those of a list of options."""
-    return [plain_words(text)] if is_list(text) else commands_after(_PROGRAMS[engine], text, given)
-
-
 def _start(programs: Iterable[Sequence[str]], words: Sequence[str]) -> int | None:
     """The place after the words of a program."""
     for first, *rest in programs:
@@ -212,7 +210,7 @@ def not_planned(name: str) -> str | None:
     return _NOT_PLANNED.get(name)
 
 
-def _read(out: CommandLine, path: str, words: Words) -> None:
+def _read(out: CommandLine, words: Words) -> CommandLine:
     known, facts = known_options(out.engine), _FACTS[out.engine]
     if words and not _OPTION.match(words[0][0]):
         out.facts["model"] = words[0][0]
@@ -220,16 +218,39 @@ def _read(out: CommandLine, path: str, words: Words) -> None:
         name, fact = option.name, facts.get(option.name)
         if fact in _FLAGS:
             out.facts[fact] = 1
+        if name == "--port":
+            out.port = option.value
         if name not in known:
             out.unknown[option.written] = option.line
         elif name in _NOT_PLANNED:
-            out.gaps.append(FieldProblem(_NOT_PLANNED[name], file=path, line=option.line, field=name))
+            gap = FieldProblem(_NOT_PLANNED[name], file=out.file, line=option.line, field=name)
+            if (role := _role(name, option.value)) is None:
+                out.gaps.append(gap)
+            else:
+                out.role, out.apart = role, gap
+                out.read.append(name)
         elif fact is None:
             out.unread.append(name)
         else:
             out.read.append(name)
             if fact not in _FLAGS:
-                _store(out, fact, option.value, FieldProblem("", file=path, line=option.line, field=name))
+                _store(out, fact, option.value, FieldProblem("", file=out.file, line=option.line, field=name))
+    return out
+
+
+def _role(name: str, value: str) -> str | None:
+    """The pool of an instance; None: the option says something else."""
+    if name == "--disaggregation-mode":
+        return value if value in ("prefill", "decode") else None
+    if name != "--kv-transfer-config":
+        return None
+    try:
+        config = json.loads(value)
+    except ValueError:
+        return None
+    if not isinstance(config, dict) or config.get("kv_connector") not in _CONNECTORS:
+        return None
+    return {"kv_producer": "prefill", "kv_consumer": "decode"}.get(str(config.get("kv_role")), EITHER)
 
 
 def _store(out: CommandLine, fact: str, value: str, where: FieldProblem) -> None:

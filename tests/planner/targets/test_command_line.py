@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from meshwright.planner.drivers.imported_service import import_service
-from meshwright.planner.targets.engines.command_line import CommandLine, instance_of, known_options, read_command
+from meshwright.planner.targets.engines.command_line import CommandLine, instance_of, known_options
 from meshwright.planner.targets.engines.emit import emit_serving
+from meshwright.planner.targets.engines.pool_commands import read_service
 
 from meshwright.errors import InputError
 
@@ -25,7 +26,8 @@ vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size $TP \\
 
 
 def read(engine: str, text: str, *given: str) -> CommandLine:
-    return read_command(engine, {"serve.sh": text}, given)
+    (command,) = read_service(engine, {"serve.sh": text}, given).commands
+    return command
 
 
 def fix(engine: str, options: str, *, is_moe: bool = False) -> dict[str, int]:
@@ -93,19 +95,85 @@ def test_what_cannot_be_read_is_refused_by_line(text: str, message: str) -> None
 def test_what_is_emitted_reads_back(engine: str) -> None:
     count = 0
     for plan in drawn(planned(), 60):
-        pool = plan.best.pools[0]
-        if pool.role != "both":
-            continue
-        text = emit_serving(for_engine(plan, engine), engine).files["serve.sh"]
-        command = read(engine, text, "0", "node0")
-        instance = instance_of(command, is_moe=True)
-        assert instance.fix == {"tp": pool.tp, "pp": pool.pp, "attention_dp": pool.attention_dp, "ep": pool.ep,
-                                "chunk_tokens": pool.chunk_tokens}  # fmt: skip
-        assert (instance.weights or "bf16", instance.cache or "bf16") == (pool.weights, pool.kv_cache)
-        assert not command.unknown
-        assert not command.gaps
-        count += 1
-    assert count > 20
+        files = emit_serving(for_engine(plan, engine), engine).files
+        scripts = {name: text for name, text in files.items() if name.endswith(".sh")}
+        service = read_service(engine, scripts, ("0", "node0"))
+        pools = plan.best.pools
+        assert not service.gaps
+        assert service.instances == (tuple(pool.instances for pool in pools) if len(pools) > 1 else ())
+        for command, pool in zip(service.commands, pools, strict=True):
+            instance = instance_of(command, is_moe=True)
+            assert command.role == pool.role
+            assert instance.fix == {"tp": pool.tp, "pp": pool.pp, "attention_dp": pool.attention_dp, "ep": pool.ep,
+                                    "chunk_tokens": pool.chunk_tokens}  # fmt: skip
+            assert (instance.weights or "bf16", instance.cache or "bf16") == (pool.weights, pool.kv_cache)
+            assert not command.unknown
+        count += len(pools)
+    assert count > 80
+
+
+KV = """--kv-transfer-config '{"kv_connector":"%s","kv_role":"%s"}'"""
+TWO_POOLS = f"""\
+for i in 0 1; do
+  vllm serve meta-llama/Llama-3.1-8B --port $((8100+i)) -tp 1 {KV % ("NixlConnector", "kv_both")} &
+done
+vllm serve meta-llama/Llama-3.1-8B -tp 2 --max-num-seqs 64 --port 8200 {KV % ("NixlConnector", "kv_both")} &
+"""
+PROXY = ("python3 toy_proxy_server.py --port 8192 --prefiller-hosts localhost localhost --prefiller-ports 8100 8101 "
+         "--decoder-hosts localhost --decoder-ports 8200\n")  # fmt: skip
+ROUTER = "vllm-router --prefill http://a:8100 --prefill=http://b:8101/ --decode http://c:8200 --policy round_robin\n"
+
+
+@pytest.mark.parametrize("router", [PROXY, ROUTER])
+def test_the_router_tells_the_pools_of_a_script(router: str) -> None:
+    service = read_service("vllm", {"pd.sh": TWO_POOLS + router})
+    assert [(it.role, it.line, it.facts["tp"]) for it in service.commands] == [("prefill", 2, 1), ("decode", 4, 2)]
+    assert (service.instances, service.gaps, service.assumed) == ((2, 1), [], ())
+
+
+def test_pools_are_told_by_options_or_by_names_of_files() -> None:
+    by_role = {f"{role}.sh": f"vllm serve m -tp {tp} {KV % ('MooncakeConnector', role)}\n"
+               for role, tp in (("kv_consumer", 2), ("kv_producer", 4))}  # fmt: skip
+    service = read_service("vllm", by_role)
+    assert [(it.role, it.facts["tp"]) for it in service.commands] == [("prefill", 4), ("decode", 2)]
+    assert (service.instances, service.assumed) == ((), ())
+    by_name = {f"{name}.sh": f"vllm serve m -tp 2 {KV % ('NixlConnector', 'kv_both')}\n"
+               for name in ("my-decode", "Prefill")}  # fmt: skip
+    service = read_service("vllm", by_name)
+    assert [it.file for it in service.commands] == ["Prefill.sh", "my-decode.sh"]
+    assert service.assumed[0] == "my-decode.sh starts the pool of its name: decode"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    (TWO_POOLS, "nothing tells which pool"),
+    (f"vllm serve m {KV % ('NixlConnector', 'kv_producer')}\n", "of one pool"),
+    (f"vllm serve m {KV % ('LMCacheConnectorV1', 'kv_both')}\n", "a cache outside the GPUs"),
+])  # fmt: skip
+def test_half_of_a_deployment_is_a_gap(text: str, message: str) -> None:
+    assert message in read_service("vllm", {"serve.sh": text}).gaps[0].message
+
+
+def test_pools_apart_are_compared(tmp_path: Path) -> None:
+    """With their numbers of instances, and without a router with the best ones."""
+    (tmp_path / "pd.sh").write_text(TWO_POOLS + PROXY)
+    asked = {"cluster": "4xh100-sxm-80gb", "input": "1000", "output": "100", "ttft": "1s", "tpot": "50ms"}
+    imported = import_service("vllm", [tmp_path / "pd.sh"], asked)
+    assert imported.theirs is not None
+    assert imported.theirs.best.deployment_id == "2 x tp1 + 1 x tp2"
+    (tmp_path / "prefill.sh").write_text(TWO_POOLS.splitlines()[1])
+    (tmp_path / "decode.sh").write_text(TWO_POOLS.splitlines()[3])
+    free = import_service("vllm", [tmp_path / "prefill.sh", tmp_path / "decode.sh"], asked)
+    assert free.theirs is not None
+    assert free.theirs.best.largest_load >= imported.theirs.best.largest_load * (1 - 1e-6)
+    assert any("the numbers that carry most" in line for line in free.assumed)
+    shown = run_here("import", "vllm", "pd.sh", *(f"--{name}={value}" for name, value in asked.items()), cwd=tmp_path)
+    assert "decode: pd.sh, line 4" in shown.out
+    (tmp_path / "decode.sh").write_text(TWO_POOLS.splitlines()[3].replace("8B", "70B"))
+    with pytest.raises(InputError, match=r"serve .*8B and .*70B: a plan has one model"):
+        import_service("vllm", [tmp_path / "prefill.sh", tmp_path / "decode.sh"], asked)
+    (tmp_path / "decode.sh").write_text(TWO_POOLS.splitlines()[3].replace("-tp 2", "-tp 2 --quantization fp8"))
+    with pytest.raises(InputError, match="weights in none and fp8"):
+        import_service("vllm", [tmp_path / "prefill.sh", tmp_path / "decode.sh"], asked)
 
 
 def test_every_option_that_is_read_is_one_of_the_engine() -> None:
