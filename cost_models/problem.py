@@ -146,7 +146,7 @@ class Problem:
         edges = edge_matrices(self.model) if self.trains_everything else ()
         for kind, matrices in enumerate((*layers, *edges)):
             for matrix, number in matrices:
-                found.setdefault(matrix, np.zeros(len(self.parameters)))[kind] += number
+                found.setdefault(matrix, np.zeros(len(self.parameters)))[kind] += self.model.towers * number
         return found
 
     @cached_property

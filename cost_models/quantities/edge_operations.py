@@ -9,6 +9,7 @@ from ..layer_kinds.residual_streams import add_joined_streams
 from ..specs.graph import Graph
 from .operation_builder import Builder
 from .operations import Exchange, LayerOperations, MemoryTraffic, Saved, Trains
+from .retrieval_operations import add_vectors
 from .tower_operations import add_tower
 
 
@@ -51,6 +52,8 @@ def head(builder: Builder, trains: Trains = "all") -> LayerOperations:
         _add_transform(builder, ops)
     if builder.model.pooled_classes:
         _add_pooled(builder, ops)
+    if builder.model.retrieval is not None:
+        add_vectors(builder, ops, builder.model.retrieval)
     return ops
 
 

@@ -30,6 +30,7 @@ from .graph_parts import kept_outputs, mixing_parts_of
 from .operation_builder import Builder
 from .operations import LAST, Exchange, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
+from .retrieval_operations import split_towers
 
 
 def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> LayerOperations:
@@ -59,6 +60,7 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
         elements = kind.num_blocks * h * shard.sp_tokens
         ops.traffic.append(MemoryTraffic("dropout", elements, (1 + 2 * w) * elements))
     ops.kernels = ops.kernels + np.where(shard.tp > 1, builder.stack.kernels_per_projection * projections, 0.0)
+    split_towers(ops, builder.model.retrieval)
     if builder.workload.is_quantised:
         _add_casts(builder, ops)
     if trains == "lora" and builder.workload.lora is not None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..arrays import Array, Mask
 from ..schedule_kinds import LOSSES_FIRST, SPLITS_BACKWARD
+from .comparison import Comparison
 from .element_bytes import activation_bytes
 from .graph_memory import graph_bytes
 from .stacks import arriving_bytes
@@ -105,6 +106,8 @@ def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
     at_loss = max(ledger.problem.stack.logit_bytes, 2 * w) * logits  # the logits and their softmax at the least
     if ledger.problem.workload.reference:  # its logits come last, beside those of the model that learns
         at_loss = at_loss + w * logits
+    if (compared := Comparison.of(ledger)) is not None:
+        at_loss = at_loss + compared.num_bytes
     zero = np.zeros_like(logits)
     return [losses.any_head * at_loss + before, losses.any_head * w * logits + before, saved, zero, saved, before]
 

@@ -56,7 +56,7 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
         counts["modulation"] = modulation.parameters
     for name, number in residual_streams.block_parameters(model.residual_streams, model.hidden).items():
         counts[name] = kind.num_blocks * number
-    return {name: kind.streams * number for name, number in counts.items()}
+    return {name: model.towers * kind.streams * number for name, number in counts.items()}
 
 
 def expert_parameters(model: ModelSpec, kind: Layer) -> int:
@@ -77,13 +77,13 @@ def embedding_parameters(model: ModelSpec) -> int:
     norm += 0 if model.diffusion is None else model.diffusion.embedders
     norm += 0 if model.graph is None else model.hidden  # bias of the product of the features
     learned = (model.learned_positions + model.token_types) * model.hidden
-    return table_parameters(model) + widening_parameters(model) + learned + norm
+    return table_parameters(model) + widening_parameters(model) + model.towers * (learned + norm)
 
 
 def table_parameters(model: ModelSpec) -> int:
     """The token table, with one row per token, or per value of a token of latents. A tied head shares it, and tensor
     parallelism splits it."""
-    return model.inputs * (model.embedding_dim or model.hidden)
+    return model.towers * model.inputs * (model.embedding_dim or model.hidden)
 
 
 def widening_parameters(model: ModelSpec) -> int:
@@ -109,14 +109,16 @@ def beside_head_parameters(model: ModelSpec) -> int:
     (BertPooler, BertOnlyNSPHead): another such layer and n·(h + 1)."""
     h, classes = model.hidden, model.pooled_classes
     dense = (int(model.head_transform) + int(classes > 0)) * (h * h + h)
-    return widening_parameters(model) + dense + classes * (h + 1)
+    vectors = 0 if model.retrieval is None else model.towers * model.retrieval.projection * (h + 1)
+    return widening_parameters(model) + dense + classes * (h + 1) + vectors
 
 
 def final_norm_parameters(model: ModelSpec) -> int:
     """The norm before the output projection: h, twice with bias, and that before its dense layer; and the weights that
     sum several residual streams."""
     streams = residual_streams.head_parameters(model.residual_streams, model.hidden)
-    return norm_parameters(int(model.final_norm) + int(model.transform_norm), model.hidden, model.norm_bias) + streams
+    norms = int(model.final_norm) + int(model.transform_norm)
+    return model.towers * norm_parameters(norms, model.hidden, model.norm_bias) + streams
 
 
 def _outside_layers(model: ModelSpec) -> int:

@@ -84,6 +84,7 @@ _SILENT = {
     "source_len": None,
     "diffusion": None,
     "graph": None,
+    "retrieval": None,
     "modulation": None,
     "streams": 1,
     "num_frames": 1,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from .diffusion import Diffusion, Modulation
 from .encoder import Encoder
 from .graph import Graph
+from .retrieval import Retrieval
 from .rope_scaling import RopeScaling
 from .vision import VisionTower
 
@@ -220,10 +221,16 @@ class ModelSpec:
     diffusion: Diffusion | None = None  # it denoises latents; None: a language model
     unmasks: bool = False  # answers are masked tokens that it fills in over several passes (LLaDA, arXiv 2502.09992)
     graph: Graph | None = None  # whose vertices are its tokens; None: a model of sequences
+    retrieval: Retrieval | None = None  # its layers are those of an encoder of queries, and of one of texts
 
     @property
     def num_layers(self) -> int:
         return len(self.pattern)
+
+    @property
+    def towers(self) -> int:
+        """Encoders of these layers, each with weights of its own."""
+        return 1 if self.retrieval is None else len(self.retrieval.shares)
 
     @property
     def inputs(self) -> int:

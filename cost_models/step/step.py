@@ -17,6 +17,7 @@ from ..quantities.device_memory import DeviceMemory
 from ..quantities.ledger import Ledger
 from ..quantities.lengths import imbalance
 from ..rates.rates import COMPONENTS, Rates
+from .comparison_seconds import comparisons_s
 from .data_parallel import exposed_dp_s, exposed_fragments_s
 from .optimizer_seconds import optimizer_s
 from .per_pass_overhead import per_pass_overhead_s
@@ -43,6 +44,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fsdp": ("gather and scatter, exposed", ("matmul", "attention", "memory")),
     "resharding": ("resharding between layers", ()),
     "vocabulary": ("vocabulary over stages", ()),
+    "comparison": ("comparing all vectors", ()),
     "bubble": ("pipeline bubble", ()),
     "pp": ("pp comm, exposed", ()),
     "dp": ("dp comm, exposed", ("matmul", "attention", "memory")),
@@ -60,7 +62,8 @@ class OnceTerm(Protocol):
 
 # name -> [n] seconds that every step has once, whichever stage is slowest and whatever runs the pipeline. Each place
 # that adds up a step adds all of these: here, the bounds, the simulated step, the integer program, strategies by layer.
-ONCE_TERMS: Mapping[str, OnceTerm] = {"pp": messages_once_s, "unpaired": unpaired_s}
+ONCE_TERMS: Mapping[str, OnceTerm] = {"pp": messages_once_s, "unpaired": unpaired_s,
+                                         "comparison": comparisons_s}
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,14 +98,14 @@ def _source(resolved: Resolved, layout: Layout, name: str) -> str:
     sources = resolved.rates.sources
     spans = {
         "tp": layout.tp, "cp": layout.tp * layout.cp, "ep": layout.ep * layout.etp,
-        "unpaired": layout.ep * layout.etp,
+        "unpaired": layout.ep * layout.etp, "comparison": layout.dp,
         "fsdp": layout.tp * layout.cp * layout.dp, "dp": layout.tp * layout.cp * layout.dp, "pp": layout.num_gpus,
     }  # fmt: skip
     if name == "optimizer" and layout.offload in OPTIMIZER_ON_HOST:
         return "assumed"
     if name not in spans:
         return sources[name]
-    hides = name not in ("pp", "unpaired") and getattr(resolved.stack, f"{name}_overlap") > 0
+    hides = name not in ("pp", "unpaired", "comparison") and getattr(resolved.stack, f"{name}_overlap") > 0
     inside = spans[name] <= resolved.cluster.levels[0].size
     depth = 0 if inside else len(resolved.cluster.levels) - 1
     return "assumed" if hides else sources[f"level {depth}"]

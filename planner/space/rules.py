@@ -125,6 +125,15 @@ def _dualpipe_batch(x: Columns, problem: Problem) -> Mask:
     return np.asarray((x["schedule"] != CODE["dualpipe-v"]) | (micro_batches(x, problem) >= 2 * x["pp"]))
 
 
+def _compares_on_whole_ranks(x: Columns, problem: Problem) -> Mask:
+    return np.asarray((x["tp"] * x["cp"] * x["pp"] == 1) | (problem.model.retrieval is None))
+
+
+def _whole_samples(x: Columns, problem: Problem) -> Mask:
+    retrieval = problem.model.retrieval
+    return np.asarray(x["micro_batch"] % (1 if retrieval is None else retrieval.sequences) == 0)
+
+
 def _no_pipeline_of_reference(x: Columns, problem: Problem) -> Mask:
     return np.asarray((x["pp"] == 1) | (not problem.workload.reference))
 
@@ -137,6 +146,10 @@ RULES: tuple[Rule, ...] = (
     Rule("kv heads", ("tp",), splits.kv_heads, "tp {tp} and the {kv_heads} key/value heads do not divide one another"),
     Rule("heads of the vision tower", ("tp",), splits.tower_heads,
          "tp {tp} does not divide the {tower_heads} heads of the vision tower"),
+    Rule("retrieval", ("tp", "cp", "pp"), _compares_on_whole_ranks,
+         "tp {tp} x cp {cp} x pp {pp}: the vectors of queries and texts are compared on ranks with whole encoders"),
+    Rule("samples of retrieval", ("micro_batch",), _whole_samples,
+         "micro batch {micro_batch} is no whole number of queries with their texts"),
     Rule("reference", ("pp",), _no_pipeline_of_reference,
          "pp {pp}: the pass of a frozen reference through a pipeline is not priced"),
     Rule("mixer heads", ("tp", "cp"), splits.mixer_heads,

@@ -5,7 +5,8 @@ same sizes that read a source; the decoder's attend to their output, and `layers
 (0): learned biases by distance in place of positions, a table of buckets x heads in each stack. Parts of BERT's ends:
 `token_types` (0: rows of its table of types), `head_transform` (false), `transform_norm` (false), `pooled_classes` (0),
 `token_head` (true; false: the head of the first token, with `pooled_classes`, is the only one). `unmasks` (false): it
-generates by filling in masked tokens (LLaDA), which needs `bidirectional`.
+generates by filling in masked tokens (LLaDA), which needs `bidirectional`. `retrieval` {texts (1), shared (false),
+projection (0)}: an encoder for queries and one for texts, whose vectors are compared.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from ...cost_models.specs.encoder import Encoder
 from ...cost_models.specs.model import Layer
+from ...cost_models.specs.retrieval import Retrieval
 from .families_encoder_decoder import stacked
 from .fields import Fields
 
@@ -67,9 +69,9 @@ def parts_of_ends(f: Fields) -> dict[str, Any]:
     transform = f.flag("head_transform", False)
     if (norm := f.flag("transform_norm", False)) and not transform:
         f.problem("transform_norm", "is in front of the dense layer of `head_transform`", "give both")
-    classes = f.count("pooled_classes", default=0, minimum=0)
-    if not (tokens := f.flag("token_head", True)):
-        if not classes:
+    classes, retrieval = f.count("pooled_classes", default=0, minimum=0), _retrieval(f)
+    if not (tokens := f.flag("token_head", retrieval is None)):
+        if not classes and retrieval is None:
             f.problem("token_head", "without it `pooled_classes` are the only head", "give both")
         of_tokens = (name for name in ("tied_embeddings", "head_bias", "head_transform", "mtp_layers")
                      if f.data.get(name))  # fmt: skip
@@ -80,5 +82,21 @@ def parts_of_ends(f: Fields) -> dict[str, Any]:
     return {
         "unmasks": unmasks,
         "token_types": f.count("token_types", default=0, minimum=0), "head_transform": transform,
-        "transform_norm": norm, "pooled_classes": classes, "token_head": tokens,
+        "transform_norm": norm, "pooled_classes": classes, "token_head": tokens, "retrieval": retrieval,
     }  # fmt: skip
+
+
+def _retrieval(f: Fields) -> Retrieval | None:
+    """The encoders of queries and of texts."""
+    part = f.part("retrieval")
+    if part is None:
+        return None
+    if not f.flag("bidirectional", False):
+        f.problem("retrieval", "its encoders see whole sequences", "give `bidirectional: true` too")
+    if f.flag("token_head", False) or f.data.get("pooled_classes"):
+        f.problem("retrieval", "compares vectors: its encoders have no other head", "leave the head out")
+    found = Retrieval(texts=part.count("texts", default=1), shared=part.flag("shared", False),
+                      projection=part.count("projection", default=0, minimum=0))  # fmt: skip
+    part.reject_unknown()
+    f.absorb(part)
+    return found

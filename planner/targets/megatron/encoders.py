@@ -18,6 +18,7 @@ from typing import Any
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..options import Entry, Facts, Settings
+from . import retrieval
 
 # The setting that holds the facts of such a program.
 PROGRAM = "program"
@@ -27,7 +28,6 @@ _TASK = "--task"
 # --task -> (classes, sequences of a sample).
 _HEADS = {"MNLI": (3, 1), "STS-B": (1, 1), "RACE": (1, 4),
           **dict.fromkeys(("QQP", "QNLI", "SST-2", "CoLA", "MRPC", "RTE"), (2, 1))}  # fmt: skip
-_TWO_TOWERS = "RET-FINETUNE-NQ"
 _SIZES = ("--micro-batch-size", "--global-batch-size")
 # Rows of the vocabulary files of BERT for English, by --tokenizer-type.
 _WORDS = {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
@@ -37,8 +37,11 @@ _POSITIONS = "--position-embedding-type"
 
 
 def program_of(program: str) -> str:
-    """`bert`, `t5`, or `task` for a task of BERT; "" for another program."""
-    match = _PROGRAMS.fullmatch(posixpath.basename(program))
+    """`bert`, `t5`, `ict`, or `task` for a task of BERT; "" for another program."""
+    name = posixpath.basename(program)
+    if name == retrieval.ICT:
+        return "ict"
+    match = _PROGRAMS.fullmatch(name)
     return match[1] if match else "task" if program.endswith(_TASKS) else ""
 
 
@@ -48,9 +51,13 @@ def modernise(arguments: Arguments) -> None:
     task = str(given.pop(_TASK, ""))
     if not name:
         return
+    if name == "ict" or task == retrieval.TASK:
+        compares = retrieval.parts_of(arguments, fine_tunes=name == "task")
+        given[PROGRAM] = {"name": "bert", "retrieval": compares}
+        _vocabulary(arguments)
+        return
     if name == "task" and task not in _HEADS:
-        text = "trains two towers, of questions and of texts" if task == _TWO_TOWERS else "trains nothing: it evaluates"
-        _gap(arguments, _TASK, f"`{task}` of {_TASKS} {text}")
+        _gap(arguments, _TASK, f"`{task}` of {_TASKS} trains nothing: it evaluates")
         return
     parts: dict[str, Any] = {"name": "bert", "task": task} if name == "task" else {"name": name}
     for old, new in (("--encoder-num-layers", "--num-layers"), ("--encoder-seq-length", "--seq-length")):
@@ -143,6 +150,8 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     if (parts := settings.get(PROGRAM)) is None:
         return {}
     layers, hidden = facts.get("model.layers", 0), facts.get("model.hidden", 0)
+    if "retrieval" in parts:
+        return retrieval.model_of(parts["retrieval"], layers, hidden)
     if "task" in parts:
         return {
             "model.name": f"BERT for {parts['task']}, {layers} layers x {hidden}", "model.bidirectional": True,
@@ -169,11 +178,15 @@ def _read(settings: Settings, facts: Facts) -> Facts:
 def compared_fields(facts: Facts) -> dict[str, Any] | None:
     """The fields that layouts are compared with, for a model that no target writes; None for another model. No layout
     divides its sequences, and a T5 has no pipeline."""
+    if "model.retrieval" in facts:  # another micro-batch compares other vectors
+        fixed = {"tp": 1, "pp": 1, "cp": 1, "offload": facts["offload"]}
+        return fixed | ({"micro_batch": facts["micro_batch"]} if "micro_batch" in facts else {})
     if "model.encoder" in facts:
         return {"pp": 1, "cp": 1, "offload": facts["offload"]}
     return {"schedule": "1f1b", "cp": 1, "offload": facts["offload"]} if facts.get("model.bidirectional") else None
 
 
 OPTIONS = (PROGRAM, _TASK, "--encoder-num-layers", "--decoder-num-layers", "--encoder-seq-length",
-           "--decoder-seq-length", "--bert-no-binary-head", "--relative-attention-num-buckets")  # fmt: skip
+           "--decoder-seq-length", "--bert-no-binary-head", "--relative-attention-num-buckets",
+           *retrieval.NAMES)  # fmt: skip
 ENTRY = Entry(("model.encoder", "workload.source_len"), OPTIONS, lambda setup: {}, _read)

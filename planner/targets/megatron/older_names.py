@@ -17,7 +17,7 @@ from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
 from ..options import Settings
 from ..reading import read_facts
-from . import encoders, layer_inputs, megablocks, megatron_llm, multimodal, older_hybrids, zero_bubble
+from . import encoders, layer_inputs, megablocks, megatron_llm, multimodal, older_hybrids, retrieval, zero_bubble
 from .layer_patterns import pattern_text
 
 # The option that names DeepSpeed's JSON.
@@ -45,6 +45,7 @@ OLDER: Mapping[str, Option] = {
     **megatron_llm.OPTIONS,
     **multimodal.OPTIONS,
     **older_hybrids.OPTIONS,
+    **retrieval.OPTIONS,
     # Forks accept more values than a release. The entry of an option checks each value.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),

@@ -1,0 +1,51 @@
+"""The comparison of the vectors of queries and texts over all ranks.
+
+Megatron-LM's biencoder (pretrain_ict and tasks/orqa/supervised of OpenGPTX/Megatron-LM f8d245d0): every rank gathers
+the vectors of all ranks, and makes the scores of all queries and all texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..arrays import Array
+from .element_bytes import activation_bytes
+
+if TYPE_CHECKING:
+    from .ledger import Ledger
+
+KEPT_SCORES = 3  # matrices of scores at once: as made, scaled, and after the softmax; backward, two and a gradient
+# Matrices that element-wise passes read or write: scale and log-softmax, and the gradients of the loss and of both.
+MOVED_FORWARD, MOVED_BACKWARD = 4, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a rank compares in a micro-batch."""
+
+    queries: Array  # [n] of all ranks
+    texts: Array  # [n] of all ranks
+    width: int  # of a vector
+    element_bytes: float
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Comparison | None:
+        """That of the layouts of a ledger; None of a model without."""
+        model, x = ledger.problem.model, ledger.layouts
+        if model.retrieval is None:
+            return None
+        queries = x["dp"] * x["micro_batch"] / model.retrieval.sequences
+        return cls(queries, queries * model.retrieval.texts, model.retrieval.width(model.hidden),
+                   activation_bytes(ledger.problem.workload))  # fmt: skip
+
+    @property
+    def scores(self) -> Array:
+        """[n] pairs of a query and a text."""
+        return self.queries * self.texts
+
+    @property
+    def num_bytes(self) -> Array:
+        """[n] bytes of scores and of gathered vectors, which are copied into one tensor each."""
+        vectors = 2 * (self.queries + self.texts) * self.width
+        return self.element_bytes * (KEPT_SCORES * self.scores + vectors)
