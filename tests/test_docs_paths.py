@@ -24,6 +24,7 @@ FOREIGN = {
     ),
     "Megatron-LM": (
         "pretrain_gpt.py", "pretrain_hybrid.py", "examples/bert/pretrain_bert.py", "examples/t5/pretrain_t5.py",
+        "pretrain_ict.py",
         "examples/multimodal/train.py", "examples/multimodal/model.py", "examples/multimodal/config.py",
         "examples/multimodal/nvlm/internvit.py",
         "megatron/core/datasets/data_schedule_utils.py", "megatron/training/datasets/sft_dataset.py",

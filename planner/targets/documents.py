@@ -16,7 +16,7 @@ def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Ar
 
     "auto" is left out, because the framework fills it in. Unknown keys are listed; wrong types become problems.
     """
-    arguments = Arguments()
+    arguments = Arguments(notes=[document.repeated] if document.repeated else [])
     if not isinstance(document.data, Mapping):
         arguments.problems.append(document.problem((), "is not a config: a config is a block of options"))
         return arguments
@@ -78,6 +78,7 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def read_config(path: str, text: str, options: OptionList, prefix: str = "") -> Arguments:
-    """The settings of a JSON, YAML or TOML file, by its suffix; options of the list start with `prefix`."""
-    return read_blocks(read_document(path, text), options, prefix)
+def read_config(path: str, text: str, options: OptionList, prefix: str = "", *, last_counts: bool = False) -> Arguments:
+    """The settings of a JSON, YAML or TOML file, by its suffix; options of the list start with `prefix`.
+    last_counts: of a key that YAML gives twice."""
+    return read_blocks(read_document(path, text, last_counts=last_counts), options, prefix)

@@ -35,6 +35,7 @@ class Document:
     prefix: FieldPath = ()  # before its fields in messages (`cluster` for a cluster file), as `--set` names them
     base: FieldPath = ()  # where in the file this part lies, if it is not all of it
     line_of: LineOf = field(default=no_line, repr=False, compare=False)  # takes paths from the top of the file
+    repeated: str = ""  # a sentence on keys that are given twice, where the last of them counts
 
     def line(self, path: FieldPath = ()) -> int:
         """Line (from 1) of the field, or of the nearest field around it that is there; 0: not known."""

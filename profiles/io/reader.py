@@ -6,6 +6,7 @@ Every file of the user comes through here, so that each complaint about it names
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from .document import Document, file_error
@@ -16,8 +17,9 @@ from .yaml_syntax import parse_yaml
 _PARSERS = {".json": parse_json, ".toml": parse_toml}
 
 
-def read_document(path: Path | str, text: str | None = None) -> Document:
+def read_document(path: Path | str, text: str | None = None, *, last_counts: bool = False) -> Document:
     """Read a file: YAML, or JSON or TOML by suffix; `-` is YAML from stdin. `text`: its content, if already at hand.
+    last_counts: of a key that YAML gives twice, as PyYAML reads it.
 
     Raises InputError for a file that cannot be read, is empty, has broken syntax or gives one key twice.
     """
@@ -26,7 +28,8 @@ def read_document(path: Path | str, text: str | None = None) -> Document:
         text = _decode(name, sys.stdin.buffer.read() if name == "stdin" else _read_bytes(Path(path)))
     if not text.strip():
         raise file_error(name, 0, "the file is empty")
-    return _PARSERS.get(Path(name).suffix.lower(), parse_yaml)(name, text)
+    parse = _PARSERS.get(Path(name).suffix.lower(), partial(parse_yaml, last_counts=last_counts))
+    return parse(name, text)
 
 
 def read_text(path: Path) -> str:

@@ -42,8 +42,9 @@ def _repair_resolvers() -> None:
 _repair_resolvers()
 
 
-def parse_yaml(name: str, text: str) -> Document:
-    """Raises InputError for broken syntax, a key given twice, an unknown tag and more than one document."""
+def parse_yaml(name: str, text: str, *, last_counts: bool = False) -> Document:
+    """Raises InputError for broken syntax, an unknown tag, more than one document and a key given twice, unless the
+    last of them counts."""
     loader: Any = None
     try:
         _reject_depth(name, text)
@@ -51,9 +52,11 @@ def parse_yaml(name: str, text: str) -> Document:
         root = loader.get_single_node()
         if root is None:
             raise file_error(name, 0, "the file is empty")
-        reject_duplicates(name, root)
+        repeated: list[str] | None = [] if last_counts else None
+        reject_duplicates(name, root, repeated)
         _reject_octal(name, root)
-        return Document(name, loader.construct_document(root), line_of=partial(line_in, root))
+        data = loader.construct_document(root)
+        return Document(name, data, line_of=partial(line_in, root), repeated=_on_repeated(name, repeated or []))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
@@ -103,8 +106,15 @@ def _child(node: yaml.Node, part: str | int) -> tuple[yaml.Node, yaml.Node] | No
     return None
 
 
-def reject_duplicates(name: str, root: yaml.Node) -> None:
-    """Raises InputError for a key given twice in one mapping, or a file that contains itself through an alias."""
+def _on_repeated(name: str, repeated: list[str]) -> str:
+    """The sentence on keys that are given twice; "" for none."""
+    more = f", and {len(repeated) - 1} more keys twice" if len(repeated) > 1 else ""
+    return f"{name} has {repeated[0]}{more}: the last counts, as for PyYAML" if repeated else ""
+
+
+def reject_duplicates(name: str, root: yaml.Node, repeated: list[str] | None = None) -> None:
+    """Raises InputError for a key given twice in one mapping, or a file that contains itself through an alias.
+    repeated: takes such keys with their lines, so that they raise nothing."""
     done: set[int] = set()
 
     def visit(node: yaml.Node, path: FieldPath, above: frozenset[int]) -> None:
@@ -118,8 +128,10 @@ def reject_duplicates(name: str, root: yaml.Node) -> None:
             for key, value in node.value:
                 line = key.start_mark.line + 1
                 if isinstance(key, yaml.ScalarNode) and key.value in first and key.value != "<<":
-                    message = f"key `{key.value}` is given twice, first in line {first[key.value]}"
-                    raise file_error(name, line, message, "keep one of them", (*path, key.value))
+                    if repeated is None:
+                        message = f"key `{key.value}` is given twice, first in line {first[key.value]}"
+                        raise file_error(name, line, message, "keep one of them", (*path, key.value))
+                    repeated.append(f"`{key.value}` in lines {first[key.value]} and {line}")
                 if isinstance(key, yaml.ScalarNode):
                     first[key.value] = line
                 visit(value, (*path, str(key.value)), above)

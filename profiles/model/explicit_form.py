@@ -20,7 +20,8 @@ _MAX_LAYERS = 10_000
 # Notes on a model in published tables; no cost depends on them.
 _NOTES = ("name", "family", "seq_len", "source")
 # Families whose factors, norms or parallel blocks these fields do not describe.
-_NOT_DESCRIBED = frozenset({"falcon", "gemma", "gemma2", "gemma3", "gpt_neox", "gptj", "granite", "olmo2"})
+_NOT_DESCRIBED = frozenset({"falcon", "gemma", "gemma2", "gemma3", "gpt_neox", "gptj", "granite", "muse_glimmer",
+                            "olmo2"})  # fmt: skip
 
 
 def read_explicit_form(

@@ -81,7 +81,8 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
 def _read(path: str, text: str, options: OptionList) -> Arguments:
     if path.endswith(".json") and '"zero_optimization"' in text:  # the JSON that the YAML names
         return Arguments(texts={path: text})
-    return read_config(path, text, options, ARGUMENTS if path.endswith(".json") else "")
+    # accelerate 1.15, commands/config: yaml.safe_load, which takes the last of two equal keys.
+    return read_config(path, text, options, ARGUMENTS if path.endswith(".json") else "", last_counts=True)
 
 
 def _parser_case(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:

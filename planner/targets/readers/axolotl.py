@@ -131,5 +131,6 @@ READER = Reader(
         modernise=_modernise,
     ),
     beside=family.beside,
+    document=family.loaded,
     compared=lambda facts: family.compared(facts, "axolotl", splits=True),
 )  # fmt: skip

@@ -93,5 +93,6 @@ READER = Reader(
     reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=_modernise),
     prepared=accelerator_block.expanded,
     beside=family.beside,
+    document=family.loaded,
     compared=family.compared,
 )

@@ -7,10 +7,12 @@ accelerate 1.15, utils/dataclasses.py (FullyShardedDataParallelPlugin: FSDP1 sha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....errors import FieldProblem
+from ....profiles.io.document import Document
+from ....profiles.io.reader import read_document
 from .. import cpu_offload
 from ..accelerate.target import CONFIG as ACCELERATE
 from ..adapters import targets_of
@@ -56,6 +58,11 @@ _OPTIMIZERS = {
     "paged_adamw_8bit": "adamw-8bit", "paged_adamw_32bit": "adamw", "paged_adamw": "adamw", "adamw": "adamw",
     "muon": "muon",
 }  # fmt: skip
+
+
+def loaded(path: str, text: str, given: Sequence[str]) -> Document:
+    """The document as yaml.safe_load reads it, of transformers' parse_yaml_file, TRL's parser and Axolotl."""
+    return read_document(path, text, last_counts=True)
 
 
 def beside(path: str, text: str) -> Arguments | None:

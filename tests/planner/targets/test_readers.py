@@ -133,6 +133,20 @@ def imported(folder: Path, kind: str, *texts: str, **given: object) -> Imported:
     return import_config(kind, paths, given or NODES)
 
 
+@pytest.mark.parametrize(("kind", "text"),
+                         [("hf-trainer", "RECIPE"), ("axolotl", "AXOLOTL"), ("llama-factory", "FACTORY")])
+def test_keys_that_are_given_twice(tmp_path: Path, kind: str, text: str) -> None:
+    """The last counts where the framework reads YAML by PyYAML; OmegaConf, which LLaMA-Factory loads it by, refuses."""
+    recipe = globals()[text] + "gradient_accumulation_steps: 16\n"
+    if kind == "llama-factory":
+        with pytest.raises(InputError, match="`gradient_accumulation_steps` is given twice"):
+            imported(tmp_path, kind, recipe)
+        return
+    found = imported(tmp_path, kind, recipe)
+    assert found.request.workload.global_batch == 16 * 16 * found.layout.micro_batch
+    assert any("`gradient_accumulation_steps` in lines" in note for note in found.assumed)
+
+
 CASES = [
     ("hf-trainer", (RECIPE,), "dp16-mbs2-z0-rfull", 4096, 128),
     ("hf-trainer", (RECIPE, ZERO3), "dp16-mbs2-z3-rfull", 4096, 128),
@@ -263,7 +277,6 @@ CONTRADICTIONS = [
     ("hf-trainer", (RECIPE, ZERO3.replace('"auto",', "4,")), r"line 4, per_device_train_batch_size: 2 here, .* 4 in .*"
      "line 3"),
     ("hf-trainer", (RECIPE.replace("size: 2", "size: 0"),), "line 4, per_device_train_batch_size: `0` is not 1"),
-    ("axolotl", (AXOLOTL + "base_model: x\n",), "line 9"),
     ("axolotl", (AXOLOTL + "load_in_4bit: true\nload_in_8bit: true\n",), "line 10, load_in_8bit: cannot be given"),
     ("nanotron", (NANOTRON.replace("  tp: 2", "  tp: 3"),), r"line 5, parallelism\.tp: tp 3 x cp 1 x pp 2 = 6 "),
 ]  # fmt: skip

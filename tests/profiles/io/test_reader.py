@@ -85,6 +85,17 @@ BROKEN = [
 ]
 
 
+def test_the_last_of_equal_keys_counts_where_it_does_for_the_loader_of_a_framework() -> None:
+    text = "a: 1\nb: {c: 1, d: 2}\na: 3\nb:\n  c: 5\n  c: 6\n"
+    document = read_document("a.yaml", text, last_counts=True)
+    assert document.data == yaml.safe_load(text) == {"a": 3, "b": {"c": 6}}
+    assert (document.line(("a",)), document.line(("b", "c"))) == (3, 6)
+    assert document.repeated == "a.yaml has `a` in lines 1 and 3, and 2 more keys twice: the last counts, as for PyYAML"
+    assert read_document("a.yaml", "a: 1\nb: 2\n", last_counts=True).repeated == ""
+    with pytest.raises(InputError, match="given twice"):
+        read_document("a.json", '{"a": 1, "a": 2}', last_counts=True)
+
+
 @pytest.mark.parametrize(("name", "text", "message"), BROKEN)
 def test_broken_text(name: str, text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
