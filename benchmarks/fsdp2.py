@@ -171,7 +171,7 @@ def _fsdp2(job: Job) -> Side:
                                   fused=True)  # fmt: skip
 
     def step(index: int) -> float:
-        batch, total = batches._micro_batches(index), torch.zeros((), dtype=torch.float64)
+        batch, total = batches.batch(index), torch.zeros((), dtype=torch.float64)
         for number in range(job.num_micro_batches):
             last = number + 1 == job.num_micro_batches
             if isinstance(model, FSDPModule):  # gathers and reductions once per step, where the runtime has them so

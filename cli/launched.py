@@ -37,6 +37,8 @@ def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> 
         show_line(screen.balancing_line(job))
     if job.images is not None:
         show_line(screen.images_line(job))
+    if job.technique is not None:
+        show_line(screen.technique_line(job))
     if job.model.dropouts:
         show_line(f"trained without dropout: the model's config has {', '.join(job.model.dropouts)}")
 
@@ -149,6 +151,8 @@ def _checked(terminal: Terminal, recorder: Recorder, settings: Settings) -> dict
         terminal.show([screen.parity_table(verdict)])
         terminal.show_line(screen.verdict_line(verdict))
         terminal.show_line(f"not exercised: {', '.join(missing)}")
+    if recorder.exchanged is not None:
+        terminal.show_line(screen.exchanged_line(recorder.job, recorder.exchanged))
     terminal.show([screen.memory_table(memory)])
     if settings.check_parity and not all(row.within for row in memory):
         terminal.warn(f"NOT the planned memory: it is off by more than {parity.MEMORY_TOLERANCE:.0%}")

@@ -28,6 +28,7 @@ from ..planner.document.candidate import Candidate, Chunk
 from ..planner.document.plan import Plan
 from ..planner.document.specs import model_of, stack_of, workload_of
 from ..planner.targets.meshwright.rules import cannot_train, refusal
+from ..planner.targets.meshwright.techniques import exchange_of
 from .candidate_checks import check_candidate
 from .evaluation import Evaluation
 from .learning_rate import RateSchedule
@@ -59,6 +60,8 @@ class Job:
     logical_of_rank: tuple[int, ...] | None = None  # by the rank of torchrun; None: the same
     strategies: Strategies | None = None  # None: all parts have the layout; else chunks do not state recomputation
     custom_order: Schedule | None = None  # order of the passes; None: the layout's schedule
+    # (name, knobs) of the technique by which replicas exchange; None: they sum their gradients in every step.
+    technique: tuple[str, dict[str, float]] | None = None
     lora: Lora | None = None  # adapters; None: all weights train
     lora_alpha: float | None = None  # adapters are scaled by alpha over rank; None: by 1
     steps: int = 10  # of the whole run, including those before a checkpoint
@@ -96,6 +99,16 @@ class Job:
     def num_micro_batches(self) -> int:
         """Micro-batches per pipeline and step."""
         return self.global_batch // (self.layout.dp * self.layout.micro_batch)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps in which a technique sums gradients before it exchanges less."""
+        return round((self.technique[1] if self.technique else {}).get("warmup", 0.0) * self.steps)
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the model, or of one part of its states under ZeRO."""
+        return self.layout.dp * self.layout.cp // (self.layout.shard * self.layout.cp if self.layout.zero else 1)
 
     @property
     def tokens_per_step(self) -> int:
@@ -207,6 +220,9 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     reason = next(filter(None, (unsupported(strategy, model, workload, stack) for strategy in distinct)), None)
     if candidate.spread is not None and candidate.spread.shares is not None:
         reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
+    technique = exchange_of(workload)
+    if strategies is not None and technique is not None:
+        reason = f"its layers have strategies of their own, and {technique[0]} needs replicas of the whole model"
     if reason is not None:
         raise _refusal(plan, choice, model, workload, stack, reason)
     job = Job(
@@ -215,7 +231,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
         optimizer=workload.optimizer, dtype="fp32" if PRECISIONS[layout.precision] == "fp32" else "bf16",
         predicted_step_s=candidate.step_s, predicted_mfu=candidate.mfu, images=workload.images,
         logical_of_rank=candidate.placement.logical_of_rank, strategies=strategies, lora=workload.lora,
-        freezes_tower=workload.freeze_tower, source_len=workload.source_len,
+        freezes_tower=workload.freeze_tower, source_len=workload.source_len, technique=technique,
     )  # fmt: skip
     job.check_states()
     return job

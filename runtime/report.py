@@ -15,7 +15,7 @@ from typing import Any
 from .._version import __version__
 from .job import Job
 
-FORMAT_VERSION = "1.3"
+FORMAT_VERSION = "1.4"
 EVENT_PREFIX = "@meshwright "  # of a line of rank 0 with an event, for the launcher
 # Per rank: bytes of tensors, bytes reserved by the GPU's allocator, and bytes in use on the GPU. On a CPU: bytes that
 # the process held for tensors and in all, if the system reports them.
@@ -56,6 +56,13 @@ class Recorder:
         ends = self.of("end")
         return [int(value) for value in ends[-1].get(name, ())] if ends else []
 
+    @property
+    def exchanged(self) -> dict[str, list[float]] | None:
+        """Bytes per rank that replicas exchanged by a technique: sent, scales beside them, and those of the ledger.
+        None without a technique, or if the run did not end."""
+        ends = self.of("end")
+        return ends[-1].get("exchanged") if ends else None
+
     def document(self, **more: Any) -> dict[str, Any]:
         """The report."""
         starts = self.of("start")
@@ -69,6 +76,8 @@ class Recorder:
             "resumed": self.of("resumed"), "replanned": self.of("replanned"),
             "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"), "copies": self.of("copy"),
             "not_copied": self.of("not_copied"), "steps": self.steps, "evaluations": self.of("evaluation"),
+            "technique": None if job.technique is None else {job.technique[0]: job.technique[1]},
+            "exchanged": self.exchanged,
             **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),
                             "platform": platform.platform(), **(starts[0] if starts else {})},

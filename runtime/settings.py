@@ -27,6 +27,7 @@ from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
 from .reinforcement.job import RlJob, rl_job
 from .reinforcement.rehearsal import rehearsed as rehearsed_calls
+from .technique_checks import check_technique
 from .weight_decay import excluded_kinds
 
 # The check uses SGD, because AdamW is invariant to scaled gradients and would hide such an error. The rate changes the
@@ -231,6 +232,7 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
                   shuffle=settings.shuffle, end_token=settings.end_token,
                   evaluation=evaluation_of(settings.eval_data, settings.eval_every, settings.eval_batches),
                   lora_alpha=settings.lora_alpha, balances_experts=settings.balance_experts)  # fmt: skip
+    check_technique(job, check_parity=settings.check_parity)
     if not settings.check_parity:
         return job, notes
     return for_parity(job, as_trained=settings.as_trained, planned_dtype=settings.planned_dtype), notes

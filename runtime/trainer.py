@@ -17,7 +17,7 @@ from .model.decoder import DecoderChunk
 from .model.images import SequenceImages
 from .model.initial_weights import InitParam, init_param, same_weight
 from .model.two_stacks import DECODER_BIAS, ENCODER_BIAS, chunk_type
-from .optimizer import build_optimizer, clip_
+from .optimizer import build_optimizer
 from .parallel import host
 from .parallel.gatherer import Gatherer
 from .parallel.layerwise import Parts
@@ -26,8 +26,9 @@ from .parallel.pipeline import Batch, Pipeline
 from .parallel.reductions import Reductions
 from .parallel.resharding import Resharding
 from .parallel.schedules import actions
-from .parallel.sharding import Groups, Unit, Weights, gradient_norm
+from .parallel.sharding import Groups, Unit, Weights
 from .parallel.strategies import EMBEDDING, HEAD, is_layer
+from .techniques.registry import exchange_of
 from .weight_decay import decay_, decayed_slices
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
@@ -83,8 +84,7 @@ class Trainer:
                 chunk.head.ignores = job.end_token is not None or self.seen is not None
             self.chunks.append(chunk)
         self.contents: list[tuple[Unit, Named]] = []
-        self.frozen: list[Weights] = []
-        self.reductions = Reductions()
+        self.frozen, self.reductions = list[Weights](), Reductions()
         for chunk in self.chunks:
             chunk.run = Gatherer(self._shard(chunk), chunk.layers.values())
         if self.parts.offload is not None:
@@ -93,6 +93,7 @@ class Trainer:
         self.decayed = [(unit.master, self._decayed(unit, named)) for unit, named in self.contents]
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
                                  job.num_micro_batches, self.parts.shapes(), self._targets_per_step, arrivals)
+        self.exchange = exchange_of(self)
 
     @cached_property
     def seen(self) -> SequenceImages | None:
@@ -108,7 +109,7 @@ class Trainer:
         tied = self.job.model.tied_embeddings
         parameters = [(same_weight(name, tied=tied), len(split.shape), parameter.numel())
                       for name, parameter, split in named]  # fmt: skip
-        return decayed_slices(parameters, unit.groups.shard.rank * unit.part, unit.part, self.job.no_decay)
+        return decayed_slices(parameters, unit.first, unit.part, self.job.no_decay)
 
     def _shard(self, chunk: DecoderChunk) -> dict[nn.Module, list[Weights]]:
         """Units of every part of a chunk. Parameters on two stages form separate units, so that their shards match."""
@@ -191,13 +192,14 @@ class Trainer:
         status.step = index
         for group in self.optimizer.param_groups:
             group["lr"] = self.job.rate(index)
-        loss = self.pipeline.run(self._micro_batches(index))
+        self.exchange.begin(index)
+        loss = self.exchange.loss()
         norm = self.update()
         # Ranks must agree on the last step, because a rank that stopped alone would leave the others in a collective.
         # The signal travels with the loss, because one more message per step would cost time in every run.
         loss_and_stop = torch.stack([loss, torch.full_like(loss, float(stop))])
         # The tp ranks of a last stage all have the same loss, and only last stages have one.
-        total, stops = self.mesh["world"].all_reduce(loss_and_stop).tolist()
+        total, stops = self.exchange.total(loss_and_stop).tolist()
         return Step(total / self.parts.mesh(HEAD)["tp"].size, norm, stops > 0)
 
     def evaluate(self) -> tuple[float, int]:
@@ -216,8 +218,7 @@ class Trainer:
         status.set("reducing gradients")
         with torch.no_grad():
             parts = [unit.reduce() for unit in self.units]
-            norm = gradient_norm(self.units, parts, self.mesh["world"], self.device)
-            clip_(parts, norm, self.job.clip)
+            norm = self.exchange.clip(parts)
         status.set("updating weights")
         for unit in self.units:
             unit.hand_over()
@@ -225,7 +226,8 @@ class Trainer:
             if self.job.no_decay:  # the optimizer decays none then
                 with torch.no_grad():
                     decay_(self.decayed, 1 - self.optimizer.param_groups[0]["lr"] * self.job.weight_decay)
-            self.optimizer.step()
+            self.exchange.optimize()
+            self.exchange.exchange()
         for unit in self.units:
             unit.updated()
         return norm
@@ -234,8 +236,10 @@ class Trainer:
         """Waits for messages of the last step that run beside the next one."""
         for unit in self.units:
             unit.arrived()
+        self.exchange.settle()
 
-    def _micro_batches(self, index: int) -> Batch:
+    def batch(self, index: int) -> Batch:
+        """This rank's micro-batches of step `index`."""
         return self._divided(self.source.batch(index))
 
     def _divided(self, batch: Tensor) -> Batch:
@@ -274,5 +278,6 @@ class Trainer:
         if self.job.offloads_states:
             return
         yield from (unit.master for unit in self.units)
+        yield from (state.flat for state in self.exchange.states())
         for state in self.optimizer.state.values():  # after a resume
             yield from (value for value in state.values() if isinstance(value, Tensor))

@@ -37,6 +37,7 @@ from .metrics import Metrics
 from .mixed_lengths.trainer import trainer_of
 from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import build_mesh
+from .rehearsal.exchanged import planned_bytes
 from .rehearsal.memory import resident_bytes
 from .reinforcement import run as reinforcement
 from .reinforcement.job import RlJob
@@ -102,7 +103,7 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
         training.metrics.close()
     status.set("ending")
     trainer.settle()
-    tell({"event": "end", **peaks}, settings, recorder)
+    tell({"event": "end", **peaks, **_sent(trainer, done)}, settings, recorder)
     if dist.get_rank() == 0 and settings.report:
         Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
     mesh["world"].all_reduce(torch.zeros(1, device=device))  # no rank leaves before the last message has arrived
@@ -111,6 +112,18 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
         raise RunFailed(not_saved_line(training.unsaved), hint="training since the last checkpoint is lost")
     if training.stopped:
         status.end(TERMINATED)
+
+
+def _sent(trainer: Trainer, done: int) -> Event:
+    """Bytes that each rank has sent its copies in the steps after the first `done`, where a technique says how."""
+    if trainer.job.technique is None:
+        return {}
+    world = trainer.mesh["world"]
+    sent = torch.zeros(world.size, 3, dtype=torch.float64, device=trainer.device)
+    planned = planned_bytes(trainer.job, done)[trainer.mesh.coords.stage]
+    sent[world.rank] = torch.tensor([*trainer.exchange.sent_bytes(), planned], dtype=torch.float64)
+    columns = world.all_reduce(sent).T.tolist()
+    return {"exchanged": dict(zip(("sent_bytes", "scale_bytes", "ledger_bytes"), columns, strict=True))}
 
 
 def _metrics(settings: Settings, job: Job, done: int) -> Metrics | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -35,6 +35,22 @@ def images_line(job: Job) -> str:
     number, state = job.images.per_sequence if job.images else 0, "frozen" if job.freezes_tower else "trained"
     return (f"images per sequence: {number}, synthetic: the tokens of the data in their places become pixels; "
             f"{state if job.lora is None else 'frozen'} vision tower")  # fmt: skip
+
+
+def exchanged_line(job: Job, exchanged: Mapping[str, Sequence[float]]) -> str:
+    """The bytes that a rank sent the other replicas, beside those of the ledger."""
+    name = job.technique[0] if job.technique else ""
+    most = max(range(job.world_size), key=lambda rank: exchanged["sent_bytes"][rank])
+    sent, scales, ledger = (exchanged[key][most] for key in ("sent_bytes", "scale_bytes", "ledger_bytes"))
+    verdict = f"as in the ledger ({ledger:,.0f})" if sent == ledger else f"{ledger:,.0f} in the ledger"
+    beside = f", and {scales:,.0f} of scales" if scales else ""
+    return f"{name}: rank {most} sent the other replicas {sent:,.0f} bytes, {verdict}{beside}"
+
+
+def technique_line(job: Job) -> str:
+    """The technique of a run, with its knobs."""
+    name, knobs = job.technique or ("", {})
+    return f"replicas exchange by {name}: {', '.join(f'{knob} {value:g}' for knob, value in knobs.items())}"
 
 
 def parity_table(verdict: parity.Parity) -> RenderableType:

@@ -207,6 +207,7 @@ class Checkpoints:
     def _load(self, folder: Path, step: int) -> None:
         self.status.set(f"loading the checkpoint of step {step}")
         make_states(self.trainer)  # torch's reader fills existing tensors
+        self.trainer.exchange.expect(step)
         try:
             load({}, storage_reader=FileSystemReader(folder), planner=LoadPieces(list(pieces(self.trainer))))
         except CheckpointException as error:

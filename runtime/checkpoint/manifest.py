@@ -170,6 +170,10 @@ def run_of(job: Job) -> dict[str, Any]:
         run |= {"images": vars(job.images), "freezes_tower": job.freezes_tower}
     if job.adapters is not None:
         run["lora"] = {**vars(job.adapters), "targets": sorted(job.adapters.targets)}
+    if job.technique is not None:
+        run["technique"] = {job.technique[0]: job.technique[1], "replicas": job.num_replicas}
+        if job.warmup_steps:
+            run["technique"]["warmup_steps"] = job.warmup_steps
     if job.init_digest is not None and (job.adapters is not None or job.freezes_tower):
         run["init_digest"] = job.init_digest  # frozen weights are in no checkpoint
     plain: dict[str, Any] = json.loads(json.dumps(run))

@@ -16,21 +16,37 @@ from .slices import Piece, boxes
 
 
 def pieces(trainer: Trainer) -> Iterator[Piece]:
-    """Master weights and buffers (`weights.NAME`) and states (`exp_avg.NAME`, ...) that this rank holds."""
+    """Master weights and buffers (`weights.NAME`) and states (`exp_avg.NAME`, ...) that this rank holds. All ranks must
+    call it after the same step.
+
+    Names of what a replica other than the first has of its own begin with `replica-R.`.
+    """
+    exchange, tied = trainer.exchange, trainer.job.model.tied_embeddings
+    exchange.settle()
     for unit, named in trainer.contents:
         states = trainer.optimizer.state.get(unit.master, {})
         flats = {"weights": unit.master.detach()}
         flats |= {key: value for key, value in states.items() if isinstance(value, Tensor) and key != "step"}
+        prefix = _prefix(unit) if exchange.alone else ""
         for kind, flat in flats.items():
-            yield from _of_unit(unit, named, kind, flat, tied=trainer.job.model.tied_embeddings)
+            yield from _of_unit(unit, named, prefix + kind, flat, unit.first, tied=tied)
+    for state in exchange.states():
+        unit, named = trainer.contents[state.unit]
+        prefix = _prefix(unit) if state.of_replica else ""
+        yield from _of_unit(unit, named, prefix + state.kind, state.flat, state.start, tied=tied)
     yield from _buffers(trainer.chunks)
+
+
+def _prefix(unit: Unit) -> str:
+    replica = unit.groups.replicate.rank
+    return f"replica-{replica}." if replica else ""
 
 
 def weights(trainer: Trainer) -> Iterator[Piece]:
     """Weights in the dtype of training and buffers (`weights.NAME`) that this rank holds. They are filled anew by every
     step."""
     for unit, named in trainer.contents:
-        yield from _of_unit(unit, named, "weights", unit.weights, tied=trainer.job.model.tied_embeddings)
+        yield from _of_unit(unit, named, "weights", unit.weights, unit.first, tied=trainer.job.model.tied_embeddings)
     yield from _buffers(trainer.chunks)
 
 
@@ -53,9 +69,9 @@ def _buffers(chunks: Sequence[DecoderChunk]) -> Iterator[Piece]:
             yield Piece(f"weights.{name}", tuple(buffer.shape), (0,) * buffer.dim(), buffer, optional=True)
 
 
-def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, *, tied: bool) -> Iterator[Piece]:
-    first, last = unit.groups.shard.rank * unit.part, (unit.groups.shard.rank + 1) * unit.part
-    begin = 0
+def _of_unit(unit: Unit, named: Named, kind: str, flat: Tensor, first: int, *, tied: bool) -> Iterator[Piece]:
+    """The boxes of a tensor whose elements are those of the unit's buffer from `first` on."""
+    last, begin = first + flat.numel(), 0
     for full_name, parameter, split in named:
         name = f"{kind}.{same_weight(full_name, tied=tied)}"
         size = parameter.numel()

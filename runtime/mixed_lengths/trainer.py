@@ -48,7 +48,7 @@ class LengthsTrainer(Trainer):
             raise RuntimeError(f"no group of {degree} ranks has rank {self.mesh.rank}")
         return group
 
-    def _micro_batches(self, index: int) -> Batch:
+    def batch(self, index: int) -> Batch:
         """The passes of step `index`: their number and the tokens of a step differ from step to step."""
         batch, documents = self.lengths_job.batch(index), self.tokens.documents(index)
         number = len(batch.microbatches)

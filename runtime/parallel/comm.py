@@ -88,6 +88,12 @@ class Group:
     def __init__(self, axis: str, ranks: Sequence[int], rank: int, handle: dist.ProcessGroup | None, status: Status):
         self.axis, self.ranks, self.handle, self.status = axis, tuple(ranks), handle, status
         self.size, self.rank = len(self.ranks), self.ranks.index(rank)
+        # Bytes that this rank has sent through this object, where collectives are rings.
+        self.sent_bytes = 0.0
+
+    def _sends(self, num_bytes: int, times: int = 1) -> None:
+        """Counts a collective in which each rank sends every other a part of `num_bytes`, `times` times."""
+        self.sent_bytes += times * (self.size - 1) * num_bytes / self.size
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -138,6 +144,7 @@ class Group:
         """Starts `all_reduce`. All ranks must start the collectives of a group in one order."""
         if self.size == 1:
             return Pending(self)
+        self._sends(tensor.nbytes, times=2)
         return self._start("all_reduce", lambda: dist.all_reduce(tensor, op, self.handle, async_op=True), tensor)
 
     def start_all_gather(self, out: torch.Tensor, tensor: torch.Tensor) -> Pending:
@@ -145,6 +152,7 @@ class Group:
         if self.size == 1:
             out.copy_(tensor.view(out.shape))
             return Pending(self)
+        self._sends(out.nbytes)
         return self._start("all_gather", lambda: _ALL_GATHER(out, tensor, self.handle, async_op=True), out, tensor)
 
     def start_reduce_scatter(self, out: torch.Tensor, tensor: torch.Tensor) -> Pending:
@@ -152,6 +160,7 @@ class Group:
         if self.size == 1:
             out.copy_(tensor.view(out.shape))
             return Pending(self)
+        self._sends(tensor.nbytes)
         return self._start("reduce_scatter", lambda: _REDUCE_SCATTER(out, tensor, group=self.handle, async_op=True),
                            out, tensor)  # fmt: skip
 
@@ -194,6 +203,27 @@ class Group:
             return out.copy_(tensor)
         with self._collective("all_to_all", out, tensor):
             dist.all_to_all_single(out, tensor, list(received), list(sent), group=self.handle)
+        return out
+
+    def start_all_to_all(self, out: torch.Tensor, tensor: torch.Tensor) -> Pending:
+        """Starts to send the i-th of `size` equal parts of `tensor` to rank i. `out` gets a part of every rank."""
+        if self.size == 1:
+            out.copy_(tensor)
+            return Pending(self)
+        self._sends(tensor.nbytes)
+        return self._start("all_to_all", lambda: dist.all_to_all_single(out, tensor, group=self.handle, async_op=True),
+                           out, tensor)  # fmt: skip
+
+    def swap(self, tensor: torch.Tensor, other: int) -> torch.Tensor:
+        """Sends `tensor` to rank `other` of the group. Returns the tensor that it sent."""
+        out, to = torch.empty_like(tensor), self.ranks[other]
+        self.sent_bytes += tensor.nbytes
+        both = [dist.P2POp(dist.isend, tensor, to, self.handle), dist.P2POp(dist.irecv, out, to, self.handle)]
+        with self._collective(f"swap with rank {to}", out, tensor):
+            works = dist.batch_isend_irecv(both)
+            while works:
+                works.pop().wait()
+            both.clear()  # the tensors must live until here
         return out
 
     def pass_on(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:

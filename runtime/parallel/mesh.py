@@ -121,6 +121,14 @@ class Mesh:
         pipelines = rank_lists(layout, self.first)["pp"]
         return self.factory.group("tied", [[pipeline[stage] for stage in stages] for pipeline in pipelines])
 
+    def replica(self, layout: Layout) -> Group:
+        """The ranks that together hold this rank's copy of the model. All ranks must call it."""
+        copies = zip(*rank_lists(layout, self.first)["replicate"], strict=True)
+        replica = self.factory.group("replica", [sorted(ranks) for ranks in copies])
+        if replica is None:
+            raise RuntimeError(f"rank {self.rank} is in no replica of {layout}")
+        return replica
+
     def block(self, size: int, pp: int) -> Group:
         """The group of `size` consecutive ranks of a stage. All ranks must call it."""
         world = self.groups["world"].size

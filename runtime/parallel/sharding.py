@@ -32,6 +32,11 @@ class Groups:
     tied: Group | None  # the stages with copies of the weights: of tied embeddings, the token table, biases of a stack
     copies: int  # ranks in the world with the same gradient shard
 
+    @property
+    def copies_in_replica(self) -> int:
+        """The number of these in one copy of the model."""
+        return self.copies // self.replicate.size
+
 
 class Weights:
     """Parameters that are gathered as one flat buffer. This class itself holds frozen parameters.
@@ -49,11 +54,12 @@ class Weights:
         # no norm counts them.
         self.length = -(-sum(self.sizes) // groups.shard.size) * groups.shard.size
         self.part = self.length // groups.shard.size
+        self.first = groups.shard.rank * self.part  # of this rank's part
         self.flat = torch.zeros(self.length, dtype=self.parameters[0].dtype, device=device)
         self._num_bytes = self.flat.untyped_storage().nbytes()
         self._adopt()  # before weights are drawn, so that they are drawn into the buffer and never exist twice
         fill()
-        mine = self.flat[groups.shard.rank * self.part : (groups.shard.rank + 1) * self.part]
+        mine = self.flat[self.first : self.first + self.part]
         self.weights = mine.clone() if zero == 3 else mine  # stage 3 frees the buffer, which its part must outlive
         self._arriving: Pending | None = None  # the collective that brings the whole weights
         self.release()
@@ -123,6 +129,7 @@ class Unit(Weights):
         self._whole: Tensor | None = None  # zero >= 2: the gradient of this micro-batch before it is reduced
         self._arrivals = 0  # gradients of parameters in this step
         self._is_reducing = False  # whether the reduction of this step has started
+        self.sums_copies = True  # whether copies sum their gradients
         for index, parameter in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._taker(index))  # type: ignore[no-untyped-call]
 
@@ -184,7 +191,7 @@ class Unit(Weights):
         if self.zero == 1 and self.groups.shard.size > 1:
             yield self.groups.shard.start_reduce_scatter(self._mine(), self.gradient)
         # Sums commute. The scatter is first, so that these groups reduce 1/shard of the bytes.
-        for group in (self.groups.replicate, self.groups.partial):
+        for group in (self.groups.replicate if self.sums_copies else None, self.groups.partial):
             if group is not None and group.size > 1:
                 yield group.start_all_reduce(self._mine())
 
@@ -193,7 +200,7 @@ class Unit(Weights):
         return self._part_of(self.gradient) if self.zero == 1 else self.gradient
 
     def _part_of(self, whole: Tensor) -> Tensor:
-        return whole[self.groups.shard.rank * self.part : (self.groups.shard.rank + 1) * self.part]
+        return whole[self.first : self.first + self.part]
 
     def reduce(self) -> Tensor:
         """Reduces this rank's part [part] over all ranks after the last micro-batch, unless it is reduced already."""
@@ -235,16 +242,16 @@ def _run(hops: Iterator[Pending]) -> None:
         pending.wait()
 
 
-def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], world: Group, device: torch.device) -> float:
+def gradient_norm(units: Sequence[Unit], parts: Sequence[Tensor], among: Group, device: torch.device) -> float:
     """Norm of the gradient of the whole model. Every element counts once for any number of copies.
 
-    A stage may have no units.
+    among: all ranks or, where replicas have gradients of their own, those of one. A stage may have no units.
     """
-    # In float64, like the square of each part. One sum over the world makes all ranks clip by the same number.
+    # In float64, like the square of each part. One sum over all ranks makes them clip by the same number.
     total = torch.zeros(1, dtype=torch.float64, device=device)
     for unit, part in zip(units, parts, strict=True):
-        total += squared_norm(part) / unit.groups.copies
-    return float(world.all_reduce(total).sqrt().item())
+        total += squared_norm(part) / (unit.groups.copies if unit.sums_copies else unit.groups.copies_in_replica)
+    return float(among.all_reduce(total).sqrt().item())
 
 
 def squared_norm(part: Tensor) -> Tensor:

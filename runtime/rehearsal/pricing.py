@@ -70,6 +70,7 @@ def _problem(job: Job) -> Problem:
         optimizer="sgd" if job.optimizer == "sgd" else "adamw", lora=job.lora,
         trains_layers=None if job.lora is None else 0, images=job.images, freeze_tower=job.freezes_tower,
         source_len=job.source_len,
+        techniques=() if job.technique is None else ((job.technique[0], tuple(job.technique[1].items())),),
     )  # fmt: skip
     # Imbalance is between the ranks of an expert group. A group of one rank has all experts and gets every token.
     stack = replace(job.stack, moe_imbalance=1.0) if job.layout.ep == 1 else job.stack

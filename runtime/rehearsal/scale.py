@@ -30,6 +30,7 @@ from .scale_images import small_images, small_tower
 from .scale_layers import kept_layers, rehearsed, shrunk
 from .scale_mixers import eighths, small_mixer
 from .scale_stacks import small_source, with_stacks
+from .scale_techniques import shrunk_knobs, small_technique
 
 VOCAB, SEQ_LEN, WIDTH = 256, 64, 128
 MOST_EXPERTS = 8
@@ -68,6 +69,7 @@ def scale_down(job: Job, keep: Mapping[str, int] | None = None) -> tuple[Job, li
         global_batch=batch, predicted_step_s=None, predicted_mfu=None, logical_of_rank=_rank_map(job, layout),
         images=images, source_len=source_len,
     )  # fmt: skip
+    small = replace(small, technique=small_technique(job.technique, small.num_replicas))
     return small, _notes(job, small)
 
 
@@ -265,4 +267,5 @@ def _notes(before: Job, after: Job) -> list[str]:
     mapped = after.logical_of_rank
     if mapped is not None and mapped != tuple(range(len(mapped))):
         changed.append(f"rank map kept: ranks 0 to {len(mapped) - 1} act as {', '.join(map(str, mapped))}")
+    changed += shrunk_knobs(before.technique, after.technique)
     return [f"layout {before.layout_id} -> {after.layout_id}", *changed]

@@ -67,7 +67,7 @@ class RlTrainer(Trainer):
         return Step(*(sum(values) / len(steps) for values in zip(*((it.loss, it.gradient_norm) for it in steps),
                                                                 strict=True)))  # fmt: skip
 
-    def _micro_batches(self, index: int) -> Batch:
+    def batch(self, index: int) -> Batch:
         scored = self.scored
         if scored is None:
             raise RuntimeError("no answers to train on")

@@ -18,6 +18,7 @@ from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
 from ..switch_options import rules_of
+from . import techniques
 
 _TARGET_NAME = "meshwright"
 
@@ -270,6 +271,7 @@ RULES = (
     ),
     only(_TARGET_NAME, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
     *rules_of(_TARGET_NAME),
+    *techniques.RULES,
 )
 
 
@@ -287,6 +289,4 @@ def refusal(layout: Layout, problem: Problem) -> str | None:
 
 def cannot_train(model: ModelSpec, workload: Workload) -> str | None:
     """Why the runtime trains a model in no layout, or None."""
-    if workload.techniques:
-        return f"it does not train by {', '.join(name for name, _ in workload.techniques)}"
-    return next(iter(cannot_build(model, workload, None)), None)
+    return techniques.cannot_exchange(workload) or next(iter(cannot_build(model, workload, None)), None)

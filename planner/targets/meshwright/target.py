@@ -5,6 +5,7 @@ from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..setup import Setup
 from .rules import RULES, cannot_build
+from .techniques import CAN
 
 # The module that launch.sh starts.
 WORKER = "meshwright.runtime.worker"
@@ -31,5 +32,5 @@ TARGET = Target(
     mixed_lengths=("planned",),
     rules=RULES,
     trainer=Trainer(framework="meshwright", config=None, job=job, cannot_build=cannot_build,
-                    sees_images=True, encodes_source=True),
+                    sees_images=True, encodes_source=True, techniques=CAN),
 )

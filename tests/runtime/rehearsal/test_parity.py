@@ -305,10 +305,10 @@ def _reversed(batches: Any, last: int) -> Any:
 
 def swapped_micro_batches(trainer: Trainer, rank: int) -> None:
     """The last stage takes the targets of the micro-batches in the wrong order."""
-    before = trainer._micro_batches
+    before = trainer.batch
     if trainer.mesh.coords.stage == 1:
         last = trainer.job.num_micro_batches - 1
-        trainer._micro_batches = lambda index: _reversed(before(index), last)  # type: ignore[method-assign]
+        trainer.batch = lambda index: _reversed(before(index), last)  # type: ignore[method-assign]
 
 
 def untied(trainer: Trainer, rank: int) -> None:

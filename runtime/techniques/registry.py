@@ -1,0 +1,23 @@
+"""The technique of a job: one class each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .base import Exchange, Trained
+from .co2 import CO2
+from .diloco import DiLoCo
+from .noloco import NoLoCo
+from .one_bit_adam import OneBitAdam
+
+EXCHANGES: Mapping[str, type[Exchange]] = {
+    "1-bit-adam": OneBitAdam, "diloco": DiLoCo, "co2": CO2, "noloco": NoLoCo,
+}  # fmt: skip
+
+
+def exchange_of(trainer: Trained) -> Exchange:
+    """How the replicas of a job exchange. All ranks must call it at the same time."""
+    if trainer.job.technique is None:
+        return Exchange(trainer, {})
+    name, knobs = trainer.job.technique
+    return EXCHANGES[name](trainer, knobs)
