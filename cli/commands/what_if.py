@@ -87,6 +87,7 @@ def command(
       faults          time lost in a day, by what is done after a failure
       network-cost    switches, transceivers, price and power without a spine
       step-law        learning rate and batch by the step law
+      gossip          exchanges of replicas over a graph: --assume graph=a-b,b-c
 
     \b
     Examples:
@@ -137,6 +138,7 @@ def screen_of(result: Result, header: str) -> list[Part]:
     from ...planner.studies.compare import Comparison
     from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
+    from ...planner.studies.gossip import GossipStudy
     from ...planner.studies.network_cost import NetworkCost
     from ...planner.studies.reliability import Reliability
     from ...planner.studies.scaling import Scaling
@@ -163,6 +165,8 @@ def screen_of(result: Result, header: str) -> list[Part]:
             return studies_screen.network_cost_screen(result, header)
         case StepLaw():
             return studies_screen.step_law_screen(result, header)
+        case GossipStudy():
+            return studies_screen.gossip_screen(result, header)
         case _:
             raise TypeError(f"{type(result).__name__} has no screen")
 

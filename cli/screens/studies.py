@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from ...planner.studies.base import Point
     from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
+    from ...planner.studies.gossip import GossipStudy
     from ...planner.studies.network_cost import NetworkCost
     from ...planner.studies.pricing import Priced
     from ...planner.studies.reliability import Reliability
     from ...planner.studies.scaling import Scaling
     from ...planner.studies.step_law import StepLaw
     from .parts import Part
+
+_MOST_LINKS = 20  # on a screen
 
 
 def scaling_screen(result: Scaling, header: str) -> list[Part]:
@@ -141,6 +144,23 @@ def step_law_screen(result: StepLaw, header: str) -> list[Part]:
            f"{result.learning_rate:.2e} and {text.significant(result.batch_tokens / 1e6)} M per step.")  # fmt: skip
     return [header, *change_lines(result.changes), "", text.wrapped(law), "", table(*columns, rows=rows,
             right=columns[1:]), ""]  # fmt: skip
+
+
+def gossip_screen(result: GossipStudy, header: str) -> list[Part]:
+    """A line per graph, and the rates of its links."""
+    rows = [
+        [row.name, text.significant(row.exchanges), text.significant(row.chi_1), text.significant(row.chi_2),
+         text.fixed(row.held.step_s, 3) if row.held.runs else row.held.problems[0]]
+        for row in result.rows
+    ]  # fmt: skip
+    columns = ["graph", "exchanges", "chi 1", "chi 2", "step s"]
+    links = [[link.link, text.significant(link.equal), text.significant(link.best)]
+             for link in result.links[:_MOST_LINKS]]  # fmt: skip
+    more = len(result.links) - len(links)
+    return [header, *change_lines(result.changes), "", table(*columns, rows=rows, right=columns[1:]), "",
+            text.wrapped(f"Exchanges per step of the mean of {len(result.replicas)} replicas, and per link:"), "",
+            table("link", "equal", "best", rows=links, right=["equal", "best"]),
+            *([f"and {more} more (`--json`)"] if more else []), ""]  # fmt: skip
 
 
 def _assumption_lines(assumptions: Sequence[Assumption]) -> list[Part]:

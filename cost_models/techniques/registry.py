@@ -14,6 +14,7 @@ from . import (
     comet_w4a4kv4,
     cpu_offload,
     cxl,
+    dadao,
     diloco,
     distzo2,
     dparallel,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
     for module in (
-        one_bit_adam, econtrol, diloco, co2, noloco, just_one_byte,
+        one_bit_adam, econtrol, diloco, co2, noloco, dadao, just_one_byte,
         zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu, distzo2,
         partitioned_checkpoints,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,

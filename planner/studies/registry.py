@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import compare, faults, generations, network_cost, reliability, scaling, sensitivity, step_law, sweep
+from . import compare, faults, generations, gossip, network_cost, reliability, scaling, sensitivity, step_law, sweep
 from .base import Question, Result
 
 STUDIES: dict[str, Callable[[Question], Result]] = {
@@ -18,4 +18,5 @@ STUDIES: dict[str, Callable[[Question], Result]] = {
     "faults": faults.run,
     "network-cost": network_cost.run,
     "step-law": step_law.run,
+    "gossip": gossip.run,
 }

@@ -59,6 +59,7 @@ SCREENS = {
     "network-cost": ["--study", "network-cost", "--assume", "switch_price=20000", "--assume", "transceiver_price=900"],
     "cost-without-price": ["--study", "network-cost", "--assume", "switch_price=20000"],
     "step-law": ["--study", "step-law", "--assume", "tokens=1T"],
+    "gossip-alone": ["--study", "gossip", "--assume", "graph=line"],
     "no-tokens": ["--study", "step-law"],
     "no-gpus-left": ["--study", "faults", "--assume", "lost_gpus=16"],
     "no-assumption": ["--study", "reliability", "--assume", "mtbf=20000h"],

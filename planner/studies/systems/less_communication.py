@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from ....cost_models.quantities.gossip import Gossip, of_shape
 from ...document.candidate import Candidate
+from ..gossip import best_rates
 from .base import Check, chosen, priced, shown_s, single_gpus
 
 _SMALL: dict[str, Any] = {"model": "llama-3.2-1b", "seq_len": 2048, "global_batch": 256, "stack": "deepspeed"}
@@ -62,6 +66,30 @@ def _econtrol(neutral: bool) -> float:
     return next((float(n) for n in range(64, 129, 4) if gained(n) < 1), 0.0)
 
 
+def _shown_over_graph(neutral: bool, gossip: Gossip) -> float:
+    """Seconds of exchanges in a step over links so slow that nothing hides them."""
+    asked: dict[str, Any] = {**_SMALL, "global_batch": gossip.replicas,
+                             "cluster": single_gpus(gossip.replicas, _SLOW)}  # fmt: skip
+    technique = chosen("dadao", neutral, exchanges=gossip.exchanges)
+    return _shown_s(priced(f"dp{gossip.replicas}-mbs1-z0-rnone", technique, **asked))
+
+
+def _line(neutral: bool) -> float:
+    """Exchanges of 64 replicas on a line over those where all are joined."""
+    line, complete = (_shown_over_graph(neutral, Gossip(64, links, np.ones(len(links))))
+                      for links in (of_shape("line", 64), of_shape("complete", 64)))  # fmt: skip
+    return line / complete
+
+
+def _best_rates(neutral: bool) -> float:
+    """Exchanges with equal rates over those with the best: two groups of 4 replicas, all joined, and a link between."""
+    group = of_shape("complete", 4)
+    links = [*group, *((i + 4, j + 4) for i, j in group), (3, 4)]
+    equal, best = (_shown_over_graph(neutral, gossip)
+                   for gossip in (Gossip(8, links, np.ones(len(links))), best_rates(8, links)))  # fmt: skip
+    return equal / best
+
+
 CHECKS = (
     Check(
         technique="1-bit-adam",
@@ -94,6 +122,22 @@ CHECKS = (
         low=8,
         high=18,
         value=_noloco,
+    ),
+    Check(
+        technique="dadao",
+        of="exchanges of 64 replicas on a line over those where all are joined",
+        published="28.8 by arithmetic: n sqrt(2) / pi; the paper has no figure of it (arXiv 2208.00779)",
+        low=28,
+        high=31,
+        value=_line,
+    ),
+    Check(
+        technique="dadao",
+        of="exchanges with equal rates over those with the best, two groups of 4 joined by a link",
+        published="fewer with the best rates (arXiv 2208.00779, abstract)",
+        low=1.2,
+        high=2,
+        value=_best_rates,
     ),
     Check(
         technique="econtrol",
