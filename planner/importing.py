@@ -252,7 +252,7 @@ def _request(
     if model is not None:
         fields["model"] = model
     for name in ("seq_len", "source_len", "global_batch", "optimizer", "expert_capacity_factor", "lora",
-                 "train_layers", "images", "freeze_tower", "freeze_language", "reference"):  # fmt: skip
+                 "train_layers", "images", "freeze_tower", "freeze_language", "reference", "rounding"):  # fmt: skip
         if (value := facts.get(f"workload.{name}")) is not None:
             fields[name] = value
     if techniques := facts.get("workload.techniques"):

@@ -31,6 +31,7 @@ from .operation_builder import Builder
 from .operations import LAST, Exchange, Gemm, LayerOperations, MemoryTraffic, Saved, Trains, tag
 from .params import lora_shapes
 from .retrieval_operations import split_towers
+from .rounding import add_rounding
 
 
 def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> LayerOperations:
@@ -61,6 +62,7 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
         ops.traffic.append(MemoryTraffic("dropout", elements, (1 + 2 * w) * elements))
     ops.kernels = ops.kernels + np.where(shard.tp > 1, builder.stack.kernels_per_projection * projections, 0.0)
     split_towers(ops, builder.model.retrieval)
+    add_rounding(builder, ops)
     if builder.workload.is_quantised:
         _add_casts(builder, ops)
     if trains == "lora" and builder.workload.lora is not None:

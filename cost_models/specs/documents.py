@@ -66,6 +66,7 @@ _SILENT = {
     "freeze_tower": False,
     "freeze_language": False,
     "reference": False,
+    "rounding": None,
     "projector_norm": "none",
     "projector_bias": True,
     "attention_bias": True,

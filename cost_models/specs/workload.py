@@ -30,6 +30,17 @@ class Lora:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rounding:
+    """Quantisation-aware training: weights and inputs of the layers' products are rounded to fewer bits and back. How
+    many bits is in no price."""
+
+    weights: Literal["none", "forward", "step"] = "none"  # rounded in every forward pass, or in place once a step
+    inputs: Literal["none", "dynamic", "static"] = "none"  # by the range of each token, or by a running one
+    symmetric_weights: bool = True  # the range of weights is about 0
+    symmetric_inputs: bool = True  # that of inputs is
+
+
+@dataclass(frozen=True, kw_only=True)
 class Images:
     """Images of a sequence, all of one size; their tokens are among those of the sequence. For a diffusion transformer
     the image or video that it denoises."""
@@ -66,6 +77,7 @@ class Workload:
     # A frozen copy of the model reads the same sequences before the loss: the reference of DPO. Beside adapters it is
     # the base without them.
     reference: bool = False
+    rounding: Rounding | None = None  # of weights and inputs of products
     # Tokens that the encoder of an encoder-decoder model reads, or of a text to which all layers attend; None: no such.
     source_len: int | None = None
 

@@ -23,6 +23,7 @@ from .optimizer_seconds import optimizer_s
 from .per_pass_overhead import per_pass_overhead_s
 from .pipeline_overhead import pipeline_s
 from .reserved_memory import fullest_stage
+from .rounding_seconds import rounded_weights_s
 from .stage_messages import messages_once_s
 from .stage_seconds import component_s, stage_seconds
 from .stragglers import waiting_share
@@ -45,6 +46,7 @@ TERMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "resharding": ("resharding between layers", ()),
     "vocabulary": ("vocabulary over stages", ()),
     "comparison": ("comparing all vectors", ()),
+    "rounding": ("rounding of weights", ()),
     "bubble": ("pipeline bubble", ()),
     "pp": ("pp comm, exposed", ()),
     "dp": ("dp comm, exposed", ("matmul", "attention", "memory")),
@@ -63,7 +65,7 @@ class OnceTerm(Protocol):
 # name -> [n] seconds that every step has once, whichever stage is slowest and whatever runs the pipeline. Each place
 # that adds up a step adds all of these: here, the bounds, the simulated step, the integer program, strategies by layer.
 ONCE_TERMS: Mapping[str, OnceTerm] = {"pp": messages_once_s, "unpaired": unpaired_s,
-                                         "comparison": comparisons_s}
+                                         "comparison": comparisons_s, "rounding": rounded_weights_s}
 
 
 @dataclass(frozen=True, eq=False)

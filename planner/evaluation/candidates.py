@@ -103,6 +103,8 @@ def _source(resolved: Resolved, layout: Layout, name: str) -> str:
     }  # fmt: skip
     if name == "optimizer" and layout.offload in OPTIMIZER_ON_HOST:
         return "assumed"
+    if name == "rounding":
+        return sources["memory"]
     if name not in spans:
         return sources[name]
     hides = name not in ("pp", "unpaired", "comparison") and getattr(resolved.stack, f"{name}_overlap") > 0

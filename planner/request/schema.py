@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
 
-from ...cost_models.specs.workload import Lora, LoraTarget, OptimizerName, Precision, Workload
+from ...cost_models.specs.workload import Lora, LoraTarget, OptimizerName, Precision, Rounding, Workload
 from ...cost_models.techniques import registry as techniques
 from ...errors import InputError
 from ..document.plan import digest_of
@@ -86,6 +86,7 @@ class WorkloadRequest(RequestPart):
     layers of the vision tower do not train. freeze_language: the language model does not train.
     reference: a frozen copy of the model reads every sequence before the loss, as in DPO: a forward pass more and,
     without adapters, a second set of weights. In no pipeline.
+    rounding: weights (none, forward, step) and inputs (none, dynamic, static) of products are rounded to fewer bits.
     mtp_layers: modules of multi-token prediction that are trained, 0: none; without it those of the model.
     source_len: tokens that the encoder of an encoder-decoder model reads; seq_len are those of its decoder.
     headroom: what a chosen layout leaves of a GPU's memory, `5%`, `4 GiB` or 0; without it what published runs needed
@@ -109,6 +110,7 @@ class WorkloadRequest(RequestPart):
     freeze_tower: bool = Field(default=False, strict=True)
     freeze_language: bool = Field(default=False, strict=True)
     reference: bool = Field(default=False, strict=True)
+    rounding: Rounding | None = None
     source_len: Positive | None = None
     total_tokens: Tokens | None = None
     objective: Literal["step", "cost", "memory"] = "step"
@@ -231,7 +233,7 @@ class Request(BaseRequest):
             total_tokens=work.total_tokens,
             objective=work.objective,
             max_memory_bytes=work.max_memory,
-            reference=work.reference,
+            reference=work.reference, rounding=work.rounding,
             techniques=techniques.applied(work.techniques),
         )
 
@@ -281,7 +283,8 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
     for name in ("max_len", "lengths_rule", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom",
-                 "images", "freeze_tower", "freeze_language", "reference", "source_len"):  # fmt: skip
+                 "images", "freeze_tower", "freeze_language", "reference", "rounding",
+                 "source_len"):  # fmt: skip
         if data["workload"][name] in (None, False):
             del data["workload"][name]
     for name in ("exclude", "spot", "stages"):

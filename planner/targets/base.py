@@ -135,6 +135,8 @@ class Target:
             return ["model.attention: plans of encoders such as BERT are not written for it"]
         if workload.reference:
             return ["workload.reference: plans with a frozen copy of the model are not written for it"]
+        if workload.rounding is not None:
+            return ["workload.rounding: plans that round weights or inputs are not written for it"]
         if model.retrieval is not None:
             return ["model.retrieval: plans of two encoders are not written for it"]
         if not model.token_head:

@@ -12,6 +12,9 @@ from .base import Target
 from .option_lists import OptionList, option_list
 from .options import Facts, Table
 
+# The fact of quantisation-aware training, which no target writes.
+ROUNDING = "workload.rounding"
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -56,7 +59,7 @@ def of_target(target: Target) -> Format | None:
     def compared(facts: Facts) -> Compared:
         if (fixed := config.read_only(facts)) is not None:
             return Compared("any", {"stack": target.stack, "fix": fixed})
-        return on_stack(target.stack) if LORA in facts else Compared(target.name)
+        return on_stack(target.stack) if facts.keys() & {LORA, ROUNDING} else Compared(target.name)
 
     return Format(
         name=config.import_format, framework=target.framework, read=config.import_files, table=config.table,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..cpu_offload import FACT
+from ..deepspeed.compression import without_rounding
 from ..deepspeed.not_read import PRECISION_OPEN, STAGE_3_ALONE
 from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
@@ -101,7 +102,7 @@ def _read_json(arguments: Arguments, path: str) -> None:
     """The facts of DeepSpeed's JSON, under the option that names such a file. Raises InputError for broken syntax."""
     options, _ = option_list("deepspeed")
     inner = DEEPSPEED.import_files({path: arguments.texts[path]}, options, ())
-    facts = read_facts(inner, DEEPSPEED.table(options))
+    facts = without_rounding(read_facts(inner, DEEPSPEED.table(options)), inner)
     arguments.problems += inner.problems_under(FILE)
     arguments.gaps += inner.gaps
     arguments.notes += [note for note in inner.notes if note != PRECISION_OPEN]

@@ -10,7 +10,6 @@ from ..argv import Arguments
 CHANGES: Mapping[str, str] = {
     r"activation_checkpointing\.(cpu_checkpointing|partition_activations)": "saved activations elsewhere",
     r"zero_optimization\.mics_shard_size": "shards over part of the ranks",
-    r"compression_training.*": "compressed layers",
     r"sparse_attention.*": "sparse attention",
     r"data_efficiency.*": "layers or tokens that are left out",
     r"pipeline\.(?!activation_checkpoint|seed_layers|use_reentrant).*": "a division of its own",

@@ -9,7 +9,7 @@ from ..cpu_offload import FACT
 from ..options import Entry, Facts, Settings, Table, number, positive
 from ..setup import Setup
 from ..switch_options import SWITCH, entries_of
-from . import techniques
+from . import compression, techniques
 
 # Prefix of the options that JSON cannot hold: constants of ds_plan.py, which the script of the user imports.
 PYTHON = "ds_plan"
@@ -138,6 +138,7 @@ TABLE = Table((
     Entry(("workload.optimizer",), techniques.OPTIMIZER_OPTIONS,
           lambda s: techniques.optimizer_write(s, OPTIMIZERS), techniques.optimizer_read),
     Entry(("schedule", "vpp"), (), lambda s: {}, lambda given, facts: {"schedule": "1f1b", "vpp": 1}),
+    compression.ENTRY,
     Entry(("sequence_parallel",), (), lambda s: {}, lambda given, facts: {"sequence_parallel": False}),
 ))  # fmt: skip
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..cpu_offload import FACT
+from ..deepspeed.compression import without_rounding
 from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
 from ..options import Settings
@@ -258,7 +259,7 @@ def _read_json(arguments: Arguments, path: str) -> int:
     """The ZeRO stage of DeepSpeed's JSON. Its offload goes to the settings, its gaps and problems to those here."""
     options, _ = option_list("deepspeed")
     inner = DEEPSPEED.import_files({path: arguments.texts[path]}, options, ())
-    facts = read_facts(inner, DEEPSPEED.table(options))
+    facts = without_rounding(read_facts(inner, DEEPSPEED.table(options)), inner)
     arguments.problems += inner.problems_under(_CONFIG)
     arguments.gaps += inner.gaps
     for name in facts.get(FACT, {}):

@@ -17,6 +17,7 @@ from .. import cpu_offload
 from ..accelerate.target import CONFIG as ACCELERATE
 from ..adapters import targets_of
 from ..argv import Arguments
+from ..deepspeed.compression import without_rounding
 from ..deepspeed.not_read import PRECISION_OPEN
 from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..facts import NODES
@@ -77,7 +78,7 @@ def beside(path: str, text: str) -> Arguments | None:
     target, config = _OF_FILES[option]
     options, _ = option_list(target)
     inner = config.import_files({path: text}, options, ())
-    facts = read_facts(inner, config.table(options))
+    facts = without_rounding(read_facts(inner, config.table(options)), inner)
     out = Arguments(problems=inner.problems_under(option), gaps=inner.gaps, ranks=inner.ranks,
                     notes=[note for note in inner.notes if note != PRECISION_OPEN])  # fmt: skip
     stated = {name: value for name, value in inner.settings.items() if value is not None}

@@ -70,7 +70,8 @@ def test_the_json_of_deepspeed_is_read(tmp_path: Path, config: str, layout: str)
 
 
 @pytest.mark.parametrize(("block", "field", "text"), [
-    ('"compression_training": {"layer_reduction": {"enabled": true}}', "compression_training", "compressed layers"),
+    ('"compression_training": {"layer_reduction": {"enabled": true}}', "compression_training",
+     "layer_reduction compresses layers while they learn"),
     ('"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}', "--deepspeed_config",
      "zero-infinity, which is no technique of Megatron"),
 ])  # fmt: skip

@@ -160,6 +160,7 @@ def described(imported: Imported) -> dict[str, object]:
         "techniques": "+".join(request.workload.techniques), "workload.freeze_tower": request.workload.freeze_tower,
         "workload.freeze_language": request.workload.freeze_language,
         "workload.reference": request.workload.reference,
+        "workload.rounding": request.workload.rounding and vars(request.workload.rounding),
         **{f"model.{name}": value for name, value in model.items()}, **of_images(request),
     }  # fmt: skip
 
