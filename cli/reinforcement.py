@@ -25,12 +25,7 @@ def run(terminal: Terminal, request: RlRequest, output: Path | None, *, force: b
 
     with terminal.progress("searching"):
         plan = api.plan_rl(request)
-    if output is not None:
-        write_file(output, plan.to_json(), force=force)
-    if terminal.settings.json:
-        terminal.write(plan.to_json())
-    terminal.show(screen.screen(plan, plan.best, saved_as=str(output) if output else None))
-    requests.show_warnings(terminal, plan.warnings)
+    requests.conclude(terminal, plan, output, lambda saved_as: screen.screen(plan, plan.best, saved_as), force=force)
 
 
 def explain(terminal: Terminal, path: Path, choice: int, options: Mapping[str, object]) -> None:
@@ -44,7 +39,6 @@ def explain(terminal: Terminal, path: Path, choice: int, options: Mapping[str, o
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "explanation", **explained})
     terminal.show([*screen.explanation(chosen), "", *screen.memory(chosen)])
     requests.show_warnings(terminal, plan.warnings)
-
 
 
 def loaded(path: Path) -> RlPlan:

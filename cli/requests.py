@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import InputError
 from .console import Terminal
+from .files import write_file
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from ..planner.document.candidate import Candidate
     from ..planner.document.plan import Plan
+    from ..planner.document.rl_plan import RlPlan
+    from ..planner.document.serving_plan import ServingPlan
     from ..planner.request.load import Request
     from ..planner.request.reinforcement import RlRequest
     from ..planner.request.serving import ServingRequest
     from .options import RequestFlags
+    from .screens.parts import Part
 
 
 def build(path: Path | None, sets: Sequence[str] | None, flags: RequestFlags) -> Request:
@@ -78,6 +82,19 @@ def candidate(plan: Plan, choice: int) -> Candidate:
             return candidate
     last = len(plan.candidates)
     raise InputError(f"the plan has no layout {choice}", hint=f"it has 1 to {last}; `plan --top N` keeps more")
+
+
+def conclude(
+    terminal: Terminal, plan: ServingPlan | RlPlan, output: Path | None, screen: Callable[[str | None], list[Part]], *,
+    force: bool,
+) -> None:  # fmt: skip
+    """Writes and shows a plan. screen: its parts, from the name of the file that it is saved as."""
+    if output is not None:
+        write_file(output, plan.to_json(), force=force)
+    if terminal.settings.json:
+        terminal.write(plan.to_json())
+    terminal.show(screen(str(output) if output else None))
+    show_warnings(terminal, plan.warnings)
 
 
 def show_warnings(terminal: Terminal, warnings: Iterable[str]) -> None:

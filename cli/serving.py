@@ -177,9 +177,4 @@ def run(
 
     with terminal.progress("searching"):
         plan = api.plan_serving(request, allow_techniques=allow)
-    if output is not None:
-        write_file(output, plan.to_json(), force=force)
-    if terminal.settings.json:
-        terminal.write(plan.to_json())
-    terminal.show(screen.screen(plan, saved_as=str(output) if output else None))
-    requests.show_warnings(terminal, plan.warnings)
+    requests.conclude(terminal, plan, output, lambda saved_as: screen.screen(plan, saved_as), force=force)

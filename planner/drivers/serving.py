@@ -92,7 +92,7 @@ def plan_serving(
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
     notices = [about_serving(known, request.target) for known, _ in of(best.techniques)]
     passes = about_passes(model, float(pool([chosen.decode.instance]).step_tokens[0]))
-    texts = [*warnings, *_about_devices(cluster), *notices, *passes, *_doubts(listed[0], work)]
+    texts = [*warnings, *_about_devices(cluster), *notices, *passes]
     certificate = _certificate(found, chosen, question, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
@@ -254,14 +254,6 @@ def _about_devices(cluster: ClusterSpec) -> list[str]:
     sockets = dict.fromkeys(group.gpu.name for group in cluster.groups if is_cpu(group.gpu.arch))
     return [*texts, *(f"{name}: shares of its peaks, and seconds of the engine, are those of GPUs: no CPU was measured"
                       for name in sockets)]  # fmt: skip
-
-
-def _doubts(best: ServingCandidate, work: ServeWorkload) -> list[str]:
-    """Warnings where the simulated instances break a promise that the closed form keeps."""
-    if best.simulated is None or best.simulated.kept >= work.percentile / 100.0:
-        return []
-    return [f"simulated, {best.simulated.kept:.0%} of the requests keep the promises of deployment 1, less than the "
-            f"{work.percentile:g} % that the closed form expects"]  # fmt: skip
 
 
 def _document(
