@@ -1,7 +1,7 @@
 """Arguments of pretrain_gpt.py <-> fields of Megatron-Bridge's ConfigContainer, and where their defaults differ.
 
-Source of the names: Megatron-Bridge 51885cf1, training/config.py, models/gpt_provider.py, training/comm_overlap.py. The
-pairs agree with its scripts/translate_mlm_to_bridge.py.
+Names: Megatron-Bridge 51885cf1, training/{config,comm_overlap}.py, models/gpt_provider.py; the pairs agree with its
+scripts/translate_mlm_to_bridge.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.flo
 MODELS = {False: "GPTModelProvider", True: "MLAModelProvider"}
 # Class -> its module in megatron.bridge.models.
 PROVIDERS = {MODELS[False]: "gpt_provider", MODELS[True]: "mla_provider", hybrid.PROVIDER: "hybrid.hybrid_provider",
-             **dict.fromkeys(vision.PROVIDERS.values(), vision.MODULE)}  # fmt: skip
+             **vision.MODULES}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from ..megatron.feed_forward import GATED_ACTIVATIONS
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
 from . import vision
+from .vision_classes import BY_NAME
 
 _ACTIVATION, _DROPOUT, _ROPE, _GRADIENTS, _LOSS, _OUTPUTS = (f"model.{name}" for name in (
     "bias_activation_fusion", "bias_dropout_fusion", "apply_rope_fusion", "gradient_accumulation_fusion",
     "cross_entropy_loss_fusion", "deallocate_pipeline_outputs"))  # fmt: skip
-_FUSES_LOSS = ("GPTModelProvider", "HybridModelProvider", *vision.PROVIDERS.values())
+_FUSES_LOSS = ("GPTModelProvider", "HybridModelProvider", *BY_NAME)
 
 
 def _fuses_activation(setup: Setup) -> bool:

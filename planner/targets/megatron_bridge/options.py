@@ -21,6 +21,7 @@ from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..setup import Setup
 from . import fusions, hybrid, peft, vision
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
+from .vision_classes import VARIANT_SPEC
 
 _REDUCES_IN_FP32 = "mixed_precision.grad_reduce_in_fp32"
 # Argument of pretrain_gpt.py -> field of CommOverlapConfig.
@@ -74,8 +75,6 @@ def _messages_write(setup: Setup) -> Settings:
 
 # The default spec of GPTModelProvider builds uniform layers with plain attention. This one reads the config per layer.
 BLOCK_SPEC = "partial(get_gpt_decoder_block_spec, use_transformer_engine=True)"
-# The same for layers with gated DeltaNet in the place of attention.
-VARIANT_SPEC = "get_transformer_block_with_experimental_attention_variant_spec"
 _SPEC = "model.transformer_layer_spec"
 
 
@@ -155,7 +154,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     if differ and _SPEC not in settings and settings.get("model") in MODELS.values():
         out.append((differ[0], f"needs {_SPEC}={BLOCK_SPEC}: the default builds plain layers, all alike"))
     variant = "model.experimental_attention_variant"
-    if variant in settings and settings.get(_SPEC) != VARIANT_SPEC:
+    if variant in settings and settings.get(_SPEC, vision.spec_of(settings)) != VARIANT_SPEC:
         out.append((variant, f"needs {_SPEC}={VARIANT_SPEC}: other specs build attention alone"))
     if settings.get("mixed_precision.fp16") and settings.get("mixed_precision.fp8"):
         out.append(("mixed_precision.fp8", "needs mixed_precision.bf16"))

@@ -35,8 +35,9 @@ from ..reading import Reading
 from ..setup import Setup
 from . import hybrid, peft, vision
 from .fields import MODELS, PROVIDERS, renamed
-from .options import BLOCK_SPEC, TABLE, VARIANT_SPEC, conflicts
+from .options import BLOCK_SPEC, TABLE, conflicts
 from .recipes import BASES, CHANGES, HARMLESS, PRICES, modernise
+from .vision_classes import CLASSES, VARIANT_SPEC
 
 _N = "megatron-bridge"
 MAIN_FILE = "bridge_plan.py"
@@ -91,7 +92,7 @@ _CLASSES = {
 }  # fmt: skip
 
 # Values that are written as code begin with them.
-_CODE = ("torch.", f"{vision.SIZES}(")
+_CODE = ("torch.", *(f"{name}(" for each in CLASSES for name, _ in each.sizes.values()))
 
 # Sections that are left out if they are empty.
 _ON_DEMAND = ("rerun_state_machine", "rng")
@@ -143,13 +144,13 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
         if _is_needed(name, settings, setup):
             blocks += _block(name, kind, settings)
     sees = vision.sees(setup)
+    sizes, step, last = vision.imports(setup)
     return _MODULE.format(
         header="\n".join(header), provider=provider, blocks=blocks,
         provider_module=PROVIDERS[provider],
         standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
         imports="import torch\n" if "=torch." in blocks else "",
-        data=vision.DATA_IMPORT if sees else "", sizes=vision.SIZES_IMPORT if sees else "",
-        step=vision.STEP_IMPORT if sees else "", text_step="" if sees else _STEP_IMPORT,
+        data=vision.DATA_IMPORT if sees else "", sizes=sizes, step=step, text_step=last if sees else _STEP_IMPORT,
         text="" if sees else f"    {_CLASSES['dataset']},\n",
         specs="".join(text for spec, text in _SPECS.items() if spec in blocks),
         sections="".join(f"    {_CLASSES[name]},\n" for name in _ON_DEMAND if f"        {name}=" in blocks),

@@ -1,8 +1,7 @@
-"""Qwen3-VL in Megatron-Bridge: Qwen3VLModelProvider and Qwen3VLMoEModelProvider, their tower, and mock images.
+"""Models that see in Megatron-Bridge: their towers, mock images, and what trains (vision_classes.py has the classes).
 
-The language model has the fields of GPTModelProvider; its layers are all alike, and come from a spec of the class.
-Read in Megatron-Bridge 51885cf1, models/qwen_vl/qwen3_vl_provider.py, models/qwen_vl/modelling_qwen3_vl/
-{model,transformer_config,rope}.py and data/builders/mock_vlm_sft.py.
+The language model has the fields of GPTModelProvider; its layers come from a spec of the class. Mock images: read in
+Megatron-Bridge 51885cf1, data/builders/mock_vlm_sft.py.
 """
 
 from __future__ import annotations
@@ -20,44 +19,24 @@ from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....errors import InputError
 from ...space.rules import Columns, Rule
+from ..megatron.delta_net import has_delta_nets
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..python_values import name_of, value_of
 from ..setup import Setup
+from .vision_classes import BY_NAME, CLASSES, Defaults, SeeingClass, class_of
 
-# Whether layers have experts -> class, all in one module of megatron.bridge.models.
-PROVIDERS = {False: "Qwen3VLModelProvider", True: "Qwen3VLMoEModelProvider"}
-MODULE = "qwen_vl.qwen3_vl_provider"
+# Class -> its module in megatron.bridge.models.
+MODULES = {name: each.module for name, each in BY_NAME.items()}
 EXAMPLE = "dataset.hf_processor_path=... checkpoint.pretrained_checkpoint=..."
-STEP_IMPORT = "from megatron.bridge.models.qwen_vl.qwen3_vl_step import forward_step\n"
-# The class of a tower's sizes in transformers, and that of synthetic conversations about images.
-SIZES = "Qwen3VLVisionConfig"
+# The class of synthetic conversations about images.
 DATASET = "MockVLMSFTDatasetConfig"
-SIZES_IMPORT = f"from transformers.models.qwen3_vl.configuration_qwen3_vl import {SIZES}\n"
 DATA_IMPORT = f"from megatron.bridge.data.builders import {DATASET}\n"
 _CONFIG, _SECTIONS, _KIND = "model.vision_config", "model.mrope_section", "dataset"
 _SIZE, _COUNT, _PADS, _PROCESSOR = (f"dataset.{name}" for name in (
     "image_size", "num_images", "pad_to_max_length", "hf_processor_path"))  # fmt: skip
 _LANGUAGE, _TOWER, _PROJECTOR = (f"model.freeze_{part}" for part in (
     "language_model", "vision_model", "vision_projection"))  # fmt: skip
-# The processor that cuts images into patches. Those of all Qwen3-VL are equal.
-_HUB = "Qwen/Qwen3-VL-8B-Instruct"
-# The last of the tokens that stand for images and videos there (video_token_id).
-_LAST_TOKEN = 151_656
-# Field of Qwen3VLVisionConfig -> that of VisionTower.
-_FIELDS = {
-    "depth": "layers", "hidden_size": "hidden", "num_heads": "heads", "intermediate_size": "inner",
-    "patch_size": "patch", "in_channels": "channels", "temporal_patch_size": "frames", "spatial_merge_size": "merge",
-    "num_position_embeddings": "positions", "out_hidden_size": "output",
-}  # fmt: skip
-_TAPS = "deepstack_visual_indexes"
-# Argument of pretrain_gpt.py -> its field, its default in these classes, and that of GPTModelProvider.
-_OF_BOTH: Mapping[str, tuple[str, Any, Any]] = {
-    "--qk-layernorm": ("model.qk_layernorm", True, False), "--rotary-base": ("model.rotary_base", 5_000_000, 10_000),
-}  # fmt: skip
-_OF_ROUTED: Mapping[str, tuple[str, Any, Any]] = {
-    "--moe-token-dispatcher-type": ("model.moe_token_dispatcher_type", "alltoall", "allgather"),
-    "--moe-permute-fusion": ("model.moe_permute_fusion", True, False),
-}  # fmt: skip
+_DISPATCHER = "allgather"  # that of GPTModelProvider
 ROPE, MROPE = "rope", "mrope"
 _INDENT = " " * 12
 
@@ -80,7 +59,16 @@ def plain_positions(value: Any) -> Any:
 
 def dispatcher(value: Any) -> Any:
     """The argument of pretrain_gpt.py for a dispatcher; None for its default."""
-    return None if value == _OF_ROUTED["--moe-token-dispatcher-type"][2] else value
+    return None if value == _DISPATCHER else value
+
+
+def imports(setup: Setup) -> tuple[str, str, str]:
+    """The lines that import the class of the tower's sizes, and the step of its models or of training; empty: it sees
+    nothing."""
+    if (kind := class_of(setup.model.tower)) is None:
+        return "", "", ""
+    sizes, trains = kind.imports(routed=setup.model.is_moe), kind.step.startswith("training")
+    return sizes, "" if trains else kind.step_import, kind.step_import if trains else ""
 
 
 def as_planned(fields: Settings, options: tuple[str, ...], setup: Setup) -> Settings:
@@ -88,31 +76,41 @@ def as_planned(fields: Settings, options: tuple[str, ...], setup: Setup) -> Sett
     another value than GPTModelProvider."""
     if not sees(setup):
         return fields
-    left = {field: plain for argument, (field, _, plain) in _defaults(routed=setup.model.is_moe).items()
-            if argument in options and field not in fields}  # fmt: skip
+    kind = class_of(setup.model.tower)
+    own: Defaults = {} if kind is None else kind.defaults.get(setup.model.is_moe, {})
+    left = {field: plain for argument, (field, _, plain) in own.items() if argument in options and field not in fields}
     return fields | left
 
 
 def defaults(settings: Mapping[str, Any]) -> Settings:
     """Arguments of pretrain_gpt.py for the defaults of a class that no field overrides."""
-    if (name := settings.get("model")) not in PROVIDERS.values():
+    name = str(settings.get("model"))
+    if (kind := BY_NAME.get(name)) is None:
         return {}
-    own = _defaults(routed=name == PROVIDERS[True])
+    own = kind.defaults.get(_routed(kind, name), {})
     return {argument: value for argument, (field, value, _) in own.items() if field not in settings}
 
 
-def _defaults(*, routed: bool) -> Mapping[str, tuple[str, Any, Any]]:
-    return {**_OF_BOTH, **(_OF_ROUTED if routed else {})}
+def spec_of(settings: Mapping[str, Any]) -> str | None:
+    """The spec that a class builds its layers by; None: a plain one."""
+    kind = BY_NAME.get(str(settings.get("model")))
+    return None if kind is None else kind.spec
+
+
+def _routed(kind: SeeingClass, name: str) -> bool:
+    """Whether a class is the one with experts."""
+    return name == kind.names.get(True)
 
 
 def _tower_write(setup: Setup) -> Settings:
-    tower = setup.model.tower
-    if tower is None:
+    tower, kind = setup.model.tower, class_of(setup.model.tower)
+    if tower is None or kind is None:
         return {}
-    sizes = {name: getattr(tower, field) for name, field in _FIELDS.items()} | {_TAPS: list(tower.taps)}
-    lines = "".join(f"{_INDENT}    {name}={value},\n" for name, value in sizes.items())
+    sizes = {name: getattr(tower, field) for name, field in kind.fields.items()}
+    lines = "".join(f"{_INDENT}    {name}={list(value) if isinstance(value, tuple) else value},\n"
+                    for name, value in sizes.items())  # fmt: skip
     return {
-        "model": PROVIDERS[setup.model.is_moe], _CONFIG: f"{SIZES}(\n{lines}{_INDENT})",
+        "model": kind.names[setup.model.is_moe], _CONFIG: f"{kind.sizes[setup.model.is_moe][0]}(\n{lines}{_INDENT})",
         _SECTIONS: list(tower.rope_sections),
     }  # fmt: skip
 
@@ -120,16 +118,20 @@ def _tower_write(setup: Setup) -> Settings:
 def _tower_read(settings: Settings, facts: Facts) -> Facts:
     if (text := settings.get(_CONFIG)) is None:
         return {}
-    sections = {"mrope_section": settings.get(_SECTIONS, [24, 20, 20])}  # default of the class
-    return {"model.tower": {"model_type": "qwen3_vl", "vision_config": _sizes(str(text)),
+    name = str(settings.get("model"))
+    kind = BY_NAME.get(name, CLASSES[0])
+    sections = {"mrope_section": settings.get(_SECTIONS, list(kind.sections))}
+    sizes = _sizes(kind.sizes[_routed(kind, name)][0], str(text))
+    return {"model.tower": {"model_type": kind.tower, "vision_config": sizes,
                             "text_config": {"rope_scaling": sections}}}  # fmt: skip
 
 
-def _sizes(text: str) -> dict[str, Any]:
-    """The fields that `Qwen3VLVisionConfig(...)` sets. Raises InputError for another expression."""
+def _sizes(name: str, text: str) -> dict[str, Any]:
+    """The fields that `name(...)` sets. Raises InputError for another expression."""
     call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or name_of(call.func).rpartition(".")[2] != SIZES or call.args:
-        raise InputError(f"{_CONFIG} `{text[:60]}` is not {SIZES}(...)", hint="state the sizes of the tower by name")
+    if not isinstance(call, ast.Call) or name_of(call.func).rpartition(".")[2] != name or call.args:
+        raise InputError(f"{_CONFIG} `{text[:60]}` is not {name}(...)",
+                         hint="state the sizes of the tower by name")  # fmt: skip
     try:
         return {str(keyword.arg): value_of(keyword.value, {}) for keyword in call.keywords}
     except ValueError as error:
@@ -143,7 +145,8 @@ def _frozen_write(setup: Setup) -> Settings:
 
 
 def _frozen_read(settings: Settings, facts: Facts) -> Facts:
-    by_itself = settings.get("model") == PROVIDERS[True]
+    name = str(settings.get("model"))
+    by_itself = (kind := BY_NAME.get(name)) is not None and kind.frozen and _routed(kind, name)
     defaults = {_LANGUAGE: by_itself, _TOWER: by_itself, _PROJECTOR: False}
     frozen = {name: bool(settings.get(name, default)) for name, default in defaults.items()}
     if frozen[_PROJECTOR]:
@@ -154,11 +157,11 @@ def _frozen_read(settings: Settings, facts: Facts) -> Facts:
 
 
 def _images_write(setup: Setup) -> Settings:
-    images = setup.workload.images
-    if images is None:
+    images, kind = setup.workload.images, class_of(setup.model.tower)
+    if images is None or kind is None:
         return {}
     return {_KIND: DATASET, _COUNT: images.per_sequence, _SIZE: (images.width, images.height), _PADS: True,
-            _PROCESSOR: _HUB}  # fmt: skip
+            _PROCESSOR: kind.processor}  # fmt: skip
 
 
 def _images_read(settings: Settings, facts: Facts) -> Facts:
@@ -180,20 +183,25 @@ ENTRIES = (
 
 
 def cannot_see(model: ModelSpec) -> list[str]:
-    """One sentence per part of a model with a tower that the two classes lack."""
-    tower = model.tower
+    """One sentence per part of a model with a tower that its class lacks."""
+    tower, kind = model.tower, class_of(model.tower)
     if tower is None:
         return []
-    if tower.merger != "mlp" or not tower.taps:
-        return ["model.tower: towers other than that of Qwen3-VL are not written for it"]
+    if kind is None:
+        known = "{} and {}".format(", ".join(each.model for each in CLASSES[:-1]), CLASSES[-1].model)
+        return [f"model.tower: towers other than those of {known} are not written for it"]
     reasons = {
-        f"model.tower: its activation is gelu_tanh, not {tower.activation}": tower.activation != "gelu_tanh",
+        f"model.kinds: {kind.model} has no class with experts": model.is_moe not in kind.names,
+        f"model.kinds: layers of {kind.model} have attention alone": kind.spec is None and has_delta_nets(model),
+        f"model.tower: its activation is {kind.activation}, not {tower.activation}":
+            tower.activation != kind.activation,
         f"model.tower: it has a width of {tower.output} for a language model of {model.hidden}":
             tower.output != model.hidden,
-        "model.kinds: layers of a model that sees are alike": len({kind.is_moe for kind in model.kinds}) > 1,
-        "model.mtp_layers: a model that sees predicts no further tokens": model.mtp_layers > 0,
+        f"model.kinds: layers of {kind.model} are alike": kind.alike and len({each.is_moe for each in model.kinds}) > 1,
+        f"model.mtp_layers: {kind.model} predicts no further tokens": kind.alike and model.mtp_layers > 0,
         "model.rope_scaling: positions of a model that sees are not scaled": model.trained_scaling is not None,
-        f"model.vocab: {model.vocab} tokens lack those of images, up to {_LAST_TOKEN}": model.vocab <= _LAST_TOKEN,
+        f"model.vocab: {model.vocab} tokens lack those of images, up to {kind.last_token}":
+            model.vocab <= kind.last_token,
     }  # fmt: skip
     return [text for text, applies in reasons.items() if applies]
 
@@ -203,24 +211,38 @@ def conflicts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     name, out = settings.get("model"), list[tuple[str, str]]()
     if not name:
         return out
-    if name not in PROVIDERS.values():
+    if (kind := BY_NAME.get(name)) is None:
         own = [field for field in (_CONFIG, _LANGUAGE, _TOWER, _PROJECTOR) if field in settings]
-        out += [(field, f"is a field of {' and '.join(PROVIDERS.values())}, not of {name}") for field in own]
+        out += [(field, f"is a field of {' and '.join(BY_NAME)}, not of {name}") for field in own]
         if settings.get("model.position_embedding_type") == MROPE:
-            out.append(("model.position_embedding_type", f"{MROPE} goes with {' or '.join(PROVIDERS.values())}"))
+            out.append(("model.position_embedding_type", f"{MROPE} goes with {' or '.join(BY_NAME)}"))
         return out
-    if (name == PROVIDERS[True]) != bool(settings.get("model.num_moe_experts")):
-        out.append(("model", f"{PROVIDERS[True]} has experts, {PROVIDERS[False]} has none"))
+    if _routed(kind, name) != bool(settings.get("model.num_moe_experts")):
+        out.append(("model", f"{name} has {'experts' if _routed(kind, name) else 'no experts'}"))
     if settings.get("model.apply_rope_fusion"):
         out.append(("model.apply_rope_fusion", "no fused kernel turns positions by frame, row and column"))
-    if (settings.get("model.virtual_pipeline_model_parallel_size") or 1) > 1:
+    if not kind.context and (settings.get("model.context_parallel_size") or 1) > 1:
+        out.append(("model.context_parallel_size", f"{name} does not deal out the tokens of a sequence"))
+    if not kind.virtual_stages and (settings.get("model.virtual_pipeline_model_parallel_size") or 1) > 1:
         out.append(("model.virtual_pipeline_model_parallel_size", f"{name} builds no virtual stages"))
     return out
 
 
+def _class(problem: Problem) -> SeeingClass | None:
+    return None if problem.workload.images is None else class_of(problem.model.tower)
+
+
 def _plain_stages(columns: Columns, problem: Problem) -> Mask:
     # `provide` passes no vp_stage to Qwen3VLModel, without which the core builds no chunk.
-    return np.asarray((columns["schedule"] != SCHEDULES.index("interleaved")) | (problem.workload.images is None))
+    kind = _class(problem)
+    return np.asarray((columns["schedule"] != SCHEDULES.index("interleaved")) | (kind is None or kind.virtual_stages))
+
+
+def _whole_sequences(columns: Columns, problem: Problem) -> Mask:
+    # Qwen25VLModel gives the embeddings of whole sequences to its language model, whatever the rank:
+    # training/vlm_step.py leaves it to the model to deal them out.
+    kind = _class(problem)
+    return np.asarray((columns["cp"] == 1) | (kind is None or kind.context))
 
 
 def _one_batch_at_a_time(columns: Columns, problem: Problem) -> Mask:
@@ -238,7 +260,9 @@ RULES = (
     Rule("megatron-bridge: graphs of models that see", ("cuda_graphs",), _no_whole_graph,
          "model.cuda_graph_impl full_iteration: sizes of images are read on the host in each step"),
     Rule("megatron-bridge: virtual stages of models that see", ("schedule",), _plain_stages,
-         f"{PROVIDERS[False]} and {PROVIDERS[True]} build no virtual stages: plan with vpp 1"),
+         "Qwen3VLModelProvider and Qwen3VLMoEModelProvider build no virtual stages: plan with vpp 1"),
+    Rule("megatron-bridge: context parallelism of models that see", ("cp",), _whole_sequences,
+         "model.context_parallel_size: Qwen25VLModel does not deal out the tokens of a sequence"),
     Rule("megatron-bridge: ep_overlap of models that see", ("ep_overlap",), _one_batch_at_a_time,
          "model.overlap_moe_expert_parallel_comm: Qwen3VLModel does not compute beside the messages of experts"),
 )  # fmt: skip

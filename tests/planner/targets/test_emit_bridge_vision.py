@@ -1,4 +1,4 @@
-"""`--to megatron-bridge` for models that see: the tower of Qwen3-VL, its images, and what trains."""
+"""`--to megatron-bridge` for models that see: their towers, images, and what trains."""
 
 from __future__ import annotations
 
@@ -77,6 +77,43 @@ def test_tower_and_images_are_written_with_all_that_trains() -> None:
     assert not problems(files)
 
 
+@pytest.mark.parametrize(("model", "layout", "lines"), [
+    ("qwen2.5-vl-7b", "pp2-vpp2-dp8-mbs1-z1-rnone", [
+        "model=Qwen25VLModelProvider(", "training.vlm_step import forward_step",
+        "vision_config=Qwen2_5_VLVisionConfig(", "window_size=112,", "fullatt_block_indexes=[7, 15, 23, 31],",
+        "mrope_section=[16, 24, 24],", 'hf_processor_path="Qwen/Qwen2.5-VL-7B-Instruct"']),
+    ("qwen3.5-35b-a3b", "pp2-vpp4-dp8-ep8-mbs1-z1-rnone", [
+        "model=Qwen35VLMoEModelProvider(", "qwen3_vl_step import forward_step",
+        "from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeVisionConfig",
+        'experimental_attention_variant="gated_delta_net"', "mrope_section=[11, 11, 10],",
+        'moe_router_load_balancing_type="aux_loss",', "num_query_groups=2,"]),
+])  # fmt: skip
+def test_other_towers_have_classes_of_their_own(model: str, layout: str, lines: list[str], tmp_path: Path) -> None:
+    """Qwen3.5 with experts balances over all ranks by itself, and the plan does not."""
+    plan = plan_of(layout, model, frozen=False)
+    files = emit(plan, "megatron-bridge").files
+    assert [line for line in lines if line not in files[MODULE]] == []
+    assert not problems(files)
+    (tmp_path / MODULE).write_text(files[MODULE], encoding="utf-8")
+    read = import_config("megatron-bridge", [tmp_path / MODULE], {"cluster": "dgx-h100:2"})
+    assert str(read.layout) == layout
+    assert read.request.workload.images is not None
+    assert isinstance(read.request.model, dict)
+    assert read_explicit_form(read.request.model, "model")[0].tower == load_model(model)[0].tower
+    edited = files[MODULE].replace("num_heads=16", "num_heads=8")
+    assert "describes another model" in "\n".join(problems({**files, MODULE: edited}))
+
+
+def test_the_layers_of_qwen3_5_are_those_of_its_class() -> None:
+    """A recipe that states no mixers has gated DeltaNet in three layers of four."""
+    read = TABLE.read({"model": "Qwen35VLModelProvider", "model.num_attention_heads": 24, "model.hidden_size": 5120,
+                       "model.num_layers": 64, "model.ffn_hidden_size": 17408})  # fmt: skip
+    assert read["model.pattern"][:4] == ["gated_delta_net+mlp"] * 3 + ["attention+mlp"]
+    expected = {"model.head_dim": 256, "model.kv_heads": 4, "model.output_gate": True, "model.norm_bias": False,
+                "model.partial_rotary_factor": 0.25, "model.gated_mlp": True, "model.dropout": False}  # fmt: skip
+    assert {name: read.get(name) for name in expected} == expected
+
+
 def test_the_class_with_experts_is_thawed() -> None:
     """It freezes the language model and the tower by itself."""
     text = emit(plan_of("pp2-dp16-ep8-mbs1-z1-rfull", "qwen3-vl-30b-a3b", "dgx-h100:4", frozen=False),
@@ -151,8 +188,17 @@ def test_experts_do_not_overlap_with_images() -> None:
         emit(plan_of("dp32-ep8-epo-mbs1-z1-rnone", "qwen3-vl-30b-a3b", "dgx-h100:4"), "megatron-bridge")
 
 
+def test_qwen2_5_is_not_split_over_context() -> None:
+    """Its class gives whole sequences to the language model."""
+    with pytest.raises(LayoutRefusedError, match="does not deal out the tokens of a sequence"):
+        emit(plan_of("cp2r-dp8-mbs1-z1-rnone", "qwen2.5-vl-7b"), "megatron-bridge")
+    text = emit(plan_of("dp16-mbs1-z1-rnone", "qwen2.5-vl-7b"), "megatron-bridge").files
+    edited = text[MODULE].replace("seq_length=8192,\n", "seq_length=8192,\n            context_parallel_size=2,\n", 1)
+    assert "Qwen25VLModelProvider does not deal out" in "\n".join(problems({**text, MODULE: edited}))
+
+
 @pytest.mark.parametrize(("model", "reason"), [
-    ("gemma-3-12b", "towers other than that of Qwen3-VL"), ("llama-4-scout", "towers other than that of Qwen3-VL"),
+    ("gemma-3-12b", "other than those of Qwen3-VL, Qwen2.5-VL and Qwen3.5"), ("llama-4-scout", "towers other than"),
 ])  # fmt: skip
 def test_other_towers_are_refused(model: str, reason: str) -> None:
     plan = api.evaluate(request_from_dict({
