@@ -55,6 +55,7 @@ class RequestFlags(TypedDict, total=False):
     prefix_hit: str | None  # serving: share of the prompt tokens in the cache
     prefixes: int | None  # serving: different ones
     speculate: str | None  # serving: tokens, accepted, draft
+    passes: int | None  # serving: passes that make an answer or an image
     hourly: str | None  # serving: requests per second by hour
     prompts: int | None  # post-training: prompts of a step
     samples: int | None  # post-training: answers to each prompt

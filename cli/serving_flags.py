@@ -38,6 +38,10 @@ PrefixHit = Annotated[
 Prefixes = Annotated[
     int | None, flag("--prefixes", metavar="N", text="serve: different prefixes that each cache keeps [1].")
 ]
+Passes = Annotated[
+    int | None, flag("--passes", metavar="N", text="serve: passes that make an answer or an image, where a model fills "
+                      "it in [one for each masked token].")
+]  # fmt: skip
 Hourly = Annotated[
     str | None, flag("--hourly", metavar="LIST|FILE", text="serve: a rate for each hour (2/s,9/s,4/s), in place of "
                       "--rate: replicas by hour.")

@@ -100,6 +100,7 @@ def command(
     prefixes: serving_flags.Prefixes = None,
     hourly: serving_flags.Hourly = None,
     speculate: serving_flags.Speculate = None,
+    passes: serving_flags.Passes = None,
     prompts: rl_flags.Prompts = None,
     samples: rl_flags.Samples = None,
     output_p90: rl_flags.OutputP90 = None,

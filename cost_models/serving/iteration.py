@@ -104,14 +104,30 @@ def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
 def _filling_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     """A pass over all tokens of each sequence, its prompt among them. Where they are cached, a pass over a block of the
     answer, but for the first one of each block, which caches all tokens anew (Fast-dLLM, arXiv 2505.22618)."""
-    batch = replace(batch, prompt_tokens=np.zeros_like(batch.sequences))
+    methods = pool.methods
+    batch = replace(batch, prompt_tokens=np.zeros_like(batch.sequences), sequences=batch.sequences * methods.copies)
+    if methods.patches:
+        return _patches_s(pool, constants, batch)
     whole = _device_s(replace(pool, draft_tokens=np.maximum(batch.context - 1.0, 0.0)), constants, batch)
-    if not pool.methods.block_tokens:
+    if not methods.block_tokens:
         return whole
-    block = np.minimum(pool.methods.block_tokens, np.maximum(batch.context, 1.0))
+    block = np.minimum(methods.block_tokens, np.maximum(batch.context, 1.0))
     within = _device_s(replace(pool, draft_tokens=block - 1.0), constants, batch)
     renewed = np.minimum(pool.step_tokens / block, 1.0)
     return np.asarray(renewed * whole + (1.0 - renewed) * within)
+
+
+def _patches_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+    """Each rank runs its patch of the tokens through all weights, and attends to its own and to a share of the others'
+    keys and values, which it has of the pass before: they are gathered meanwhile (DistriFusion, arXiv 2402.19481)."""
+    ranks, share = pool.tp, pool.methods.patch_context
+    one, none = np.ones_like(ranks), np.zeros_like(ranks)
+    seen = replace(batch, context=batch.context * (1.0 + share * (ranks - 1.0)) / ranks)
+    alone = replace(pool, tp=one, draft_tokens=np.maximum(batch.context / ranks - 1.0, 0.0),
+                    all_reduce=collectives.Curve(none, none, none))  # fmt: skip
+    gathered = _ACTIVATION_BYTES * pool.model.kv_elements / pool.model.layers * batch.context * batch.sequences * share
+    sent_s = pool.model.layers * collectives.seconds(pool.all_gather, gathered)
+    return np.maximum(_device_s(alone, constants, seen), np.where(ranks > 1, sent_s, 0.0))
 
 
 def _one_after_another(parts: _Parts) -> Array:
@@ -170,7 +186,8 @@ def _dense_s(pool: Pool, constants: ServingConstants, decoded: Array, tokens: Ar
     model = pool.model
     sampled = decoded / pool.attention_dp
     flops = 2.0 * (model.dense_parameters * tokens + model.head_parameters * sampled) / pool.tp
-    read = (model.dense_parameters * pool.weight_bytes + 2.0 * model.head_parameters) / pool.tp
+    layers = model.dense_parameters + model.still_parameters
+    read = (layers * pool.weight_bytes + 2.0 * model.head_parameters) / pool.tp
     return _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
                          read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
 

@@ -86,7 +86,8 @@ class Pool:
         methods, heads = self.methods, np.zeros_like(self.tp)
         layers = heads
         for model in (self.model, self.draft)[: 1 if methods.draft_elsewhere else 2]:
-            heads = heads + 2 * methods.head_bytes * model.head_parameters / (1.0 if methods.whole_heads else self.tp)
+            whole = methods.whole_heads or methods.patches
+            heads = heads + 2 * methods.head_bytes * model.head_parameters / (1.0 if whole else self.tp)
             layers = layers + self._layers_bytes(model)
         if methods.window_layers:
             layers = layers * np.minimum(methods.window_layers / self.model.layers, 1.0)
@@ -94,8 +95,9 @@ class Pool:
 
     def _layers_bytes(self, model: ServedModel) -> Array:
         """The part of a rank in the layers of all stages."""
-        dense, experts = model.dense_parameters * self.weight_bytes, model.expert_parameters * self.expert_bytes
-        return np.asarray(dense / self.tp + experts / self.stage_gpus)
+        dense = (model.dense_parameters + model.still_parameters) * self.weight_bytes
+        experts = model.expert_parameters * self.expert_bytes / self.stage_gpus
+        return np.asarray(dense / (1.0 if self.methods.patches else self.tp) + experts)
 
     @property
     def streamed_bytes(self) -> Array:

@@ -20,7 +20,8 @@ class ServedModel:
     moe_layers: Array
     mixer_layers: Array  # with a recurrence in place of attention or beside it
     hidden: Array
-    dense_parameters: Array  # of layers, without routed experts
+    dense_parameters: Array  # of layers, that a token passes, without routed experts
+    still_parameters: Array  # of layers, that it does not: modulation, which a sequence passes, and the other stream
     head_parameters: Array  # of the output projection
     expert_parameters: Array  # of all routed experts
     experts: Array  # of a layer, 1 where there are none
@@ -66,7 +67,9 @@ class ServedModel:
         return cls(**{name: np.asarray(float(value)) for name, value in {
             "layers": len(layers), "moe_layers": len(experts), "hidden": model.hidden,
             "mixer_layers": sum(kind.mixer is not None for kind in layers),
-            "dense_parameters": beside + sum(_dense_parameters(model, kind) for kind in layers),
+            "dense_parameters": beside + sum(_passed_parameters(model, kind) for kind in layers),
+            "still_parameters": sum(_dense_parameters(model, kind) - _passed_parameters(model, kind)
+                                    for kind in layers),
             "head_parameters": table_parameters(model),
             "expert_parameters": sum(expert_parameters(model, kind) for kind in layers),
             "experts": max((block.experts for block in experts), default=1),
@@ -97,6 +100,11 @@ def kv_elements(attention: Attention) -> int:
 
 def _dense_parameters(model: ModelSpec, kind: Layer) -> int:
     return sum(layer_parameters(model, kind).values()) - expert_parameters(model, kind)
+
+
+def _passed_parameters(model: ModelSpec, kind: Layer) -> float:
+    modulation = kind.streams * kind.modulation.parameters if kind.modulation is not None else 0
+    return (_dense_parameters(model, kind) - modulation) / kind.streams
 
 
 def _pair_flops(attention: Attention) -> float:

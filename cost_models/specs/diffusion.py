@@ -27,6 +27,7 @@ class Diffusion:
     inputs: int  # values of a token before the first layer; those after the last are the vocabulary
     embedders: int  # elements before the layers, beside the product of these values
     ends: int  # elements after the layers, beside the product that makes values
+    guided: bool = False  # each pass is also run without the text or the class (classifier-free guidance)
 
     def tokens(self, height: int, width: int, frames: int) -> int:
         """Tokens of an image or a video, without those of its text."""

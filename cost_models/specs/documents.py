@@ -95,6 +95,7 @@ _SILENT = {
     "pooled_classes": 0,
     "token_head": True,
     "unmasks": False,
+    "guided": False,
 }
 
 

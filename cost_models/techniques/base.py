@@ -25,6 +25,7 @@ Knobs = Mapping[str, float]
 Group = Literal[
     "less communication", "memory", "overlap", "pipelines", "long context", "faults",
     "serving: overlap", "serving: prompts and answers", "serving: memory", "serving: speculation", "serving: devices",
+    "serving: images",
 ]  # fmt: skip
 Applied = tuple[tuple[str, tuple[tuple[str, float], ...]], ...]  # (technique, (knob, value)...)..., hashable
 Columns = Mapping[str, NDArray[np.int64]]

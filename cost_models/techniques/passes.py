@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from ..serving.pool import Pool
 
 
-def _fills(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
-    return np.full(pool.tp.shape, pool.methods.fills)
-
-
 def _decodes(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
     return np.full(pool.tp.shape, not pool.methods.fills)
 
 
-FILLS = PoolNeed(_fills, "a language model that fills in masked tokens (`llada-8b`, `dream-7b`)")
+def _denoises(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
+    return np.full(pool.tp.shape, pool.methods.denoises)
+
+
+def _unmasks(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
+    return np.full(pool.tp.shape, pool.methods.fills and not pool.methods.denoises)
+
+
+DENOISES = PoolNeed(_denoises, "a diffusion transformer (`flux.1-dev`, `dit-xl-2-256`)")
+FILLS = PoolNeed(_unmasks, "a language model that fills in masked tokens (`llada-8b`, `dream-7b`)")
 DECODES = PoolNeed(_decodes, "a decoder, which gives one token after another")
 BLOCK = Knob("block", 0, 0, 65536, "tokens of an answer, over which alone a pass runs while all others are cached; 0: "
              "no caches")  # fmt: skip

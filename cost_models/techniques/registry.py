@@ -37,11 +37,13 @@ from . import (
     parallelbench,
     parscale,
     partitioned_checkpoints,
+    pcpp,
     prompt_decoding,
     ring_self_attention,
     semi_pd,
     skippipe,
     speculative_moe,
+    streamdiffusion,
     t3,
     three_level,
     token_ring,
@@ -82,6 +84,7 @@ SERVING: Mapping[str, Technique] = {
         mirror_sd, prompt_decoding, parscale,
         learn2pd, dparallel, parallelbench,
         tpi_llm,
+        pcpp, streamdiffusion,
     )
 }  # fmt: skip
 EVERY: Mapping[str, Technique] = {**TECHNIQUES, **SERVING}
@@ -93,25 +96,16 @@ GAINING: Mapping[str, Technique] = {
     name: known for name, known in SERVING.items() if known.serves is not None and not known.serves.only_costs
 }
 
-_IMAGES = "it denoises images in steps, and plans serve decoders of text"
-# Published techniques of models that generate by diffusion -> why nothing here runs by them.
-OF_DIFFUSION: Mapping[str, str] = {
-    "pcpp": _IMAGES, "streamdiffusion": _IMAGES,
-}  # fmt: skip
-
 
 def technique(name: str, known: Mapping[str, Technique] = EVERY) -> Technique:
-    """Raises InputError for a name that is not known, with the nearest known one, or that is of other workloads
-    or models."""
+    """Raises InputError for a name that is not known, with the nearest known one, or that is of other
+    workloads."""
     if name in known:
         return known[name]
     if name in EVERY:
         does, other = ("trains", "serves") if name in TECHNIQUES else ("serves", "trains")
         raise InputError(f"{name} {does}, and no plan {other} by it",
                          hint="by group and use: `meshwright show techniques`")  # fmt: skip
-    if name in OF_DIFFUSION:
-        raise InputError(f"{name} is for models that generate by diffusion: {OF_DIFFUSION[name]}",
-                         hint="those for decoders, by group: `meshwright show techniques`")  # fmt: skip
     raise InputError(f"unknown technique `{name}`",
                      hint=did_you_mean(nearest(name, known), otherwise=f"known: {', '.join(known)}"))  # fmt: skip
 

@@ -44,7 +44,7 @@ from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
 from ..serving.hours import hourly_service
 from ..serving.infeasible import no_deployment
-from ..serving.instance import Speculation, pool
+from ..serving.instance import Speculation, passes_of, pool
 from ..serving.promises import Promises
 from ..serving.search import Deployment, Found
 from ..serving.space import Served, Spaces, sites_of
@@ -79,7 +79,8 @@ def plan_serving(
     question = question_of(work, engines)
     requests = question.promises.requests
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
-    warnings = [*warnings, *check_passes(model, work, request.fix), *check_positions(model, longest, stretches=True)]
+    warnings = [*warnings, *check_passes(model, work, request.fix, requests.output),
+                *check_positions(model, longest, stretches=True)]  # fmt: skip
     cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
     served = served_of(model, work, engines, request.target)
     field, best, every = _chosen(request, served, cluster, question, allow)
@@ -90,9 +91,8 @@ def plan_serving(
     ordered = _preferred(found)
     chosen, simulated = _confirmed(question, ordered)
     listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
-    notices = [about_serving(known, request.target) for known, _ in of(best.techniques)]
-    passes = about_passes(model, float(pool([chosen.decode.instance]).step_tokens[0]))
-    texts = [*warnings, *_about_devices(cluster), *notices, *passes]
+    notices = _about_techniques(request, served, chosen)
+    texts = [*warnings, *_about_devices(cluster), *notices]
     certificate = _certificate(found, chosen, question, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
@@ -139,7 +139,8 @@ def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: s
     cache = cache_format(model, work.precision, work.kv_cache)
     return Served(model=model, weights=work.precision, cache=cache if cache in BYTES else "bf16",
                   engine=engines.of(target), host_s=engines.host_s(target, ""),
-                  speculation=_speculation(model, work.speculate) if work.speculate else None)  # fmt: skip
+                  speculation=_speculation(model, work.speculate) if work.speculate else None,
+                  passes=passes_of(model, work.passes, request_lengths(work.input, work.output).output))  # fmt: skip
 
 
 def _speculation(model: ModelSpec, given: Mapping[str, Any]) -> Speculation:
@@ -245,6 +246,12 @@ def _value(best: Deployment, question: Question, found: Found) -> tuple[float, U
     if question.load is None:
         return best.largest_load, "requests/s"
     return best.price(rented=found.rented), _UNITS[found.rented, bool(question.rates)]
+
+
+def _about_techniques(request: ServingRequest, served: Served, chosen: Deployment) -> list[str]:
+    """Warnings on the techniques of a deployment, and on passes that give several tokens."""
+    passes = about_passes(served.model, float(pool([chosen.decode.instance]).step_tokens[0]))
+    return [*(about_serving(known, request.target) for known, _ in of(served.techniques)), *passes]
 
 
 def _about_devices(cluster: ClusterSpec) -> list[str]:

@@ -32,7 +32,7 @@ def text_model(
     kinds = {"has an encoder beside its decoder": model.encoder is not None,
              "is an encoder": model.bidirectional and not model.unmasks,
              "is a classifier": not model.token_head,
-             "is a diffusion transformer": model.diffusion is not None,
+             "is a diffusion transformer": model.diffusion is not None and not fills,
              "is a graph network": model.graph is not None}  # fmt: skip
     if not trains and (kind := next((kind for kind, applies in kinds.items() if applies), None)):
         raise UnsupportedError(f"{model.name} {kind}: only its training is priced",

@@ -147,8 +147,8 @@ class ServeWorkload(RequestPart):
     `percentile` % of the requests keep. precision: number format of the weights. kv_cache: that of the cache, auto: as
     the checkpoint has it. prefix_hit: share of the prompt tokens that are found in the cache of an instance; prefixes:
     different ones, which the cache of each instance keeps. hourly: rates, one for each hour, in place of `rate`.
-    speculate: tokens that a draft proposes, how many are accepted, and the draft. techniques: those
-    that serve, with their knobs.
+    speculate: tokens that a draft proposes, how many are accepted, and the draft. passes: that make an answer or an
+    image, where a model fills it in. techniques: those that serve, with their knobs.
     """
 
     kind: Literal["serve"]
@@ -163,6 +163,7 @@ class ServeWorkload(RequestPart):
     prefixes: Positive = 1
     hourly: Hourly | None = None
     speculate: Speculate | None = None
+    passes: Positive | None = None
     techniques: ServingTechniques = Field(default_factory=dict)
     precision: Weights = "bf16"
     kv_cache: Literal["auto", "bf16", "fp8"] = "auto"
@@ -227,6 +228,8 @@ class ServingFields(TypedDict, total=False):
     """Rates, one for each hour, in place of `rate`: `["2/s", "9/s"]`, `"2/s,9/s"`, or a file with a rate a line."""
     speculate: str | Mapping[str, Any] | None
     """Proposed tokens, the share of them that is accepted, and the draft: `"3:0.7:llama-3.2-1b"`, `"1:0.8:mtp"`."""
+    passes: int | None
+    """Passes that make an answer or an image, where a model fills it in [one for each masked token]."""
     technique: str | list[str] | Mapping[str, Any] | None
     """Techniques to serve by, with their knobs: `"nexus:prompts=0.5"`."""
     precision: Weights | None
@@ -241,5 +244,5 @@ class ServingFields(TypedDict, total=False):
 SERVING_FLAT: dict[str, FieldPath] = {
     name: ("workload", name)
     for name in ("input", "output", "rate", "concurrency", "ttft", "tpot", "percentile", "prefix_hit",
-                 "prefixes", "hourly", "speculate", "kv_cache")
+                 "prefixes", "hourly", "speculate", "passes", "kv_cache")
 }

@@ -37,6 +37,14 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Passes that make an answer or an image."""
+
+    step_tokens: float  # that a pass gives, mean
+    copies: int = 1  # of a sequence in a pass; 2: with and without its condition (classifier-free guidance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceLayout:
     """The layout of one instance, and how many instances there are."""
 
@@ -71,6 +79,7 @@ class Instance:
     chunk_tokens: int  # prompt tokens of an iteration at most
     max_sequences: int  # of a group of tp ranks
     speculation: Speculation | None = None
+    passes: Passes | None = None  # None: as many as tokens, where the model fills in masked tokens
     techniques: Applied = ()  # of serving
 
 
@@ -88,7 +97,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
     return Pool(
         model=stacked([_served(row.model) for row in rows]), draft=stacked([_draft(row) for row in rows]),
         draft_tokens=column(lambda row: row.speculation.tokens if row.speculation else 0),
-        step_tokens=column(lambda row: row.speculation.step_tokens if row.speculation else 1),
+        step_tokens=column(_step_tokens),
         tp=column(lambda row: row.layout.tp), attention_dp=column(lambda row: row.layout.attention_dp),
         pp=column(lambda row: row.layout.pp), ep=column(lambda row: row.layout.ep),
         instances=column(lambda row: row.layout.instances),
@@ -112,8 +121,28 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         int4_flops_per_s=column(lambda row: _int4_rate(row.gpu)),
         launch_s=column(_launch_s),
         host_bw_bytes_per_s=column(lambda row: row.gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY),
-        methods=Methods(fills=True) if rows and rows[0].model.fills else PLAIN,
+        methods=_methods(rows[0]) if rows else PLAIN,
     )  # fmt: skip
+
+
+def passes_of(model: ModelSpec, passes: int | None, output: float) -> Passes | None:
+    """Passes that make an answer of so many tokens, in the mean."""
+    if passes is None:
+        return None
+    guided = model.diffusion is not None and model.diffusion.guided
+    return Passes(step_tokens=output / passes, copies=2 if guided else 1)
+
+
+def _step_tokens(row: Instance) -> float:
+    return next((it.step_tokens for it in (row.speculation, row.passes) if it is not None), 1.0)
+
+
+def _methods(row: Instance) -> Methods:
+    """Of its model, which is that of all rows."""
+    if not row.model.fills:
+        return PLAIN
+    copies = row.passes.copies if row.passes is not None else 1
+    return Methods(fills=True, denoises=row.model.diffusion is not None, copies=float(copies))
 
 
 def _launch_s(row: Instance) -> float:

@@ -16,7 +16,7 @@ from ..document.serving_plan import ServingCandidate, ServingPlan, ServingPool
 from ..document.specs import build, model_of
 from ..request.serving import ServeWorkload
 from ..request.speculation import step_tokens
-from .instance import Instance, InstanceLayout, Speculation
+from .instance import Instance, InstanceLayout, Speculation, passes_of
 from .promises import Promises, priced
 from .search import Deployment, Stand, stands_pool
 from .space import Site, sites_of
@@ -53,12 +53,13 @@ def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines
         raise InputError(f"the cluster of the plan has no nodes {pool.site}", hint="plan again")
     site, name = sites[pool.site], str(plan.resolved["engine"])
     limits = engines.of(name)
+    model, passes = model_of(plan.resolved, _FILE), plan.request["workload"].get("passes")
     layout = InstanceLayout(tp=pool.tp, attention_dp=pool.attention_dp, pp=pool.pp, ep=pool.ep, instances=1)
     instance = Instance(
-        model=model_of(plan.resolved, _FILE), gpu=site.gpu, levels=site.levels, weights=pool.weights,
+        model=model, gpu=site.gpu, levels=site.levels, weights=pool.weights,
         cache=pool.kv_cache, engine=limits, host_s=engines.host_s(name, ""), layout=layout,
         chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences, speculation=speculation_of(plan),
-        techniques=techniques_of(plan),
+        passes=passes_of(model, passes, plan.lengths.output.mean), techniques=techniques_of(plan),
     )  # fmt: skip
     return Stand(site=site, instance=instance, instances=pool.instances)
 

@@ -16,7 +16,7 @@ from ...cost_models.techniques.base import Applied
 from ...cost_models.techniques.registry import broken_needs
 from ...profiles.stack.engines import Engine
 from ..document.serving_plan import ROLES
-from .instance import Instance, InstanceLayout, Speculation, plain_pool
+from .instance import Instance, InstanceLayout, Passes, Speculation, plain_pool
 
 CHUNKS = (2048, 4096, 8192, 16384)  # prompt tokens of an iteration that are compared
 _MOST_STAGES = 16
@@ -61,6 +61,7 @@ class Served:
     engine: Engine
     host_s: float
     speculation: Speculation | None = None
+    passes: Passes | None = None
     techniques: Applied = ()
 
 
@@ -100,7 +101,8 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int], *, across_nodes
         instances.append(Instance(
             model=served.model, gpu=site.gpu, levels=site.levels, weights=served.weights, cache=served.cache,
             engine=served.engine, host_s=served.host_s, layout=layout, chunk_tokens=chunk,
-            max_sequences=served.engine.max_sequences, speculation=served.speculation))  # fmt: skip
+            max_sequences=served.engine.max_sequences, speculation=served.speculation,
+            passes=served.passes))  # fmt: skip
         most.append(number)
     counts = {name: len(values) for name, values in axes.items()}
     return Space(site=site, instances=tuple(instances), least=least, most=tuple(most), total=total,

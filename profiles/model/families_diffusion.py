@@ -1,7 +1,8 @@
 """Diffusion transformers of diffusers: the config.json of a transformer -> ModelSpec, by its `_class_name`.
 
 Where a key is absent, the default of its class holds (diffusers 0.42.1, models/transformers). Pixels per latent (8 in
-all autoencoders, 4 frames in that of Wan) and tokens of a text are those of the pipelines (pipelines/flux, wan, dit).
+all autoencoders, 4 frames in that of Wan), tokens of a text, and whether each pass runs twice for guidance are those of
+the pipelines (pipelines/flux, wan, dit).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def wan(f: Fields) -> ModelSpec:
                   modulation=Modulation(parameters=6 * h, products=0, norms=int(normed)))  # fmt: skip
     times = _two_products(f.count("freq_dim", default=256), h) + _product(h, 6).parameters
     return _model(f, "wan", {layer: f.count("num_layers", default=40, maximum=_MAX_LAYERS)}, Diffusion(
-        side=2 * _PIXELS, frames=4, text_tokens=512, joins_text=False, inputs=4 * channels,
+        side=2 * _PIXELS, frames=4, text_tokens=512, joins_text=False, inputs=4 * channels, guided=True,
         embedders=times + _two_products(f.count("text_dim", default=4096), h) + h, ends=2 * h,
     ), outputs=4 * f.count("out_channels", default=channels))  # fmt: skip
 
@@ -80,7 +81,7 @@ def dit(f: Fields) -> ModelSpec:
                   modulation=modulation)  # fmt: skip
     return _model(f, "dit", {layer: f.count("num_layers", default=28, maximum=_MAX_LAYERS)}, Diffusion(
         side=patch * _PIXELS, frames=0, text_tokens=0, joins_text=False, inputs=patch**2 * channels, embedders=h,
-        ends=_product(h, 2).parameters,
+        ends=_product(h, 2).parameters, guided=True,
     ), outputs=patch**2 * f.count("out_channels", default=channels))  # fmt: skip
 
 

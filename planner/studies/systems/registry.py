@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     faults,
+    images,
     less_communication,
     long_context,
     memory,
@@ -16,7 +17,7 @@ from . import (
 )
 from .base import Check
 
-OF_SERVING: tuple[Check, ...] = (*serving.CHECKS, *serving_memory.CHECKS, *passes.CHECKS)
+OF_SERVING: tuple[Check, ...] = (*serving.CHECKS, *serving_memory.CHECKS, *passes.CHECKS, *images.CHECKS)
 CHECKS: tuple[Check, ...] = (
     *less_communication.CHECKS, *without_gradients.CHECKS, *overlap.CHECKS, *memory.CHECKS, *long_context.CHECKS,
     *pipelines.CHECKS, *faults.CHECKS, *OF_SERVING,

@@ -45,7 +45,8 @@ def emit_serving(
 def _no_model(plan: ServingPlan) -> list[str]:
     """Models that no engine here has."""
     model = plan.resolved["model"]
-    return [f"{model['name']}: no runtime, since it fills in masked tokens"] if model.get("unmasks") else []
+    kinds = {"unmasks": "fills in masked tokens", "diffusion": "denoises images"}
+    return [f"{model['name']}: no runtime, since it {text}" for name, text in kinds.items() if model.get(name)]
 
 
 def _lacks(engine: EngineTarget, techniques: Sequence[str]) -> list[str]:

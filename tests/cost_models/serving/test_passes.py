@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.load import Load, decoding_batch, steady_state
 from meshwright.cost_models.serving.pool import Pool
@@ -61,6 +62,26 @@ def test_an_answer_takes_as_many_passes_as_tokens_over_those_of_a_pass() -> None
     for tokens in (1.0, 4.0, 22.8):
         service = steady_state(llada(tokens), llada(tokens), apart, load, BARE)
         assert service.tpot_s[0] == pytest.approx(by_hand(1024) / tokens, rel=1e-9)
+
+
+def test_copies_of_a_sequence_are_sequences() -> None:
+    doubled = replace(llada(), methods=replace(llada().methods, copies=2.0))
+    assert iteration_seconds(doubled, BARE, batch(1)) == iteration_seconds(llada(), BARE, batch(2))
+
+
+def test_patches_have_a_part_of_the_tokens_and_hide_what_they_gather() -> None:
+    """Four ranks of 256 tokens, each attending to its own and to half of the others: 640 of 1,024."""
+    alone = llada()
+    four = replace(alone, tp=column(4), methods=replace(alone.methods, patches=True, patch_context=0.5))
+    head, layers = 126464 * 4096, 32 * (4 * 4096**2 + 3 * 4096 * 12288 + 2 * 4096)
+    products, reads = 2 * (head + layers) * 256 / 1e15, 2 * (head + layers) / 4.6e12
+    scores, keys = 256 * 640 * 32 * 2 * 32 * 256 / 6e14, 2 * 640 * 32 * 2 * 4096 / (4.6e12 * BARE.cache_share)
+    by_hand_s = (products**4 + reads**4) ** 0.25 + (scores**4 + keys**4) ** 0.25 + 16 * 32 * 4096 * 256 / 4.6e12
+    assert iteration_seconds(four, BARE, batch(1))[0] == pytest.approx(by_hand_s, rel=1e-9)
+    slow = replace(four, all_gather=Curve(column(0), column(1e-9), column(0)))
+    # Keys and values of a layer, 2 x 4,096 in 16 bits of 1,024 tokens, half of them, over 1 GB/s.
+    assert iteration_seconds(slow, BARE, batch(1))[0] == pytest.approx(32 * 2 * 2 * 4096 * 1024 * 0.5 * 1e-9, rel=0.01)
+    assert four.weights_bytes == alone.weights_bytes
 
 
 def test_prompts_take_no_iterations_of_their_own() -> None:

@@ -27,10 +27,12 @@ DENSE = ("llama-2-70b", "8xa100-sxm-80gb", {"tp": 8})
 EXPERTS = ("qwen3-30b-a3b", "8xa100-sxm-80gb", {"attention_dp": 8, "ep": 8})
 DEVICES = ("llama-2-70b", {"groups": [{"name": "single", "gpu": "rtx-4090", "gpus_per_node": 1, "count": 8}],
                            "links": {"inter_node": {"bandwidth": "1 Gb/s", "latency": "1 ms"}}}, {"tp": 8})  # fmt: skip
+IMAGES = ("dit-xl-2-256", "8xa100-sxm-80gb", {"tp": 8})
 MASKED = ("llada-8b", "1xa100-sxm-80gb", {"tp": 1})
 RUNS: dict[str, tuple[str, Any, dict[str, int]]] = {
     **dict.fromkeys(SERVING, DENSE), "exflow": EXPERTS, "speculative-moe": EXPERTS, "tpi-llm": DEVICES,
-    **dict.fromkeys(("learn2pd", "dparallel", "parallelbench"), MASKED)}  # fmt: skip
+    **dict.fromkeys(("learn2pd", "dparallel", "parallelbench"), MASKED),
+    "pcpp": IMAGES, "streamdiffusion": IMAGES}  # fmt: skip
 
 
 def instances(name: str, techniques: dict[str, dict[str, float]]) -> Pool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from meshwright.cost_models.serving.served_model import ServedModel
 from meshwright.planner.api import plan, plan_serving
+from meshwright.planner.explain.serving import explain_serving
 from meshwright.planner.targets.engines.emit import emit_serving
 from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.huggingface import read_config
@@ -44,6 +46,31 @@ def test_the_choice_of_techniques_has_those_of_masked_tokens() -> None:
     reasons = {choice.names: choice.why for choice in served.technique_choices}
     assert any("22.8 tokens of a pass: tokens that depend on one another" in text for text in served.warnings)
     assert reasons["nexus",] == "nexus needs a decoder, which gives one token after another"
+
+
+def test_images_are_served_in_passes_with_guidance_and_by_techniques_of_images() -> None:
+    asked: dict[str, Any] = {"model": "dit-xl-2-256", "cluster": "1xa100-sxm-80gb", "input": 1, "output": 256,
+                             "fix": {"chunk_tokens": 2048}, "top": 1}  # fmt: skip
+    guided = plan_serving(**asked, passes=8, allow_techniques=("streamdiffusion", "dparallel"))
+    assert set(guided.resolved["techniques"]) == {"streamdiffusion"}
+    asked["concurrency"] = 1
+    plain = plan_serving(**asked, passes=8)
+    assert plan_serving(**asked, passes=16).best.tpot_s == pytest.approx(2 * plain.best.tpot_s, rel=1e-6)
+    parts = sum(part.tpot_s for part in explain_serving(plain).parts)
+    assert parts == pytest.approx(plain.best.tpot_promised_s, rel=1e-6)
+    with pytest.raises(UnsupportedError, match=r"dit-xl-2-256: no runtime, since it denoises images"):
+        emit_serving(plain, "vllm")
+
+
+def test_a_token_passes_one_stream_and_no_modulation() -> None:
+    """Flux: 19 layers of two streams, of 12 h^2 and a modulation of 6 h^2 each, and 38 of one, whose modulation is 3
+    h^2."""
+    model = load_model("flux.1-dev")[0]
+    served, h = ServedModel.of(model), 3072
+    passed = 19 * (4 * h * h + 8 * h * h) + 38 * (4 * h * h + 8 * h * h)
+    assert served.dense_parameters == pytest.approx(passed, rel=2e-3)  # biases and norms beside it
+    modulation = 19 * 2 * 6 * h * h + 38 * 3 * h * h
+    assert served.still_parameters == pytest.approx(19 * 12 * h * h + modulation, rel=2e-3)
 
 
 def test_training_is_planned_and_no_target_writes_it() -> None:

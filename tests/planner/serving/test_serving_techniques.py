@@ -80,7 +80,15 @@ def test_what_an_engine_has_is_written() -> None:
     ({"speculate": "3:0.7:llama-3.2-1b", "model": "llada-8b"}, "speculate: llada-8b fills in all tokens of an answer"),
     ({"fix": {"prefill.tp": 2}, "model": "llada-8b"}, "fix prefill.tp: llada-8b fills in all tokens of an answer"),
     ({"prefix_hit": 0.5, "model": "dream-7b"}, "prefix_hit: dream-7b fills in all tokens of an answer together"),
-    ({"technique": "streamdiffusion"}, "streamdiffusion .* denoises images in steps, and plans serve decoders"),
+    ({"technique": "streamdiffusion"}, "streamdiffusion needs a diffusion transformer"),
+    ({"technique": "pcpp", "model": "llada-8b"}, "pcpp needs a diffusion transformer"),
+    ({"technique": "learn2pd", "model": "dit-xl-2-256", "passes": 4}, "learn2pd needs a language model that fills in"),
+    ({"technique": "pcpp", "model": "dit-xl-2-256", "passes": 4, "fix": {"tp": 1}}, "pcpp needs several GPUs"),
+    ({"technique": "streamdiffusion:similar=1", "model": "dit-xl-2-256", "passes": 4}, "similar is 1, must be in 0 to"),
+    ({"technique": "dparallel", "model": "llada-8b", "passes": 30}, "passes and dparallel: both are a number of"),
+    ({"passes": 30}, "passes: llama-3.1-8b is a decoder, which gives one token after another"),
+    ({"model": "flux.1-dev"}, "passes: flux.1-dev denoises an image in several, and their number is not given"),
+    ({"model": "llada-8b", "passes": 301}, "passes: 301 are more than the 300 tokens of an answer"),
 ])  # fmt: skip
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
