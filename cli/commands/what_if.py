@@ -88,6 +88,7 @@ def command(
       network-cost    switches, transceivers, price and power without a spine
       step-law        learning rate and batch by the step law
       gossip          exchanges of replicas over a graph: --assume graph=a-b,b-c
+      conversion      states moved to another layout in memory: --assume to=LAYOUT
 
     \b
     Examples:
@@ -136,6 +137,7 @@ def command(
 def screen_of(result: Result, header: str) -> list[Part]:
     """The screen of a study. Raises TypeError for a result that has none."""
     from ...planner.studies.compare import Comparison
+    from ...planner.studies.conversion import Conversion
     from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
     from ...planner.studies.gossip import GossipStudy
@@ -165,6 +167,8 @@ def screen_of(result: Result, header: str) -> list[Part]:
             return studies_screen.network_cost_screen(result, header)
         case StepLaw():
             return studies_screen.step_law_screen(result, header)
+        case Conversion():
+            return studies_screen.conversion_screen(result, header)
         case GossipStudy():
             return studies_screen.gossip_screen(result, header)
         case _:

@@ -12,6 +12,7 @@ from .what_if import change_lines, footnotes, kilo_dollars
 if TYPE_CHECKING:
     from ...planner.studies.assumed import Assumption
     from ...planner.studies.base import Point
+    from ...planner.studies.conversion import Conversion
     from ...planner.studies.faults import Faults
     from ...planner.studies.generations import Generations
     from ...planner.studies.gossip import GossipStudy
@@ -144,6 +145,18 @@ def step_law_screen(result: StepLaw, header: str) -> list[Part]:
            f"{result.learning_rate:.2e} and {text.significant(result.batch_tokens / 1e6)} M per step.")  # fmt: skip
     return [header, *change_lines(result.changes), "", text.wrapped(law), "", table(*columns, rows=rows,
             right=columns[1:]), ""]  # fmt: skip
+
+
+def conversion_screen(result: Conversion, header: str) -> list[Part]:
+    """A line per way to gather what is sent."""
+    rows = [[way.name, *(text.duration(seconds) for seconds in (way.gather_s, way.message_s, way.total_s))]
+            for way in result.ways]  # fmt: skip
+    columns = ["gathered by", "gathering", "messages", "together"]
+    of_all = f"The fullest GPU of {result.to} gets {text.quantity(result.received_bytes, 'B')} of weights and states"
+    cut = (f"{text.quantity(result.cut_bytes, 'B')} of them in {result.runs:,.0f} runs, of "
+           f"{result.run_bytes:,.0f} bytes at the shortest") if result.runs else "no matrix is cut in its rows"
+    return [header, *change_lines(result.changes), "", text.wrapped(f"{of_all}: {cut}."), "",
+            table(*columns, rows=rows, right=columns[1:]), ""]  # fmt: skip
 
 
 def gossip_screen(result: GossipStudy, header: str) -> list[Part]:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import compare, faults, generations, gossip, network_cost, reliability, scaling, sensitivity, step_law, sweep
+from . import (
+    compare,
+    conversion,
+    faults,
+    generations,
+    gossip,
+    network_cost,
+    reliability,
+    scaling,
+    sensitivity,
+    step_law,
+    sweep,
+)
 from .base import Question, Result
 
 STUDIES: dict[str, Callable[[Question], Result]] = {
@@ -19,4 +31,5 @@ STUDIES: dict[str, Callable[[Question], Result]] = {
     "network-cost": network_cost.run,
     "step-law": step_law.run,
     "gossip": gossip.run,
+    "conversion": conversion.run,
 }

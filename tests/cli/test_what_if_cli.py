@@ -59,6 +59,8 @@ SCREENS = {
     "network-cost": ["--study", "network-cost", "--assume", "switch_price=20000", "--assume", "transceiver_price=900"],
     "cost-without-price": ["--study", "network-cost", "--assume", "switch_price=20000"],
     "step-law": ["--study", "step-law", "--assume", "tokens=1T"],
+    "conversion": ["--study", "conversion", "--assume", "to=tp2-dp8-mbs1-z1-rfull"],
+    "no-layout-to-convert-to": ["--study", "conversion"],
     "gossip-alone": ["--study", "gossip", "--assume", "graph=line"],
     "no-tokens": ["--study", "step-law"],
     "no-gpus-left": ["--study", "faults", "--assume", "lost_gpus=16"],

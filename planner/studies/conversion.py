@@ -1,0 +1,120 @@
+"""Conversion: weights and optimizer states in memory from the plan's layout to another, as after a loss of GPUs.
+
+Matrices whose inputs tensor parallelism splits (the output projection of attention, the last of a feed-forward block)
+lie in rows, of which a rank has a part. Between two degrees a and b of it, ranks exchange runs of 1/lcm(a, b) of a row.
+What is split otherwise moves in runs as long as its tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from ...cost_models.layouts import Layout, parse
+from ...cost_models.quantities.device_memory import DeviceMemory
+from ...cost_models.quantities.ledger import Ledger
+from ...cost_models.rates.packing import copied_s, packed_s
+from ...cost_models.rates.rates import Rates
+from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts
+from ...errors import InputError, UnknownNameError
+from ..evaluation.staged import Staged
+from ..space.rules import violations
+from .base import Part, Question, Result
+
+_ARGUMENT = "to"
+_TENSORS = 4  # of a matrix: weight, master copy and two moments
+
+
+class Way(Part):
+    """A way to gather what is sent."""
+
+    name: str
+    gather_s: float  # before messages, and after them
+    message_s: float
+    total_s: float
+
+
+class Conversion(Result):
+    """The fullest GPU of the layout that the plan's becomes."""
+
+    to: str  # its id
+    received_bytes: float
+    cut_bytes: float  # of them, what lies in runs
+    run_bytes: float  # the shortest run; 0: none is cut
+    runs: float
+    ways: tuple[Way, ...]
+
+    @property
+    def table(self) -> tuple[Way, ...]:
+        return self.ways
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Matrices of one shape on a device that are cut in their rows."""
+
+    num_bytes: float
+    run_bytes: float
+    matrices: float
+
+
+def run(question: Question) -> Conversion:
+    """Raises InputError without a layout, and for one that is not legal; UnknownNameError for another assumption."""
+    for name in question.assume:
+        if name != _ARGUMENT:
+            raise UnknownNameError("assumption", name, (_ARGUMENT,))
+    if _ARGUMENT not in question.assume:
+        raise InputError("no layout to convert to", hint="`--assume to=tp8-dp4-mbs1-z1-rfull`; `plan` lists some")
+    base, old, new = question.base, question.layout.layout, parse(question.assume[_ARGUMENT])
+    if problems := violations(new, base.problem):
+        raise InputError("\n".join(f"--assume to: {problem}" for problem in problems),
+                         hint="a layout of the same GPUs")  # fmt: skip
+    ledger = Staged.of(base, new).ledger
+    memory = DeviceMemory(ledger)
+    sizes = [float((states["weights"] + states["optimizer"])[0])
+             for states in map(memory.states, range(ledger.num_profiles))]  # fmt: skip
+    received, j = max((size, j) for j, size in enumerate(sizes))
+    cuts = list(_cuts(ledger, j, old, new, received))
+    return Conversion(
+        **question.common_fields("conversion"), to=str(new), received_bytes=received,
+        cut_bytes=sum(cut.num_bytes for cut in cuts), run_bytes=min((cut.run_bytes for cut in cuts), default=0.0),
+        runs=sum(cut.num_bytes / cut.run_bytes for cut in cuts), ways=_ways(base.rates, cuts, received),
+    )  # fmt: skip
+
+
+def _ways(rates: Rates, cuts: Sequence[_Cut], received: float) -> tuple[Way, ...]:
+    """Messages are gathered at one end and spread at the other, which takes as long."""
+    bw, launch_s = rates.memory_bw_bytes_per_s, rates.stack.host_s_per_kernel
+    whole_s = 2 * (received - sum(cut.num_bytes for cut in cuts)) / bw
+    by_kernels = sum(packed_s(cut.num_bytes, cut.run_bytes, bw, launch_s, cut.matrices * _TENSORS) for cut in cuts)
+    by_copies = sum(copied_s(cut.num_bytes, cut.run_bytes, bw, launch_s) for cut in cuts)
+    message_s = received / rates.levels[-1].bw_bytes_per_s
+    both = {"a kernel per tensor": 2 * (whole_s + by_kernels), "a copy per run": 2 * (whole_s + by_copies)}
+    return tuple(Way(name=name, gather_s=gather_s, message_s=message_s, total_s=gather_s + message_s)
+                 for name, gather_s in both.items())  # fmt: skip
+
+
+def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout, received: float) -> Iterator[_Cut]:
+    """Of `received` bytes on the device of profile j, what is cut. All states of a matrix are cut as its weight."""
+    problem, tables = ledger.problem, ledger.tables.parameters
+    every = ledger.per_kind(tables["dense"] + tables["experts"])
+    of_parameter = received / float(ledger.on_profile(j, every)[0])
+    for number, variant in enumerate(problem.variants):
+        layers = float(ledger.counts[j].get(number, [0.0])[0])
+        kind = problem.model.kinds[variant.kind]
+        for width, matrices, (before, after) in _split_inputs(kind, old, new):
+            if layers and before != after:
+                elements = layers * matrices * problem.model.hidden * width / after
+                yield _Cut(num_bytes=of_parameter * elements, matrices=layers * matrices,
+                           run_bytes=problem.state_bytes.weight * width / lcm(before, after))  # fmt: skip
+
+
+def _split_inputs(kind: Layer, old: Layout, new: Layout) -> Iterator[tuple[float, float, tuple[int, int]]]:
+    """(inputs, matrices of a rank, degrees that split the inputs) of a layer's matrices that are split so."""
+    if kind.attention is not None:
+        yield kind.attention.heads * kind.attention.value_head_dim, 1.0, (old.tp, new.tp)
+    if isinstance(kind.feed_forward, FeedForward):
+        yield kind.feed_forward.inner, 1.0, (old.tp, new.tp)
+    if isinstance(kind.feed_forward, MixtureOfExperts):
+        yield kind.feed_forward.expert_inner, kind.feed_forward.experts / new.ep, (old.etp, new.etp)

@@ -1,0 +1,67 @@
+"""States moved to another layout: runs and bytes by hand, packing kernels beside a copy per run, what is no layout."""
+
+from __future__ import annotations
+
+import pytest
+from meshwright.cost_models.rates.packing import copied_s, packed_s
+from meshwright.planner.document.plan import Plan
+from meshwright.planner.studies.conversion import Conversion
+
+import meshwright as mw
+from meshwright.errors import InputError
+
+BW, LAUNCH_S = 3.35e12, 5e-6  # an H100's memory; a copy that the host starts
+HIDDEN, INNER, LAYERS = 2048, 8192, 16  # of llama-3.2-1b
+
+
+def test_packing_gains_four_orders_of_magnitude_on_short_runs() -> None:
+    """TEMPI (arXiv 2012.14363): MPI_Pack up to 242,000 times faster. One whole run gains nothing."""
+    gains = {run: copied_s(2**20, run, BW, LAUNCH_S) / packed_s(2**20, run, BW, LAUNCH_S) for run in (4, 128, 2**20)}
+
+    assert 1e4 < gains[4] < 242_000
+    assert 1e3 < gains[128] < gains[4]
+    assert gains[2**20] == pytest.approx(1)
+
+
+def test_runs_shorter_than_a_transaction_are_read_as_slowly() -> None:
+    whole, short = (packed_s(1e9, run, BW, 0.0) for run in (128, 32))
+
+    assert whole == pytest.approx(2e9 / BW)
+    assert short == pytest.approx(5e9 / BW)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return mw.evaluate(None, "tp4-dp4-mbs1-z1-rnone", model="llama-3.2-1b", cluster="dgx-h100:2", global_batch=16,
+                       seq_len=1024)  # fmt: skip
+
+
+def converted(plan: Plan, to: str) -> Conversion:
+    study = mw.what_if(plan, study="conversion", assume={"to": to})
+    assert isinstance(study, Conversion)
+    return study
+
+
+def test_what_another_degree_cuts(plan: Plan) -> None:
+    """The output projection and the last matrix of the feed-forward block, in runs of an eighth of a row."""
+    study, kept = converted(plan, "tp8-dp2-mbs1-z0-rnone"), converted(plan, "tp4-dp4-mbs1-z0-rnone")
+    kernels, copies = study.ways
+
+    rows = LAYERS * HIDDEN * (2048 + INNER) / 8
+    assert study.run_bytes == 2 * HIDDEN / 8
+    # Without ZeRO a GPU has all states of its parameters: weight 2, master copy and moments 12.
+    assert study.cut_bytes == pytest.approx(14 * rows, rel=0.01)
+    assert study.runs == pytest.approx(14 * LAYERS * HIDDEN / 2 * 2, rel=0.01)  # a run of 2 bytes per element and row
+    assert copies.gather_s > 10 * kernels.gather_s
+    assert (kept.runs, kept.run_bytes) == (0, 0)
+    assert kept.ways[0].gather_s == kept.ways[1].gather_s
+
+
+@pytest.mark.parametrize(
+    ("assume", "message"),
+    [({}, "no layout to convert to"), ({"to": "tp8-dp4-mbs1-z0-rnone"}, "the cluster has 16 GPUs"),
+     ({"to": "x"}, "not a layout id"), ({"too": "tp8"}, "unknown assumption `too`")],
+)  # fmt: skip
+def test_what_is_no_layout(plan: Plan, assume: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        mw.what_if(plan, study="conversion", assume=assume)
