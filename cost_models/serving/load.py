@@ -166,6 +166,8 @@ def _at(
     # Seconds that a prompt adds to the iterations of an instance.
     added_s = _added_s(prefill, mixed, load.prefilled, mixed_s * chunks, alone_s * chunks)
     prompt_scv = _prompt_scv(prefill, constants, mixed, load, alone_s, added_s)
+    if prefill.methods.nano_batches > 1:
+        added_s = _shared_s(prefill, constants, mixed, load, alone_s, added_s, decoding.sequences / steps)
     together = _together(held, prefill.mixes_prompts, load, constants)
     others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
     ahead = together * all_others / 2.0 * decode.instances / prefill.instances
@@ -213,6 +215,18 @@ def _added_s(prefill: Pool, mixed: Batch, prompt: Array, mixed_s: Array, alone_s
     prompts, so that the host takes its time once for a full one."""
     launched_s = prefill.host_s * prompt / prefill.chunk_tokens
     return np.asarray((np.maximum(mixed_s - alone_s, 0.0) + launched_s) / (mixed.prompt_groups * prefill.pp))
+
+
+def _shared_s(
+    prefill: Pool, constants: ServingConstants, mixed: Batch, load: Load, alone_s: Array, added_s: Array, number: Array
+) -> Array:  # fmt: skip
+    """Seconds that each of so many prompts of an iteration adds: reads of the cache hide all of them together once, not
+    each. added_s: of one alone."""
+    number = np.maximum(number, 1.0)
+    prompts = load.prefilled * number
+    mixed_s, chunks = prompt_iterations(prefill, constants, mixed, prompts)
+    shared_s = _added_s(prefill, mixed, prompts, mixed_s * chunks, alone_s * chunks) / number
+    return np.maximum(added_s, shared_s)
 
 
 def _prompt_scv(

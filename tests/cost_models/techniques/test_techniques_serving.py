@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
+from meshwright.cost_models.serving.load import Load, steady_state
 from meshwright.cost_models.serving.phases import phases
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.techniques.prompt_decoding import accepted_tokens
@@ -115,6 +116,24 @@ def test_sums_hide_behind_the_rest() -> None:
     none = np.zeros(1)
     rest = iteration_seconds(replace(plain, all_reduce=Curve(none, none, none)), ENGINES.constants, batch(4096))
     assert iteration_seconds(hidden, ENGINES.constants, batch(4096)) == pytest.approx(rest, rel=1e-9)
+
+
+def test_prompts_of_an_iteration_hide_together_behind_the_cache_and_not_each() -> None:
+    """NanoFlow: with two prompts in the mean iteration, it takes as long as one with both."""
+    cluster = load_cluster("1xa100-sxm-80gb", gpu=None, num_gpus=None, exclude=())
+    crowded = pool([Instance(
+        model=load_model("llama-2-7b")[0], gpu=cluster.gpu, levels=cluster.levels, weights="bf16", cache="bf16",
+        engine=ENGINES.of("vllm"), host_s=0.0, chunk_tokens=8192, max_sequences=1024,
+        layout=InstanceLayout(tp=1, attention_dp=1, pp=1, ep=1, instances=1),
+        techniques=applied({"nanoflow": {}}, SERVING))])  # fmt: skip
+    tokens, none = np.array([200.0]), np.zeros(1)
+    load = Load.equal(tokens, tokens, concurrency=np.array([378.0]), rate=none, burst_share=none, transfer_s=none)
+    service = steady_state(crowded, crowded, np.array([False]), load, ENGINES.constants)
+    prompts = service.sequences / 199.0
+    together = Batch(sequences=service.sequences, context=np.array([300.0]), prompt_tokens=200.0 * prompts,
+                     prompt_context=np.array([100.0]), prompt_groups=np.ones(1))  # fmt: skip
+    assert prompts > 1.7
+    assert service.tpot_s == pytest.approx(iteration_seconds(crowded, ENGINES.constants, together), rel=0.015)
 
 
 def test_the_best_tree_by_hand() -> None:
