@@ -248,13 +248,18 @@ class Trainer:
         if end is not None:
             self.pipeline.tokens_per_step = counted_targets(batch, self.job.seq_len, end)
         if self.job.strategies is None:
-            per_rank = self.job.global_batch // self.job.layout.dp
-            mine = batch[self.mesh.coords.dp * per_rank : (self.mesh.coords.dp + 1) * per_rank]
-            return self._share(mine, EMBEDDING)
+            return self._part(batch, self.mesh.coords.dp)
         # All ranks of a stage have the same micro-batch at a time. Strategies only determine their share of it.
         whole = batch.view(self.job.num_micro_batches, -1, batch.shape[1])
         first, last = (self._share(self._rows(whole, part), part) for part in (EMBEDDING, HEAD))
         return lambda number: (first(number)[0], *last(number)[1:])
+
+    def share(self, index: int, part: int) -> Batch:
+        """The micro-batches of step `index` that the dp ranks `part` have."""
+        return self._part(self.source.batch(index), part)
+
+    def _part(self, batch: Tensor, part: int) -> Batch:
+        return self._share(batch.chunk(self.job.layout.dp)[part], EMBEDDING)
 
     def _rows(self, whole: Tensor, part: str) -> Tensor:
         """This rank's share of [micro-batches, sequences, seq + 1] under the strategy of a part."""

@@ -120,7 +120,7 @@ def _sent(trainer: Trainer, done: int) -> Event:
         return {}
     world = trainer.mesh["world"]
     sent = torch.zeros(world.size, 3, dtype=torch.float64, device=trainer.device)
-    planned = planned_bytes(trainer.job, done)[trainer.mesh.coords.stage]
+    planned = planned_bytes(trainer.job, done)[trainer.mesh.coords.stage] * trainer.exchange.in_time()
     sent[world.rank] = torch.tensor([*trainer.exchange.sent_bytes(), planned], dtype=torch.float64)
     columns = world.all_reduce(sent).T.tolist()
     return {"exchanged": dict(zip(("sent_bytes", "scale_bytes", "ledger_bytes"), columns, strict=True))}

@@ -38,13 +38,12 @@ def images_line(job: Job) -> str:
 
 
 def exchanged_line(job: Job, exchanged: Mapping[str, Sequence[float]]) -> str:
-    """The bytes that a rank sent the other replicas, beside those of the ledger."""
+    """The bytes that all ranks sent other replicas, beside those of the ledger."""
     name = job.technique[0] if job.technique else ""
-    most = max(range(job.world_size), key=lambda rank: exchanged["sent_bytes"][rank])
-    sent, scales, ledger = (exchanged[key][most] for key in ("sent_bytes", "scale_bytes", "ledger_bytes"))
+    sent, scales, ledger = (round(sum(exchanged[key])) for key in ("sent_bytes", "scale_bytes", "ledger_bytes"))
     verdict = f"as in the ledger ({ledger:,.0f})" if sent == ledger else f"{ledger:,.0f} in the ledger"
-    beside = f", and {scales:,.0f} of scales" if scales else ""
-    return f"{name}: rank {most} sent the other replicas {sent:,.0f} bytes, {verdict}{beside}"
+    beside = f", and {scales:,.0f} of {'losses' if name == 'gradient-coding' else 'scales'}" if scales else ""
+    return f"{name}: the ranks sent other replicas {sent:,.0f} bytes, {verdict}{beside}"
 
 
 def technique_line(job: Job) -> str:

@@ -19,7 +19,7 @@ class StateTraffic:
 
     scattered: float  # bytes per parameter of a gradient on its way within a shard group
     gathered: float  # bytes per parameter of a weight on its way within a shard group
-    replicated: float  # bytes per parameter that a copy sends the others
+    replicated: Array | float  # [n] bytes per parameter that a copy sends the others
     # How copies exchange them: all_reduce the sum of all; all_gather each gets those of all; p2p of one other copy.
     among_copies: Op = "all_reduce"
     share: float = 1.0  # of all steps

@@ -39,8 +39,15 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     if not tolerated and not slow:
         return ledger
     replicas, row = np.unique(ledger.layouts["dp"], return_inverse=True)
+    copies = np.asarray(ledger.dense_groups.replicate, dtype=np.float64)
+    # Those in time, k of n, scatter the sum among themselves, (k - 1) / k of it, and send their k-th part to n - 1:
+    # more than the 2 (n - 1) / n of an all-reduce of all, since only they send.
+    sending = np.maximum(copies - tolerated, 1.0)
+    more = (sending + copies - 2) / sending * copies / np.maximum(2 * copies - 2, 1.0)
+    more = np.where(copies > tolerated, more, 1.0)
+    traffic = tuple(replace(phase, replicated=phase.replicated * more) for phase in ledger.traffic)
     late: Array = np.array([more_are_slow(int(n), tolerated, slow) for n in replicas])[row]
-    return replace(ledger, repeats=ledger.repeats * shares(tolerated, knobs["window"]),
+    return replace(ledger, traffic=traffic, repeats=ledger.repeats * shares(tolerated, knobs["window"]),
                    waits=ledger.waits + (knobs["factor"] - 1) * late)  # fmt: skip
 
 

@@ -253,6 +253,7 @@ class Group:
         tensor = host.copy(tensor, tensor.dtype) if tensor.device.type == "cpu" else tensor.contiguous()
         with self._named(f"send to rank {to}"):
             work = dist.isend(tensor, to, group=self.handle, tag=tag)
+        self.sent_bytes += tensor.nbytes
         if work is None:
             raise CommunicationError(f"send to rank {to}: this rank is not in the group")
         return work, tensor

@@ -116,6 +116,10 @@ class Pipeline:
         with split_backward.splitting(self.splits):
             return self._run(self.actions, batch)
 
+    def drop(self) -> None:
+        """Forgets the passes of a step that a forward pass has ended by an error, on a pipeline of one stage."""
+        self._flights.clear()
+
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
         """Runs the forward passes of a step, in the same order. Returns what `run` returns."""

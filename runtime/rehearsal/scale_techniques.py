@@ -15,7 +15,7 @@ def small_technique(technique: Named | None, num_replicas: int) -> Named | None:
     if technique is None:
         return None
     most = {**MOST, "tolerated": num_replicas - 1}
-    return technique[0], {knob: max(min(value, most.get(knob, value)), LEAST.get(knob, value))
+    return technique[0], {knob: max(min(value, most.get(knob, value)), LEAST.get(knob, 0.0))
                           for knob, value in technique[1].items()}  # fmt: skip
 
 

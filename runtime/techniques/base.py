@@ -33,6 +33,9 @@ class Trained(Protocol):
     def batch(self, index: int) -> Batch:
         """This rank's micro-batches of step `index`."""
 
+    def share(self, index: int, part: int) -> Batch:
+        """The micro-batches of step `index` that the dp ranks `part` have."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -89,6 +92,10 @@ class Exchange:
         """Bytes that this rank has sent its copies: those that the ledger counts, and scales beside them."""
         groups = {id(unit.groups.replicate): unit.groups.replicate for unit in self.units}
         return sum(group.sent_bytes for group in groups.values()), sum(group.sent_bytes for group in self.scales)
+
+    def in_time(self) -> float:
+        """The share of the steps in which this rank sends what the ledger counts."""
+        return 1.0
 
     def settle(self) -> None:
         """Waits for messages that run beside the following steps. All ranks must call it after the same step."""

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from .base import Exchange, Trained
 from .co2 import CO2
 from .diloco import DiLoCo
+from .gradient_coding import GradientCoding
 from .noloco import NoLoCo
 from .one_bit_adam import OneBitAdam
 
 EXCHANGES: Mapping[str, type[Exchange]] = {
     "1-bit-adam": OneBitAdam, "diloco": DiLoCo, "co2": CO2, "noloco": NoLoCo,
+    "gradient-coding": GradientCoding,
 }  # fmt: skip
 
 

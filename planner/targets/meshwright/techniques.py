@@ -16,6 +16,7 @@ from ...space.rules import Columns, Rule
 
 Knobs = Mapping[str, float]
 
+_CODING = "gradient-coding"
 _BITS = (4, 16, 32)  # that Streaming DiLoCo sends
 
 
@@ -32,6 +33,13 @@ def _one_bit_adam(workload: Workload, knobs: Knobs) -> str | None:
     return None if workload.optimizer == "adamw" else f"it compresses AdamW's momentum, not {workload.optimizer}'s"
 
 
+def _gradient_coding(workload: Workload, knobs: Knobs) -> str | None:
+    if knobs["window"] != 1 and knobs["tolerated"]:
+        return (f"its sums are whole in the step itself, and a window of {knobs['window']:g} makes them whole later: "
+                "`gradient-coding:window=1`")  # fmt: skip
+    return None
+
+
 def _runs(workload: Workload, knobs: Knobs) -> str | None:
     return None
 
@@ -43,6 +51,7 @@ def _of_problem(lack: Callable[[Workload, Knobs], str | None], problem: Problem,
 # Technique -> why the runtime cannot train by it with these knobs in any layout, or None.
 _LACKS: Mapping[str, Callable[[Workload, Knobs], str | None]] = {
     "1-bit-adam": _one_bit_adam, "diloco": _diloco, "co2": _runs, "noloco": _runs,
+    _CODING: _gradient_coding,
 }
 # For the target.
 CAN: Mapping[str, Callable[[Problem, Knobs], str | None]] = {name: partial(_of_problem, lack)
@@ -61,7 +70,9 @@ def exchange_of(workload: Workload) -> tuple[str, dict[str, float]] | None:
     """The technique by which replicas exchange, with its knobs; None where they sum their gradients in every step."""
     for name, values in workload.techniques:
         knobs = dict(values)
-        if not all(knobs[knob] == value for knob, value in TECHNIQUES[name].neutral.items()):
+        # Slow replicas are those of the machine. Without any to do without there is no code.
+        neutral = {knob: value for knob, value in TECHNIQUES[name].neutral.items() if knob != "slow"}
+        if not all(knobs[knob] == value for knob, value in neutral.items()):
             return name, knobs
     return None
 
@@ -76,7 +87,16 @@ def _states_on_gpu(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(~np.isin(columns["offload"], OPTIMIZER_ON_HOST) | (not problem.workload.techniques))
 
 
+def _one_rank(columns: Columns, problem: Problem) -> Mask:
+    """Mask of layouts whose replicas are one rank each, which may drop out of a step."""
+    ranks = columns["tp"] * columns["cp"] * columns["pp"]
+    coded = any(name == _CODING and dict(knobs)["tolerated"] for name, knobs in problem.workload.techniques)
+    return np.asarray(((ranks == 1) & (columns["zero"] == 0)) | (not coded))
+
+
 RULES = (
+    Rule("meshwright: replicas that drop out", ("tp", "cp", "pp", "zero"), _one_rank,
+         "gradient coding has replicas of one rank: not tp {tp}, cp {cp}, pp {pp}, ZeRO {zero}"),
     Rule("meshwright: experts of replicas", ("ep", "etp", "tp", "zero"), _whole_experts,
          "replicas that exchange have one copy of their experts: ep {ep} x etp {etp} is not tp {tp}"),
     Rule("meshwright: states of replicas", ("offload",), _states_on_gpu,

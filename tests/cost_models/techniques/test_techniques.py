@@ -238,16 +238,16 @@ def test_no_drawing_of_techniques(tmp_path: Path) -> None:
 
 def test_the_commands(tmp_path: Path) -> None:
     size = ("--model", "llama-3.2-1b", "--cluster", "dgx-h100:1", "--global-batch", "64", "--seq-len", "2048")
-    technique = ("--technique", "diloco:period=50", "--target", "any")
+    technique = ("--technique", "econtrol", "--target", "any")
     made = run_here("plan", *size, *technique, "-o", "plan.json", cwd=tmp_path)
     assert made.code == 0
-    assert "diloco is priced, but no target trains by it" in made.err
-    assert "@article{douillard2025streaming," in run_here("cite", "plan.json", cwd=tmp_path).out
+    assert "econtrol is priced, but no target trains by it" in made.err
+    assert TECHNIQUES["econtrol"].bibtex.partition("\n")[0] in run_here("cite", "plan.json", cwd=tmp_path).out
     for refused in (("emit", "plan.json", "-d", "out"), ("launch", "plan.json", "--dry-run")):
         result = run_here(*refused, cwd=tmp_path)
         assert result.code == 2
-        assert "by diloco" in result.err
-    varied = run_here("what-if", "plan.json", "--vary", "workload.techniques.diloco.period=1,10,100", cwd=tmp_path)
+        assert "by econtrol" in result.err
+    varied = run_here("what-if", "plan.json", "--vary", "workload.techniques.econtrol.share=0.01,0.1", cwd=tmp_path)
     assert varied.code == 0, varied.err
     shown = run_here("show", "techniques", "diloco").out
     assert all(knob.name in shown for knob in TECHNIQUES["diloco"].knobs)
