@@ -7,7 +7,7 @@ Any other option is compared by its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import FieldProblem, InputError
@@ -77,9 +77,14 @@ def _plain(value: Any) -> Any:
 
 
 def _same(option: str, given: Settings, planned: Settings) -> bool:
-    if option not in planned and given.get(option) is False:  # a switch that is off, as it is where nothing sets it
+    if option not in planned and _is_off(given.get(option)):  # as it is where nothing sets it
         return True
     return bool(_plain(given.get(option)) == _plain(planned.get(option)))
+
+
+def _is_off(value: Any) -> bool:
+    """Whether the value is a switch, or a block of options, that is off."""
+    return value is False or (isinstance(value, Mapping) and value.get("enabled") is False)
 
 
 def _seen(entry: Entry, option: str, given: Settings, planned: Settings, facts: Facts) -> bool:

@@ -37,6 +37,21 @@ CHANGES: Mapping[str, str] = {
     r"use_cpu": "trains on CPUs",
     r"fp8_config\.opt_level": "states in fp8",
 }
+# Regular expression of options without an entry -> their effect on layout, batch, price or memory.
+PRICES: Mapping[str, str] = {
+    r"fsdp_config\.fsdp_activation_checkpointing_offload": "saved activations on the host",
+    r"(dynamo_config|training_arguments\.torch_compile\w*)(\..*)?": "compiled kernels",
+    r"(deepspeed_config|megatron_lm_config|training_arguments\.(deepspeed|fsdp|fsdp_config|parallelism_config))(\..*)?":
+        "another sharding",
+    r"training_arguments\.(activation|gradient)_checkpointing(_kwargs)?": "another recomputation",
+    r"training_arguments\.auto_find_batch_size": "a batch that follows the memory",
+    r"training_arguments\.(fp16|tf32)": "another precision",
+    r"training_arguments\.(use_liger_kernel|liger_kernel_config)": "other kernels",
+    r"training_arguments\.optim_(args|target_modules)": "another optimizer",
+    r"training_arguments\.(ddp_(backend|bucket_cap_mb|static_graph)|torch_empty_cache_steps)":
+        "other messages or buffers",
+    r"(training_arguments\.)?use_cpu": "trains on CPUs",
+}  # fmt: skip
 HARMLESS = (
     r"^fsdp_config\.fsdp_(auto_wrap_policy|backward_prefetch(_policy)?|cpu_ram_efficient_loading|forward_prefetch|"
     r"limit_all_gathers|min_num_params|state_dict_type|sync_module_states|transformer_layer_cls_to_wrap|"

@@ -22,7 +22,7 @@ from ..other_layers import masked_squares
 from ..reading import Reading
 from ..setup import Setup
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
-from .older_names import CHANGES, HARMLESS, OLDER, modernise
+from .older_names import CHANGES, HARMLESS, OLDER, PRICES, modernise
 from .options import ARGUMENTS, OPTIMIZERS, TABLE, conflicts
 from .rules import RULES
 from .train_script import IMPORTS, MAIN
@@ -97,6 +97,7 @@ CONFIG = LaunchConfig(
     table=lambda options: TABLE,
     conflicts=conflicts,
     import_format=_N,
+    prices=PRICES,
     reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES, harmless=HARMLESS),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch", "accelerate")

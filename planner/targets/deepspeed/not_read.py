@@ -24,6 +24,22 @@ CHANGES: Mapping[str, str] = {
         "updates on the host beside the step",
     r"tensor_parallel\.vocab_parallel_lm_head": "a head that is split over tp ranks",
 }
+# Regular expression of options without an entry -> their effect on price or memory.
+PRICES: Mapping[str, str] = {
+    r"activation_checkpointing": "saved activations elsewhere, or in parts",
+    r"(seq_parallel_)?communication_data_type|data_types": "messages or sums of another size",
+    r"zero_optimization\.cpu_offload(_param)?": "states or weights on the host",
+    r"zero_optimization\.(\w+_bucket_size|sub_group_size|stage3_(?!gather)\w+)": "other buffers",
+    r"zero_optimization\.(allgather_partitions|round_robin_gradients|legacy_stage1|use_multi_rank_bucket_allreduce)|"
+    r"sparse_gradients|disable_allgather|tensor_parallel\.tp_overlap_comm": "other messages",
+    r"zero_optimization\.offload_(optimizer|param)\.(ratio|buffer_\w+|max_in_cpu|pipeline_\w+)":
+        "another traffic of states",
+    r"bf16\.immediate_grad_update|graph_harvesting": "another memory",
+    r"tensor_parallel\.(tp|partition_config|injection_policy_tuple|kernel_inject)": "layers that are split otherwise",
+    r"compile": "compiled kernels",
+    r"eigenvalue": "passes beside those of a step",
+    r"curriculum_learning|autotuning": "lengths or a batch that change",
+}  # fmt: skip
 # deepspeed/runtime/config.py asserts it.
 EXCLUSIVE = (("bf16.enabled", "fp16.enabled"),)
 PRECISION_OPEN = "the precision is `auto`, that of the trainer: give --precision where it is not bf16"

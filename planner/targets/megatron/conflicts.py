@@ -23,6 +23,7 @@ EXCLUSIVE = (
         "--pipeline-model-parallel-layout", "--account-for-embedding-in-pipeline-split",
         "--account-for-loss-in-pipeline-split")),
     ("--bf16", "--fp16"), ("--fp8-format", "--fp4-format"), ("--use-megatron-fsdp", "--use-torch-fsdp2"),
+    ("--swiglu", "--squared-relu"), ("--swiglu", "--quick-geglu"),
     ("--multi-latent-attention", "--group-query-attention"), ("--use-torch-fsdp2", "--use-distributed-optimizer"),
 )  # fmt: skip
 _NEEDS = (
@@ -49,6 +50,10 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
     """Rules of validate_args and TransformerConfig on combinations of options."""
     of_the_parser = [(name, f"needs {other}") for name, other in _OF_THE_PARSER
                      if name in settings and other not in settings]  # fmt: skip
+    if "--vocab-size" in settings and "--padded-vocab-size" in settings:
+        of_the_parser.append(("--padded-vocab-size", f"takes the place of --vocab-size {settings['--vocab-size']}"))
+    if "--spec" in settings and PATTERN not in settings:
+        of_the_parser.append(("--spec", "builds the layers of a module, not those of the other options"))
     return of_the_parser + document_degrees.conflicts(settings) + conflicts_of_the_core(settings, environment)
 
 

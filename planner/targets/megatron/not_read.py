@@ -65,6 +65,22 @@ PRICES: Mapping[str, str] = {
     r"--rampup-batch-size|--decrease-batch-size-if-needed": "a batch that changes",
     r"--apply-residual-connection-post-layernorm|--qk-l2-norm|--qk-clip.*|--use-mup|--mup-.*|--openai-gelu|--onnx-safe":
         "another model",
+    r"--(create-all-gather-group|nccl-communicator-config-path|overlap-p2p-communication-warmup-flush|high-priority-.*)":
+        "other messages",
+    r"--(reset-attention-mask|dataloader-inter-document-masking)": "attention within documents, by other kernels",
+    r"--(activation-offload-fraction|delay-offload-until-cuda-graph|delta-offload-bytes-across-pp-ranks|"
+    r"min-offloaded-tensor-size|cpu-offloading-retain-pinned-cpu-buffers)": "other activations on the host",
+    r"--(disable-bf16-reduced-precision-matmul|use-kitchen-.*|disable-mamba-mem-eff-path)": "other kernels",
+    r"--(no|disable)-clone-scatter-output-in-embedding|--keep-fp8-transpose-cache|--ep-overlap-early-attn-memory-release":
+        "another memory",
+    r"--moe-(deepep|flex-dispatcher|hybridep|ncclep)-.*|--moe-single-grouped-.*|--moe-router-force-biased|"
+    r"--moe-enable-routing-replay|--overlap-dispatch-backward-with-experts-wgrad": "other kernels of experts",
+    r"--te-precision-config-file": "another precision",
+    r"--(no|disable)-pad-vocab-size|--make-vocab-size-divisible-by|--vocab-extra-ids": "another vocabulary",
+    r"--perform-rl-step|--logits-load-dir": "another step: rewards, or a teacher's logits",
+    r"--moe-apply-probs-on-input|--use-(mp-args-from-)?checkpoint-args|--(mtp-)?hybrid-override-pattern":
+        "another model",
+    r"--batch-size|--model-parallel-size|--checkpoint-activations|--warmup": "validate_args refuses the older name",
     r"--mtp-(standalone|detach-heads)|--symmetric-ar-type|--mrope-section|--rotary-interleaved":
         "another model",
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -101,6 +102,65 @@ def test_edits_that_were_missed_once(pattern: str, new: str, field: str) -> None
     assert problems
     assert problems[0].line
     assert any(field in (problem.field, *problem.message.split()) or problem.field for problem in problems)
+
+
+# Options of the release that an emitted file lacks, and that matter to the model, layout, batch, price or memory.
+ADDED = """--spec a b;--padded-vocab-size 32256;--squared-relu;--quick-geglu;--te-precision-config-file x
+--create-all-gather-group;--moe-deepep-num-sms 8;--reset-attention-mask;--hybrid-override-pattern M*;--batch-size 4
+--make-vocab-size-divisible-by 3;--model-parallel-size 2;--checkpoint-activations;--warmup 3;--disable-pad-vocab-size
+--use-checkpoint-args;--use-mp-args-from-checkpoint-args;--moe-apply-probs-on-input;--perform-rl-step
+--keep-fp8-transpose-cache;--moe-router-force-biased 0.3;--moe-enable-routing-replay;--use-kitchen-attention
+--disable-bf16-reduced-precision-matmul;--no-clone-scatter-output-in-embedding;--nccl-communicator-config-path x
+--overlap-p2p-communication-warmup-flush;--overlap-dispatch-backward-with-experts-wgrad;--logits-load-dir x
+--activation-offload-fraction 0.5;--high-priority-a2a-comm-stream;--ep-overlap-early-attn-memory-release
+--dataloader-inter-document-masking;--moe-single-grouped-weight"""
+
+
+def test_options_that_are_added_are_judged() -> None:
+    files = emitted("mixtral-8x7b", "tp2-dp8-ep4-mbs1-z1-rnone", "megatron")
+    for line in re.split("[;\n]", ADDED):
+        problems = check_files({**files, "megatron.args": f"{files['megatron.args']}{line}\n"}).problems
+        assert [problem.field for problem in problems] == [line.split()[0]], line
+
+
+BLOCKS: dict[str, tuple[str, list[tuple[str, object]]]] = {
+    "deepspeed": ("ds_config.json", [
+        ("activation_checkpointing", {"cpu_checkpointing": True}), ("communication_data_type", "fp32"),
+        ("data_types", {"grad_accum_dtype": "bf16"}), ("compile", {"enabled": True}), ("autotuning", {"enabled": True}),
+        ("zero_optimization.cpu_offload", True), ("zero_optimization.reduce_bucket_size", 1000),
+        ("zero_optimization.stage3_max_live_parameters", 1000), ("tensor_parallel.tp", {"tp_size": 2}),
+        ("curriculum_learning", {"enabled": True}), ("zero_optimization.round_robin_gradients", True),
+        ("compression_training", {"activation_quantization": {"shared_parameters": {"enabled": True}}}),
+    ]),
+    "accelerate": ("training_arguments.json", [
+        ("gradient_checkpointing", True), ("auto_find_batch_size", True), ("fp16", True), ("torch_compile", True),
+        ("fsdp", "full_shard"), ("fsdp_config", {"reshard_after_forward": False}), ("deepspeed", "ds.json"),
+        ("use_liger_kernel", True), ("parallelism_config", {"tp_size": 2}), ("optim_target_modules", "all-linear"),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", BLOCKS)
+def test_blocks_that_are_added_are_judged(target: str) -> None:
+    """And those that are switched off are not."""
+    name, added = BLOCKS[target]
+    files = emitted("llama-3.1-8b", "dp16-mbs1-z3-rfull", target)
+
+    def with_option(option: str, value: object) -> Files:
+        data = json.loads(files[name])
+        *blocks, last = option.split(".")
+        holder = data
+        for block in blocks:
+            holder = holder.setdefault(block, {})
+        holder[last] = value
+        return {**files, name: json.dumps(data, indent=1)}
+
+    for option, value in added:
+        problems = check_files(with_option(option, value), target).problems
+        assert [str(problem.field).endswith(option) for problem in problems] == [True], option
+        if value is True or (isinstance(value, dict) and "enabled" in value):
+            off = False if value is True else {"enabled": False}
+            assert not check_files(with_option(option, off), target).problems, option
 
 
 def test_rotary_positions_of_torchtitan_are_compared() -> None:
