@@ -265,7 +265,7 @@ def _technique_in_full(name: str) -> Row:
     from ..planner.targets.registry import with_techniques
 
     entry = technique(name)
-    knobs = {f"knob {k.name}": f"{k.default:g}, of {k.low:g} to {k.high:g}: {k.text}" for k in entry.knobs}
+    knobs = {f"knob {k.name}": f"{k.default:g}, of {k.bounds}: {k.text}" for k in entry.knobs}
     about = {"name": entry.name, "group": _group(entry), "what it does": entry.title, "paper": entry.paper}
     about["check"] = "; ".join(f"{check.of}: {check.published}" for check in CHECKS if check.technique == name) or "-"
     of_serving = entry.serves.needs if entry.serves else ()

@@ -96,11 +96,12 @@ def faults_screen(result: Faults, header: str) -> list[Part]:
     """A line per remedy, and what they rest on."""
     rows = [
         [remedy.name, text.duration(remedy.stops_s), text.duration(remedy.redone_s), text.percent(remedy.kept),
-         text.duration(remedy.lost_s_per_day), text.percent(remedy.goodput),
+         text.duration(remedy.lost_s_per_day),
+         "-" if remedy.usd_per_day is None else f"{remedy.usd_per_day:,.0f}", text.percent(remedy.goodput),
          text.fixed(result.tokens_per_s * remedy.goodput, 0)]
         for remedy in result.remedies
     ]  # fmt: skip
-    columns = ["after a failure", "stops", "work lost", "kept %", "lost a day", "goodput %", "tokens/s"]
+    columns = ["remedy", "stops", "work lost", "kept %", "lost a day", "USD lost", "goodput %", "tokens/s"]
     fails = (f"{result.num_gpus:,} GPUs fail every {text.duration(result.mtbf_s)}. A checkpoint of "
              f"{text.duration(result.checkpoint_s)} is written every {text.duration(result.interval_s)}.")  # fmt: skip
     key = ("restart, c4: from the checkpoint, on spare GPUs; c4 finds the faulty node early. torchft: without the "

@@ -42,6 +42,18 @@ class Knob:
     high: float  # greatest value
     text: str  # its meaning, for help
     whole: bool = True  # no fractions
+    least_above_0: float = 0.0  # of one that 0 turns off: its least value otherwise
+
+    def holds(self, value: float) -> bool:
+        """Whether it may have this value."""
+        if not self.low <= value <= self.high or 0 < value < self.least_above_0:
+            return False
+        return not self.whole or value == int(value)
+
+    @property
+    def bounds(self) -> str:
+        """Its least and greatest value, in words."""
+        return f"{f'0 or {self.least_above_0:g}' if self.least_above_0 else f'{self.low:g}'} to {self.high:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +144,7 @@ class Technique:
             raise InputError(f"{self.name} has no knob `{unknown[0]}`", hint=f"its knobs: {', '.join(known)}")
         for name, value in given.items():
             knob = known[name]
-            if not knob.low <= value <= knob.high or (knob.whole and value != int(value)):
+            if not knob.holds(value):
                 whole = "a whole number " if knob.whole else ""
-                raise InputError(
-                    f"{self.name}: {name} is {value:g}, must be {whole}in {knob.low:g} to {knob.high:g}", hint=knob.text
-                )
+                raise InputError(f"{self.name}: {name} is {value:g}, must be {whole}in {knob.bounds}", hint=knob.text)
         return {knob.name: float(given.get(knob.name, knob.default)) for knob in self.knobs}

@@ -63,8 +63,9 @@ TECHNIQUE = Technique(
         Knob("network_gb_per_s", 12.5, 1e-3, 1e6, "GB/s of the node's links, each way (100 Gb/s)", whole=False),
         Knob("memory_gb_per_s", 400, 1e-3, 1e6, "GB/s of the node's memory, in which Adam works (assumed: two sockets)",
              whole=False),
+        # The least is that of the links and the memory: near 0 no number holds the seconds.
         Knob("drives_gb_per_s", 0, 0, 1e6, "GB/s of drives that hold the optimizer's states; 0: memory holds them",
-             whole=False),
+             whole=False, least_above_0=1e-3),
         Knob("ports", 64, 1, 4096, "of the switch, one of them for the node", whole=True),
     ),
     neutral={"on": 0},

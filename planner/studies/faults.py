@@ -22,7 +22,7 @@ from .assumed import Assumption, assumptions
 from .base import Part, Question, Result
 from .pricing import price_held
 
-_DAY_S = 86_400.0
+_DAY_S, _HOUR_S = 86_400.0, 3600.0
 _ASSUMED = {
     "gpu_mtbf": ASSUMED["gpu_mtbf"],
     "write_bandwidth": ASSUMED["write_bandwidth"],
@@ -47,6 +47,12 @@ class Remedy(Part):
     kept: float  # share of the speed until the repair
     goodput: float  # share of the time that makes progress, in [0, 1]
     lost_s_per_day: float
+    usd_per_day: float | None = None  # of GPUs in the lost time; None: no price is known
+
+    def at_price(self, usd_per_hour: float | None) -> Remedy:
+        """The remedy where the cluster costs so much."""
+        usd = None if usd_per_hour is None else self.lost_s_per_day / _HOUR_S * usd_per_hour
+        return self.model_copy(update={"usd_per_day": usd})
 
 
 class Faults(Result):
@@ -99,6 +105,7 @@ def run(question: Question) -> Faults:
     moved_s = num_bytes * lost / num_gpus / base.rates.levels[-1].bw_bytes_per_s
     remedies.append(continued("elaswave", value["diagnose"] + value["edit"] + moved_s, 1 - lost / num_gpus))
     best = goodput(mtbf_s, written_s, value["detect"] + value["restart"], interval_s)
+    remedies = [remedy.at_price(base.cluster.usd_per_hour) for remedy in remedies]
     return Faults(
         **question.common_fields("faults"), num_gpus=num_gpus, mtbf_s=mtbf_s, checkpoint_s=written_s,
         interval_s=best.interval_s, tokens_per_s=price_held(question.layout, [base])[0].tokens_per_s,

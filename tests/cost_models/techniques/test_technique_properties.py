@@ -68,7 +68,8 @@ def values(knob: Knob) -> st.SearchStrategy[float]:
     if knob.whole:
         return st.integers(int(knob.low), int(knob.high)).map(float) | st.sampled_from([knob.low, knob.high])
     # A rate of less than a byte a second is none: such seconds have no finite sum.
-    return st.floats(knob.low, knob.high).map(lambda value: 0.0 if 0 < value < 1e-9 else value)
+    least = max(knob.least_above_0, 1e-9)
+    return st.floats(knob.low, knob.high).map(lambda value: 0.0 if 0 < value < least else value)
 
 
 @st.composite

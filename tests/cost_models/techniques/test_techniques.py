@@ -201,6 +201,7 @@ def test_streaming_diloco_needs_a_hundredth_of_the_network() -> None:
     [
         (["diloc"], "unknown technique `diloc`"),
         (["diloco:period=0"], "diloco: period is 0, must be a whole number in 1 to 10000"),
+        (["luwu:drives_gb_per_s=1e-300"], "luwu: drives_gb_per_s is 1e-300, must be in 0 or 0.001 to"),
         (["diloco:fragments=2.5"], "fragments is 2.5, must be a whole number"),
         (["diloco:bits=four"], "bits: `four` is not a number"),
         (["diloco:h=3"], "diloco has no knob `h`"),

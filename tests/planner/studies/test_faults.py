@@ -39,6 +39,15 @@ def test_an_early_diagnosis_saves_a_third_of_a_failure(plan: Plan) -> None:
     assert by_name["c4"].lost_s_per_day < by_name["restart"].lost_s_per_day
 
 
+def test_lost_time_costs_what_the_nodes_do() -> None:
+    nodes = {"groups": [{"node": "dgx-h100", "count": 2, "price": "48 USD/h"}]}
+    plan = mw.evaluate(None, "dp16-mbs1-z1-rnone", model="llama-3.2-1b", cluster=nodes, global_batch=16, seq_len=2048)
+    _, by_name = studied(plan)
+
+    for remedy in by_name.values():
+        assert remedy.usd_per_day == pytest.approx((1 - remedy.goodput) * 24 * 2 * 48)
+
+
 @pytest.mark.parametrize(("replicas", "gain"), [(2, 1.98), (3, 1.48), (4, 1.32)])
 def test_resharding_over_a_lost_replica(replicas: int, gain: float) -> None:
     """One of 96 ranks is lost: ElasWave is 1.60 times as fast as torchft in the paper (arXiv 2510.00606), which is
