@@ -283,6 +283,6 @@ class Trainer:
         if self.job.offloads_states:
             return
         yield from (unit.master for unit in self.units)
-        yield from (state.flat for state in self.exchange.states())
+        yield from (state.flat for state in self.exchange.states() if not state.on_host)
         for state in self.optimizer.state.values():  # after a resume
             yield from (value for value in state.values() if isinstance(value, Tensor))

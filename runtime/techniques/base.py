@@ -46,6 +46,7 @@ class State:
     flat: Tensor  # of the unit's parameters from `start` on
     start: int  # in the unit's flat buffer
     of_replica: bool  # whether every replica has its own
+    on_host: bool = False  # whether it is in host memory
 
 
 class Exchange:
@@ -135,10 +136,12 @@ class Alone(Exchange):
     def zeros(self) -> list[Tensor]:
         return [torch.zeros_like(master) for master in self.masters]
 
-    def of_units(self, kind: str, flats: Sequence[Tensor], *, of_replica: bool = False) -> Iterator[State]:
+    def of_units(
+        self, kind: str, flats: Sequence[Tensor], *, of_replica: bool = False, on_host: bool = False
+    ) -> Iterator[State]:
         """States with a tensor [part] for each unit."""
         for index, (unit, flat) in enumerate(zip(self.units, flats, strict=True)):
-            yield State(kind, index, flat, unit.first, of_replica)
+            yield State(kind, index, flat, unit.first, of_replica, on_host)
 
 
 def scales_of(group: Group) -> Group:

@@ -32,8 +32,8 @@ class DiLoCo(Alone):
         super().__init__(trainer, knobs)
         self.fragments, self.delay, self.bits = (int(knobs[name]) for name in ("fragments", "delay", "bits"))
         self.scales = [scales_of(unit.groups.replicate) for unit in self.units]
-        on_host = knobs["copy_on_host"] == 1
-        self.outer = [host.copy(master, master.dtype) for master in self.masters] if on_host else self.copies()
+        self.on_host = knobs["copy_on_host"] == 1
+        self.outer = [host.copy(master, master.dtype) for master in self.masters] if self.on_host else self.copies()
         self.momentum = self.zeros()
         self.means: dict[int, Tensor] = {}  # unit -> mean that is on its way
         self.under_way: dict[int, Late] = {}
@@ -82,7 +82,7 @@ class DiLoCo(Alone):
         self.under_way.clear()
 
     def states(self) -> Iterator[State]:
-        yield from self.of_units("outer", self.outer)
+        yield from self.of_units("outer", self.outer, on_host=self.on_host)
         yield from self.of_units("outer_momentum", self.momentum)
         for unit, mean in self.means.items():
             yield State("late_mean", unit, mean, self.units[unit].first, of_replica=False)
