@@ -259,7 +259,8 @@ class Trainer:
         return self._part(self.source.batch(index), part)
 
     def _part(self, batch: Tensor, part: int) -> Batch:
-        return self._share(batch.chunk(self.job.layout.dp)[part], EMBEDDING)
+        rows = self.job.global_batch // self.job.layout.dp  # a dry run has those of one rank alone
+        return self._share(batch[part * rows : (part + 1) * rows], EMBEDDING)
 
     def _rows(self, whole: Tensor, part: str) -> Tensor:
         """This rank's share of [micro-batches, sequences, seq + 1] under the strategy of a part."""

@@ -16,8 +16,8 @@ HEADER = """\
 # Published systems
 
 Written by `python tools/systems_page.py` from `tools/systems.yaml` and the checks of `planner/studies/systems/`.
-{here} of {systems} systems are in the program with a check, {unreached} are in it and their figure is out of reach, {outside} are
-out of scope, {missing} is not here yet. The reason stands in the line of each.
+{here} of {systems} systems are in the program with a check, {unreached} are in it and their figure is out of reach,
+{outside} are out of scope, {missing} is not here yet. The reason stands in the line of each.
 Ours: computed out of prices of layouts; a bold value is outside the range in which the published figure has to be.
 Other checks are tests.
 
