@@ -16,11 +16,11 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     period, late = knobs["period"], knobs["late"]
     if period == 1 and not late:  # sums that the next step waits for are plain data parallelism
         return ledger
-    sent = ledger.problem.state_bytes.weight
+    sent = ledger.problem.state_bytes.weight  # of the sum, which is beside weights and momentum of the round
     phases = [
         replace(
             traffic, replicated=sent, period=period, delay=period * late,
-            on_gpu=2 * OUTER_BYTES, moved=(OUTER_PASSES * OUTER_BYTES + sent) / period,
+            on_gpu=2 * OUTER_BYTES + sent, moved=(OUTER_PASSES * OUTER_BYTES + sent) / period,
         )
         for traffic in ledger.traffic
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ...cost_models.degrees import interleaving_group
+from ...errors import UnsupportedError
 from ..job import Job
 from ..model import grouped
 from ..model.decoder import DecoderChunk
@@ -33,6 +34,7 @@ from ..parallel.mesh import build_mesh
 from ..parallel.pipeline import AHEAD
 from ..parallel.strategies import HEAD
 from ..status import Status
+from ..techniques.registry import EXCHANGES
 from ..trainer import Trainer
 from .memory import PeakMemory
 from .replay import replayed_scans
@@ -47,7 +49,11 @@ def trace(job: Job, stage: int, *, gpu: bool = True, watch: Watch = lambda doing
     """Traces the second step of the first rank of `stage`.
 
     gpu: use the kernels of a GPU, else those of a CPU. watch: called with each part of the model that the rank runs.
+    Raises UnsupportedError for a technique under which a rank waits for what the others do.
     """
+    if job.technique is not None and not EXCHANGES[job.technique[0]].alike:
+        raise UnsupportedError(f"{job.technique[0]}: replicas agree on who is fast, and a dry run has one rank alone",
+                               hint="`launch --scale-down` compares memory with a real run")  # fmt: skip
     rank = stage * (job.world_size // job.layout.pp)
     dist.init_process_group("fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
@@ -107,6 +113,7 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
                 self.label("optimizer", [unit.master])
             self.label("gradients", [unit.gradient])
             unit._this_micro_batch = self._owning("gathered", unit._this_micro_batch)  # type: ignore[method-assign]
+        self.label("optimizer", [state.flat for state in trainer.exchange.states() if not state.on_host])
         for gathered in (*trainer.units, *trainer.frozen):
             self.label("weights", [gathered.weights])
             if gathered.zero == 3:

@@ -53,6 +53,7 @@ class Exchange:
     """How replicas exchange. This class itself is plain data parallelism: they sum their gradients in every step."""
 
     alone = False  # whether replicas have weights of their own between two exchanges
+    alike = True  # whether a replica takes the same way whatever the others do, so that a dry run of it alone tells
 
     def __init__(self, trainer: Trained, knobs: Mapping[str, float]) -> None:
         """All ranks must construct it at the same time."""

@@ -68,6 +68,8 @@ class _Decided(Exception):
 class GradientCoding(Exchange):
     """The code, and messages on their way to slow replicas."""
 
+    alike = False
+
     def __init__(self, trainer: Trained, knobs: Mapping[str, float]) -> None:
         super().__init__(trainer, knobs)
         if trainer.device.type == "cuda":

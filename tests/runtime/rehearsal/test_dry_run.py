@@ -15,6 +15,7 @@ from meshwright.cost_models.quantities import moments
 from meshwright.cost_models.specs.model import FeedForward, Layer
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
+from meshwright.planner.request.load import request_from_dict
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
 from meshwright.runtime.job import Job, job_of
@@ -115,6 +116,22 @@ def test_replayed_scans_need_what_scans_need(
 )  # fmt: skip
 def test_agrees_with_the_planner(layout_id: str, model: str) -> None:
     agrees(planned(layout_id, model, "dgx-h100:1", 64))
+
+
+@pytest.mark.parametrize("technique", ["1-bit-adam", "noloco", "diloco", "co2"])
+def test_states_of_techniques_are_seen(technique: str) -> None:
+    workload = {"seq_len": 1024, "global_batch": 64, "techniques": {technique: {}}}
+    request = request_from_dict({"model": "gpt2", "cluster": "dgx-h100:1", "workload": workload})
+    agrees(api.evaluate(request, "dp8-mbs1-z0-rnone"))
+
+
+def test_replicas_that_agree_on_who_is_fast_are_refused(tmp_path: Path) -> None:
+    workload = {"seq_len": 1024, "global_batch": 64, "techniques": {"gradient-coding": {"window": 1}}}
+    request = request_from_dict({"model": "gpt2", "cluster": "dgx-h100:1", "workload": workload})
+    (tmp_path / "plan.json").write_text(api.evaluate(request, "dp8-mbs1-z0-rnone").to_json())
+    refused = run_here("memory", "plan.json", "--trace", cwd=tmp_path)
+    assert refused.code == 2
+    assert "gradient-coding: replicas agree on who is fast" in refused.err
 
 
 def test_learned_positions_are_on_every_rank_of_a_tensor_group() -> None:
