@@ -99,6 +99,8 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
 
     apart: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
     """
+    if decode.methods.fills:  # a pass gives no more than the answer
+        decode = replace(decode, step_tokens=np.minimum(decode.step_tokens, load.output))
     steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens  # iterations of an answer
     capacity = decode.capacity(load.running_prompt, load.running_output, load.prefix_hit, load.prefixes)
     capacity = np.where(capacity > 0, capacity, decode.max_sequences)

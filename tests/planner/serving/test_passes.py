@@ -8,6 +8,7 @@ import pytest
 from meshwright.cost_models.serving.served_model import ServedModel
 from meshwright.planner.api import plan, plan_serving
 from meshwright.planner.explain.serving import explain_serving
+from meshwright.planner.request.serving import ServingFields
 from meshwright.planner.targets.engines.emit import emit_serving
 from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.huggingface import read_config
@@ -97,3 +98,13 @@ def test_a_decoder_is_no_draft_of_it_nor_it_of_a_decoder() -> None:
     with pytest.raises(UnsupportedError, match="llada-8b fills in masked tokens: only its training and its serving"):
         plan_serving(**{**FIELDS, "model": "llama-3.1-8b"}, speculate="3:0.7:llada-8b")
     assert not load_model("llama-3.1-8b")[0].fills
+
+
+def test_a_pass_gives_no_more_than_an_answer() -> None:
+    """Of 8 tokens all are given by one pass, whatever a technique has on average."""
+    asked: ServingFields = {"model": "llada-8b", "cluster": "1xh100-sxm-80gb", "input": 200, "output": 8, "rate": "1/s",
+                            "top": 1}  # fmt: skip
+    asked_few: ServingFields = {**asked, "technique": "learn2pd:tokens=8"}
+    asked_many: ServingFields = {**asked, "technique": "learn2pd:tokens=200"}
+    few, many = plan_serving(**asked_few).best, plan_serving(**asked_many).best
+    assert many.tpot_s == pytest.approx(few.tpot_s)
