@@ -28,7 +28,7 @@ from ..planner.document.candidate import Candidate, Chunk
 from ..planner.document.plan import Plan
 from ..planner.document.specs import model_of, stack_of, workload_of
 from ..planner.targets.meshwright.rules import cannot_train, refusal
-from ..planner.targets.meshwright.techniques import exchange_of
+from ..planner.targets.meshwright.techniques import exchanging_technique
 from .candidate_checks import check_candidate
 from .evaluation import Evaluation
 from .learning_rate import RateSchedule
@@ -220,7 +220,7 @@ def job_of(plan: Plan, choice: int, name: str = "plan") -> Job:
     reason = next(filter(None, (unsupported(strategy, model, workload, stack) for strategy in distinct)), None)
     if candidate.spread is not None and candidate.spread.shares is not None:
         reason = f"replicas run {' and '.join(map(str, candidate.spread.shares))} micro-batches, it runs equally many"
-    technique = exchange_of(workload)
+    technique = exchanging_technique(workload)
     if strategies is not None and technique is not None:
         reason = f"its layers have strategies of their own, and {technique[0]} needs replicas of the whole model"
     if reason is not None:

@@ -244,9 +244,7 @@ class Trainer:
 
     def _divided(self, batch: Tensor) -> Batch:
         """This rank's micro-batches of a global batch [sequences, seq + ahead]."""
-        end = self.job.end_token
-        if end is not None:
-            self.pipeline.tokens_per_step = counted_targets(batch, self.job.seq_len, end)
+        self._count(batch)
         if self.job.strategies is None:
             return self._part(batch, self.mesh.coords.dp)
         # All ranks of a stage have the same micro-batch at a time. Strategies only determine their share of it.
@@ -256,7 +254,14 @@ class Trainer:
 
     def share(self, index: int, part: int) -> Batch:
         """The micro-batches of step `index` that the dp ranks `part` have."""
-        return self._part(self.source.batch(index), part)
+        batch = self.source.batch(index)
+        self._count(batch)
+        return self._part(batch, part)
+
+    def _count(self, batch: Tensor) -> None:
+        """The loss is the mean over the counted targets of the global batch."""
+        if self.job.end_token is not None:
+            self.pipeline.tokens_per_step = counted_targets(batch, self.job.seq_len, self.job.end_token)
 
     def _part(self, batch: Tensor, part: int) -> Batch:
         rows = self.job.global_batch // self.job.layout.dp  # a dry run has those of one rank alone

@@ -44,6 +44,7 @@ from .reinforcement.job import RlJob
 from .report import Event, Recorder, not_saved_line
 from .settings import Settings, prepare
 from .status import Status
+from .technique_checks import check_device
 from .trainer import Trainer
 from .training import Training, tell
 
@@ -115,12 +116,12 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
 
 
 def _sent(trainer: Trainer, done: int) -> Event:
-    """Bytes that each rank has sent its copies in the steps after the first `done`, where a technique says how."""
+    """Bytes that each rank has sent its copies in the steps after the first `done`; nothing without a technique."""
     if trainer.job.technique is None:
         return {}
     world = trainer.mesh["world"]
     sent = torch.zeros(world.size, 3, dtype=torch.float64, device=trainer.device)
-    planned = planned_bytes(trainer.job, done)[trainer.mesh.coords.stage] * trainer.exchange.in_time()
+    planned = planned_bytes(trainer.job, done)[trainer.mesh.coords.stage] * trainer.exchange.share_in_time()
     sent[world.rank] = torch.tensor([*trainer.exchange.sent_bytes(), planned], dtype=torch.float64)
     columns = world.all_reduce(sent).T.tolist()
     return {"exchanged": dict(zip(("sent_bytes", "scale_bytes", "ledger_bytes"), columns, strict=True))}
@@ -156,6 +157,8 @@ def meet(settings: Settings, status: Status) -> tuple[Job, list[str], torch.devi
         raise InputError(f"{world_size} ranks were started, layout {job.layout} runs on {job.world_size}",
                          hint=f"start {job.world_size} ranks, or `meshwright launch --scale-down`")  # fmt: skip
     device = _device(settings, job)
+    if isinstance(job, Job):
+        check_device(job, device.type)
     if settings.compile and device.type == "cpu":
         check_compiler()
     _connect(job, device, settings.collective_timeout_s, status)

@@ -8,6 +8,7 @@ stay: while one is written, the one before it is complete on all nodes.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from ..trainer import Trainer
 from .checkpoint import Checkpoints, Saved, StorageError
 from .manifest import File, folder_name, saved_in
 from .restore_copies import free_bytes
-from .slices import SavePieces
+from .slices import Piece, SavePieces
 from .states import pieces
 
 GENERATIONS = 2
@@ -80,13 +81,20 @@ class MemoryCopies(Checkpoints):
         return tightest
 
     def _sizes(self) -> list[int]:
-        """Bytes that each rank will write: weights as planned by torch, states of the optimizer as large as they."""
-        plans = self._together(SavePieces([p for p in pieces(self.trainer) if p.name.startswith("weights.")])
-                               .create_local_plan)  # fmt: skip
-        dealt, _ = SavePieces([]).create_global_plan(plans)
-        kinds = 1 + _MOMENTS[self.trainer.job.optimizer]
-        return [kinds * sum((item.tensor_storage_size() or 0) + _BYTES_OF_A_BOX for item in plan.items)
-                for plan in dealt]  # fmt: skip
+        """Bytes that each rank will write: weights as planned by torch, states of the optimizer as large as they, and
+        states of a technique."""
+        kept, kinds = list(pieces(self.trainer)), 1 + _MOMENTS[self.trainer.job.optimizer]
+        weights = self._written([piece for piece in kept if _kind(piece.name) == "weights"])
+        own = {state.kind for state in self.trainer.exchange.states()}
+        if not own:
+            return [kinds * size for size in weights]
+        others = self._written([piece for piece in kept if _kind(piece.name) in own])
+        return [kinds * size + other for size, other in zip(weights, others, strict=True)]
+
+    def _written(self, kept: list[Piece]) -> list[int]:
+        """Bytes of these pieces that each rank will write."""
+        dealt, _ = SavePieces([]).create_global_plan(self._together(SavePieces(kept).create_local_plan))
+        return [sum((item.tensor_storage_size() or 0) + _BYTES_OF_A_BOX for item in plan.items) for plan in dealt]
 
     def copy(self, step: int) -> Event:
         """Copies the states after step `step`. A copy that fails does not stop training. Raises CommunicationError."""
@@ -123,6 +131,11 @@ class MemoryCopies(Checkpoints):
                     message.wait()
         except RuntimeError as error:
             raise self._cut_off(error) from error
+
+
+def _kind(name: str) -> str:
+    """`weights` of `replica-1.weights.NAME`."""
+    return re.sub(r"replica-\d+\.", "", name, count=1).partition(".")[0]
 
 
 def _too_small(room: Room, where: Path) -> str:

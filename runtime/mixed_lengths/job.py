@@ -13,7 +13,7 @@ from ...planner.document.candidate import Chunk
 from ...planner.document.lengths_plan import LengthsPlan
 from ...planner.document.sampler_plan import SamplerBatch, SamplerGroup, read_sampler, sampler_path
 from ...planner.document.specs import model_of, stack_of, workload_of
-from ...planner.targets.meshwright.techniques import exchange_of
+from ...planner.targets.meshwright.techniques import exchanging_technique
 from ..job import Job, unsupported
 
 
@@ -85,7 +85,7 @@ def lengths_job(plan: LengthsPlan, path: Path) -> LengthsJob:
         reason = "it predicts more than one token, and documents end in the midst of a row"
     if any(kind.mixer is not None for kind in model.kinds):
         reason = "its layers keep a state from one document of a row to the next"
-    if (technique := exchange_of(workload)) is not None:
+    if (technique := exchanging_technique(workload)) is not None:
         reason = f"replicas that train by {technique[0]} have equal shares of a step"
     if reason is not None:
         hint = "plan it without `--max-len`"

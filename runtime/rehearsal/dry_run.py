@@ -51,7 +51,7 @@ def trace(job: Job, stage: int, *, gpu: bool = True, watch: Watch = lambda doing
     gpu: use the kernels of a GPU, else those of a CPU. watch: called with each part of the model that the rank runs.
     Raises UnsupportedError for a technique under which a rank waits for what the others do.
     """
-    if job.technique is not None and not EXCHANGES[job.technique[0]].alike:
+    if job.technique is not None and not EXCHANGES[job.technique[0]].traceable:
         raise UnsupportedError(f"{job.technique[0]}: replicas agree on who is fast, and a dry run has one rank alone",
                                hint="`launch --scale-down` compares memory with a real run")  # fmt: skip
     rank = stage * (job.world_size // job.layout.pp)

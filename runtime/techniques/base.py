@@ -53,7 +53,7 @@ class Exchange:
     """How replicas exchange. This class itself is plain data parallelism: they sum their gradients in every step."""
 
     alone = False  # whether replicas have weights of their own between two exchanges
-    alike = True  # whether a replica takes the same way whatever the others do, so that a dry run of it alone tells
+    traceable = True  # whether a dry run of one rank alone does what it does among others
 
     def __init__(self, trainer: Trained, knobs: Mapping[str, float]) -> None:
         """All ranks must construct it at the same time."""
@@ -95,7 +95,7 @@ class Exchange:
         groups = {id(unit.groups.replicate): unit.groups.replicate for unit in self.units}
         return sum(group.sent_bytes for group in groups.values()), sum(group.sent_bytes for group in self.scales)
 
-    def in_time(self) -> float:
+    def share_in_time(self) -> float:
         """The share of the steps in which this rank sends what the ledger counts."""
         return 1.0
 

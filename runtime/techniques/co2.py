@@ -20,7 +20,7 @@ from ..parallel.comm import Pending
 from .base import Alone, State, Trained
 
 # Defaults of the published code (github.com/weigao266/fairscale-CO2: outer_lr, outer_momentum, co2_gap_penalty,
-# co2_clip_threshold), which clips every element.
+# co2_clip_threshold). The paper clips the momentum; that code drops the clipped one.
 RATE, MOMENTUM, PENALTY, CLIP = 1.0, 0.5, 1.0, 1.0
 
 

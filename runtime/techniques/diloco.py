@@ -19,7 +19,7 @@ from torch import Tensor
 from ..parallel import host
 from ..parallel.comm import Group, Pending
 from .base import Alone, State, Trained, scales_of
-from .packed import E3M0, Late, start_mean
+from .packed import E3M0, LateMean, start_mean
 
 RATE, MOMENTUM, MIX = 0.4, 0.9, 0.5  # section 3 of the paper
 _SUMMED = {32: torch.float32, 16: torch.bfloat16}  # bits -> dtype of a plain all-reduce
@@ -36,7 +36,7 @@ class DiLoCo(Alone):
         self.outer = [host.copy(master, master.dtype) for master in self.masters] if self.on_host else self.copies()
         self.momentum = self.zeros()
         self.means: dict[int, Tensor] = {}  # unit -> mean that is on its way
-        self.under_way: dict[int, Late] = {}
+        self.under_way: dict[int, LateMean] = {}
 
     def _starts(self, unit: int, steps: int) -> bool:
         """Whether an exchange of a unit starts after so many steps."""
@@ -65,7 +65,7 @@ class DiLoCo(Alone):
             hops = _plain(mean, group, _SUMMED[self.bits])
         else:
             hops = start_mean(mean, mean, group, self.scales[unit], E3M0())
-        self.under_way[unit] = Late(hops)
+        self.under_way[unit] = LateMean(hops)
 
     def _finish(self, unit: int) -> None:
         if unit in self.under_way:  # else it has arrived before a checkpoint

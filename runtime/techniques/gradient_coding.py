@@ -21,7 +21,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...errors import UnsupportedError
 from ..optimizer import clip_
 from ..parallel.comm import Group, Work
 from ..parallel.sharding import squared_norm
@@ -68,13 +67,10 @@ class _Decided(Exception):
 class GradientCoding(Exchange):
     """The code, and messages on their way to slow replicas."""
 
-    alike = False
+    traceable = False
 
     def __init__(self, trainer: Trained, knobs: Mapping[str, float]) -> None:
         super().__init__(trainer, knobs)
-        if trainer.device.type == "cuda":
-            raise UnsupportedError("gradient-coding: replicas that drop out of a sum were tried over gloo only",
-                                   hint="`--device cpu`, or plan without it")  # fmt: skip
         self.group = trainer.mesh["replicate"]
         n, self.tolerated = self.group.size, int(knobs["tolerated"])
         self.needed, self.scales = n - self.tolerated, [scales_of(self.group)]  # for loss and stop signal
@@ -143,7 +139,7 @@ class GradientCoding(Exchange):
 
     @property
     def _number(self) -> float:
-        """That of this replica in the sum."""
+        """The factor of this replica in the sum."""
         return float(decoding(self.coefficients, self.fast)[self.fast.index(self.group.rank)])
 
     @torch.no_grad()
@@ -194,12 +190,12 @@ class GradientCoding(Exchange):
             group.wait(work, "coded gradients")
 
     def _wait(self, until: int) -> None:
-        """Waits for the messages of all steps up to `until`, and forgets who was fast in them."""
+        """Waits for the messages of all steps up to `until`."""
         while self.sending and self.sending[0][0] <= until:
             _, work, _ = self.sending.popleft()
             self.group.wait(work, "a sum that a slow replica has not taken")
 
-    def in_time(self) -> float:
+    def share_in_time(self) -> float:
         return self.steps_in_time / (self.index + 1 - (self.first or 0))
 
     def settle(self) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..parallel.sharding import gradient_norm
 from .base import Exchange, State, Trained, scales_of
-from .packed import Errors, Late, Signs, parts, start_mean
+from .packed import Errors, LateMean, Signs, byte_parts, start_mean
 
 
 class OneBitAdam(Exchange):
@@ -31,7 +31,7 @@ class OneBitAdam(Exchange):
         self.warmup_steps, self.replica = trainer.job.warmup_steps, trainer.mesh.replica(trainer.job.layout)
         groups = [unit.groups.replicate for unit in self.units]
         self.scales = [scales_of(group) for group in groups]
-        self.mine = [parts(unit.part, group, Signs())[group.rank]
+        self.mine = [byte_parts(unit.part, group, Signs())[group.rank]
                      for unit, group in zip(self.units, groups, strict=True)]  # fmt: skip
         self.errors = [Errors(torch.zeros_like(unit.master), unit.master.new_zeros(part.stop - part.start))
                        for unit, part in zip(self.units, self.mine, strict=True)]  # fmt: skip
@@ -65,7 +65,7 @@ class OneBitAdam(Exchange):
             m, v = state["exp_avg"], state["exp_avg_sq"]
             state["step"] += 1
             m.lerp_(weights.grad, 1 - beta1)
-            Late(start_mean(m, m, unit.groups.replicate, scales, Signs(), errors)).finish()
+            LateMean(start_mean(m, m, unit.groups.replicate, scales, Signs(), errors)).finish()
             m.mul_(v > 0)
             variance = v / (1 - beta2**self.warmup_steps)
             weights.mul_(1 - how["lr"] * how["weight_decay"])
@@ -75,5 +75,5 @@ class OneBitAdam(Exchange):
     def states(self) -> Iterator[State]:
         for index, (unit, mine, errors) in enumerate(zip(self.units, self.mine, self.errors, strict=True)):
             yield State("sent_error", index, errors.sent, unit.first, of_replica=True)
-            # Of the parts of all replicas, the first has the first.
+            # Replica R has the R-th part.
             yield State("mean_error", index, errors.mean, unit.first + mine.start, of_replica=False)

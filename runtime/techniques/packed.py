@@ -79,7 +79,7 @@ class Errors:
     mean: Tensor  # [this rank's part of n] of its part of the mean
 
 
-def parts(length: int, group: Group, code: Code) -> list[slice]:
+def byte_parts(length: int, group: Group, code: Code) -> list[slice]:
     """The part of each rank, of whole bytes but for the last elements."""
     size = -(-length // (group.size * code.per_byte)) * code.per_byte
     return [slice(min(i * size, length), min((i + 1) * size, length)) for i in range(group.size)]
@@ -92,7 +92,7 @@ def start_mean(flat: Tensor, out: Tensor, group: Group, scales: Group, code: Cod
     scales: the same ranks.
     """
     length, size = len(flat), -(-len(flat) // (group.size * code.per_byte))
-    mine = parts(length, group, code)[group.rank]
+    mine = byte_parts(length, group, code)[group.rank]
     x = flat if errors is None else flat + errors.sent
     scale, codes = code.scale(x), _encoded(x, size * group.size, code)
     if errors is not None:
@@ -119,7 +119,7 @@ def _encoded(x: Tensor, num_bytes: int, code: Code) -> Tensor:
     return code.encode(padded, code.scale(x) if len(x) else x.new_zeros(1))
 
 
-class Late:
+class LateMean:
     """Collectives of which one after the other runs beside the following steps."""
 
     def __init__(self, hops: Iterator[Pending]) -> None:

@@ -66,7 +66,7 @@ def cannot_exchange(workload: Workload) -> str | None:
     return next((f"{name}: {why}" for name, why in reasons if why), None)
 
 
-def exchange_of(workload: Workload) -> tuple[str, dict[str, float]] | None:
+def exchanging_technique(workload: Workload) -> tuple[str, dict[str, float]] | None:
     """The technique by which replicas exchange, with its knobs; None where they sum their gradients in every step."""
     for name, values in workload.techniques:
         knobs = dict(values)
@@ -80,11 +80,12 @@ def exchange_of(workload: Workload) -> tuple[str, dict[str, float]] | None:
 def _whole_experts(columns: Columns, problem: Problem) -> Mask:
     """Mask of layouts in which a replica has one copy of its experts."""
     one = (columns["zero"] > 0) | (columns["ep"] * columns["etp"] == columns["tp"])
-    return np.asarray(one | (not problem.model.is_moe) | (not problem.workload.techniques))
+    return np.asarray(one | (not problem.model.is_moe) | (exchanging_technique(problem.workload) is None))
 
 
 def _states_on_gpu(columns: Columns, problem: Problem) -> Mask:
-    return np.asarray(~np.isin(columns["offload"], OPTIMIZER_ON_HOST) | (not problem.workload.techniques))
+    plain = exchanging_technique(problem.workload) is None
+    return np.asarray(~np.isin(columns["offload"], OPTIMIZER_ON_HOST) | plain)
 
 
 def _one_rank(columns: Columns, problem: Problem) -> Mask:

@@ -27,6 +27,7 @@ from meshwright.errors import InputError
 
 from ..fork import TIMEOUT_S, fork
 from ..jobs import job
+from ..techniques_of import trained_by
 from .test_checkpoint import HOW, trained
 
 LAYOUT = "dp4-sh2-mbs1-z1-rnone"  # on nodes of two ranks
@@ -96,6 +97,16 @@ def test_two_generations_of_two_nodes_take_the_memory_that_was_planned(
                          and int(name.split("_")[2]) in ranks}  # fmt: skip
     taken = sum(path.stat().st_size for path in folder_of(top, room.node).rglob("*") if path.is_file())
     assert taken <= room.needed <= 3 * taken  # boxes of 60 floats beside the headers of their archives
+
+
+@pytest.mark.parametrize(("technique", "knobs"), [("noloco", {"period": 2}), ("1-bit-adam", {"warmup": 0.5})])
+def test_states_of_techniques_take_the_memory_that_was_planned(
+    technique: str, knobs: dict[str, float], tmp_path: Path
+) -> None:  # fmt: skip
+    wanted = trained_by(technique, "dp2-mbs1-z0-rnone", knobs)
+    room, _ = copied(wanted, tmp_path, [1, 2], per_node=1)[0]
+    taken = sum(path.stat().st_size for path in folder_of(tmp_path, room.node).rglob("*") if path.is_file())
+    assert taken <= room.needed <= 3 * taken
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
+from meshwright.planner.targets.meshwright.techniques import CAN
 from meshwright.runtime.job import Job
 from meshwright.runtime.rehearsal.exchanged import planned_bytes
 from meshwright.runtime.techniques.gradient_coding import GradientCoding, code, decoding
+from meshwright.runtime.techniques.registry import EXCHANGES
 from meshwright.runtime.trainer import Trainer
 
 from ..techniques_of import Adam, Model, Weights, differ, run, trained_by
@@ -89,6 +92,18 @@ def test_trains_as_without_whoever_is_slow(replicas: int) -> None:
     planned = 2 * planned_bytes(wanted)[0] * (replicas - 1)  # of the replicas that are in time; float64 for fp32
     assert sum(rank.sent[0] for rank in ran) == pytest.approx(planned, abs=0.5)
     assert sum(rank.given["send"] for rank in ran) == pytest.approx(planned, abs=0.5)
+
+
+def test_targets_that_do_not_count_are_in_no_share() -> None:
+    """The loss is the mean over the targets of all replicas that are in a document."""
+    wanted = trained_by("gradient-coding", "dp2-mbs1-z0-rnone", {"tolerated": 1, "window": 1}, steps=2, end_token=3)
+    coded, plain = run(wanted), run(replace(wanted, technique=None))
+    assert coded[0].losses == pytest.approx(plain[0].losses, abs=1e-12)
+    assert differ(coded[0].weights[-1], plain[0].weights[-1]) < 1e-10
+
+
+def test_the_planner_and_the_runtime_know_the_same_techniques() -> None:
+    assert EXCHANGES.keys() == CAN.keys()
 
 
 def test_a_slow_replica_is_not_waited_for() -> None:
