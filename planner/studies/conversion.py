@@ -1,8 +1,8 @@
-"""Conversion: weights and optimizer states in memory from the plan's layout to another, as after a loss of GPUs.
+"""Conversion: weights and optimizer states in memory from the plan's layout to another of the same GPUs.
 
 Matrices whose inputs tensor parallelism splits (the output projection of attention, the last of a feed-forward block)
 lie in rows, of which a rank has a part. Between two degrees a and b of it, ranks exchange runs of 1/lcm(a, b) of a row.
-What is split otherwise moves in runs as long as its tensor.
+Tensors that are split otherwise move in runs as long as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from math import lcm
 from ...cost_models.layouts import Layout, parse
 from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.ledger import Ledger
+from ...cost_models.quantities.memory import MASTER_BYTES
 from ...cost_models.rates.packing import copied_s, packed_s
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts
@@ -23,7 +24,7 @@ from ..space.rules import violations
 from .base import Part, Question, Result
 
 _ARGUMENT = "to"
-_TENSORS = 4  # of a matrix: weight, master copy and two moments
+_ONE_MOMENT = ("sgd", "muon")  # optimizers with one moment of a matrix; others have two
 
 
 class Way(Part):
@@ -52,7 +53,7 @@ class Conversion(Result):
 
 @dataclass(frozen=True)
 class _Cut:
-    """Matrices of one shape on a device that are cut in their rows."""
+    """A state of matrices of one shape on a device that are cut in their rows."""
 
     num_bytes: float
     run_bytes: float
@@ -72,10 +73,10 @@ def run(question: Question) -> Conversion:
                          hint="a layout of the same GPUs")  # fmt: skip
     ledger = Staged.of(base, new).ledger
     memory = DeviceMemory(ledger)
-    sizes = [float((states["weights"] + states["optimizer"])[0])
+    sizes = [(float(states["weights"][0]), float(states["optimizer"][0]))
              for states in map(memory.states, range(ledger.num_profiles))]  # fmt: skip
-    received, j = max((size, j) for j, size in enumerate(sizes))
-    cuts = list(_cuts(ledger, j, old, new, received))
+    received, j = max((sum(size), j) for j, size in enumerate(sizes))
+    cuts = list(_cuts(ledger, j, old, new, *sizes[j]))
     return Conversion(
         **question.common_fields("conversion"), to=str(new), received_bytes=received,
         cut_bytes=sum(cut.num_bytes for cut in cuts), run_bytes=min((cut.run_bytes for cut in cuts), default=0.0),
@@ -87,7 +88,7 @@ def _ways(rates: Rates, cuts: Sequence[_Cut], received: float) -> tuple[Way, ...
     """Messages are gathered at one end and spread at the other, which takes as long."""
     bw, launch_s = rates.memory_bw_bytes_per_s, rates.stack.host_s_per_kernel
     whole_s = 2 * (received - sum(cut.num_bytes for cut in cuts)) / bw
-    by_kernels = sum(packed_s(cut.num_bytes, cut.run_bytes, bw, launch_s, cut.matrices * _TENSORS) for cut in cuts)
+    by_kernels = sum(packed_s(cut.num_bytes, cut.run_bytes, bw, launch_s, cut.matrices) for cut in cuts)
     by_copies = sum(copied_s(cut.num_bytes, cut.run_bytes, bw, launch_s) for cut in cuts)
     message_s = received / rates.levels[-1].bw_bytes_per_s
     both = {"a kernel per tensor": 2 * (whole_s + by_kernels), "a copy per run": 2 * (whole_s + by_copies)}
@@ -95,19 +96,32 @@ def _ways(rates: Rates, cuts: Sequence[_Cut], received: float) -> tuple[Way, ...
                  for name, gather_s in both.items())  # fmt: skip
 
 
-def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout, received: float) -> Iterator[_Cut]:
-    """Of `received` bytes on the device of profile j, what is cut. All states of a matrix are cut as its weight."""
+def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout, weights: float, optimizer: float) -> Iterator[_Cut]:
+    """Cuts of each state, out of the bytes of weights and of the optimizer on the device of profile j."""
     problem, tables = ledger.problem, ledger.tables.parameters
     every = ledger.per_kind(tables["dense"] + tables["experts"])
-    of_parameter = received / float(ledger.on_profile(j, every)[0])
+    elements_here = float(ledger.on_profile(j, every)[0])
+    of_optimizer = _optimizer_bytes(ledger)
+    states = [(problem.state_bytes.weight, weights / elements_here)]
+    states += [(size, optimizer / elements_here * size / sum(of_optimizer)) for size in of_optimizer]
     for number, variant in enumerate(problem.variants):
         layers = float(ledger.counts[j].get(number, [0.0])[0])
         kind = problem.model.kinds[variant.kind]
         for width, matrices, (before, after) in _split_inputs(kind, old, new):
             if layers and before != after:
                 elements = layers * matrices * problem.model.hidden * width / after
-                yield _Cut(num_bytes=of_parameter * elements, matrices=layers * matrices,
-                           run_bytes=problem.state_bytes.weight * width / lcm(before, after))  # fmt: skip
+                for size, held in states:
+                    yield _Cut(num_bytes=held * elements, matrices=layers * matrices,
+                               run_bytes=size * width / lcm(before, after))  # fmt: skip
+
+
+def _optimizer_bytes(ledger: Ledger) -> list[float]:
+    """Bytes of an element of each tensor that the optimizer keeps of a matrix: master copy and moments."""
+    workload, states = ledger.problem.workload, ledger.problem.state_bytes
+    kept = states.orthogonalised if workload.optimizer == "muon" else states.optimizer
+    has_master = workload.precision != "fp32" and ledger.problem.stack.master_weights
+    masters, moments = [MASTER_BYTES] if has_master else [], 1 if workload.optimizer in _ONE_MOMENT else 2
+    return [*masters, *[(kept - sum(masters)) / moments] * moments]
 
 
 def _split_inputs(kind: Layer, old: Layout, new: Layout) -> Iterator[tuple[float, float, tuple[int, int]]]:
