@@ -1,7 +1,7 @@
 """Gossip over the links of a graph of replicas: how often its replicas must exchange for each step of their own.
 
-Nabli and Oyallon 2023 (DADAO, arXiv 2208.00779): links exchange at rates of their own, lambda_ij per step. Of the
-Laplacian L of these rates, chi_1 is 1 over the smallest eigenvalue above 0 and chi_2 half of the largest effective
+Nabli and Oyallon 2023 (DADAO, arXiv 2208.00779): links exchange at rates of their own, lambda_ij per step. chi_1 is 1
+over the smallest eigenvalue above 0 of the Laplacian L of these rates, and chi_2 half of the largest effective
 resistance of a link. Gossip keeps up with the gradients where chi_1 chi_2 is at most 1/2 (the order is the paper's
 theorem; the constant is assumed). Rates that are c times as large have 1/c of both, so that any rates do once they are
 scaled by sqrt(2 chi_1 chi_2).
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import sqrt
 
 import numpy as np
 
@@ -34,24 +35,27 @@ class Gossip:
         return np.array(self.links, dtype=np.int64).T
 
     @cached_property
-    def incidence(self) -> Array:
-        """[link, replica] 1 and -1 at the ends of a link."""
-        rows, out = np.arange(len(self.links)), np.zeros((len(self.links), self.replicas))
-        out[rows, self.ends[0]], out[rows, self.ends[1]] = 1.0, -1.0
-        return out
-
-    @cached_property
     def spectrum(self) -> tuple[Array, Array]:
         """Eigenvalues of the Laplacian from the second on, and [replica, eigenvalue] their vectors."""
-        values, vectors = np.linalg.eigh(self.incidence.T @ (self.rates[:, None] * self.incidence))
+        laplacian = np.zeros((self.replicas, self.replicas))
+        for sign, (i, j) in ((1.0, (0, 0)), (1.0, (1, 1)), (-1.0, (0, 1)), (-1.0, (1, 0))):
+            np.add.at(laplacian, (self.ends[i], self.ends[j]), sign * self.rates)
+        values, vectors = np.linalg.eigh(laplacian)
         return values[1:], vectors[:, 1:]
 
     @cached_property
-    def across(self) -> Array:
-        """[link, link] the share of a potential over one link that a current over the other makes: b_e' L^+ b_f."""
-        values, vectors = self.spectrum
-        seen = self.incidence @ vectors
-        return np.asarray((seen / values) @ seen.T)
+    def seen(self) -> Array:
+        """[link, eigenvalue] differences of the vectors over the links."""
+        return np.asarray(self.spectrum[1][self.ends[0]] - self.spectrum[1][self.ends[1]])
+
+    @cached_property
+    def resistances(self) -> Array:
+        """[link] effective resistances b_e' L^+ b_e."""
+        return np.asarray((self.seen**2 / self.spectrum[0]).sum(1))
+
+    def across(self, link: int) -> Array:
+        """[link] potentials over all links that a current over one makes: b_e' L^+ b_f."""
+        return np.asarray(self.seen @ (self.seen[link] / self.spectrum[0]))
 
     @property
     def chi_1(self) -> float:
@@ -59,7 +63,7 @@ class Gossip:
 
     @property
     def chi_2(self) -> float:
-        return float(np.diagonal(self.across).max() / 2)
+        return float(self.resistances.max() / 2)
 
     @cached_property
     def per_step(self) -> Array:
@@ -68,8 +72,16 @@ class Gossip:
 
     @property
     def exchanges(self) -> float:
-        """Those of the mean replica in a step. Each link has two ends."""
+        """Exchanges of the mean replica in a step. Each link has two ends."""
         return float(2 * self.per_step.sum() / self.replicas)
+
+
+def complete(replicas: int) -> tuple[float, float]:
+    """(chi_1 = chi_2, exchanges) of a complete graph at the rates at which gossip keeps up with gradients.
+
+    All eigenvalues of equal rates r are n r, and a resistance is 2 / (n r): both are 1 / (n r), which is sqrt(1/2).
+    """
+    return sqrt(1 / 2), sqrt(2) * (replicas - 1) / replicas
 
 
 def parts(replicas: int, links: Sequence[Link]) -> list[list[int]]:

@@ -42,7 +42,7 @@ TECHNIQUE = Technique(
   booktitle = {International Conference on Machine Learning},
   year = {2023}
 }""",
-    # Of a complete graph of many replicas: sqrt 2 (quantities/gossip.py).
+    # The default is that of a complete graph of many replicas: sqrt 2 (quantities/gossip.py).
     knobs=(Knob("exchanges", 1.4142, 0, 10_000, "of a replica per step; `what-if --study gossip` has those of a graph; "
                 "0: gradients are summed at every step", whole=False),),
     neutral={"exchanges": 0},

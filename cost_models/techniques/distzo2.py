@@ -23,7 +23,7 @@ LAYERS_HERE = 3
 
 
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
-    """All ranks perturb along one direction. Of ZeRO-3 each copies its share of a layer over PCIe, and all gather it.
+    """All ranks perturb along one direction. Under ZeRO-3 each copies a share of a layer over PCIe, and all gather it.
     Weights that wait on the host are updated when they come next."""
     if knobs["on"] == 0:
         return ledger

@@ -14,7 +14,7 @@ import highspy
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints
-from ...cost_models.quantities.gossip import SHAPES, Gossip, Link, of_shape, parts
+from ...cost_models.quantities.gossip import SHAPES, Gossip, Link, complete, of_shape, parts
 from ...errors import InputError, UnknownNameError, did_you_mean, nearest
 from .base import Part, Question, Result
 from .changes import apply
@@ -112,14 +112,14 @@ def _cuts(here: Gossip, chi_1: float, chi_2: float) -> Iterator[tuple[Array, flo
     x' L x >= 1 / chi_1 for a unit vector x is linear in the rates. A resistance R_e = b_e' L^+ b_e falls by
     (b_e' L^+ b_f)^2 with the rate of f, and a convex function is above its tangent, which goes through 2 R_e at 0.
     """
-    values, vectors = here.spectrum
+    values = here.spectrum[0]
     slow = max(int((values < 1 / chi_1).sum()), 1)
-    for seen in (here.incidence @ vectors[:, :slow]).T:
+    for seen in here.seen[:, :slow].T:
         yield seen**2, 1 / chi_1
-    resistance = np.diagonal(here.across)
+    resistance = here.resistances
     for link in np.argsort(-resistance)[:4]:
         if resistance[link] > 2 * chi_2:
-            yield here.across[link] ** 2, 2 * resistance[link] - 2 * chi_2
+            yield here.across(link) ** 2, 2 * resistance[link] - 2 * chi_2
 
 
 def run(question: Question) -> GossipStudy:
@@ -133,15 +133,14 @@ def run(question: Question) -> GossipStudy:
     links = of_shape(asked, len(names)) if asked in SHAPES else _links(asked, names)
     _check_joined(names, links)
     equal, best = Gossip(len(names), links, np.ones(len(links))), best_rates(len(names), links)
-    every = of_shape("complete", len(names))
-    complete = Gossip(len(names), every, np.ones(len(every)))
-    graphs = {"equal rates": equal, "best rates": best, "complete": complete}
+    chi, exchanges = complete(len(names))
     rates = [LinkRates(link=f"{names[i]}-{names[j]}", equal=before, best=after)
              for (i, j), before, after in zip(links, equal.per_step.tolist(), best.per_step.tolist(),
                                               strict=True)]  # fmt: skip
     return GossipStudy(
         **question.common_fields("gossip", notes=_notes(best)), replicas=names, links=tuple(rates),
-        rows=tuple(_priced(question, name, gossip) for name, gossip in graphs.items()),
+        rows=(_of_graph(question, "equal rates", equal), _of_graph(question, "best rates", best),
+              _priced(question, "complete", chi, chi, exchanges)),
     )  # fmt: skip
 
 
@@ -152,11 +151,15 @@ def _notes(best: Gossip) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _priced(question: Question, name: str, gossip: Gossip) -> GraphPrice:
+def _of_graph(question: Question, name: str, gossip: Gossip) -> GraphPrice:
     """Rates at which chi_1 chi_2 is 1/2, and a step with so many exchanges."""
-    changed = apply(question.base, {"workload.techniques": f"dadao:exchanges={gossip.exchanges:.9g}"})
     scaled = Gossip(gossip.replicas, gossip.links, gossip.per_step)
-    return GraphPrice(name=name, chi_1=scaled.chi_1, chi_2=scaled.chi_2, exchanges=gossip.exchanges,
+    return _priced(question, name, scaled.chi_1, scaled.chi_2, gossip.exchanges)
+
+
+def _priced(question: Question, name: str, chi_1: float, chi_2: float, exchanges: float) -> GraphPrice:
+    changed = apply(question.base, {"workload.techniques": f"dadao:exchanges={exchanges:.9g}"})
+    return GraphPrice(name=name, chi_1=chi_1, chi_2=chi_2, exchanges=exchanges,
                       held=price_held(question.layout, [changed])[0])  # fmt: skip
 
 
@@ -173,7 +176,7 @@ def _replicas(question: Question) -> tuple[str, ...]:
 
 
 def _links(text: str, names: Sequence[str]) -> list[Link]:
-    """Of `a-b,b-c`. Raises InputError for what is no link of two of them, or is one twice."""
+    """Links of `a-b,b-c`. Raises InputError for one that is not between two of them, or is there twice."""
     links: list[Link] = []
     for pair in filter(None, (pair.strip() for pair in text.split(","))):
         ends = [(one, pair[len(one) + 1 :]) for one in names if pair.startswith(f"{one}-")]
@@ -195,7 +198,7 @@ def _check_joined(names: Sequence[str], links: Sequence[Link]) -> None:
     if len(apart) > 1:
         texts = [_listed([names[i] for i in part]) for part in apart]
         raise InputError(f"--assume graph: it falls into {len(apart)} parts: {'; '.join(texts[:4])}",
-                         hint="what one part learns never reaches the others: join them")  # fmt: skip
+                         hint="a part never learns from the others: join them")  # fmt: skip
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from math import cos, pi, sqrt
 import numpy as np
 import pytest
 from meshwright.cost_models.quantities.gossip import SHAPES, Gossip, Link, of_shape, parts
+from meshwright.cost_models.quantities.gossip import complete as closed_form
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.studies.gossip import GossipStudy, best_rates
 
@@ -30,6 +31,9 @@ def test_known_graphs(n: int) -> None:
     assert (line.chi_1, line.chi_2) == pytest.approx((1 / (2 - 2 * cos(pi / n)), 1 / 2))
     assert (star.chi_1, star.chi_2) == pytest.approx((1, 1 / 2))
     assert complete.exchanges == pytest.approx(sqrt(2) * (n - 1) / n)
+    scaled = Gossip(n, complete.links, complete.per_step)
+    assert closed_form(n) == pytest.approx((scaled.chi_1, complete.exchanges))
+    assert closed_form(n)[0] == pytest.approx(scaled.chi_2)
 
 
 def test_exchanges_depend_on_ratios_of_rates_alone() -> None:
@@ -60,6 +64,17 @@ def test_no_search_beats_the_best_rates() -> None:
 
     assert best.exchanges < 0.9 * equal(7, links).exchanges
     assert least > 0.995 * best.exchanges
+
+
+def test_resistances_by_the_pseudo_inverse() -> None:
+    rates = np.array([1.0, 5, 2, 3, 4, 0.5])
+    gossip, incidence = Gossip(6, TREES, rates), np.zeros((6, 6))
+    for link, (i, j) in enumerate(TREES):
+        incidence[link, i], incidence[link, j] = 1, -1
+    every = incidence @ np.linalg.pinv(incidence.T @ np.diag(rates) @ incidence) @ incidence.T
+
+    assert gossip.resistances == pytest.approx(np.diagonal(every))
+    assert gossip.across(2) == pytest.approx(every[2])
 
 
 def test_parts() -> None:
