@@ -134,9 +134,10 @@ CHECKS = (
     Check(
         technique="dadao",
         of="exchanges with equal rates over those with the best, two groups of 4 joined by a link",
-        published="fewer with the best rates (arXiv 2208.00779, abstract)",
-        low=1.2,
-        high=2,
+        published="1.654 by arithmetic: 13/4 / sqrt(3 - sqrt 7) = 5.46 with equal rates, 3.30 with 0.362 at the ends "
+        "of the link and 0.286 elsewhere for 1 on it; the paper has fewer and no figure (arXiv 2208.00779)",
+        low=0.98 * 1.654,
+        high=1.02 * 1.654,
         value=_best_rates,
     ),
     Check(
