@@ -57,13 +57,15 @@ def import_service(
     assumed = list(service.assumed)
     if weights is None:
         assumed.append("weights in bf16: the command names no other format")
+    chunk = shipped_engines().of(engine).chunk_tokens
     if "chunk_tokens" not in pools[0].fix:
-        pools[0].fix["chunk_tokens"] = shipped_engines().of(engine).chunk_tokens
-        assumed.append(f"chunks of {pools[0].fix['chunk_tokens']:,} prompt tokens: the default")
+        assumed.append(f"chunks of {chunk:,} prompt tokens: the default")
+    if len(pools) > 1 and pools[0].max_sequences not in (None, pools[1].max_sequences):
+        assumed.append(f"the limit of {pools[0].max_sequences} sequences of the pool that prefills does not bind")
     cluster = _cluster(fields)
     for pool in pools:
         _check_size(pool, cluster.num_gpus)
-    fix = _fix(pools, service.instances, cluster.num_gpus)
+    fix = _fix(pools, service.instances, cluster.num_gpus, chunk)
     theirs, why = _planned({**fields, "fix": fix}, pools[-1].max_sequences)
     best, none = _planned(fields)
     if "replicas" in fix:
@@ -73,13 +75,15 @@ def import_service(
     return ImportedService(service=service, fix=fix, theirs=theirs, best=best, why=why or none, assumed=tuple(assumed))
 
 
-def _fix(pools: Sequence[ReadInstance], instances: Sequence[int], num_gpus: int) -> dict[str, int]:
-    """The axes of a request. instances: of each pool; empty: not stated."""
-    if len(pools) == 1:
-        return {**pools[0].fix, "replicas": num_gpus // pools[0].gpus}
-    fix = {f"{role}.{axis}": value for role, pool in zip(ROLES, pools, strict=True)
-           for axis, value in pool.fix.items()}  # fmt: skip
-    return fix | {f"{role}.replicas": number for role, number in zip(ROLES, instances, strict=False) if number}
+def _fix(pools: Sequence[ReadInstance], servers: Sequence[int], num_gpus: int, chunk: int) -> dict[str, int]:
+    """The axes of a request. servers: of each pool; empty: not stated. chunk: prompt tokens, where none are stated."""
+    first, *others = ({"chunk_tokens": chunk, **pools[0].fix}, *(pool.fix for pool in pools[1:]))
+    if not others:
+        return {**first, "replicas": num_gpus // pools[0].gpus}
+    fix = {f"{role}.{axis}": value for role, axes in zip(ROLES, (first, *others), strict=True)
+           for axis, value in axes.items()}  # fmt: skip
+    return fix | {f"{role}.replicas": number * pool.replicas
+                  for role, pool, number in zip(ROLES, pools, servers, strict=False) if number}  # fmt: skip
 
 
 def _only(name: str, formats: Sequence[str | None]) -> str | None:

@@ -14,6 +14,7 @@ from ..document.specs import model_of
 from ..drivers.serving import question_of
 from ..serving.candidates import candidates
 from ..serving.infeasible import no_deployment
+from ..serving.instance import passes_of
 from ..serving.listed import engines_of, speculation_of, techniques_of, workload_of
 from ..serving.space import Served, Spaces, sites_of
 from ..serving.technique_choice import Field, searched
@@ -49,9 +50,13 @@ def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
     fixes, engines, work = _fixed(name), engines_of(plan), workload_of(plan)
     question = question_of(work, engines)
     engine = str(plan.resolved["engine"])
-    served = Served(model=model_of(plan.resolved, "the plan"), weights=work.precision,
-                    cache=plan.best.pools[-1].kv_cache, engine=engines.of(engine), host_s=engines.host_s(engine, ""),
-                    speculation=speculation_of(plan))  # fmt: skip
+    model = model_of(plan.resolved, "the plan")
+    if model.fills and len(fixes) > 1:
+        raise NoFeasibleLayoutError(f"{name}: {model.name} fills in all tokens of an answer together, and its prompt "
+                                    "sees the answer", hint="name one pool")  # fmt: skip
+    served = Served(model=model, weights=work.precision, cache=plan.best.pools[-1].kv_cache, engine=engines.of(engine),
+                    host_s=engines.host_s(engine, ""), speculation=speculation_of(plan),
+                    passes=passes_of(model, work.passes, plan.lengths.output.mean))  # fmt: skip
     cluster = cluster_from_dict(plan.resolved["cluster"])
     apart = {f"{role}.{axis}": value for role, fix in zip(ROLES, fixes, strict=False) for axis, value in fix.items()}
     spaces = Spaces.of(sites_of(cluster), served, apart if len(fixes) > 1 else fixes[0])

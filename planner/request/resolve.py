@@ -210,6 +210,8 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
             hint="leave it out to train all layers",
         )
     _check_adapters(model, workload)
+    if request.workload.reference and not model.token_head:
+        raise InputError(f"reference: a frozen copy scores tokens, and {model.name} gives none", hint="leave it out")
     model, workload = with_images(as_asked(model, request.workload), workload, request.workload)
     return model, workload, warnings
 

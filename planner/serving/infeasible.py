@@ -35,7 +35,7 @@ def no_deployment(
     if not together and not found.total:
         sizes = [min(it.layout.gpus for it in instances) for instances in (prompts, answers)]
         return NoFeasibleLayoutError(f"an instance that prefills has {sizes[0]} GPUs and one that decodes {sizes[1]}: "
-                                     "the cluster has not both", hint="leave out a `--fix`")  # fmt: skip
+                                     "the cluster cannot hold both", hint="leave out a `--fix`")  # fmt: skip
     held = [_that_fit(instances, question) for instances in (prompts, answers)]
     for instances, fitting in zip((prompts, answers), held, strict=True):
         if not fitting:

@@ -60,7 +60,7 @@ def searched(field: Field, question: Question, techniques: Applied, rival: Rival
     together = search(spaces.together, question.load, question.promises, question.constants, rival)
     if question.rates:
         together = replace(together, deployments=_by_day(together.deployments, question, rented=together.rented))
-    instances = [instance for space in spaces.together for instance in space.instances]
+    instances = [instance for space in (*spaces.together, *spaces.prefill) for instance in space.instances]
     if not spaces.prefill or (instances and beside_one_another(instances[0])):
         return Searched(techniques=techniques, spaces=spaces, together=together)
     apart = search_apart(spaces.prefill, spaces.decode, question.load, question.promises, question.constants,

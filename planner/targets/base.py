@@ -131,14 +131,14 @@ class Target:
             return ["model.encoder: plans of models with an encoder and a decoder are not written for it"]
         if model.unmasks:
             return ["model.unmasks: plans of models that fill in masked tokens are not written for it"]
+        if model.retrieval is not None:
+            return ["model.retrieval: plans of two encoders are not written for it"]
         if model.bidirectional:
             return ["model.attention: plans of encoders such as BERT are not written for it"]
         if workload.reference:
             return ["workload.reference: plans with a frozen copy of the model are not written for it"]
         if workload.rounding is not None:
             return ["workload.rounding: plans that round weights or inputs are not written for it"]
-        if model.retrieval is not None:
-            return ["model.retrieval: plans of two encoders are not written for it"]
         if not model.token_head:
             return ["model.token_head: plans of classifiers are not written for it"]
         if model.tower is not None and not self.trainer.sees_images:

@@ -26,6 +26,8 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     on = [name for name, part in block.items() if isinstance(part, Mapping) and _is_on(part)]
     if other := [name for name in on if name not in (_WEIGHTS, _INPUTS)]:
         raise NoCounterpartError(f"{BLOCK}: {other[0]} compresses layers while they learn")
+    if bare := [name for name in on if _SHARED not in block[name]]:
+        raise NoCounterpartError(f"{BLOCK}: {bare[0]} is enabled without `{_SHARED}`")
     rounding: dict[str, Any] = {}
     if _WEIGHTS in on:
         rounding |= _of_weights(block[_WEIGHTS])
@@ -41,17 +43,30 @@ def _read(settings: Settings, facts: Facts) -> Facts:
 
 def _of_weights(part: Mapping[str, Any]) -> dict[str, Any]:
     shared, groups = part[_SHARED], part.get(_GROUPS, {})
+    mixed = shared.get("fp16_mixed_quantize", {})
+    if not isinstance(groups, Mapping) or not all(isinstance(group, Mapping) for group in groups.values()):
+        raise NoCounterpartError(f"{BLOCK}: {_GROUPS} is no mapping of names to groups")
+    if not isinstance(mixed, Mapping):
+        raise NoCounterpartError(f"{BLOCK}: fp16_mixed_quantize is no mapping")
     if shared.get("quantizer_kernel"):
         raise NoCounterpartError(f"{BLOCK}: quantizer_kernel is a kernel of its own")
-    if shared.get("fp16_mixed_quantize", {}).get("enabled"):
+    if mixed.get("enabled"):
         raise NoCounterpartError(f"{BLOCK}: fp16_mixed_quantize mixes both weights")
     if shared.get("rounding", "nearest") != "nearest":
         raise NoCounterpartError(f"{BLOCK}: rounding by chance takes other kernels")
-    bits = [group.get("params", {}).get("target_bits", 8) for group in groups.values()]
+    bits = [_bits(group) for group in groups.values()]
     if min(bits, default=8) < 3:
         raise NoCounterpartError(f"{BLOCK}: {min(bits)} bits are rounded by other kernels")
     when = "forward" if shared.get("quantize_weight_in_forward") else "step"
     return {"weights": when, "symmetric_weights": _is_symmetric(shared)}
+
+
+def _bits(group: Mapping[str, Any]) -> int:
+    params = group.get("params", {})
+    bits = params.get("target_bits", 8) if isinstance(params, Mapping) else None
+    if type(bits) is not int:
+        raise NoCounterpartError(f"{BLOCK}: params.target_bits of a group is not a whole number")
+    return bits
 
 
 def _is_on(part: Mapping[str, Any]) -> bool:
@@ -60,7 +75,10 @@ def _is_on(part: Mapping[str, Any]) -> bool:
 
 
 def _is_symmetric(shared: Mapping[str, Any]) -> bool:
-    return bool(shared.get("quantization_type", "symmetric") == "symmetric")
+    kind = shared.get("quantization_type", "symmetric")
+    if kind not in ("symmetric", "asymmetric"):
+        raise NoCounterpartError(f"{BLOCK}: quantization_type `{kind}` is neither symmetric nor asymmetric")
+    return bool(kind == "symmetric")
 
 
 def without_rounding(facts: Facts, arguments: Arguments) -> Facts:

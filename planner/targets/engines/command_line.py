@@ -119,7 +119,7 @@ def commands_of(engine: str, path: str, text: str, given: Sequence[str] = ()) ->
 
 
 def example(engine: str) -> str:
-    """A hint."""
+    """An example of a command, for hints."""
     return f"a line with `{' '.join(_PROGRAMS[engine][0])}`, or its options"
 
 
@@ -163,7 +163,7 @@ def known_options(engine: str) -> frozenset[str]:
 
 
 def commands_after(programs: Iterable[Sequence[str]], text: str, given: Sequence[str] = ()) -> list[Words]:
-    """(word, line) after the words of one of the programs, of each command of a script. given: as in `read_command`."""
+    """(word, line) after the words of one of the programs, of each command of a script. given: as in `commands_of`."""
     named = {found[1]: found[2] for word in given if (found := _NAMED.fullmatch(word))}
     positional = [word for word in given if not _NAMED.fullmatch(word)]
     out = list[Words]()

@@ -8,13 +8,14 @@ import pytest
 from meshwright.cost_models.serving.served_model import ServedModel
 from meshwright.planner.api import plan, plan_serving
 from meshwright.planner.explain.serving import explain_serving
+from meshwright.planner.explain.serving_why_not import compared
 from meshwright.planner.request.serving import ServingFields
 from meshwright.planner.targets.engines.emit import emit_serving
 from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
 
-from meshwright.errors import InputError, UnsupportedError
+from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
 
 FIELDS: dict[str, Any] = {"model": "llada-8b", "cluster": "2xa100-sxm-80gb", "input": 200, "output": 256}
 SIZES = {"hidden": 64, "layers": 2, "heads": 4, "ffn_hidden": 128, "vocab": 1000, "max_positions": 512}
@@ -108,3 +109,15 @@ def test_a_pass_gives_no_more_than_an_answer() -> None:
     asked_many: ServingFields = {**asked, "technique": "learn2pd:tokens=200"}
     few, many = plan_serving(**asked_few).best, plan_serving(**asked_many).best
     assert many.tpot_s == pytest.approx(few.tpot_s)
+
+
+def test_why_not_prices_the_same_passes() -> None:
+    """The plan's own deployment, priced anew."""
+    asked: ServingFields = {"model": "dit-xl-2-256", "cluster": "2xh100-sxm-80gb", "input": 1, "output": 256,
+                            "passes": 8, "rate": "1/s", "top": 1, "fix": {"tp": 1}}  # fmt: skip
+    made = plan_serving(**asked)
+    other = compared(made.model_copy(update={"candidates": (made.best.model_copy(update={"deployment_id": "-"}),)}),
+                     made.best.deployment_id).other  # fmt: skip
+    assert other.tpot_s == pytest.approx(made.best.tpot_s)
+    with pytest.raises(NoFeasibleLayoutError, match="fills in all tokens of an answer together"):
+        compared(made, "1 x tp1 + 1 x tp1")

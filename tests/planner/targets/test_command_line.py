@@ -131,6 +131,15 @@ def test_the_router_tells_the_pools_of_a_script(router: str) -> None:
     assert (service.instances, service.gaps, service.assumed) == ((2, 1), [], ())
 
 
+def test_a_server_with_replicas_is_as_many_instances(tmp_path: Path) -> None:
+    text = (TWO_POOLS + PROXY).replace("-tp 1", "-tp 1 --data-parallel-size 2")
+    (tmp_path / "pd.sh").write_text(text)
+    asked = {"cluster": "8xh100-sxm-80gb", "input": "1000", "output": "100"}
+    fix = import_service("vllm", [tmp_path / "pd.sh"], asked).fix
+    assert fix is not None
+    assert (fix["prefill.replicas"], fix["decode.replicas"]) == (4, 1)
+
+
 def test_pools_are_told_by_options_or_by_names_of_files() -> None:
     by_role = {f"{role}.sh": f"vllm serve m -tp {tp} {KV % ('MooncakeConnector', role)}\n"
                for role, tp in (("kv_consumer", 2), ("kv_producer", 4))}  # fmt: skip

@@ -57,6 +57,12 @@ def test_what_is_off_says_nothing(tmp_path: Path) -> None:
     (weights(fp16_mixed_quantize={"enabled": True}), "mixes both weights"),
     ({"weight_quantization": {"shared_parameters": WEIGHTS, "different_groups": {"a": {"params": {"target_bits": 1}}}}},
      "1 bits"),
+    ({"weight_quantization": {"enabled": True}}, "enabled without `shared_parameters`"),
+    ({"weight_quantization": {"shared_parameters": WEIGHTS, "different_groups": {"a": {"params": 4}}}},
+     "target_bits of a group is not a whole number"),
+    ({"weight_quantization": {"shared_parameters": WEIGHTS, "different_groups": ["a"]}}, "no mapping of names"),
+    (weights(fp16_mixed_quantize=True), "fp16_mixed_quantize is no mapping"),
+    (weights(quantization_type="foo"), "neither symmetric nor asymmetric"),
 ])  # fmt: skip
 def test_other_compression_is_a_gap(tmp_path: Path, block: dict[str, Any], words: str) -> None:
     (gap,) = imported(tmp_path, block).gaps
