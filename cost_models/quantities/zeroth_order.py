@@ -1,7 +1,7 @@
 """Training without gradients: the losses of two passes with perturbed weights give the slope along a random direction.
 
 MeZO (Malladi et al. 2023, arXiv 2305.17333): the direction comes from a seed again whenever it is needed, so that no
-pass keeps it. Traffic and buffers are those of its steps of torch (liangyuwang/zo2 694a136, MeZOSGD),
+pass keeps it. Traffic and buffers are those of its steps of torch (liangyuwang/zo2 097d5686, MeZOSGD),
 counted in tensors of the size of a weight: the noise is written; it is scaled twice, and added.
 """
 

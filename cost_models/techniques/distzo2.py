@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..quantities.ledger import Ledger
 
 SLOPE_BYTES = 4.0  # fp32
-# One that comes, one that computes, one that goes back (liangyuwang/zo2 07de457b, inner_zo_forward).
+# One that comes, one that computes, one that goes back (liangyuwang/zo2 097d5686, inner_zo_forward).
 LAYERS_HERE = 3
 
 
