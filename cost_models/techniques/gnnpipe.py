@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Further technique -> why a graph in one pipeline has no place for it.
 _APART = {
     **dict.fromkeys(("1-bit-adam", "econtrol", "diloco", "co2", "noloco", "zero++", "three-level", "cpu-offload",
-                     "zero-infinity", "fuyou", "luwu", "gradient-coding"),
+                     "zero-infinity", "fuyou", "luwu", "gradient-coding", "dadao"),
                     "gnnpipe has one pipeline, and it needs replicas or shards of them"),
     **dict.fromkeys(("ladder-residual", "tokenweave", "t3", "partitioned-checkpoints"),
                     "layers of a graph network are not split over tensor-parallel GPUs"),
