@@ -212,7 +212,7 @@ FreezeLanguage = Annotated[
 ]  # fmt: skip
 Reference = Annotated[
     bool | None,
-    typer.Option("--reference", help="Let a frozen copy of the model score every sequence before the loss, as in DPO.",
+    typer.Option("--reference", help="Score every sequence by a frozen copy of the model before the loss, as in DPO.",
                  show_default=False),
 ]  # fmt: skip
 SourceLen = Annotated[

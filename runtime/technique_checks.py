@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError
 from .job import Job
 
 
@@ -19,13 +19,6 @@ def check_technique(job: Job, *, check_parity: bool) -> None:
             f"{name}: a warm-up of {knobs['warmup']:g} of {job.steps} steps is none, and leaves no variance to freeze",
             hint=f"`--steps {_fewest(knobs['warmup'])}` or more" if knobs["warmup"] else f"`{name}:warmup=0.15`",
         )
-
-
-def check_device(job: Job, device: str) -> None:
-    """Raises UnsupportedError where the technique of a job does not run on such devices."""
-    if job.technique is not None and job.technique[0] == "gradient-coding" and device == "cuda":
-        raise UnsupportedError("gradient-coding: replicas that drop out of a sum were tried over gloo only",
-                               hint="`--device cpu`, or plan without it")  # fmt: skip
 
 
 def _fewest(share: float) -> int:

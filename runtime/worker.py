@@ -44,7 +44,7 @@ from .reinforcement.job import RlJob
 from .report import Event, Recorder, not_saved_line
 from .settings import Settings, prepare
 from .status import Status
-from .technique_checks import check_device
+from .techniques.registry import check_device
 from .trainer import Trainer
 from .training import Training, tell
 

@@ -31,7 +31,7 @@ class Comparison:
 
     @classmethod
     def of(cls, ledger: Ledger) -> Comparison | None:
-        """That of the layouts of a ledger; None of a model without."""
+        """The comparison of the layouts of a ledger; None for a model without one."""
         model, x = ledger.problem.model, ledger.layouts
         if model.retrieval is None:
             return None

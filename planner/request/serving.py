@@ -15,6 +15,7 @@ from ...cost_models.units import parse
 from ...errors import InputError
 from ...profiles.io.document import FieldPath
 from ...profiles.io.reader import read_text
+from ..document.serving_plan import ROLES
 from .fields import Nodes, Positive, checked, non_negative, parse_factor, parse_techniques
 from .request_lengths import RequestTokens
 from .schema import BaseRequest, RequestPart
@@ -109,7 +110,7 @@ def _degree(value: Any) -> int:
 _AXES = ("tp", "pp", "ep", "attention_dp", "replicas", "chunk_tokens")
 # Axis of the space, or `prefill.tp`: that of instances apart that prefill -> its reader.
 FIXABLE: Mapping[str, Callable[[Any], int]] = dict.fromkeys(
-    (*_AXES, *(f"{role}.{axis}" for role in ("prefill", "decode") for axis in _AXES)), _degree
+    (*_AXES, *(f"{role}.{axis}" for role in ROLES for axis in _AXES)), _degree
 )
 Seconds = Annotated[
     float, BeforeValidator(checked(_seconds)), WithJsonSchema({"type": "string", "examples": ["50 ms"]})

@@ -138,7 +138,7 @@ def _step_tokens(row: Instance) -> float:
 
 
 def _methods(row: Instance) -> Methods:
-    """Of its model, which is that of all rows."""
+    """The methods of its model, which is that of all rows."""
     if not row.model.fills:
         return PLAIN
     copies = row.passes.copies if row.passes is not None else 1

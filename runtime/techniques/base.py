@@ -53,6 +53,7 @@ class Exchange:
     """How replicas exchange. This class itself is plain data parallelism: they sum their gradients in every step."""
 
     alone = False  # whether replicas have weights of their own between two exchanges
+    on_gpu = True  # whether it runs on GPUs
     traceable = True  # whether a dry run of one rank alone does what it does among others
 
     def __init__(self, trainer: Trained, knobs: Mapping[str, float]) -> None:

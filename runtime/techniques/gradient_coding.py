@@ -67,7 +67,7 @@ class _Decided(Exception):
 class GradientCoding(Exchange):
     """The code, and messages on their way to slow replicas."""
 
-    traceable = False
+    on_gpu = traceable = False  # replicas that drop out of a sum were tried over gloo only
 
     def __init__(self, trainer: Trained, knobs: Mapping[str, float]) -> None:
         super().__init__(trainer, knobs)

@@ -50,8 +50,8 @@ class Ran:
 
 
 def run(wanted: Job, watch: Callable[[Trainer, int], Any] | None = None) -> list[Ran]:
-    """All ranks of a job. watch: called with trainer and rank before the first step; what it returns is called at the
-    end, for `extra`."""
+    """All ranks of a job. watch: called with trainer and rank before the first step; its result is called at the end,
+    for `extra`."""
 
     def one(rank: int) -> Ran:
         mesh = build_mesh(wanted.layout, rank, Status(), TIMEOUT_S)
@@ -103,7 +103,7 @@ class Model:
         return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def gradients(self, weights: Weights, step: int, share: int, shares: int) -> tuple[Weights, float]:
-        """Of the mean loss of the tokens of one of `shares` equal shares of the batch; and that loss."""
+        """Gradients of the mean loss over one of `shares` equal shares of the batch, and that loss."""
         rows = self.source.batch(step).chunk(shares)[share]
         with torch.no_grad():
             for name, parameter in self.parameters.items():

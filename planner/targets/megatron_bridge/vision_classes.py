@@ -50,7 +50,7 @@ class SeeingClass:
     alike: bool = True  # all layers of the language model are of one kind, and predict no further tokens
 
     def imports(self, *, routed: bool) -> str:
-        """Of its sizes."""
+        """The line that imports the class of its sizes."""
         name, module = self.sizes[routed]
         return f"from transformers.models.{module} import {name}\n"
 

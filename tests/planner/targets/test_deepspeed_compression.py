@@ -1,4 +1,4 @@
-"""compression_training in DeepSpeed's JSON: what is rounded is read and priced; what is pruned is a gap."""
+"""compression_training in DeepSpeed's JSON: rounding is read and priced, pruning is a gap."""
 
 from __future__ import annotations
 

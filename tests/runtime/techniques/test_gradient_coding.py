@@ -14,8 +14,10 @@ from meshwright.planner.targets.meshwright.techniques import CAN
 from meshwright.runtime.job import Job
 from meshwright.runtime.rehearsal.exchanged import planned_bytes
 from meshwright.runtime.techniques.gradient_coding import GradientCoding, code, decoding
-from meshwright.runtime.techniques.registry import EXCHANGES
+from meshwright.runtime.techniques.registry import EXCHANGES, check_device
 from meshwright.runtime.trainer import Trainer
+
+from meshwright.errors import UnsupportedError
 
 from ..techniques_of import Adam, Model, Weights, differ, run, trained_by
 
@@ -104,6 +106,14 @@ def test_targets_that_do_not_count_are_in_no_share() -> None:
 
 def test_the_planner_and_the_runtime_know_the_same_techniques() -> None:
     assert EXCHANGES.keys() == CAN.keys()
+
+
+def test_gpus_are_refused() -> None:
+    wanted = trained_by("gradient-coding", "dp2-mbs1-z0-rnone", {"tolerated": 1, "window": 1})
+    check_device(wanted, "cpu")
+    check_device(replace(wanted, technique=None), "cuda")
+    with pytest.raises(UnsupportedError, match="tried over gloo only"):
+        check_device(wanted, "cuda")
 
 
 def test_a_slow_replica_is_not_waited_for() -> None:
