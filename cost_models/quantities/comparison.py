@@ -15,9 +15,10 @@ from .element_bytes import activation_bytes
 if TYPE_CHECKING:
     from .ledger import Ledger
 
-KEPT_SCORES = 3  # matrices of scores at once: as made, scaled, and after the softmax; backward, two and a gradient
-# Matrices that element-wise passes read or write: scale and log-softmax, and the gradients of the loss and of both.
-MOVED_FORWARD, MOVED_BACKWARD = 4, 6
+KEPT_SCORES = 3  # matrices of scores at once in the backward pass: after the softmax, its gradient and that before it
+# Matrices that element-wise passes read or write: log-softmax, and the gradients of the loss and of log-softmax.
+MOVED_FORWARD, MOVED_BACKWARD = 2, 4
+MOVED_BY_SCALE = 2  # in either pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Comparison:
     texts: Array  # [n] of all ranks
     width: int  # of a vector
     element_bytes: float
+    scales: bool
 
     @classmethod
     def of(cls, ledger: Ledger) -> Comparison | None:
@@ -37,12 +39,18 @@ class Comparison:
             return None
         queries = x["dp"] * x["micro_batch"] / model.retrieval.sequences
         return cls(queries, queries * model.retrieval.texts, model.retrieval.width(model.hidden),
-                   activation_bytes(ledger.problem.workload))  # fmt: skip
+                   activation_bytes(ledger.problem.workload), model.retrieval.scales_scores)  # fmt: skip
 
     @property
     def scores(self) -> Array:
         """[n] pairs of a query and a text."""
         return self.queries * self.texts
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Matrices of scores that element-wise passes read or write, forward and backward."""
+        scale = MOVED_BY_SCALE * self.scales
+        return MOVED_FORWARD + scale, MOVED_BACKWARD + scale
 
     @property
     def num_bytes(self) -> Array:

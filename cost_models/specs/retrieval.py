@@ -14,6 +14,7 @@ class Retrieval:
     texts: int = 1  # of a query: one that answers it, and others that do not
     shared: bool = False  # queries and texts have the weights of one encoder
     projection: int = 0  # width of a product of each vector; 0: none
+    scales_scores: bool = True  # by the root of the width, before the softmax
 
     @property
     def sequences(self) -> int:

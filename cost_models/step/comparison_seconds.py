@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
-from ..quantities.comparison import MOVED_BACKWARD, MOVED_FORWARD, Comparison
+from ..quantities.comparison import Comparison
 from ..quantities.ledger import Ledger
 from ..quantities.operations import Gemm
 from ..rates import collectives
@@ -27,5 +27,6 @@ def comparisons_s(ledger: Ledger, rates: Rates) -> Array:
     gathered = (rows * compared.width * compared.element_bytes for rows in (compared.queries, compared.texts))
     gathers_s = sum(collectives.seconds(curve, num_bytes) for num_bytes in gathered)
     into, back = rates.bandwidth("loss")
-    passes_s = compared.element_bytes * compared.scores * (MOVED_FORWARD / into + MOVED_BACKWARD / back)
+    forward, backward = compared.moved
+    passes_s = compared.element_bytes * compared.scores * (forward / into + backward / back)
     return np.asarray(ledger.m * (product_s + gathers_s + passes_s))

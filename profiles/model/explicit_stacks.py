@@ -96,7 +96,8 @@ def _retrieval(f: Fields) -> Retrieval | None:
     if f.flag("token_head", False) or f.data.get("pooled_classes"):
         f.problem("retrieval", "compares vectors: its encoders have no other head", "leave the head out")
     found = Retrieval(texts=part.count("texts", default=1), shared=part.flag("shared", False),
-                      projection=part.count("projection", default=0, minimum=0))  # fmt: skip
+                      projection=part.count("projection", default=0, minimum=0),
+                      scales_scores=part.flag("scales_scores", True))  # fmt: skip
     part.reject_unknown()
     f.absorb(part)
     return found

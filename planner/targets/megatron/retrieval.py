@@ -22,8 +22,9 @@ OPTIONS = {
     "--train-with-neg": Option("--train-with-neg", "flag"),
     "--train-hard-neg": Option("--train-hard-neg", "int"),
 }
+_SCALES = "--retriever-score-scaling"
 _SHARED, _WIDTH = "--biencoder-shared-query-context-model", "--biencoder-projection-dim"
-NAMES = (*OPTIONS, _SHARED, _WIDTH, "--faiss-use-gpu")
+NAMES = (*OPTIONS, _SHARED, _WIDTH, _SCALES, "--faiss-use-gpu")
 _LENGTH = 256  # its default
 _SIZES = ("--micro-batch-size", "--global-batch-size")
 _DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
@@ -47,7 +48,8 @@ def parts_of(arguments: Arguments, *, fine_tunes: bool) -> dict[str, Any]:
         if given.get(name, 1) != 1:
             arguments.problems.append(FieldProblem("biencoder_model.py asserts 1", name, arguments.files.get(name, ""),
                                                    arguments.lines.get(name, 0), "leave it out"))  # fmt: skip
-    return {"texts": texts, "shared": bool(stated[_SHARED]), "projection": stated[_WIDTH] or 0}
+    return {"texts": texts, "shared": bool(stated[_SHARED]), "projection": stated[_WIDTH] or 0,
+            "scales_scores": bool(stated[_SCALES])}
 
 
 def model_of(parts: Settings, layers: int, hidden: int) -> dict[str, Any]:

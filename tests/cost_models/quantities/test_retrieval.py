@@ -78,6 +78,9 @@ def test_scores_of_all_ranks(texts: int, dp: int) -> None:
     least = 6 * q * t * H / rates.peak_flops_per_s + 20 * q * t / rates.bandwidth("loss")[0]
     found = float(comparisons_s(ledger, rates)[0])
     assert least < found < least + 2e-3
+    plain, _ = priced(model(texts=texts, scales_scores=False), dp, 16 * sample)
+    saved = 8 * q * t / rates.bandwidth("loss")[0]
+    assert found - float(comparisons_s(plain, rates)[0]) == pytest.approx(saved, rel=0.1)
     assert comparisons_s(*priced(replace(spec, retrieval=None), dp, 16 * sample))[0] == 0
 
 

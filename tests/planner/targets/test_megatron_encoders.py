@@ -113,6 +113,9 @@ def test_retrieval_has_an_encoder_for_queries_and_one_for_texts(
     assert (*batch, found.request.workload.seq_len) == (4 * (1 + texts), 32 * (1 + texts), seq_len)
     assert found.request.fix["micro_batch"] == batch[0]
     assert found.price().best.step_s > 0
+    plain = imported(tmp_path, text.replace("--retriever-score-scaling", ""))
+    scales = [model_of(each).retrieval.scales_scores for each in (found, plain)]  # type: ignore[union-attr]
+    assert scales == [True, False]
 
 
 def test_layers_of_the_decoder_and_a_head_of_its_own(tmp_path: Path) -> None:
