@@ -45,7 +45,7 @@ def count(module: torch.nn.Module) -> int:
 def expert_count(module: torch.nn.Module) -> int:
     """Elements of the routed experts."""
     named = module.named_parameters()
-    return sum(p.numel() for name, p in named if ".experts." in name and "shared" not in name)
+    return sum(p.numel() for name, p in named if ".experts." in f".{name}" and "shared" not in name)
 
 
 def build(data: dict[str, Any]) -> torch.nn.Module:

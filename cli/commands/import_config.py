@@ -23,7 +23,7 @@ def command(
         str,
         typer.Argument(metavar="FORMAT", show_default=False,
                        help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
-                    "hf-trainer, axolotl, llama-factory, nemo, nanotron, maxtext, verl, slime, vllm, "
+                    "hf-trainer, axolotl, llama-factory, swift, nemo, nanotron, maxtext, verl, slime, vllm, "
                     "sglang."),
     ],
     files: Annotated[

@@ -22,11 +22,13 @@ _SUM_OVER_COPY = {"fused": 1.0, "scatter_add": 4.3, "index_add": 9.1}
 
 
 def parameters(block: MixtureOfExperts, hidden: int) -> dict[str, int]:
-    """Elements of the block: router = h·E (+ E), experts = E·(2 or 3)·h·f_e (+ biases), shared = (2 or 3)·h·f_shared,
-    shared_gate = h."""
+    """Elements of the block: router = h·E (+ E), its factors = h + E, experts = E·(2 or 3)·h·f_e (+ biases), shared =
+    (2 or 3)·h·f_shared, shared_gate = h."""
     counts = {"router": hidden * block.experts}
     if block.router_bias:
         counts["router_bias"] = block.experts
+    if block.router_factors:
+        counts["router_factors"] = hidden + block.experts
     counts["experts"] = block.experts * one_expert_parameters(block, hidden)
     if block.latent is not None:
         counts["latent"] = 2 * hidden * block.latent
@@ -87,7 +89,7 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if kept.any():
         ops.saved += [Saved(f"{each.name}, room", kept * each.num_bytes, each.tag)
                       for each in ops.saved if each.tag & moe]  # fmt: skip
-    ops.saved.append(Saved("router", 4.0 * local * block.experts))
+    _add_router(builder, ops, block, local)
     if block.expert_bias:
         _add_output_bias(builder, ops, rows * width, num_local)
     launched = np.maximum(builder.stack.kernels_per_expert_block - router_launches(shard.graphs), 0.0)
@@ -98,6 +100,15 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+
+
+def _add_router(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, tokens: Array) -> None:
+    """The scores of the router, and its norm, which takes the residual stream that the norms of blocks keep."""
+    ops.saved.append(Saved("router", 4.0 * tokens * block.experts))
+    if block.router_factors:
+        elements = builder.model.hidden * tokens
+        ops.saved.append(Saved("router norm output", builder.kept_input * elements, tag("norm")))
+        ops.traffic.append(builder.norm_traffic("router norm", elements, tag("norm")))
 
 
 def _add_products(

@@ -135,7 +135,7 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
         shares_input = block == "feed-forward" and kind.parallel_blocks
         if not shares_input:
             ops.saved.append(Saved(f"{block} norm input", w * h * tokens, offload=_sends_input(block, kind)))
-        if kind.num_norms == 4:
+        if kind.num_norms >= 4:
             ops.saved.append(Saved(f"{block} output norm input", w * h * tokens))
         if builder.norms_in_steps:  # fp32 input (4), what its weights multiply (w), but not its input (w)
             ops.saved.append(Saved(f"{block} norm steps", 4.0 * h * tokens, tag("norm")))
@@ -148,6 +148,8 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
             ops.saved.append(Saved(f"{block} norm output", num_bytes * (1 - pinned), dropped_with, sends))
             ops.saved.append(Saved(f"{block} norm output of graphs", num_bytes * pinned))
         ops.wgrad_stash.append(builder.kept_input * h * tokens)
+    if kind.num_norms == 7:  # outputs of the shared and of the routed experts, each normed before they are added
+        ops.saved += [Saved(f"{part} experts norm input", w * h * tokens) for part in ("shared", "routed")]
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
     if builder.model.residual_streams == 1:
         added = kind.num_blocks * w * h * tokens

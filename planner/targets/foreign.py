@@ -12,11 +12,12 @@ from .argv import Arguments
 _LOOKS_LIKE = (
     (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
     (r"(?m)^\s*(import nemo_run|from nemo\.collections import llm)", "NeMo 2", "nemo-recipe"),
+    (r"(?m)(^|[{,])\s*\"?(swift_version|tuner_type|tuner_backend|train_type)\"?\s*:", "ms-swift", "swift"),
     (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory", "llama-factory"),
     (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl", "axolotl"),
     (r"(?m)^(exp_manager|trainer):", "NeMo", "nemo"), (r"(?m)^(tokens|parallelism):", "nanotron", "nanotron"),
     (r"(?m)^(base_emb_dim|ici_\w+_parallelism|dcn_\w+_parallelism):", "MaxText", "maxtext"),
-    (r"(?ms)\A(?!.*^(finetuning_type|cutoff_len):).*^\s*\"?per_device_train_batch_size\"?\s*:",
+    (r"(?ms)\A(?!.*^\s*\"?(finetuning_type|cutoff_len|tuner_type|train_type)\"?\s*:).*^\s*\"?per_device_train_batch_size\"?\s*:",
      "transformers' TrainingArguments", "hf-trainer"),
     (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
     (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import sqrt
 
-from ...cost_models.specs.model import Attention, FeedForward, Layer, ModelSpec
+from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from .blocks import assemble, attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
 from .rope import window_rope_theta
@@ -67,8 +67,19 @@ def gemma3(f: Fields) -> ModelSpec:
 _PARTS = {
     "hidden_size_per_layer_input": "embeddings of each layer",
     "num_kv_shared_layers": "keys and values of an earlier layer",
-    "enable_moe_block": "experts beside a dense block",
 }  # fmt: skip
+
+
+def _block_of_gemma4(f: Fields) -> tuple[FeedForward | MixtureOfExperts, int]:
+    """The feed-forward block and the norms of a layer. Beside experts, the dense block is one that all tokens see; both
+    have a norm of their output, the experts one of their input, and the router one with weights."""
+    inner = f.count("intermediate_size")
+    if not f.flag("enable_moe_block", False):
+        return FeedForward(inner=inner), 4
+    return MixtureOfExperts(
+        experts=f.count("num_experts"), top_k=f.count("top_k_experts"), expert_inner=f.count("moe_intermediate_size"),
+        shared_inner=inner, router_factors=True,
+    ), 7  # fmt: skip
 
 
 def gemma4(f: Fields) -> ModelSpec:
@@ -76,11 +87,10 @@ def gemma4(f: Fields) -> ModelSpec:
     keys and values, the latter without weights (5.24). Norms multiply by their weight, unlike before."""
     hidden, layers, bias = f.count("hidden_size"), num_layers_of(f), f.flag("attention_bias", False)
     given = {"hidden_size_per_layer_input": f.count("hidden_size_per_layer_input", default=256, minimum=0),
-             "num_kv_shared_layers": f.count("num_kv_shared_layers", default=0, minimum=0),
-             "enable_moe_block": f.flag("enable_moe_block", False)}  # fmt: skip
+             "num_kv_shared_layers": f.count("num_kv_shared_layers", default=0, minimum=0)}  # fmt: skip
     for name, value in given.items():
         if value:
-            f.problem(name, f"there is no formula for {_PARTS[name]}", "0 or false: the model has none")
+            f.problem(name, f"there is no formula for {_PARTS[name]}", "0: the model has none")
     if f.get("use_bidirectional_attention") == "all":
         f.problem("use_bidirectional_attention", "must be null or vision: text is read from left to right")
     short = attention_of(f, hidden, head_dim=256, bias=(bias, bias), head_norms=True)
@@ -94,8 +104,8 @@ def gemma4(f: Fields) -> ModelSpec:
     words = f.words("layer_types", layers, ("sliding_attention", "full_attention"))
     slides = [(index + 1) % 6 != 0 for index in range(layers)] if words is None else [w[0] == "s" for w in words]
     slides[-1] = False  # whatever the config has
-    block = FeedForward(inner=f.count("intermediate_size"))
-    kinds = [Layer(attention=short if sliding else full, feed_forward=block, num_norms=4) for sliding in slides]
+    block, norms = _block_of_gemma4(f)
+    kinds = [Layer(attention=short if sliding else full, feed_forward=block, num_norms=norms) for sliding in slides]
     spec = assemble(f, "gemma4", kinds, hidden=hidden, tied=True,
                     max_positions=f.count("max_position_embeddings", default=131_072))  # fmt: skip
     return replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block, preferences
+from . import accelerator_block, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -130,7 +130,7 @@ READER = Reader(
         exclusive=(*family.EXCLUSIVE, ("lora_target_linear", _EXPERTS)),
         modernise=_modernise,
     ),
-    beside=family.beside,
+    beside=engine_files.beside,
     document=family.loaded,
     compared=lambda facts: family.compared(facts, "axolotl", splits=True),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..argv import Arguments
 from ..options import Facts, Settings
 from ..reading import Reading
-from . import accelerator_block, preferences
+from . import accelerator_block, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -92,7 +92,7 @@ READER = Reader(
     ),
     reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=_modernise),
     prepared=accelerator_block.expanded,
-    beside=family.beside,
+    beside=engine_files.beside,
     document=family.loaded,
     compared=family.compared,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block, preferences
+from . import accelerator_block, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -110,6 +110,6 @@ READER = Reader(
         modernise=_modernise,
     ),
     prepared=accelerator_block.expanded,
-    beside=family.beside,
+    beside=engine_files.beside,
     compared=lambda facts: family.compared(facts, "llama-factory"),
 )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo, slime, verl
+from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo, slime, swift, verl
 
 READERS = (
-    *(module.READER.format for module in (hf_trainer, axolotl, llama_factory, nemo, nanotron, maxtext, verl)),
+    *(module.READER.format for module in (hf_trainer, axolotl, llama_factory, swift, nemo, nanotron, maxtext, verl)),
     slime.FORMAT,
 )

@@ -14,23 +14,15 @@ from ....errors import FieldProblem
 from ....profiles.io.document import Document
 from ....profiles.io.reader import read_document
 from .. import cpu_offload
-from ..accelerate.target import CONFIG as ACCELERATE
 from ..adapters import targets_of
 from ..argv import Arguments
-from ..deepspeed.compression import without_rounding
-from ..deepspeed.not_read import PRECISION_OPEN
-from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..facts import NODES
 from ..import_format import Compared
-from ..option_lists import option_list
 from ..options import Entry, Facts, NoCounterpartError, Settings
-from ..reading import read_facts
-from . import accelerator_block, preferences
+from . import accelerator_block, engine_files, preferences
+from .engine_files import CONFIG_FILE, DEEPSPEED
 from .reader import noted, reads, states, value
 
-# The option of `accelerate launch` that names its file; the file is given beside the recipe.
-CONFIG_FILE = "--config_file"
-_OF_FILES = {CONFIG_FILE: ("accelerate", ACCELERATE), "deepspeed": ("deepspeed", DEEPSPEED)}
 _BLOCK = ("version", "reshard_after_forward", "activation_checkpointing", "offload_params", "sharding_strategy",
           "state_dict_type", "auto_wrap_policy")  # fmt: skip
 # Option of DeepSpeed's JSON -> that of TrainingArguments, which must be equal.
@@ -38,7 +30,7 @@ _SAME = {"train_micro_batch_size_per_gpu": "per_device_train_batch_size",
          "gradient_accumulation_steps": "gradient_accumulation_steps"}  # fmt: skip
 # Keys of fsdp_config, with and without their prefix.
 FSDP = tuple(f"fsdp_config.{prefix}{name}" for name in _BLOCK for prefix in ("", "fsdp_"))
-SHARDING_KINDS = dict.fromkeys((CONFIG_FILE, "deepspeed", "fsdp", *FSDP), "any")
+SHARDING_KINDS = dict.fromkeys((CONFIG_FILE, DEEPSPEED, "fsdp", *FSDP), "any")
 # What says nothing beside them.
 FSDP_HARMLESS = (
     r"^(fsdp_config\.)?(fsdp_)?(min_num_params|transformer_layer_cls_to_wrap|backward_prefetch(_policy)?|forward_prefetch|"
@@ -51,7 +43,7 @@ EXCLUSIVE = (("load_in_4bit", "load_in_8bit"),)
 CHANGES = {r"fsdp_config\.(xla.*|mixed_precision_policy)": "another FSDP than that of PyTorch, or other data types"}
 # Kernels that keep less of logits and blocks, and messages in fp8: of no plan.
 _FUSED = re.compile(r"^((use_|enable_)?liger\w*|(cut|chunked)_cross_entropy|fp8_enable_fsdp_float8_all_gather)$")
-_EAGER = {"attn_implementation": "eager", "eager_attention": True, "flash_attn": "disabled"}
+_EAGER = {"attn_implementation": "eager", "attn_impl": "eager", "eager_attention": True, "flash_attn": "disabled"}
 _STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
 _OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
@@ -66,39 +58,16 @@ def loaded(path: str, text: str, given: Sequence[str]) -> Document:
     return read_document(path, text, last_counts=True)
 
 
-def beside(path: str, text: str) -> Arguments | None:
-    """The facts of an accelerate YAML or a DeepSpeed JSON, under the option that names such a file; the file that
-    accelerator_config names."""
-    if '"zero_optimization"' in text:
-        option = "deepspeed"
-    elif "distributed_type:" in text:
-        option = CONFIG_FILE
-    else:
-        return accelerator_block.beside(path, text)
-    target, config = _OF_FILES[option]
-    options, _ = option_list(target)
-    inner = config.import_files({path: text}, options, ())
-    facts = without_rounding(read_facts(inner, config.table(options)), inner)
-    out = Arguments(problems=inner.problems_under(option), gaps=inner.gaps, ranks=inner.ranks,
-                    notes=[note for note in inner.notes if note != PRECISION_OPEN])  # fmt: skip
-    stated = {name: value for name, value in inner.settings.items() if value is not None}
-    out.settings[option], out.lines[option] = {"facts": facts, "settings": stated, "lines": inner.lines}, 1
-    return out
-
-
 def modernise(arguments: Arguments) -> None:
-    """Names the DeepSpeed file that is not given, and the lines that contradict one another."""
-    named, path = arguments.settings.get("deepspeed"), arguments.files.get("deepspeed", "")
-    if isinstance(named, str) and named:
-        text = f"the ZeRO stage is in {named}: give it as a further FILE"
-        arguments.gaps.append(FieldProblem(text, file=path, line=arguments.lines["deepspeed"], field="deepspeed"))
+    """Reads DeepSpeed's options inside the recipe, and names the lines that contradict one another."""
+    engine_files.modernise(arguments)
     accelerator_block.modernise(arguments)
     if all(arguments.settings.get(name) is True for name in ("bf16", "fp16")):
         _contradiction(arguments, "fp16", f"fp16 and bf16 (line {arguments.lines['bf16']}) are both on")
     fused = [name for name, given in arguments.settings.items() if given is True and _FUSED.search(name)]
     if fused:
         arguments.notes.append(f"{', '.join(fused)}: priced as without")
-    for name in ("deepspeed", CONFIG_FILE):
+    for name in (DEEPSPEED, CONFIG_FILE):
         if isinstance(file := arguments.settings.get(name), Mapping) and "facts" in file:
             _same_numbers(arguments, file, arguments.files[name])
     for name in (*_SAME.values(), "lora_r", "lora_rank", "micro_batch_size"):
@@ -140,18 +109,15 @@ def sharding() -> Entry:
 
 def _sharding(settings: Settings, facts: Facts) -> Facts:
     plain: Facts = {"zero": 0, "offload": "none", "tp": 1, "cp": 1}
-    given = (settings.get(name) for name in (CONFIG_FILE, "deepspeed"))
+    given = (settings.get(name) for name in (CONFIG_FILE, DEEPSPEED))
     files = [file for file in given if isinstance(file, Mapping) and "facts" in file]
     names = ("zero", "offload", "tp", "cp", "cp_algorithm", "replicas", "dp", "num_gpus", "workload.techniques", "ep")
     for file in files:
         plain |= {name: file["facts"][name] for name in names if name in file["facts"]}
-    inline = settings.get("deepspeed")
-    if isinstance(inline, Mapping) and "facts" not in inline:
-        raise NoCounterpartError("deepspeed: its options are in the recipe: give them as a JSON file beside it")
     strategy = settings.get("fsdp")
     block = {name.rpartition(".")[2].removeprefix("fsdp_"): settings[name] for name in FSDP if name in settings}
     if not strategy and not block:
-        if not files and inline is None:
+        if not files and settings.get(DEEPSPEED) is None:
             return plain | noted(facts, "no accelerate, DeepSpeed or FSDP options: plain data parallelism is taken "
                                         "(give their file as a further FILE)")  # fmt: skip
         return plain
@@ -169,12 +135,13 @@ def _fsdp(strategy: Any, block: Mapping[str, Any]) -> Facts:
     return {"zero": stage, **host} | ({"replicas": NODES} if kind.startswith("hybrid") else {})
 
 
-def recompute(option: str = "gradient_checkpointing", *, unless: str = "") -> Entry:
-    """Recomputation of whole layers. unless: an option that switches it off where it is on by default."""
+def recompute(option: str = "gradient_checkpointing", *, unless: str = "", default: bool = False) -> Entry:
+    """Recomputation of whole layers. unless: an option that switches it off where it is on by default; default: without
+    the option."""
     blocks = ("fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing")
 
     def read(settings: Settings, facts: Facts) -> Facts:
-        given = settings.get(option, False) if not unless else not settings.get(unless, False)
+        given = settings.get(option, default) if not unless else not settings.get(unless, False)
         if given not in (True, False, None):
             raise NoCounterpartError(f"{option} `{given}` has no counterpart in a plan: saved activations elsewhere")
         file = settings.get(CONFIG_FILE)

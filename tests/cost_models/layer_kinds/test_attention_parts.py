@@ -91,6 +91,22 @@ def test_a_full_layer_of_gemma_4_has_no_projection_of_values_but_keeps_them() ->
     assert float(kept.num_bytes[0]) == 2 * TOKENS * short.kv_heads * short.head_dim
 
 
+def test_norms_of_experts_and_of_their_router_in_gemma_4() -> None:
+    """Beside a dense block: a norm of the output of each, of the experts' input, and one without weights of the
+    router's, whose input is the residual stream (Gemma4TextDecoderLayer of transformers 5.24)."""
+    model, _ = read_config(LISTED["gemma-4-26b-a4b"], "test")
+    h, (kind, *_) = model.hidden, model.kinds
+    ops, dense = (operations(model, replace(kind, num_norms=norms), tokens=TOKENS) for norms in (7, 4))
+    moved, before = ({part.name: part.forward_bytes[0] for part in each.traffic} for each in (ops, dense))
+    assert (moved["norms"], before["norms"]) == (2 * 2 * 7 * h * TOKENS, 2 * 2 * 4 * h * TOKENS)
+    assert moved["router norm"] == 2 * 2 * h * TOKENS
+    saved, kept = ({part.name: float(part.num_bytes[0]) for part in each.saved} for each in (ops, dense))
+    assert {name: saved[name] for name in saved.keys() - kept.keys()} == {
+        "shared experts norm input": 2 * h * TOKENS, "routed experts norm input": 2 * h * TOKENS,
+    }  # fmt: skip
+    assert saved["router norm output"] == saved["feed-forward output norm input"] == 2 * h * TOKENS
+
+
 def test_gates_of_heads_are_split_with_their_heads_and_move_less_than_gates_of_elements() -> None:
     _, sliding, ops = attention_of(STEP, 1)
     assert (sliding.heads, sliding.gates) == (96, 96)
@@ -126,7 +142,6 @@ def test_the_runtime_and_megatron_say_what_they_lack(data: dict[str, Any], reaso
 @pytest.mark.parametrize(("data", "changes", "words"), [
     (GEMMA, {"hidden_size_per_layer_input": 256}, "there is no formula for embeddings of each layer"),
     (GEMMA, {"num_kv_shared_layers": 20}, "there is no formula for keys and values of an earlier layer"),
-    (GEMMA, {"enable_moe_block": True}, "there is no formula for experts beside a dense block"),
     (GEMMA, {"use_bidirectional_attention": "all"}, "text is read from left to right"),
     (GEMMA, {"num_global_key_value_heads": 5}, "32 heads are not divisible by 5"),
     (STEP, {"mlp_bias": True}, "there is no formula for shared experts with biases"),

@@ -154,6 +154,15 @@ _shared = st.fixed_dictionaries(
 _encoder = st.fixed_dictionaries({"tie_word_embeddings": st.just(True), "type_vocab_size": st.integers(1, 4),
                                   "max_position_embeddings": st.integers(8, 64)})  # fmt: skip
 _head_dim = st.fixed_dictionaries({"head_dim": st.sampled_from([8, 16, 32])})
+_small_gemma4 = st.builds(
+    lambda data, types: {**data, "layer_types": types, "num_hidden_layers": len(types)},
+    st.fixed_dictionaries({
+        "head_dim": st.sampled_from([8, 16]), "global_head_dim": st.sampled_from([8, 32]),
+        "attention_k_eq_v": st.booleans(), "num_global_key_value_heads": st.sampled_from([None, 1, 2]),
+        "rope_parameters": st.none(), "vocab_size_per_layer_input": st.just(50),
+    }),
+    st.lists(st.sampled_from(["sliding_attention", "full_attention"]), min_size=1, max_size=4),
+)
 FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     **HYBRIDS,
     "t5-11b": st.fixed_dictionaries({  # transformers 5 ties all heads of T5: test_encoder_decoder.py has one apart
@@ -233,14 +242,9 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "deepseek-v2-lite": _small_mla,
     "deepseek-v3": _small_mla,
     "deepseek-v3.2": st.builds(lambda more: {k: v for k, v in more.items() if k != "indexer_types"}, _small_dsa),
-    "gemma-4-31b": st.builds(
-        lambda data, types: {**data, "layer_types": types, "num_hidden_layers": len(types)},
-        st.fixed_dictionaries({
-            "head_dim": st.sampled_from([8, 16]), "global_head_dim": st.sampled_from([8, 32]),
-            "attention_k_eq_v": st.booleans(), "num_global_key_value_heads": st.sampled_from([None, 1, 2]),
-            "rope_parameters": st.none(), "vocab_size_per_layer_input": st.just(50),
-        }),
-        st.lists(st.sampled_from(["sliding_attention", "full_attention"]), min_size=1, max_size=4),
+    "gemma-4-31b": _small_gemma4,
+    "gemma-4-26b-a4b": st.builds(
+        lambda data, experts: {**data, "num_experts": experts, "top_k_experts": 2}, _small_gemma4, st.integers(2, 5)
     ),
     "step-3.5-flash": st.builds(
         lambda data, types, sparse: {**data, "layer_types": types, "num_hidden_layers": len(types),
@@ -291,7 +295,7 @@ PERTURBED += [
     "ernie-4.5-0.3b", "ernie-4.5-21b-a3b", "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash",
     "glm-5", "granite-3.1-3b-a800m", "hunyuan-7b", "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash",
     "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b", "olmoe-1b-7b", "phi-3.5-moe", "seed-oss-36b", "smollm3-3b",
-    "stablelm-2-1.6b", "gemma-4-31b", "step-3.5-flash",
+    "stablelm-2-1.6b", "gemma-4-31b", "gemma-4-26b-a4b", "step-3.5-flash",
 ]  # fmt: skip
 
 

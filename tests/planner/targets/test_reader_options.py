@@ -11,9 +11,9 @@ from meshwright.planner.request.resolve import resolve
 
 from meshwright.errors import InputError
 
-from .test_readers import AXOLOTL, FACTORY, MAXTEXT, NANOTRON, RECIPE, ZERO3, imported
+from .test_readers import AXOLOTL, FACTORY, MAXTEXT, NANOTRON, RECIPE, SWIFT, ZERO3, imported
 
-OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "maxtext": MAXTEXT}
+OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "swift": SWIFT, "maxtext": MAXTEXT}
 # Format -> lines that each leave a gap.
 CHANGES = {
     "hf-trainer": (
@@ -28,6 +28,11 @@ CHANGES = {
         "fsdp_config: {mixed_precision_policy: fp16}",
     ),
     "llama-factory": ("flash_attn: disabled", "use_unsloth: true", "use_galore: true", "device_map: auto"),
+    "swift": ("attn_impl: eager", "use_galore: true", "lisa_activated_layers: 2", "optimizer: muon",
+              "task_type: seq_cls", "freeze_vit: false", "freeze_llm: true", "freeze_parameters: [model.layers.0]",
+              "quant_bits: 3",
+              "rlhf_type: dpo", "sequence_parallel_size: 8", "device_map: auto", "rope_scaling: yarn",
+              "external_plugins: [plugin.py]", "freeze_parameters_ratio: 0.5", "num_labels: 2", "use_ray: true"),
     "maxtext": (
         "attention_type: local_sliding", "attention_type: chunk", "weight_dtype: bfloat16", "mu_dtype: bfloat16",
         "attention: dot_product", "use_ring_of_experts: true", "use_2d_fsdp_sharding: true", "enable_diloco: true",
@@ -43,6 +48,8 @@ ASIDE = {
     "axolotl": ("num_epochs: 3", "use_wandb: true", "ddp_timeout: 600", "lora_mlp_kernel: true",
                 "flash_attention: true", "val_set_size: 0.1", "dataset_processes: 8", "is_llama_derived_model: true"),
     "llama-factory": ("flash_attn: fa2", "use_fast_tokenizer: true", "ddp_timeout: 600", "dataset_dir: data"),
+    "swift": ("attn_impl: flash_attn", "galore_rank: 64", "lora_alpha: 16", "template: qwen", "dataset: [mine]",
+              "freeze_parameters: [visual, visual.merger]", "task_type: causal_lm", "truncation_strategy: delete"),
     "maxtext": ("weight_dtype: float32", "attention: flash", "rope_min_timescale: 1", "sliding_window_size: 0",
                 "attention_type: global", "dcn_bandwidth_limit: 1", "enable_checkpointing: false",
                 "norm_topk_prob: true", "sa_block_q: 512"),

@@ -45,6 +45,16 @@ per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
 bf16: true
 """
+SWIFT = """\
+model: Qwen/Qwen2.5-7B-Instruct
+tuner_type: full
+deepspeed: zero3
+max_length: 4096
+packing: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 4
+torch_dtype: bfloat16
+"""
 NEMO = """\
 trainer: {num_nodes: 2, devices: 8, precision: bf16}
 exp_manager: {name: gpt}
@@ -289,7 +299,7 @@ def test_contradictions_are_refused_with_both_lines(tmp_path: Path, kind: str, t
         imported(tmp_path, kind, *texts)
 
 
-OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "accelerate": ACCELERATE,
+OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "swift": SWIFT, "accelerate": ACCELERATE,
        "nemo": NEMO, "nanotron": NANOTRON, "maxtext": MAXTEXT}
 
 

@@ -1,0 +1,72 @@
+"""The options of accelerate or DeepSpeed for a recipe of transformers' Trainer: a file beside it, or a block inside it.
+
+Source: transformers 5.13, training_args.py (deepspeed: a path, or the options themselves).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ....errors import FieldProblem
+from ..accelerate.target import CONFIG as OF_ACCELERATE
+from ..argv import Arguments
+from ..deepspeed.compression import without_rounding
+from ..deepspeed.not_read import PRECISION_OPEN
+from ..deepspeed.target import CONFIG as OF_DEEPSPEED
+from ..option_lists import option_list
+from ..reading import read_facts
+from . import accelerator_block
+
+# The option of `accelerate launch` that names its file; the file is given beside the recipe.
+CONFIG_FILE = "--config_file"
+DEEPSPEED = "deepspeed"
+_OF_FILES = {CONFIG_FILE: ("accelerate", OF_ACCELERATE), DEEPSPEED: ("deepspeed", OF_DEEPSPEED)}
+# Keys of recipes, of which one may hold the options of DeepSpeed.
+_RECIPE = re.compile(r"\b(per_device_train_batch_size|model_name_or_path|base_model|tuner_type)\b")
+
+
+def beside(path: str, text: str) -> Arguments | None:
+    """The facts of an accelerate YAML or a DeepSpeed JSON, under the option that names such a file; the file that
+    accelerator_config names."""
+    if _RECIPE.search(text):
+        return None
+    if '"zero_optimization"' in text:
+        return _facts_of(DEEPSPEED, path, text)
+    if "distributed_type:" in text:
+        return _facts_of(CONFIG_FILE, path, text)
+    return accelerator_block.beside(path, text)
+
+
+def modernise(arguments: Arguments) -> None:
+    """Reads the options of DeepSpeed inside the recipe; names its file where that is not given."""
+    given, path = arguments.settings.get(DEEPSPEED), arguments.files.get(DEEPSPEED, "")
+    line = arguments.lines.get(DEEPSPEED, 0)
+    if isinstance(given, str) and given:
+        text = f"the ZeRO stage is in {given}: give it as a further FILE"
+        arguments.gaps.append(FieldProblem(text, file=path, line=line, field=DEEPSPEED))
+    elif isinstance(given, Mapping) and "facts" not in given:
+        arguments.add(_inside(given, path, line), path)
+
+
+def _inside(block: Mapping[str, Any], path: str, line: int) -> Arguments:
+    """The facts of DeepSpeed's options that stand in the recipe, all in the line of the block."""
+    out = _facts_of(DEEPSPEED, f"{DEEPSPEED}.json", json.dumps(block))
+    for name in ("problems", "gaps"):
+        setattr(out, name, [each._replace(file=path, line=line) for each in getattr(out, name)])
+    out.lines[DEEPSPEED] = line
+    return out
+
+
+def _facts_of(option: str, path: str, text: str) -> Arguments:
+    target, config = _OF_FILES[option]
+    options, _ = option_list(target)
+    inner = config.import_files({path: text}, options, ())
+    facts = without_rounding(read_facts(inner, config.table(options)), inner)
+    out = Arguments(problems=inner.problems_under(option), gaps=inner.gaps, ranks=inner.ranks,
+                    notes=[note for note in inner.notes if note != PRECISION_OPEN])  # fmt: skip
+    stated = {name: value for name, value in inner.settings.items() if value is not None}
+    out.settings[option], out.lines[option] = {"facts": facts, "settings": stated, "lines": inner.lines}, 1
+    return out

@@ -1,0 +1,189 @@
+"""The options of ms-swift: the YAML of `swift sft`, or the args.json that it leaves beside its checkpoints.
+
+Sources: ms-swift 3602360a (2026-08-22), swift/arguments/sft_args.py, tuner_args.py and base_args/ (options, defaults),
+trainers/arguments.py (batch, recomputation), config/ (its own files of DeepSpeed and FSDP2) and
+sequence_parallel/sequence_parallel.py (_init_device_mesh: heads as far as they divide, a ring for the rest).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import gcd
+from typing import Any
+
+from ....errors import FieldProblem
+from ..argv import Arguments
+from ..model_names import known_model
+from ..options import Facts, NoCounterpartError, Settings
+from ..reading import Reading
+from . import accelerator_block, engine_files
+from . import transformers_family as family
+from .engine_files import DEEPSPEED
+from .reader import Reader, noted, reads, value
+
+_CHUNKS = "sequence_parallel_size"
+_FREEZES = ("freeze_parameters", "freeze_vit", "freeze_aligner")
+_LORA = ("tuner_type", "train_type", "lora_rank", "target_modules", "quant_bits", "quant_method")
+_STEPS = "gradient_accumulation_steps"
+# Parts of names of modules beside the language model: towers and what joins them to it.
+_TOWERS = re.compile(r"vision|visual|audio|vit\b|tower|aligner|merger|projector|mlp1|resampler")
+_ON_HOST = {"device": "cpu"}
+# swift/config: the files that `--deepspeed NAME` and `--fsdp NAME` mean.
+_DEEPSPEED: dict[str, dict[str, Any]] = {
+    **{f"zero{stage}": {"stage": stage} for stage in range(4)},
+    "zero2_offload": {"stage": 2, "offload_optimizer": _ON_HOST},
+    "zero3_offload": {"stage": 3, "offload_optimizer": _ON_HOST, "offload_param": _ON_HOST},
+}
+_FSDP = {"fsdp2": {"fsdp": "full_shard auto_wrap", "fsdp_config.activation_checkpointing": True,
+                   "fsdp_config.reshard_after_forward": True}}  # fmt: skip
+# Option of swift -> where it stands in DeepSpeed's JSON.
+_IN_DEEPSPEED = {"zero_hpz_partition_size": ("zero_optimization", "zero_hpz_partition_size"),
+                 "deepspeed_autotp_size": ("tensor_parallel", "autotp_size")}  # fmt: skip
+
+
+def _modernise(arguments: Arguments) -> None:
+    """Options as swift completes them (sft_args.py, _init_deepspeed and _init_fsdp)."""
+    given = arguments.settings
+    given |= _FSDP.get(str(given.get("fsdp")), {})
+    block = given.get(DEEPSPEED)
+    if isinstance(block, str) and block in _DEEPSPEED:
+        block = {"zero_optimization": dict(_DEEPSPEED[block])}
+    if isinstance(block, Mapping) and "facts" not in block:
+        block = {name: dict(part) if isinstance(part, Mapping) else part for name, part in block.items()}
+        for option, (part, name) in _IN_DEEPSPEED.items():
+            if (number := given.get(option)) is not None:
+                block.setdefault(part, {})[name] = number
+        given[DEEPSPEED] = block
+    if given.get("packing") and given.get("packing_length"):
+        given["max_length"] = given["packing_length"]
+    if given.get(_STEPS) is None:
+        _gap(arguments, _STEPS, "is not given: swift takes as many as make 16 sequences of the ranks that it starts")
+    family.modernise(arguments)
+
+
+def _gap(arguments: Arguments, option: str, text: str) -> None:
+    file, line = arguments.files.get(option, next(iter(arguments.files.values()), "")), arguments.lines.get(option, 0)
+    arguments.gaps.append(FieldProblem(text, file=file, line=line, field=option))
+
+
+def _chunks(settings: Settings, facts: Facts) -> Facts:
+    """Sequence parallelism: by heads of keys over as many ranks as divide them, around a ring over the others."""
+    ranks = settings.get(_CHUNKS) or 1
+    if ranks == 1:
+        return {}
+    spec = known_model(facts.get("model_name", ""))
+    if spec is None or not spec.attentions:
+        return {"cp": ranks, "cp_algorithm": "ulysses"} | noted(
+            facts, f"{_CHUNKS} {ranks} is taken to divide the key heads of the model: Ulysses, no ring")  # fmt: skip
+    heads = max(attention.kv_heads for attention in spec.attentions)
+    by_heads = gcd(heads, ranks)
+    if 1 < by_heads < ranks:
+        raise NoCounterpartError(f"{_CHUNKS} {ranks} of {heads} key heads: {by_heads} by heads and a ring of "
+                                 f"{ranks // by_heads}, which no plan has")  # fmt: skip
+    return {"cp": ranks, "cp_algorithm": "ulysses" if by_heads == ranks else "ring"}
+
+
+def _trained(settings: Settings, facts: Facts) -> Facts:
+    """`lora` (the default) or `full`."""
+    kind = settings.get("tuner_type") or settings.get("train_type") or "lora"
+    bits, method = settings.get("quant_bits"), settings.get("quant_method") or "bnb"
+    if bits not in (None, 4, 8) or method != "bnb":
+        text = f"quant_bits {bits} of {method} has no counterpart in a plan"
+        raise NoCounterpartError(text, hint="known: 4, 8 of bnb")
+    if kind == "full":
+        return {}
+    if kind != "lora":
+        raise NoCounterpartError(f"tuner_type `{kind}` has no counterpart in a plan", hint="known: full, lora")
+    targets = settings.get("target_modules") or ["all-linear"]
+    base = family.base_dtype(bits == 4, bits == 8)
+    return family.adapters(settings.get("lora_rank", 8), "target_modules", targets, base)
+
+
+def _head(settings: Settings, facts: Facts) -> Facts:
+    kind = settings.get("task_type") or "causal_lm"
+    if kind != "causal_lm":
+        raise NoCounterpartError(f"task_type `{kind}`: another head than that of the vocabulary")
+    return {}
+
+
+def _frozen(settings: Settings, facts: Facts) -> Facts:
+    """Towers are frozen unless swift is asked otherwise; texts are priced without them."""
+    for name in ("freeze_vit", "freeze_aligner"):
+        if settings.get(name) is False:
+            raise NoCounterpartError(f"{name} false: a tower learns, and its images are not stated")
+    frozen = settings.get("freeze_parameters") or []
+    others = [str(name) for name in frozen if not _TOWERS.search(str(name))]
+    if isinstance(frozen, str) or others:
+        raise NoCounterpartError(f"freeze_parameters: no plan freezes {', '.join(others) or frozen}")
+    return noted(facts, "towers are frozen: text is priced, without them") if frozen else {}
+
+
+READER = Reader(
+    name="swift",
+    framework="ms-swift",
+    version="4.6",
+    commit="3602360a",
+    kinds={
+        **family.SHARDING_KINDS, accelerator_block.OPTION: "any", **dict.fromkeys(_IN_DEEPSPEED, "int"),
+        "model": "str", "max_length": "int", "packing": "bool", "padding_free": "bool", _CHUNKS: "int",
+        "tuner_type": "str", "train_type": "str", "lora_rank": "int", "target_modules": "any", "quant_bits": "int",
+        "quant_method": "str", "per_device_train_batch_size": "int", _STEPS: "int", "gradient_checkpointing": "bool",
+        "bf16": "any", "fp16": "any", "fp8": "any", "bfloat16": "any", "float16": "any",
+        "torch_dtype": "str", "optim": "str", "attn_impl": "any",
+        "global_world_size": "int", "freeze_parameters": "any", "freeze_vit": "bool", "freeze_aligner": "bool",
+        "task_type": "str", "packing_length": "int",
+    },
+    entries=(
+        family.PLAIN,
+        family.sharding(),
+        accelerator_block.synchronisation(),
+        value("num_gpus", "global_world_size"),
+        value("model_name", "model"),
+        reads(("cp", "cp_algorithm"), (_CHUNKS,), _chunks),
+        family.length("max_length", ("packing", "padding_free")),
+        family.batch(default=1),
+        family.precision(default="bf16"),
+        family.recompute(default=True),
+        family.optimizer(),
+        family.kernels("attn_impl"),
+        reads(("workload.lora",), _LORA, _trained),
+        reads((), ("task_type",), _head),
+        reads((), _FREEZES, _frozen),
+        family.weights(lambda settings: settings.get("torch_dtype")),
+    ),
+    reading=Reading(
+        changes={
+            **family.CHANGES,
+            r"rlhf_type|ref_model.*|reward_(model|funcs).*|teacher_model.*|loss_type|use_vllm":
+                "preferences or rewards: passes beside those of a training step",
+            r"num_labels|problem_type": "another head than that of the vocabulary",
+            r"use_galore|lisa_activated_layers|optimizer|optim_target_modules":
+                "an optimizer whose states have another size",
+            r"freeze_llm|freeze_parameters_(ratio|regex)|trainable_parameters(_regex)?|target_(regex|parameters)|"
+            r"modules_to_save|use_dora|llamapro_num_groups|use_swift_lora": "another part of the model that learns",
+            r"device_map|max_memory|use_ray|device_groups": "layers or jobs put on devices by its own rules",
+            r"rope_scaling|local_repo_path|external_plugins|custom_register_path|model_kwargs(\..*)?|num_new_tokens|"
+            r"new_special_tokens": "another model or trainer than its own",
+            r"torch_compile": "another program for the layers",
+            r"auto_find_batch_size": "a batch that follows the memory",
+            r"parallelism_config(\..*)?": "degrees in another block: give them in the accelerate file",
+        },
+        harmless=(
+            family.FSDP_HARMLESS
+            + r"|^(acc_strategy|adalora|adapter|adam|add_(non_thinking|version)|boft|bnb_4bit|callbacks|check_model|"
+            r"dataloader|dataset|ddp|download|ds3_gather|early|eval|fourier|galore|generation|gradient_checkpointing_kwargs|"
+            r"group_by|hqq|hub|include|init|label|lazy|liger|lisa_step|llamapro_num_new|local_world_size|log|lora|lorap|"
+            r"loss_scale|lr|max_(epochs|grad_norm|model_len|new_tokens|pixels|shard_size|steps)|"
+            r"model_(author|dir|info|meta|name|revision|suffix|type)|num_(beams|train_epochs)|optim_args|"
+            r"packing_(num_proc|strategy)|padding_side|per_device_eval|reft|remove_unused|safe_serialization|save|"
+            r"stopping_strategy|swanlab|swift|template|trackio|training_args|truncation_strategy|tuner_backend|vera|"
+            r"vit_(lr|gradient_checkpointing))(_|\.|$)"
+        ),
+        modernise=_modernise,
+    ),
+    prepared=accelerator_block.expanded,
+    beside=engine_files.beside,
+    document=family.loaded,
+    compared=family.compared,
+)  # fmt: skip
