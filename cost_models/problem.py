@@ -27,6 +27,7 @@ from .quantities.matrix import Matrix
 from .quantities.memory import KindParameters, StateBytes
 from .quantities.operation_builder import Builder
 from .quantities.operations import LayerOperations, Trains
+from .quantities.parallel_streams import with_aggregation, with_prefixes
 from .quantities.shards import Shard
 from .specs.model import ModelSpec
 from .specs.stack import StackSpec
@@ -125,10 +126,15 @@ class Problem:
         """Per variant, then the edges in the order of stages.py."""
         layers = tuple(
             memory.NO_PARAMETERS if v.repeats
-            else memory.layer_parameters(self.model, self.model.kinds[v.kind], v.trains, self.workload)
+            else self._parameters_of(v)
             for v in self.variants
         )
-        return layers + memory.edge_parameters(self.model, self.trains_everything, self.tower_parameters)
+        embedding, head, *beside = memory.edge_parameters(self.model, self.trains_everything, self.tower_parameters)
+        return (*layers, embedding, with_aggregation(head, self.model.hidden, self.stack), *beside)
+
+    def _parameters_of(self, variant: Variant) -> KindParameters:
+        kind = self.model.kinds[variant.kind]
+        return with_prefixes(memory.layer_parameters(self.model, kind, variant.trains, self.workload), kind, self.stack)
 
     @cached_property
     def tower_parameters(self) -> KindParameters | None:

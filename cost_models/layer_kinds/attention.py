@@ -98,9 +98,12 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
     ops.wgrad_stash += [builder.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
     context = _context(builder, attention)
-    flops = 2.0 * tokens * a * (d + dv) * (context / 2 if attention.causal else context)  # QK^T and PV
+    prefix = builder.stack.prefix_tokens  # that every query sees
+    flops = 2.0 * tokens * a * (d + dv) * ((context / 2 if attention.causal else context) + prefix)  # QK^T and PV
     ops.cores.append(Core(flops, context, d, tag("attn")))
     heads_bytes, core = w * tokens * (a * d + g * (d + dv)), mask_of_modules("core_attn")
+    if prefix:
+        heads_bytes = heads_bytes + _added_prefix(builder, ops, g * (d + dv))
     ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0, core))
     if attention.norm_parameters:
         add_head_norms(builder, ops, attention, tokens * (a + g) * d)
@@ -120,6 +123,15 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         add_relative_bias(builder, ops, attention)
     taken = _repeated(builder, ops, a, g, d + dv)
     _add_context_parallel(builder, ops, a, a * d, taken * d, taken * dv)
+
+
+def _added_prefix(builder: Builder, ops: LayerOperations, width: Array) -> Array:
+    """[key] bytes of prefixes, `width` elements per token. Keys and values are put behind them, and the whole is kept;
+    backward they are slices of one gradient."""
+    w, shard = builder.activation_bytes, builder.shard
+    added = np.asarray(w * width * builder.stack.prefix_tokens * shard.batch)
+    ops.traffic.append(MemoryTraffic("prefixes", 2 * (w * width * shard.tokens + added), 0 * added, tag("attn")))
+    return added
 
 
 def _repeated(builder: Builder, ops: LayerOperations, heads: Array | float, kv_heads: Array, width: int) -> Array:

@@ -9,6 +9,7 @@ from ..layer_kinds.residual_streams import add_joined_streams
 from ..specs.graph import Graph
 from .operation_builder import Builder
 from .operations import Exchange, LayerOperations, MemoryTraffic, Saved, Trains
+from .parallel_streams import add_aggregation
 from .retrieval_operations import add_vectors
 from .tower_operations import add_tower
 
@@ -17,6 +18,8 @@ def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
     """Token lookup: memory-bound; its gradient is a scatter-add. The vision tower is beside it."""
     # Read once, written to every residual stream.
     copies = 1 + builder.model.residual_streams
+    if builder.stack.streams > 1:  # and from there to each of the parallel ones
+        copies += 1 + builder.stack.streams
     moved = copies * builder.activation_bytes * builder.model.hidden * builder.shard.tokens
     ops = LayerOperations(name="embedding", trains=trains, kernels=3.0)
     if builder.model.graph is not None:
@@ -85,9 +88,11 @@ def _add_head(builder: Builder, ops: LayerOperations) -> None:
     if builder.model.token_head:
         _add_logits(builder, ops, parts)
     if builder.model.token_head or builder.model.final_norm:
-        steps = 4.0 if builder.norms_in_steps else 0.0
-        ops.saved.append(Saved("final norm", ((1 + ops.keeps_input()) * w + steps) * h * shard.sp_tokens))
-        ops.traffic.append(builder.norm_traffic("final norm", h * shard.sp_tokens))
+        elements, joined = builder.stack.streams * h * shard.sp_tokens, builder.stack.streams > 1
+        kept = w * (1 + (ops.keeps_input() and not joined)) + (4.0 if builder.norms_in_steps else 0.0)
+        ops.saved.append(Saved("final norm", kept * elements))
+        ops.traffic.append(builder.norm_traffic("final norm", elements))
+        add_aggregation(builder, ops)
     # Every rank has the head of the first token: only ranks that each have a part of the tokens gather them for it.
     gathers = builder.model.token_head | (shard.sp_tokens < shard.tokens)
     builder.add_tensor_parallel(ops, np.minimum(parts - 1, 1.0) * gathers)

@@ -36,7 +36,7 @@ from .rounding import add_rounding
 
 def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> LayerOperations:
     """Operations of one layer of `kind`, of the encoder's for the tokens of the source."""
-    builder = builder.of_source() if kind.encodes else builder
+    builder = (builder.of_source() if kind.encodes else builder).of_streams()
     lora = builder.workload.lora if trains == "lora" else None
     adapted = frozenset(lora_shapes(builder.model, kind, lora.targets)) if lora is not None else frozenset()
     ops = LayerOperations(name=name_of(kind), trains=trains, adapted=adapted)

@@ -33,6 +33,14 @@ class Builder:
         source = replace(shard, tokens=share * shard.tokens, sp_tokens=share * shard.sp_tokens)
         return replace(self, shard=source, workload=replace(self.workload, seq_len=length, source_len=None))
 
+    def of_streams(self) -> Builder:
+        """The same for the tokens of all streams of the model."""
+        streams, shard = self.stack.streams, self.shard
+        if streams == 1:
+            return self
+        return replace(self, shard=replace(shard, batch=streams * shard.batch, tokens=streams * shard.tokens,
+                                           sp_tokens=streams * shard.sp_tokens))  # fmt: skip
+
     @property
     def activation_bytes(self) -> float:
         """Bytes per activation element: w of the formulas."""

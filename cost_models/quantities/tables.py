@@ -142,6 +142,7 @@ class Tables:
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
         tokens = shard.tokens / shard.tp if self.problem.stack.split_messages else shard.sp_tokens
         width = self.problem.model.hidden * self.problem.model.residual_streams * self.problem.workload.sent_share
+        width *= self.problem.stack.streams
         return np.asarray(activation_bytes(self.problem.workload) * width * tokens)
 
     @cached_property

@@ -148,6 +148,10 @@ class StackSpec:
     tokens_at_home: float = 0.0
     # Whether gradients are made. Else each step compares the losses of two forward passes (`on_stack` of techniques).
     differentiates: bool = True
+    # Streams of the model that compute each token, and learned keys and values of each in every attention
+    # (quantities/parallel_streams.py; `on_stack` of techniques).
+    streams: int = 1
+    prefix_tokens: int = 0
     step_reductions: int = 0  # numbers that all ranks sum up, one by one, once per step: norm of the gradient, loss
 
     @property

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Knobs = Mapping[str, float]
 Group = Literal[
-    "less communication", "memory", "overlap", "pipelines", "long context", "faults",
+    "less communication", "memory", "overlap", "pipelines", "long context", "faults", "quality",
     "serving: overlap", "serving: prompts and answers", "serving: memory", "serving: speculation", "serving: devices",
     "serving: images",
 ]  # fmt: skip

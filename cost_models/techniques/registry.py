@@ -72,6 +72,7 @@ TECHNIQUES: Mapping[str, Technique] = {
         vocabulary_parallel, skippipe, gnnpipe,
         token_ring, ring_self_attention,
         gradient_coding,
+        parscale,
     )
 }  # fmt: skip
 # Of serving; those that train, too, are one file for both.

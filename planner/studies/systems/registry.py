@@ -11,6 +11,7 @@ from . import (
     overlap,
     passes,
     pipelines,
+    quality,
     serving,
     serving_memory,
     without_gradients,
@@ -20,5 +21,5 @@ from .base import Check
 OF_SERVING: tuple[Check, ...] = (*serving.CHECKS, *serving_memory.CHECKS, *passes.CHECKS, *images.CHECKS)
 CHECKS: tuple[Check, ...] = (
     *less_communication.CHECKS, *without_gradients.CHECKS, *overlap.CHECKS, *memory.CHECKS, *long_context.CHECKS,
-    *pipelines.CHECKS, *faults.CHECKS, *OF_SERVING,
+    *pipelines.CHECKS, *faults.CHECKS, *quality.CHECKS, *OF_SERVING,
 )  # fmt: skip

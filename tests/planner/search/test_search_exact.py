@@ -51,7 +51,7 @@ TECHNIQUES: dict[int, dict[str, dict[str, float]]] = {
     9: {"three-level": {"weights_over": 1, "gradients_over": 2}}, 1: {"zero-infinity": {"weights": 0}},
     4: {"zero-infinity": {}, "zero++": {"secondary": 1}}, 7: {"luwu": {"network_gb_per_s": 400}},
     10: {"fuyou": {"gb_per_s": 100}}, 2: {"vocabulary-parallel": {}}, 11: {"diloco": {"period": 20}, "zero++": {}},
-    19: {"cpu-offload": {}},
+    19: {"cpu-offload": {}}, 13: {"parscale": {"streams": 2, "prefix": 8}},
     22: {"skippipe": {"skipped": 0.3}}, 20: {"gradient-coding": {"slow": 0.1}}, 21: {"cxl": {"optimizer": 0.5}},
 }  # fmt: skip
 SEES = 8  # one request in so many has images: those train without Muon and without vocabulary parallelism
