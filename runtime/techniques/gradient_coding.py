@@ -81,13 +81,14 @@ class GradientCoding(Exchange):
         self.first: int | None = None  # step of this process
         self.steps_in_time = 0  # in which this replica was among them
         self.sending: deque[tuple[int, Work, Tensor]] = deque()  # step, message to a slow replica
+        self.kept: deque[int] = deque()  # steps whose keys this replica deletes
         for unit in self.units:
             unit.sums_copies, unit.num_passes = False, unit.num_passes * len(self.mine)
 
     # ---- who is fast
 
-    def _key(self, place: int | str) -> str:
-        return f"{self.name}/{self.index}/{place}"
+    def _key(self, place: int | str, step: int | None = None) -> str:
+        return f"{self.name}/{self.index if step is None else step}/{place}"
 
     def _is_decided(self) -> bool:
         return bool(self.store.check([self._key(self.needed)]))
@@ -99,6 +100,8 @@ class GradientCoding(Exchange):
             self.store.set(self._key(place), str(self.group.rank))
             self.steps_in_time += 1
         self.fast = sorted(int(self.store.get(self._key(each))) for each in range(1, self.needed + 1))
+        if self.fast[0] == self.group.rank:
+            self.kept.append(self.index)
 
     # ---- the step
 
@@ -194,6 +197,11 @@ class GradientCoding(Exchange):
         while self.sending and self.sending[0][0] <= until:
             _, work, _ = self.sending.popleft()
             self.group.wait(work, "a sum that a slow replica has not taken")
+        # A message leaves when its receiver asks for it, which it does after it has read who is fast.
+        while self.kept and self.kept[0] <= until:
+            step = self.kept.popleft()
+            for place in ("arrived", *range(1, self.needed + 1)):
+                self.store.delete_key(self._key(place, step))
 
     def share_in_time(self) -> float:
         return self.steps_in_time / (self.index + 1 - (self.first or 0))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from meshwright.planner.targets.meshwright.techniques import CAN
 from meshwright.runtime.job import Job
 from meshwright.runtime.rehearsal.exchanged import planned_bytes
@@ -94,6 +95,29 @@ def test_trains_as_without_whoever_is_slow(replicas: int) -> None:
     planned = 2 * planned_bytes(wanted)[0] * (replicas - 1)  # of the replicas that are in time; float64 for fp32
     assert sum(rank.sent[0] for rank in ran) == pytest.approx(planned, abs=0.5)
     assert sum(rank.given["send"] for rank in ran) == pytest.approx(planned, abs=0.5)
+
+
+def test_keys_of_steps_that_all_have_finished_are_deleted() -> None:
+    """The last replica is slow, so that keys are read late."""
+
+    def nap(trainer: Trainer, rank: int) -> None:
+        time.sleep(NAP_S if rank == 2 else 0)
+
+    def watch(trainer: Trainer, rank: int) -> Any:
+        exchange = trainer.exchange
+        assert isinstance(exchange, GradientCoding)
+        before = exchange.store.num_keys()
+        trainer.mesh["world"].all_reduce(torch.zeros(1))  # all have counted
+        held_back(nap)(trainer, rank)
+
+        def finish() -> tuple[int, bool]:
+            trainer.mesh["world"].all_reduce(torch.zeros(1))  # all have settled
+            return exchange.store.num_keys() - before, exchange.store.check([exchange._key(1, 0)])
+
+        return finish
+
+    wanted = trained_by("gradient-coding", "dp3-mbs1-z0-rnone", {"tolerated": 1, "window": 1}, steps=12)
+    assert [rank.extra for rank in run(wanted, watch)] == [(0, False)] * 3
 
 
 def test_targets_that_do_not_count_are_in_no_share() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from meshwright.runtime.checkpoint.checkpoint import Checkpoints
 from meshwright.runtime.job import Job
 from meshwright.runtime.parallel.mesh import build_mesh
+from meshwright.runtime.parallel.pipeline import Batch
 from meshwright.runtime.status import Status
+from meshwright.runtime.techniques.gradient_coding import GradientCoding
 from meshwright.runtime.trainer import Trainer
 
 from meshwright.errors import InputError
@@ -17,6 +20,7 @@ from meshwright.errors import InputError
 from ..fork import TIMEOUT_S, fork
 from ..techniques_of import trained_by
 
+NAP_S = 0.2  # of a late replica before each share
 # The break is after step 3: between exchanges of NoLoCo, with a sum or a mean on its way in the others.
 CASES: dict[str, tuple[str, dict[str, float]]] = {
     "noloco": ("dp4-sh2-mbs1-z1-rnone", {"period": 2}),
@@ -53,6 +57,45 @@ def test_goes_on_exactly(name: str, tmp_path: Path) -> None:
         return max(float((a - b).abs().max()) for a, b in zip(weights_of(whole), weights_of(again), strict=True))
 
     assert fork(wanted.world_size, one) == [0.0] * wanted.world_size
+
+
+def test_coding_goes_on_exactly_with_the_same_replicas_in_time(tmp_path: Path) -> None:
+    """The sum of a step depends on who is in time by its rounding: the third replica is late in every step."""
+    wanted = trained_by("gradient-coding", "dp3-mbs1-z0-rnone", {"tolerated": 1, "window": 1})
+
+    def late(trainer: Trainer, rank: int) -> Trainer:
+        before = trainer.pipeline.run
+
+        def run(batch: Batch) -> torch.Tensor:
+            time.sleep(NAP_S if rank == 2 else 0)
+            return before(batch)
+
+        trainer.pipeline.run = run  # type: ignore[method-assign]
+        return trainer
+
+    def steps(trainer: Trainer, first: int, last: int) -> list[list[int]]:
+        fast = []
+        for index in range(first, last):
+            trainer.step(index)
+            assert isinstance(trainer.exchange, GradientCoding)
+            fast.append(trainer.exchange.fast)
+        trainer.settle()
+        return fast
+
+    def one(rank: int) -> tuple[float, list[list[int]]]:
+        whole = late(trainer_of(wanted, rank), rank)
+        steps(whole, 0, 3)
+        Checkpoints(whole, tmp_path, keep=1).save(3)
+        fast = steps(whole, 3, wanted.steps)
+        again = late(trainer_of(wanted, rank), rank)
+        assert Checkpoints(again, tmp_path, keep=1).resume().step == 3
+        fast += steps(again, 3, wanted.steps)
+        pairs = zip(weights_of(whole), weights_of(again), strict=True)
+        return max(float((a - b).abs().max()) for a, b in pairs), fast
+
+    found = fork(wanted.world_size, one)
+    assert [difference for difference, _ in found] == [0.0] * 3
+    assert [fast for _, fast in found] == [[[0, 1]] * 6] * 3
 
 
 def test_other_replicas_or_knobs_do_not_go_on(tmp_path: Path) -> None:
