@@ -1,7 +1,11 @@
-"""`launch --elastic`: the plan for the nodes that remain, found on node 0 and shown there."""
+"""Another layout than the one before: `launch --elastic` plans for the nodes that remain, `--resume` has another plan.
+
+Node 0 finds it and shows it, with the seconds that states take to it.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, MeshwrightError
@@ -11,6 +15,8 @@ if TYPE_CHECKING:
     from ..planner.document.lengths_plan import LengthsPlan
     from ..planner.document.plan import Plan
     from ..planner.document.rl_plan import RlPlan
+    from ..planner.evaluation.conversion import Moved
+    from ..planner.studies.fewer_nodes import FewerNodes
     from ..runtime.nodes import Nodes
     from ..runtime.restarts import Recovery
     from ..runtime.settings import Settings
@@ -20,7 +26,8 @@ def recovery_of(
     terminal: Terminal, plan: Plan | LengthsPlan | RlPlan, settings: Settings, nodes: Nodes, *, elastic: bool,
     rejoin_s: float | None,
 ) -> Recovery:  # fmt: skip
-    """How a run goes on after a failure. With `elastic` node 0 shows at once what one node less would mean.
+    """How a run goes on after a failure. Node 0 shows at once what another layout means for states: that of a resumed
+    run, and with `elastic` that of one node less.
 
     Raises InputError where the run has one node, or other nodes than its plan.
     """
@@ -30,6 +37,8 @@ def recovery_of(
     rejoin_s = REJOIN_S if rejoin_s is None else rejoin_s
     if not rejoin_s > 0:
         raise InputError(f"--rejoin-timeout {rejoin_s:g}: must be above 0", hint="leave it out for 60 s")
+    if nodes.node_rank == 0:
+        show_resharding(terminal, plan, settings)
     if not elastic:
         return Recovery(rejoin_s)
     if plan.kind != "plan":
@@ -45,9 +54,11 @@ def recovery_of(
         choice = settings.choice if before.request_sha256 == plan.request_sha256 else 1
         with terminal.progress("planning", bar=False):
             fewer = plan_for_nodes(before, present)
+            states = _states_moved(before, choice, fewer)
         for line in screen.lost_lines(num_nodes(before), present, fewer):
             terminal.show_line(line)
-        terminal.show([screen.fewer_nodes_table(before, choice, fewer, plan_file(settings, len(fewer.nodes)))])
+        terminal.show([screen.fewer_nodes_table(before, choice, fewer, states,
+                                                 plan_file(settings, len(fewer.nodes)))])  # fmt: skip
         return fewer.plan, fewer.nodes
 
     return Recovery(rejoin_s, replan)
@@ -83,12 +94,39 @@ def _preview(terminal: Terminal, plan: Plan, choice: int) -> None:
     try:
         with terminal.progress("planning for a node less", bar=False):
             fewer = plan_for_nodes(plan, list(range(num_nodes(plan) - 1)))
+            states = _states_moved(plan, choice, fewer)
     except InputError:  # the request cannot be planned again, with any number of nodes
         raise
     except MeshwrightError as error:
         terminal.warn(f"the run cannot go on without a node: {error.message}", error.hint)
         return
-    terminal.show_line(screen.preview_line(plan, choice, fewer))
+    terminal.show_line(screen.preview_line(plan, choice, fewer, states))
+
+
+def _states_moved(plan: Plan, choice: int, fewer: FewerNodes) -> Moved | None:
+    from ..planner.evaluation.conversion import moved_in
+
+    return moved_in(fewer.plan, fewer.plan.best, plan.candidates[choice - 1].to_layout())
+
+
+def show_resharding(terminal: Terminal, plan: Plan | LengthsPlan | RlPlan, settings: Settings) -> None:
+    """Shows how long states take from the layout of the newest checkpoint, if it is another one, to that of the run.
+    A rehearsal's states are those of a small model."""
+    from ..cost_models.layouts import parse
+    from ..planner.evaluation.conversion import moved_in
+    from ..runtime.checkpoint.manifest import newest
+    from .screens import launch as screen
+
+    if not settings.resume or settings.checkpoint is None or settings.scale_down or plan.kind != "plan":
+        return
+    candidate = plan.candidates[settings.choice - 1]
+    try:
+        saved = newest(Path(settings.checkpoint))[1].layout_id
+        states = moved_in(plan, candidate, parse(saved))
+    except InputError:  # no checkpoint yet, a damaged one, or one whose layers have strategies of their own
+        return
+    if states is not None and saved != candidate.layout_id:
+        terminal.show_line(screen.resharding_line(saved, candidate.layout_id, states))
 
 
 def check_elastic(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ...planner.document.plan import Plan
+    from ...planner.evaluation.conversion import Moved
     from ...planner.studies.fewer_nodes import FewerNodes
     from ...runtime.job import Job
     from ...runtime.reinforcement.job import RlJob
@@ -113,11 +114,20 @@ def memory_table(memory: Sequence[parity.StageMemory]) -> RenderableType:
     return table(*names, rows=rows, right=names)
 
 
-def preview_line(plan: Plan, choice: int, fewer: FewerNodes) -> str:
+def preview_line(plan: Plan, choice: int, fewer: FewerNodes, states: Moved | None) -> str:
     """The layout that a run would go on with after the loss of one node."""
     best, before = fewer.plan.best, plan.candidates[choice - 1]
+    moved = "" if states is None else f"; its states move to it in {text.duration(states.by_kernels.total_s)}"
     return (f"without one node: {best.layout_id} on {_nodes(len(fewer.nodes))}, "
-            f"{_step(best.step_s, before.step_s)}")  # fmt: skip
+            f"{_step(best.step_s, before.step_s)}{moved}")  # fmt: skip
+
+
+def resharding_line(saved: str, now: str, states: Moved) -> str:
+    """Seconds of a checkpoint's states to the layout that resumes from it."""
+    way = states.by_kernels
+    runs = f"gathering {states.runs:,.0f} runs" if states.runs else "gathering"
+    return (f"predicted from {saved} to {now}: {text.duration(way.total_s)} in memory, {runs} "
+            f"{text.duration(way.gather_s)} of it; reading the checkpoint is not counted")  # fmt: skip
 
 
 def lost_lines(number: int, present: Sequence[int], fewer: FewerNodes) -> list[str]:
@@ -131,7 +141,9 @@ def lost_lines(number: int, present: Sequence[int], fewer: FewerNodes) -> list[s
     return lines
 
 
-def fewer_nodes_table(plan: Plan, choice: int, fewer: FewerNodes, file: Path) -> RenderableType:
+def fewer_nodes_table(
+    plan: Plan, choice: int, fewer: FewerNodes, states: Moved | None, file: Path
+) -> RenderableType:  # fmt: skip
     """The layout before and after the loss of nodes, and the file of the new plan."""
     before, now = plan.candidates[choice - 1], fewer.plan.best
     number = sum(int(group["num_nodes"]) for group in plan.resolved["cluster"]["groups"])
@@ -139,6 +151,7 @@ def fewer_nodes_table(plan: Plan, choice: int, fewer: FewerNodes, file: Path) ->
         ("nodes, GPUs", f"{number}, {before.to_layout().num_gpus}", f"{len(fewer.nodes)}, {now.to_layout().num_gpus}"),
         ("layout", before.layout_id, now.layout_id),
         ("predicted step", f"{text.significant(before.step_s)} s", _step(now.step_s, before.step_s)),
+        *([] if states is None else [("states move in", "", text.duration(states.by_kernels.total_s))]),
         ("plan", "", str(file)),
     ]
     return table("", "before", "now", rows=rows)

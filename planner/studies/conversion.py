@@ -1,30 +1,14 @@
-"""Conversion: weights and optimizer states in memory from the plan's layout to another of the same GPUs.
-
-Matrices whose inputs tensor parallelism splits (the output projection of attention, the last of a feed-forward block)
-lie in rows, of which a rank has a part. Between two degrees a and b of it, ranks exchange runs of 1/lcm(a, b) of a row.
-Tensors that are split otherwise move in runs as long as they are.
-"""
+"""Conversion: states moved from the plan's layout to another of the same GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from math import lcm
-
-from ...cost_models.layouts import Layout, parse
-from ...cost_models.quantities.device_memory import DeviceMemory
-from ...cost_models.quantities.ledger import Ledger
-from ...cost_models.quantities.memory import MASTER_BYTES
-from ...cost_models.rates.packing import copied_s, packed_s
-from ...cost_models.rates.rates import Rates
-from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts
+from ...cost_models.layouts import parse
 from ...errors import InputError, UnknownNameError
-from ..evaluation.staged import Staged
+from ..evaluation.conversion import Gathering, moved
 from ..space.rules import violations
 from .base import Part, Question, Result
 
 _ARGUMENT = "to"
-_ONE_MOMENT = ("sgd", "muon")  # optimizers with one moment of a matrix; others have two
 
 
 class Way(Part):
@@ -34,6 +18,11 @@ class Way(Part):
     gather_s: float  # before messages, and after them
     message_s: float
     total_s: float
+
+    @classmethod
+    def of(cls, gathering: Gathering) -> Way:
+        return cls(name=gathering.name, gather_s=gathering.gather_s, message_s=gathering.message_s,
+                   total_s=gathering.total_s)  # fmt: skip
 
 
 class Conversion(Result):
@@ -51,15 +40,6 @@ class Conversion(Result):
         return self.ways
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """A state of matrices of one shape on a device that are cut in their rows."""
-
-    num_bytes: float
-    run_bytes: float
-    matrices: float
-
-
 def run(question: Question) -> Conversion:
     """Raises InputError without a layout, and for one that is not legal; UnknownNameError for another assumption."""
     for name in question.assume:
@@ -67,68 +47,13 @@ def run(question: Question) -> Conversion:
             raise UnknownNameError("assumption", name, (_ARGUMENT,))
     if _ARGUMENT not in question.assume:
         raise InputError("no layout to convert to", hint="`--assume to=tp8-dp4-mbs1-z1-rfull`; `plan` lists some")
-    base, old, new = question.base, question.layout.layout, parse(question.assume[_ARGUMENT])
+    base, new = question.base, parse(question.assume[_ARGUMENT])
     if problems := violations(new, base.problem):
         raise InputError("\n".join(f"--assume to: {problem}" for problem in problems),
                          hint="a layout of the same GPUs")  # fmt: skip
-    ledger = Staged.of(base, new).ledger
-    memory = DeviceMemory(ledger)
-    sizes = [(float(states["weights"][0]), float(states["optimizer"][0]))
-             for states in map(memory.states, range(ledger.num_profiles))]  # fmt: skip
-    received, j = max((sum(size), j) for j, size in enumerate(sizes))
-    cuts = list(_cuts(ledger, j, old, new, *sizes[j]))
+    states = moved(base, question.layout.layout, new)
     return Conversion(
-        **question.common_fields("conversion"), to=str(new), received_bytes=received,
-        cut_bytes=sum(cut.num_bytes for cut in cuts), run_bytes=min((cut.run_bytes for cut in cuts), default=0.0),
-        runs=sum(cut.num_bytes / cut.run_bytes for cut in cuts), ways=_ways(base.rates, cuts, received),
+        **question.common_fields("conversion"), to=str(new), received_bytes=states.received_bytes,
+        cut_bytes=states.cut_bytes, run_bytes=states.run_bytes, runs=states.runs,
+        ways=(Way.of(states.by_kernels), Way.of(states.by_copies)),
     )  # fmt: skip
-
-
-def _ways(rates: Rates, cuts: Sequence[_Cut], received: float) -> tuple[Way, ...]:
-    """Messages are gathered at one end and spread at the other, which takes as long."""
-    bw, launch_s = rates.memory_bw_bytes_per_s, rates.stack.host_s_per_kernel
-    whole_s = 2 * (received - sum(cut.num_bytes for cut in cuts)) / bw
-    by_kernels = sum(packed_s(cut.num_bytes, cut.run_bytes, bw, launch_s, cut.matrices) for cut in cuts)
-    by_copies = sum(copied_s(cut.num_bytes, cut.run_bytes, bw, launch_s) for cut in cuts)
-    message_s = received / rates.levels[-1].bw_bytes_per_s
-    both = {"a kernel per tensor": 2 * (whole_s + by_kernels), "a copy per run": 2 * (whole_s + by_copies)}
-    return tuple(Way(name=name, gather_s=gather_s, message_s=message_s, total_s=gather_s + message_s)
-                 for name, gather_s in both.items())  # fmt: skip
-
-
-def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout, weights: float, optimizer: float) -> Iterator[_Cut]:
-    """Cuts of each state, out of the bytes of weights and of the optimizer on the device of profile j."""
-    problem, tables = ledger.problem, ledger.tables.parameters
-    every = ledger.per_kind(tables["dense"] + tables["experts"])
-    elements_here = float(ledger.on_profile(j, every)[0])
-    of_optimizer = _optimizer_bytes(ledger)
-    states = [(problem.state_bytes.weight, weights / elements_here)]
-    states += [(size, optimizer / elements_here * size / sum(of_optimizer)) for size in of_optimizer]
-    for number, variant in enumerate(problem.variants):
-        layers = float(ledger.counts[j].get(number, [0.0])[0])
-        kind = problem.model.kinds[variant.kind]
-        for width, matrices, (before, after) in _split_inputs(kind, old, new):
-            if layers and before != after:
-                elements = layers * matrices * problem.model.hidden * width / after
-                for size, held in states:
-                    yield _Cut(num_bytes=held * elements, matrices=layers * matrices,
-                               run_bytes=size * width / lcm(before, after))  # fmt: skip
-
-
-def _optimizer_bytes(ledger: Ledger) -> list[float]:
-    """Bytes of an element of each tensor that the optimizer keeps of a matrix: master copy and moments."""
-    workload, states = ledger.problem.workload, ledger.problem.state_bytes
-    kept = states.orthogonalised if workload.optimizer == "muon" else states.optimizer
-    has_master = workload.precision != "fp32" and ledger.problem.stack.master_weights
-    masters, moments = [MASTER_BYTES] if has_master else [], 1 if workload.optimizer in _ONE_MOMENT else 2
-    return [*masters, *[(kept - sum(masters)) / moments] * moments]
-
-
-def _split_inputs(kind: Layer, old: Layout, new: Layout) -> Iterator[tuple[float, float, tuple[int, int]]]:
-    """(inputs, matrices of a rank, degrees that split the inputs) of a layer's matrices that are split so."""
-    if kind.attention is not None:
-        yield kind.attention.heads * kind.attention.value_head_dim, 1.0, (old.tp, new.tp)
-    if isinstance(kind.feed_forward, FeedForward):
-        yield kind.feed_forward.inner, 1.0, (old.tp, new.tp)
-    if isinstance(kind.feed_forward, MixtureOfExperts):
-        yield kind.feed_forward.expert_inner, kind.feed_forward.experts / new.ep, (old.etp, new.etp)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.rates.packing import copied_s, packed_s
 from meshwright.planner.document.plan import Plan
+from meshwright.planner.evaluation.conversion import moved_in
 from meshwright.planner.studies.conversion import Conversion
 
 import meshwright as mw
@@ -62,6 +64,18 @@ def test_optimizers_with_one_moment_have_a_tensor_less() -> None:
                       seq_len=1024, optimizer="sgd")  # fmt: skip
 
     assert converted(sgd, "tp8-dp2-mbs1-z0-rnone").runs == pytest.approx(3 * LAYERS * HIDDEN * 2, rel=0.01)
+
+
+def test_states_go_to_fewer_gpus_from_another_degree(plan: Plan) -> None:
+    """A plan for half of the GPUs that keeps all states of its parameters on each: 14 bytes of a quarter of them."""
+    half = mw.evaluate(None, "tp4-dp2-mbs1-z0-rnone", model="llama-3.2-1b", cluster="dgx-h100:1", global_batch=16,
+                       seq_len=1024)  # fmt: skip
+    states = moved_in(half, half.best, parse("tp8-dp2-mbs1-z0-rnone"))
+    assert states is not None
+    assert states.received_bytes == pytest.approx(14 * 1.236e9 / 4, rel=0.01)
+    assert states.cut_bytes == pytest.approx(14 * LAYERS * HIDDEN * (2048 + INNER) / 4, rel=0.01)
+    assert states.run_bytes == 2 * HIDDEN / 8
+    assert states.by_kernels.message_s == pytest.approx(states.received_bytes / 450e9, rel=0.25)  # NVLink alone
 
 
 @pytest.mark.parametrize(
