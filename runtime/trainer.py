@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,9 +91,13 @@ class Trainer:
             self.parts.offload.stays(unit.flat for unit in (*self.units, *self.frozen))
         self.optimizer = build_optimizer(job, [unit.master for unit in self.units])
         self.decayed = [(unit.master, self._decayed(unit, named)) for unit, named in self.contents]
-        self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
-                                 job.num_micro_batches, self.parts.shapes(), self._targets_per_step, arrivals)
+        self.pipeline = self._pipeline(arrivals)
         self.exchange = exchange_of(self)
+
+    def _pipeline(self, arrivals: Mapping[int, Resharding]) -> Pipeline:
+        job, passes = self.job, actions(self.job.order, self.mesh.coords.stage)
+        return Pipeline(self.mesh, self.chunks, job.devices, passes, job.num_micro_batches, self.parts.shapes(),
+                        self._targets_per_step, arrivals, self.reductions)  # fmt: skip
 
     @cached_property
     def seen(self) -> SequenceImages | None:

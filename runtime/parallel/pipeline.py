@@ -16,6 +16,7 @@ from ..model.decoder import DecoderChunk
 from . import split_backward
 from .comm import Group, Work
 from .mesh import Mesh
+from .reductions import Reductions
 from .resharding import Resharding
 from .schedules import Action
 
@@ -88,15 +89,16 @@ class Pipeline:
 
     devices: the stage of every chunk of the model. shapes: the output shape of every chunk, [micro batch,
     seq / (cp x tp), hidden]. arrivals: chunk of this stage -> resharding of arriving activations for its first layer.
+    reductions: those of gradients; None: none runs beside the passes.
     """
 
     def __init__(
         self, mesh: Mesh, chunks: Sequence[DecoderChunk], devices: Sequence[int], actions: Sequence[Action],
         num_micro_batches: int, shapes: Sequence[tuple[int, ...]], tokens_per_step: int,
-        arrivals: Mapping[int, Resharding],
+        arrivals: Mapping[int, Resharding], reductions: Reductions | None = None,
     ) -> None:  # fmt: skip
         self.mesh, self.chunks, self.devices, self.actions, self.shapes = mesh, chunks, devices, actions, shapes
-        self.arrivals = arrivals
+        self.arrivals, self.reductions = arrivals, reductions or Reductions()
         self.num_micro_batches, self.tokens_per_step = num_micro_batches, tokens_per_step
         self.numbers = [number for number, device in enumerate(devices) if device == mesh.coords.stage]
         self._flights: dict[tuple[int, int], _Flight] = {}
@@ -140,6 +142,7 @@ class Pipeline:
                 split_backward.make(self._taken(self._late, action))
             else:
                 self._backward(action)
+            self.reductions.after_pass()
         # Wait only here: a stage that waited after each send would stop until its neighbour posts the receive. Messages
         # keep the stages in order, so no barrier is needed between steps. All sends must be complete, because the next
         # step uses the same tags.
@@ -194,14 +197,15 @@ class Pipeline:
             flight.slot.append(self._receive(action))
         root, gradient = flight.root, flight.gradient
         del flight
-        with split_backward.put_off() if action.kind == "I" else nullcontext() as late:
-            root.backward()  # type: ignore[no-untyped-call]
-        if late is not None:
-            self._late[action[1:]] = late
-        if gradient:
-            resharding, grad_input = self.arrivals.get(action.chunk), gradient.pop()
-            grad_input = grad_input if resharding is None else resharding.back(grad_input)
-            self._send(grad_input, "backward", action)
+        with nullcontext() if gradient is None else self.reductions.put_off():
+            with split_backward.put_off() if action.kind == "I" else nullcontext() as late:
+                root.backward()  # type: ignore[no-untyped-call]
+            if late is not None:
+                self._late[action[1:]] = late
+            if gradient:
+                resharding, grad_input = self.arrivals.get(action.chunk), gradient.pop()
+                grad_input = grad_input if resharding is None else resharding.back(grad_input)
+                self._send(grad_input, "backward", action)
 
     def _before(self, action: Action) -> _Message:
         """The tensor that a pass takes from the previous or next chunk."""

@@ -168,7 +168,7 @@ class Unit(Weights):
         if self._reductions is None:
             _run(hops)
         else:
-            self._reductions.add(hops)
+            self._reductions.add(hops, frees=True)
             # What is scattered must not stay beside the activations of the next micro-batch.
             torch.autograd.Variable._execution_engine.queue_callback(self._reductions.finish)
         self.release()

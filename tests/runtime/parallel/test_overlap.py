@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from meshwright.runtime.model.block import Block
 from meshwright.runtime.model.layer import DecoderLayer
 from meshwright.runtime.parallel.comm import Group, Pending
 from meshwright.runtime.parallel.mesh import build_mesh
+from meshwright.runtime.parallel.reductions import Reductions
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
@@ -98,6 +99,67 @@ def test_collectives_run_beside_layers(layout_id: str, gathers: int, scatters: i
         assert watch.most["all_gather"] <= 1
     # A scatter of the head or the embedding blocks beside one of a layer.
     assert max(watch.most["reduce_scatter"], watch.most["all_reduce"]) <= 2
+
+
+def reductions_and_sends(wanted: Job) -> list[str]:
+    """Collectives of gradients, and messages to the stage before, that a rank of the last stage starts in a step."""
+
+    def one(rank: int) -> list[str]:
+        mesh = build_mesh(wanted.layout, rank, Status(), TIMEOUT_S)
+        trainer, events = Trainer(wanted, mesh, torch.device("cpu")), list[str]()
+        trainer.step(0)
+        trainer.settle()
+        start, send = Group._start, Group.send
+
+        def starts(group: Group, what: str, *arguments: Any) -> Pending:
+            events.extend([what] * (what != "all_gather"))
+            return start(group, what, *arguments)
+
+        def sends(*arguments: Any) -> Any:
+            events.append("send")
+            return send(*arguments)
+
+        Group._start, Group.send = starts, sends  # type: ignore[method-assign, assignment]
+        trainer.step(1)
+        return events
+
+    result: list[str] = fork(wanted.world_size, one)[-1]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("layout_id", "reduction", "sends"),
+    [("pp2-dp2-mbs1-z0-rnone", "all_reduce", [4]), ("pp2-vpp2-dp2-mbs1-z1-rnone", "reduce_scatter", [10, 1, 1])],
+)
+def test_a_stage_sends_what_another_waits_for_before_it_reduces_its_gradients(
+    layout_id: str, reduction: str, sends: list[int]
+) -> None:
+    """sends: messages before the first reduction, and between reductions. The last passes of this stage are those of
+    the last two micro-batches: of its second chunk, and then of its first."""
+    found = reductions_and_sends(job(layout_id))
+    wanted = [event for number in sends for event in [*["send"] * number, reduction]]
+    assert found[: len(wanted)] == wanted
+    assert "send" not in found[len(wanted) :]
+    assert found.count(reduction) >= LAYERS // 2
+
+
+def test_reductions_that_were_put_off_start_one_by_one() -> None:
+    started: list[str] = []
+
+    def reduction(name: str) -> Iterator[Pending]:
+        started.append(name)
+        yield from ()
+
+    all_of_them = Reductions()
+    with all_of_them.put_off():
+        for name in ("a", "b", "c"):
+            all_of_them.add(reduction(name))
+        all_of_them.add(reduction("frees memory"), frees=True)
+    assert started == ["frees memory"]
+    all_of_them.after_pass()
+    assert started == ["frees memory", "a"]
+    all_of_them.finish()
+    assert started == ["frees memory", "a", "b", "c"]
 
 
 def order_of(wanted: Job) -> list[str]:
