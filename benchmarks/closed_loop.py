@@ -51,6 +51,8 @@ class Effort:
     # Turns of a round; in each, every layout trains `steps` steps.
     turns: int
     steps: int
+    # Turns of the choice and its rivals, after the rounds.
+    finals: int
     # Layouts of a sample, at most.
     most: int
     # Layouts of it that are the predicted best.
@@ -59,8 +61,8 @@ class Effort:
     drawn: int
 
 
-FULL = Effort(3, 5, 2, sample.MOST, sample.BEST, sample.DRAWN)
-QUICK = Effort(2, 5, 2, QUICK_MOST, QUICK_BEST, 2)
+FULL = Effort(3, 5, 2, 30, sample.MOST, sample.BEST, sample.DRAWN)
+QUICK = Effort(2, 5, 2, 10, QUICK_MOST, QUICK_BEST, 2)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -208,10 +210,19 @@ def _train(
                 entry.rounds.append([])
             for name in trials.turns(list(built), effort.turns, chance):
                 entry, started = built[name]
-                entry.rounds[-1] += [sample.Step(end - start, cluster.tickers.slowness(start, end))
-                                     for start, end in started.train(effort.steps)]  # fmt: skip
+                entry.rounds[-1] += _steps(started, effort.steps, cluster)
             for entry, _ in built.values():
                 log(f"{model.name}: {entry.layout_id}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
+        for name in trials.turns([entry.layout_id for entry in sample.rivals(picked)], effort.finals, chance):
+            entry, started = built[name]
+            entry.finals += _steps(started, effort.steps, cluster)
+        for entry in sample.finalists(sample.rivals(picked)):
+            log(f"{model.name}: finals: {entry.layout_id}: {entry.measured_s:.3f} s")
+
+
+def _steps(started: trials.Trial, number: int, cluster: Emulated) -> list[sample.Step]:
+    """Trains some steps: their seconds, and how slow the cores were."""
+    return [sample.Step(end - start, cluster.tickers.slowness(start, end)) for start, end in started.train(number)]
 
 
 class _Log:

@@ -125,6 +125,35 @@ class TestFigures:
         assert sample.regret([1.1, 1.0, 3.0], 0) == pytest.approx(0.1)
         assert sample.regret([1.0, 1.1], 0) == 0.0
 
+    def test_regret_is_measured_in_turns_of_the_choice_and_its_rivals(self) -> None:
+        entries = [measured(1.0, [time]) for time in (1.2, 1.4, 1.0, 1.3, 1.1)]
+        assert [entry.measured_s for entry in sample.rivals(entries, 2)] == [1.2, 1.0, 1.1]
+        for entry, seconds in zip(sample.rivals(entries, 2), (1.05, 1.04, 1.0), strict=True):
+            entry.finals = [sample.Step(seconds, 1.0)] * 4
+        case = cases.read_cases(closed_loop.CASES)[0]
+        result = tables.Result(case, case.models[0], entries, 1.1, RUN)
+        figures = result.figures()
+        assert figures["regret"] == pytest.approx(0.05)
+        assert figures["regret at equal speed"] == pytest.approx(0.05)
+        assert figures["regret in rounds"] == pytest.approx(0.2)
+        entries[0].failed = "out of memory"
+        assert sample.rivals(entries) == []
+
+    def test_of_layouts_that_are_alike_turns_of_their_own_find_less_regret(self) -> None:
+        """By 14 layouts of one speed, whose rounds vary by a tenth: the least of them is too low by chance."""
+        noise = np.random.default_rng(0)
+        found = []
+        for _ in range(40):
+            entries = [measured(1.0, [1.0 + 0.1 * noise.standard_normal()]) for _ in range(14)]
+            in_rounds = sample.regret([entry.measured_s for entry in entries], 0)
+            for entry in sample.rivals(entries):
+                entry.finals = [sample.Step(1.0 + 0.1 * noise.standard_normal(), 1.0) for _ in range(60)]
+            finals = [entry.measured_s for entry in sample.finalists(entries)]
+            found.append((in_rounds, sample.regret(finals, 0)))
+        in_rounds, in_finals = np.mean(found, axis=0)
+        assert in_rounds > 0.15
+        assert in_finals < 0.03
+
 
 class TestRefusals:
     def test_quotas_that_do_not_fit_are_refused_with_the_arithmetic(self) -> None:
@@ -255,6 +284,7 @@ def test_stored_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     first, second, *_ = cases.read_cases(closed_loop.CASES)
     results = [result_of(first, 1.0, "2026-01-01"), result_of(second, 2.0, "2026-02-02")]
     results[1].sample.append(sample.Entry("m", Path("plan.json"), 2, 1.5, ["drawn"], failed="out of memory"))
+    results[1].sample[0].finals = [sample.Step(2.5, 1.1)]
     read = stored.read(write(tmp_path / "r.json", *results))
     assert json.dumps(tables.document(read)) == json.dumps(tables.document(results))  # NaN is not equal to itself
     assert tables.tables(read) == tables.tables(results)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from meshwright.profiles.profilers.core_speed import calmest
 BEST = 6  # layouts that are predicted best
 DRAWN = 6  # layouts that are drawn from all others, by seed
 MOST = 15  # layouts of a sample, naive choices included
+RIVALS = 3  # layouts, the fastest of the rounds, that train again beside the plan's choice
 SLOWEST = 3.0  # what is predicted to take so many times the best is not drawn: its steps would take all the time
 
 
@@ -42,6 +43,8 @@ class Entry:
     hosts: tuple[str, ...] = ()
     # The measured steps, by round.
     rounds: list[list[Step]] = field(default_factory=list)
+    # The steps beside its rivals, after all rounds.
+    finals: list[Step] = field(default_factory=list)
     # Why it was not measured.
     failed: str = ""
 
@@ -69,6 +72,22 @@ class Entry:
     def error(self) -> float:
         """Relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1.0
+
+
+def rivals(sample: Sequence[Entry], most: int = RIVALS) -> list[Entry]:
+    """The choice, which comes first in the sample, and the `most` others that were fastest; none where it failed."""
+    choice, *others = sample
+    fastest = sorted((entry for entry in others if not entry.failed), key=attrgetter("measured_s"))
+    return [] if choice.failed else [choice, *fastest[:most]]
+
+
+def finalists(measured: Sequence[Entry]) -> list[Entry]:
+    """The entries with the steps of the finals for their only round; all as they are where no finals were held.
+
+    The least of many noisy times is too low, so that a regret over it is too high, the more layouts there are. Times
+    that did not pick the rivals have no such bias.
+    """
+    return [replace(entry, rounds=[entry.finals]) for entry in measured if entry.finals] or list(measured)
 
 
 def at_equal_speed(entries: Sequence[Entry]) -> list[float]:

@@ -47,5 +47,6 @@ def _result(fields: Mapping[str, Any], document: Mapping[str, Any]) -> Result:
 def _entry(fields: Mapping[str, Any]) -> Entry:
     """A measured layout. Its plan is not stored."""
     rounds = [[Step(*step) for step in steps] for steps in fields["rounds"]]
-    return Entry(fields["layout"], Path(), 1, fields["predicted_s"], fields["roles"], rounds=rounds,
+    finals = [Step(*step) for step in fields.get("finals", ())]
+    return Entry(fields["layout"], Path(), 1, fields["predicted_s"], fields["roles"], rounds=rounds, finals=finals,
                  failed=fields["failed"] or "")  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.profiles.profilers.core_speed import CALMEST
 
 from .cases import Case, Model
-from .sample import Entry, at_equal_speed, kendall_tau, median_error, regret
+from .sample import RIVALS, Entry, Step, at_equal_speed, finalists, kendall_tau, median_error, regret
 
 REACH = {"regret": 0.03, "median error": 0.12, "tau": 0.75}  # at most, at most, at least
 NAIVE = ("default order", "all dp", "tp = host", "even stages")
@@ -54,12 +54,14 @@ class Result:
         done = self.measured
         predicted, times = _times(done)
         choice = done.index(self.sample[0]) if self.sample[0] in done else -1
-        figures = {"regret": regret(times, choice) if choice >= 0 else math.nan,
-                 "median error": median_error(predicted, times), "tau": kendall_tau(predicted, times)}  # fmt: skip
+        figures = {"regret": math.nan, "median error": median_error(predicted, times),
+                   "tau": kendall_tau(predicted, times)}  # fmt: skip
         if choice >= 0:
-            equal = at_equal_speed(done)
-            figures |= {"regret at equal speed": regret(equal, choice),
-                      "tau at equal speed": kendall_tau(predicted, equal)}  # fmt: skip
+            finals = finalists(done)  # the choice is the first of them, too
+            figures |= {"regret": regret([entry.measured_s for entry in finals], choice),
+                        "regret in rounds": regret(times, choice),
+                        "regret at equal speed": regret(at_equal_speed(finals), choice),
+                        "tau at equal speed": kendall_tau(predicted, at_equal_speed(done))}  # fmt: skip
         for role in NAIVE:
             for entry in done:
                 if role in entry.roles and choice >= 0:
@@ -80,12 +82,17 @@ class Result:
                   "link_bytes_per_s": host.link_bytes_per_s} for host in self.case.hosts]  # fmt: skip
         rows = [{"layout": entry.layout_id, "roles": entry.roles, "predicted_s": entry.predicted_s,
                  "measured_s": None if entry.failed else entry.measured_s, "failed": entry.failed or None,
-                 "rounds": [[[step.seconds, step.slowness] for step in steps] for steps in entry.rounds]}
+                 "rounds": [_pairs(steps) for steps in entry.rounds], "finals": _pairs(entry.finals)}
                 for entry in self.sample]  # fmt: skip
         return {"cluster": self.case.name, "run": asdict(self.run), "hosts": hosts,
                 "model": {"name": self.model.name, **self.model.fields}, "seq_len": self.model.seq_len,
                 "global_batch": self.model.global_batch, "figures": self.figures(),
                 "profiled_at_slowness": self.profiled_at, "layouts": rows, "told": self.notes}  # fmt: skip
+
+
+def _pairs(steps: Sequence[Step]) -> list[list[float]]:
+    """Seconds and slowness of each."""
+    return [[step.seconds, step.slowness] for step in steps]
 
 
 def _times(entries: Sequence[Entry]) -> tuple[list[float], list[float]]:
@@ -109,7 +116,8 @@ def _head() -> Iterator[str]:
     yield "By `make closed-loop`: emulated hosts on one machine, profiled, planned and trained on. Best of the medians "
     yield f"of the rounds, of whose steps those {CALMEST:.0%} count during which the cores were fastest (other "
     yield "machines share them). The sample was fixed before. At equal speed: all steps, corrected by what those of "
-    yield "one layout take longer where the cores are slower."
+    yield "one layout take longer where the cores are slower. Regret is measured after the rounds, in turns of the "
+    yield f"choice and of the {RIVALS} others that were fastest in them: the least of many noisy times is too low."
     yield ""
 
 
