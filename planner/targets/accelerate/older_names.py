@@ -41,12 +41,12 @@ CHANGES: Mapping[str, str] = {
 PRICES: Mapping[str, str] = {
     r"fsdp_config\.fsdp_activation_checkpointing_offload": "saved activations on the host",
     r"(dynamo_config|training_arguments\.torch_compile\w*)(\..*)?": "compiled kernels",
-    r"(deepspeed_config|megatron_lm_config|training_arguments\.(deepspeed|fsdp|fsdp_config|parallelism_config))(\..*)?":
+    r"(deepspeed_config|megatron_lm_config|parallelism_config\.parallelism_config_sp_\w+|training_arguments\.(deepspeed|fsdp|fsdp_config|parallelism_config))(\..*)?":
         "another sharding",
-    r"training_arguments\.(activation|gradient)_checkpointing(_kwargs)?": "another recomputation",
+    r"training_arguments\.(activation|gradient)_checkpointing": "another recomputation",
     r"training_arguments\.auto_find_batch_size": "a batch that follows the memory",
-    r"training_arguments\.(fp16|tf32)": "another precision",
-    r"training_arguments\.(use_liger_kernel|liger_kernel_config)": "other kernels",
+    r"fp8_config(\..*)?|training_arguments\.(fp16|tf32)": "another precision",
+    r"training_arguments\.(use_liger_kernel|liger_kernel_config|full_determinism)": "other kernels",
     r"training_arguments\.optim_(args|target_modules)": "another optimizer",
     r"training_arguments\.(ddp_(backend|bucket_cap_mb|static_graph)|torch_empty_cache_steps)":
         "other messages or buffers",

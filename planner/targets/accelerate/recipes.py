@@ -23,6 +23,7 @@ from ..option_lists import OptionList
 from ..options import Entry, Table
 from ..other_layers import masked_squares
 from ..setup import Setup
+from .older_names import PRICES
 from .options import ARGUMENTS, OPTIMIZERS, conflicts
 from .options import TABLE as ACCELERATE
 from .target import yaml_of
@@ -98,7 +99,7 @@ def launch_config(
 
     return LaunchConfig(
         main_file=main_file, more_files=(RANKS_FILE,), read=_read, table=lambda release: options, conflicts=conflicts,
-        prices={**HOSTS, **effects},
+        prices={**HOSTS, **PRICES, **effects},
         parser=FrameworkParser(script=parser, case=case, modules=("torch", "accelerate", *modules)),
     )  # fmt: skip
 

@@ -65,11 +65,25 @@ def _parser_case(files: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     return {"recipe": files[MAIN_FILE], "world": setup.layout.num_gpus, "capability": setup.capability or 9.0}
 
 
+# Options that no plan writes -> their effect (Axolotl 0.19.0, utils/schemas/).
+_PRICES = {
+    r"accelerator_config(\..*)?|max_packed_sequence_len": "another batch or length",
+    r"(context_parallel|sequence_parallel)_(size|degree)|use_ray|ray_num_workers": "other ranks",
+    r"bfloat16|float(16|32)|fp8\w*|fp32_norm(s|_classes)|embeddings_skip_upcast|tf32|bnb_config_kwargs":
+        "another precision",
+    r"(flex|sdp|xformers|sage|s2|large_head|eager)_attention|sdpa_varlen|flash_attn_\w+|flash_optimum|fused_attn_kernel|"
+    r"gemma4_hybrid_attn_impl|lora_\w+_kernel|experts_implementation|use_kernels|chunked_cross_entropy(_num_chunks)?|"
+    r"plugins|deepcompile|torch_compile_\w+": "other kernels",
+    r"dynamic_checkpoint|ple_cpu_offload|torch_empty_cache_steps|gc_(collect_)?steps|ddp_bucket_cap_mb|"
+    r"quantize_moe_experts": "another use of memory",
+    r"optim_(args|target_modules)|trainer_cls|dion_rank_\w+|qgalore_\w+": "another optimizer or trainer",
+    r"resize_token_embeddings_to_32x|shrink_embeddings|scaling_softmax\w*|peft(\..*)?|type_of_model": "another model",
+}
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     read=read_config,
     table=lambda options: TABLE,
-    prices={**recipes.HOSTS, **reader.READER.reading.changes},
+    prices={**recipes.HOSTS, **reader.READER.reading.changes, **_PRICES},
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch", "axolotl")
     ),

@@ -48,6 +48,13 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     return [*recipes.cannot(model, workload), *([both] if workload.lora and workload.trains_layers else [])]
 
 
+# Options that no plan writes -> their effect (LLaMA-Factory ff6d4d12, src/llamafactory/hparams).
+_PRICES = {
+    r"pure_bf16|fp8\w*|upcast_(layernorm|lmhead_output)|compute_dtype": "another precision",
+    r"enable_liger_kernel|use_v1_kernels|block_diag_attn": "other kernels",
+    r"device_map": "layers put on devices by their memory",
+    r"resize_vocab": "another vocabulary",
+}
 TARGET = Target(
     _N,
     "LLaMA-Factory (Trainer on accelerate)",
@@ -61,7 +68,7 @@ TARGET = Target(
     trainer=Trainer(
         framework="LLaMA-Factory", job=job, cannot_build=cannot,
         config=recipes.launch_config(MAIN_FILE, TABLE, Path(__file__).with_name("parser.py"), ("llamafactory",),
-                                     reader.READER.reading.changes),
+                                     {**reader.READER.reading.changes, **_PRICES}),
         cannot_run=lambda setup, options: recipes.eight_bits(setup, "quantization_bit"),
     ),
 )  # fmt: skip

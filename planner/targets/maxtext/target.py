@@ -185,8 +185,26 @@ CONFIG = LaunchConfig(
         **reader.READER.reading.changes,
         r"cast_logits_to_fp32|logits_dot_in_fp32|float32_\w+|fused_\w+|matmul_precision|grad_dtype":
             "what a step computes, and in which type",
-        r"rope_\w+|partial_rotary_factor|mlp_bias|\w+_layer_step|sliding_window_size": "the model",
-        r"context_parallel_load_balance|shard_mode|expansion_factor_real_data": "how ranks share sequences",
+        r"rope_\w+|partial_rotary_factor|mlp_bias|\w+_layer_step|sliding_window_size|(beta_)?(fast|slow)|mscale|"
+        r"(global|local)_(head_dim|num_kv_heads|rope_\w+)|compressed_rope_max_timescale|original_max_position_embeddings|"
+        r"(gdn|indexer|moba|mlp_activations_limit|o_(groups|lora))(_\w+)?|chunk_attn_window_size|hidden_size_per_layer_input|"
+        r"nope_layer_interval|norm_topk_prob|v_norm_with_scale|qk_norm_with_scale|use_qk_norm_in_gdn|moe_expert_input_dim|"
+        r"padded_base_moe_mlp_dim|use_qk_clip|enable_dropout": "the model",
+        r"attention_out|context|decoder_layer_input|(key|value|query|qkv|kv|out|query_wa|kv_wa)_proj|mla_(q|kv)|"
+        r"(moe_)?mlpw(i(_[01])?|o)|set_remat_policy_on_\w+|scan_layers_per_stage|scan_pipeline_\w+|force_unroll":
+            "what the backward pass computes again",
+        r"context_parallel_(load_balance|reorder_strategy)|(ulysses_)?context_sharding|shard_mode|"
+        r"expansion_factor_real_data": "how ranks share sequences",
+        r"(dense|moe)_fsdp_use_two_stage_all_gather|shard_exp_on_fsdp|sharding_strategy|pipeline_fsdp_ag_\w+|"
+        r"pipeline_delay_activation_forwarding|allow_split_physical_axes|subslice_shape|te_comm_gemm_overlap|"
+        r"compile_xla_flags|moe_(chunk_barrier|dispatch_no_expert_sharding)|num_moe_\w+_chunks|batch_split_factor|"
+        r"num_communication_overlapping_steps|vocab_tiling_ag_once": "other messages",
+        r"megablox|use_(gmm_v2|tokamax_\w+|ragged_\w+|jax_splash|custom_sort_vjp|max_logit_estimate)|merge_gating_gmm|"
+        r"ragged_buffer_factor|prefuse_moe_weights|use_random_routing|record_internal_nn_metrics": "other kernels",
+        r"global_rampup_samples|per_device_batch_size_(start|increment)|use_tunix_gradient_accumulation": "the batch",
+        r"dpo|use_grpo|training_objective|trainable_parameters_mask|lora(\..*)?": "another training",
+        r"use_(qwix|manual)_quantization|quant_cfg_path|quantization_local_shard_count|replicate_quant_scale":
+            "another precision",
     },
     parser=FrameworkParser(script=Path(__file__).with_name("parser.py"), case=_parser_case,
                            modules=("jax", "flax", "omegaconf", "pathwaysutils"),

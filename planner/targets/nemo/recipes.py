@@ -27,6 +27,25 @@ PRICES: Mapping[str, str] = {
         "other messages of data parallelism",
     r"model\.config\.(\w+_fusion|overlap_p2p_comm|batch_p2p_comm|deallocate_pipeline_outputs|enable_cuda_graph|"
     r"use_transformer_engine_full_layer_spec|attention_backend)": "other kernels or messages",
+    r"(model\.config|trainer\.(plugins|strategy)|optim\.config)\.((\w+_)?(dtype|autocast)|bf16|fp16|fp[48]\w*|"
+    r"attention_softmax_in_fp32|activation_func_fp8_input_store|quant_recipe|store_param_remainders|"
+    r"disable_parameter_transpose_cache)|trainer\.precision": "another precision",
+    r"model\.config\.((tensor|pipeline|context|expert|expert_tensor|virtual_pipeline)_(model_)?parallel_(size|layout)|"
+    r"sequence_parallel|account_for_\w+|num_layers_in_\w+_stage|microbatch_group_size_per_vp_stage|moe_extended_tp|"
+    r"num_microbatches_with_partial_activation_checkpoints|moe_layer_recompute|pipeline_model_parallel_layout)":
+        "another layout",
+    r"model\.config\.(tp_\w+|scatter_embedding_sequence_parallel|clone_scatter_output_in_embedding|batch_p2p_sync|"
+    r"barrier_with_L1_time|overlap_p2p_comm_warmup_flush|variable_seq_lengths|parallel_output|fused_single_qkv_rope|"
+    r"memory_efficient_layer_norm|persist_layer_norm|use_kitchen|kitchen_attention_backend|log_max_attention_logit|"
+    r"moe_use_legacy_grouped_gemm|use_mamba_mem_eff_path)": "other kernels or messages",
+    r"model\.config\.(heterogeneous_block_specs|softmax_scale|(low|high)_freq_factor|old_context_len|dsa_indexer_\w+|"
+    r"moe_(router_topk_limited_devices|token_drop\w*))": "another model",
+    r"optim\.config\.(overlap_param_gather|pin_cpu_\w+|reuse_grad_buf_for_mxfp8_param_ag|barrier_with_L1_time|muon_\w+|"
+    r"use_torch_optimizer_for_cpu_offload)": "other states or messages of the optimizer",
+    r"trainer\.strategy\.ddp\.(align_param_gather|grad_reduce_in_fp32|fp8_param_gather|"
+    r"num_distributed_optimizer_instances|outer_dp_sharding_strategy|overlap_param_gather|preserve_fp32_weights|reduce_scatter_with_fp32_accumulation|"
+    r"reuse_grad_buf_for_mxfp8_param_ag|suggested_communication_unit_size|use_\w+)": "another sharding or its messages",
+    r"trainer\.(deterministic|detect_anomaly|benchmark|sync_batchnorm)": "another program for the layers",
 }  # fmt: skip
 CHANGES: Mapping[str, str] = {
     **fields_of(megatron.CHANGES, _BLOCKS),

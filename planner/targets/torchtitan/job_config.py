@@ -14,6 +14,7 @@ from typing import Any
 from ....errors import FieldProblem
 from ....profiles.io.reader import read_document
 from ..argv import Arguments
+from ..config_modules import AS_PLANNED
 from ..documents import read_blocks
 from ..option_lists import Option, OptionList
 from . import flux
@@ -39,6 +40,14 @@ CHANGES: Mapping[str, str] = {
     r"parallelism\.pipeline_parallel_schedule_csv": "another schedule",
     r"parallelism\.module_fqns_per_model_part": "stages by names of modules",
     r"training\.img_size": "a model of images",
+}
+# Options that no plan writes -> their effect (torchtitan b5bcd76c, torchtitan/config/configs.py).
+PRICES: Mapping[str, str] = {
+    AS_PLANNED: "rotary positions and epsilon of norms",
+    r"compile\.(backend|components)": "other kernels",
+    r"parallelism\.(context_parallel_\w+|enable_fsdp_symm_mem|spmd_backend)": "other messages",
+    r"training\.mixed_precision_reduce": "messages of gradients in another type",
+    r"override(\..*)?": "another config than that of the file",
 }
 HARMLESS = (
     r"enable_async_tensor_parallel|disable_loss_parallel|enable_loss_parallel|enable_compiled_autograd|"

@@ -17,7 +17,7 @@ from ...space.rules import Columns, Rule, only
 from .. import cpu_offload
 from ..argv import Arguments
 from ..base import Target, Trainer
-from ..config_modules import AS_PLANNED, read_config_module, read_modules
+from ..config_modules import read_config_module, read_modules
 from ..documents import read_config
 from ..framework_parser import FrameworkParser
 from ..launch_config import LaunchConfig
@@ -30,7 +30,7 @@ from ..setup import Setup
 from ..switch_options import rules_of
 from . import flux, micro_batches
 from .as_planned import changes_of
-from .job_config import CHANGES, HARMLESS, read_job_config
+from .job_config import CHANGES, HARMLESS, PRICES, read_job_config
 from .options import registered, table
 
 _N = "torchtitan"
@@ -250,7 +250,7 @@ CONFIG = LaunchConfig(
     table=table,
     conflicts=conflicts,
     import_format=_N,
-    prices={AS_PLANNED: "rotary positions and epsilon of norms"},
+    prices=PRICES,
     reading=Reading(changes=CHANGES, harmless=HARMLESS, modernise=flux.modernise),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),

@@ -46,7 +46,7 @@ TARGET = Target(
     trainer=Trainer(
         framework="TRL", job=job, cannot_build=cannot,
         config=recipes.launch_config(MAIN_FILE, TABLE, Path(__file__).with_name("parser.py"), ("trl", "peft"),
-                                     reader.READER.reading.changes),
+                                     {**reader.READER.reading.changes, r"lora_target_parameters": "other adapters"}),
         cannot_run=lambda setup, options: recipes.eight_bits(setup, "load_in_8bit"),
     ),
 )  # fmt: skip
