@@ -142,10 +142,11 @@ def _resumed_line(event: Event) -> str:
 def _step_line(event: Event, job: Job) -> str:
     """Loss, gradient norm, speed, and the predicted time beside the measured one; of post-training the reward and the
     time of each call."""
-    if "reward" in event:
+    if "calls" in event:
         calls = "  ".join(f"{name} {seconds:.2g} s" for name, seconds in event["calls"].items())
-        return (f"step {event['step']}/{job.steps}  reward {event['reward']:.3f}  gradient norm "
-                f"{event['gradient_norm']:.3f}  {calls}  step {event['step_s']:.2g} s")  # fmt: skip
+        numbers = [name for name in ("reward", "margin", "critic_loss", "gradient_norm") if name in event]
+        shown = "  ".join(f"{name.replace('_', ' ')} {event[name]:.3f}" for name in numbers)
+        return f"step {event['step']}/{job.steps}  {shown}  {calls}  step {event['step_s']:.2g} s"
     predicted = f" (predicted {job.predicted_step_s:.3g} s)" if job.predicted_step_s else ""
     if "mfu" in event:
         predicted += f"  MFU {event['mfu']:.1%} (predicted {job.predicted_mfu or 0:.1%})"

@@ -54,6 +54,8 @@ def images_of(job: Job) -> SequenceImages | None:
 class Trainer:
     """Builds chunks, ZeRO units, optimizer and pipeline of this rank. All ranks must construct it at the same time."""
 
+    kind_of = staticmethod(chunk_type)  # model -> class of its chunks
+
     def __init__(
         self, job: Job, mesh: Mesh, device: torch.device, source: Source | None = None, fused: bool | None = None,
         init_param: InitParam = init_param,
@@ -71,8 +73,8 @@ class Trainer:
         arrivals: dict[int, Resharding] = {}
         for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.coords.stage):
             embedding = self.chunks[0].embedding if self.chunks else None
-            chunk = chunk_type(model)(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
-                                      self.parts.context, self.seen, job.source_len)  # fmt: skip
+            chunk = self.kind_of(model)(self.parts.context(EMBEDDING), model, layers, job.seq_len, embedding,
+                                        self.parts.context, self.seen, job.source_len)  # fmt: skip
             for name, buffer in chunk.named_buffers():
                 self.init_param(buffer, name, ParamShard(tuple(buffer.shape), start=0.0), job.seed, tied=False)
             ways = self.parts.reshardings(layers)

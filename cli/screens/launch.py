@@ -87,7 +87,8 @@ CALLS_PLANNED = "planned: seconds of the plan's model on its GPUs, with the shar
 def calls_table(job: RlJob, steps: Sequence[Event]) -> RenderableType:
     """Mean seconds of each call of post-training, and its share, over the steps that run it, beside those of the
     plan."""
-    planned = {**{call.name: call.seconds for call in job.planned}, SYNC: job.planned_sync_s}
+    planned = {call.name: call.seconds for call in job.planned}
+    planned |= {} if job.engine is None else {SYNC: job.planned_sync_s}
     ranks = {place.name: f"{place.ranks.start}-{place.ranks[-1]}" for place in job.places}
     rows = []
     for name, planned_s in planned.items():

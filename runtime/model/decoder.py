@@ -17,7 +17,7 @@ from ..parallel.context_parallel import ContextParallel
 from ..parallel.recompute import whole
 from .block import Block, Context
 from .embedding import Embedding, TokenTable
-from .head import Head
+from .head import Head, ValueHead
 from .images import SequenceImages
 from .layer import DecoderLayer
 from .multi_token import PREDICTION_WEIGHT, Prediction
@@ -64,6 +64,8 @@ class DecoderChunk(nn.Module):
     `run` is called for each part with its module, so that sharded weights can be gathered around it.
     """
 
+    head_type: type[Head] = Head
+
     def __init__(
         self, context: Context, spec: ModelSpec, chunk: Chunk, seq_len: int, embedding: Embedding | None = None,
         context_of: Callable[[str], Context] | None = None, seen: SequenceImages | None = None,
@@ -91,7 +93,8 @@ class DecoderChunk(nn.Module):
         copied = embedding is None and self._looks_up(chunk)
         self.token_copy = TokenTable(self._unadapted, spec) if copied else None
         self._table = (self.token_copy or embedding,)  # in a tuple, as in the head
-        self.head = Head(of("head"), spec, self.table if spec.tied_embeddings else None) if chunk.head else None
+        tied = self.table if spec.tied_embeddings else None
+        self.head = self.head_type(of("head"), spec, tied) if chunk.head else None
         self.seq_len = seq_len
         self.moves: dict[str, Callable[[Tensor], Tensor]] = {}
         self._predict(chunk)
@@ -229,3 +232,9 @@ class DecoderChunk(nn.Module):
     def _tables(self) -> dict[tuple[Rotation, ContextParallel | None, int], tuple[Tensor, Tensor]]:
         tables: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_rotary_tables", {})
         return tables
+
+
+class ValueChunk(DecoderChunk):
+    """The same of a model that gives each token a value."""
+
+    head_type = ValueHead

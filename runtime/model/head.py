@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...cost_models.specs.model import ModelSpec
@@ -24,7 +25,10 @@ class Head(Block):
         self.ignores = False  # whether some targets are IGNORED
         self.objective: Callable[[Tensor, Tensor], Tensor] | None = None  # of logits and targets; None: cross entropy
         self._tied = (tied,)  # in a tuple, so that it is not a submodule here
-        if tied is None:
+        self._add_projection(spec)
+
+    def _add_projection(self, spec: ModelSpec) -> None:
+        if self._tied[0] is None:
             self.add("projection", [spec.vocab, spec.hidden], 0)
         if spec.head_bias:
             self.add("projection_bias", [spec.vocab], 0, start=0.0)
@@ -45,6 +49,26 @@ class Head(Block):
             return self.objective(logits, targets)
         return tp.cross_entropy(logits, targets, self.first, self.context.group, self.softcap, ignores=self.ignores)
 
-    def log_probs(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def scores(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Log-probabilities of targets [b, s], differentiable."""
         return -tp.token_losses(logits, targets, self.first, self.context.group, self.softcap)
+
+
+class ValueHead(Head):
+    """The head of a critic or a reward model: a number for each token in place of logits."""
+
+    def _add_projection(self, spec: ModelSpec) -> None:
+        # Whole on all tp ranks, each of which applies it to its own tokens.
+        self.add("projection", [1, spec.hidden])
+
+    def logits(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        """Values: [b, s/tp, h] -> [b, s], equal on all tp ranks."""
+        norm, group = norm or self.norm, self.context.group
+        values = F.linear(x if norm is None else norm(x), self.tensor("projection")).squeeze(-1)
+        part = values.shape[1]
+        beside = (group.rank * part, (group.size - 1 - group.rank) * part)
+        return tp.summed(F.pad(values, beside), group)
+
+    def scores(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The value after the tokens before each target [b, s], differentiable."""
+        return logits

@@ -1,4 +1,4 @@
-"""A run of GRPO or DAPO, read from the plan of a step of post-training. No torch here."""
+"""A run of GRPO, DAPO, PPO or DPO, read from the plan of a step of post-training. No torch here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from ...cost_models.quantities.stages import devices_of
 from ...cost_models.specs.model import ModelSpec
 from ...errors import FieldProblem, InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
-from ...planner.document.objective import CLIP_HIGH
 from ...planner.document.rl_plan import RlCall, RlCandidate, RlPlan
 from ...planner.document.specs import model_of, part, stack_of
 from ..job import Job
 
-Algorithm = Literal["grpo", "dapo"]
+Algorithm = Literal["grpo", "dapo", "ppo", "dpo"]
+Role = Literal["policy", "critic", "reference", "reward"]
 END = 0  # the token that ends an answer
 SYNC = "new weights"  # their move to the engine, as reports name it
 KL_COEFFICIENT = 0.04  # GRPO (arXiv 2402.03300, section 4.2)
+# Calls without which no step runs.
+CALLS: Mapping[Algorithm, tuple[str, ...]] = {
+    "grpo": ("generate", "train"), "dapo": ("generate", "train"),
+    "ppo": ("generate", "values", "train-critic", "train"), "dpo": ("reference", "train"),
+}  # fmt: skip
+VALUED: tuple[Role, ...] = ("critic", "reward")  # models that give values in place of logits
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Place:
     name: str  # of the call
     first: int  # rank of the world
     layout: Layout
+    role: Role = "policy"  # of the model
 
     @property
     def ranks(self) -> range:
@@ -60,15 +67,23 @@ class RlJob(Job):
     updates: int  # optimizer steps on the answers of a step
     lag: int  # steps between the weights that generate answers and those that train on them
     train: Place
-    engine: Place  # generates; dp: its instances
-    scores: tuple[Place, ...] = ()  # `reference` and `logprobs`
+    engine: Place | None  # generates; dp: its instances; None: pairs of answers are given
+    scores: tuple[Place, ...] = ()  # `reward`, `reference`, `values` and `logprobs`
+    train_critic: Place | None = None
+    models: Mapping[Role, ModelSpec] = field(default_factory=dict)  # critic and reward model
     planned: tuple[PlannedCall, ...] = field(default=())
     planned_sync_s: float = 0.0  # new weights to the engine
     planned_step_s: float = 0.0  # with data, rewards and logs
 
     @property
+    def trains(self) -> tuple[Place, ...]:
+        """The training calls, in their order."""
+        return (self.train,) if self.train_critic is None else (self.train_critic, self.train)
+
+    @property
     def places(self) -> tuple[Place, ...]:
-        return self.engine, *self.scores, self.train
+        engine = () if self.engine is None else (self.engine,)
+        return *engine, *self.scores, *self.trains
 
     @property
     def world_size(self) -> int:
@@ -83,11 +98,21 @@ class RlJob(Job):
     def prompt_len(self) -> int:
         return self.seq_len + 1 - self.answer_len
 
+    def training(self, place: Place) -> RlJob:
+        """The job of a training call. Each model starts from weights of its own."""
+        if place == self.train:
+            return self
+        model = self.models[place.role]
+        return replace(self, model=model, layout=place.layout, chunks=chunks_of(place.layout, model),
+                       seed=self.seed + 1 + VALUED.index(place.role))  # fmt: skip
+
     def replica(self, place: Place) -> Job:
-        """The job of a copy of the model that generates or scores all answers of a step in one micro-batch."""
-        layout = replace(place.layout, micro_batch=self.answers // place.layout.dp)
+        """The job of a copy of a model that generates or scores all answers of a step in one micro-batch."""
+        layout, model = replace(place.layout, micro_batch=self.answers // place.layout.dp), self.models.get(place.role)
         values = {each.name: getattr(self, each.name) for each in fields(Job)}
-        values |= {"layout": layout, "chunks": chunks_of(layout, self.model), "global_batch": self.answers}
+        if model is not None:
+            values |= {"model": model, "seed": self.seed + 1 + VALUED.index(place.role)}
+        values |= {"layout": layout, "chunks": chunks_of(layout, values["model"]), "global_batch": self.answers}
         return Job(**values)
 
 
@@ -117,17 +142,14 @@ def rl_job(plan: RlPlan, choice: int, path: Path) -> RlJob:
         raise InputError(f"{name} has no placement {choice}", hint=f"it has 1 to {len(plan.candidates)}")
     candidate, work = plan.candidates[choice - 1], part(plan.request, "workload", name)
     calls, algorithm = {call.name: call for call in candidate.calls}, work["algorithm"]
-    _check_runs(calls, algorithm, name)
-    if missing := [each for each in ("generate", "train") if each not in calls]:
+    _check_runs(calls, name)
+    if missing := [each for each in CALLS[algorithm] if each not in calls]:
         raise InputError.of([FieldProblem("missing", file=name, field=f"candidates.{choice - 1}.calls.{each}",
                                           hint="plan again") for each in missing])  # fmt: skip
     if "stack" not in plan.resolved:
         raise UnsupportedError(f"{name} is of format {plan.format_version}, which does not hold the software stack",
                                hint="plan again")  # fmt: skip
-    model = model_of({"model": part(plan.resolved, "models", name).get("policy")}, name)
-    if model.mixers:
-        raise UnsupportedError(f"{name}: {model.name} has layers with a state, which generation here does not keep",
-                               hint="a model of attention layers")  # fmt: skip
+    model, models = _models(plan, calls, name)
     answers = part(plan.resolved, "answers", name)
     length, layout = int(answers["longest"]), _layout(calls["train"], name)
     return RlJob(
@@ -136,19 +158,34 @@ def rl_job(plan: RlPlan, choice: int, path: Path) -> RlJob:
         global_batch=answers["per_step"] // work["updates"], optimizer=work["optimizer"],
         predicted_step_s=None, algorithm=algorithm, prompts=work["prompts"], updates=work["updates"],
         samples=answers["per_step"] // work["prompts"], answer_len=length, lag=candidate.lag,
-        train=Place("train", calls["train"].first_gpu, layout), engine=_engine(calls["generate"]),
-        scores=tuple(Place(call.name, call.first_gpu, _layout(call, name))
-                     for call in candidate.calls if call.kind == "infer"),
+        train=Place("train", calls["train"].first_gpu, layout), engine=_engine(calls.get("generate")),
+        scores=tuple(_place(call, name) for call in candidate.calls if call.kind == "infer"),
+        train_critic=_place(calls["train-critic"], name) if algorithm == "ppo" else None, models=models,
         planned=tuple(_planned(candidate)), planned_sync_s=candidate.sync_s, planned_step_s=candidate.step_s,
     )  # fmt: skip
 
 
-def _check_runs(calls: Mapping[str, RlCall], algorithm: str, name: str) -> None:
+def _models(plan: RlPlan, calls: Mapping[str, RlCall], name: str) -> tuple[ModelSpec, dict[Role, ModelSpec]]:
+    """The policy, and the models that give values in place of logits. Raises UnsupportedError for one that does not run
+    here."""
+    documents, roles = part(plan.resolved, "models", name), {call.role for call in calls.values()}
+    policy = model_of({"model": documents.get("policy")}, name)
+    # A value has a weight of its own for each element of the hidden state, and no table of tokens.
+    models = {role: replace(model_of({"model": documents.get(role)}, name), tied_embeddings=False)
+              for role in VALUED if role in roles}  # fmt: skip
+    for role, model in (("policy", policy), *models.items()):
+        if model.mixers:
+            raise UnsupportedError(f"{name}: the {role}, {model.name}, has layers with a state, which calls here do "
+                                   "not keep", hint="a model of attention layers")  # fmt: skip
+        if model.vocab < policy.vocab:
+            raise UnsupportedError(f"{name}: the {role}, {model.name}, reads {model.vocab:,} tokens, and "
+                                   f"{policy.name} generates {policy.vocab:,}", hint=f"a {role} with the same "
+                                   "vocabulary")  # fmt: skip
+    return policy, models
+
+
+def _check_runs(calls: Mapping[str, RlCall], name: str) -> None:
     """Raises UnsupportedError for a step that plans have and no rank runs."""
-    if algorithm not in CLIP_HIGH or "reward" in calls:
-        what = f"{algorithm} with a reward model" if algorithm in CLIP_HIGH else algorithm
-        raise UnsupportedError(f"{name}: {what} is planned, and not run here", hint="`--workload grpo` or dapo, with "
-                               "rewards by a rule")  # fmt: skip
     if any(call.rank_tokens for call in calls.values()):
         raise UnsupportedError(f"{name}: answers with degrees of their own are planned, and not run here",
                                hint="`meshwright emit --to verl`, or plan without `--lengths-rule`")  # fmt: skip
@@ -169,8 +206,14 @@ def _layout(call: RlCall, name: str) -> Layout:
     return parse(call.layout_id)
 
 
-def _engine(call: RlCall) -> Place:
+def _place(call: RlCall, name: str) -> Place:
+    return Place(call.name, call.first_gpu, _layout(call, name), call.role)
+
+
+def _engine(call: RlCall | None) -> Place | None:
     """Instances are data parallel; those with a part of the attention's sequences each are, too."""
+    if call is None:
+        return None
     engine = call.engine
     if engine is None:
         raise RuntimeError("a generating call without an engine")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -23,10 +24,21 @@ from ..parallel.comm import Group
 from ..parallel.mesh import ProcessGroupFactory, mesh_from
 from ..report import Event
 from ..trainer import Step
-from .job import SYNC, Place, RlJob
-from .replica import Replica
-from .rollout import Rollout, advantages, answered, prompts, rewards, uniforms
-from .trainer import RlTrainer, Scored
+from .experience import REWARD, last_targets, scored
+from .job import SYNC, VALUED, Place, RlJob, Role
+from .replica import Replica, undefined
+from .rollout import Rollout, answered, pairs, prompts, uniforms
+from .trainer import CriticTrainer, PairTrainer, PolicyTrainer, RlTrainer
+
+MEASURES, CRITIC_MEASURES = ("reward", "loss", "gradient_norm"), ("critic_loss", "critic_gradient_norm")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A step on the ranks of the trainer."""
+
+    reward: float  # mean of the answers
+    steps: Mapping[Role, Step]  # of the models that this rank trains
 
 
 class Loop:
@@ -38,13 +50,14 @@ class Loop:
         """Raises RuntimeError for a rank outside of the run."""
         self.job, self.device = job, device
         self.world = _group(factory, "world", range(job.world_size))
-        mesh = mesh_from(job.train.first, job.layout, factory)
-        self.trainer = None if mesh is None else RlTrainer(job, mesh, device, init_param)
-        self.replicas = {place.name: self._replica(place, factory) for place in (job.engine, *job.scores)}
-        scoring = {rank for place in (job.train, *job.scores) for rank in place.ranks}
+        self.init_param = init_param
+        self.trainers = {place.role: self._trainer(place, factory) for place in job.trains}
+        copies = [place for place in job.places if place not in job.trains]
+        self.replicas = {place.name: self._replica(place, factory) for place in copies}
+        scoring = {rank for place in job.places if place != job.engine for rank in place.ranks}
         self.side = factory.group("trainer", [sorted(scoring)])  # shares scores while the engine generates
-        held = [] if self.trainer is None else list(weights(self.trainer))
-        self.transfers = {name: Transfer(held, self._needed(name), self.world, device) for name in self.replicas}
+        self.transfers = {place.name: Transfer(self._held(place.role), self._needed(place.name), self.world, device)
+                          for place in copies if place.role != "reward"}  # fmt: skip
         for transfer in self.transfers.values():
             transfer.run()
         self.waiting = deque[Rollout]()
@@ -52,10 +65,27 @@ class Loop:
         for step in range(job.lag):
             self.waiting.append(self._shared(self._generate(step)))
 
+    @property
+    def trainer(self) -> RlTrainer | None:
+        """That of the policy; None on ranks that do not train it."""
+        return self.trainers["policy"]
+
+    def _trainer(self, place: Place, factory: ProcessGroupFactory) -> RlTrainer | None:
+        job = self.job.training(place)
+        mesh = mesh_from(place.first, job.layout, factory)
+        kind = CriticTrainer if place.role == "critic" else PairTrainer if job.algorithm == "dpo" else PolicyTrainer
+        return None if mesh is None else kind(job, mesh, self.device, self.init_param)
+
     def _replica(self, place: Place, factory: ProcessGroupFactory) -> Replica | None:
         job = self.job.replica(place)
         mesh = mesh_from(place.first, job.layout, factory)
-        return None if mesh is None else Replica(job, mesh, self.device)
+        init_param = self.init_param if place.role == "reward" else undefined
+        return None if mesh is None else Replica(job, mesh, self.device, init_param, values=place.role in VALUED)
+
+    def _held(self, role: Role) -> list[Piece]:
+        """The weights that copies of a model get; the frozen copy has those of the policy."""
+        trainer = self.trainers["critic" if role == "critic" else "policy"]
+        return [] if trainer is None else list(weights(trainer))
 
     def _needed(self, name: str) -> list[Piece]:
         replica = self.replicas[name]
@@ -65,12 +95,11 @@ class Loop:
         """Step 0, 1, ...: its event, and whether a rank is to stop. stop: this one is."""
         started, self.seconds, job = time.perf_counter(), {}, self.job
         self.world.status.step, later = index, index + job.lag
-        generated = self._generate(later) if later < job.steps else None
+        generated = self._generate(later) if later < job.steps and job.engine is not None else None
         if generated is not None and not job.lag:
             self.waiting.append(self._shared(generated))
-        rollout = self.waiting.popleft()
-        reward = rewards(job, rollout)
-        trained = self._train(index, rollout, advantages(job, reward))
+        rollout = self.waiting.popleft() if job.engine is not None else pairs(job, index)
+        trained = self._train(index, rollout)
         if generated is not None and job.lag:
             self.waiting.append(self._shared(generated))
         self.world.all_reduce(torch.zeros(1, device=self.device))  # ranks that wait for others do not move weights yet
@@ -78,7 +107,7 @@ class Loop:
             for name, transfer in self.transfers.items():
                 if name != "reference":  # stays as the policy was before its first step
                     transfer.run()
-        return self._event(index, rollout, reward, trained, time.perf_counter() - started, stop)
+        return self._event(index, rollout, trained, time.perf_counter() - started, stop)
 
     # ---- calls
 
@@ -90,7 +119,7 @@ class Loop:
 
     def _generate(self, step: int) -> tuple[Tensor, Tensor]:
         """This rank's part of the tokens and log-probabilities of a step, in tensors of all answers; else zeros."""
-        job, engine = self.job, self.replicas[self.job.engine.name]
+        job, engine = self.job, self.replicas["generate"]
         tokens = torch.zeros(job.answers, job.seq_len + 1, dtype=torch.int64, device=self.device)
         log_probs = torch.zeros(job.answers, job.seq_len, dtype=torch.float64, device=self.device)
         if engine is not None:
@@ -105,22 +134,27 @@ class Loop:
         tokens, log_probs = (self.world.all_reduce(part) for part in generated)
         return Rollout(tokens, answered(tokens, self.job.prompt_len), log_probs)
 
-    def _train(self, index: int, rollout: Rollout, advantage: Tensor) -> Step | None:
-        """Scores and trains; None on ranks that do not train."""
-        scores = {place.name: self._score(place.name, rollout, self.side)
-                  for place in self.job.scores if self.side is not None}  # fmt: skip
-        if self.trainer is None:
+    def _train(self, index: int, rollout: Rollout) -> Outcome | None:
+        """Scores and trains; None on ranks that do neither."""
+        if self.side is None:
             return None
-        old, reference = scores.get("logprobs", rollout.log_probs), scores.get("reference")
-        with self._timed("train"):
-            return self.trainer.train(index, Scored(rollout.tokens, rollout.counted, advantage, old, reference))
+        scores = {place.name: self._score(place.name, rollout, self.side) for place in self.job.scores}
+        answers, reward = scored(self.job, rollout, scores)
+        steps = dict[Role, Step]()
+        for place in self.job.trains:
+            trainer = self.trainers[place.role]
+            if trainer is not None:
+                with self._timed(place.name):
+                    steps[place.role] = trainer.train(index, answers)
+        return Outcome(reward, steps)
 
     def _score(self, name: str, rollout: Rollout, side: Group) -> Tensor:
         replica = self.replicas[name]
         scores = torch.zeros(self.job.answers, self.job.seq_len, dtype=torch.float64, device=self.device)
         if replica is not None:
             with self._timed(name):
-                mine = replica.score(rollout.tokens)
+                mine = (replica.judge(rollout.tokens, last_targets(rollout.counted)) if name == REWARD
+                        else replica.score(rollout.tokens))  # fmt: skip
             if replica.reports:
                 scores[replica.rows] = mine
         return side.all_reduce(scores)
@@ -128,22 +162,31 @@ class Loop:
     # ---- reports
 
     def _event(
-        self, index: int, rollout: Rollout, reward: Tensor, trained: Step | None, step_s: float, stop: bool
+        self, index: int, rollout: Rollout, trained: Outcome | None, step_s: float, stop: bool
     ) -> tuple[Event, bool]:  # fmt: skip
-        names = [place.name for place in self.job.places] + [SYNC]
-        first = self.trainer is not None and self.trainer.mesh.rank == self.job.train.first
-        mine = torch.zeros(2, dtype=torch.float64, device=self.device)
-        if trained is not None and first:
-            mine = torch.tensor([trained.loss, trained.gradient_norm], dtype=torch.float64, device=self.device)
-        loss, norm = self.world.all_reduce(mine).tolist()
+        names = [place.name for place in self.job.places] + [SYNC] * (self.job.engine is not None)
         longest = torch.tensor([*(self.seconds.get(name, 0.0) for name in names), step_s, float(stop)],
                                dtype=torch.float64, device=self.device)  # fmt: skip
         *seconds, step_s, stops = self.world.all_reduce(longest, dist.ReduceOp.MAX).tolist()
         # With lag the last steps generate nothing: their answers are there.
         calls = {name: taken for name, taken in zip(names, seconds, strict=True) if taken}
-        return {"event": "step", "step": index + 1, "reward": float(reward.mean()), "answer_len": rollout.mean_len,
-                "loss": loss, "gradient_norm": norm, "learning_rate": self.job.rate(index), "step_s": step_s,
-                "calls": calls}, stops > 0  # fmt: skip
+        return {"event": "step", "step": index + 1, **self._results(trained), "answer_len": rollout.mean_len,
+                "learning_rate": self.job.rate(index), "step_s": step_s, "calls": calls}, stops > 0  # fmt: skip
+
+    def _results(self, trained: Outcome | None) -> Event:
+        """Of all ranks: reward, loss and gradient norm of the policy, those of the critic, the margin of DPO."""
+        names = [*MEASURES, *(CRITIC_MEASURES if "critic" in self.trainers else ())]
+        mine = torch.zeros(len(names), dtype=torch.float64, device=self.device)
+        for place in self.job.trains:
+            trainer = self.trainers[place.role]
+            if trained is None or trainer is None or trainer.mesh.rank != place.first:
+                continue
+            step, at = trained.steps[place.role], names.index("loss" if place.role == "policy" else CRITIC_MEASURES[0])
+            mine[at], mine[at + 1] = step.loss, step.gradient_norm
+            if place.role == "policy":
+                mine[0] = trainer.margin if isinstance(trainer, PairTrainer) else trained.reward
+        values = dict(zip(names, self.world.all_reduce(mine).tolist(), strict=True))
+        return {"margin": values.pop("reward"), **values} if self.job.algorithm == "dpo" else values
 
 
 def _group(factory: ProcessGroupFactory, axis: str, ranks: range) -> Group:

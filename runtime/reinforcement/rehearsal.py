@@ -1,7 +1,7 @@
 """`--scale-down` of a run of post-training: a small model on at most 4 ranks, or 2 that train beside 2 that generate.
 
 Kept: the calls and their order, which of them share ranks, lag, updates, ZeRO, recomputation, and of each layout the
-axes above 1 for which its ranks suffice. Shrunk: the rest; rewards are by a rule on random prompts. Left out: parts of
+axes above 1 for which its ranks suffice. Shrunk: the rest; prompts are random. Left out: parts of
 models and layouts that this runtime does not train.
 """
 
@@ -12,17 +12,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...cost_models.layouts import PRECISIONS, Layout
+from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, UnsupportedError
 from ...planner.document.specs import workload_of
-from ..job import Job, unsupported
+from ..job import unsupported
 from ..rehearsal.scale import scale_down
-from .job import Place, RlJob, chunks_of
+from .job import Place, RlJob, Role, chunks_of
 
 RANKS = 4
 SEQ_LEN, ANSWER_LEN, SAMPLES, ANSWERS = 24, 16, 8, 32  # tokens, tokens, answers to a prompt, answers of an update
 # Axes of a call, those kept first.
-_AXES = {"train": ("pp", "tp", "cp", "dp"), "generate": ("tp", "dp", "pp")}
-_AXES_OF_SCORES = ("pp", "tp", "dp")
+_AXES_OF_TRAINING, _AXES_OF_SCORES = ("pp", "tp", "cp", "dp"), ("pp", "tp", "dp")
+_AXES_OF_GENERATION = ("tp", "dp", "pp")
+_TITLES = {"critic": "critic", "reward": "reward model"}
 
 
 def rehearsed(job: RlJob, keep: Mapping[str, int], steps: int) -> tuple[RlJob, list[str]]:
@@ -31,39 +33,67 @@ def rehearsed(job: RlJob, keep: Mapping[str, int], steps: int) -> tuple[RlJob, l
     if keep:
         raise UnsupportedError(f"a plan of post-training is shrunk to {RANKS} ranks only", hint="leave out `--keep`")
     places = {place.name: _small(place, job) for place in job.places}
-    planned = replace(_normal(job.layout), vpp=min(job.layout.vpp, 2))
-    model = replace(job.model, mtp_layers=0, mtp_pattern=(), moe_aux_loss_coeff=0.0)
-    large = replace(job, layout=planned, model=model, chunks=chunks_of(planned, model))
-    small, notes = scale_down(large, _kept(planned, places["train"].layout.num_gpus, _AXES["train"]))
-    if not isinstance(small, RlJob):
-        raise TypeError("a rehearsal trains another kind of job")
-    small = replace(small, layout=places["train"].layout, train=places["train"], engine=places["generate"],
+    small, notes = _scaled(job, job.model, job.train, places["train"])
+    critic = None if job.train_critic is None else places[job.train_critic.name]
+    small = replace(small, layout=places["train"].layout, train=places["train"], engine=places.get("generate"),
                     scores=tuple(places[place.name] for place in job.scores), seq_len=min(SEQ_LEN, job.seq_len),
-                    chunks=chunks_of(places["train"].layout, small.model))  # fmt: skip
+                    chunks=chunks_of(places["train"].layout, small.model), train_critic=critic,
+                    models=_models(job, places))  # fmt: skip
     small = _answers(small)
     if steps <= small.lag:
         raise InputError(f"--steps {steps}: none generates, since all answers are older, by a lag of {small.lag}",
                          hint=f"`--steps {small.lag + 1}` or more")  # fmt: skip
     for place in small.places:
         _check(small, place)
+    small_models = [f"{_TITLES[role]} {job.models[role].name} -> {model.num_layers} layers of {model.hidden}, random "
+                    "weights" for role, model in small.models.items()]  # fmt: skip
     dropped = ["predictions of more than one token"] * bool(job.model.mtp_layers)
     dropped += ["the balancing loss of experts"] * bool(job.model.moe_aux_loss_coeff)
     return small, [*_notes(job, small), *(note for note in notes if note.startswith(("layers", "hidden", "vocab"))),
+                   *small_models,
                    *(f"left out: {what}" for what in dropped)]  # fmt: skip
+
+
+def _scaled(job: RlJob, model: ModelSpec, large: Place, place: Place) -> tuple[RlJob, list[str]]:
+    """The job with a small copy of a model whose layout is that of `large` in the plan and of `place` here, and one
+    line per shrunk part."""
+    planned = replace(_normal(large.layout), vpp=min(large.layout.vpp, 2))
+    model = replace(model, mtp_layers=0, mtp_pattern=(), moe_aux_loss_coeff=0.0)
+    before = replace(job, layout=planned, model=model, chunks=chunks_of(planned, model))
+    axes = _AXES_OF_TRAINING if large in job.trains else _AXES_OF_SCORES
+    small, notes = scale_down(before, _kept(planned, place.layout.num_gpus, axes))
+    if not isinstance(small, RlJob):
+        raise TypeError("a rehearsal trains another kind of job")
+    return small, notes
+
+
+def _models(job: RlJob, places: Mapping[str, Place]) -> dict[Role, ModelSpec]:
+    """Small critic and reward model."""
+    of_role = {place.role: place for place in (*job.scores, *job.trains)}
+    small = {role: _scaled(job, model, of_role[role], places[of_role[role].name])[0].model
+             for role, model in job.models.items()}  # fmt: skip
+    # A reward model reads the last token, too, and what pads answers to equal parts.
+    return {role: replace(model, learned_positions=model.learned_positions and model.learned_positions + RANKS)
+            for role, model in small.items()}  # fmt: skip
 
 
 def _small(place: Place, job: RlJob) -> Place:
     """The place in the rehearsal. Two ranks generate beside the others where the plan has a side for each."""
-    sides = [job.train.ranks.start, *job.engine.ranks] if job.lag else []
+    engine = job.engine if job.lag else None
     number = 1 << int(math.log2(min(RANKS, job.world_size)))
-    if sides and place.name == "generate":
+    if engine is not None and place.name == "generate":
         first, ranks = number // 2, number // 2
     else:
-        width, most = (job.engine.first, number // 2) if sides else (job.world_size, number)
+        width, most = (engine.first, number // 2) if engine is not None else (job.world_size, number)
         ranks = 1 << max(int(math.log2(most * len(place.ranks) / width)), 0)
         first = most * place.first // width // ranks * ranks
-    small = _shrunk(place.layout, ranks, _AXES.get(place.name, _AXES_OF_SCORES))
-    return Place(place.name, first, small if place.name == "train" else _whole(small))
+    if place in job.trains:
+        small = _shrunk(place.layout, ranks, _AXES_OF_TRAINING)
+        # The answers of a pair are in one micro-batch.
+        small = replace(small, micro_batch=2) if job.algorithm == "dpo" else small
+    else:
+        small = _whole(_shrunk(place.layout, ranks, _AXES_OF_GENERATION if place == job.engine else _AXES_OF_SCORES))
+    return replace(place, first=first, layout=small)
 
 
 def _normal(layout: Layout) -> Layout:
@@ -107,10 +137,11 @@ def _whole(layout: Layout) -> Layout:
 
 def _answers(job: RlJob) -> RlJob:
     """The same with a number of answers that all calls divide."""
-    layout, samples = job.layout, min(job.samples, SAMPLES)
-    rounds = layout.pp if layout.vpp > 1 else 1  # interleaved stages take micro-batches in rounds
-    unit = math.lcm(layout.dp * layout.micro_batch * rounds, samples, *(place.layout.dp for place in job.places))
-    least = max(min(ANSWERS, job.global_batch), layout.dp * layout.micro_batch * (layout.pp + 2))
+    layouts, samples = [place.layout for place in job.trains], min(job.samples, SAMPLES)
+    # Interleaved stages take micro-batches in rounds.
+    rounds = [it.dp * it.micro_batch * (it.pp if it.vpp > 1 else 1) for it in layouts]
+    unit = math.lcm(*rounds, samples, *(place.layout.dp for place in job.places))
+    least = max(min(ANSWERS, job.global_batch), *(it.dp * it.micro_batch * (it.pp + 2) for it in layouts))
     batch, updates = -(-least // unit) * unit, min(job.updates, 2)
     return replace(job, global_batch=batch, updates=updates, samples=samples, prompts=batch * updates // samples,
                    answer_len=min(ANSWER_LEN, job.answer_len), lag=min(job.lag, 2))  # fmt: skip
@@ -118,12 +149,12 @@ def _answers(job: RlJob) -> RlJob:
 
 def _check(job: RlJob, place: Place) -> None:
     """Raises UnsupportedError for a layout that this runtime cannot execute."""
-    of_call: Job = job if place == job.train else job.replica(place)
+    of_call = job.training(place) if place in job.trains else job.replica(place)
     layout = of_call.layout
     asked = {"seq_len": job.seq_len, "global_batch": of_call.global_batch, "precision": PRECISIONS[layout.precision],
              "optimizer": job.optimizer}  # fmt: skip
     workload = workload_of({"workload": asked}, place.name)
-    reason = unsupported(layout, job.model, workload, job.stack)
+    reason = unsupported(layout, of_call.model, workload, job.stack)
     if reason is not None:
         raise UnsupportedError(f"{place.name}, {layout}, cannot be rehearsed: {reason}",
                                hint="`--target meshwright` plans what runs here, or another `--choice`")  # fmt: skip

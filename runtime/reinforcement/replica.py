@@ -1,4 +1,4 @@
-"""A copy of the model in a layout of its own, which generates answers or scores them.
+"""A copy of a model in a layout of its own, which generates answers or scores them.
 
 Generation runs the whole prefix for each token. It needs no cache, and every kind of attention generates as it trains.
 """
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ..job import Job
-from ..model.decoder import DecoderChunk
+from ..model.block import ParamShard, named_splits
+from ..model.decoder import DecoderChunk, ValueChunk
+from ..model.initial_weights import InitParam
 from ..parallel.comm import Group
 from ..parallel.layerwise import Parts
 from ..parallel.mesh import Mesh
@@ -28,17 +30,21 @@ Objective = Callable[[Tensor, Tensor], Tensor]  # of logits and targets
 class Replica:
     """This rank's part of a copy. All ranks of its mesh must construct it at the same time."""
 
-    def __init__(self, job: Job, mesh: Mesh, device: torch.device) -> None:
-        """job: with one micro-batch. The weights are not numbers until they arrive from the trainer."""
+    def __init__(self, job: Job, mesh: Mesh, device: torch.device, init_param: InitParam, *, values: bool) -> None:
+        """job: with one micro-batch. init_param: of weights that no trainer sends. values: the model gives these in
+        place of logits."""
         self.job, self.mesh, self.device = job, mesh, device
         parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=device.type == "cuda")
-        self.chunks: list[DecoderChunk] = []
+        self.chunks, kind = list[DecoderChunk](), ValueChunk if values else DecoderChunk
         for layers in (chunk for chunk in job.chunks if chunk.stage == mesh.coords.stage):
             embedding = self.chunks[0].embedding if self.chunks else None
-            chunk = DecoderChunk(parts.context(EMBEDDING), job.model, layers, job.seq_len, embedding, parts.context)
-            for parameter in chunk.parameters():
-                parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
-                parameter.detach().fill_(torch.nan)
+            chunk = kind(parts.context(EMBEDDING), job.model, layers, job.seq_len, embedding, parts.context)
+            for part, module in chunk.parts():
+                for name, parameter, split in named_splits(module, part):
+                    parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
+                    init_param(parameter, name, split, job.seed, tied=job.model.tied_embeddings)
+            for name, buffer in chunk.named_buffers():
+                init_param(buffer, name, ParamShard(tuple(buffer.shape), start=0.0), job.seed, tied=False)
             self.chunks.append(chunk)
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
                                  job.num_micro_batches, parts.shapes(), 1, {})  # fmt: skip
@@ -88,18 +94,31 @@ class Replica:
         return columns if softcap is None else softcap * (columns / softcap).tanh()
 
     def score(self, tokens: Tensor) -> Tensor:
-        """Log-probabilities [rows, s] in float64 of the targets of this rank's rows of tokens [n, s + 1]."""
-        mine, seen = tokens[self.rows].to(self.device), list[Tensor]()
+        """Log-probabilities or values [rows, s] in float64 of the targets of this rank's rows of tokens [n, s + 1]."""
+        mine = tokens[self.rows].to(self.device)
+        return self._scores(mine[:, :-1], mine[:, 1:])
+
+    def judge(self, tokens: Tensor, last: Tensor) -> Tensor:
+        """Rewards [rows, s] in float64: at the last target of an answer the value after all of its tokens, else 0.
+        last: targets [n]."""
+        mine, at = tokens[self.rows].to(self.device), last[self.rows].to(self.device)[:, None]
+        padded = torch.nn.functional.pad(mine, (0, -mine.shape[1] % self.mesh["tp"].size))
+        values = self._scores(padded, padded)
+        return torch.zeros_like(values[:, : mine.shape[1] - 1]).scatter(1, at, values.gather(1, at + 1))
+
+    def _scores(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Scores of targets [rows, s] in float64."""
+        seen = list[Tensor]()
 
         def kept(logits: Tensor, targets: Tensor) -> Tensor:
             head = self.chunks[-1].head
             if head is None:
                 raise RuntimeError("logits of a chunk without the head")
-            seen.append(head.log_probs(logits, targets).double())
+            seen.append(head.scores(logits, targets).double())
             return logits.new_zeros(())
 
-        self._run(mine[:, :-1], mine[:, 1:], kept)
-        scores = seen[0] if seen else torch.zeros(mine[:, 1:].shape, dtype=torch.float64, device=self.device)
+        self._run(inputs, targets, kept)
+        scores = seen[0] if seen else torch.zeros(targets.shape, dtype=torch.float64, device=self.device)
         return self.mesh["pp"].all_reduce(scores)
 
     def _run(self, inputs: Tensor, targets: Tensor, objective: Objective) -> None:
@@ -111,6 +130,12 @@ class Replica:
             if chunk.head is not None:
                 chunk.head.objective = objective
         self.pipeline.evaluate(lambda number: (inputs, targets))
+
+
+def undefined(parameter: Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:
+    """Weights that arrive from a trainer are not numbers before."""
+    if parameter.is_floating_point():
+        parameter.detach().fill_(torch.nan)
 
 
 def _parts(vocab: int, group: Group) -> list[int]:

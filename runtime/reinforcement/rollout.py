@@ -36,6 +36,19 @@ def prompts(job: RlJob, step: int) -> Tensor:
     return tokens.repeat_interleave(job.samples, 0)
 
 
+def pairs(job: RlJob, step: int) -> Rollout:
+    """Random answers to the prompts of a step in pairs, in each pair first the one that the rule rewards more."""
+    generator = torch.Generator().manual_seed((job.seed * 1_000_003 + step) * 2 + 1)
+    answers = torch.randint(0, job.model.vocab, (job.answers, job.answer_len), generator=generator)
+    tokens = torch.cat([prompts(job, step), answers], 1)
+    counted = answered(tokens, job.prompt_len)
+    tokens[:, 1:][~counted & (torch.arange(job.seq_len) >= job.prompt_len)] = END
+    reward = rewards(job, Rollout(tokens, counted, torch.zeros(counted.shape))).view(-1, 2)
+    order = torch.where((reward[:, 0] < reward[:, 1])[:, None], torch.tensor([1, 0]), torch.tensor([0, 1]))
+    rows = (order + 2 * torch.arange(len(order))[:, None]).flatten()
+    return Rollout(tokens[rows], counted[rows], torch.zeros(counted.shape, dtype=torch.float64))
+
+
 def uniforms(job: RlJob, step: int) -> Tensor:
     """The random numbers of a step, one for each token of each answer: equal under any layout."""
     generator = torch.Generator().manual_seed((job.seed * 1_000_003 + step) * 2 + 1)

@@ -1,54 +1,53 @@
-"""Trains the policy on scored answers, through the schedule and the optimizer of the training layout."""
+"""Trains the policy and the critic on scored answers, through the schedule and the optimizer of their layouts."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from ...cost_models.specs.model import ModelSpec
 from ...planner.document.objective import CLIP, CLIP_HIGH
+from ..model.decoder import DecoderChunk, ValueChunk
 from ..model.head import Head
 from ..model.initial_weights import InitParam, init_param
+from ..parallel import tensor_parallel
 from ..parallel.mesh import Mesh
 from ..parallel.pipeline import Batch
 from ..parallel.strategies import HEAD
 from ..trainer import Step, Trainer
+from .experience import Scored
 from .job import KL_COEFFICIENT, RlJob
+
+# Of PPO's critic: the clip of a new value around the old one (openai/lm-human-preferences@1ab856db, PPOTrainer.loss).
+VALUE_CLIP = 0.2
+BETA = 0.1  # of DPO (arXiv 2305.18290, appendix B)
 
 Rows = Callable[[Tensor], Tensor]  # a micro-batch of this rank out of all rows of an update
 
 
-@dataclass(frozen=True)
-class Scored:
-    """Answers to train on; n: answers, s: targets of a row."""
-
-    tokens: Tensor  # [n, s + 1], int64
-    counted: Tensor  # [n, s], bool: targets that train
-    advantages: Tensor  # [n]
-    old: Tensor  # [n, s] log-probabilities that the ratio is taken to
-    reference: Tensor | None  # [n, s] log-probabilities of the frozen copy; None: no KL
-
-    def part(self, index: int, parts: int) -> Scored:
-        """The answers of update `index` of `parts`."""
-        size = len(self.tokens) // parts
-        rows = slice(index * size, (index + 1) * size)
-        reference = None if self.reference is None else self.reference[rows]
-        return Scored(self.tokens[rows], self.counted[rows], self.advantages[rows], self.old[rows], reference)
-
-
 def weights(algorithm: str, counted: Tensor) -> Tensor:
     """The weight of each target [n, s] in the loss, in float64. GRPO takes the mean of each answer, and then of all
-    answers (arXiv 2402.03300, equation 3); DAPO takes the mean of all tokens (2503.14476, section 3.3)."""
-    if algorithm == "dapo":
-        return counted.double() / counted.sum()
-    return counted.double() / (counted.sum(1, keepdim=True) * len(counted))
+    answers (arXiv 2402.03300, equation 3); PPO, as in `PPOTrainer.loss`, and DAPO take the mean of all tokens
+    (2503.14476, section 3.3)."""
+    if algorithm == "grpo":
+        return counted.double() / (counted.sum(1, keepdim=True) * len(counted))
+    return counted.double() / counted.sum()
+
+
+def given(numbers: Tensor | None) -> Tensor:
+    """Numbers that the algorithm has. Raises RuntimeError where it has none."""
+    if numbers is None:
+        raise RuntimeError("answers without the numbers that this training needs")
+    return numbers
 
 
 class RlTrainer(Trainer):
-    """This rank of the training call. All its ranks must construct it at the same time."""
+    """This rank of a training call. All its ranks must construct it at the same time."""
 
     def __init__(
         self, job: RlJob, mesh: Mesh, device: torch.device, init_param: InitParam = init_param
@@ -68,9 +67,7 @@ class RlTrainer(Trainer):
                                                                 strict=True)))  # fmt: skip
 
     def batch(self, index: int) -> Batch:
-        scored = self.scored
-        if scored is None:
-            raise RuntimeError("no answers to train on")
+        scored = given_answers(self.scored)
         weight = weights(self.rl_job.algorithm, scored.counted)
         inputs = self._divided(scored.tokens)
 
@@ -88,19 +85,85 @@ class RlTrainer(Trainer):
         size, cp = self.job.layout.micro_batch, self.parts.context(HEAD).cp
         first = self.mesh.coords.dp * (self.job.global_batch // self.job.layout.dp) + number * size
         values = values[first : first + size].to(self.device)
-        return values if cp is None or values.dim() == 1 else values[:, cp.positions(self.job.seq_len).to(self.device)]
+        return values if cp is None else values[:, cp.positions(self.job.seq_len).to(self.device)]
+
+    @abstractmethod
+    def _objective(
+        self, head: Head, scored: Scored, weight: Tensor, rows: Rows, logits: Tensor, targets: Tensor
+    ) -> Tensor:
+        """The part of the loss of a micro-batch, from outputs and targets of the head. weight: of each target [n,
+        s]."""
+
+
+def given_answers(scored: Scored | None) -> Scored:
+    """The answers of an update. Raises RuntimeError before there are any."""
+    if scored is None:
+        raise RuntimeError("no answers to train on")
+    return scored
+
+
+class PolicyTrainer(RlTrainer):
+    """The policy of GRPO, DAPO and PPO."""
 
     def _objective(
         self, head: Head, scored: Scored, weight: Tensor, rows: Rows, logits: Tensor, targets: Tensor
     ) -> Tensor:
         """The clipped loss of PPO (arXiv 1707.06347, equation 7) with the KL estimate of GRPO (2402.03300, equation
         4), a sum of weighted targets."""
-        log_probs, counted = head.log_probs(logits, targets), rows(scored.counted)
-        dtype, advantage = log_probs.dtype, rows(scored.advantages)[:, None].to(log_probs.dtype)
-        ratio = (log_probs - rows(scored.old).to(dtype)).masked_fill(~counted, 0.0).exp()
+        log_probs, counted = head.scores(logits, targets), rows(scored.counted)
+        dtype, advantage = log_probs.dtype, rows(given(scored.advantages)).to(log_probs.dtype)
+        ratio = (log_probs - rows(given(scored.old)).to(dtype)).masked_fill(~counted, 0.0).exp()
         clipped = ratio.clamp(1 - CLIP, 1 + CLIP_HIGH[self.rl_job.algorithm])
         loss = -torch.minimum(ratio * advantage, clipped * advantage)
         if scored.reference is not None:
             behind = (rows(scored.reference).to(dtype) - log_probs).masked_fill(~counted, 0.0)
             loss = loss + KL_COEFFICIENT * (behind.exp() - behind - 1)
         return (loss * rows(weight).to(dtype)).sum()
+
+
+class CriticTrainer(RlTrainer):
+    """The critic of PPO."""
+
+    @staticmethod
+    def kind_of(spec: ModelSpec) -> type[DecoderChunk]:
+        return ValueChunk
+
+    def _objective(
+        self, head: Head, scored: Scored, weight: Tensor, rows: Rows, logits: Tensor, targets: Tensor
+    ) -> Tensor:
+        """Half of the squared distance to the returns, the larger one of the value and the clipped value, as in
+        `PPOTrainer.loss`."""
+        values = head.scores(logits, targets)
+        old, returns = (rows(given(numbers)).to(values.dtype) for numbers in (scored.values, scored.returns))
+        clipped = torch.minimum(torch.maximum(values, old - VALUE_CLIP), old + VALUE_CLIP)
+        loss = 0.5 * torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+        return (loss * rows(weight).to(values.dtype)).sum()
+
+
+class PairTrainer(RlTrainer):
+    """The policy of DPO. Rows are pairs, the chosen answer first."""
+
+    margin = 0.0  # mean of the last step's pairs, beta times the difference of log-ratios
+
+    def train(self, index: int, scored: Scored) -> Step:
+        self._margins = torch.zeros((), dtype=torch.float64, device=self.device)
+        step = super().train(index, scored)
+        total = float(self.mesh["world"].all_reduce(self._margins[None]))
+        self.margin = total / self.parts.mesh(HEAD)["tp"].size / self.rl_job.updates
+        return step
+
+    def _objective(
+        self, head: Head, scored: Scored, weight: Tensor, rows: Rows, logits: Tensor, targets: Tensor
+    ) -> Tensor:
+        """The negative log-likelihood that the chosen answer is preferred (arXiv 2305.18290, equation 7), a part of
+        the mean over pairs."""
+        log_probs, pairs = head.scores(logits, targets), self.job.global_batch / 2
+        better = (log_probs - rows(given(scored.reference)).to(log_probs.dtype)) * rows(scored.counted)
+        cp = self.parts.context(HEAD).cp
+        ratio = better.sum(1) if cp is None else tensor_parallel.summed(better.sum(1), cp.group)
+        margins = BETA * (ratio[0::2] - ratio[1::2])
+        loss = -F.logsigmoid(margins).sum() / pairs
+        if cp is not None and cp.group.rank:  # one of the ranks that have a part of these answers counts them
+            return loss - loss.detach()
+        self._margins += margins.detach().double().sum() / pairs
+        return loss

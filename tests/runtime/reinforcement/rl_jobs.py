@@ -9,7 +9,7 @@ import torch.distributed as dist
 from meshwright.cost_models.layouts import parse
 from meshwright.runtime.model.initial_weights import InitParam, init_param
 from meshwright.runtime.parallel.mesh import ProcessGroupFactory
-from meshwright.runtime.reinforcement.job import Place, RlJob, chunks_of
+from meshwright.runtime.reinforcement.job import Place, RlJob, Role, chunks_of
 from meshwright.runtime.reinforcement.loop import Loop
 from meshwright.runtime.report import Event
 from meshwright.runtime.status import Status
@@ -18,11 +18,13 @@ from ..fork import fork
 from ..jobs import job, llama
 
 PROMPTS, SAMPLES, ANSWER_LEN = 4, 4, 8
+ROLES: dict[str, Role] = {"reference": "reference", "values": "critic", "reward": "reward", "logprobs": "policy"}
 
 
-def rl_job(train: str, engine: str, *, at: int = 0, engine_at: int = 0, scores: dict[str, str] | None = None,
-           model: Any = None, **changes: Any) -> RlJob:  # fmt: skip
-    """Layouts of training and generation by their ids; the first rank of each. scores: those on the trainer's ranks."""
+def rl_job(train: str, engine: str | None, *, at: int = 0, engine_at: int = 0, scores: dict[str, str] | None = None,
+           model: Any = None, critic: tuple[str, int] | None = None, **changes: Any) -> RlJob:  # fmt: skip
+    """Layouts of training and generation by their ids; the first rank of each. scores: those on the trainer's ranks.
+    critic: its layout and first rank; its model is as large as the policy."""
     layout, model = parse(train), model or llama(2)
     small = job(train, model)
     fields = {name: getattr(small, name) for name in type(small).__dataclass_fields__}
@@ -31,8 +33,11 @@ def rl_job(train: str, engine: str, *, at: int = 0, engine_at: int = 0, scores: 
         "layout": layout, "chunks": chunks_of(layout, model), "seq_len": 16, "optimizer": "adamw", "dtype": "fp64",
         "steps": 3, "learning_rate": 3e-3, "clip": 1.0, "global_batch": PROMPTS * SAMPLES // updates,
         "updates": updates, "algorithm": "grpo", "prompts": PROMPTS, "samples": SAMPLES, "answer_len": ANSWER_LEN,
-        "lag": 0, "train": Place("train", at, layout), "engine": Place("generate", engine_at, parse(engine)),
-        "scores": tuple(Place(name, at, parse(each)) for name, each in (scores or {}).items()),
+        "lag": 0, "train": Place("train", at, layout),
+        "engine": None if engine is None else Place("generate", engine_at, parse(engine)),
+        "scores": tuple(Place(name, at, parse(each), ROLES[name]) for name, each in (scores or {}).items()),
+        "train_critic": None if critic is None else Place("train-critic", critic[1], parse(critic[0]), "critic"),
+        "models": {"critic": model, "reward": model},
     }  # fmt: skip
     return RlJob(**{**fields, **how, **changes})
 

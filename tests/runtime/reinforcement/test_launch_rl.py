@@ -36,7 +36,8 @@ def prepared(path: Path, choice: int = 1) -> tuple[RlJob, list[str]]:
 
 @pytest.mark.parametrize("fields", [
     {}, {"lag": 3, "kl": True, "updates": 4}, {"model": "qwen3-30b-a3b", "cluster": "dgx-h100:2", "lag": 1},
-    {"model": "deepseek-v2-lite", "algorithm": "dapo"},
+    {"model": "deepseek-v2-lite", "algorithm": "dapo"}, {"reward": "qwen3-0.6b"},
+    {"algorithm": "ppo", "lag": 1, "critic": "llama-3.1-8b"}, {"algorithm": "dpo", "samples": None},
 ])  # fmt: skip
 def test_every_placement_fits_four_ranks(fields: dict[str, object], tmp_path: Path) -> None:
     path = planned(tmp_path, **fields)
@@ -45,7 +46,8 @@ def test_every_placement_fits_four_ranks(fields: dict[str, object], tmp_path: Pa
         assert job.world_size <= 4
         assert job.global_batch % (job.layout.dp * job.layout.micro_batch) == 0
         assert all(job.answers % place.layout.dp == 0 for place in job.places)
-        assert set(job.engine.ranks).isdisjoint(job.train.ranks) == (job.lag > 0)
+        assert (job.engine is None) == (job.algorithm == "dpo")
+        assert job.engine is None or set(job.engine.ranks).isdisjoint(job.train.ranks) == (job.lag > 0)
         assert {rank for place in job.places for rank in place.ranks} == set(range(job.world_size))
         before = rl_job(load_rl_plan(path), choice, path)
         for one, other in combinations(range(len(before.places)), 2):
@@ -117,8 +119,25 @@ def test_a_plan_without_a_call_names_it(tmp_path: Path) -> None:
     assert [problem.field for problem in caught.value.problems] == ["candidates.0.calls.generate"]
 
 
-def test_launch_refuses_graphs_that_it_does_not_run(tmp_path: Path) -> None:
-    planned(tmp_path, algorithm="dpo", samples=2)
+def test_launch_refuses_a_critic_that_does_not_know_all_tokens(tmp_path: Path) -> None:
+    planned(tmp_path, algorithm="ppo", samples=1, critic="llama-2-7b")
     result = run_here("launch", "rl.json", "--scale-down", cwd=tmp_path)
-    assert "dpo is planned, and not run here" in " ".join(result.err.split())
-    assert "--workload grpo" in result.err
+    assert result.code == 2
+    assert "the critic, llama-2-7b, reads 32,000 tokens, and llama-3.2-1b generates 128,256" in " ".join(
+        result.err.split())  # fmt: skip
+
+
+@pytest.mark.slow
+def test_rehearsals_of_ppo_and_dpo_name_all_calls(tmp_path: Path) -> None:
+    for algorithm, measure in (("ppo", "reward"), ("dpo", "margin")):
+        path, report = planned(tmp_path, algorithm=algorithm, samples=None), tmp_path / "run.json"
+        words = ("--scale-down", "--steps", "2", "--report", str(report), "--force")
+        code, out, err = finish(start(str(path), *words))
+        assert code == 0, out + err
+        calls = {call.name for call in load_rl_plan(path).best.calls}
+        calls |= {"new weights"} if algorithm == "ppo" else set()
+        for step in json.loads(report.read_text())["steps"]:
+            assert set(step["calls"]) == calls
+            assert measure in step
+            assert ("critic_loss" in step) == (algorithm == "ppo")
+        assert f"step 2/2  {measure} " in out

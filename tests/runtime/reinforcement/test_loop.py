@@ -9,7 +9,7 @@ import pytest
 import torch
 from meshwright.cli.screens.launch import calls_table
 from meshwright.cli.text import significant
-from meshwright.runtime.reinforcement import loop as loops
+from meshwright.runtime.reinforcement import experience
 from meshwright.runtime.reinforcement.job import PlannedCall
 from meshwright.runtime.reinforcement.rollout import Rollout, advantages, answered, rewards, sampled
 from rich.table import Table
@@ -52,7 +52,7 @@ def flipped(usual: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def test_the_reward_rises_and_with_flipped_advantages_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rises(0, 10) > 0.1
-    monkeypatch.setattr(loops, "advantages", flipped(advantages))
+    monkeypatch.setattr(experience, "advantages", flipped(advantages))
     assert rises(0, 10) < -0.05
 
 
@@ -60,7 +60,7 @@ def test_the_reward_rises_and_with_flipped_advantages_falls(monkeypatch: pytest.
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_reward_rises_from_any_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rises(seed, 16) > 0.3
-    monkeypatch.setattr(loops, "advantages", flipped(advantages))
+    monkeypatch.setattr(experience, "advantages", flipped(advantages))
     assert rises(seed, 16) < -0.1
 
 
