@@ -54,6 +54,7 @@ _ULYSSES = (f"{_ACTOR}ulysses_sequence_parallel_size", f"{_FSDP}ulysses_sequence
 _SHARDS = (f"{_FSDP}fsdp_size", f"{_FSDP}reshard_after_forward", *_ULYSSES, f"{_MODEL}enable_gradient_checkpointing")
 _STRATEGY = (CONFIG_NAME, f"{_ACTOR}strategy", "model_engine")
 _MICRO, _DYNAMIC = f"{_ACTOR}ppo_micro_batch_size_per_gpu", f"{_ACTOR}use_dynamic_bsz"
+_MICRO_OF_ALL = f"{_ACTOR}ppo_micro_batch_size"  # an older name, of all ranks together
 _TOKENS, _MINI = f"{_ACTOR}ppo_max_token_len_per_gpu", f"{_ACTOR}ppo_mini_batch_size"
 _SAMPLES = f"{_ROLLOUT}n"
 _LENGTHS = ("data.max_prompt_length", "data.max_response_length")
@@ -130,15 +131,28 @@ def _length(settings: Settings, facts: Facts) -> Facts:
 def _batch(settings: Settings, facts: Facts) -> Facts:
     """The sequences of an optimizer step, and those of a micro-batch, which tokens may limit."""
     out: Facts = {"workload.global_batch": settings.get(_MINI, 256) * settings.get(_SAMPLES, 1)}
-    if not settings.get(_DYNAMIC):
-        return out | ({"micro_batch": settings[_MICRO]} if _MICRO in settings else {})
-    tokens = settings.get(_TOKENS, 16384) * facts["cp"]
     ranks = settings.get("trainer.nnodes", 1) * settings.get("trainer.n_gpus_per_node", 8)
-    copies = ranks // max(facts["tp"] * facts["cp"] * facts["pp"], 1)
+    copies = max(ranks // max(facts["tp"] * facts["cp"] * facts["pp"], 1), 1)
+    if not settings.get(_DYNAMIC):
+        return out | _micro_batch(settings, copies)
+    tokens = settings.get(_TOKENS, 16384) * facts["cp"]
     limit = tokens // max(facts["workload.seq_len"], 1)
     out["micro_batch"] = whole_micro_batch(limit, out["workload.global_batch"], copies)
     note = f"use_dynamic_bsz: {tokens} tokens are priced as {out['micro_batch']} sequences of the longest"
     return out | noted(facts, note)
+
+
+def _micro_batch(settings: Settings, copies: int) -> Facts:
+    """Sequences of a rank. The older name counts those of all copies of the model (fsdp_workers.py and
+    megatron_workers.py divide it by their number)."""
+    of_all = settings.get(_MICRO_OF_ALL)
+    if of_all is None:
+        return {"micro_batch": settings[_MICRO]} if _MICRO in settings else {}
+    if settings.get(_MICRO) is not None:
+        raise InputError(f"{_MICRO_OF_ALL} and {_MICRO} are both given", hint="keep the second")
+    if of_all < copies:
+        raise InputError(f"{_MICRO_OF_ALL} {of_all} is less than one sequence for each of {copies} copies of the model")
+    return {"micro_batch": of_all // copies}
 
 
 def _precision(settings: Settings, facts: Facts) -> Facts:
@@ -211,6 +225,7 @@ READER = Reader(
         **dict.fromkeys((*_FLAGS, *_ON), "bool"), _ETP: "int", **dict.fromkeys(_ULYSSES, "int"),
         f"{_FSDP}fsdp_size": "int", f"{_FSDP}reshard_after_forward": "bool", f"{_FSDP}dtype": "str",
         f"{_MEGATRON}dtype": "str", **dict.fromkeys(_STRATEGY, "str"), _MICRO: "int", _DYNAMIC: "bool",
+        _MICRO_OF_ALL: "int",
         _TOKENS: "int", _MINI: "int", _SAMPLES: "int", **dict.fromkeys(_LENGTHS, "int"), f"{_MODEL}path": "str",
         f"{_MODEL}enable_gradient_checkpointing": "bool", _LORA[0]: "int", _LORA[1]: "any", _LORA[2]: "int",
         _LORA[3]: "any", **{f"{_MODEL}{name}": "any" for name in (
@@ -222,7 +237,8 @@ READER = Reader(
         value("model_name", f"{_MODEL}path"),
         reads(_LAYOUT, (*_STRATEGY, *_ARGUMENT, *_SHARDS, f"{_MODEL}path"), _layout),
         reads(("workload.seq_len",), _LENGTHS, _length),
-        reads(("micro_batch", "workload.global_batch"), (_MICRO, _DYNAMIC, _TOKENS, _MINI, _SAMPLES), _batch),
+        reads(("micro_batch", "workload.global_batch"), (_MICRO, _MICRO_OF_ALL, _DYNAMIC, _TOKENS, _MINI, _SAMPLES),
+              _batch),
         reads(("precision",), (f"{_MEGATRON}dtype", f"{_FSDP}dtype"), _precision),
         reads(("workload.optimizer",), (f"{_ACTOR}optim.optimizer",), _optimizer),
         reads((LORA,), _LORA, _lora),
@@ -232,7 +248,6 @@ READER = Reader(
         changes={
             rf"{_FSDP}offload_policy": "weights and states on the host",
             rf"{_ACTOR}optim\.override_optimizer_config(\..*)?": "another optimizer, or one on the host",
-            rf"{_ACTOR}ppo_micro_batch_size": "a micro-batch of all ranks: give ppo_micro_batch_size_per_gpu",
             rf"{_MEGATRON}(use_megatron_fsdp|dynamic_context_parallel|max_seqlen_per_dp_cp_rank)": "another layout",
             rf"{_MODEL}(override_config\.(?!.*(dropout|pdrop)$).*|tiled_mlp\.enabled|external_lib|mtp\.enable(_train)?)":
                 "another model or other layers than those of its path",
@@ -245,7 +260,7 @@ READER = Reader(
             r"defaults|searchpath|async_training|rollout|actor_rollout_ref\.(rollout|ref|hybrid_engine|nccl_timeout|"
             r"model\.(?!override|tiled_mlp\.en|external|mtp\.en|exclude|enable_act|lora_ad|lora\.rank)|"
             r"model\.override_config.*(dropout|pdrop)$|"
-            r"actor\.(?!megatron\.|fsdp_config\.|optim\.override|freeze|ppo_micro_batch_size$)|"
+            r"actor\.(?!megatron\.|fsdp_config\.|optim\.override|freeze)|"
             r"actor\.fsdp_config\.(?!offload_policy)|actor\.megatron\.(?!override_transformer|use_megatron_fsdp|dynamic|"
             r"max_seqlen)|actor\.megatron\.override_transformer_config\.(attention_backend|apply_rope_fusion|"
             r"\w*fusion\w*|deallocate_\w+|persist_\w+|moe_(router_dtype|permute_fusion|token_dispatcher_type|aux_loss_coeff|enable_deepep|"

@@ -68,6 +68,18 @@ def lengths(found: Imported) -> tuple[object, object]:
     return found.request.workload.seq_len, found.request.workload.global_batch
 
 
+def test_a_micro_batch_of_all_copies(tmp_path: Path) -> None:
+    """fsdp_workers.py and megatron_workers.py divide the older name by the copies of the model: four here."""
+    older = VERL.replace("batch_size_per_gpu=2", "batch_size=9")
+    found = imported(tmp_path, "verl", older)
+    assert not found.gaps
+    assert str(found.layout) == "tp2-pp2-dp4-mbs2-z1-rnone"
+    both = VERL.replace("batch_size_per_gpu=2", "batch_size_per_gpu=2 actor_rollout_ref.actor.ppo_micro_batch_size=8")
+    for text, words in ((both, "are both given"), (older.replace("size=9", "size=3"), "less than one sequence")):
+        with pytest.raises(InputError, match=words):
+            imported(tmp_path, "verl", text)
+
+
 def test_overrides_of_verl_on_megatron(tmp_path: Path) -> None:
     found = imported(tmp_path, "verl", VERL)
     assert (str(found.layout), found.request.model) == ("tp2-pp2-dp4-mbs2-z1-rnone", "qwen2-7b")
