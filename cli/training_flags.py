@@ -11,7 +11,7 @@ InitFrom = Annotated[
     Path | None, flag("--init-from", metavar="DIR", text="Start from the weights of a Hugging Face folder.")
 ]
 Data = Annotated[
-    str, flag("--data", metavar="synthetic|FILE|DIR", text="Text file or token shards to train on [synthetic].")
+    str, flag("--data", metavar="synthetic|FILE|DIR", text="Text, token shards or pairs to train on [synthetic].")
 ]
 Shuffle = Annotated[bool, flag("--shuffle", text="Read sequences in a random order, by seed and epoch.")]
 EndToken = Annotated[

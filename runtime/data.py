@@ -1,10 +1,11 @@
-"""Tokens of a global batch, equal under any layout: synthetic, the bytes of a text file, or token shards.
+"""Tokens of a global batch, equal under any layout: synthetic, the bytes of a text file, token shards, or pairs.
 
 Every rank reads the whole batch and keeps its sequences, so that the layout does not change the training data.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .shards import Shards, open_shard, open_text
+from .pairs import Pairs, PairShape
+from .shards import Row, Shards, open_shard, open_text
 from .shuffling import shuffled
 
 
@@ -45,27 +47,25 @@ class Synthetic:
         return (torch.rand(self.shape, generator=generator, dtype=torch.float64).pow(3) * self.vocab).long()
 
 
-class Stored:
-    """Sequences of a long row of tokens. The order of an epoch is that of the row, or a permutation by seed and epoch.
-    """
+class Files(ABC):
+    """Sequences of files. The order of an epoch is that of the files, or a permutation by seed and epoch."""
 
-    def __init__(
-        self, shards: Shards, vocab: int, seq_len: int, batch: int, ahead: int, shuffle_seed: int | None
-    ) -> None:
-        """shuffle_seed: None for the order of the row."""
-        self.shards, self.vocab, self.seq_len, self.size, self.ahead = shards, vocab, seq_len, batch, ahead
-        self.shuffle_seed = shuffle_seed
-        self.num_sequences = (len(shards) - ahead) // seq_len
-        if self.num_sequences < 1:
-            raise InputError(f"{len(shards)} tokens are less than one sequence of {seq_len} and its last target",
-                             hint="give more data, or plan for shorter sequences")  # fmt: skip
+    num_sequences: int
 
+    def __init__(self, vocab: int, batch: int, shuffle_seed: int | None) -> None:
+        """shuffle_seed: None for the order of the files."""
+        self.vocab, self.size, self.shuffle_seed = vocab, batch, shuffle_seed
+
+    @abstractmethod
     def digests(self) -> Mapping[str, str]:
-        return self.shards.digests()
+        """As those of a `Source`."""
+
+    @abstractmethod
+    def row(self, place: int) -> Row:
+        """Tokens of a sequence of the files, with the targets behind it."""
 
     def batch(self, step: int) -> Tensor:
-        indices = range(step * self.size, (step + 1) * self.size)
-        rows = [self.shards.read(self._place(index) * self.seq_len, self.seq_len + self.ahead) for index in indices]
+        rows = [self.row(self._place(index)) for index in range(step * self.size, (step + 1) * self.size)]
         tokens = torch.from_numpy(np.stack(rows))
         least, most = int(tokens.min()), int(tokens.max())
         if least < 0 or most >= self.vocab:
@@ -87,35 +87,80 @@ class Stored:
         return shuffled(place, self.num_sequences, f"{self.shuffle_seed}/{epoch}".encode())
 
 
+class Stored(Files):
+    """Sequences of a long row of tokens."""
+
+    def __init__(
+        self, shards: Shards, vocab: int, seq_len: int, batch: int, ahead: int, shuffle_seed: int | None
+    ) -> None:
+        super().__init__(vocab, batch, shuffle_seed)
+        self.shards, self.seq_len, self.ahead = shards, seq_len, ahead
+        self.num_sequences = (len(shards) - ahead) // seq_len
+        if self.num_sequences < 1:
+            raise InputError(f"{len(shards)} tokens are less than one sequence of {seq_len} and its last target",
+                             hint="give more data, or plan for shorter sequences")  # fmt: skip
+
+    def digests(self) -> Mapping[str, str]:
+        return self.shards.digests()
+
+    def row(self, place: int) -> Row:
+        return self.shards.read(place * self.seq_len, self.seq_len + self.ahead)
+
+
+class StoredPairs(Files):
+    """Pairs of a source and a target."""
+
+    def __init__(self, pairs: Pairs, vocab: int, batch: int, shuffle_seed: int | None) -> None:
+        super().__init__(vocab, batch, shuffle_seed)
+        self.pairs, self.num_sequences = pairs, len(pairs)
+
+    def digests(self) -> Mapping[str, str]:
+        return self.pairs.digests
+
+    def row(self, place: int) -> Row:
+        return self.pairs.read(place)
+
+
 def open_source(
-    name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1, *, shuffle: bool = False
+    name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1, *, shuffle: bool = False,
+    pairs: PairShape | None = None,
 ) -> Source:
     """Opens `synthetic`, a folder or file of shards, or any other file as bytes.
 
     Shards are .npy, or .bin with uint16 (uint32 for vocabularies above 65,536). ahead: distance of the last target from
-    its input. Raises InputError for missing or too short data.
+    its input. pairs: of a model with an encoder, whose files are JSON lines and whose seq_len is that of source and
+    target. Raises InputError for missing or too short data.
     """
     if name == "synthetic":
         return Synthetic(vocab, seq_len, global_batch, seed, ahead)
     path, shuffle_seed = Path(name), seed if shuffle else None
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in (".bin", ".npy"))
-        if not files:
-            raise InputError(f"{path}: no token shards (.bin, .npy) in it", hint="`--data synthetic` needs no files")
-    elif path.is_file():
-        files = [path]
-    else:
-        raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
+    if pairs is not None:
+        return StoredPairs(Pairs(_files(path, "JSON lines", ".jsonl"), pairs), vocab, global_batch, shuffle_seed)
+    files = _files(path, "token shards", ".bin", ".npy")
     is_text = path.is_file() and path.suffix not in (".bin", ".npy")
     arrays = [open_text(path)] if is_text else [open_shard(file, vocab) for file in files]
     return Stored(Shards(files, arrays), vocab, seq_len, global_batch, ahead, shuffle_seed)
 
 
-def open_evaluated(name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int) -> Stored:
+def _files(path: Path, kind: str, *suffixes: str) -> list[Path]:
+    """The file, or those of a folder that end so."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
+    files = sorted(file for file in path.iterdir() if file.suffix in suffixes)
+    if not files:
+        raise InputError(f"{path}: no {kind} ({', '.join(suffixes)}) in it", hint="`--data synthetic` needs no files")
+    return files
+
+
+def open_evaluated(
+    name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int, pairs: PairShape | None = None
+) -> Files:
     """Opens stored data for an evaluation, in its own order. Raises InputError as `open_source`, and for data that has
     fewer sequences than a batch."""
-    source = open_source(name, vocab, seq_len, global_batch, seed, ahead)
-    if not isinstance(source, Stored):
+    source = open_source(name, vocab, seq_len, global_batch, seed, ahead, pairs=pairs)
+    if not isinstance(source, Files):
         raise InputError("--eval-data synthetic: its tokens are those of the training", hint="give a file or a folder")
     if source.num_batches < 1:
         raise InputError(f"--eval-data {name}: {source.num_sequences} sequences, a global batch has {global_batch}",
@@ -124,5 +169,6 @@ def open_evaluated(name: str, vocab: int, seq_len: int, global_batch: int, seed:
 
 
 def counted_targets(tokens: Tensor, seq_len: int, end_token: int) -> int:
-    """Number of targets in [sequences, seq + 1] that continue the document of their input."""
-    return max(int((tokens[:, :seq_len] != end_token).sum()), 1)
+    """Number of targets in [sequences, seq + 1], with or without a source before them, that continue the document of
+    their input."""
+    return max(int((tokens[:, -1 - seq_len : -1] != end_token).sum()), 1)

@@ -16,9 +16,9 @@ def check_data(job: Job, settings: Settings) -> None:
     end = settings.end_token
     stored = [flag for flag, name in (("--data", settings.data), ("--eval-data", settings.eval_data))
               if name not in (None, "synthetic")]  # fmt: skip
-    if stored and job.source_len is not None:
-        raise UnsupportedError(f"{stored[0]}: the runtime reads no pairs of sources and targets from files yet",
-                               hint="leave it out: synthetic tokens have both")  # fmt: skip
+    if stored and job.source_len is not None and settings.scale_down:
+        raise UnsupportedError(f"{stored[0]}: a rehearsal shortens sources, and pairs of files have planned lengths",
+                               hint="leave out `--scale-down`, or the data: synthetic tokens have both")  # fmt: skip
     if end is not None and job.images is not None:
         raise InputError(f"--end-token {end}: not with images, which take places of the documents' tokens",
                          hint="leave it out, or plan without `--images`")  # fmt: skip

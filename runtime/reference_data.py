@@ -11,13 +11,14 @@ from .data import open_source
 from .job import Job
 from .mixed_lengths.job import LengthsJob
 from .mixed_lengths.tokens import DocumentTokens
+from .pairs import shape_of
 from .trainer import images_of
 
 
 def num_targets(batch: Sequence[Tensor], job: Job, further: int) -> int:
     """The targets of a step that have a loss."""
     if job.end_token is not None:
-        return sum(int((rows[:, : job.seq_len] != job.end_token).sum()) for rows in batch)
+        return sum(int((rows[:, -1 - job.seq_len : -1] != job.end_token).sum()) for rows in batch)
     hidden = sum(place > 0 for place in image_places(job))
     beside = further + (job.source_len or 0) + hidden
     return sum(len(rows) * (rows.shape[1] - beside) for rows in batch)
@@ -51,7 +52,7 @@ def batches(job: Job, further: int) -> Callable[[int], Sequence[Tensor]]:
         tokens = DocumentTokens(job)
         return lambda step: [document[None] for document in tokens.documents(step)]
     source = open_source(job.data, job.model.vocab, job.row_len, job.global_batch, job.seed, further,
-                         shuffle=job.shuffle)  # fmt: skip
+                         shuffle=job.shuffle, pairs=shape_of(job))  # fmt: skip
     return lambda step: torch.split(source.batch(step), _rows(job))
 
 

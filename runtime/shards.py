@@ -44,7 +44,7 @@ class Shards:
     def digests(self) -> Mapping[str, str]:
         """Name -> size and SHA-256 of 64 samples of each file. Computed once."""
         if not self._digests:
-            self._digests = {path.name: _digest(path) for path in self.paths}
+            self._digests = {path.name: digest_of(path) for path in self.paths}
         return self._digests
 
     def _check(self, index: int) -> None:
@@ -62,7 +62,8 @@ def _stat(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Size and SHA-256 of 64 samples of a file."""
     size, found = path.stat().st_size, hashlib.sha256()
     with path.open("rb") as file:
         for sample in range(_SAMPLES):

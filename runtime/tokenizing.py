@@ -168,6 +168,11 @@ def _lines(path: Path, field: str) -> Iterator[str]:
             elif text and not problems:
                 yield text
     if problems:
-        shown = InputError.of(problems[:_SHOWN])
-        more = f"\n... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise InputError(shown.message + more, hint=shown.hint)
+        raise shortened(problems)
+
+
+def shortened(problems: Sequence[FieldProblem]) -> InputError:
+    """One error out of the problems of a file, which shows the first of many."""
+    shown = InputError.of(problems[:_SHOWN])
+    more = f"\n... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return InputError(shown.message + more, hint=shown.hint)

@@ -18,6 +18,7 @@ from .model.images import SequenceImages
 from .model.initial_weights import InitParam, init_param, same_weight
 from .model.two_stacks import DECODER_BIAS, ENCODER_BIAS, chunk_type
 from .optimizer import build_optimizer
+from .pairs import shape_of
 from .parallel import host
 from .parallel.gatherer import Gatherer
 from .parallel.layerwise import Parts
@@ -62,11 +63,11 @@ class Trainer:
     ) -> None:  # fmt: skip
         job.check_states()
         self.job, self.mesh, self.device, self.init_param = job, mesh, device, init_param
-        model, ahead = job.model, 1 + job.model.mtp_layers
+        model, ahead, pairs = job.model, 1 + job.model.mtp_layers, shape_of(job)
         self.source = source or open_source(job.data, model.vocab, job.row_len, job.global_batch, job.seed, ahead,
-                                            shuffle=job.shuffle)  # fmt: skip
+                                            shuffle=job.shuffle, pairs=pairs)  # fmt: skip
         self.evaluated = None if job.evaluation is None else open_evaluated(
-            job.evaluation.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead)  # fmt: skip
+            job.evaluation.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead, pairs)  # fmt: skip
         fused = device.type == "cuda" if fused is None else fused
         self.parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=fused)
         self.chunks: list[DecoderChunk] = []

@@ -1,0 +1,120 @@
+"""Pairs of a source and a target for an encoder and its decoder, from JSON lines. No torch here.
+
+A line is `{"source": [tokens], "target": [tokens]}`. A row is the source, the token that starts a decoder, the target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import FieldProblem, InputError
+from .shards import Row, digest_of
+from .tokenizing import shortened
+
+if TYPE_CHECKING:
+    from .job import Job
+
+START = 0  # `decoder_start_token_id` in T5's configurations
+_FIELDS = ("source", "target")
+
+
+@dataclass(frozen=True)
+class PairShape:
+    """The lengths of a plan and the tokens of its model, against which pairs are checked."""
+
+    source_len: int
+    target_len: int
+    vocab: int
+    end_token: int | None  # follows a target, and fills the places behind it; None: targets have the planned length
+
+
+def shape_of(job: Job) -> PairShape | None:
+    """The lengths and tokens of the pairs of a job; None: its model has no encoder."""
+    if job.source_len is None:
+        return None
+    return PairShape(job.source_len, job.seq_len, job.model.vocab, job.end_token)
+
+
+class Pairs:
+    """The pairs of several files, in their order. Each rank holds 4 bytes for each token."""
+
+    def __init__(self, files: Sequence[Path], shape: PairShape) -> None:
+        """Raises InputError for files without a pair, and with all problems of a file."""
+        self.files = files
+        rows = [row for path in files for row in _rows(path, shape)]
+        if not rows:
+            raise InputError(f"{', '.join(map(str, files))}: no pairs",
+                             hint='write lines such as {"source": [5, 6], "target": [7, 1]}')  # fmt: skip
+        self.rows = np.stack(rows)
+        self.digests: Mapping[str, str] = {path.name: digest_of(path) for path in files}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, place: int) -> Row:
+        """The row of a pair, [source + 1 + target], int64."""
+        return np.asarray(self.rows[place], dtype=np.int64)
+
+
+def _rows(path: Path, shape: PairShape) -> list[Row]:
+    problems, rows = list[FieldProblem](), list[Row]()
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}", hint="give JSON lines in UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            found = _row(line, shape)
+            if isinstance(found, FieldProblem):
+                problems.append(found._replace(file=str(path), line=number))
+            else:
+                rows.append(found)
+    if problems:
+        raise shortened(problems)
+    return rows
+
+
+def _row(line: str, shape: PairShape) -> Row | FieldProblem:
+    """The row of a line, or the first thing wrong in it."""
+    try:
+        pair = json.loads(line)
+    except ValueError as error:
+        return FieldProblem(f"no JSON: {error}")
+    for field in _FIELDS:
+        if not isinstance(pair, dict) or not pair.get(field):
+            return FieldProblem(f"no tokens `{field}`", hint='{"source": [tokens], "target": [tokens]} is a pair')
+        if problem := _wrong_tokens(pair[field], shape.vocab):
+            return problem._replace(field=field)
+    source, target = pair["source"], _ended(pair["target"], shape)
+    if len(source) != shape.source_len:
+        hint = "the runtime masks no padding: cut or join sources to this length, or plan with another `--source-len`"
+        return FieldProblem(f"{len(source):,} tokens, the encoder of the plan reads {shape.source_len:,}", "source",
+                            hint=hint)  # fmt: skip
+    if len(target) > shape.target_len:
+        return FieldProblem(f"{len(target):,} tokens with its end, the decoder of the plan has {shape.target_len:,}",
+                            "target", hint="shorten it, or plan with a longer `--seq-len`")  # fmt: skip
+    missing = shape.target_len - len(target)
+    if missing and shape.end_token is None:
+        return FieldProblem(f"{len(target):,} tokens, the decoder of the plan has {shape.target_len:,}", "target",
+                            hint="`--end-token ID` fills the places behind a target, without loss")  # fmt: skip
+    return np.array([*source, START, *target, *[shape.end_token] * missing], dtype=np.int32)
+
+
+def _ended(target: list[int], shape: PairShape) -> list[int]:
+    """A target with the end token behind it, where there is one."""
+    return target if shape.end_token is None or target[-1] == shape.end_token else [*target, shape.end_token]
+
+
+def _wrong_tokens(tokens: Any, vocab: int) -> FieldProblem | None:
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        return FieldProblem("not a list of token numbers", hint="encode texts by the tokenizer of the model first")
+    wrong = next((token for token in tokens if not 0 <= token < vocab), None)
+    if wrong is None:
+        return None
+    return FieldProblem(f"token {wrong}, the model knows 0 to {vocab - 1}", hint="use the model's own tokenizer")
