@@ -137,10 +137,10 @@ def _check_load(work: ServeWorkload) -> None:
 def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: str) -> Served:
     """What all instances have in common. Raises UnknownNameError for an engine that is not known."""
     cache = cache_format(model, work.precision, work.kv_cache)
-    return Served(model=model, weights=work.precision, cache=cache if cache in BYTES else "bf16",
-                  engine=engines.of(target), host_s=engines.host_s(target, ""),
-                  speculation=_speculation(model, work.speculate) if work.speculate else None,
-                  passes=passes_of(model, work.passes, request_lengths(work.input, work.output).output))  # fmt: skip
+    return Served.of(model, work.precision, cache if cache in BYTES else "bf16", engines, target,
+                     speculation=_speculation(model, work.speculate) if work.speculate else None,
+                     passes=passes_of(model, work.passes,
+                                      request_lengths(work.input, work.output).output))  # fmt: skip
 
 
 def _speculation(model: ModelSpec, given: Mapping[str, Any]) -> Speculation:

@@ -10,13 +10,11 @@ from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.cluster.document import cluster_from_dict
 from ..document.base import DocumentPart
 from ..document.serving_plan import ROLES, ServingCandidate, ServingPlan
-from ..document.specs import model_of
 from ..drivers.serving import question_of
 from ..serving.candidates import candidates
 from ..serving.infeasible import no_deployment
-from ..serving.instance import passes_of
-from ..serving.listed import engines_of, speculation_of, techniques_of, workload_of
-from ..serving.space import Served, Spaces, sites_of
+from ..serving.listed import engines_of, served_of, workload_of
+from ..serving.space import Spaces, sites_of
 from ..serving.technique_choice import Field, searched
 from .serving import Rival, rival_of
 
@@ -47,24 +45,21 @@ def compared(plan: ServingPlan, name: str) -> ServingComparison:
 
 
 def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
-    fixes, engines, work = _fixed(name), engines_of(plan), workload_of(plan)
-    question = question_of(work, engines)
-    engine = str(plan.resolved["engine"])
-    model = model_of(plan.resolved, "the plan")
+    fixes, engines = _fixed(name), engines_of(plan)
+    question = question_of(workload_of(plan), engines)
+    served = served_of(plan, engines)
+    model, techniques = served.model, served.techniques
     if model.fills and len(fixes) > 1:
         raise NoFeasibleLayoutError(f"{name}: {model.name} fills in all tokens of an answer together, and its prompt "
                                     "sees the answer", hint="name one pool")  # fmt: skip
-    served = Served(model=model, weights=work.precision, cache=plan.best.pools[-1].kv_cache, engine=engines.of(engine),
-                    host_s=engines.host_s(engine, ""), speculation=speculation_of(plan),
-                    passes=passes_of(model, work.passes, plan.lengths.output.mean))  # fmt: skip
     cluster = cluster_from_dict(plan.resolved["cluster"])
     apart = {f"{role}.{axis}": value for role, fix in zip(ROLES, fixes, strict=False) for axis, value in fix.items()}
-    spaces = Spaces.of(sites_of(cluster), served, apart if len(fixes) > 1 else fixes[0])
+    spaces = Spaces.of(sites_of(cluster), replace(served, techniques=()), apart if len(fixes) > 1 else fixes[0])
     if (why := _broken(spaces, fixes)) is not None:
         raise NoFeasibleLayoutError(f"{name} {why}", hint="`explain` lists those of the plan")
     between_bw = cluster.levels[-1].bw_bytes_per_s
     field = Field(spaces=spaces, wide=spaces, between_bw=between_bw)
-    found = searched(field, replace(question, load=None, rates=()), techniques_of(plan)).found(None)
+    found = searched(field, replace(question, load=None, rates=()), techniques).found(None)
     if not found.deployments:
         raise no_deployment(spaces, question, found, between_bw)
     (candidate,) = candidates(question, found.deployments[:1])

@@ -7,6 +7,7 @@ from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Workload
 from ...cost_models.techniques.registry import TECHNIQUES
 from ...errors import InputError
+from .model_changes import NO_FROZEN_COPY
 from .schema import Request
 
 GNNPIPE = "gnnpipe"
@@ -46,7 +47,7 @@ def _check_priced(model: ModelSpec, request: Request) -> None:
         "mtp_layers: it has none": bool(work.mtp_layers),
         "freeze_tower: it has none": work.freeze_tower,
         "freeze_language: it has no vision tower that would train": work.freeze_language,
-        "reference: a frozen copy scores tokens, and it has none": work.reference,
+        NO_FROZEN_COPY: work.reference,
     }
     if asked := [reason for reason, applies in reasons.items() if applies]:
         raise InputError(f"{model.name}, a graph network: {'; '.join(asked)}", hint="leave it out")

@@ -9,6 +9,8 @@ from ...cost_models.specs.variants import with_capacity
 from ...errors import InputError
 from .schema import WorkloadRequest
 
+NO_FROZEN_COPY = "reference: a frozen copy scores tokens, and it gives none"  # a model without a head for tokens
+
 
 def as_asked(model: ModelSpec, work: WorkloadRequest) -> ModelSpec:
     """The model as the request trains it. Raises InputError for what it has no part for."""

@@ -43,7 +43,7 @@ from .images import with_images
 from .latents import workload_of_latents
 from .lengths import check_positions
 from .load import Request
-from .model_changes import as_asked
+from .model_changes import NO_FROZEN_COPY, as_asked
 from .model_reference import referenced_model, text_model
 from .source import with_source
 from .stages import given_stages
@@ -211,7 +211,7 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
         )
     _check_adapters(model, workload)
     if request.workload.reference and not model.token_head:
-        raise InputError(f"reference: a frozen copy scores tokens, and {model.name} gives none", hint="leave it out")
+        raise InputError(f"{model.name}: {NO_FROZEN_COPY}", hint="leave it out")
     model, workload = with_images(as_asked(model, request.workload), workload, request.workload)
     return model, workload, warnings
 

@@ -16,10 +16,10 @@ from ..document.serving_plan import ServingCandidate, ServingPlan, ServingPool
 from ..document.specs import build, model_of
 from ..request.serving import ServeWorkload
 from ..request.speculation import step_tokens
-from .instance import Instance, InstanceLayout, Speculation, passes_of
+from .instance import InstanceLayout, Speculation, passes_of
 from .promises import Promises, priced
 from .search import Deployment, Stand, stands_pool
-from .space import Site, sites_of
+from .space import Served, Site, sites_of
 
 _FILE = "the plan"  # as messages name it
 
@@ -51,17 +51,20 @@ def deployment_of(plan: ServingPlan, candidate: ServingCandidate, promises: Prom
 def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines: Engines) -> Stand:
     if pool.site not in sites:
         raise InputError(f"the cluster of the plan has no nodes {pool.site}", hint="plan again")
-    site, name = sites[pool.site], str(plan.resolved["engine"])
-    limits = engines.of(name)
-    model, passes = model_of(plan.resolved, _FILE), plan.request["workload"].get("passes")
+    site = sites[pool.site]
+    served = replace(served_of(plan, engines), weights=pool.weights, cache=pool.kv_cache)
     layout = InstanceLayout(tp=pool.tp, attention_dp=pool.attention_dp, pp=pool.pp, ep=pool.ep, instances=1)
-    instance = Instance(
-        model=model, gpu=site.gpu, levels=site.levels, weights=pool.weights,
-        cache=pool.kv_cache, engine=limits, host_s=engines.host_s(name, ""), layout=layout,
-        chunk_tokens=pool.chunk_tokens, max_sequences=limits.max_sequences, speculation=speculation_of(plan),
-        passes=passes_of(model, passes, plan.lengths.output.mean), techniques=techniques_of(plan),
-    )  # fmt: skip
+    instance = served.instance(site, layout, pool.chunk_tokens)
     return Stand(site=site, instance=instance, instances=pool.instances)
+
+
+def served_of(plan: ServingPlan, engines: Engines) -> Served:
+    """What the instances of the plan have in common. Raises InputError for a damaged spec of the model."""
+    model, work = model_of(plan.resolved, _FILE), workload_of(plan)
+    return Served.of(model, work.precision, plan.best.pools[-1].kv_cache, engines, str(plan.resolved["engine"]),
+                     speculation=_speculation_of(plan), techniques=techniques_of(plan),
+                     passes=passes_of(model, plan.request["workload"].get("passes"),
+                                      plan.lengths.output.mean))  # fmt: skip
 
 
 def techniques_of(plan: ServingPlan) -> Applied:
@@ -69,7 +72,7 @@ def techniques_of(plan: ServingPlan) -> Applied:
     return applied(plan.resolved.get("techniques", {}), SERVING)
 
 
-def speculation_of(plan: ServingPlan) -> Speculation | None:
+def _speculation_of(plan: ServingPlan) -> Speculation | None:
     given = plan.request["workload"].get("speculate")
     if not given:
         return None

@@ -14,7 +14,7 @@ from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
 from ...cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from ...cost_models.techniques.base import Applied
 from ...cost_models.techniques.registry import broken_needs
-from ...profiles.stack.engines import Engine
+from ...profiles.stack.engines import Engine, Engines
 from ..document.serving_plan import ROLES
 from .instance import Instance, InstanceLayout, Passes, Speculation, plain_pool
 
@@ -64,6 +64,24 @@ class Served:
     passes: Passes | None = None
     techniques: Applied = ()
 
+    @classmethod
+    def of(
+        cls, model: ModelSpec, weights: str, cache: str, engines: Engines, engine: str, *,
+        speculation: Speculation | None = None, passes: Passes | None = None, techniques: Applied = (),
+    ) -> Served:  # fmt: skip
+        """On an engine by its name. Raises UnknownNameError for one that is not known."""
+        return cls(model=model, weights=weights, cache=cache, engine=engines.of(engine),
+                   host_s=engines.host_s(engine, ""), speculation=speculation, passes=passes,
+                   techniques=techniques)  # fmt: skip
+
+    def instance(self, site: Site, layout: InstanceLayout, chunk_tokens: int) -> Instance:
+        """An instance of it on GPUs of a site."""
+        return Instance(
+            model=self.model, gpu=site.gpu, levels=site.levels, weights=self.weights, cache=self.cache,
+            engine=self.engine, host_s=self.host_s, layout=layout, chunk_tokens=chunk_tokens,
+            max_sequences=self.engine.max_sequences, speculation=self.speculation, passes=self.passes,
+            techniques=self.techniques)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
@@ -98,11 +116,7 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int], *, across_nodes
         if broken is not None:
             ruled_out[broken] += numbers
             continue
-        instances.append(Instance(
-            model=served.model, gpu=site.gpu, levels=site.levels, weights=served.weights, cache=served.cache,
-            engine=served.engine, host_s=served.host_s, layout=layout, chunk_tokens=chunk,
-            max_sequences=served.engine.max_sequences, speculation=served.speculation,
-            passes=served.passes))  # fmt: skip
+        instances.append(served.instance(site, layout, chunk))
         most.append(number)
     counts = {name: len(values) for name, values in axes.items()}
     return Space(site=site, instances=tuple(instances), least=least, most=tuple(most), total=total,

@@ -137,8 +137,8 @@ class Prices:
     def _generate(self, gpus: int, lag: int) -> Option | None:
         question, engines = self.question, shipped_engines()
         engine = question.software.engine if question.software is not None else engines.of(question.engine)
-        served = Served(model=question.models["policy"], weights=question.weights, cache="bf16", engine=engine,
-                        host_s=engines.host_s(question.engine, ""))  # fmt: skip
+        served = replace(Served.of(question.models["policy"], question.weights, "bf16", engines, question.engine),
+                         engine=engine)  # fmt: skip
         site = sites_of(part_of(question.cluster, gpus))[0]
         given = {"chunk_tokens": engine.chunk_tokens, **question.fixed.get("generate", {})}
         space = space_of(site, served, given, across_nodes=True)

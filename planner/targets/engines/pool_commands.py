@@ -1,5 +1,5 @@
-"""Reads the commands of a deployment: that of its instances, or those of its two pools, told apart by their options,
-by the ports of a router, or by the names of their files."""
+"""Reads the commands of a deployment: that of its instances, or those of its two pools, distinguished by their
+options, by the ports of a router, or by the names of their files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PORTS = {"--prefiller-ports": "prefill", "--prefiller-port": "prefill", "--deco
 _ROUTERS = (("vllm-router",), ("-m", "sglang_router.launch_router"), ("toy_proxy_server.py",),
             ("load_balance_proxy_server_example.py",))  # fmt: skip
 _ALONE = "prefill and decode apart: the command of one pool; give the file of the other, too"
-_UNTOLD = ("prefill and decode apart: nothing tells which pool this is; give the script of the router, too, or name "
+_UNTOLD = ("prefill and decode apart: nothing shows which pool this is; give the script of the router, too, or name "
            "the files prefill.sh and decode.sh")  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def read_service(engine: str, files: Mapping[str, str], given: Sequence[str] = (
     assumed = list[str]()
     for command in found:
         if command.role == EITHER:
-            _tell(command, servers, assumed)
+            _find_role(command, servers, assumed)
     pools = {role: _same(engine, [it for it in found if it.role == role])
              for role in dict.fromkeys(command.role for command in found)}  # fmt: skip
     if set(pools) == set(ROLES):
@@ -81,7 +81,7 @@ def _servers(words: Words) -> Iterator[tuple[str, str]]:
         role = role if many else ""
 
 
-def _tell(command: CommandLine, servers: Sequence[tuple[str, str]], assumed: list[str]) -> None:
+def _find_role(command: CommandLine, servers: Sequence[tuple[str, str]], assumed: list[str]) -> None:
     """The role of an instance that may have either."""
     by_port = {role for role, port in servers if port == command.port}
     name = posixpath.basename(command.file)

@@ -154,7 +154,7 @@ def test_pools_are_told_by_options_or_by_names_of_files() -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    (TWO_POOLS, "nothing tells which pool"),
+    (TWO_POOLS, "nothing shows which pool"),
     (f"vllm serve m {KV % ('NixlConnector', 'kv_producer')}\n", "of one pool"),
     (f"vllm serve m {KV % ('LMCacheConnectorV1', 'kv_both')}\n", "a cache outside the GPUs"),
 ])  # fmt: skip
