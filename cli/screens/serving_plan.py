@@ -28,7 +28,9 @@ _LONGEST_ID = 32
 _HOURS_WIDTH = 56  # of the list of instances by hour
 BINDS = {
     "ttft": "time to first token", "tpot": "time per output token", "queue": "prompts, which fill all iterations",
-    "cache": "the KV cache, which holds no more sequences", "nothing": "nothing up to the largest load that was tried",
+    "cache": "the KV cache, which holds no more sequences",
+    "passes": "passes, which take longer for every request in them",
+    "nothing": "nothing up to the largest load that was tried",
 }  # fmt: skip
 
 
@@ -93,7 +95,7 @@ def _candidates(plan: ServingPlan) -> list[Part]:
 
 
 def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
-    rows = [row for pool in best.pools for row in _pool(pool)]
+    rows = [row for pool in best.pools for row in _pool(plan, pool)]
     if best.simulated is not None:
         kept = f"by {text.percent(best.simulated.kept)} % of {best.simulated.requests:,} simulated requests"
         rows += [("TTFT ms", _spread(best.simulated.ttft_s)), ("TPOT ms", _spread(best.simulated.tpot_s)),
@@ -126,12 +128,15 @@ def _hourly(hours: HourlyService | None) -> list[tuple[str, str]]:
     return [("instances by hour", lines[0]), *(("", line) for line in lines[1:]), ("GPU-hours", used)]
 
 
-def _pool(pool: ServingPool) -> list[tuple[str, str]]:
+def _pool(plan: ServingPlan, pool: ServingPool) -> list[tuple[str, str]]:
+    model = plan.resolved["model"]
+    fills = model.get("unmasks") or model.get("diffusion")
     cache, pays = pool.cache_sequences, pool.speculation_pays_up_to
     return [
         (ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
         ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
-        ("KV cache", f"{text.gib(pool.cache_bytes)} GiB of a GPU in {pool.kv_cache}: {cache:,} sequences"),
+        ("room for passes" if fills else "KV cache",
+         f"{text.gib(pool.cache_bytes)} GiB of a GPU{'' if fills else f' in {pool.kv_cache}'}: {cache:,} sequences"),
         *([] if pays is None else [
             ("speculation", f"{pool.proposed_tokens} tokens, pays up to {pays:,} sequences of an instance at once")]),
     ]  # fmt: skip

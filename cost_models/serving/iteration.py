@@ -9,9 +9,8 @@ import numpy as np
 from ..arrays import Array
 from ..rates import collectives
 from .methods import PLAIN, Methods
-from .pool import Pool
+from .pool import ACTIVATION_BYTES, Pool
 
-_ACTIVATION_BYTES = 2.0  # of hidden states between GPUs
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
 _HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
@@ -125,7 +124,7 @@ def _patches_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     seen = replace(batch, context=batch.context * (1.0 + share * (ranks - 1.0)) / ranks)
     alone = replace(pool, tp=one, draft_tokens=np.maximum(batch.context / ranks - 1.0, 0.0),
                     all_reduce=collectives.Curve(none, none, none))  # fmt: skip
-    gathered = _ACTIVATION_BYTES * pool.model.kv_elements / pool.model.layers * batch.context * batch.sequences * share
+    gathered = ACTIVATION_BYTES * pool.model.kv_elements / pool.model.layers * batch.context * batch.sequences * share
     sent_s = pool.model.layers * collectives.seconds(pool.all_gather, gathered)
     return np.maximum(_device_s(alone, constants, seen), np.where(ranks > 1, sent_s, 0.0))
 
@@ -240,7 +239,7 @@ def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, together: A
 def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tuple[Array, Array]:
     """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
     model, one_shot = pool.model, pool.one_shot > 0
-    hidden = _ACTIVATION_BYTES * model.hidden * tokens
+    hidden = ACTIVATION_BYTES * model.hidden * tokens
     each = _seconds(pool.all_reduce, constants, hidden)
     if not one_shot.all():
         each = np.where(one_shot, each, collectives.seconds(pool.all_reduce, hidden))
@@ -262,7 +261,7 @@ def _messages_s(pool: Pool, tokens: Array) -> Array:
     gather the parts (vLLM 0.32, GroupCoordinator.isend_tensor_dict), both by NCCL."""
     if not (pool.pp > 1).any():
         return np.zeros_like(tokens)
-    hidden = _ACTIVATION_BYTES * pool.model.hidden * tokens
+    hidden = ACTIVATION_BYTES * pool.model.hidden * tokens
     each = collectives.seconds(pool.p2p, hidden / pool.tp) + collectives.seconds(pool.all_gather, hidden)
     return np.asarray(_STAGE_TENSORS * (pool.pp - 1.0) * each)
 

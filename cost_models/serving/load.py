@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ..arrays import Array, Mask
+from .filling import filling_state, passes_batch
 from .iteration import Batch, ServingConstants, iteration_seconds
-from .lengths import RequestLengths
 from .pool import Pool
+from .service import Load, Service
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
 _ROUNDS = 24  # of the fixed point, each half way to what the one before gives
@@ -18,89 +19,14 @@ _TOGETHER, _UNLIKE = 2.5, 1.6
 _BUSIEST = 0.98  # share of time that prompts of an open loop may take: beyond it the queue grows without end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Requests, columns [n]."""
-
-    prompt: Array  # tokens of a request, mean
-    output: Array  # tokens of its answer, mean
-    prompt_square: Array  # mean square of the tokens of a prompt
-    running_prompt: Array  # mean prompt of the requests that decode at a time
-    running_output: Array  # mean answer of those, when it is whole
-    arrival_scv: Array  # squared coefficient of variation of the times between arrivals, all instances
-    prefix_hit: Array  # share of the prompt tokens that are found in the cache
-    prefixes: Array  # different ones, which an instance keeps in its cache
-    concurrency: Array  # requests at any time, all instances; infinite: as many as there is room for
-    rate: Array  # requests per second of an open loop; 0: a closed loop
-    burst_share: Array  # of requests that come together, NaN: not known
-    transfer_s: Array  # of a prompt's cache to another pool
-
-    @classmethod
-    def equal(
-        cls, prompt: Array, output: Array, *, concurrency: Array, rate: Array, burst_share: Array, transfer_s: Array
-    ) -> Load:  # fmt: skip
-        """Requests whose lengths are all the same in a row."""
-        return cls(prompt=prompt, output=output, prompt_square=prompt**2, running_prompt=prompt, running_output=output,
-                   arrival_scv=np.ones_like(prompt), prefix_hit=np.zeros_like(prompt), prefixes=np.zeros_like(prompt),
-                   concurrency=concurrency, rate=rate, burst_share=burst_share,
-                   transfer_s=transfer_s)  # fmt: skip
-
-    @classmethod
-    def of(
-        cls, requests: RequestLengths, *, concurrency: Array, rate: Array, burst_share: Array, transfer_s: Array
-    ) -> Load:  # fmt: skip
-        """The same requests in all rows."""
-        same = {name: np.full(rate.shape, getattr(requests, name)) for name in (
-            "prompt", "output", "prompt_square", "running_prompt", "running_output", "arrival_scv", "prefix_hit",
-            "prefixes")}  # fmt: skip
-        return cls(**same, concurrency=concurrency, rate=rate, burst_share=burst_share, transfer_s=transfer_s)
-
-    @property
-    def context(self) -> Array:
-        """[n] tokens in the cache of a sequence that decodes, mean."""
-        return np.asarray(self.running_prompt + self.running_output / 2)
-
-    @property
-    def prompt_context(self) -> Array:
-        """[n] tokens that a prefilled token sees, mean: what is found in the cache and half of the rest, and more of
-        them are in long prompts."""
-        return np.asarray(self.prompt_square / self.prompt * (1.0 + self.prefix_hit) / 2)
-
-    @property
-    def prefilled(self) -> Array:
-        """[n] tokens of a prompt that are not found in the cache, mean."""
-        return np.asarray(self.prompt * (1.0 - self.prefix_hit))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """The steady state, columns [n]."""
-
-    ttft_s: Array  # time to first token, mean; the queue included
-    tpot_s: Array  # time per output token after the first, mean
-    output_tokens_per_s: Array  # of all GPUs
-    output_tokens_per_s_per_gpu: Array
-    sequences: Array  # that decode at once, of an instance
-    capacity: Array  # sequences that the caches of an instance hold
-    prompt_load: Array  # share of time that prompts take
-    queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
-    pipeline_s: Array  # of `queue_s`, in further stages behind iterations with more prompt tokens
-    first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
-    decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
-    prompt_s: Array  # that a prompt adds to the iterations of its instance
-    prompt_scv: Array  # squared coefficient of variation of that
-    interval_scv: Array  # of the times between arrivals at an instance
-    stable: Mask  # whether the queue of an open loop does not grow, and caches hold all requests of a closed one
-
-
 def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants) -> Service:
     """The fixed point of b = X (o-1) TPOT(b), with X = N / (TTFT + (o-1) TPOT) in a closed loop and X = rate in an open
     one; b sequences of an instance decode, at most as many as its cache holds.
 
     apart: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
     """
-    if decode.methods.fills:  # a pass gives no more than the answer
-        decode = replace(decode, step_tokens=np.minimum(decode.step_tokens, load.output))
+    if decode.methods.fills:
+        return filling_state(decode, load, constants)
     steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens  # iterations of an answer
     capacity = decode.capacity(load.running_prompt, load.running_output, load.prefix_hit, load.prefixes)
     capacity = np.where(capacity > 0, capacity, decode.max_sequences)
@@ -195,10 +121,9 @@ def _at(
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
     """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled."""
-    sequences, context = running / decode.pp, load.context
-    if decode.methods.fills:  # a pass is over whole sequences, and over one at least
-        sequences, context = np.maximum(sequences, 1.0), load.running_prompt + load.running_output
-    return Batch(sequences=sequences, context=context, prompt_tokens=np.zeros_like(running),
+    if decode.methods.fills:
+        return passes_batch(running, decode, load)
+    return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros_like(running),
                  prompt_context=load.prompt_context, prompt_groups=np.ones_like(running))  # fmt: skip
 
 

@@ -45,8 +45,10 @@ class Methods:
     # A model that fills in all tokens of an answer over several passes.
     fills: bool = False  # an iteration is a pass over prompt and answer
     denoises: bool = False  # the answer is an image
+    passes: float = 0.0  # of an answer, as the request has it; 0: it has none
     block_tokens: float = 0.0  # of an answer, which alone a pass runs over while all others are cached; 0: no caches
     copies: float = 1.0  # of a sequence in a pass: with and without its condition, and at several steps
+    frames: float = 1.0  # of a stream in a pass, each at another step, so that each is in as many passes
     patches: bool = False  # ranks of tensor parallelism have all weights, and each a part of the tokens
     patch_context: float = 1.0  # share of the tokens of the other ranks that a rank's attend to
 

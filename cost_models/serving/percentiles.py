@@ -8,10 +8,12 @@ from statistics import NormalDist
 import numpy as np
 
 from ..arrays import Array, Mask
+from .filling import filling_latencies
 from .iteration import ServingConstants, iteration_seconds
 from .lengths import RequestLengths
-from .load import Load, Service, decoding_batch, prompt_iterations
+from .load import decoding_batch, prompt_iterations
 from .pool import Pool
+from .service import Load, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ def latencies(
     more: its deviation is that over 1 - d(rate answer_s)/d(sequences). Prompts of unlike lengths take their own seconds
     after the wait. tests/cost_models/serving/test_simulation.py compares both with the simulated instance.
     """
+    if decode.methods.fills:
+        return Latencies(*filling_latencies(share, service, decode, load, requests, constants))
     ttft_s = _ttft_s(share, service, prefill, decode, apart, load, requests, constants)
     sequences = np.maximum(service.sequences, 1.0)
     first_s, probed_s = (_decode_s(sequences * more, service, decode, load, constants) for more in (1.0, 1.0 + _PROBE))

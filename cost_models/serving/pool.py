@@ -18,6 +18,7 @@ MEMORY_SHARE = 0.9
 WORKING_BYTES = 4 * 2**30
 # Tokens of a block of the cache, which is shared as a whole: the default of vLLM 0.32 (--block-size).
 BLOCK_TOKENS = 16
+ACTIVATION_BYTES = 2.0  # of an element of hidden states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,16 +134,48 @@ class Pool:
         tokens = np.floor(prompt * prefix_hit / BLOCK_TOKENS) * BLOCK_TOKENS
         return np.asarray(self.model.kv_elements * tokens / self.kv_split)
 
+    def first_tokens(self, output: Array) -> Array:
+        """[n] tokens of an answer that come first, together: one, of models that fill in a block or all of them."""
+        methods = self.methods
+        if not methods.fills:
+            return np.ones_like(output)
+        return np.minimum(methods.block_tokens, output) if methods.block_tokens else output
+
+    def first_passes(self, output: Array) -> Array:
+        """[n] of a model that fills in, until those."""
+        return np.asarray(self.methods.frames * self.first_tokens(output) / np.minimum(self.step_tokens, output))
+
+    def held_bytes(self, prompt: Array, output: Array) -> Array:
+        """[n] bytes of a request on a GPU, times the stages: the cache of its sequence; of models that fill in all that
+        a pass over its tokens holds."""
+        if self.methods.fills:
+            return self._pass_bytes(prompt + output)
+        return np.asarray(self.kv_bytes * self.kv_elements(prompt + self.reserved_output * output))
+
+    def _pass_bytes(self, tokens: Array) -> Array:
+        """Of each copy of a sequence the hidden state of its tokens, and the input of a block of a layer with the most
+        that the block makes of it, or the logits of all tokens. Between passes only caches stay: of all tokens where a
+        pass runs over a block of the answer, and in patches the keys and values of all layers that the next pass reads
+        (DistriFusion, arXiv 2402.19481, section 4.2)."""
+        model, methods = self.model, self.methods
+        ranks = np.ones_like(self.tp) if methods.patches else self.tp
+        logits = model.head_parameters / np.maximum(model.hidden, 1.0) / ranks
+        worked = model.hidden + np.maximum(model.hidden + model.block_elements / ranks, logits)
+        cached = self.kv_bytes * self.kv_elements(tokens) if methods.block_tokens else np.zeros_like(tokens)
+        if methods.patches:
+            seen = tokens * (1.0 + methods.patch_context * (self.tp - 1.0)) / self.tp
+            tokens, cached = tokens / self.tp, ACTIVATION_BYTES * model.kv_elements * seen
+        return np.asarray(methods.copies * (ACTIVATION_BYTES * worked * tokens + cached))
+
     def capacity(
         self, prompt: Array, output: Array, prefix_hit: Array | float = 0.0, prefixes: Array | float = 0.0
     ) -> Array:  # fmt: skip
-        """Sequences that the caches of an instance hold; 0 where the weights leave no room. prompt, output: tokens of
-        those that decode at a time, when their answers are whole. prefix_hit: share of the prompt in blocks that lie in
-        the cache once for all sequences; prefixes: how many different ones are kept there. Windows share nothing."""
-        tokens = prompt + self.reserved_output * output
-        shared = self.prefix_elements(prompt, prefix_hit)
-        room = np.maximum(self.cache_bytes, 0.0) * self.pp / self.kv_bytes - prefixes * shared
-        held = np.floor(np.maximum(room, 0.0) / (self.kv_elements(tokens) - shared))
+        """Sequences that an instance has room for; 0 where the weights leave none. prompt, output: tokens of those that
+        decode at a time, when their answers are whole. prefix_hit: share of the prompt in blocks that lie in the cache
+        once for all sequences; prefixes: how many different ones are kept there. Windows share nothing."""
+        shared = self.kv_bytes * self.prefix_elements(prompt, prefix_hit)
+        room = np.maximum(self.cache_bytes, 0.0) * self.pp - prefixes * shared
+        held = np.floor(np.maximum(room, 0.0) / (self.held_bytes(prompt, output) - shared))
         groups = 1.0 if self.methods.context_everywhere else self.attention_dp
         return np.asarray(np.minimum(held, self.max_sequences * self.attention_dp / groups) * groups)
 

@@ -34,6 +34,7 @@ class ServedModel:
     pair_flops: Array
     window_pair_flops: Array
     decode_pair_flops: Array  # the same of full layers in decoding: latent attention works on the latents there
+    block_elements: Array  # of a token, that the widest block of a layer makes of its input and has at once
 
     @classmethod
     def of(cls, model: ModelSpec) -> ServedModel:
@@ -81,6 +82,7 @@ class ServedModel:
             "pair_flops": sum(map(_pair_flops, full)),
             "window_pair_flops": sum(map(_pair_flops, windowed)),
             "decode_pair_flops": sum(map(_decode_pair_flops, full)),
+            "block_elements": max((_block_elements(kind) for kind in layers), default=0),
         }.items()})  # fmt: skip
 
 
@@ -105,6 +107,19 @@ def _dense_parameters(model: ModelSpec, kind: Layer) -> int:
 def _passed_parameters(model: ModelSpec, kind: Layer) -> float:
     modulation = kind.streams * kind.modulation.parameters if kind.modulation is not None else 0
     return (_dense_parameters(model, kind) - modulation) / kind.streams
+
+
+def _block_elements(kind: Layer) -> int:
+    """Queries, keys, values and their sum; or the products before the activation function and its result. Blocks beside
+    one another have both at once."""
+    attention, block, heads, width = kind.attention, kind.feed_forward, 0, 0
+    if attention is not None:
+        heads = attention.heads * (attention.head_dim + attention.value_head_dim) + kv_elements(attention)
+    if isinstance(block, MixtureOfExperts):
+        width = (2 + block.gated) * (block.top_k * block.expert_inner + block.shared_inner)
+    elif block is not None:
+        width = (2 + block.gated) * block.inner
+    return heads + width if kind.parallel_blocks else max(heads, width)
 
 
 def _pair_flops(attention: Attention) -> float:

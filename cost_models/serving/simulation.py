@@ -46,6 +46,7 @@ class _Request:
     output: float  # tokens
     left_prompt: float  # tokens that are not prefilled
     left_output: float  # tokens that are not decoded
+    begun_s: float = 0.0  # of a model that fills in: its first pass
     first_s: float = 0.0
 
     @classmethod
@@ -81,14 +82,17 @@ class _Lane:
         tokens = sum(taken for _, taken in prompts)
         seen = sum(taken * (it.prompt - it.left_prompt + taken / 2) for it, taken in prompts) / max(tokens, 1.0)
         groups = min(max(len(prompts), 1), float(self.pool.attention_dp[0]))
-        fills = self.pool.methods.fills
-        context = sum(it.prompt + it.output if fills else it.context for it in decoding) / max(len(decoding), 1)
-        made = 0.0 if fills else steps * float(self.pool.step_tokens[0])
+        context = self._context(decoding, steps)
         batch = Batch(sequences=np.array([float(len(decoding))]), prompt_tokens=np.array([tokens]),
-                      context=np.array([context + made / 2]), prompt_context=np.array([seen]),
+                      context=np.array([context]), prompt_context=np.array([seen]),
                       prompt_groups=np.array([groups]))  # fmt: skip
         per_group = tokens / groups / float(self.pool.chunk_tokens[0])
         return float(iteration_seconds(self.pool, self.constants, batch)[0]) + float(self.pool.host_s[0]) * per_group
+
+    def _context(self, decoding: list[_Request], steps: float) -> float:
+        """Mean tokens in the cache of a sequence, over so many iterations."""
+        made = steps * float(self.pool.step_tokens[0])
+        return sum(it.context for it in decoding) / max(len(decoding), 1) + made / 2
 
     def step(self, room: int, next_arrival_s: float) -> int:
         """One iteration, or several without prompts. Returns the number of answers that end."""
@@ -128,7 +132,11 @@ class _Lane:
     def _decoded(self, decoding: list[_Request], steps: float) -> int:
         for request in decoding:
             request.left_output -= steps * float(self.pool.step_tokens[0])
-        over = [request for request in decoding if request.left_output <= 0.5]
+        return self._ended() if decoding else 0
+
+    def _ended(self) -> int:
+        """Takes away the requests whose answers are whole, and returns their number."""
+        over = [request for request in self.running if request.left_output <= 0.5]
         for request in over:
             self._end(request)
         if over:
@@ -152,13 +160,46 @@ class _Lane:
         return over
 
     def _end(self, request: _Request) -> None:
-        steps = max(request.output - 1.0, 1.0)
         front_s = self.requests.front_s + self.constants.prompt_token_s * request.prompt
+        self.ended.append((request.arrival_s, request.first_s - request.arrival_s + front_s, self._tpot_s(request)))
+
+    def _tpot_s(self, request: _Request) -> float:
+        """Of a request that ends now."""
         swap_s = 0.0
         if self.pool.methods.swaps and self.decodes:
             swap_s = float(self.pool.swap_s(np.array([request.prompt + request.output / 2]))[0])
-        self.ended.append((request.arrival_s, request.first_s - request.arrival_s + front_s,
-                           (self.now_s - request.first_s + swap_s) / steps))  # fmt: skip
+        return (self.now_s - request.first_s + swap_s) / max(request.output - 1.0, 1.0)
+
+
+class _FillingLane(_Lane):
+    """A model that fills in: a request is in all passes from the next one on, and none gives more than its answer."""
+
+    def step(self, room: int, next_arrival_s: float) -> int:
+        while self.waiting and len(self.running) < room:
+            self.running.append(self.waiting.popleft())
+            self.running[-1].begun_s = self.now_s
+        once = self.iteration_s(self.running, [], 0.0)
+        left = min(it.left_output / self._given(it) for it in self.running)
+        passes = min(left, max(float(np.ceil((next_arrival_s - self.now_s) / once)), 1.0))
+        begun_s, self.now_s = self.now_s, self.now_s + passes * once
+        for request in self.running:
+            given, filled = self._given(request), request.output - request.left_output
+            first = float(self.pool.first_tokens(np.array([request.output]))[0])
+            if filled < first:
+                between = self.pool.methods.frames - 1.0  # passes of other frames of its stream
+                request.first_s = begun_s + (min((first - filled) / given, passes) + between * first / given) * once
+            request.left_output -= passes * given
+        return self._ended()
+
+    def _context(self, decoding: list[_Request], steps: float) -> float:
+        return sum(it.prompt + it.output for it in decoding) / len(decoding)
+
+    def _given(self, request: _Request) -> float:
+        """Tokens of a pass."""
+        return min(float(self.pool.step_tokens[0]), request.output)
+
+    def _tpot_s(self, request: _Request) -> float:
+        return (self.now_s - request.begun_s) / request.output
 
 
 def simulate(
@@ -168,7 +209,8 @@ def simulate(
     """One lane of one instance. pool: one row. capacity: sequences that the caches of the instance hold."""
     # Instances that prefill alone have one queue before their first stage.
     stages, further = (float(pool.pp[0]), 0) if decodes else (1.0, int(pool.pp[0]) - 1)
-    lane = _Lane(pool, constants, requests, prefills, decodes, left_s=[0.0] * further)
+    made = _FillingLane if pool.methods.fills else _Lane
+    lane = made(pool, constants, requests, prefills, decodes, left_s=[0.0] * further)
     room = max(int(capacity / stages), 1)
     closed = requests.rate <= 0
     arrivals = deque(_coming(requests, stages, np.random.default_rng(seed)))

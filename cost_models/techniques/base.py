@@ -71,6 +71,12 @@ class PoolNeed:
 
     allows: Callable[[Pool, Knobs], NDArray[np.bool_]]  # [n] True where an instance passes
     text: str  # `... needs TEXT`
+    # Of a bound that the request sets on knobs: both sides in numbers, and the knobs that it allows.
+    numbers: Callable[[Pool, Knobs], str] | None = None
+
+    def described(self, pool: Pool, knobs: Knobs) -> str:
+        """The text, with the numbers where it has any."""
+        return self.text if self.numbers is None else f"{self.text}: {self.numbers(pool, knobs)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

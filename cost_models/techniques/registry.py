@@ -180,4 +180,4 @@ def broken_needs(pool: Pool, chosen: Applied) -> Iterator[tuple[str, str, Mask]]
     """Each need of theirs: (technique, text, [n] the instances that break it). pool: without them."""
     for known, knobs in of(chosen):
         for need in known.serves.needs if known.serves is not None else ():
-            yield known.name, need.text, ~need.allows(pool, knobs)
+            yield known.name, need.described(pool, knobs), ~need.allows(pool, knobs)

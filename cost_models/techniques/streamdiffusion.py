@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .base import Knob, Knobs, Serves, Technique
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import Knob, Knobs, PoolNeed, Serves, Technique
 from .passes import DENOISES
 
 if TYPE_CHECKING:
     from ..serving.pool import Pool
+
+
+def _has_the_steps(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
+    return np.full(pool.tp.shape, knobs["frames"] <= pool.methods.passes)
+
+
+def _steps(pool: Pool, knobs: Knobs) -> str:
+    steps = pool.methods.passes
+    return (f"{knobs['frames']:g} frames in a pass, each at another step, and a frame has {steps:g} steps "
+            f"(`streamdiffusion:frames={steps:g}` or fewer)")  # fmt: skip
 
 
 def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
@@ -18,7 +31,7 @@ def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
     methods, frames = pool.methods, knobs["frames"]
     copies = 1.0 + (methods.copies - 1.0) * knobs["guidance"]
     given = pool.step_tokens * frames / (1.0 - knobs["similar"])
-    return replace(pool, step_tokens=given, methods=replace(methods, copies=copies * frames))
+    return replace(pool, step_tokens=given, methods=replace(methods, copies=copies * frames, frames=frames))
 
 
 TECHNIQUE = Technique(
@@ -40,6 +53,6 @@ TECHNIQUE = Technique(
                 whole=False)),
     neutral={"frames": 1, "guidance": 1, "similar": 0},
     trains=False,
-    serves=Serves(on_pool=_on_pool, needs=(DENOISES,)),
+    serves=Serves(on_pool=_on_pool, needs=(DENOISES, PoolNeed(_has_the_steps, "as many steps as frames", _steps))),
     caveat="a frame waits for as many passes as it has steps; encoders and decoders of the images take no time here",
 )  # fmt: skip

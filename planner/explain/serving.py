@@ -14,8 +14,9 @@ import numpy as np
 from ...cost_models.arrays import Array
 from ...cost_models.rates.collectives import Curve
 from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
-from ...cost_models.serving.load import Load, decoding_batch
+from ...cost_models.serving.load import decoding_batch
 from ...cost_models.serving.pool import MEMORY_SHARE, Pool
+from ...cost_models.serving.service import Load
 from ..document.base import DocumentPart
 from ..document.serving_plan import ServingCandidate, ServingPlan
 from ..drivers.serving import question_of

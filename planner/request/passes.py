@@ -33,10 +33,6 @@ def check_passes(model: ModelSpec, work: ServeWorkload, fix: Mapping[str, int], 
     named = [name for name in work.techniques if PROPOSER in SERVING[name].chooses]
     if work.passes is not None and model.unmasks and named:
         raise InputError(f"passes and {named[0]}: both are a number of tokens of a pass", hint="leave out one of them")
-    frames = SERVING["streamdiffusion"].settings(work.techniques.get("streamdiffusion", {}))["frames"]
-    if work.passes is not None and "streamdiffusion" in work.techniques and frames > work.passes:
-        raise InputError(f"streamdiffusion: {frames:g} frames in a pass, each at another step, and a frame has "
-                         f"{work.passes:,} steps", hint=f"`streamdiffusion:frames={work.passes}` or fewer")  # fmt: skip
     what = "fills in masked tokens" if model.unmasks else "denoises images"
     return [f"{model.name} {what}, and no engine here has it: its passes are priced as iterations of a decoder are, "
             "and none was measured"]  # fmt: skip

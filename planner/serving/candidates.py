@@ -46,7 +46,8 @@ def candidates(question: Question, deployments: Sequence[Deployment]) -> tuple[S
     stable = largest_load(*_columns(deployments), unpromised(question.promises), question.constants,
                           _transfers(deployments))  # fmt: skip
     return tuple(
-        _candidate(question, it, row, now, float(most.service.sequences[row]), _binds(question.promises, beyond, row),
+        _candidate(question, it, row, now, float(most.service.sequences[row]),
+                   _binds(question.promises, beyond, it, row),
                    None if question.promises.closed else float(stable[row]))
         for row, it in enumerate(deployments)
     )  # fmt: skip
@@ -60,6 +61,7 @@ def _candidate(
     ttft_s, tpot_s, tokens = (float(column[row]) for column in (service.ttft_s, service.tpot_s,
                                                                  service.output_tokens_per_s))  # fmt: skip
     output = question.promises.requests.output
+    first = float(stands_pool([deployment.decode]).first_tokens(np.array([output]))[0])
     rate, usd = tokens / output, deployment.usd_per_hour
     roles: tuple[Role, ...] = ("prefill", "decode") if deployment.apart else ("both",)
     return ServingCandidate(
@@ -67,7 +69,7 @@ def _candidate(
         gpu_hours=deployment.gpu_hours,
         pools=tuple(_pool(stand, role, question, most_sequences)
                     for stand, role in zip(deployment.stands, roles, strict=True)),
-        concurrency=rate * (ttft_s + (output - 1) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
+        concurrency=rate * (ttft_s + (output - first) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
         ttft_promised_s=float(now.latencies.ttft_s[row]), tpot_promised_s=float(now.latencies.tpot_s[row]),
         largest_load=deployment.largest_load, stable_load=stable_load, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / deployment.gpus, goodput_per_gpu=deployment.largest_load / deployment.gpus,
@@ -104,7 +106,7 @@ def _transfers(deployments: Sequence[Deployment]) -> Array:
     return np.array([it.transfer_s for it in deployments])
 
 
-def _binds(promises: Promises, beyond: Priced, row: int) -> Binds:
+def _binds(promises: Promises, beyond: Priced, deployment: Deployment, row: int) -> Binds:
     """What breaks first, where the load is a little too large."""
     if beyond.latencies.ttft_s[row] > promises.ttft_s:
         return "ttft"
@@ -112,6 +114,8 @@ def _binds(promises: Promises, beyond: Priced, row: int) -> Binds:
         return "tpot"
     if bool(beyond.service.stable[row]):
         return "nothing"
+    if deployment.decode.instance.model.fills:
+        return "passes"
     return "cache" if beyond.service.sequences[row] >= 0.99 * beyond.service.capacity[row] else "queue"
 
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
-from ...cost_models.serving.load import Load, Service, steady_state
+from ...cost_models.serving.load import steady_state
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.service import Load, Service
 from ...profiles.stack.engines import FITTED_FILE, Engines, release_of, shipped_engines
 from ..accuracy.runs import Problems, read_rows
 from .pools import pools_of

@@ -17,8 +17,9 @@ import numpy as np
 from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.lengths import RequestLengths
-from ...cost_models.serving.load import Load, steady_state
+from ...cost_models.serving.load import steady_state
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.service import Load
 from ...errors import InputError
 from ...profiles.rates.constants import UNIDENTIFIED
 from ...profiles.stack.engine_file import engine_text

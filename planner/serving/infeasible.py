@@ -13,12 +13,11 @@ from ...errors import NoFeasibleLayoutError
 from .apart import search_apart
 from .candidates import Question, deployment_id, layout_id
 from .instance import Instance, pool
-from .promises import holds_a_sequence, priced, unpromised
+from .promises import ALONE, holds_a_sequence, priced, unpromised
 from .search import Deployment, Found, search
 from .space import Space, Spaces
 
 _GIB = 2.0**30
-_ALONE = 1e-3  # of a load: a request meets no other one
 
 
 def no_deployment(
@@ -69,7 +68,7 @@ def _latencies_alone(instances: Sequence[Instance], question: Question, *, apart
     """[instance] those of a request alone. apart: without the transfer of its cache."""
     one = pool(instances)
     shape = len(instances)
-    return priced(one, one, np.full(shape, apart), np.full(shape, _ALONE), question.promises,
+    return priced(one, one, np.full(shape, apart), np.full(shape, ALONE), question.promises,
                   question.constants).latencies  # fmt: skip
 
 
@@ -79,14 +78,14 @@ def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleL
     room = columns.cache_bytes
     best = int(np.argmax(room * columns.pp))
     requests = question.promises.requests
-    tokens = requests.running_prompt + columns.reserved_output * requests.running_output
-    shared = columns.prefix_elements(np.array(requests.running_prompt), requests.prefix_hit)
-    elements = columns.kv_elements(tokens) + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)
-    needed = (columns.kv_bytes * elements / columns.pp)[best]
+    shared = columns.kv_bytes * columns.prefix_elements(np.array(requests.running_prompt), requests.prefix_hit)
+    held = columns.held_bytes(np.array(requests.running_prompt), np.array(requests.running_output))
+    needed = ((held + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)) / columns.pp)[best]
     whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB
     name = layout_id(instances[best].layout)
     beside = f"{requests.prefixes:,.0f} shared prefixes and " if requests.prefixes > 1 else ""
-    text = (f"the KV cache holds no sequence: of {whole:.1f} GiB of a GPU for the engine, {name} "
+    what = "a pass has room for no sequence" if columns.methods.fills else "the KV cache holds no sequence"
+    text = (f"{what}: of {whole:.1f} GiB of a GPU for the engine, {name} "
             f"takes {weights:.1f} for weights and {WORKING_BYTES / _GIB:.1f} for buffers, which leaves "
             f"{max(room[best], 0.0) / _GIB:.1f} for {beside}a sequence of {needed / _GIB:.2f}")  # fmt: skip
     return NoFeasibleLayoutError(text, hint="more GPUs for an instance, `--dtype fp8`, or shorter requests")

@@ -40,6 +40,7 @@ class Speculation:
 class Passes:
     """Passes that make an answer or an image."""
 
+    number: int  # of an answer
     step_tokens: float  # that a pass gives, mean
     copies: int = 1  # of a sequence in a pass; 2: with and without its condition (classifier-free guidance)
 
@@ -130,7 +131,7 @@ def passes_of(model: ModelSpec, passes: int | None, output: float) -> Passes | N
     if passes is None:
         return None
     guided = model.diffusion is not None and model.diffusion.guided
-    return Passes(step_tokens=output / passes, copies=2 if guided else 1)
+    return Passes(number=passes, step_tokens=output / passes, copies=2 if guided else 1)
 
 
 def _step_tokens(row: Instance) -> float:
@@ -141,8 +142,8 @@ def _methods(row: Instance) -> Methods:
     """The methods of its model, which is that of all rows."""
     if not row.model.fills:
         return PLAIN
-    copies = row.passes.copies if row.passes is not None else 1
-    return Methods(fills=True, denoises=row.model.diffusion is not None, copies=float(copies))
+    number, copies = (row.passes.number, row.passes.copies) if row.passes is not None else (0, 1)
+    return Methods(fills=True, denoises=row.model.diffusion is not None, passes=float(number), copies=float(copies))
 
 
 def _launch_s(row: Instance) -> float:

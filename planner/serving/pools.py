@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...cost_models.arrays import Array
-from ...cost_models.serving.load import Load
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.service import Load
 from ...profiles.cluster.build import of_gpus
 from ...profiles.stack.engines import Engines
 from .instance import Instance, InstanceLayout, pool

@@ -10,10 +10,11 @@ import numpy as np
 from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.lengths import RequestLengths
-from ...cost_models.serving.load import Load, Service, steady_state
+from ...cost_models.serving.load import steady_state
 from ...cost_models.serving.percentiles import Latencies, latencies
 from ...cost_models.serving.phases import phases
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.service import Load, Service
 
 _HALVINGS = 40  # of the logarithm of the load: to 1e-9 of it
 ROUNDING = 1e-6  # relative, of the bisection: a load that it misses by less is kept

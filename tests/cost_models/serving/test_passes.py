@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
-from meshwright.cost_models.serving.load import Load, decoding_batch, steady_state
+from meshwright.cost_models.serving.lengths import RequestLengths
+from meshwright.cost_models.serving.load import decoding_batch, steady_state
 from meshwright.cost_models.serving.pool import Pool
+from meshwright.cost_models.serving.service import Load
+from meshwright.cost_models.serving.simulation import Requests, simulate
 from meshwright.profiles.model.load import load_model
 
 from .test_serving import CONSTANTS, column, pool
@@ -82,6 +85,32 @@ def test_patches_have_a_part_of_the_tokens_and_hide_what_they_gather() -> None:
     # Keys and values of a layer, 2 x 4,096 in 16 bits of 1,024 tokens, half of them, over 1 GB/s.
     assert iteration_seconds(slow, BARE, batch(1))[0] == pytest.approx(32 * 2 * 2 * 4096 * 1024 * 0.5 * 1e-9, rel=0.01)
     assert four.weights_bytes == alone.weights_bytes
+
+
+def test_room_is_of_what_a_pass_holds() -> None:
+    """LLaDA: in 16 bits the logits of each of 1,024 tokens, 126,464 of them, and its hidden state of 4,096, which the
+    inner 3 x 12,288 numbers of a block do not exceed; caches, keys and values of 32 layers, only with blocks. Patches
+    keep the keys and values that the next pass reads: in four ranks 640 of 1,024 tokens with half of the others."""
+    prompt, answer = column(PROMPT), column(ANSWER)
+    logits, cache = 2 * 1024 * (4096 + 126464), 2 * 1024 * 32 * 2 * 4096
+    assert llada().held_bytes(prompt, answer) == pytest.approx(logits)
+    assert llada(block=32).held_bytes(prompt, answer) == pytest.approx(logits + cache)
+    alone = llada()
+    doubled = replace(alone, methods=replace(alone.methods, copies=2.0))
+    assert doubled.held_bytes(prompt, answer) == pytest.approx(2 * logits)
+    four = replace(alone, tp=column(4), methods=replace(alone.methods, patches=True, patch_context=0.5))
+    assert four.held_bytes(prompt, answer) == pytest.approx(logits / 4 + cache * 640 / 1024)
+    split = replace(alone, tp=column(4))  # a block of a layer has more than the quarter of the logits
+    assert split.held_bytes(prompt, answer) == pytest.approx(2 * 1024 * (4096 + max(4096 + 3 * 12288 / 4, 126464 / 4)))
+
+
+def test_a_simulated_pass_gives_no_more_than_the_answer() -> None:
+    """Of 22.8 tokens of a pass an answer of 8 takes one whole pass, not 8 / 22.8 of one."""
+    lengths = RequestLengths.equal(PROMPT, 8.0)
+    requests = Requests(lengths=lengths, rate=0.0, concurrency=1, number=10, front_s=0.0)
+    one = replace(batch(1), context=column(PROMPT + 8))
+    simulated = simulate(llada(22.8), BARE, requests, 10.0)
+    assert simulated.tpot_s == pytest.approx(iteration_seconds(llada(22.8), BARE, one)[0] / 8)
 
 
 def test_prompts_take_no_iterations_of_their_own() -> None:

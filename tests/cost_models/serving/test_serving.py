@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds, touched_experts
-from meshwright.cost_models.serving.load import Load, Service, steady_state
+from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.serving.served_model import ServedModel, stacked
+from meshwright.cost_models.serving.service import Load, Service
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.engines import shipped_engines
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
-from meshwright.cost_models.serving.load import Load, steady_state
+from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.phases import phases
 from meshwright.cost_models.serving.pool import Pool
+from meshwright.cost_models.serving.service import Load
 from meshwright.cost_models.techniques.prompt_decoding import accepted_tokens
 from meshwright.cost_models.techniques.registry import GAINING, SERVING, applied, broken_needs
-from meshwright.planner.serving.instance import Instance, InstanceLayout, Speculation, pool
+from meshwright.planner.serving.instance import Instance, InstanceLayout, Speculation, passes_of, pool
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.engines import shipped_engines
@@ -44,6 +45,7 @@ def instances(name: str, techniques: dict[str, dict[str, float]]) -> Pool:
     return pool([Instance(
         model=load_model(model)[0], gpu=cluster.gpu, levels=cluster.levels, weights="bf16", cache="bf16",
         engine=ENGINES.of("vllm"), host_s=0.0, layout=layout, chunk_tokens=8192, max_sequences=256, speculation=draft,
+        passes=passes_of(load_model(model)[0], 8, 256.0) if name == "streamdiffusion" else None,
         techniques=applied(techniques, SERVING))])  # fmt: skip
 
 

@@ -21,11 +21,36 @@ FIELDS: dict[str, Any] = {"model": "llada-8b", "cluster": "2xa100-sxm-80gb", "in
 SIZES = {"hidden": 64, "layers": 2, "heads": 4, "ffn_hidden": 128, "vocab": 1000, "max_positions": 512}
 
 
-@pytest.mark.parametrize("load", [{"concurrency": 4}, {"rate": "0.1/s"}])
-def test_the_simulated_instance_has_the_seconds_of_the_closed_form(load: dict[str, Any]) -> None:
-    best = plan_serving(**FIELDS, **load, fix={"tp": 2}, technique="dparallel", top=1).best
+IMAGES: dict[str, Any] = {"model": "dit-xl-2-256", "cluster": "1xa100-sxm-80gb", "input": 1, "output": 256, "passes": 8}
+
+
+@pytest.mark.parametrize("asked", [
+    {**FIELDS, "concurrency": 4, "technique": "dparallel"}, {**FIELDS, "rate": "0.2/s", "technique": "dparallel"},
+    {**FIELDS, "rate": "1/s", "technique": "dparallel:block=32"}, {**IMAGES, "rate": "5/s"},
+    {**IMAGES, "rate": "5/s", "technique": "streamdiffusion"}])  # fmt: skip
+def test_the_simulated_instance_has_the_seconds_of_the_closed_form(asked: dict[str, Any]) -> None:
+    best = plan_serving(**asked, fix={"tp": 1, "pp": 1, "chunk_tokens": 2048}, top=1).best
     assert best.simulated is not None
-    assert best.simulated.tpot_s.mean == pytest.approx(best.tpot_s, rel=0.15)
+    assert best.simulated.tpot_s.mean == pytest.approx(best.tpot_s, rel=0.1)
+    assert best.simulated.ttft_s.mean == pytest.approx(best.ttft_s, rel=0.1)
+    assert best.simulated.ttft_s.p90 == pytest.approx(best.ttft_promised_s, rel=0.25)
+
+
+def test_an_answer_comes_as_a_whole_or_its_first_block_does() -> None:
+    """One request alone, of 32 passes: all of them until it is there; with blocks of 32 of 256 tokens an eighth."""
+    asked: dict[str, Any] = {**FIELDS, "cluster": "1xa100-sxm-80gb", "concurrency": 1, "top": 1}
+    for block, shown in ((0, 256), (32, 32)):
+        best = plan_serving(**asked, technique={"dparallel": {"tokens": 8, "block": block}}).best
+        assert 0 < best.ttft_s - shown * best.tpot_s < 0.1
+        assert best.concurrency == pytest.approx(1.0, rel=1e-3)
+
+
+def test_frames_above_the_steps_of_a_frame_are_no_choice() -> None:
+    served = plan_serving(**IMAGES, rate="5/s", allow_techniques=("streamdiffusion:frames=9",), top=1)
+    assert not served.resolved.get("techniques")
+    assert [choice.why for choice in served.technique_choices if choice.names] == [
+        "streamdiffusion needs as many steps as frames: 9 frames in a pass, each at another step, and a frame has 8 "
+        "steps (`streamdiffusion:frames=8` or fewer)"]
 
 
 def test_two_stages_do_not_shorten_the_pass_of_one_sequence() -> None:

@@ -85,7 +85,7 @@ def test_what_an_engine_has_is_written() -> None:
     ({"technique": "learn2pd", "model": "dit-xl-2-256", "passes": 4}, "learn2pd needs a language model that fills in"),
     ({"technique": "pcpp", "model": "dit-xl-2-256", "passes": 4, "fix": {"tp": 1}}, "pcpp needs several GPUs"),
     ({"technique": "streamdiffusion:similar=1", "model": "dit-xl-2-256", "passes": 4}, "similar is 1, must be in 0 to"),
-    ({"technique": "streamdiffusion", "model": "dit-xl-2-256", "passes": 2}, "streamdiffusion: 4 frames in a pass"),
+    ({"technique": "streamdiffusion", "model": "dit-xl-2-256", "passes": 2}, "as many steps as frames: 4 frames in"),
     ({"technique": "dparallel", "model": "llada-8b", "passes": 30}, "passes and dparallel: both are a number of"),
     ({"passes": 30}, "passes: llama-3.1-8b is a decoder, which gives one token after another"),
     ({"model": "flux.1-dev"}, "passes: flux.1-dev denoises an image in several, and their number is not given"),

@@ -1,0 +1,85 @@
+"""A load of requests, and the steady state of pools under it, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays import Array, Mask
+from .lengths import RequestLengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests, columns [n]."""
+
+    prompt: Array  # tokens of a request, mean
+    output: Array  # tokens of its answer, mean
+    prompt_square: Array  # mean square of the tokens of a prompt
+    running_prompt: Array  # mean prompt of the requests that decode at a time
+    running_output: Array  # mean answer of those, when it is whole
+    arrival_scv: Array  # squared coefficient of variation of the times between arrivals, all instances
+    prefix_hit: Array  # share of the prompt tokens that are found in the cache
+    prefixes: Array  # different ones, which an instance keeps in its cache
+    concurrency: Array  # requests at any time, all instances; infinite: as many as there is room for
+    rate: Array  # requests per second of an open loop; 0: a closed loop
+    burst_share: Array  # of requests that come together, NaN: not known
+    transfer_s: Array  # of a prompt's cache to another pool
+
+    @classmethod
+    def equal(
+        cls, prompt: Array, output: Array, *, concurrency: Array, rate: Array, burst_share: Array, transfer_s: Array
+    ) -> Load:  # fmt: skip
+        """Requests whose lengths are all the same in a row."""
+        return cls(prompt=prompt, output=output, prompt_square=prompt**2, running_prompt=prompt, running_output=output,
+                   arrival_scv=np.ones_like(prompt), prefix_hit=np.zeros_like(prompt), prefixes=np.zeros_like(prompt),
+                   concurrency=concurrency, rate=rate, burst_share=burst_share,
+                   transfer_s=transfer_s)  # fmt: skip
+
+    @classmethod
+    def of(
+        cls, requests: RequestLengths, *, concurrency: Array, rate: Array, burst_share: Array, transfer_s: Array
+    ) -> Load:  # fmt: skip
+        """The same requests in all rows."""
+        same = {name: np.full(rate.shape, getattr(requests, name)) for name in (
+            "prompt", "output", "prompt_square", "running_prompt", "running_output", "arrival_scv", "prefix_hit",
+            "prefixes")}  # fmt: skip
+        return cls(**same, concurrency=concurrency, rate=rate, burst_share=burst_share, transfer_s=transfer_s)
+
+    @property
+    def context(self) -> Array:
+        """[n] tokens in the cache of a sequence that decodes, mean."""
+        return np.asarray(self.running_prompt + self.running_output / 2)
+
+    @property
+    def prompt_context(self) -> Array:
+        """[n] tokens that a prefilled token sees, mean: what is found in the cache and half of the rest, and more of
+        them are in long prompts."""
+        return np.asarray(self.prompt_square / self.prompt * (1.0 + self.prefix_hit) / 2)
+
+    @property
+    def prefilled(self) -> Array:
+        """[n] tokens of a prompt that are not found in the cache, mean."""
+        return np.asarray(self.prompt * (1.0 - self.prefix_hit))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The steady state, columns [n]."""
+
+    ttft_s: Array  # time to first token, mean; the queue included
+    tpot_s: Array  # time per output token after the first, mean
+    output_tokens_per_s: Array  # of all GPUs
+    output_tokens_per_s_per_gpu: Array
+    sequences: Array  # that decode at once, of an instance
+    capacity: Array  # sequences that the caches of an instance hold
+    prompt_load: Array  # share of time that prompts take
+    queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
+    pipeline_s: Array  # of `queue_s`, in further stages behind iterations with more prompt tokens
+    first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
+    decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
+    prompt_s: Array  # that a prompt adds to the iterations of its instance
+    prompt_scv: Array  # squared coefficient of variation of that
+    interval_scv: Array  # of the times between arrivals at an instance
+    stable: Mask  # whether the queue of an open loop does not grow, and caches hold all requests of a closed one
