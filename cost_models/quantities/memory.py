@@ -155,9 +155,10 @@ def _together(one: KindParameters, other: KindParameters) -> KindParameters:
 
 
 def tower_parameters(tower: VisionTower, trains_all: bool, *, freezes: bool) -> KindParameters:
-    """A vision tower with its projector, which trains wherever the embedding does."""
+    """A vision tower with its projector, which trains wherever the embedding does, without idle parts."""
     every, whole = vision.parameters(tower), vision.replicated(tower)
-    trained = [name for name in every if trains_all and (name in vision.PROJECTOR or not freezes)]
+    trained = [name for name in every if trains_all and (name in vision.PROJECTOR or not freezes)
+               and name != vision.IDLE]
     sharded, replicated = sum(every.values()) - sum(whole.values()), sum(whole.values())
     trained_whole = sum(whole[name] for name in trained)
     trained_split = sum(every[name] for name in trained) - trained_whole

@@ -35,16 +35,18 @@ def add_tower(builder: Builder, ops: LayerOperations) -> None:
         in_windows=vision.pairs_in_windows(tower, images.height, images.width) if tower.window else 0,
         all_rows=builder.shard.batch * images.per_sequence * (patches + tower.class_tokens),
         all_patches=builder.shard.batch * images.per_sequence * patches,
+        all_tokens=builder.shard.batch * images.per_sequence * vision.image_tokens(tower, images.height, images.width),
         ranks=vision.ranks(tower, builder.shard.tp, builder.stack.tp_plan),
         trains_tower=trains and not builder.workload.freeze_tower, trains_projector=trains,
     )  # fmt: skip
     part.add_patches()
     part.add_layers()
+    part.add_idle()
     part.add_projector()
     # What full recomputation keeps: the input of each layer, and what is beside the layers.
     beside = sum((saved.num_bytes for saved in ops.saved if saved.tag != TOWER), np.zeros_like(part.all_patches))
     ops.input_bytes = beside + part.trains_tower * tower.layers * part.width
-    ops.kernels = ops.kernels + builder.stack.kernels_per_layer * tower.layers
+    ops.kernels = ops.kernels + builder.stack.kernels_per_layer * (tower.layers + tower.idle_layers + tower.idle_head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class _Part:
     in_windows: int  # pairs of patches of an image that attend to each other in a layer with windows
     all_rows: Array  # [key] of the micro-batch
     all_patches: Array  # [key] of the micro-batch
+    all_tokens: Array  # [key] of the micro-batch
     ranks: Array  # [key] t
     trains_tower: bool
     trains_projector: bool
@@ -132,7 +135,7 @@ class _Part:
         for the last layer and once for each layer whose output is added to the language model. The norm trains with the
         products, so the first product after it has a gradient of its input also above a frozen tower."""
         tower, w = self.tower, self.builder.activation_bytes
-        tokens, block = self.all_patches / tower.merge**2, tower.hidden * tower.merge**2
+        tokens, block = self.all_tokens, tower.hidden * tower.merge**2
         if tower.merger == "mean":
             self._product("projector", tokens, tower.output, tower.hidden, trains=self.trains_projector,
                           inputs=self.trains_projector)  # fmt: skip
@@ -152,6 +155,9 @@ class _Part:
             return
         if tower.merger == "perceptron":
             self._add_perceptron(tokens, block)
+            return
+        if tower.merger == "pooled":
+            self._add_pooled(tokens)
             return
         runs, t = 1 + tower.deepstack, self.ranks
         self._product("projector up", tokens, block / t, block, count=runs, trains=self.trains_projector,
@@ -196,6 +202,41 @@ class _Part:
         if trains:
             self.ops.saved.append(Saved("projector", (1 + normed) * moved + 2 * inner))
             self.ops.wgrad_stash.append(moved + 2 * inner + w * tower.output * tokens)
+
+    def _add_pooled(self, tokens: Array) -> None:
+        """Means of patches and learned rows between them, and two products around GELU. The learned rows train with the
+        products, so that the first product has a gradient of its inputs also above a frozen tower."""
+        tower, trains, w = self.tower, self.trains_projector, self.builder.activation_bytes
+        pooled, inner = w * tower.hidden * tokens, w * tower.output * tokens
+        for name, depth in (("up", tower.hidden), ("down", tower.output)):
+            self._product(f"projector {name}", tokens, tower.output, depth, trains=trains, inputs=trains)
+        self._traffic("projector mean", self.width + pooled, self.width + pooled)
+        self._traffic("projector activation", 2 * inner, 3 * inner, trains=trains)
+        if trains:
+            # torch keeps what it takes means of, where that has a gradient.
+            self.ops.saved.append(Saved("projector", self.trains_tower * self.width + pooled + 2 * inner))
+            self.ops.wgrad_stash.append(pooled + 3 * inner)
+
+    def add_idle(self) -> None:
+        """Layers and attention pooling behind the output that is used: computed, with no gradients and nothing kept."""
+        tower, h, f, n = self.tower, self.tower.hidden, self.tower.inner, self.all_rows
+        products = [("qkv", n, 3 * h, h), ("output", n, h, h), ("up", n, (1 + tower.gated) * f, h), ("down", n, h, f)]
+        if tower.idle_layers:
+            for name, rows, columns, depth in products:
+                self._product(f"tower idle {name}", rows, columns, depth, count=tower.idle_layers, trains=False,
+                              inputs=False)  # fmt: skip
+            flops = 4.0 * self.all_rows * tower.patches_of_tile * h * tower.idle_layers
+            self.ops.cores.append(Core(flops, tower.patches_of_tile, h // tower.heads, 0, has_gradients=False))
+            moved = tower.idle_layers * self.width * (10 + 2 * f / h)
+            self._traffic("tower idle layers", moved, np.zeros_like(moved), trains=False)
+        if tower.idle_head:
+            queries = self.all_patches / tower.patches_of_tile
+            pooling = [("keys", n, 2 * h, h), ("query", queries, h, h), ("output", queries, h, h),
+                       ("up", queries, f, h), ("down", queries, h, f)]  # fmt: skip
+            for name, rows, columns, depth in pooling:
+                self._product(f"tower pooling {name}", rows, columns, depth, trains=False, inputs=False)
+            flops = 4.0 * self.all_patches * h
+            self.ops.cores.append(Core(flops, tower.patches_of_tile, h // tower.heads, 0, has_gradients=False))
 
     @property
     def heads(self) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from ..arrays import Array
 from ..specs.vision import VisionTower
 
+IDLE = "idle"  # of `parameters`: behind the output that is used, so that no gradient reaches it
 PROJECTOR = ("merger", "deepstack")  # of `parameters`: between the tower and the language model
 
 
@@ -24,6 +25,9 @@ def parameters(tower: VisionTower) -> dict[str, int]:
               "layers": tower.layers * layer}  # fmt: skip
     if tower.merger == "mean":
         return {**counts, "final_norm": norm, "merger": h + h * tower.output}
+    if tower.merger == "pooled":
+        return {**counts, "merger": _pooled(tower) + tower.hidden * 2 + 2 * tower.output,
+                IDLE: tower.idle_layers * layer + tower.idle_head * (norm + _idle_head(tower, norm))}  # fmt: skip
     if tower.merger == "linear":
         return {**counts, "final_norm": norm, "merger": h * tower.output + tower.output}
     block = h * tower.merge**2
@@ -43,6 +47,26 @@ def adapter_products(tower: VisionTower) -> int:
     return block * a + a * a + a * tower.output
 
 
+def _pooled(tower: VisionTower) -> int:
+    """Elements of the two products of a pooled projector, whose width is that of the language model. Its biases, and
+    the rows that stand between tiles and behind lines of tokens, come on top."""
+    return (tower.hidden + tower.output) * tower.output
+
+
+def _idle_head(tower: VisionTower, norm: int) -> int:
+    """Elements of the attention by which one learned query pools the patches, and of the block behind it."""
+    h, f = tower.hidden, tower.inner
+    return h + 4 * (h * h + h) + norm + 2 * h * f + f + h
+
+
+def _idle_flops(tower: VisionTower, patches: int) -> float:
+    """FLOPs of what lies behind the output that is used."""
+    h, f, n = tower.hidden, tower.inner, tower.patches_of_tile
+    layer = patches * (2.0 * (4 * h * h + (2 + tower.gated) * h * f) + 4 * n * h)
+    head = patches / n * (2.0 * (2 * h * h + 2 * n * h * h + 2 * h * f) + 4 * n * h) if tower.idle_head else 0.0
+    return tower.idle_layers * layer + head
+
+
 def _perceptron(tower: VisionTower) -> tuple[int, int]:
     """Elements of the two products with the bias of the first, and of the norm and the bias of the second."""
     block, a, bias = tower.hidden * tower.merge**2, tower.adapter, int(tower.projector_bias)
@@ -55,9 +79,26 @@ def tokens(tower: VisionTower, patches: int) -> int:
     return patches // tower.merge**2
 
 
+def image_tokens(tower: VisionTower, height: int, width: int) -> int:
+    """Tokens of the language model that an image becomes. Tiles are scaled so that the image fills their rows or their
+    columns; patches beyond it become no tokens. A learned row ends each line of tokens, and one stands before the small
+    copy (transformers 5.24, Phi4MultimodalImageProcessor)."""
+    if not tower.tiles:
+        return tokens(tower, tower.patches(height, width))
+    rows, columns = (n * tower.window for n in tower.grid(height, width))
+    by_width, by_height = columns / width, rows / height
+    beside = (0, columns - int(width * by_height)) if by_width >= by_height else (rows - int(height * by_width), 0)
+    lines, wide = (-(-((n - rest // tower.patch * tower.patch) // tower.patch) // tower.merge)
+                   for n, rest in zip((rows, columns), beside, strict=True))  # fmt: skip
+    side = tower.window // tower.patch // tower.merge
+    return lines * (wide + 1) + 1 + side * (side + 1)
+
+
 def pairs_in_windows(tower: VisionTower, height: int, width: int) -> int:
     """Pairs of patches of an image that attend to each other in a layer with windows. The last window of a row or a
     column has what is left (transformers 5.24, vision_utils.get_vision_window_index)."""
+    if tower.tiles:
+        return tower.patches(height, width) * tower.patches_of_tile
     block = tower.patch * tower.merge
     side = tower.window // block  # tokens
     sums = []
@@ -67,18 +108,27 @@ def pairs_in_windows(tower: VisionTower, height: int, width: int) -> int:
     return sums[0] * sums[1] * tower.merge**4
 
 
-def forward_flops(tower: VisionTower, patches: int, in_windows: int = 0) -> float:
+def image_flops(tower: VisionTower, height: int, width: int) -> float:
+    """FLOPs of the forward pass of an image."""
+    in_windows = pairs_in_windows(tower, height, width) if tower.window else 0
+    return forward_flops(tower, tower.patches(height, width), in_windows, image_tokens(tower, height, width))
+
+
+def forward_flops(tower: VisionTower, patches: int, in_windows: int = 0, made: int | None = None) -> float:
     """FLOPs of the forward pass of an image of `patches`, all of which attend to each other, or as many pairs as
-    `in_windows` in layers with windows: products count 2."""
+    `in_windows` in layers with windows, with those of idle parts: products count 2. made: tokens that it becomes, None:
+    one for each block of patches."""
     n, h, f = patches, tower.hidden, tower.inner
     rows = n + tower.class_tokens
     pairs = (tower.layers - tower.windowed) * rows * rows + tower.windowed * in_windows
     products = tower.layers * 2 * rows * (4 * h * h + (2 + tower.gated) * h * f)
     block = h * tower.merge**2
     of_token = {"mean": h * tower.output, "linear": h * tower.output, "mlp": block * block + block * tower.output,
-                "adapter": adapter_products(tower), "perceptron": (block + tower.output) * tower.adapter}
-    merged = (1 + tower.deepstack) * 2 * tokens(tower, patches) * of_token[tower.merger]
-    return 2.0 * n * h * values_of_patch(tower) + products + 4 * pairs * h + merged
+                "adapter": adapter_products(tower), "perceptron": (block + tower.output) * tower.adapter,
+                "pooled": _pooled(tower)}
+    merged = (1 + tower.deepstack) * 2 * (tokens(tower, n) if made is None else made) * of_token[tower.merger]
+    idle = _idle_flops(tower, n) if tower.idle_layers or tower.idle_head else 0.0
+    return 2.0 * n * h * values_of_patch(tower) + products + 4 * pairs * h + merged + idle
 
 
 def values_of_patch(tower: VisionTower) -> int:

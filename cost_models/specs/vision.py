@@ -9,11 +9,12 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTower:
     """A pre-norm encoder with biases over the patches of one image or frame pair, and what projects blocks of patches
-    to the width of the language model: Qwen2-VL to Qwen3-VL, SigLIP in Gemma 3 and PaliGemma, Llama 4, InternViT
-    (transformers 5.24, models/qwen2_vl, qwen2_5_vl, qwen3_vl, gemma3, paligemma, llama4, internvl), and the towers of
-    Megatron-LM's LLaVAModel (d98e8a64, examples/multimodal/config.py)."""
+    to the width of the language model: Qwen2-VL to Qwen3-VL, SigLIP in Gemma 3 and PaliGemma, Llama 4, InternViT,
+    SigLIP on tiles in Phi-4-multimodal (transformers 5.24, models/qwen2_vl, qwen2_5_vl, qwen3_vl, gemma3, paligemma,
+    llama4, internvl, phi4_multimodal), and the towers of Megatron-LM's LLaVAModel (d98e8a64,
+    examples/multimodal/config.py)."""
 
-    layers: int
+    layers: int  # whose output is used
     hidden: int  # width
     heads: int
     inner: int  # width of the feed-forward block
@@ -26,8 +27,8 @@ class VisionTower:
     # mlp: the patches of a block side by side, through two products; mean: their mean, through a norm and a product;
     # adapter: a block side by side, through three products without biases (Llama 4); linear: each patch through one
     # product (PaliGemma); perceptron: a block side by side, perhaps through a norm, through two products around GELU
-    # (InternVL, LLaVAModel)
-    merger: Literal["mlp", "mean", "adapter", "linear", "perceptron"]
+    # (InternVL, LLaVAModel); pooled: their mean, through two products around GELU (Phi-4-multimodal)
+    merger: Literal["mlp", "mean", "adapter", "linear", "perceptron", "pooled"]
     taps: tuple[int, ...] = ()  # layers whose output a merger of its own adds to the first layers of the language model
     side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
     # Rotary pairs of the language model that turn by frame, row and column of a token, interleaved (Qwen3-VL); empty:
@@ -48,6 +49,11 @@ class VisionTower:
     patch_bias: bool = True  # of the product of pixels
     window: int = 0  # pixels of a side of the windows that its layers attend within, 0: whole images
     whole: tuple[int, ...] = ()  # layers that attend to whole images all the same
+    # Tiles at most that an image is scaled to; a small copy of it is one more. The window is the side of a tile, and
+    # all layers attend within one. 0: images are not cut.
+    tiles: int = 0
+    idle_layers: int = 0  # on tiles, behind the output that is used: computed, and without gradients
+    idle_head: bool = False  # behind them the last norm and attention pooling, which are idle, too (SigLIP)
 
     @property
     def deepstack(self) -> int:
@@ -66,7 +72,20 @@ class VisionTower:
         """Layers that attend within windows."""
         return self.layers - len(self.whole) if self.window else 0
 
+    @property
+    def patches_of_tile(self) -> int:
+        """Patches that attend to each other where images are cut to tiles."""
+        return (self.window // self.patch) ** 2
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of tiles that an image of `height` x `width` pixels is cut to."""
+        return -(-height // self.window), -(-width // self.window)
+
     def patches(self, height: int, width: int) -> int:
-        """Patches of an image of `height` x `width` pixels, cut off to whole blocks that become a token."""
+        """Patches of an image of `height` x `width` pixels, cut off to whole blocks that become a token, or of its
+        tiles and of the small copy of it."""
+        if self.tiles:
+            rows, columns = self.grid(height, width)
+            return (rows * columns + 1) * self.patches_of_tile
         block = self.patch * self.merge
         return ((self.side or height) // block) * ((self.side or width) // block) * self.merge**2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isqrt
 
 from ...cost_models.quantities import vision
 from ...cost_models.specs.model import ModelSpec
@@ -61,11 +62,21 @@ def _sized(images: ImagesRequest, tower: VisionTower, name: str) -> Images:
         side = tower.patch * tower.merge
         raise InputError(f"images: {height} x {width} pixels are less than the {side} x {side} of one token",
                          hint=f"`--images {images.per_sequence}@{side}x{side}`, or more")  # fmt: skip
+    _check_tiles(tower, height, width)
     return Images(per_sequence=images.per_sequence, height=tower.side or height, width=tower.side or width)
 
 
+def _check_tiles(tower: VisionTower, height: int, width: int) -> None:
+    rows, columns = tower.grid(height, width) if tower.tiles else (0, 0)
+    if rows * columns > tower.tiles:
+        side = isqrt(tower.tiles) * tower.window
+        tiles = f"{rows} x {columns} tiles of {tower.window} pixels"
+        text = f"{height} x {width} pixels are {tiles}, more than {tower.tiles}"
+        raise InputError(f"images: {text}", hint=f"the size that they are scaled to, such as {side}x{side}")
+
+
 def _check_tokens(images: Images, tower: VisionTower, seq_len: int) -> None:
-    of_one = vision.tokens(tower, tower.patches(images.height, images.width))
+    of_one = vision.image_tokens(tower, images.height, images.width)
     total = images.per_sequence * of_one
     if total > seq_len:
         fit = seq_len // of_one

@@ -52,6 +52,7 @@ def _mistral(f: Fields) -> ModelSpec:
 
 
 def _phi3(f: Fields) -> ModelSpec:
+    """Phi-3, Phi-4 and the text model of Phi-4-multimodal."""
     hidden, layers = f.count("hidden_size"), num_layers_of(f)
     windows = windows_of(f, layers, window_size(f, "sliding_window", None), lambda index: True)
     dropout = f.number("resid_pdrop", 0.0) > 0
@@ -162,6 +163,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "olmoe": moe.olmoe,
     "opt": layernorm.opt,
     "phi3": _phi3,
+    "phi4_multimodal": _phi3,
     "phimoe": moe.phimoe,
     "qwen2": _qwen2,
     "qwen2_5_vl": _qwen2,

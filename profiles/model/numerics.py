@@ -77,6 +77,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "olmoe": _Defaults(norm_epsilon=1e-5),
     "opt": _Defaults(None, 1e-5, "relu"),
     "phi3": _Defaults(norm_epsilon=1e-5),
+    "phi4_multimodal": _Defaults(norm_epsilon=1e-5),
     "phimoe": _Defaults(1e6, 1e-5),
     "qwen2_vl": _Defaults(1e6, 1e-5),
     "qwen2_5_vl": _Defaults(1e6, 1e-5),

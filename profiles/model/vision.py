@@ -15,6 +15,7 @@ from .rope import rope_fields
 
 _SIDE = 1024  # pixels of the image whose cost is named, where images keep their size
 _TOKENS = "mm_tokens_per_image"
+_TILES = 36  # of an image at most: dynamic_hd of Phi4MultimodalImageProcessor (transformers 5.24)
 
 
 def _qwen3_vl(
@@ -210,11 +211,34 @@ def _perceptron(f: Fields, whole: Fields, output: int, tower: VisionTower) -> Vi
     return replace(tower, adapter=width, projector_norm=_NORMS.get(norm, "none"), projector_bias=bias)
 
 
+def _phi4(f: Fields, whole: Fields) -> VisionTower:
+    """SigLIP on tiles and on a small copy of the image, of which the output of an inner layer is used: the layers and
+    the head behind are computed all the same (Phi4MultimodalVisionConfig, Phi4MultimodalImageEmbedding)."""
+    side, patch = _square(f, "image_size", 448), _square(f, "patch_size", 14)
+    depth, hidden = f.count("num_hidden_layers", default=27), f.count("hidden_size", default=1152)
+    used = f.get("feature_layer")
+    used = -2 if used is None else used
+    if type(used) is not int or not -depth <= used <= -1:
+        f.problem("feature_layer", f"must be -{depth} to -1, counted from the last layer, is {used!r}")
+        used = -1
+    if f.sound and (side % patch or side // patch % 2):
+        f.problem("image_size", f"{side} pixels are not an even number of patches of {patch}")
+    if f.sound and f.count("crop_size", default=side) != side:
+        f.problem("crop_size", f"must be the {side} pixels of image_size")
+    return VisionTower(
+        layers=depth + used + 1, idle_layers=-1 - used, idle_head=True, hidden=hidden,
+        heads=f.count("num_attention_heads", default=16), inner=f.count("intermediate_size", default=4304), patch=patch,
+        channels=f.count("num_channels", default=3), frames=1, merge=2, positions=(side // patch) ** 2, merger="pooled",
+        output=whole.count("hidden_size", default=3072), window=side, tiles=_TILES,
+        activation=read_activation(f, "hidden_act") or "gelu_tanh",
+    )  # fmt: skip
+
+
 # model_type of the whole model -> its tower.
 _TOWERS: Mapping[str, Callable[[Fields, Fields], VisionTower]] = {
     "qwen3_vl": _qwen3_vl, "qwen3_vl_moe": _qwen3_vl, "qwen3_5": _qwen3_5, "qwen3_5_moe": _qwen3_5, "gemma3": _gemma3,
     "llama4": _llama4, "paligemma": _paligemma, "qwen2_5_vl": _qwen2_5, "qwen2_vl": _qwen2, "internvl": _internvl,
-    "clip": _clip,
+    "clip": _clip, "phi4_multimodal": _phi4,
 }  # fmt: skip
 
 
@@ -235,10 +259,9 @@ def read_tower(whole: Fields) -> VisionTower | None:
 def in_words(tower: VisionTower) -> str:
     """The size of a tower that is left out."""
     side = tower.side or _SIDE
-    windows = vision.pairs_in_windows(tower, side, side) if tower.window else 0
-    patches, size = tower.patches(side, side), sum(vision.parameters(tower).values()) / 1e6
+    size = sum(vision.parameters(tower).values()) / 1e6
     return (f"without its vision tower of {size:,.0f} million parameters (an image of {side:,} x {side:,} pixels is "
-            f"{vision.tokens(tower, patches):,} tokens and {vision.forward_flops(tower, patches, windows) / 1e12:.2g} "
+            f"{vision.image_tokens(tower, side, side):,} tokens and {vision.image_flops(tower, side, side) / 1e12:.2g} "
             "TFLOPs forward)")  # fmt: skip
 
 

@@ -139,6 +139,7 @@ def _tower(model: ModelSpec) -> dict[str, bool]:
     side = isqrt(tower.positions)
     return {
         "the runtime has no vision tower whose tokens are means of patches (Gemma 3)": tower.merger == "mean",
+        "the runtime has no vision tower on tiles of an image (Phi-4-multimodal)": tower.merger == "pooled",
         "the runtime has no vision tower with class tokens and an adapter (Llama 4)": tower.merger == "adapter",
         "the runtime has no vision tower without learned positions (Qwen2-VL, Qwen2.5-VL)": tower.positions == 0,
         "the runtime has no vision tower whose patches are one token each (PaliGemma)": tower.merger == "linear",

@@ -67,6 +67,10 @@ def test_grammar(given: Any, size: tuple[int | None, ...], folder: str) -> None:
         ({"images": "1@64x64", "freeze_language": True, "train_layers": 2}, "and nothing before it"),
         ({"images": "1@64x64", "optimizer": "muon"}, "optimizer muon"),
         ({"images": "1@64x64", "stages": [1, 7]}, "stages give the first chunk 1 layers"),
+        ({"images": "1", "model": "phi-4-multimodal"}, "takes images of any size, and none is given"),
+        ({"images": "1@3000x3000", "model": "phi-4-multimodal"},
+         "3000 x 3000 pixels are 7 x 7 tiles of 448 pixels, more than 36"),
+        ({"images": "1@1024x768", "model": "phi-4-multimodal"}, "1 x 1,692 tokens = 1,692 are more than the 1,024"),
         ({"images": "1@64x64", "model": "llama-3.2-1b"}, "no vision tower of llama-3.2-1b is described"),
     ],
 )
