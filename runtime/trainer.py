@@ -79,8 +79,7 @@ class Trainer:
             for name, buffer in chunk.named_buffers():
                 self.init_param(buffer, name, ParamShard(tuple(buffer.shape), start=0.0), job.seed, tied=False)
             ways = self.parts.reshardings(layers)
-            first = next(iter(job.parts_of(layers)), None)
-            if first in ways:
+            if (first := next(iter(job.parts_of(layers)), None)) in ways:
                 arrivals[len(self.chunks)] = ways.pop(first)
             chunk.moves.update(ways)
             if chunk.head is not None:
