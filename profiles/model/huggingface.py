@@ -58,12 +58,12 @@ def read_config(
     spec = with_numerics(fields, model_type, FAMILIES[model_type](fields))
     spec = with_choice_bias(fields, model_type, spec)
     spec = replace(spec, unmodelled=(*spec.unmodelled, *unmodelled(fields, spec.family)))
-    whole = Fields(data, file=file, line=line)
-    tower = read_tower(whole)
+    tower = read_tower(whole := Fields(data, file=file, line=line))
     fields.absorb(whole)
     fields.finish()
     missing = [part for part in others if part != "vision_config" or tower is None]
-    warnings = [f"{name}: only the text model is planned, left out: {', '.join(missing)}"] if missing else []
+    left = f"{'' if tower else 'only the text model is planned, '}left out: {', '.join(missing)}"
+    warnings = [f"{name}: {left}"] if missing else []
     if data.get("quantization_config") or text.get("quantization_config"):
         warnings.append(f"{name}: quantization_config is ignored, training is planned in the precision of the workload")
     if data.get("auto_map"):

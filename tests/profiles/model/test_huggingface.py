@@ -193,7 +193,7 @@ def test_a_known_tower_is_described_beside_the_text_model() -> None:
     spec, warnings = read_config({**data, "audio_config": {}}, "m")
     assert spec.tower is not None
     assert text_of(spec) == read_config(LLAMA, "m")[0]
-    assert warnings == ["m: only the text model is planned, left out: audio_config"]
+    assert warnings == ["m: left out: audio_config"]
     text = in_words(spec.tower)
     assert "without its vision tower of 576 million parameters" in text
     assert "1,024 x 1,024 pixels is 1,024 tokens" in text
