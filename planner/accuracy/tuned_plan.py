@@ -91,9 +91,9 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
     model = _described(row)
     if isinstance(model, str):
         return replace(plan, undescribed=model)
-    if plan.checks:
+    plan = replace(plan, sees=model.tower is not None, refusal=_unwritten(model))
+    if plan.checks or plan.refusal is not None:
         return plan
-    plan = replace(plan, sees=model.tower is not None)
     if plan.sees:
         row.assume("the language model alone, since rows state no images")
     optimizer = optimizer_of(row, model)
@@ -143,13 +143,19 @@ def _described(row: RowReader) -> ModelSpec | str:
             model, _ = load_model(name)
         except UnknownNameError:
             continue
-        if model.diffusion is not None:
-            return f"{model.name} denoises images, and rows have no size of them"
         layers = row.whole("layers", default=model.num_layers)
         if layers != model.num_layers:
             row.fail(("layers",), f"must be {model.num_layers}, the layers of {model.name}, is {layers}")
         return model
     return f"the catalogue has no {' and no '.join(names)}"
+
+
+def _unwritten(model: ModelSpec) -> Refusal | None:
+    """The reason why no plan of a model is written for the target."""
+    if model.diffusion is None:
+        return None
+    text = f"model.diffusion: plans of diffusion transformers are not written for {TARGET}"
+    return Refusal(rule="model.diffusion", text=text)
 
 
 def _mtp_layers(row: RowReader, model: ModelSpec) -> int:

@@ -454,7 +454,11 @@ def test_no_model_that_sees_is_compared_with_a_graph_of_the_iteration(
     assert ("gfull" in str(outcome.best_layout)) == graph
 
 
-def test_models_that_denoise_are_not_described(tmp_path: Path) -> None:
-    plans, problems = read(tmp_path, {**EXPERTS, "hf_id": None, "model": "wan_14b"})
+def test_models_that_denoise_are_described_and_outside_the_space(tmp_path: Path) -> None:
+    plans, problems = read(tmp_path, {**EXPERTS, "hf_id": None, "model": "wan_14b", "layers": None})
     assert problems == []
-    assert "rows have no size of them" in str(plans[0].undescribed)
+    (outcome,) = outcomes_of(plans)
+    assert outcome.described
+    assert outcome.launchable
+    assert (outcome.rule, outcome.step_s) == ("model.diffusion", None)
+    assert "diffusion transformers are not written for megatron-bridge" in str(outcome.refused)
