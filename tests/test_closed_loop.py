@@ -132,6 +132,9 @@ class TestFigures:
             entry.finals = [sample.Step(seconds, 1.0)] * 4
         case = cases.read_cases(closed_loop.CASES)[0]
         result = tables.Result(case, case.models[0], entries, 1.1, RUN)
+        assert "| 5.0% |" in tables.tables([result])
+        without = tables.Result(case, case.models[0], [measured(1.0, [1.0])], 1.1, RUN)
+        assert "| 0.0% in rounds |" in tables.tables([without])
         figures = result.figures()
         assert figures["regret"] == pytest.approx(0.05)
         assert figures["regret at equal speed"] == pytest.approx(0.05)

@@ -49,6 +49,11 @@ class Result:
     def measured(self) -> list[Entry]:
         return [entry for entry in self.sample if not entry.failed]
 
+    @property
+    def has_finals(self) -> bool:
+        """Whether the choice and its rivals trained again after the rounds."""
+        return any(entry.finals for entry in self.measured)
+
     def figures(self) -> dict[str, float]:
         """Regret of the choice, errors and order over the sample, and the gain over each naive choice."""
         done = self.measured
@@ -117,7 +122,8 @@ def _head() -> Iterator[str]:
     yield f"of the rounds, of whose steps those {CALMEST:.0%} count during which the cores were fastest (other "
     yield "machines share them). The sample was fixed before. At equal speed: all steps, corrected by what those of "
     yield "one layout take longer where the cores are slower. Regret is measured after the rounds, in turns of the "
-    yield f"choice and of the {RIVALS} others that were fastest in them: the least of many noisy times is too low."
+    yield f"choice and of the {RIVALS} others that were fastest in them: the least of many noisy times is too low. "
+    yield "`in rounds`: it is that of the rounds, without such turns."
     yield ""
 
 
@@ -132,7 +138,8 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
         figures = result.figures()
         gains = [f"{figures[f'gain over {role}']:.2f}x" if f"gain over {role}" in figures else "-" for role in NAIVE]
         cells = [result.case.name, result.model.name, result.run.date, str(len(result.measured)),
-                 f"{figures['regret']:.1%}", f"{figures['median error']:.1%}", f"{figures['tau']:.2f}",
+                 f"{figures['regret']:.1%}{'' if result.has_finals else ' in rounds'}",
+                 f"{figures['median error']:.1%}", f"{figures['tau']:.2f}",
                  f"{figures.get('regret at equal speed', math.nan):.1%}",
                  f"{figures.get('tau at equal speed', math.nan):.2f}", *gains]  # fmt: skip
         yield f"| {' | '.join(cells)} |"
