@@ -106,7 +106,10 @@ def _preview(terminal: Terminal, plan: Plan, choice: int) -> None:
 def _states_moved(plan: Plan, choice: int, fewer: FewerNodes) -> Moved | None:
     from ..planner.evaluation.conversion import moved_in
 
-    return moved_in(fewer.plan, fewer.plan.best, plan.candidates[choice - 1].to_layout())
+    before = plan.candidates[choice - 1]
+    if before.layerwise is not None:  # no layout has the degrees of all its layers
+        return None
+    return moved_in(fewer.plan, fewer.plan.best, before.to_layout())
 
 
 def show_resharding(terminal: Terminal, plan: Plan | LengthsPlan | RlPlan, settings: Settings) -> None:

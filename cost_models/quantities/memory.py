@@ -22,6 +22,7 @@ from .element_bytes import quantises_once
 
 # Bytes per trained parameter beside weight and gradient: fp32 master copy (4, absent in fp32 training) + moments.
 OPTIMIZER_BYTES = {"adamw": 8.0, "adamw-bf16": 4.0, "adamw-8bit": 2.0, "sgd": 4.0, "muon": 8.0}
+MOMENTS = {"adamw": 2, "adamw-bf16": 2, "adamw-8bit": 2, "sgd": 1, "muon": 2}  # tensors, beside the master copy
 MOMENTUM_BYTES = 4.0  # the moment of a matrix that Muon orthogonalises (matrices.py); OPTIMIZER_BYTES are of the rest
 MASTER_BYTES = 4.0
 GRADIENT_BYTES = 2.0  # of a gradient as the backward pass makes it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from .ledger import Ledger, weighted
 
 
@@ -39,8 +39,12 @@ def _layers_and_ends(ledger: Ledger, j: int, layers: int) -> Array:
 def stored_bytes(ledger: Ledger, j: int) -> Array:
     """[n] bytes of the weights of a rank on profile j that a store keeps: its share, as it is at rest. Those of a
     reference are as many again."""
-    shared, tables = np.ones(len(ledger.layouts), dtype=bool), ledger.tables.parameters
-    sharers = ledger.state_sharers(ledger.exchanges.weights_over, shared)
+    return bytes_at_rest(ledger, j, np.ones(len(ledger.layouts), dtype=bool))
+
+
+def bytes_at_rest(ledger: Ledger, j: int, shared: Mask) -> Array:
+    """[n] bytes of the weights of a rank on profile j without copies of them: its share where they are `shared`."""
+    tables, sharers = ledger.tables.parameters, ledger.state_sharers(ledger.exchanges.weights_over, shared)
     whole = (ledger.on_profile(j, ledger.per_kind(tables[f"{name}_bytes"])) for name in _parts(ledger))
     return np.asarray(sum(num_bytes / among for num_bytes, among in zip(whole, sharers, strict=False)))
 

@@ -2,7 +2,7 @@
 
 Matrices whose inputs tensor parallelism splits (the output projection of attention, the last of a feed-forward block)
 lie in rows, of which a rank has a part. Between two degrees a and b of it, ranks exchange runs of 1/lcm(a, b) of a row.
-Tensors that are split otherwise move in runs as long as they are.
+Tensors that are split otherwise move in runs as long as they are. Copies of weights for products are made anew.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from math import lcm
 
 from ...cost_models.layouts import Layout
-from ...cost_models.quantities.device_memory import DeviceMemory
 from ...cost_models.quantities.ledger import Ledger
-from ...cost_models.quantities.memory import MASTER_BYTES
+from ...cost_models.quantities.memory import MASTER_BYTES, MOMENTS
+from ...cost_models.quantities.stages import Partition
+from ...cost_models.quantities.weight_bytes import bytes_at_rest
+from ...cost_models.quantities.whole_matrices import optimizer_bytes
 from ...cost_models.rates.packing import copied_s, packed_s
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts
-from ...errors import MeshwrightError
+from ...errors import MeshwrightError, UnsupportedError
 from ..document.candidate import Candidate
 from ..document.plan import Plan
 from ..request.load import request_from_dict
 from ..request.resolve import Resolved, resolve
 from .staged import Staged
 
-_ONE_MOMENT = ("sgd", "muon")  # optimizers with one moment of a matrix; others have two
-
 
 @dataclass(frozen=True)
 class Gathering:
-    """A way to gather what is sent."""
+    """A way to gather the states that are sent."""
 
     name: str
     gather_s: float  # before messages, and after them
@@ -43,14 +43,25 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Moved:
-    """What the fullest GPU of the new layout gets."""
+    """States that the fullest GPU of the new layout receives."""
 
     received_bytes: float
-    cut_bytes: float  # of them, what lies in runs
+    cut_bytes: float  # of them, those that lie in runs
     run_bytes: float  # the shortest run; 0: none is cut
     runs: float
     by_kernels: Gathering
     by_copies: Gathering
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Matrices of a layer whose inputs tensor parallelism splits, on a rank of the new layout."""
+
+    inputs: int  # elements of a row
+    outputs: int  # rows
+    number: float
+    degrees: tuple[int, int]  # before and after
+    routed: bool = False  # of routed experts, whose states have groups of their own
 
 
 @dataclass(frozen=True)
@@ -62,14 +73,21 @@ class _Cut:
     matrices: float
 
 
-def moved(resolved: Resolved, old: Layout, new: Layout) -> Moved:
-    """States of `old` moved to `new`, a layout of the request's GPUs; `old` may be of others."""
-    ledger = Staged.of(resolved, new).ledger
-    memory = DeviceMemory(ledger)
-    sizes = [(float(states["weights"][0]), float(states["optimizer"][0]))
-             for states in map(memory.states, range(ledger.num_profiles))]  # fmt: skip
-    received, j = max((sum(size), j) for j, size in enumerate(sizes))
-    cuts = list(_cuts(ledger, j, old, new, *sizes[j]))
+def moved(resolved: Resolved, old: Layout, new: Layout, partition: Partition | None = None) -> Moved:
+    """States of `old` moved to `new`, a layout of the request's GPUs; `old` may be of others.
+
+    partition: stages of `new`; None: as even as possible. States in host memory count as those on the GPU. Raises
+    UnsupportedError for states in a store of a technique.
+    """
+    ledger = Staged.of(resolved, new, partition).ledger
+    if ledger.store is not None:
+        raise UnsupportedError("states that a technique keeps in a store have no price of a conversion",
+                               hint="plan without the technique")  # fmt: skip
+    shared = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
+    sizes = [float((bytes_at_rest(ledger, j, shared) + optimizer_bytes(ledger, j))[0])
+             for j in range(ledger.num_profiles)]  # fmt: skip
+    received, j = max((size, j) for j, size in enumerate(sizes))
+    cuts = list(_cuts(ledger, j, old, new))
     by_kernels, by_copies = _gatherings(resolved.rates, cuts, received)
     return Moved(
         received_bytes=received, cut_bytes=sum(cut.num_bytes for cut in cuts),
@@ -84,7 +102,7 @@ def moved_in(plan: Plan, candidate: Candidate, old: Layout) -> Moved | None:
     if candidate.layerwise is not None:
         return None
     try:
-        return moved(resolve(request_from_dict(plan.request)), old, candidate.to_layout())
+        return moved(resolve(request_from_dict(plan.request)), old, candidate.to_layout(), candidate.partition)
     except MeshwrightError:
         return None
 
@@ -100,39 +118,50 @@ def _gatherings(rates: Rates, cuts: Sequence[_Cut], received: float) -> tuple[Ga
             Gathering("a copy per run", 2 * (whole_s + by_copies), message_s))  # fmt: skip
 
 
-def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout, weights: float, optimizer: float) -> Iterator[_Cut]:
-    """Cuts of each state, out of the bytes of weights and of the optimizer on the device of profile j."""
-    problem, tables = ledger.problem, ledger.tables.parameters
-    every = ledger.per_kind(tables["dense"] + tables["experts"])
-    elements_here = float(ledger.on_profile(j, every)[0])
-    of_optimizer = _optimizer_bytes(ledger)
-    states = [(problem.state_bytes.weight, weights / elements_here)]
-    states += [(size, optimizer / elements_here * size / sum(of_optimizer)) for size in of_optimizer]
+def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout) -> Iterator[_Cut]:
+    """Cuts of each state on the device of profile j."""
+    problem, zero = ledger.problem, ledger.layouts["zero"]
+    shared = (zero == 3) & ~ledger.states.whole_in_pipeline
+    weights = ledger.state_sharers(ledger.exchanges.weights_over, shared)
+    optimizer = [groups.shard for groups in (ledger.dense_groups, ledger.expert_groups)]
+    tensors = list(_optimizer_tensors(ledger))
     for number, variant in enumerate(problem.variants):
-        layers = float(ledger.counts[j].get(number, [0.0])[0])
-        kind = problem.model.kinds[variant.kind]
-        for width, matrices, (before, after) in _split_inputs(kind, old, new):
+        layers = 0.0 if variant.repeats else float(ledger.counts[j].get(number, [0.0])[0])
+        trains = variant.trains == "all"
+        weight = problem.state_bytes.weight if trains else problem.state_bytes.frozen_weight
+        for each in _splits(problem.model.kinds[variant.kind], problem.model.hidden, old, new):
+            before, after = each.degrees
             if layers and before != after:
-                elements = layers * matrices * problem.model.hidden * width / after
-                for size, held in states:
-                    yield _Cut(num_bytes=held * elements, matrices=layers * matrices,
-                               run_bytes=size * width / lcm(before, after))  # fmt: skip
+                matrices = layers * each.number
+                elements = matrices * each.outputs * each.inputs / after
+                states = [(weight, weights), *[(size, optimizer) for size in tensors if trains]]
+                for size, sharers in states:
+                    yield _Cut(num_bytes=size * elements / float(sharers[each.routed][0]), matrices=matrices,
+                               run_bytes=size * each.inputs / lcm(before, after))  # fmt: skip
 
 
-def _optimizer_bytes(ledger: Ledger) -> list[float]:
+def _optimizer_tensors(ledger: Ledger) -> Iterator[float]:
     """Bytes of an element of each tensor that the optimizer keeps of a matrix: master copy and moments."""
     workload, states = ledger.problem.workload, ledger.problem.state_bytes
-    kept = states.orthogonalised if workload.optimizer == "muon" else states.optimizer
+    whole = workload.optimizer == "muon"
+    kept, moments = (states.orthogonalised, 1) if whole else (states.optimizer, MOMENTS[workload.optimizer])
     has_master = workload.precision != "fp32" and ledger.problem.stack.master_weights
-    masters, moments = [MASTER_BYTES] if has_master else [], 1 if workload.optimizer in _ONE_MOMENT else 2
-    return [*masters, *[(kept - sum(masters)) / moments] * moments]
+    if kept and has_master:
+        yield MASTER_BYTES - (states.split_master if ledger.layouts["zero"][0] == 1 else 0.0)
+    for _ in range(moments if kept else 0):  # a technique without gradients keeps none
+        yield (kept - MASTER_BYTES * has_master) / moments
 
 
-def _split_inputs(kind: Layer, old: Layout, new: Layout) -> Iterator[tuple[float, float, tuple[int, int]]]:
-    """(inputs, matrices of a rank, degrees that split the inputs) of a layer's matrices that are split so."""
-    if kind.attention is not None:
-        yield kind.attention.heads * kind.attention.value_head_dim, 1.0, (old.tp, new.tp)
-    if isinstance(kind.feed_forward, FeedForward):
-        yield kind.feed_forward.inner, 1.0, (old.tp, new.tp)
-    if isinstance(kind.feed_forward, MixtureOfExperts):
-        yield kind.feed_forward.expert_inner, kind.feed_forward.experts / new.ep, (old.etp, new.etp)
+def _splits(kind: Layer, hidden: int, old: Layout, new: Layout) -> Iterator[_Split]:
+    """The matrices of a layer that are split so."""
+    degrees, block = (old.tp, new.tp), kind.feed_forward
+    for attention in (kind.attention, kind.cross_attention):
+        if attention is not None:
+            yield _Split(attention.heads * attention.value_head_dim, hidden, 1.0, degrees)
+    if isinstance(block, FeedForward):
+        yield _Split(block.inner, hidden, 1.0, degrees)
+    if isinstance(block, MixtureOfExperts):
+        degrees_of_experts, outputs = (old.etp, new.etp), block.latent or hidden
+        yield _Split(block.expert_inner, outputs, block.experts / new.ep, degrees_of_experts, routed=True)
+        if block.shared_inner:
+            yield _Split(block.shared_inner, hidden, 1.0, degrees)

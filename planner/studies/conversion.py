@@ -41,7 +41,8 @@ class Conversion(Result):
 
 
 def run(question: Question) -> Conversion:
-    """Raises InputError without a layout, and for one that is not legal; UnknownNameError for another assumption."""
+    """Raises InputError without a layout, and for one that is not legal; UnknownNameError for another assumption;
+    UnsupportedError for states in a store."""
     for name in question.assume:
         if name != _ARGUMENT:
             raise UnknownNameError("assumption", name, (_ARGUMENT,))

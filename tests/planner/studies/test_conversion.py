@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.rates.packing import copied_s, packed_s
@@ -64,6 +66,36 @@ def test_optimizers_with_one_moment_have_a_tensor_less() -> None:
                       seq_len=1024, optimizer="sgd")  # fmt: skip
 
     assert converted(sgd, "tp8-dp2-mbs1-z0-rnone").runs == pytest.approx(3 * LAYERS * HIDDEN * 2, rel=0.01)
+
+
+ROWS = LAYERS * HIDDEN * 2  # of the two matrices of a layer
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype", "tensors"),
+    [({}, "", 4), ({"optimizer": "muon"}, "", 3), ({"workload": {"train": {"lora": {"rank": 8}}}}, "", 1),
+     ({"precision": "fp8"}, "-fp8", 4), ({"precision": "fp32"}, "-fp32", 3)],
+)  # fmt: skip
+def test_runs_are_rows_of_each_tensor_of_a_matrix(asked: dict[str, Any], dtype: str, tensors: int) -> None:
+    """A rank of tp 8 sends a run of each of its rows; adapters beside frozen matrices and fp8 copies are not cut."""
+    plan = mw.evaluate(None, f"tp4-dp4-mbs1-z0-rnone{dtype}", model="llama-3.2-1b", cluster="dgx-h100:2",
+                       global_batch=16, seq_len=1024, **asked)  # fmt: skip
+    assert converted(plan, f"tp8-dp2-mbs1-z0-rnone{dtype}").runs == pytest.approx(tensors * ROWS, rel=1e-12)
+
+
+def test_states_in_host_memory_move_too(plan: Plan) -> None:
+    here, there = (converted(plan, f"tp4-dp4-mbs1-z1-rnone{end}") for end in ("", "-oopt"))
+    assert there.received_bytes == pytest.approx(here.received_bytes)
+
+
+def test_experts_and_the_rest_have_groups_of_their_own() -> None:
+    """deepseek-v2-lite: 26 of 27 layers have 64 experts of 1,408 beside two shared ones of 2,816 together."""
+    plan = mw.evaluate(None, "tp2-dp4-ep2-mbs1-z1-rnone", model="deepseek-v2-lite", cluster="dgx-h100:1",
+                       global_batch=16, seq_len=1024)  # fmt: skip
+    found = converted(plan, "tp4-dp2-ep2-mbs1-z1-rnone")
+    attention, first, shared = 27 * 16 * 128, 10944, 26 * 2816
+    elements = HIDDEN * (attention + first + shared) / 4
+    assert found.cut_bytes == pytest.approx(2 * elements + 12 * elements / 2)  # ZeRO-1 shares the optimizer over dp 2
 
 
 def test_states_go_to_fewer_gpus_from_another_degree(plan: Plan) -> None:
