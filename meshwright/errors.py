@@ -64,6 +64,9 @@ class FieldProblem(NamedTuple):
         return f"{where}: {self.message}" if where else self.message
 
 
+_SHOWN = 12  # problems of a file of many lines
+
+
 class InputError(MeshwrightError):
     """The input is wrong; all problems of a file are reported together."""
 
@@ -78,6 +81,13 @@ class InputError(MeshwrightError):
         error = cls(message, hint=hint, details={"problems": [str(p) for p in problems]})
         error.problems = tuple(problems)
         return error
+
+    @classmethod
+    def of_some(cls, problems: Sequence[FieldProblem]) -> InputError:
+        """The same of a file with a problem in many lines: the first of them, and the number of the others."""
+        shown = cls.of(problems[:_SHOWN])
+        more = f"\n... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        return cls(shown.message + more, hint=shown.hint)
 
 
 class UnknownNameError(InputError):

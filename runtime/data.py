@@ -58,7 +58,7 @@ class Files(ABC):
 
     @abstractmethod
     def digests(self) -> Mapping[str, str]:
-        """As those of a `Source`."""
+        """Name and checksum of each file, as `Source.digests`."""
 
     @abstractmethod
     def row(self, place: int) -> Row:
@@ -125,7 +125,7 @@ def open_source(
     name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int = 1, *, shuffle: bool = False,
     pairs: PairShape | None = None,
 ) -> Source:
-    """Opens `synthetic`, a folder or file of shards, or any other file as bytes.
+    """Opens `synthetic`, pairs of a source and a target, a folder or file of shards, or any other file as bytes.
 
     Shards are .npy, or .bin with uint16 (uint32 for vocabularies above 65,536). ahead: distance of the last target from
     its input. pairs: of a model with an encoder, whose files are JSON lines and whose seq_len is that of source and
@@ -143,7 +143,7 @@ def open_source(
 
 
 def _files(path: Path, kind: str, *suffixes: str) -> list[Path]:
-    """The file, or those of a folder that end so."""
+    """The file, or the files of a folder with one of the suffixes."""
     if path.is_file():
         return [path]
     if not path.is_dir():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError, UnsupportedError
 from .job import Job
+from .pairs import START
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -28,6 +29,9 @@ def check_data(job: Job, settings: Settings) -> None:
     if end is not None and not 0 <= end < job.model.vocab:
         raise InputError(f"--end-token {end}: the model has the tokens 0 to {job.model.vocab - 1}",
                          hint="give the end-of-document token of its tokenizer")  # fmt: skip
+    if end == START and job.source_len is not None:
+        raise InputError(f"--end-token {end}: starts a target, whose first token would have no loss",
+                         hint="give the token that ends a target, 1 of T5")  # fmt: skip
     if end is not None and job.model.mtp_layers:
         raise InputError(f"--end-token {end}: not with prediction of more than one token",
                          hint="plan with `--set workload.mtp_layers=0`, or leave it out")  # fmt: skip

@@ -15,7 +15,6 @@ import numpy as np
 
 from ..errors import FieldProblem, InputError
 from .shards import Row, digest_of
-from .tokenizing import shortened
 
 if TYPE_CHECKING:
     from .job import Job
@@ -76,7 +75,7 @@ def _rows(path: Path, shape: PairShape) -> list[Row]:
             else:
                 rows.append(found)
     if problems:
-        raise shortened(problems)
+        raise InputError.of_some(problems)
     return rows
 
 
@@ -99,6 +98,9 @@ def _row(line: str, shape: PairShape) -> Row | FieldProblem:
     if len(target) > shape.target_len:
         return FieldProblem(f"{len(target):,} tokens with its end, the decoder of the plan has {shape.target_len:,}",
                             "target", hint="shorten it, or plan with a longer `--seq-len`")  # fmt: skip
+    if _goes_on(target, shape.end_token):
+        return FieldProblem(f"tokens behind token {shape.end_token}, the end, would have no loss", "target",
+                            hint="cut it there, or give another `--end-token`")  # fmt: skip
     missing = shape.target_len - len(target)
     if missing and shape.end_token is None:
         return FieldProblem(f"{len(target):,} tokens, the decoder of the plan has {shape.target_len:,}", "target",
@@ -109,6 +111,11 @@ def _row(line: str, shape: PairShape) -> Row | FieldProblem:
 def _ended(target: list[int], shape: PairShape) -> list[int]:
     """A target with the end token behind it, where there is one."""
     return target if shape.end_token is None or target[-1] == shape.end_token else [*target, shape.end_token]
+
+
+def _goes_on(target: list[int], end: int | None) -> bool:
+    """Whether other tokens than the end follow it."""
+    return end is not None and end in target and any(token != end for token in target[target.index(end) :])
 
 
 def _wrong_tokens(tokens: Any, vocab: int) -> FieldProblem | None:

@@ -23,7 +23,6 @@ from .shards import Row
 
 _CONFIG = "tokenizer_config.json"
 _AT_ONCE = 256  # documents, which threads of the library share
-_SHOWN = 12  # problems
 _BY_TRANSFORMERS = "load it by AutoTokenizer of transformers and `save_pretrained` it, which writes tokenizer.json"
 
 
@@ -168,11 +167,4 @@ def _lines(path: Path, field: str) -> Iterator[str]:
             elif text and not problems:
                 yield text
     if problems:
-        raise shortened(problems)
-
-
-def shortened(problems: Sequence[FieldProblem]) -> InputError:
-    """One error out of the problems of a file, which shows the first of many."""
-    shown = InputError.of(problems[:_SHOWN])
-    more = f"\n... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-    return InputError(shown.message + more, hint=shown.hint)
+        raise InputError.of_some(problems)

@@ -82,6 +82,7 @@ def test_files_of_a_folder_are_read_in_order_and_again(tmp_path: Path) -> None:
         (pair([5, 6, 7], [9]), END, "source: 3 tokens, the encoder of the plan reads 4"),
         (pair([5, 6, 7, 8, 9], [9]), END, "source: 5 tokens, the encoder of the plan reads 4"),
         (pair([5, 6, 7, 8], [9, 9, 9, 9, 9]), END, "target: 6 tokens with its end, the decoder of the plan has 5"),
+        (pair([5, 6, 7, 8], [9, END, 9]), END, f"target: tokens behind token {END}, the end, would have no loss"),
         (pair([5, 6, 7, 8], [9, 9, 9, 9]), None, "target: 4 tokens, the decoder of the plan has 5"),
     ],
 )
@@ -108,6 +109,8 @@ def test_files_without_pairs_are_refused(tmp_path: Path) -> None:
         opened(str(tmp_path / "bytes.jsonl"))
     with pytest.raises(UnsupportedError, match="--data: a rehearsal shortens sources"):
         check_data(with_source("dp1-mbs1-z0-rnone"), Settings("plan.json", data="x", scale_down=True))
+    with pytest.raises(InputError, match="--end-token 0: starts a target"):
+        check_data(with_source("dp1-mbs1-z0-rnone"), Settings("plan.json", data="x", end_token=0))
 
 
 @pytest.mark.parametrize(
