@@ -1,4 +1,4 @@
-"""From answers and their scores to the numbers that training takes: rewards of tokens, advantages, returns."""
+"""Numbers that training takes, out of answers and their scores: rewards of tokens, advantages, returns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from .job import RlJob
 from .rollout import Rollout, advantages, rewards
 
-# Of PPO: the coefficient of the KL in the reward (arXiv 2203.02155, appendix C.4), and the lambda of its advantages
-# without discount (openai/lm-human-preferences@1ab856db, PPOTrainer.loss).
+# PPO's coefficient of the KL in the reward (arXiv 2203.02155, appendix C.4), and lambda of its advantages without
+# discount (openai/lm-human-preferences@1ab856db, PPOTrainer.loss).
 REWARD_KL, LAMBDA = 0.02, 0.95
 REWARD = "reward"  # the call of a reward model
 
@@ -81,7 +81,7 @@ def estimates(reward: Tensor, values: Tensor, counted: Tensor) -> Tensor:
 
 
 def whitened(values: Tensor, counted: Tensor) -> Tensor:
-    """Counted values with mean 0 and variance 1, as in `PPOTrainer.loss`; 0 elsewhere."""
+    """Counted values with mean 0 and variance 1, by the formula of `PPOTrainer.loss` over a whole step; 0 elsewhere."""
     number = counted.sum()
     mean = (values * counted).sum() / number
     variance = ((values - mean) ** 2 * counted).sum() / number

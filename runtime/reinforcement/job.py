@@ -91,7 +91,7 @@ class RlJob(Job):
 
     @property
     def answers(self) -> int:
-        """Of a step."""
+        """Answers of a step."""
         return self.prompts * self.samples
 
     @property

@@ -1,7 +1,8 @@
 """The steps of a run of post-training: generate, score, train, move the new weights to the engine.
 
 With a lag the engine generates answers of a later step while the trainer trains, and weights move between the two.
-Every rank runs the same loop; a call does nothing on ranks that are not its own.
+PPO also moves its critic to the copy that gives values; DPO generates nothing and moves nothing. Every rank runs the
+same loop; a call does nothing on ranks that are not its own.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class Loop:
                 "learning_rate": self.job.rate(index), "step_s": step_s, "calls": calls}, stops > 0  # fmt: skip
 
     def _results(self, trained: Outcome | None) -> Event:
-        """Of all ranks: reward, loss and gradient norm of the policy, those of the critic, the margin of DPO."""
+        """Reward, loss and gradient norm of the policy, those of the critic and the margin of DPO, of all ranks."""
         names = [*MEASURES, *(CRITIC_MEASURES if "critic" in self.trainers else ())]
         mine = torch.zeros(len(names), dtype=torch.float64, device=self.device)
         for place in self.job.trains:

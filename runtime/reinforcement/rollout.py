@@ -37,13 +37,18 @@ def prompts(job: RlJob, step: int) -> Tensor:
 
 
 def pairs(job: RlJob, step: int) -> Rollout:
-    """Random answers to the prompts of a step in pairs, in each pair first the one that the rule rewards more."""
-    generator = torch.Generator().manual_seed((job.seed * 1_000_003 + step) * 2 + 1)
-    answers = torch.randint(0, job.model.vocab, (job.answers, job.answer_len), generator=generator)
-    tokens = torch.cat([prompts(job, step), answers], 1)
-    counted = answered(tokens, job.prompt_len)
+    """Random answers to the prompts of a step in pairs, in each pair first the one that the rule rewards more. Pairs
+    that it rewards alike are drawn again."""
+    generator, asked, alike = _generator(job, step), prompts(job, step), torch.ones(job.answers // 2, dtype=torch.bool)
+    answers = torch.empty(job.answers, job.answer_len, dtype=torch.int64)
+    while alike.any():
+        shape = (2 * int(alike.sum()), job.answer_len)
+        answers[alike.repeat_interleave(2)] = torch.randint(0, job.model.vocab, shape, generator=generator)
+        tokens = torch.cat([asked, answers], 1)
+        counted = answered(tokens, job.prompt_len)
+        reward = rewards(job, Rollout(tokens, counted, torch.zeros(counted.shape))).view(-1, 2)
+        alike = reward[:, 0] == reward[:, 1]
     tokens[:, 1:][~counted & (torch.arange(job.seq_len) >= job.prompt_len)] = END
-    reward = rewards(job, Rollout(tokens, counted, torch.zeros(counted.shape))).view(-1, 2)
     order = torch.where((reward[:, 0] < reward[:, 1])[:, None], torch.tensor([1, 0]), torch.tensor([0, 1]))
     rows = (order + 2 * torch.arange(len(order))[:, None]).flatten()
     return Rollout(tokens[rows], counted[rows], torch.zeros(counted.shape, dtype=torch.float64))
@@ -51,8 +56,12 @@ def pairs(job: RlJob, step: int) -> Rollout:
 
 def uniforms(job: RlJob, step: int) -> Tensor:
     """The random numbers of a step, one for each token of each answer: equal under any layout."""
-    generator = torch.Generator().manual_seed((job.seed * 1_000_003 + step) * 2 + 1)
-    return torch.rand(job.answers, job.answer_len, generator=generator, dtype=torch.float64)
+    return torch.rand(job.answers, job.answer_len, generator=_generator(job, step), dtype=torch.float64)
+
+
+def _generator(job: RlJob, step: int) -> torch.Generator:
+    """The source of the random numbers of a step."""
+    return torch.Generator().manual_seed((job.seed * 1_000_003 + step) * 2 + 1)
 
 
 def sampled(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

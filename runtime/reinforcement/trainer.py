@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +24,11 @@ from ..trainer import Step, Trainer
 from .experience import Scored
 from .job import KL_COEFFICIENT, RlJob
 
-# Of PPO's critic: the clip of a new value around the old one (openai/lm-human-preferences@1ab856db, PPOTrainer.loss).
+# The clip of a new value of PPO's critic around the old one (openai/lm-human-preferences@1ab856db, PPOTrainer.loss).
 VALUE_CLIP = 0.2
 BETA = 0.1  # of DPO (arXiv 2305.18290, appendix B)
 
+Given = TypeVar("Given")
 Rows = Callable[[Tensor], Tensor]  # a micro-batch of this rank out of all rows of an update
 
 
@@ -39,10 +41,10 @@ def weights(algorithm: str, counted: Tensor) -> Tensor:
     return counted.double() / counted.sum()
 
 
-def given(numbers: Tensor | None) -> Tensor:
-    """Numbers that the algorithm has. Raises RuntimeError where it has none."""
+def given(numbers: Given | None) -> Given:
+    """Numbers that the algorithm has, or answers. Raises RuntimeError where there are none."""
     if numbers is None:
-        raise RuntimeError("answers without the numbers that this training needs")
+        raise RuntimeError("no answers with the numbers that this training needs")
     return numbers
 
 
@@ -67,7 +69,7 @@ class RlTrainer(Trainer):
                                                                 strict=True)))  # fmt: skip
 
     def batch(self, index: int) -> Batch:
-        scored = given_answers(self.scored)
+        scored = given(self.scored)
         weight = weights(self.rl_job.algorithm, scored.counted)
         inputs = self._divided(scored.tokens)
 
@@ -93,13 +95,6 @@ class RlTrainer(Trainer):
     ) -> Tensor:
         """The part of the loss of a micro-batch, from outputs and targets of the head. weight: of each target [n,
         s]."""
-
-
-def given_answers(scored: Scored | None) -> Scored:
-    """The answers of an update. Raises RuntimeError before there are any."""
-    if scored is None:
-        raise RuntimeError("no answers to train on")
-    return scored
 
 
 class PolicyTrainer(RlTrainer):

@@ -81,7 +81,7 @@ def forward(weights: Weights, spec: ModelSpec, tokens: Tensor) -> Tensor:
 
 
 def log_probs_of(weights: Weights, spec: ModelSpec, tokens: Tensor) -> Tensor:
-    """Of each token after the first, [n, s]."""
+    """Log-probability of each token after the first, [n, s]."""
     return forward(weights, spec, tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
 
 
@@ -115,7 +115,7 @@ def mean_steps(steps: list[tuple[float, float]]) -> list[float]:
 
 
 def largest_difference(mine: Mapping[str, Tensor], theirs: Weights) -> float:
-    """Of weights whose names are equal."""
+    """Largest difference of weights whose names are equal."""
     if set(mine) != {f"weights.{name}" for name in theirs}:
         raise ValueError(f"other weights: {set(mine) ^ {f'weights.{name}' for name in theirs}}")
     return max(float((mine[f"weights.{name}"] - weight.detach()).abs().max()) for name, weight in theirs.items())

@@ -27,7 +27,7 @@ def dpo(train: str, reference: str, **changes: object) -> RlJob:
 
 
 def answered(tokens: Tensor, first: int) -> list[range]:
-    """Of each row the targets that are its answer, from target `first` on, its end at token 0 included."""
+    """The targets of each row that are its answer, from target `first` on, its end at token 0 included."""
     ends = [row[first + 1 :].tolist() for row in tokens]
     return [range(first, first + (each.index(0) + 1 if 0 in each else len(each))) for each in ends]
 
@@ -81,8 +81,7 @@ def test_pairs_have_the_better_answer_first() -> None:
     job = dpo("dp1-mbs2-z0-rnone", "dp1-mbs1-z0-rnone", prompts=64)
     given, others = pairs(job, 0), pairs(job, 1)
     reward = rewards(job, given).view(-1, 2)
-    assert bool((reward[:, 0] >= reward[:, 1]).all())
-    assert float((reward[:, 0] > reward[:, 1]).double().mean()) > 0.5
+    assert bool((reward[:, 0] > reward[:, 1]).all())
     assert torch.equal(given.tokens[0::2, : job.prompt_len], given.tokens[1::2, : job.prompt_len])
     assert not torch.equal(given.tokens, others.tokens)
     ends = answered(given.tokens, job.prompt_len - 1)
