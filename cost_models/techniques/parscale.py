@@ -68,9 +68,9 @@ TECHNIQUE = Technique(
                 "with keys of its own and a feed-forward block"),),
     on_stack=_on_stack,
     serves=Serves(on_pool=_on_pool, needs=(PoolNeed(_proposes_nothing, "no `--speculate`"), DECODES), only_costs=True),
-    caveat="a stream counts as many FLOPs as the model, which shows in no loss here: P streams learn as O(log P) more "
-           "parameters would; in serving, prefixes (0.2 % more parameters per stream) are not counted, and the head is "
-           "counted for every stream",
+    caveat="a stream counts as many FLOPs as the model, which shows in no loss here: P streams learn as O(log P) "
+           "times the parameters would; in serving, prefixes (0.2 % more parameters per stream) are not counted, and "
+           "the head is counted for every stream",
     chooses=(PROPOSER,), only_costs=True,
     excludes={"vocabulary-parallel": "streams are summed before the head, which vocabulary-parallel has on all stages",
               "gnnpipe": "one needs a model of sequences, the other a graph"},
