@@ -17,7 +17,7 @@ from .operations import LayerOperations, MemoryTraffic, Saved
 
 
 def with_prefixes(parameters: KindParameters, kind: Layer, stack: StackSpec) -> KindParameters:
-    """Of a layer: with the keys and values of each stream, by heads as tensor parallelism splits them."""
+    """Parameters of a layer with the keys and values of each stream, by heads as tensor parallelism splits them."""
     attention = kind.attention
     if stack.streams == 1 or attention is None:
         return parameters
@@ -28,7 +28,7 @@ def with_prefixes(parameters: KindParameters, kind: Layer, stack: StackSpec) -> 
 
 
 def with_aggregation(parameters: KindParameters, hidden: int, stack: StackSpec) -> KindParameters:
-    """Of the head: with the products that weigh streams, P h -> h -> P with biases, whole on every rank."""
+    """Parameters of the head with the products that weigh streams, P h -> h -> P with biases, whole on every rank."""
     p = stack.streams
     if p == 1:
         return parameters

@@ -86,8 +86,8 @@ class _Part:
     def add_layers(self) -> None:
         """Attention among the patches of an image or of its windows, and a feed-forward block."""
         n, h, f, t, layers = self.all_rows, self.tower.hidden, self.tower.inner, self.ranks, self.tower.layers
-        a, up = self.heads * (h // self.tower.heads), (1 + self.tower.gated) * f / t
-        for name, rows, columns in (("qkv", 3 * a, h), ("output", h, a), ("up", up, h), ("down", h, f / t)):
+        a = self.heads * (h // self.tower.heads)
+        for name, rows, columns in self._products(a, f / t):
             self._product(f"tower {name}", n, rows, columns, count=layers, tag=TOWER)
         windowed = self.tower.windowed
         for count, pairs in ((layers - windowed, self.rows**2), (windowed, self.in_windows)):
@@ -107,6 +107,12 @@ class _Part:
         self._reduced(self.width, 2 * layers, tag=self._tag)
         if self.trains_tower:
             self._save_layers(inner)
+
+    def _products(self, heads: Array | int, inner: Array | int) -> tuple[tuple[str, Array | int, Array | int], ...]:
+        """(name, outputs, inputs) of the products of a layer, with so many elements of all heads and inside."""
+        h = self.tower.hidden
+        return (("qkv", 3 * heads, h), ("output", h, heads), ("up", (1 + self.tower.gated) * inner, h),
+                ("down", h, inner))  # fmt: skip
 
     def _save_layers(self, inner: Array) -> None:
         """Kept by each layer: inputs and outputs of its norms, queries, keys, values and what attention makes of them,
@@ -220,15 +226,15 @@ class _Part:
     def add_idle(self) -> None:
         """Layers and attention pooling behind the output that is used: computed, with no gradients and nothing kept."""
         tower, h, f, n = self.tower, self.tower.hidden, self.tower.inner, self.all_rows
-        products = [("qkv", n, 3 * h, h), ("output", n, h, h), ("up", n, (1 + tower.gated) * f, h), ("down", n, h, f)]
         if tower.idle_layers:
-            for name, rows, columns, depth in products:
-                self._product(f"tower idle {name}", rows, columns, depth, count=tower.idle_layers, trains=False,
+            for name, columns, depth in self._products(h, f):
+                self._product(f"tower idle {name}", n, columns, depth, count=tower.idle_layers, trains=False,
                               inputs=False)  # fmt: skip
             flops = 4.0 * self.all_rows * tower.patches_of_tile * h * tower.idle_layers
             self.ops.cores.append(Core(flops, tower.patches_of_tile, h // tower.heads, 0, has_gradients=False))
-            moved = tower.idle_layers * self.width * (10 + 2 * f / h)
-            self._traffic("tower idle layers", moved, np.zeros_like(moved), trains=False)
+            moved = tower.idle_layers * self.width
+            forward = (4 + 6) * moved + (2 + tower.gated) * moved * f / h  # norms, residuals, activation: `add_layers`
+            self._traffic("tower idle layers", forward, np.zeros_like(forward), trains=False)
         if tower.idle_head:
             queries = self.all_patches / tower.patches_of_tile
             pooling = [("keys", n, 2 * h, h), ("query", queries, h, h), ("output", queries, h, h),

@@ -59,10 +59,16 @@ def _idle_head(tower: VisionTower, norm: int) -> int:
     return h + 4 * (h * h + h) + norm + 2 * h * f + f + h
 
 
+def _products_of_layer(tower: VisionTower, rows: int) -> int:
+    """FLOPs of the products of a layer on so many patches and class tokens."""
+    h, f = tower.hidden, tower.inner
+    return 2 * rows * (4 * h * h + (2 + tower.gated) * h * f)
+
+
 def _idle_flops(tower: VisionTower, patches: int) -> float:
-    """FLOPs of what lies behind the output that is used."""
+    """FLOPs of the layers and the pooling behind the output that is used."""
     h, f, n = tower.hidden, tower.inner, tower.patches_of_tile
-    layer = patches * (2.0 * (4 * h * h + (2 + tower.gated) * h * f) + 4 * n * h)
+    layer = _products_of_layer(tower, patches) + patches * 4.0 * n * h
     head = patches / n * (2.0 * (2 * h * h + 2 * n * h * h + 2 * h * f) + 4 * n * h) if tower.idle_head else 0.0
     return tower.idle_layers * layer + head
 
@@ -118,10 +124,10 @@ def forward_flops(tower: VisionTower, patches: int, in_windows: int = 0, made: i
     """FLOPs of the forward pass of an image of `patches`, all of which attend to each other, or as many pairs as
     `in_windows` in layers with windows, with those of idle parts: products count 2. made: tokens that it becomes, None:
     one for each block of patches."""
-    n, h, f = patches, tower.hidden, tower.inner
+    n, h = patches, tower.hidden
     rows = n + tower.class_tokens
     pairs = (tower.layers - tower.windowed) * rows * rows + tower.windowed * in_windows
-    products = tower.layers * 2 * rows * (4 * h * h + (2 + tower.gated) * h * f)
+    products = tower.layers * _products_of_layer(tower, rows)
     block = h * tower.merge**2
     of_token = {"mean": h * tower.output, "linear": h * tower.output, "mlp": block * block + block * tower.output,
                 "adapter": adapter_products(tower), "perceptron": (block + tower.output) * tower.adapter,

@@ -8,11 +8,15 @@ from ..arrays import Array, Mask
 from .ledger import Ledger, weighted
 
 
+def shards_weights(ledger: Ledger) -> Mask:
+    """[n] whether ranks keep shares of the weights between layers."""
+    return np.asarray((ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline)
+
+
 def weight_bytes(ledger: Ledger, j: int) -> Array:
     """[n] bytes of all weights on the device of profile j, with the second copy that a technique keeps and the weights
     of a reference, which are sharded as those that train (TRL f2cd5771, prepare_deepspeed and prepare_fsdp)."""
-    divided = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
-    plan = ledger.exchanges
+    divided, plan = shards_weights(ledger), ledger.exchanges
     total: Array | float = 0.0
     # Experts are sharded over groups of their own, so each part is divided by the size of its own group.
     for part, name in enumerate(_parts(ledger)):

@@ -11,11 +11,9 @@ from ..arrays import Array
 from .iteration import Batch, ServingConstants, iteration_seconds
 from .lengths import RequestLengths
 from .pool import Pool
-from .service import Load, Service
+from .service import PROBE, ROUNDS, Load, Service
 
 _HALVINGS = 40  # of the sequences of an open loop: to 1e-12 of those that there is room for
-_PROBE = 0.1  # share of the sequences, of the difference that gives a derivative
-_ROUNDS = 24  # of the fixed point of a closed loop, each half way to what the one before gives
 
 
 def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Service:
@@ -24,23 +22,20 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
 
     Prompts are part of the passes and take no iterations. A request of an open loop waits for the end of the pass that
     it comes in, one of a closed loop comes at the end of one. Its answer, or the first block of it, is whole at once:
-    TTFT is the seconds until then, TPOT those of all passes over the tokens.
+    TTFT is the seconds until then, TPOT those of all passes over the tokens. The queue of an open loop for room is left
+    out: near the largest load TTFT is longer than this.
     """
     decode = replace(decode, step_tokens=np.minimum(decode.step_tokens, load.output))
     steps, opened = load.output / decode.step_tokens, load.rate > 0
-    capacity = decode.capacity(load.running_prompt, load.running_output)
-    capacity = np.where(capacity > 0, capacity, decode.max_sequences)
-    number = np.minimum(load.concurrency / decode.instances, 1e6)  # of an instance
+    capacity, number, held = load.sequences_on(decode)
     front_s = decode.host_s + constants.prompt_token_s * load.prompt
-    held = np.minimum(number, capacity)
     closed = _closed(held, front_s, steps, decode, load, constants)
     running = np.where(opened, _opened(capacity, steps, decode, load, constants), closed)
     pass_s = iteration_seconds(decode, constants, passes_batch(running, decode, load))
     rate = np.where(opened, load.rate, running * decode.instances / (steps * pass_s))
     busy = -np.expm1(-running / decode.pp)  # sequences of a pass are those of a Poisson process
     wait_s = np.where(opened, busy * pass_s / 2.0, 0.0)
-    waiting = np.where(opened | ~np.isfinite(load.concurrency), 0.0, np.maximum(number - held, 0.0))
-    queue_s = waiting * decode.instances / rate
+    queue_s = load.waiting(number, held) * decode.instances / rate
     first_s = decode.first_passes(load.output) * pass_s
     none, tokens = np.zeros_like(pass_s), rate * load.output
     return Service(
@@ -57,7 +52,7 @@ def _closed(
 ) -> Array:  # fmt: skip
     """[n] sequences of a closed loop that run; the others are on their way to the scheduler."""
     running = held
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         passes_s = steps * iteration_seconds(decode, constants, passes_batch(running, decode, load))
         running = 0.5 * running + 0.5 * held * passes_s / (front_s + passes_s)
     return running
@@ -96,8 +91,8 @@ def filling_latencies(
     The wait for the end of a pass is even over it. Long answers and slow passes are taken to come together.
     """
     pass_s, more_s = (iteration_seconds(decode, constants, passes_batch(service.sequences * more, decode, load))
-                      for more in (1.0, 1.0 + _PROBE))  # fmt: skip
-    growth = np.minimum(np.maximum(more_s / pass_s - 1.0, 0.0) / _PROBE, 0.99)
+                      for more in (1.0, 1.0 + PROBE))  # fmt: skip
+    growth = np.minimum(np.maximum(more_s / pass_s - 1.0, 0.0) / PROBE, 0.99)
     beyond = NormalDist().inv_cdf(share) * np.sqrt(service.sequences * decode.pp / (1.0 - growth))
     number = np.where(load.rate > 0, np.clip(service.sequences + beyond, 0.0, service.capacity), service.sequences)
     slow_s = iteration_seconds(decode, constants, passes_batch(number, decode, load))

@@ -10,10 +10,9 @@ from ..arrays import Array, Mask
 from .filling import filling_state, passes_batch
 from .iteration import Batch, ServingConstants, iteration_seconds
 from .pool import Pool
-from .service import Load, Service
+from .service import ROUNDS, Load, Service
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
-_ROUNDS = 24  # of the fixed point, each half way to what the one before gives
 # Of waits in pipelines, out of simulated instances of 4 and 8 stages (tests/cost_models/serving/test_simulation.py).
 _TOGETHER, _UNLIKE = 2.5, 1.6
 _BUSIEST = 0.98  # share of time that prompts of an open loop may take: beyond it the queue grows without end
@@ -28,12 +27,10 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     if decode.methods.fills:
         return filling_state(decode, load, constants)
     steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens  # iterations of an answer
-    capacity = decode.capacity(load.running_prompt, load.running_output, load.prefix_hit, load.prefixes)
-    capacity = np.where(capacity > 0, capacity, decode.max_sequences)
-    number = np.minimum(load.concurrency / decode.instances, 1e6)  # of an instance
-    held = np.minimum(np.where(load.rate > 0, capacity, number), capacity)
+    capacity, number, held = load.sequences_on(decode)
+    held = np.where(load.rate > 0, capacity, held)
     running, state = 0.7 * held, _State(*(np.zeros_like(held) for _ in range(len(fields(_State)))))
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         state = _at(running, state, prefill, decode, apart, load, constants, held)
         decoding = steps * state.step_s
         closed = held * decoding / (state.ttft_s + decoding)
@@ -42,8 +39,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.step_s))
     opened = (state.prompt_load < _BUSIEST) & (running < 0.999 * capacity)
     stable = np.where(load.rate > 0, opened, number <= capacity)
-    waiting = np.where(load.rate > 0, 0.0, np.maximum(number - held, 0.0) * decode.instances)
-    waiting = np.where(np.isfinite(load.concurrency), waiting, 0.0)
+    waiting = load.waiting(number, held) * decode.instances
     tokens = rate * load.output
     gpus = decode.gpus + np.where(apart, prefill.gpus, 0.0)
     return Service(
@@ -120,7 +116,8 @@ def _at(
 
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
-    """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled."""
+    """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled; of models that fill
+    in a pass as a request meets it."""
     if decode.methods.fills:
         return passes_batch(running, decode, load)
     return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros_like(running),

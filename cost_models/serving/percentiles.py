@@ -13,7 +13,7 @@ from .iteration import ServingConstants, iteration_seconds
 from .lengths import RequestLengths
 from .load import decoding_batch, prompt_iterations
 from .pool import Pool
-from .service import Load, Service
+from .service import PROBE, Load, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class Latencies:
 
 
 _BUSIEST = 0.99  # share of time of iterations that take prompts
-_PROBE = 0.1  # share of the sequences, of the difference that gives a derivative
 _STRATA = 16  # equal shares of the prompts, and of the answers, whose latencies are priced
 _HALVINGS = 24  # of the interval that holds a percentile of several strata
 
@@ -46,8 +45,8 @@ def latencies(
         return Latencies(*filling_latencies(share, service, decode, load, requests, constants))
     ttft_s = _ttft_s(share, service, prefill, decode, apart, load, requests, constants)
     sequences = np.maximum(service.sequences, 1.0)
-    first_s, probed_s = (_decode_s(sequences * more, service, decode, load, constants) for more in (1.0, 1.0 + _PROBE))
-    gain = np.maximum(probed_s - first_s, 0.0) / (_PROBE * service.tpot_s * decode.step_tokens)
+    first_s, probed_s = (_decode_s(sequences * more, service, decode, load, constants) for more in (1.0, 1.0 + PROBE))
+    gain = np.maximum(probed_s - first_s, 0.0) / (PROBE * service.tpot_s * decode.step_tokens)
     gain = np.minimum(gain + np.where(apart, 0.0, service.prompt_load), 0.9)
     spread = 1.0 + NormalDist().inv_cdf(share) / np.sqrt(sequences) / (1.0 - gain)
     # A closed loop has no more than its requests.

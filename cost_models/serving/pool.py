@@ -146,17 +146,18 @@ class Pool:
         return np.asarray(self.methods.frames * self.first_tokens(output) / np.minimum(self.step_tokens, output))
 
     def held_bytes(self, prompt: Array, output: Array) -> Array:
-        """[n] bytes of a request on a GPU, times the stages: the cache of its sequence; of models that fill in all that
-        a pass over its tokens holds."""
+        """[n] bytes of a request on a GPU, times the stages: the cache of its sequence, or all that a pass over its
+        tokens holds, where the model fills them in."""
         if self.methods.fills:
             return self._pass_bytes(prompt + output)
         return np.asarray(self.kv_bytes * self.kv_elements(prompt + self.reserved_output * output))
 
     def _pass_bytes(self, tokens: Array) -> Array:
-        """Of each copy of a sequence the hidden state of its tokens, and the input of a block of a layer with the most
-        that the block makes of it, or the logits of all tokens. Between passes only caches stay: of all tokens where a
-        pass runs over a block of the answer, and in patches the keys and values of all layers that the next pass reads
-        (DistriFusion, arXiv 2402.19481, section 4.2)."""
+        """Bytes of each copy of a sequence in a pass: the hidden state of its tokens, and the input of a block of a
+        layer with the most that the block makes of it, or the logits of all tokens. Logits in 16 bits are assumed:
+        LLaDA's published code samples in float64. Between passes only caches stay: of all tokens where a pass runs over
+        a block of the answer, and in patches the keys and values of all layers that the next pass reads (DistriFusion,
+        arXiv 2402.19481, section 4.2)."""
         model, methods = self.model, self.methods
         ranks = np.ones_like(self.tp) if methods.patches else self.tp
         logits = model.head_parameters / np.maximum(model.hidden, 1.0) / ranks

@@ -8,6 +8,10 @@ import numpy as np
 
 from ..arrays import Array, Mask
 from .lengths import RequestLengths
+from .pool import Pool
+
+ROUNDS = 24  # of a fixed point, each half way to the values that the one before gives
+PROBE = 0.1  # share of the sequences, of the difference that gives a derivative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,19 @@ class Load:
         them are in long prompts."""
         return np.asarray(self.prompt_square / self.prompt * (1.0 + self.prefix_hit) / 2)
 
+    def sequences_on(self, pool: Pool) -> tuple[Array, Array, Array]:
+        """[n] each, of an instance: sequences that it has room for, requests of a closed loop, and those of them that
+        there is room for."""
+        capacity = pool.capacity(self.running_prompt, self.running_output, self.prefix_hit, self.prefixes)
+        capacity = np.where(capacity > 0, capacity, pool.max_sequences)
+        number = np.minimum(self.concurrency / pool.instances, 1e6)
+        return capacity, number, np.minimum(number, capacity)
+
+    def waiting(self, number: Array, held: Array) -> Array:
+        """[n] requests of a closed loop that an instance has no room for."""
+        opened = (self.rate > 0) | ~np.isfinite(self.concurrency)
+        return np.where(opened, 0.0, np.maximum(number - held, 0.0))
+
     @property
     def prefilled(self) -> Array:
         """[n] tokens of a prompt that are not found in the cache, mean."""
@@ -69,11 +86,11 @@ class Service:
     """The steady state, columns [n]."""
 
     ttft_s: Array  # time to first token, mean; the queue included
-    tpot_s: Array  # time per output token after the first, mean
+    tpot_s: Array  # time per output token after the first, mean; of models that fill in of all tokens
     output_tokens_per_s: Array  # of all GPUs
     output_tokens_per_s_per_gpu: Array
-    sequences: Array  # that decode at once, of an instance
-    capacity: Array  # sequences that the caches of an instance hold
+    sequences: Array  # that decode, or are filled in, at once, of an instance
+    capacity: Array  # sequences that an instance has room for
     prompt_load: Array  # share of time that prompts take
     queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
     pipeline_s: Array  # of `queue_s`, in further stages behind iterations with more prompt tokens

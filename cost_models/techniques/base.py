@@ -71,7 +71,7 @@ class PoolNeed:
 
     allows: Callable[[Pool, Knobs], NDArray[np.bool_]]  # [n] True where an instance passes
     text: str  # `... needs TEXT`
-    # Of a bound that the request sets on knobs: both sides in numbers, and the knobs that it allows.
+    # Both sides, in numbers, of a bound that the request sets on knobs, and the knobs that it allows.
     numbers: Callable[[Pool, Knobs], str] | None = None
 
     def described(self, pool: Pool, knobs: Knobs) -> str:

@@ -135,7 +135,7 @@ def _check_load(work: ServeWorkload) -> None:
 
 
 def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: str) -> Served:
-    """What all instances have in common. Raises UnknownNameError for an engine that is not known."""
+    """The model as all instances serve it. Raises UnknownNameError for an engine that is not known."""
     cache = cache_format(model, work.precision, work.kv_cache)
     return Served.of(model, work.precision, cache if cache in BYTES else "bf16", engines, target,
                      speculation=_speculation(model, work.speculate) if work.speculate else None,

@@ -15,7 +15,7 @@ from ...cost_models.layouts import Layout
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.quantities.memory import MASTER_BYTES, MOMENTS
 from ...cost_models.quantities.stages import Partition
-from ...cost_models.quantities.weight_bytes import bytes_at_rest
+from ...cost_models.quantities.weight_bytes import bytes_at_rest, shards_weights
 from ...cost_models.quantities.whole_matrices import optimizer_bytes
 from ...cost_models.rates.packing import copied_s, packed_s
 from ...cost_models.rates.rates import Rates
@@ -83,8 +83,7 @@ def moved(resolved: Resolved, old: Layout, new: Layout, partition: Partition | N
     if ledger.store is not None:
         raise UnsupportedError("states that a technique keeps in a store have no price of a conversion",
                                hint="plan without the technique")  # fmt: skip
-    shared = (ledger.layouts["zero"] == 3) & ~ledger.states.whole_in_pipeline
-    sizes = [float((bytes_at_rest(ledger, j, shared) + optimizer_bytes(ledger, j))[0])
+    sizes = [float((bytes_at_rest(ledger, j, shards_weights(ledger)) + optimizer_bytes(ledger, j))[0])
              for j in range(ledger.num_profiles)]  # fmt: skip
     received, j = max((size, j) for j, size in enumerate(sizes))
     cuts = list(_cuts(ledger, j, old, new))
@@ -120,9 +119,8 @@ def _gatherings(rates: Rates, cuts: Sequence[_Cut], received: float) -> tuple[Ga
 
 def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout) -> Iterator[_Cut]:
     """Cuts of each state on the device of profile j."""
-    problem, zero = ledger.problem, ledger.layouts["zero"]
-    shared = (zero == 3) & ~ledger.states.whole_in_pipeline
-    weights = ledger.state_sharers(ledger.exchanges.weights_over, shared)
+    problem = ledger.problem
+    weights = ledger.state_sharers(ledger.exchanges.weights_over, shards_weights(ledger))
     optimizer = [groups.shard for groups in (ledger.dense_groups, ledger.expert_groups)]
     tensors = list(_optimizer_tensors(ledger))
     for number, variant in enumerate(problem.variants):
@@ -143,8 +141,8 @@ def _cuts(ledger: Ledger, j: int, old: Layout, new: Layout) -> Iterator[_Cut]:
 def _optimizer_tensors(ledger: Ledger) -> Iterator[float]:
     """Bytes of an element of each tensor that the optimizer keeps of a matrix: master copy and moments."""
     workload, states = ledger.problem.workload, ledger.problem.state_bytes
-    whole = workload.optimizer == "muon"
-    kept, moments = (states.orthogonalised, 1) if whole else (states.optimizer, MOMENTS[workload.optimizer])
+    is_muon = workload.optimizer == "muon"
+    kept, moments = (states.orthogonalised, 1) if is_muon else (states.optimizer, MOMENTS[workload.optimizer])
     has_master = workload.precision != "fp32" and ledger.problem.stack.master_weights
     if kept and has_master:
         yield MASTER_BYTES - (states.split_master if ledger.layouts["zero"][0] == 1 else 0.0)
@@ -161,7 +159,7 @@ def _splits(kind: Layer, hidden: int, old: Layout, new: Layout) -> Iterator[_Spl
     if isinstance(block, FeedForward):
         yield _Split(block.inner, hidden, 1.0, degrees)
     if isinstance(block, MixtureOfExperts):
-        degrees_of_experts, outputs = (old.etp, new.etp), block.latent or hidden
-        yield _Split(block.expert_inner, outputs, block.experts / new.ep, degrees_of_experts, routed=True)
+        yield _Split(inputs=block.expert_inner, outputs=block.latent or hidden, number=block.experts / new.ep,
+                     degrees=(old.etp, new.etp), routed=True)  # fmt: skip
         if block.shared_inner:
             yield _Split(block.shared_inner, hidden, 1.0, degrees)

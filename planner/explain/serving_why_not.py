@@ -13,7 +13,7 @@ from ..document.serving_plan import ROLES, ServingCandidate, ServingPlan
 from ..drivers.serving import question_of
 from ..serving.candidates import candidates
 from ..serving.infeasible import no_deployment
-from ..serving.listed import engines_of, served_of, workload_of
+from ..serving.listed import engines_of, served_in, workload_of
 from ..serving.space import Spaces, sites_of
 from ..serving.technique_choice import Field, searched
 from .serving import Rival, rival_of
@@ -47,7 +47,7 @@ def compared(plan: ServingPlan, name: str) -> ServingComparison:
 def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
     fixes, engines = _fixed(name), engines_of(plan)
     question = question_of(workload_of(plan), engines)
-    served = served_of(plan, engines)
+    served = served_in(plan, engines)
     model, techniques = served.model, served.techniques
     if model.fills and len(fixes) > 1:
         raise NoFeasibleLayoutError(f"{name}: {model.name} fills in all tokens of an answer together, and its prompt "

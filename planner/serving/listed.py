@@ -52,19 +52,18 @@ def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines
     if pool.site not in sites:
         raise InputError(f"the cluster of the plan has no nodes {pool.site}", hint="plan again")
     site = sites[pool.site]
-    served = replace(served_of(plan, engines), weights=pool.weights, cache=pool.kv_cache)
+    served = replace(served_in(plan, engines), weights=pool.weights, cache=pool.kv_cache)
     layout = InstanceLayout(tp=pool.tp, attention_dp=pool.attention_dp, pp=pool.pp, ep=pool.ep, instances=1)
     instance = served.instance(site, layout, pool.chunk_tokens)
     return Stand(site=site, instance=instance, instances=pool.instances)
 
 
-def served_of(plan: ServingPlan, engines: Engines) -> Served:
-    """What the instances of the plan have in common. Raises InputError for a damaged spec of the model."""
+def served_in(plan: ServingPlan, engines: Engines) -> Served:
+    """The model as all instances of the plan serve it. Raises InputError for a damaged spec of the model."""
     model, work = model_of(plan.resolved, _FILE), workload_of(plan)
     return Served.of(model, work.precision, plan.best.pools[-1].kv_cache, engines, str(plan.resolved["engine"]),
                      speculation=_speculation_of(plan), techniques=techniques_of(plan),
-                     passes=passes_of(model, plan.request["workload"].get("passes"),
-                                      plan.lengths.output.mean))  # fmt: skip
+                     passes=passes_of(model, work.passes, plan.lengths.output.mean))
 
 
 def techniques_of(plan: ServingPlan) -> Applied:

@@ -69,7 +69,7 @@ class Served:
         cls, model: ModelSpec, weights: str, cache: str, engines: Engines, engine: str, *,
         speculation: Speculation | None = None, passes: Passes | None = None, techniques: Applied = (),
     ) -> Served:  # fmt: skip
-        """On an engine by its name. Raises UnknownNameError for one that is not known."""
+        """The model on an engine, by the name of the engine. Raises UnknownNameError for one that is not known."""
         return cls(model=model, weights=weights, cache=cache, engine=engines.of(engine),
                    host_s=engines.host_s(engine, ""), speculation=speculation, passes=passes,
                    techniques=techniques)  # fmt: skip

@@ -17,8 +17,8 @@ _LOOKS_LIKE = (
     (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl", "axolotl"),
     (r"(?m)^(exp_manager|trainer):", "NeMo", "nemo"), (r"(?m)^(tokens|parallelism):", "nanotron", "nanotron"),
     (r"(?m)^(base_emb_dim|ici_\w+_parallelism|dcn_\w+_parallelism):", "MaxText", "maxtext"),
-    (r"(?ms)\A(?!.*^\s*\"?(finetuning_type|cutoff_len|tuner_type|train_type)\"?\s*:).*^\s*\"?per_device_train_batch_size\"?\s*:",
-     "transformers' TrainingArguments", "hf-trainer"),
+    (r"(?ms)\A(?!.*^\s*\"?(finetuning_type|cutoff_len|tuner_type|train_type)\"?\s*:)"
+     r".*^\s*\"?per_device_train_batch_size\"?\s*:", "transformers' TrainingArguments", "hf-trainer"),
     (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
     (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
     (r"(?m)^\[(parallelism|training)\]|\bTrainer\.Config\b", "torchtitan", "torchtitan"),

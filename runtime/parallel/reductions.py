@@ -46,7 +46,7 @@ class Reductions:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """Context around a pass and the message that another stage waits for. What is added in it starts later."""
+        """Context around a pass and the message that another stage waits for. Reductions added in it start later."""
         self._puts_off = True
         try:
             yield

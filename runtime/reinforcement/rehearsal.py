@@ -72,7 +72,7 @@ def _models(job: RlJob, places: Mapping[str, Place]) -> dict[Role, ModelSpec]:
     of_role = {place.role: place for place in (*job.scores, *job.trains)}
     small = {role: _scaled(job, model, of_role[role], places[of_role[role].name])[0].model
              for role, model in job.models.items()}  # fmt: skip
-    # A reward model reads the last token, too, and what pads answers to equal parts.
+    # A reward model reads the last token, too, and the tokens that pad answers to equal parts.
     return {role: replace(model, learned_positions=model.learned_positions and model.learned_positions + RANKS)
             for role, model in small.items()}  # fmt: skip
 

@@ -21,7 +21,7 @@ _VOCAB, _STREAMS = 151936, (1, 2, 4, 8)
 
 
 def _parameters(hidden: int, inner: int, streams: int, neutral: bool) -> float:
-    """Out of the bytes of weights on a GPU that has all of them."""
+    """Parameters without the embedding, out of the bytes of weights on a GPU that has all of them."""
     model = {"name": "parscale", "hidden": hidden, "layers": 36, "heads": 16, "kv_heads": 2, "ffn_hidden": inner,
              "vocab": _VOCAB, "max_positions": 2048, "qkv_bias": True, "tied_embeddings": True}  # fmt: skip
     asked: dict[str, Any] = {"model": model, "seq_len": 2048, "global_batch": 1, "gpus": 1, "gpu": "b200",

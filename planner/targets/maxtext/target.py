@@ -186,10 +186,11 @@ CONFIG = LaunchConfig(
         r"cast_logits_to_fp32|logits_dot_in_fp32|float32_\w+|fused_\w+|matmul_precision|grad_dtype":
             "what a step computes, and in which type",
         r"rope_\w+|partial_rotary_factor|mlp_bias|\w+_layer_step|sliding_window_size|(beta_)?(fast|slow)|mscale|"
-        r"(global|local)_(head_dim|num_kv_heads|rope_\w+)|compressed_rope_max_timescale|original_max_position_embeddings|"
-        r"(gdn|indexer|moba|mlp_activations_limit|o_(groups|lora))(_\w+)?|chunk_attn_window_size|hidden_size_per_layer_input|"
-        r"nope_layer_interval|norm_topk_prob|v_norm_with_scale|qk_norm_with_scale|use_qk_norm_in_gdn|moe_expert_input_dim|"
-        r"padded_base_moe_mlp_dim|use_qk_clip|enable_dropout": "the model",
+        r"(global|local)_(head_dim|num_kv_heads|rope_\w+)|compressed_rope_max_timescale|"
+        r"original_max_position_embeddings|(gdn|indexer|moba|mlp_activations_limit|o_(groups|lora))(_\w+)?|"
+        r"chunk_attn_window_size|hidden_size_per_layer_input|nope_layer_interval|norm_topk_prob|v_norm_with_scale|"
+        r"qk_norm_with_scale|use_qk_norm_in_gdn|moe_expert_input_dim|padded_base_moe_mlp_dim|"
+        r"use_qk_clip|enable_dropout": "the model",
         r"attention_out|context|decoder_layer_input|(key|value|query|qkv|kv|out|query_wa|kv_wa)_proj|mla_(q|kv)|"
         r"(moe_)?mlpw(i(_[01])?|o)|set_remat_policy_on_\w+|scan_layers_per_stage|scan_pipeline_\w+|force_unroll":
             "what the backward pass computes again",

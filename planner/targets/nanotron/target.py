@@ -140,8 +140,9 @@ CONFIG = LaunchConfig(
         r"optimizer\.optimizer_factory\.torch_adam_is_fused": "passes of the optimizer over its states",
         r"model\.model_config\.(moe_config(\..*)?|no_rope_layer)": "another model",
         r"model\.ddp_bucket_cap_mb": "messages of gradients",
-        r"model\.model_config\._?(z_loss_enabled|log_attn_probs|rope_interleaved|ring_attn_heads_k_stride|flex_attention_mask|use_doc_masking|use_qkv_packed|attn_implementation|"
-        r"fused_\w+|hidden_act)": "what layers compute, and with which kernels",
+        r"model\.model_config\._?(z_loss_enabled|log_attn_probs|rope_interleaved|ring_attn_heads_k_stride|hidden_act|"
+        r"flex_attention_mask|use_doc_masking|use_qkv_packed|attn_implementation|fused_\w+)":
+            "what layers compute, and with which kernels",
     },
     parser=FrameworkParser(script=Path(__file__).with_name("parser.py"), case=_parser_case,
                            modules=("torch", "dacite"), source=sources_in(CHECKOUT, "nanotron")),

@@ -43,8 +43,9 @@ PRICES: Mapping[str, str] = {
     r"optim\.config\.(overlap_param_gather|pin_cpu_\w+|reuse_grad_buf_for_mxfp8_param_ag|barrier_with_L1_time|muon_\w+|"
     r"use_torch_optimizer_for_cpu_offload)": "other states or messages of the optimizer",
     r"trainer\.strategy\.ddp\.(align_param_gather|grad_reduce_in_fp32|fp8_param_gather|"
-    r"num_distributed_optimizer_instances|outer_dp_sharding_strategy|overlap_param_gather|preserve_fp32_weights|reduce_scatter_with_fp32_accumulation|"
-    r"reuse_grad_buf_for_mxfp8_param_ag|suggested_communication_unit_size|use_\w+)": "another sharding or its messages",
+    r"num_distributed_optimizer_instances|outer_dp_sharding_strategy|overlap_param_gather|preserve_fp32_weights|"
+    r"reduce_scatter_with_fp32_accumulation|reuse_grad_buf_for_mxfp8_param_ag|"
+    r"suggested_communication_unit_size|use_\w+)": "another sharding or its messages",
     r"trainer\.(deterministic|detect_anomaly|benchmark|sync_batchnorm)": "another program for the layers",
 }  # fmt: skip
 CHANGES: Mapping[str, str] = {

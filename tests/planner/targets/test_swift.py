@@ -24,7 +24,7 @@ GPU = {"gpu": "h100-sxm-80gb"}
 
 
 def test_the_options_that_a_run_leaves(tmp_path: Path) -> None:
-    """Of 8 ranks two share a sequence, so that 4 have 16 each; the sizes are those of the model card."""
+    """Two of 8 ranks share a sequence, so that 4 have 16 each; the sizes are those of the model card."""
     found = imported(tmp_path, "swift", json.dumps(ARGS), **GPU)
     assert not found.gaps
     assert str(found.layout) == "cp2u-dp4-mbs1-z3-rfull-oopt"

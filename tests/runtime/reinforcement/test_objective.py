@@ -22,7 +22,7 @@ RATE = 0.05
 
 
 def log_probs_of(model: Any, tokens: Tensor) -> Tensor:
-    """Of each token after the first, [n, s]."""
+    """Log-probability of each token after the first, [n, s]."""
     logits: Tensor = model(tokens[:, :-1]).logits
     return logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
 
