@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...cost_models.layouts import Layout
+from ...cost_models.quantities.params import lora_targets
 from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
 from ...errors import InputError, UnknownNameError
 from ...profiles.cluster.load import load_cluster
@@ -23,7 +24,8 @@ from .recipe_options import arguments_of, features_of, optimizer_of
 from .row import RowReader
 
 TARGET = "megatron-bridge"
-TASKS = ("pretrain", "sft", "lora")
+_ADAPTERS = ("lora", "peft")  # tasks that train adapters, by Bridge's name of their scheme or of all of them
+TASKS = ("pretrain", "sft", *_ADAPTERS)
 _TABLE = Table(LAYOUT)
 # Fields of a row that state how the ends of the pipeline differ.
 _ENDS = ("account_embedding", "account_loss", "first_stage_layers", "last_stage_layers")
@@ -46,7 +48,7 @@ class TunedPlan:
     id: str
     # Name of the model as the file has it.
     model: str
-    # pretrain, sft or lora.
+    # One of TASKS.
     task: str
     # Name of the accelerator in the catalogue.
     gpu: str
@@ -216,7 +218,7 @@ def _in_words_of_plans(
         facts["replicas"] = _replicas(row, node)
     workload = WorkloadRequest(
         seq_len=min(plan.seq_len, model.max_positions), global_batch=row.whole("global_batch"),
-        precision=facts["precision"], optimizer=facts["workload.optimizer"], train=_train(row),
+        precision=facts["precision"], optimizer=facts["workload.optimizer"], train=_train(row, model),
         mtp_layers=_mtp_layers(row, model),
         lengths={min(plan.seq_len, model.max_positions): 1.0} if row.flag("packed") else None,
     )  # fmt: skip
@@ -231,10 +233,11 @@ def _replicas(row: RowReader, node: str) -> int:
     return row.whole("dp") // math.gcd(domain, row.whole("dp"))
 
 
-def _train(row: RowReader) -> Train:
+def _train(row: RowReader, model: ModelSpec) -> Train:
+    """The trained parameters. Adapters are those of `LoRA()` in Megatron-Bridge 067f987d."""
     if row.flag("packed"):
         row.assume("packed documents are as long as the sequence (their lengths are not stated)")
-    if row.text("task") != "lora":
+    if row.text("task") not in _ADAPTERS:
         return Train()
-    row.assume("adapters of rank 32 (not stated)")
-    return Train(lora=LoraRequest(rank=32))
+    row.assume("adapters of rank 32 on all linear modules, the default of Megatron-Bridge (not stated)")
+    return Train(lora=LoraRequest.model_validate({"rank": 32, "targets": lora_targets(model)}))
