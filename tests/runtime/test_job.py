@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from meshwright.cost_models.specs.documents import spec_to_dict
 from meshwright.planner.document.placement import Placement
 from meshwright.planner.document.reading import load_plan, read_plan
@@ -31,8 +30,9 @@ from meshwright.runtime.status import Status, read_all
 
 from meshwright.errors import InputError, UnsupportedError
 
+from ..published_configs import LISTED
 from ..sample_plan import unsealed
-from ..snapshots import ROOT, environment
+from ..snapshots import environment
 from .jobs import job
 
 Edit = Callable[[dict[str, Any]], None]
@@ -143,8 +143,7 @@ def test_scaled_positions_survive_the_plan() -> None:
 @pytest.mark.parametrize("name", ["deepseek-v4-flash", "minimax-text-01", "rwkv-7-2.9b"])
 def test_mixers_that_lack_a_part_survive_the_plan(name: str) -> None:
     """Sizes of parts that they lack are 0."""
-    listed = yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
-    spec, _ = read_config(next(entry["config"] for entry in listed if entry["name"] == name), name)
+    spec, _ = read_config(LISTED[name], name)
     assert model_of({"model": json.loads(json.dumps(spec_to_dict(spec)))}, "") == spec
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from meshwright.cost_models.layer_kinds.attention import add_attention
 from meshwright.cost_models.layouts import Layout, Layouts
 from meshwright.cost_models.quantities.operation_builder import Builder
@@ -27,13 +26,9 @@ from transformers.models.step3p7.modeling_step3p7 import Step3p7Attention
 from meshwright.errors import InputError
 
 from ...meta_models import text_config
-from ...snapshots import ROOT
+from ...published_configs import LISTED
 from .test_mixers import operations
 
-LISTED = {
-    entry["name"]: entry["config"]
-    for entry in yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
-}
 GEMMA = LISTED["gemma-4-31b"]["text_config"]
 STEP = {**LISTED["step-3.5-flash"], "num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"],
         "sliding_window": 512, "attention_other_setting": {"num_attention_heads": 96}}  # fmt: skip

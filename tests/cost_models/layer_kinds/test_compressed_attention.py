@@ -27,14 +27,11 @@ from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4
 from meshwright.errors import InputError
 
 from ...meta_models import assert_equal_counts
+from ...published_configs import LISTED
 from ...snapshots import ROOT
 from .test_mixers import operations
 
-PUBLISHED: dict[str, Any] = next(
-    entry["config"]
-    for entry in yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
-    if entry["name"] == "deepseek-v4-flash"
-)
+PUBLISHED = LISTED["deepseek-v4-flash"]
 KINDS = ("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention")
 TOKENS = 2048
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from meshwright.cost_models.layer_kinds.gated_linear_attention import GatedLinearAttention
 from meshwright.cost_models.layer_kinds.registry import kind_of
 from meshwright.cost_models.layouts import Layout
@@ -17,13 +15,9 @@ from meshwright.cost_models.specs.model import Layer, ModelSpec
 from meshwright.planner.accuracy.recipes import published_meshes
 from meshwright.profiles.model.huggingface import read_config
 
-from ...snapshots import ROOT
+from ...published_configs import LISTED
 from .test_mixers import mixing, operations
 
-LISTED: dict[str, dict[str, Any]] = {
-    entry["name"]: entry["config"]
-    for entry in yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
-}
 NAMES = ("jamba-v0.1", "kimi-linear-48b-a3b", "minimax-text-01", "lfm2-1.2b", "rwkv-7-2.9b")
 TOKENS = 8192
 

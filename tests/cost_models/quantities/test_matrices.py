@@ -17,6 +17,7 @@ from meshwright.profiles.model.load import load_model, model_names
 NAMES = ("q", "k", "v", "o", "q_a", "q_b", "kv_a", "kv_b", "gate", "up", "down", "router", "experts", "shared",
          "shared_gate", "q_gate", "latent", "mixer_in", "mixer_out", "index_q", "index_k", "index_weights",
          "mixer_query_down", "mixer_query_up", "mixer_key", "mixer_out_groups", "mixer_entries", "mixer_index",
+         "mixer_select", "mixer_step", "mixer_low_rank_in", "mixer_low_rank",
          "streams", "mixer_cell")  # fmt: skip
 
 

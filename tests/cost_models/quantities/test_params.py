@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.quantities.memory import edge_parameters
@@ -27,16 +26,13 @@ from meshwright.profiles.model.load import load_model
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from ...meta_models import assert_equal_counts, text_config
+from ...published_configs import ENTRIES
 from ...snapshots import ROOT
 from ..mtp_parameters import mtp_parameters
 from .hybrid_configs import HYBRIDS
 
 # Families that have no file of their own, by one of their configs; transformers has a class of each.
-LISTED = {
-    entry["name"]: entry["config"]
-    for entry in yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
-    if "refused" not in entry
-}
+LISTED = {entry["name"]: entry["config"] for entry in ENTRIES if "refused" not in entry}
 CONFIGS = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

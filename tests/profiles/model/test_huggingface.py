@@ -21,6 +21,7 @@ from meshwright.profiles.model.vision import added_by, in_words
 from meshwright.errors import InputError, UnknownNameError
 
 from ...cost_models.quantities.hybrid_configs import HYBRIDS
+from ...published_configs import ENTRIES
 from ...snapshots import ROOT
 
 CONFIGS = ROOT / "tests" / "data" / "configs"
@@ -59,8 +60,7 @@ def problems(data: dict[str, Any]) -> str:
 
 def test_every_family_has_a_config_that_is_compared() -> None:
     """A published one, or that of its class (HYBRIDS)."""
-    listed = yaml.safe_load((CONFIGS.parent / "published_configs.yaml").read_text())
-    published = [entry["config"] for entry in listed if "refused" not in entry]
+    published = [entry["config"] for entry in ENTRIES if "refused" not in entry]
     published += [json.loads(path.read_text()) for path in CONFIGS.glob("*.json")]
     shown = {str(data.get("text_config", data)["model_type"]) for data in published}
     functions = {FAMILIES[name] for name in shown | (set(HYBRIDS) & set(FAMILIES))}

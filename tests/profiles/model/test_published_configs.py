@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.specs.variants import text_of
 from meshwright.profiles.model.huggingface import read_config
@@ -15,9 +14,8 @@ from transformers import CONFIG_MAPPING
 from meshwright.errors import InputError
 
 from ...meta_models import assert_equal_counts
-from ...snapshots import ROOT
+from ...published_configs import ENTRIES
 
-ENTRIES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "data" / "published_configs.yaml").read_text())
 NEAR = 0.01  # of a published number that is rounded
 
 pytestmark = [

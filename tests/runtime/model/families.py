@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.runtime.checkpoint.huggingface import converted
@@ -18,6 +16,7 @@ from meshwright.runtime.model.decoder import DecoderChunk
 from meshwright.runtime.reference import whole_model
 from torch import Tensor
 
+from ...published_configs import LISTED
 from ...snapshots import ROOT
 from ..jobs import job
 
@@ -37,13 +36,6 @@ _MARKS = ("architectures", "auto_map", "quantization_config", "layer_types")
 LENGTH = 16
 
 
-@cache
-def listed() -> dict[str, Any]:
-    """Published configs by name that have no file of their own."""
-    entries = yaml.safe_load((CONFIGS.parent / "published_configs.yaml").read_text())
-    return {entry["name"]: entry["config"] for entry in entries}
-
-
 @dataclass(frozen=True)
 class Case:
     """A family: the name of a published config, and what is changed in it beside its sizes."""
@@ -54,7 +46,7 @@ class Case:
 
     def data(self) -> dict[str, Any]:
         path = CONFIGS / f"{self.config}.json"
-        published = json.loads(path.read_text()) if path.exists() else listed()[self.config]
+        published = json.loads(path.read_text()) if path.exists() else LISTED[self.config]
         published = dict(published.get("text_config", published))
         heads, groups = published.get("num_attention_heads"), published.get("num_key_value_heads")
         sizes = {name: value for name, value in _SIZES.items() if published.get(name) is not None}
