@@ -25,12 +25,7 @@ from .instance import InstanceLayout
 
 _NOMINAL = {(1024, 1024), (1024, 8192), (8192, 1024)}
 _NOMINAL_MEAN = 0.9
-# What follows the name of a model whose weights were quantised or trained further: its shapes are the model's.
-_SUFFIX = re.compile(r"-(FP8|NVFP4|FP4|MXFP4|Instruct|\d{4})$", re.IGNORECASE)
-
-
-# Models with the text backbone of another (Kimi-K2.5: ROCm/ATOM, recipes/Kimi-K2.5.md).
-_BACKBONES = {"Kimi-K2.5": "kimi-k2", "Kimi-K2.5-NVFP4": "kimi-k2"}
+_FORMAT = re.compile(r"-(FP8|NVFP4|FP4|MXFP4)(?=-|$)", re.IGNORECASE)  # of weights, in the name of a release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +72,7 @@ def read_serving_row(row: RowReader) -> ServingCase | LeftOut | None:
     row_id = row.text("id")
     try:
         registry.gpu_entry(str(row.get("gpu") or ""))
-        model = _model(row.text("model"))
+        model = text_of(load_model(row.text("model"))[0])
     except UnknownNameError as error:
         return LeftOut(row_id, error.message)
     read_unpriced(row, REQUESTS)
@@ -98,18 +93,6 @@ def _unpredictable(row: RowReader) -> str:
     if row.text("engine") not in engine_names():
         return f"unknown engine `{row.text('engine')}`"
     return ""
-
-
-def _model(name: str) -> ModelSpec:
-    """The model of a row: of its name, of that without the organisation, or of that without the number format."""
-    short = _BACKBONES.get(name.rpartition("/")[2], name.rpartition("/")[2])
-    plain = _SUFFIX.sub("", _SUFFIX.sub("", short))
-    for spelling in (name, short, _SUFFIX.sub("", short)):
-        try:
-            return text_of(load_model(spelling)[0])
-        except UnknownNameError:
-            continue
-    return text_of(load_model(plain)[0])
 
 
 def _case(row: RowReader, model: ModelSpec) -> ServingCase | LeftOut:
@@ -157,8 +140,8 @@ def _weights(row: RowReader) -> str:
     """Number format of the weights; where it is not stated, that in the model's name, else bf16."""
     if stated := row.get("precision", "w"):
         return str(stated)
-    named = _SUFFIX.search(row.text("model"))
-    return named[1].lower() if named and "fp" in named[1].lower() else "bf16"
+    named = _FORMAT.search(row.text("model"))
+    return named[1].lower() if named else "bf16"
 
 
 def _burst_share(concurrency: float | None, prompts: float | None, *, random_lengths: bool) -> float:

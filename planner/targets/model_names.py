@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
-from ...profiles.model.load import catalogued, load_model, model_names
+from ...profiles.model.load import catalogued, load_model, model_names, release_of
 from .facts import request_part
 from .option_lists import OptionList
 from .options import Facts
 
-# Suffixes of fine-tuned models, which keep their shapes.
-_FURTHER = (r"[-_](instruct|base|chat|hf|it|pt|sft|dpo|instruct-\d{4}|v0\.1|bf16|bnb-4bit|checkpoints|"
-            r"unsloth-bnb-4bit|rope-\d+k)$")  # fmt: skip
-# Models that were trained further for code or mathematics, of the shapes of the general one (arXiv:2409.12186 table 1,
-# arXiv:2409.12122 section 2).
-_SUBJECTS = r"(?<=^qwen2\.5)-(coder|math)(?=-)"
-
 
 def known_model(name: str) -> ModelSpec | None:
     """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`)."""
-    if (spec := catalogued(name)) is not None:
-        return spec
-    short = re.sub(_SUBJECTS, "", name.rstrip("/").rpartition("/")[2], flags=re.IGNORECASE)
-    while True:
-        for candidate in (short, re.sub(r"^meta-", "", short, flags=re.IGNORECASE)):
-            if (spec := catalogued(candidate)) is not None:
-                return spec
-        shorter = re.sub(_FURTHER, "", short, flags=re.IGNORECASE)
-        if shorter == short:
-            return None
-        short = shorter
+    return catalogued(name) or release_of(name)
 
 
 def model_of(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, Any] | str | None:

@@ -20,6 +20,7 @@ from ..io.folders import CATALOGUE
 from ..io.reader import read_document
 from .explicit_form import read_explicit_form
 from .huggingface import read_config
+from .releases import names_of_models
 
 _CATALOGUE = CATALOGUE / "models"
 _SHAPES = _CATALOGUE / "_published_shapes.yaml"
@@ -27,7 +28,8 @@ _SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 
 
 def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
-    """The model that `reference` names, and warnings: a catalogue name or alias, a file, or a folder with config.json.
+    """The model that `reference` names, and warnings: a catalogue name or alias, a file, a folder with config.json, or
+    a release of a catalogued model.
 
     In names case is ignored and `_`, `-`, `.` and blanks are equal.
     Raises UnknownNameError (with the nearest names) for an unknown name, InputError for a missing or wrong file.
@@ -42,6 +44,10 @@ def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
         if not path.exists():
             raise InputError(f"{text}: the folder holds no config.json", hint="name the file, or another folder")
     elif not path.is_file() and not _looks_like_path(reference):
+        if (entry := _entry_of_release(text)) is not None:
+            spec, warnings = entry
+            note = "priced with its shapes; a folder with the config.json of the release is read as it is"
+            return spec, [f"{text} is taken for {spec.name}: {note}", *warnings]
         raise UnknownNameError("model", text, model_names(), see="meshwright show models")
     return _read_file(path)
 
@@ -49,6 +55,12 @@ def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
 def catalogued(name: str) -> ModelSpec | None:
     """The catalogue's model of that name or alias, if there is one: no file is looked for."""
     entry = _entry(name)
+    return None if entry is None else entry[0]
+
+
+def release_of(name: str) -> ModelSpec | None:
+    """The catalogue's model that `name` is a release of, if there is one."""
+    entry = _entry_of_release(name)
     return None if entry is None else entry[0]
 
 
@@ -102,6 +114,10 @@ def _entry(reference: str) -> tuple[ModelSpec, tuple[str, ...]] | None:
         name, path = _index()[name]
     spec, warnings = _read_entry(read_document(path), (name,), name) if path == _SHAPES else _read_file(path)
     return spec, tuple(warnings)
+
+
+def _entry_of_release(name: str) -> tuple[ModelSpec, tuple[str, ...]] | None:
+    return next((entry for other in names_of_models(name) if (entry := _entry(other)) is not None), None)
 
 
 def _read_file(path: Path) -> tuple[ModelSpec, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import get_args
 
@@ -233,7 +234,45 @@ def test_spellings_of_one_model(spelling: str) -> None:
     assert load_model(spelling)[0].name == "llama-3.1-8b"
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8", "lama-3.1-8b", "meta-llama/Llama-3.1-8", "deepseek-v33", ""])
+@pytest.mark.parametrize(
+    ("release", "model"),
+    [("Qwen/Qwen3-14B-Base", "qwen3-14b"), ("Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3-235b-a22b"),
+     ("unsloth/Llama-3.2-1B", "llama-3.2-1b"), ("nvidia/DeepSeek-R1-0528-NVFP4-v2", "deepseek-v3"),
+     ("amd/Llama-3.1-405B-Instruct-FP8-KV", "llama-3.1-405b"), ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
+     ("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w4a16", "llama-3.1-70b"),
+     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "nemotron-3-nano-30b-a3b")],
+)  # fmt: skip
+def test_a_release_is_priced_with_the_shapes_of_its_model(release: str, model: str) -> None:
+    spec, (warning, *_) = load_model(release)
+    assert spec == load_model(model)[0]
+    assert warning.startswith(f"{release} is taken for {spec.name}")
+
+
+def test_a_folder_wins_over_the_model_of_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / "Qwen" / "Qwen3-14B-Base").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="holds no config"):
+        load_model("Qwen/Qwen3-14B-Base")
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "intermediate_size": 128, "vocab_size": 100, "rms_norm_eps": 1e-5}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_model("Qwen/Qwen3-14B-Base")[0].num_layers == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-3.1-8",
+        "lama-3.1-8b",
+        "meta-llama/Llama-3.1-8",
+        "deepseek-v33",
+        "",
+        "-instruct",
+        "org/-fp8",
+        "some/Llama-3-8B-pruned",
+        "org/Mistral-7B-v0.9",
+    ],
+)
 def test_unknown_model(name: str) -> None:
     with pytest.raises(UnknownNameError) as caught:
         load_model(name)
