@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,20 @@ from ..profiles.io.reader import read_text
 from .document.plan import Plan
 from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
+from .request.model_reference import referenced_model
 from .request.resolve import Resolved, resolve
 from .switches.registry import SWITCHES
+from .targets.adapter_choices import CHOSEN, chosen_adapters
 from .targets.argv import Arguments
 from .targets.engines.command_line import READ_ENGINES
-from .targets.facts import layout_of, request_part
+from .targets.facts import layout_of, ranks_stated, request_part
 from .targets.foreign import owner_hint, refuse_foreign
 from .targets.import_format import Compared, Format, of_target
 from .targets.model_names import model_of, no_model
 from .targets.option_lists import OptionList
-from .targets.options import Facts, Table
+from .targets.options import Facts, NoCounterpartError, Table
 from .targets.readers.registry import READERS
-from .targets.reading import DEGREES, fields_of, located, placed, read_facts, stated_facts
+from .targets.reading import DEGREES, fields_of, located, of_error, placed, read_facts, stated_facts
 from .targets.registry import TARGETS
 from .targets.switch_options import SWITCH
 
@@ -151,6 +152,9 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
     try:
         request = _request(facts, arguments, options, given, compared, assumed)
         resolved = resolve(request)
+    except NoCounterpartError as error:
+        arguments.gaps.append(of_error(arguments, error, facts[CHOSEN][1:]))
+        return _with_gaps(facts, arguments, table, given, about, assumed)
     except InputError as error:
         known = list(error.problems) or [FieldProblem(error.message, hint=error.hint)]
         problems = [placed(problem, arguments, table, facts) for problem in known]
@@ -190,7 +194,7 @@ def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[st
     """The problem of degrees that do not multiply to the GPUs. Empty where another problem leaves them open."""
     if DEGREES & fields_of(arguments, table):
         return []
-    gpus = given.get("gpus") or (None if given.get("cluster") else _num_gpus(facts, arguments) or None)
+    gpus = given.get("gpus") or (None if given.get("cluster") else ranks_stated(facts, arguments) or None)
     try:
         cluster = load_cluster(given.get("cluster"), gpu=given.get("gpu"), num_gpus=gpus,
                                exclude=given.get("exclude") or ())  # fmt: skip
@@ -209,7 +213,7 @@ def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[
     """The import of a config that is understood in part: the facts that it states, and what is open."""
     open_fields = fields_of(arguments, table)
     layout = None
-    gpus = given.get("gpus") or _num_gpus(facts, arguments)
+    gpus = given.get("gpus") or ranks_stated(facts, arguments)
     if gpus and not open_fields:
         try:
             layout = layout_of(facts, int(gpus))
@@ -241,7 +245,6 @@ def _switched_options(settings: Mapping[str, str], resolved: Resolved, table: Ta
     return tuple(entry.options[0] for entry in table.entries if differ.intersection(entry.fields))
 
 
-
 def _request(
     facts: Facts, arguments: Arguments, options: OptionList, given: Mapping[str, Any], compared: Compared,
     assumed: list[str],
@@ -255,14 +258,14 @@ def _request(
                  "train_layers", "images", "freeze_tower", "freeze_language", "reference", "rounding"):  # fmt: skip
         if (value := facts.get(f"workload.{name}")) is not None:
             fields[name] = value
-    if techniques := facts.get("workload.techniques"):
-        fields["technique"] = techniques
-    if "precision" in facts:
-        fields["precision"] = facts["precision"]
-    gpus = _num_gpus(facts, arguments)
+    also = {"technique": "workload.techniques", "precision": "precision"}
+    fields |= {name: facts[fact] for name, fact in also.items() if facts.get(fact)}
+    gpus = ranks_stated(facts, arguments)
     if gpus and "cluster" not in given and "gpus" not in given:
         fields["gpus"] = gpus
     fields |= {name: value for name, value in given.items() if value is not None}
+    if CHOSEN in facts and given.get("lora") is None and "model" in fields:
+        fields["lora"] = chosen_adapters(facts, referenced_model(fields["model"])[0], assumed)
     if "images" not in fields:  # the text model is planned, beside which nothing is frozen
         fields = {name: value for name, value in fields.items() if not name.startswith("freeze_")}
     if "model" not in fields:
@@ -281,15 +284,3 @@ def _request(
             flag = f"--{name.replace('_', '-')}"
             assumed.append(f"{flag} is not in the config: the default of `plan` is taken")
     return load_request(None, fields)
-
-
-def _num_gpus(facts: Facts, arguments: Arguments) -> int:
-    ranks = arguments.ranks
-    if "world" in ranks:
-        return ranks["world"]
-    if "gpus_per_node" in ranks:
-        return ranks["gpus_per_node"] * ranks.get("num_nodes", 1)
-    if "num_gpus" in facts:
-        return int(facts["num_gpus"])
-    copies = facts.get("dp") or facts.get("dp_by_batch") or 0
-    return int(copies) * prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ...cost_models.layouts import Layout
 from ...errors import InputError
+from .argv import Arguments
 from .options import Facts
 
 _LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "vpp", "ep", "etp", "ep_overlap",
@@ -42,6 +44,19 @@ def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
         raise InputError(f"{replicas} replicas of the sharded states do not divide dp {dp}", hint="a divisor of dp")
     known = {name: facts[name] for name in _LAYOUT if name in facts}
     return Layout.from_dict({**known, "dp": dp, "shard": dp // replicas if known.get("zero") else dp})
+
+
+def ranks_stated(facts: Facts, arguments: Arguments) -> int:
+    """The number of ranks that the files start; 0: they leave it open."""
+    ranks = arguments.ranks
+    if "world" in ranks:
+        return ranks["world"]
+    if "gpus_per_node" in ranks:
+        return ranks["gpus_per_node"] * ranks.get("num_nodes", 1)
+    if "num_gpus" in facts:
+        return int(facts["num_gpus"])
+    copies = facts.get("dp") or facts.get("dp_by_batch") or 0
+    return int(copies) * prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
 
 
 def request_part(facts: Facts, prefix: str) -> dict[str, Any]:

@@ -8,17 +8,24 @@ from collections.abc import Mapping
 from ...errors import FieldProblem, InputError
 from .argv import Arguments
 
+# Keys of recipes, by framework.
+_SWIFT = "swift_version|tuner_type|tuner_backend|train_type"
+_FACTORY = "finetuning_type|cutoff_len"
+_AXOLOTL = "base_model|micro_batch_size|sequence_len"
+_TRAINER = "per_device_train_batch_size"
+# A file with one of them is a recipe, which may hold the options of DeepSpeed or FSDP in a block.
+RECIPE = re.compile(rf"\b({_SWIFT}|{_FACTORY}|{_AXOLOTL}|{_TRAINER}|model_name_or_path|max_length)\b")
 # Keys that identify a file, its framework, and the format that reads it. The first match wins.
 _LOOKS_LIKE = (
     (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
     (r"(?m)^\s*(import nemo_run|from nemo\.collections import llm)", "NeMo 2", "nemo-recipe"),
-    (r"(?m)(^|[{,])\s*\"?(swift_version|tuner_type|tuner_backend|train_type)\"?\s*:", "ms-swift", "swift"),
-    (r"(?m)^\s*\"?(finetuning_type|cutoff_len)\"?\s*:", "LLaMA-Factory", "llama-factory"),
-    (r"(?m)^(base_model|micro_batch_size|sequence_len):", "Axolotl", "axolotl"),
+    (rf"(?m)(^|[{{,])\s*\"?({_SWIFT})\"?\s*:", "ms-swift", "swift"),
+    (rf"(?m)^\s*\"?({_FACTORY})\"?\s*:", "LLaMA-Factory", "llama-factory"),
+    (rf"(?m)^({_AXOLOTL}):", "Axolotl", "axolotl"),
     (r"(?m)^(exp_manager|trainer):", "NeMo", "nemo"), (r"(?m)^(tokens|parallelism):", "nanotron", "nanotron"),
     (r"(?m)^(base_emb_dim|ici_\w+_parallelism|dcn_\w+_parallelism):", "MaxText", "maxtext"),
-    (r"(?ms)\A(?!.*^\s*\"?(finetuning_type|cutoff_len|tuner_type|train_type)\"?\s*:)"
-     r".*^\s*\"?per_device_train_batch_size\"?\s*:", "transformers' TrainingArguments", "hf-trainer"),
+    (rf"(?ms)\A(?!.*^\s*\"?({_FACTORY}|{_SWIFT})\"?\s*:).*^\s*\"?{_TRAINER}\"?\s*:",
+     "transformers' TrainingArguments", "hf-trainer"),
     (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
     (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
     (r"(?m)^\[(parallelism|training)\]|\bTrainer\.Config\b", "torchtitan", "torchtitan"),

@@ -110,7 +110,7 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
         try:
             facts |= entry.read(dict(arguments.settings), facts)
         except NoCounterpartError as error:
-            arguments.gaps.append(_of_error(arguments, error, entry.options))
+            arguments.gaps.append(of_error(arguments, error, entry.options))
         except InputError as error:
             errors.append((error, entry.options))
         except KeyError:  # an earlier entry could not read this fact
@@ -119,10 +119,10 @@ def read_facts(arguments: Arguments, table: Table) -> Facts:
     errors += [(error, options) for error, options in _below_one(arguments, facts, table)
                if not any(options[0] in other.message for other, _ in errors)]  # fmt: skip
     if arguments.gaps and not arguments.problems:
-        arguments.gaps += [_of_error(arguments, error, options) for error, options in errors]
+        arguments.gaps += [of_error(arguments, error, options) for error, options in errors]
     else:
         arguments.problems += [
-            _of_error(arguments, error, options)._replace(**_named(arguments, error)) for error, options in errors
+            of_error(arguments, error, options)._replace(**_named(arguments, error)) for error, options in errors
             if not any(name in options or name in error.message for name in failed)
         ]  # fmt: skip
     return facts
@@ -178,7 +178,7 @@ def _is_set(value: Any) -> bool:
     return value not in (False, None, 0, "", "none")
 
 
-def _of_error(arguments: Arguments, error: InputError, options: tuple[str, ...]) -> FieldProblem:
+def of_error(arguments: Arguments, error: InputError, options: tuple[str, ...]) -> FieldProblem:
     given = [name for name in options if name in arguments.settings] or list(options)
     name = next((name for name in sorted(given, key=len, reverse=True) if name in error.message), given[0])
     text = error.message.removeprefix(name).lstrip(" :")

@@ -29,13 +29,13 @@ _KWARGS_FIELDS = ("num_steps", "adjust_scheduler", "sync_with_dataloader", "sync
 _DICT_FIELDS = (OPTION, "fsdp_config", "deepspeed", "gradient_checkpointing_kwargs", "lr_scheduler_kwargs")
 
 
-def expanded(document: Document, arguments: Arguments) -> Document:
-    """The document with the blocks that it has as JSON in a string."""
+def expanded(document: Document, arguments: Arguments, more: tuple[str, ...] = ()) -> Document:
+    """The document with the blocks that it has as JSON in a string. more: further options with such blocks."""
     data = document.data
     if not isinstance(data, Mapping):
         return document
     blocks: dict[str, Any] = {}
-    for name in _DICT_FIELDS:
+    for name in (*_DICT_FIELDS, *more):
         if isinstance(text := data.get(name), str) and text.startswith("{"):
             try:
                 blocks[name] = json.loads(text)

@@ -5,6 +5,7 @@ Source: axolotl 067b021c (2026-07-24), src/axolotl/utils/schemas/config.py, peft
 
 from __future__ import annotations
 
+from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
@@ -28,12 +29,17 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
         raise NoCounterpartError(f"adapter `{adapter}` has no counterpart in a plan", hint="known: lora, qlora")
     if not settings.get("lora_r"):
         raise NoCounterpartError("adapter: lora_r is not given")
-    linear = "all" if settings.get("lora_target_linear") else None
-    targets = linear or settings.get("lora_target_modules") or "all"
+    modules = settings.get("lora_target_modules") or []
+    listed = modules if isinstance(modules, list) else [modules]
+    linear = settings.get("lora_target_linear") is True
+    if not linear and not listed:
+        raise NoCounterpartError("adapter: neither lora_target_modules nor lora_target_linear picks modules")
+    option, words = ("lora_target_linear", {"": adapter_choices.BY_NAME}) if linear else (
+        "lora_target_modules", {"all-linear": adapter_choices.BY_PEFT})  # fmt: skip
     base = family.base_dtype(settings.get("load_in_4bit"), settings.get("load_in_8bit"))
     if settings.get(_EXPERTS) and base == "bf16":
         raise NoCounterpartError(f"{_EXPERTS}: goes with load_in_4bit or load_in_8bit")
-    return family.adapters(settings["lora_r"], "lora_target_modules", targets, base)
+    return family.adapters(settings["lora_r"], option, [*listed, *([""] if linear else [])], base, words)
 
 
 def _degrees(settings: Settings, facts: Facts) -> Facts:
@@ -75,7 +81,7 @@ READER = Reader(
         value("model_name", "base_model"),
         family.length("sequence_len", ("sample_packing", "batch_flattening"), 512),
         family.batch("micro_batch_size", 1),
-        family.precision(default="bf16"),
+        family.precision("fp8", "bfloat16", "float16", default="bf16"),
         family.recompute(),
         family.optimizer("optimizer"),
         family.kernels("attn_implementation", "eager_attention"),

@@ -6,7 +6,6 @@ Source: transformers 5.13, training_args.py (deepspeed: a path, or the options t
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,22 +15,21 @@ from ..argv import Arguments
 from ..deepspeed.compression import without_rounding
 from ..deepspeed.not_read import PRECISION_OPEN
 from ..deepspeed.target import CONFIG as OF_DEEPSPEED
+from ..foreign import RECIPE
 from ..option_lists import option_list
-from ..reading import read_facts
+from ..reading import fields_of, read_facts
 from . import accelerator_block
 
 # The option of `accelerate launch` that names its file; the file is given beside the recipe.
 CONFIG_FILE = "--config_file"
 DEEPSPEED = "deepspeed"
 _OF_FILES = {CONFIG_FILE: ("accelerate", OF_ACCELERATE), DEEPSPEED: ("deepspeed", OF_DEEPSPEED)}
-# Keys of recipes, of which one may hold the options of DeepSpeed.
-_RECIPE = re.compile(r"\b(per_device_train_batch_size|model_name_or_path|base_model|tuner_type)\b")
 
 
 def beside(path: str, text: str) -> Arguments | None:
     """The facts of an accelerate YAML or a DeepSpeed JSON, under the option that names such a file; the file that
     accelerator_config names."""
-    if _RECIPE.search(text):
+    if RECIPE.search(text):
         return None
     if '"zero_optimization"' in text:
         return _facts_of(DEEPSPEED, path, text)
@@ -56,16 +54,29 @@ def _inside(block: Mapping[str, Any], path: str, line: int) -> Arguments:
     out = _facts_of(DEEPSPEED, f"{DEEPSPEED}.json", json.dumps(block))
     for name in ("problems", "gaps"):
         setattr(out, name, [each._replace(file=path, line=line) for each in getattr(out, name)])
+    file = out.settings[DEEPSPEED]
+    file["lines"] = dict.fromkeys(file["lines"], line)
     out.lines[DEEPSPEED] = line
     return out
+
+
+def amend(arguments: Arguments, changes: Mapping[str, Any], line: int) -> None:
+    """Reads DeepSpeed's file again with the options `changes`, which the recipe sets in its line `line`."""
+    file, (target, config) = arguments.settings[DEEPSPEED], _OF_FILES[DEEPSPEED]
+    stated = Arguments(settings=file["settings"] | changes, lines=file["lines"] | dict.fromkeys(changes, line))
+    facts = without_rounding(read_facts(stated, config.table(option_list(target)[0])), stated)
+    arguments.settings[DEEPSPEED] = {"facts": facts, "settings": stated.settings, "lines": stated.lines}
+    arguments.problems += stated.problems_under(DEEPSPEED)
+    arguments.gaps += stated.gaps
 
 
 def _facts_of(option: str, path: str, text: str) -> Arguments:
     target, config = _OF_FILES[option]
     options, _ = option_list(target)
-    inner = config.import_files({path: text}, options, ())
-    facts = without_rounding(read_facts(inner, config.table(options)), inner)
+    inner, table = config.import_files({path: text}, options, ()), config.table(options)
+    facts = without_rounding(read_facts(inner, table), inner)
     out = Arguments(problems=inner.problems_under(option), gaps=inner.gaps, ranks=inner.ranks,
+                    open_fields=fields_of(inner, table),
                     notes=[note for note in inner.notes if note != PRECISION_OPEN])  # fmt: skip
     stated = {name: value for name, value in inner.settings.items() if value is not None}
     out.settings[option], out.lines[option] = {"facts": facts, "settings": stated, "lines": inner.lines}, 1

@@ -6,6 +6,7 @@ trainer/model_config.py (use_peft, lora_*, load_in_*bit, torch_dtype).
 
 from __future__ import annotations
 
+from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, Settings
 from ..reading import Reading
@@ -17,20 +18,21 @@ _LORA = ("use_peft", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8
 
 
 def _lora(settings: Settings, facts: Facts) -> Facts:
-    """ModelConfig: rank 16, all linear layers of the attention and the feed-forward block unless named."""
+    """ModelConfig: rank 16, the modules that peft has for the family unless named."""
     if not settings.get("use_peft"):
         return {}
     base = family.base_dtype(settings.get("load_in_4bit"), settings.get("load_in_8bit"))
     option = "lora_target_modules"
-    return family.adapters(settings.get("lora_r", 16), option, settings.get(option) or "all-linear", base)
+    words = {"all-linear": adapter_choices.BY_PEFT, "": adapter_choices.DEFAULT}
+    return family.adapters(settings.get("lora_r", 16), option, settings.get(option) or "", base, words)
 
 
 _KINDS = {
     **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
     "model_name_or_path": "str", "max_length": "int", "max_seq_length": "int",
     "model_max_length": "int", "gradient_checkpointing": "bool", "per_device_train_batch_size": "int",
-    "gradient_accumulation_steps": "int", "bf16": "any", "fp16": "any", "fp8": "any", "bfloat16": "any",
-    "float16": "any", "optim": "str", "use_peft": "bool", "lora_r": "int", "lora_target_modules": "any",
+    "gradient_accumulation_steps": "int", "bf16": "any", "fp16": "any", "optim": "str",
+    "use_peft": "bool", "lora_r": "int", "lora_target_modules": "any",
     "load_in_4bit": "bool", "load_in_8bit": "bool", "packing": "bool", "padding_free": "bool", "dtype": "str",
     "torch_dtype": "str", "attn_implementation": "any", "loss_type": "any", "reward_funcs": "any",
     "num_generations": "any", "num_iterations": "any", "precompute_ref_log_probs": "any",

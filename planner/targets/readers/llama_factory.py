@@ -6,6 +6,7 @@ training_args.py; model/model_utils/checkpointing.py: layers recompute unless di
 
 from __future__ import annotations
 
+from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
@@ -31,7 +32,8 @@ def _trained(settings: Settings, facts: Facts) -> Facts:
         raise NoCounterpartError(f"finetuning_type `{kind}` has no counterpart in a plan",
                                  hint="known: full, lora, freeze of the last layers")  # fmt: skip
     base = family.base_dtype(bits == 4, bits == 8)
-    return family.adapters(settings.get("lora_rank", 8), "lora_target", settings.get("lora_target", "all"), base)
+    words = {"all": adapter_choices.OF_LANGUAGE}
+    return family.adapters(settings.get("lora_rank", 8), "lora_target", settings.get("lora_target", "all"), base, words)
 
 
 def _stage(settings: Settings, facts: Facts) -> Facts:
@@ -58,7 +60,7 @@ READER = Reader(
         "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int",
         "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
         "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
-        "bfloat16": "any", "float16": "any", "optim": "str", "packing": "bool",
+        "optim": "str", "packing": "bool",
         "neat_packing": "bool", "flash_attn": "any", "pref_loss": "any", "ref_model": "any",
     },
     entries=(
@@ -69,7 +71,7 @@ READER = Reader(
         value("model_name", "model_name_or_path"),
         family.length("cutoff_len", ("packing", "neat_packing"), 2048),
         family.batch(),
-        family.precision(pure="pure_bf16"),
+        family.precision("fp8", pure="pure_bf16"),
         family.recompute(unless="disable_gradient_checkpointing"),
         family.optimizer(),
         family.kernels("flash_attn"),

@@ -7,13 +7,17 @@ sequence_parallel/sequence_parallel.py (_init_device_mesh: heads as far as they 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from math import gcd
 from typing import Any
 
-from ....errors import FieldProblem
+from ....errors import FieldProblem, InputError
+from ....profiles.io.document import Document
+from .. import adapter_choices
 from ..argv import Arguments
+from ..foreign import RECIPE
 from ..model_names import known_model
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
@@ -24,7 +28,8 @@ from .reader import Reader, noted, reads, value
 
 _CHUNKS = "sequence_parallel_size"
 _FREEZES = ("freeze_parameters", "freeze_vit", "freeze_aligner")
-_LORA = ("tuner_type", "train_type", "lora_rank", "target_modules", "quant_bits", "quant_method")
+_LORA = ("tuner_type", "train_type", "lora_rank", "target_modules", "quant_bits", "quant_method", "torch_dtype")
+_WITHOUT_PADDING = ("packing", "padding_free")
 _STEPS = "gradient_accumulation_steps"
 # Parts of names of modules beside the language model: towers and what joins them to it.
 _TOWERS = re.compile(r"vision|visual|audio|vit\b|tower|aligner|merger|projector|mlp1|resampler")
@@ -35,31 +40,89 @@ _DEEPSPEED: dict[str, dict[str, Any]] = {
     "zero2_offload": {"stage": 2, "offload_optimizer": _ON_HOST},
     "zero3_offload": {"stage": 3, "offload_optimizer": _ON_HOST, "offload_param": _ON_HOST},
 }
-_FSDP = {"fsdp2": {"fsdp": "full_shard auto_wrap", "fsdp_config.activation_checkpointing": True,
-                   "fsdp_config.reshard_after_forward": True}}  # fmt: skip
+_FSDP: dict[str, dict[str, Any]] = {
+    "fsdp2": {"fsdp_config": {"activation_checkpointing": True, "reshard_after_forward": True}},
+}
+# What the options are once swift has read them, as args.json has them.
+_READ = re.compile(r"((full_shard|shard_grad_op|no_shard|hybrid_shard(_zero2)?|auto_wrap|offload)\s*)+")
 # Option of swift -> where it stands in DeepSpeed's JSON.
 _IN_DEEPSPEED = {"zero_hpz_partition_size": ("zero_optimization", "zero_hpz_partition_size"),
                  "deepspeed_autotp_size": ("tensor_parallel", "autotp_size")}  # fmt: skip
+_FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
+_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def _modernise(arguments: Arguments) -> None:
-    """Options as swift completes them (sft_args.py, _init_deepspeed and _init_fsdp)."""
+    """Options as swift completes them (sft_args.py, _check_padding_free, _init_deepspeed and _init_fsdp)."""
     given = arguments.settings
-    given |= _FSDP.get(str(given.get("fsdp")), {})
-    block = given.get(DEEPSPEED)
-    if isinstance(block, str) and block in _DEEPSPEED:
-        block = {"zero_optimization": dict(_DEEPSPEED[block])}
-    if isinstance(block, Mapping) and "facts" not in block:
-        block = {name: dict(part) if isinstance(part, Mapping) else part for name, part in block.items()}
-        for option, (part, name) in _IN_DEEPSPEED.items():
-            if (number := given.get(option)) is not None:
-                block.setdefault(part, {})[name] = number
-        given[DEEPSPEED] = block
+    if given.get("fsdp") and given.get(DEEPSPEED):
+        family.contradiction(arguments, "fsdp", f"fsdp and deepspeed (line {arguments.lines[DEEPSPEED]}) are both on")
+    _complete_fsdp(arguments)
+    _complete_deepspeed(arguments)
     if given.get("packing") and given.get("packing_length"):
         given["max_length"] = given["packing_length"]
+    feature = next((name for name in _WITHOUT_PADDING if given.get(name)), None)
+    if feature is not None and given.get("attn_impl") not in _FLASH:
+        family.contradiction(arguments, feature, "goes with an attn_impl of flash attention alone",
+                             f"`attn_impl: {_FLASH[0]}`")  # fmt: skip
     if given.get(_STEPS) is None:
         _gap(arguments, _STEPS, "is not given: swift takes as many as make 16 sequences of the ranks that it starts")
     family.modernise(arguments)
+
+
+def _complete_fsdp(arguments: Arguments) -> None:
+    """`fsdp` as a name, the options themselves, or a file of them."""
+    value = arguments.settings.get("fsdp")
+    block = _FSDP.get(value, value) if isinstance(value, str) else value
+    if isinstance(block, Mapping):
+        line, file = arguments.lines.get("fsdp", 0), arguments.files.get("fsdp", "")
+        arguments.settings["fsdp"] = block.get("fsdp", "full_shard auto_wrap")
+        for name, part in (block.get("fsdp_config") or {}).items():
+            option = f"fsdp_config.{name}"
+            if option in family.FSDP:
+                arguments.settings[option] = part
+            else:
+                arguments.unknown[option] = line
+            arguments.lines[option], arguments.files[option] = line, file
+    elif isinstance(value, str) and value and not _READ.fullmatch(value):
+        _gap(arguments, "fsdp", f"its options are in {value}: give it as a further FILE")
+
+
+def _complete_deepspeed(arguments: Arguments) -> None:
+    """`deepspeed` as a name, or the options themselves, with those that swift puts into them."""
+    given = arguments.settings
+    block = given.get(DEEPSPEED)
+    if isinstance(block, str):
+        block = {"zero_optimization": dict(_DEEPSPEED[block])} if block in _DEEPSPEED else block
+    options = {name: given[name] for name in _IN_DEEPSPEED if given.get(name) is not None}
+    if not block:
+        arguments.notes += [f"{name}: swift takes it into the options of deepspeed, which are not given"
+                            for name in options]  # fmt: skip
+    elif isinstance(block, Mapping) and "facts" in block:
+        for name, number in options.items():
+            engine_files.amend(arguments, {".".join(_IN_DEEPSPEED[name]): number}, arguments.lines[name])
+    elif isinstance(block, Mapping):
+        for name, number in options.items():
+            part, inner = _IN_DEEPSPEED[name]
+            if isinstance(stated := block.get(part, {}), Mapping):
+                block = {**block, part: {**stated, inner: number}}
+        given[DEEPSPEED] = block
+
+
+def _beside(path: str, text: str) -> Arguments | None:
+    """The files of engine_files.py, and one with the options of `fsdp`."""
+    if (other := engine_files.beside(path, text)) is not None or RECIPE.search(text):
+        return other
+    try:
+        block = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    is_fsdp = isinstance(block, dict) and block.keys() & {"fsdp", "fsdp_config"}
+    return Arguments(settings={"fsdp": block}, lines={"fsdp": 1}) if is_fsdp else None
+
+
+def _prepared(document: Document, arguments: Arguments) -> Document:
+    return accelerator_block.expanded(document, arguments, ("fsdp",))
 
 
 def _gap(arguments: Arguments, option: str, text: str) -> None:
@@ -78,6 +141,9 @@ def _chunks(settings: Settings, facts: Facts) -> Facts:
             facts, f"{_CHUNKS} {ranks} is taken to divide the key heads of the model: Ulysses, no ring")  # fmt: skip
     heads = max(attention.kv_heads for attention in spec.attentions)
     by_heads = gcd(heads, ranks)
+    if by_heads < ranks and not any(settings.get(name) for name in _WITHOUT_PADDING):
+        raise InputError(f"{_CHUNKS} {ranks} of {heads} key heads: a ring of {ranks // by_heads} takes no padding",
+                         hint="`padding_free: true`")  # fmt: skip
     if 1 < by_heads < ranks:
         raise NoCounterpartError(f"{_CHUNKS} {ranks} of {heads} key heads: {by_heads} by heads and a ring of "
                                  f"{ranks // by_heads}, which no plan has")  # fmt: skip
@@ -87,17 +153,50 @@ def _chunks(settings: Settings, facts: Facts) -> Facts:
 def _trained(settings: Settings, facts: Facts) -> Facts:
     """`lora` (the default) or `full`."""
     kind = settings.get("tuner_type") or settings.get("train_type") or "lora"
-    bits, method = settings.get("quant_bits"), settings.get("quant_method") or "bnb"
-    if bits not in (None, 4, 8) or method != "bnb":
-        text = f"quant_bits {bits} of {method} has no counterpart in a plan"
+    bits, method = settings.get("quant_bits"), settings.get("quant_method")
+    if method is not None and (bits not in (4, 8) or method != "bnb"):
+        text = f"quant_bits {bits} of quant_method {method} has no counterpart in a plan"
         raise NoCounterpartError(text, hint="known: 4, 8 of bnb")
-    if kind == "full":
-        return {}
-    if kind != "lora":
+    if kind not in ("full", "lora"):
         raise NoCounterpartError(f"tuner_type `{kind}` has no counterpart in a plan", hint="known: full, lora")
+    if kind == "full":
+        if method is not None:
+            raise InputError(f"quant_method {method}: weights of few bits do not learn", hint="`tuner_type: lora`")
+        return {}
     targets = settings.get("target_modules") or ["all-linear"]
-    base = family.base_dtype(bits == 4, bits == 8)
-    return family.adapters(settings.get("lora_rank", 8), "target_modules", targets, base)
+    if method is None and _dtype(settings) == "float32":
+        raise NoCounterpartError("torch_dtype float32: no plan has frozen weights in fp32")
+    base = family.base_dtype(method and bits == 4, method and bits == 8)
+    words = {"all-linear": adapter_choices.OF_LANGUAGE}
+    return family.adapters(settings.get("lora_rank", 8), "target_modules", targets, base, words)
+
+
+def _unquantised(settings: Settings, facts: Facts) -> Facts:
+    """quant_args.py, get_quantization_config: without quant_method there is none."""
+    if settings.get("quant_bits") is None or settings.get("quant_method") is not None:
+        return {}
+    return noted(facts, "quant_bits is without quant_method: swift loads the weights as they are")
+
+
+def _dtype(settings: Settings) -> str | None:
+    """The data type of the weights; None: that of the model's config, which is taken to be bfloat16."""
+    return str(given).removeprefix("torch.") if (given := settings.get("torch_dtype")) is not None else None
+
+
+def _precision(settings: Settings, facts: Facts) -> Facts:
+    """model_args.py, _init_mixed_precision: what bf16 and fp16 leave open follows torch_dtype."""
+    dtype = _dtype(settings)
+    if dtype not in (None, *_DTYPES):
+        raise InputError(f"torch_dtype `{dtype}` is none of {', '.join(_DTYPES)}")
+    low = dtype in ("float16", "float32")
+    fp16, bf16 = (default if (given := settings.get(name)) is None else given is True
+                  for name, default in (("fp16", low), ("bf16", not low)))  # fmt: skip
+    if fp16 and bf16:
+        raise InputError(f"fp16 and bf16 are both on: torch_dtype {dtype or 'bfloat16'} turns on one of them",
+                         hint="turn one off")  # fmt: skip
+    if fp16 or bf16:
+        return {"precision": "fp16" if fp16 else "bf16"}
+    return {"precision": {"float32": "fp32", "float16": "fp16"}.get(str(dtype), "bf16")}
 
 
 def _head(settings: Settings, facts: Facts) -> Facts:
@@ -129,8 +228,7 @@ READER = Reader(
         "model": "str", "max_length": "int", "packing": "bool", "padding_free": "bool", _CHUNKS: "int",
         "tuner_type": "str", "train_type": "str", "lora_rank": "int", "target_modules": "any", "quant_bits": "int",
         "quant_method": "str", "per_device_train_batch_size": "int", _STEPS: "int", "gradient_checkpointing": "bool",
-        "bf16": "any", "fp16": "any", "fp8": "any", "bfloat16": "any", "float16": "any",
-        "torch_dtype": "str", "optim": "str", "attn_impl": "any",
+        "bf16": "any", "fp16": "any", "torch_dtype": "str", "optim": "str", "attn_impl": "any",
         "global_world_size": "int", "freeze_parameters": "any", "freeze_vit": "bool", "freeze_aligner": "bool",
         "task_type": "str", "packing_length": "int",
     },
@@ -141,16 +239,17 @@ READER = Reader(
         value("num_gpus", "global_world_size"),
         value("model_name", "model"),
         reads(("cp", "cp_algorithm"), (_CHUNKS,), _chunks),
-        family.length("max_length", ("packing", "padding_free")),
+        family.length("max_length", _WITHOUT_PADDING),
         family.batch(default=1),
-        family.precision(default="bf16"),
+        reads(("precision",), ("torch_dtype", "bf16", "fp16"), _precision),
         family.recompute(default=True),
         family.optimizer(),
         family.kernels("attn_impl"),
         reads(("workload.lora",), _LORA, _trained),
+        reads((), ("quant_bits",), _unquantised),
         reads((), ("task_type",), _head),
         reads((), _FREEZES, _frozen),
-        family.weights(lambda settings: settings.get("torch_dtype")),
+        family.weights(_dtype),
     ),
     reading=Reading(
         changes={
@@ -182,8 +281,8 @@ READER = Reader(
         ),
         modernise=_modernise,
     ),
-    prepared=accelerator_block.expanded,
-    beside=engine_files.beside,
+    prepared=_prepared,
+    beside=_beside,
     document=family.loaded,
     compared=family.compared,
 )  # fmt: skip

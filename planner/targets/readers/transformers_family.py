@@ -13,8 +13,8 @@ from typing import Any
 from ....errors import FieldProblem
 from ....profiles.io.document import Document
 from ....profiles.io.reader import read_document
-from .. import cpu_offload
-from ..adapters import targets_of
+from .. import adapter_choices, cpu_offload
+from ..adapters import LORA, targets_of
 from ..argv import Arguments
 from ..facts import NODES
 from ..import_format import Compared
@@ -63,7 +63,7 @@ def modernise(arguments: Arguments) -> None:
     engine_files.modernise(arguments)
     accelerator_block.modernise(arguments)
     if all(arguments.settings.get(name) is True for name in ("bf16", "fp16")):
-        _contradiction(arguments, "fp16", f"fp16 and bf16 (line {arguments.lines['bf16']}) are both on")
+        contradiction(arguments, "fp16", f"fp16 and bf16 (line {arguments.lines['bf16']}) are both on")
     fused = [name for name, given in arguments.settings.items() if given is True and _FUSED.search(name)]
     if fused:
         arguments.notes.append(f"{', '.join(fused)}: priced as without")
@@ -72,7 +72,7 @@ def modernise(arguments: Arguments) -> None:
             _same_numbers(arguments, file, arguments.files[name])
     for name in (*_SAME.values(), "lora_r", "lora_rank", "micro_batch_size"):
         if isinstance(number := arguments.settings.get(name), int) and number < 1:
-            _contradiction(arguments, name, f"`{number}` is not 1 or more", hint="")
+            contradiction(arguments, name, f"`{number}` is not 1 or more", hint="")
 
 
 def kernels(*options: str) -> Entry:
@@ -93,10 +93,11 @@ def _same_numbers(arguments: Arguments, file: Mapping[str, Any], path: str) -> N
         ours, other = arguments.settings.get(name), file["settings"].get(theirs)
         if isinstance(other, int) and isinstance(ours, int) and other != ours:
             text = f"{ours} here, and {theirs} {other} in {path}, line {file['lines'].get(theirs, 0)}"
-            _contradiction(arguments, name, text)
+            contradiction(arguments, name, text)
 
 
-def _contradiction(arguments: Arguments, name: str, text: str, hint: str = "keep one") -> None:
+def contradiction(arguments: Arguments, name: str, text: str, hint: str = "keep one") -> None:
+    """Adds the problem of an option that excludes another, or its value."""
     arguments.problems.append(FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0),
                                            field=name, hint=hint))  # fmt: skip
 
@@ -176,10 +177,10 @@ def length(option: str, packing: tuple[str, ...], default: int | None = None, al
     return reads(("workload.seq_len",), (option, *also, *packing), read)
 
 
-def precision(*, pure: str = "", default: str = "fp32") -> Entry:
-    """bf16, fp16 or fp8 of the recipe; else that of the accelerate file, else the default. pure: an option for bf16
-    without a copy of the weights in fp32."""
-    options = tuple(filter(None, ("bf16", "fp16", "fp8", pure, "bfloat16", "float16")))
+def precision(*also: str, pure: str = "", default: str = "fp32") -> Entry:
+    """bf16 or fp16 of the recipe; else that of the accelerate file, else the default. also: further options of the
+    framework, of fp8, bfloat16 and float16; pure: an option for bf16 without a copy of the weights in fp32."""
+    options = tuple(filter(None, ("bf16", "fp16", *also, pure)))
 
     def read(settings: Settings, facts: Facts) -> Facts:
         on = {name for name in options if settings.get(name) not in (None, False, "false")}
@@ -223,19 +224,19 @@ def optimizer(option: str = "optim") -> Entry:
     return reads(("workload.optimizer",), (option,), read)
 
 
-def adapters(rank: int, option: str, targets: Any, base: str) -> Facts:
-    """Low-rank adapters. targets: names of modules, or `all`, as `option` states them. Raises NoCounterpartError for
-    modules that no plan has."""
+def adapters(rank: int, option: str, targets: Any, base: str, words: Mapping[str, str]) -> Facts:
+    """Low-rank adapters. targets: names of modules as `option` states them, or a word of `words`: word -> the way in
+    which it picks modules (adapter_choices.py). Raises NoCounterpartError for modules that no plan has."""
     listed = targets if isinstance(targets, list) else [word.strip() for word in str(targets).split(",")]
     given = [re.sub(r"^(self_attn|mlp)\.", "", str(name)) for name in listed]
+    meaning = {name: targets_of(name) for name in given if name not in words}
+    if strange := [name for name, known in meaning.items() if not known]:
+        raise NoCounterpartError(f"{option}: no plan has adapters of {', '.join(map(str, strange))}")
     lora: dict[str, Any] = {"rank": rank, "base_dtype": base}
-    if not {"all", "all-linear", "all_linear"}.intersection(given):
-        meaning = {name: targets_of(name) for name in given}
-        strange = [name for name, known in meaning.items() if not known]
-        if strange:
-            raise NoCounterpartError(f"{option}: no plan has adapters of {', '.join(map(str, strange))}")
-        lora["targets"] = list(dict.fromkeys(target for known in meaning.values() for target in known))
-    return {"workload.lora": lora}
+    if chosen := next((words[name] for name in given if name in words), ""):
+        return {LORA: lora, adapter_choices.CHOSEN: (chosen, option)}
+    lora["targets"] = list(dict.fromkeys(target for known in meaning.values() for target in known))
+    return {LORA: lora}
 
 
 def base_dtype(four: Any, eight: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ....errors import InputError
 from ....profiles.io.document import Document
+from .. import adapter_choices
 from ..adapters import ALL_OF_CORE, LORA, facts_of_core, facts_of_model
 from ..argv import Arguments
 from ..import_format import Compared, on_stack
@@ -182,7 +183,8 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
         return facts_of_core(rank, core_modules, modules, known) if rank else {}
     if not settings.get(fsdp):
         return {}
-    return family.adapters(settings[fsdp], fsdp_modules, settings.get(fsdp_modules, "all-linear"), "bf16")
+    words = {"all-linear": adapter_choices.BY_PEFT}
+    return family.adapters(settings[fsdp], fsdp_modules, settings.get(fsdp_modules, "all-linear"), "bf16", words)
 
 
 def _prepared(document: Document, arguments: Arguments) -> Document:

@@ -28,9 +28,9 @@ CHANGES = {
         "fsdp_config: {mixed_precision_policy: fp16}",
     ),
     "llama-factory": ("flash_attn: disabled", "use_unsloth: true", "use_galore: true", "device_map: auto"),
-    "swift": ("attn_impl: eager", "use_galore: true", "lisa_activated_layers: 2", "optimizer: muon",
+    "swift": ("attn_impl: eager\npacking: false", "use_galore: true", "lisa_activated_layers: 2", "optimizer: muon",
               "task_type: seq_cls", "freeze_vit: false", "freeze_llm: true", "freeze_parameters: [model.layers.0]",
-              "quant_bits: 3",
+              "quant_method: hqq",
               "rlhf_type: dpo", "sequence_parallel_size: 8", "device_map: auto", "rope_scaling: yarn",
               "external_plugins: [plugin.py]", "freeze_parameters_ratio: 0.5", "num_labels: 2", "use_ray: true"),
     "maxtext": (

@@ -51,6 +51,7 @@ tuner_type: full
 deepspeed: zero3
 max_length: 4096
 packing: true
+attn_impl: flash_attn
 per_device_train_batch_size: 1
 gradient_accumulation_steps: 4
 torch_dtype: bfloat16

@@ -20,6 +20,7 @@ ARGS = {
     "galore_rank": 128, "deepspeed": {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
                                       "train_micro_batch_size_per_gpu": "auto"},
 }  # fmt: skip
+PADDED = {"padding_free": True, "attn_impl": "flash_attn"}
 GPU = {"gpu": "h100-sxm-80gb"}
 
 
@@ -37,7 +38,14 @@ def test_the_options_that_a_run_leaves(tmp_path: Path) -> None:
     ({"deepspeed": "zero2"}, "cp2u-dp4-mbs1-z2-rfull"),
     ({"deepspeed": "zero1", "sequence_parallel_size": 1}, "dp8-mbs1-z1-rfull"),
     ({"deepspeed": None, "fsdp": "fsdp2", "gradient_checkpointing": False}, "cp2u-dp4-mbs1-z3-rfull"),
-    ({"model": "Qwen2.5-0.5B", "sequence_parallel_size": 3, "global_world_size": 6}, "cp3r-dp2-mbs1-z3-rfull-oopt"),
+    ({"model": "Qwen2.5-0.5B", "sequence_parallel_size": 3, "global_world_size": 6, **PADDED},
+     "cp3r-dp2-mbs1-z3-rfull-oopt"),
+    ({"deepspeed": None, "fsdp": '{"fsdp": "shard_grad_op auto_wrap"}'}, "cp2u-dp4-mbs1-z2-rfull"),
+    ({"deepspeed": None, "fsdp": "full_shard auto_wrap", "fsdp_config": {"reshard_after_forward": False}},
+     "cp2u-dp4-mbs1-z2-rfull"),
+    ({"deepspeed": None, "fsdp": {"fsdp_config": {"fsdp_version": 2}}}, "cp2u-dp4-mbs1-z3-rfull"),
+    ({"deepspeed": None, "fsdp": {"fsdp_config": {"mixed_precision_policy": "fp32"}}}, "gap"),
+    ({"deepspeed": None, "fsdp": "mine.json"}, "gap"),
     ({"deepspeed": "zero1", "deepspeed_autotp_size": 2, "sequence_parallel_size": 1}, "tp2-nosp-dp4-mbs1-z1-rfull"),
 ])  # fmt: skip
 def test_sharding_by_name_and_beside_the_block(tmp_path: Path, changes: dict[str, object], layout: str) -> None:
@@ -57,9 +65,6 @@ def test_recipes_in_yaml(tmp_path: Path) -> None:
     assert (found.request.workload.seq_len, found.request.workload.global_batch) == (4096, 64)
     packs = imported(tmp_path, "swift", f"{SWIFT}packing_length: 8192\n")
     assert packs.request.workload.seq_len == 8192
-    lora = imported(tmp_path, "swift", SWIFT.replace("full", "lora") + "quant_bits: 4\n").request.workload.train.lora
-    assert lora is not None
-    assert (lora.rank, lora.base_dtype) == (8, "nf4")
     (gap,) = imported(tmp_path, "swift", SWIFT.replace("gradient_accumulation_steps: 4\n", "")).gaps
     assert "16 sequences of the ranks" in gap.message
     (gap,) = imported(tmp_path, "swift", SWIFT.replace("zero3", "mine.json")).gaps
@@ -79,3 +84,91 @@ def test_options_of_deepspeed_inside_a_recipe(tmp_path: Path) -> None:
     on_drives = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}
     (gap,) = imported(tmp_path, "hf-trainer", f"{RECIPE}deepspeed: {json.dumps(on_drives)}\n").gaps
     assert (gap.line, gap.message) == (9, "keeps weights on nvme")
+
+
+@pytest.mark.parametrize(("options", "base"), [
+    ("quant_bits: 4\n", "bf16"), ("quant_bits: 4\nquant_method: bnb\n", "nf4"),
+    ("quant_method: bnb\nquant_bits: 8\n", "int8"),
+])  # fmt: skip
+def test_frozen_weights_have_few_bits_by_a_method(tmp_path: Path, options: str, base: str) -> None:
+    found = imported(tmp_path, "swift", SWIFT.replace("full", "lora") + options)
+    lora = found.request.workload.train.lora
+    assert lora is not None
+    assert (lora.rank, lora.base_dtype) == (8, base)
+    told = any(text.startswith("quant_bits is without quant_method") for text in found.assumed)
+    assert told is (base == "bf16")
+
+
+@pytest.mark.parametrize(("options", "precision"), [
+    ("torch_dtype: float16", "fp16"), ("torch_dtype: float32", "fp16"), ("torch_dtype: torch.bfloat16", "bf16"),
+    ("bf16: true", "bf16"), ("torch_dtype: float32\nfp16: false", "fp32"), ("fp16: false", "bf16"),
+])  # fmt: skip
+def test_the_precision_follows_the_weights(tmp_path: Path, options: str, precision: str) -> None:
+    found = imported(tmp_path, "swift", SWIFT.replace("torch_dtype: bfloat16", options))
+    assert not found.gaps
+    assert found.layout.as_dict()["precision"] == precision
+
+
+ZERO1 = json.dumps({"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": "auto"}, indent=1)
+BESIDE = SWIFT.replace("zero3", "mine.json")
+
+
+def test_options_that_swift_puts_into_the_file_of_deepspeed(tmp_path: Path) -> None:
+    tp = imported(tmp_path, "swift", BESIDE + "deepspeed_autotp_size: 2\n", ZERO1)
+    assert str(tp.layout) == "tp2-nosp-dp8-mbs1-z1-rfull"
+    copies = imported(tmp_path, "swift", BESIDE + "zero_hpz_partition_size: 8\n", ZERO1.replace("1}", "3}"))
+    assert copies.request.workload.techniques["zero++"]["secondary"] == 8
+    for option in ("deepspeed_autotp_size", "zero_hpz_partition_size"):
+        plain = imported(tmp_path, "swift", SWIFT.replace("deepspeed: zero3\n", f"{option}: 2\n"))
+        assert str(plain.layout) == "dp16-mbs1-z0-rfull"
+        assert f"{option}: swift takes it into the options of deepspeed, which are not given" in plain.assumed
+
+
+def test_a_file_with_the_options_of_fsdp(tmp_path: Path) -> None:
+    text = SWIFT.replace("deepspeed: zero3", "fsdp: mine.json")
+    (gap,) = imported(tmp_path, "swift", text).gaps
+    assert (gap.field, gap.line, gap.message) == ("fsdp", 3, "its options are in mine.json: give it as a further FILE")
+    block = {"fsdp": "full_shard auto_wrap", "fsdp_config": {"reshard_after_forward": False, "fsdp_version": 2}}
+    assert str(imported(tmp_path, "swift", text, json.dumps(block)).layout) == "dp16-mbs1-z2-rfull"
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"fsdp": "fsdp2"}, "fsdp: fsdp and deepspeed .line 1. are both on"),
+    ({"model": "Qwen2.5-0.5B", "sequence_parallel_size": 4}, "sequence_parallel_size: 4 of 2 key heads: a ring of 2"),
+    ({"torch_dtype": "fp32"}, "torch_dtype: `fp32` is none of bfloat16, float16, float32"),
+    ({"torch_dtype": "float32"}, "fp16 and bf16 are both on"),
+    ({"packing": True}, "packing: goes with an attn_impl of flash attention alone"),
+    ({"quant_method": "bnb", "quant_bits": 4}, "weights of few bits do not learn"),
+])  # fmt: skip
+def test_runs_that_swift_refuses(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        imported(tmp_path, "swift", json.dumps(ARGS | changes), **GPU)
+
+
+@pytest.mark.parametrize("option", ["fp8", "bfloat16", "float16"])
+def test_options_of_other_frameworks(tmp_path: Path, option: str) -> None:
+    (gap,) = imported(tmp_path, "swift", f"{SWIFT}{option}: true\n").gaps
+    assert (gap.field, gap.message) == (option, "unknown: it may change the layout")
+
+
+@pytest.mark.parametrize("key", ["train_type", "swift_version"])
+def test_a_recipe_with_a_block_is_no_file_of_deepspeed(tmp_path: Path, key: str) -> None:
+    """One key of a recipe is enough."""
+    names = {"model": "Qwen2.5-0.5B", "train_type": "full", "swift_version": "4.2.0"}
+    given = {name: value for name, value in names.items() if name in ("model", key)}
+    text = json.dumps({**given, "deepspeed": {"zero_optimization": {"stage": 2}}, "gradient_accumulation_steps": 1})
+    found = imported(tmp_path, "swift", text, **GPU, gpus=8)
+    assert str(found.layout) == "dp8-mbs1-z2-rfull"
+
+
+def test_a_number_in_place_of_a_block(tmp_path: Path) -> None:
+    given = {**ARGS, "deepspeed": {"zero_optimization": 3}, "zero_hpz_partition_size": 4}
+    found = imported(tmp_path, "swift", json.dumps(given), **GPU)
+    assert [gap.message for gap in found.gaps] == ["`3` is no block of options"]
+    assert "zero" not in found.stated
+
+
+def test_a_number_of_an_inline_block_has_the_line_of_the_block(tmp_path: Path) -> None:
+    block = {"zero_optimization": {"stage": 2}, "gradient_accumulation_steps": 2}
+    with pytest.raises(InputError, match=r"4 here, and gradient_accumulation_steps 2 in .*, line 9"):
+        imported(tmp_path, "hf-trainer", f"{RECIPE}deepspeed: {json.dumps(block)}\n")

@@ -1,0 +1,80 @@
+"""Adapters on modules that a file picks without listing them, as the projections of the model.
+
+Sources: peft 0.21, tuners/tuners_utils.py (all-linear: nn.Linear and Conv1D without the output embedding),
+utils/constants.py (the modules of a family where none is named) and utils/transformers_weight_conversion.py (all-linear
+adapts routers and fused experts, too; a list adapts fused experts where it has the names of their parts). transformers
+5.24, models/*/modeling_*.py: which experts are fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...cost_models.quantities.params import lora_targets
+from ...cost_models.specs.model import ModelSpec
+from .adapters import LORA
+from .options import Facts, NoCounterpartError
+
+# The fact with the way in which modules are picked, and the option that states it.
+CHOSEN = "adapters on"
+# peft picks the linear modules by `all-linear`.
+BY_PEFT = "all linear modules"
+# The framework lists the names of all linear modules for peft.
+BY_NAME = "modules with the name of a linear one"
+# The same, without those of towers.
+OF_LANGUAGE = "linear modules of the language model"
+# peft has modules for the family.
+DEFAULT = "default modules of peft"
+
+_Q_V = ("gemma", "gemma2", "gemma3_text", "gemma4", "gptj", "llama", "llama4", "mistral", "opt", "qwen2", "qwen3",
+        "stablelm")  # fmt: skip
+# Family -> modules that peft adapts where none is named, as projections. It has some for mixtral and then refuses it.
+_DEFAULTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_Q_V, ("q", "v")), "nemotron_h": ("q", "k", "v", "o"), "phi": ("q", "v", "up", "down"),
+    **dict.fromkeys(("bloom", "falcon", "gpt2", "gpt_neox"), ("q", "k", "v")),
+}  # fmt: skip
+# Family -> its modules that are several projections.
+_FUSED = {
+    **dict.fromkeys(("phi3", "phi4_multimodal"), "qkv_proj and gate_up_proj"), "gpt2": "c_attn",
+    **dict.fromkeys(("bloom", "falcon", "gpt_neox"), "query_key_value"),
+}  # fmt: skip
+# Families whose experts and routers were never linear modules, so that no word for these means them.
+_NEVER_LINEAR = ("gpt_oss",)
+
+
+def chosen_adapters(facts: Facts, model: ModelSpec, assumed: list[str]) -> dict[str, Any]:
+    """The adapters of `facts` on projections of the model. Adds a sentence for each module that is priced otherwise.
+
+    Raises NoCounterpartError where modules get adapters that no plan has.
+    """
+    chosen, option = facts[CHOSEN]
+    if chosen == DEFAULT:
+        if model.family not in _DEFAULTS:
+            raise NoCounterpartError(f"{option}: names no modules, and peft has no default for {model.family}")
+        targets = _DEFAULTS[model.family]
+    else:
+        if beyond := [*_beyond(model, chosen)]:
+            raise NoCounterpartError(f"{option}: {chosen}: no plan has adapters of {', '.join(beyond)}",
+                                     hint="name the modules that learn")  # fmt: skip
+        targets = lora_targets(model)
+        if model.tower is not None and chosen != OF_LANGUAGE:
+            assumed.append(f"{option}: linear modules of the tower learn, too: priced without their adapters")
+    if (fused := _FUSED.get(model.family)) is not None:
+        assumed.append(f"{option}: the adapter of {fused} is priced as one of each of its projections")
+    return {**facts[LORA], "targets": targets}
+
+
+def _beyond(model: ModelSpec, chosen: str) -> Iterator[str]:
+    """Linear modules of the layers that no plan adapts."""
+    if any(kind.mixer is not None for kind in model.kinds):
+        yield "blocks beside attention"
+    if any(attention.is_mla for attention in model.attentions):
+        yield "the down projections of latent attention"
+    if any(kind.cross_attention is not None for kind in model.kinds):
+        yield "cross attention"
+    if model.embedding_dim not in (None, model.hidden):
+        yield "projections of the embedding"
+    routed = any(kind.is_moe for kind in model.kinds) and model.family not in _NEVER_LINEAR
+    if routed and (chosen == BY_PEFT or "up" in lora_targets(model)):
+        yield "routed experts"
