@@ -21,7 +21,7 @@ TARGETS = sorted(path.stem.replace("_", "-") for path in (_HERE / "option_record
 
 
 def write(target: str, version: str, commit: str, made_from: str, lines: list[str]) -> Path:
-    """Writes one list; a line is `option kind [value|value] [# file]`."""
+    """Writes one list; a line is `option kind [value|value] [= default] [# file]`."""
     path = FOLDER / f"{target}-{version}.txt"
     head = f"# {target} {version}\n# commit {commit}\n# made by tools/record_upstream.py from {made_from}\n"
     path.write_text(head + "".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")

@@ -161,7 +161,7 @@ def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Check
         named = {problem.field for problem in (*known, *problems)}
         files = emit(folder.plan, folder.target.name, version=folder.options.version, choice=folder.choice).files
         written = folder.config.read_folder(files, folder.options).settings
-        problems += differences(settings, written, places, folder.config.judged, named)
+        problems += differences(settings, written, places, folder.config.judged, named, folder.options.defaults)
     return replace(checked, problems=known + _first_of_lines(problems, known), layout=layout, num_gpus=num_gpus,
                    not_judged=not_judged(places, folder.config.judged))  # fmt: skip
 

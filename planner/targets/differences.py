@@ -18,12 +18,14 @@ _HINT = "edited after `emit`: plan again with `--fix`"
 
 
 def differences(
-    settings: Settings, written: Settings, places: Places, changes: Callable[[str], str], reported: set[str]
-) -> list[FieldProblem]:
+    settings: Settings, written: Settings, places: Places, changes: Callable[[str], str], reported: set[str],
+    defaults: Mapping[str, Any],
+) -> list[FieldProblem]:  # fmt: skip
     """The differences that are not reported yet.
 
     settings: of the files, with the planned value where they have a problem. written: of the files that `emit` writes.
     changes: option without an entry -> its effect, "" for none. reported: fields and options with a problem.
+    defaults: option -> its value in the framework where nothing sets it, as far as that is recorded.
     """
     planned = dict(written)
     out, facts, read = list[FieldProblem](), Facts(), Facts()
@@ -45,13 +47,13 @@ def differences(
             problem = places.problem(text, entry.fields, _HINT)
             out.append(problem._replace(line=problem.line or _first_line(places)))
         else:
-            blind = [option for option in entry.options if not _same(option, settings, planned)
+            blind = [option for option in entry.options if not _same(option, settings, planned, defaults)
                      and (option in planned or changes(option))
                      and not _seen(entry, option, settings, planned, before)]  # fmt: skip
             out += [_of_option(option, settings, planned, places) for option in blind]
     known = places.table.options | reported
     others = (name for name in dict.fromkeys((*settings, *planned)) if name not in known and changes(name)
-              and not _same(name, settings, planned))  # fmt: skip
+              and not _same(name, settings, planned, defaults))  # fmt: skip
     return out + [_of_option(name, settings, planned, places, changes(name)) for name in others]
 
 
@@ -76,9 +78,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _same(option: str, given: Settings, planned: Settings) -> bool:
-    if option not in planned and _is_off(given.get(option)):  # as it is where nothing sets it
-        return True
+def _same(option: str, given: Settings, planned: Settings, defaults: Mapping[str, Any]) -> bool:
+    if option not in planned:  # as it is where nothing sets it
+        if option not in given:
+            return True
+        return bool(given[option] == defaults[option]) if option in defaults else _is_off(given[option])
     return bool(_plain(given.get(option)) == _plain(planned.get(option)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Option:
     values: tuple[str, ...] = ()
     # The file of the framework that restricts the values if its parser does not.
     consumer: str = ""
+    # The value where nothing sets it; None: not recorded.
+    default: Any = None
 
     def wrong(self, value: Any) -> str | None:
         """Why this option does not accept `value`, or None."""
@@ -90,6 +93,11 @@ class OptionList:
         return f"{self.version} ({self.commit})"
 
     @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        """Option -> its value where nothing sets it, of those that are recorded with one."""
+        return {name: option.default for name, option in self.options.items() if option.default is not None}
+
+    @cached_property
     def blocks(self) -> frozenset[str]:
         """The names of blocks, which hold other options."""
         parts = (name.split(".") for name in self.options)
@@ -150,7 +158,9 @@ def _read(target: str, version: str) -> OptionList:
             models.append(Registered(name, *map(int, sizes)))
             continue
         entry, _, consumer = line.partition(" # ")
+        entry, _, default = entry.partition(" = ")
         name, kind, *values = entry.split(" ", 2)
         known = tuple(values[0].split("|")) if values else ()
-        options[name] = Option(name, kind.rstrip("+"), kind.endswith("+"), known, consumer)
+        stated = json.loads(default) if default else None
+        options[name] = Option(name, kind.rstrip("+"), kind.endswith("+"), known, consumer, stated)
     return OptionList(target, version, commit, options, tuple(models))

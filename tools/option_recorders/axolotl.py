@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .lines import kind_of
+from .lines import kind_of, with_default
 
 MADE_FROM = "AxolotlInputConfig and FSDPConfig"
 
@@ -15,5 +15,5 @@ def record(source: Path | None) -> list[str]:
     from axolotl.utils.schemas.fsdp import FSDPConfig
 
     blocks = (("", AxolotlInputConfig), ("fsdp_config.", FSDPConfig))
-    return [f"{prefix}{name} {kind_of(field.annotation)}" for prefix, block in blocks
+    return [with_default(f"{prefix}{name} {kind_of(field.annotation)}", field.default) for prefix, block in blocks
             for name, field in block.model_fields.items()]  # fmt: skip

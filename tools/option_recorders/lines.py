@@ -1,10 +1,11 @@
-"""Lines of an option list, `option kind [value|value] [# file]`, from what frameworks declare their options with."""
+"""Lines of an option list, `option kind [value|value] [= default] [# file]`, by the declarations of frameworks."""
 
 from __future__ import annotations
 
 import collections.abc
 import dataclasses
 import enum
+import json
 import re
 import typing
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ def of_dataclass(kind: type, prefix: str) -> Iterator[str]:
     for field in dataclasses.fields(kind):
         if not field.name.startswith("_"):
             yield f"{prefix}{field.name} {kind_of(hints[field.name])}"
+
+
+def with_default(line: str, default: object) -> str:
+    """A line with the value of its option where nothing sets it: a number, a word or a list of them in JSON."""
+    if default is None or not isinstance(default, bool | int | float | str | list):
+        return line
+    entry, hash_sign, file = line.partition(" # ")
+    return f"{entry} = {json.dumps(default)}{hash_sign}{file}"
 
 
 def kind_of(hint: object) -> str:

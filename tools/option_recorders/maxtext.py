@@ -1,13 +1,15 @@
-"""Options of MaxText: the fields of its config."""
+"""Options of MaxText: the fields of its config, with the values of base.yml, which every config starts from."""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
 
-from .lines import kind_of
+import yaml
 
-MADE_FROM = "MaxTextConfig in src/maxtext/configs/types.py"
+from .lines import kind_of, with_default
+
+MADE_FROM = "MaxTextConfig in src/maxtext/configs/types.py, with the values of its base.yml"
 # The script that imports MaxText without accelerators.
 _PARSER = Path(__file__).resolve().parents[2] / "planner" / "targets" / "maxtext" / "parser.py"
 # Policies are compared in get_remat_policy of layers/nnx_decoders.py.
@@ -30,4 +32,6 @@ def record(source: Path | None) -> list[str]:
     # Fields that MaxText computes are no options.
     options = {name: field.annotation for name, field in MaxTextConfig.model_fields.items()
                if name not in DerivedValues.model_fields}  # fmt: skip
-    return [f"{name} {_PLAIN.get(name) or kind_of(hint)}" for name, hint in options.items()]
+    base = yaml.safe_load((source / "src" / "maxtext" / "configs" / "base.yml").read_text(encoding="utf-8"))
+    return [with_default(f"{name} {_PLAIN.get(name) or kind_of(hint)}", base.get(name))
+            for name, hint in options.items()]  # fmt: skip

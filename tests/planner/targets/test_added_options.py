@@ -29,9 +29,9 @@ optim_target_modules: all-linear;lora_target_parameters: [experts.w1];optim_args
     "nanotron": ("llama-2-7b", "tp2-dp8-mbs1-z0-rnone", "    is_qwen2_config: true\n", """no_rope_layer: 4
 moe_config: {num_experts: 8, top_k: 2};log_attn_probs: true;rope_interleaved: true;z_loss_enabled: true"""),
     "maxtext": ("llama-3-8b", "dp16-mbs1-z3-rfull", "", """global_head_dim: 512;chunk_attn_window_size: 512
-nope_layer_interval: 4;enable_dropout: true;query_proj: offload;scan_layers_per_stage: true;force_unroll: true
-context_sharding: expert;dense_fsdp_use_two_stage_all_gather: true;allow_split_physical_axes: true;megablox: true
-use_tokamax_gmm: true;use_custom_sort_vjp: true;global_rampup_samples: 500;per_device_batch_size_start: 4.0
+nope_layer_interval: 4;enable_dropout: false;query_proj: offload;scan_layers_per_stage: true;force_unroll: true
+context_sharding: expert;dense_fsdp_use_two_stage_all_gather: true;allow_split_physical_axes: true;megablox: false
+use_tokamax_gmm: true;use_custom_sort_vjp: false;global_rampup_samples: 600;per_device_batch_size_start: 2.0
 use_tunix_gradient_accumulation: true;trainable_parameters_mask: [q];lora: {rank: 8};use_qwix_quantization: true"""),
     "nemo": ("llama-3.1-8b", "tp2-dp8-mbs1-z1-rnone", "                Llama31Config,\n", """fp8="hybrid"
 softmax_scale=0.5;account_for_loss_in_pipeline_split=True;attention_softmax_in_fp32=True
@@ -42,10 +42,13 @@ persist_layer_norm=True"""),
 }  # fmt: skip
 # Options beside which a folder is as planned.
 ASIDE = {
-    "axolotl": "flash_attention: true;lora_alpha: 16;wandb_project: x;val_set_size: 0.1;pad_to_sequence_len: true",
+    "axolotl": "flash_attention: true;lora_alpha: 16;wandb_project: x;val_set_size: 0.1;pad_to_sequence_len: true;"
+               "tf32: auto;ray_num_workers: 1;dion_rank_fraction: 1.0;qgalore_rank: 256",
     "llama-factory": "template: qwen;num_train_epochs: 3;overwrite_cache: true;gradient_checkpointing_kwargs: {a: 1}",
     "trl": "dataset_name: mine;learning_rate: 1.0e-5;assistant_only_loss: true;gradient_checkpointing_kwargs: {a: 1}",
-    "nanotron": "eos_token_id: 2;initializer_range: 0.02", "maxtext": "sa_block_q: 256;dpo: false",
+    "nanotron": "eos_token_id: 2;initializer_range: 0.02",
+    "maxtext": "sa_block_q: 256;dpo: false;enable_dropout: true;matmul_precision: default;attention_out: remat;"
+               "nope_layer_interval: -1;expansion_factor_real_data: -1.0;context_parallel_load_balance: true",
     "nemo": "init_method_std=0.01;perform_initialization=True", "torchtitan": "",
 }  # fmt: skip
 
