@@ -188,7 +188,7 @@ def _placement(terminal: Terminal, path: Path) -> CheckedFolder:
 
     checked = check_rl(reinforcement.loaded(path / "plan.json"), _read(path))
     folder = CheckedFolder(path, checked.target, checked.problems, framework=checked.framework,
-                           layout_id=checked.placement_id, noun="placement")  # fmt: skip
+                           layout_id=checked.placement_id, noun="placement", not_judged=checked.not_judged)  # fmt: skip
     _show(terminal, folder)
     return folder
 

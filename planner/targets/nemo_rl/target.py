@@ -78,5 +78,5 @@ def _notes(setup: RlSetup) -> list[str]:
 
 
 NEMO_RL = RlTarget(name="nemo-rl", framework="nemo-rl", release="0.6.0", files=_files, notes=_notes,
-                   limits=Limits(step=_step, layouts=_layouts, engine=_engine), check=OVERRIDES.check,
+                   limits=Limits(step=_step, layouts=_layouts, engine=_engine), option_file=OVERRIDES,
                    engines=("vllm",), next_step=f"{_CHECKOUT}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -76,5 +76,5 @@ OPENRLHF = RlTarget(name="openrlhf", framework="openrlhf", release="0.11.2", fil
                                   joint=lambda step: _JOINT if "critic" in step.models else (),
                                   # models/ring_attn_utils.py: ring-flash-attn in place of DeepSpeed's Ulysses.
                                   without=frozenset({"deepspeed: cp_algorithm"})),
-                    engines=("vllm",), trainer=_TRAINER, check=ARGUMENTS.check,
+                    engines=("vllm",), trainer=_TRAINER, option_file=ARGUMENTS,
                     next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

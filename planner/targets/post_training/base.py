@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ....cost_models.layouts import Layout
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
@@ -14,6 +15,9 @@ from ....errors import FieldProblem, InputError
 from ...document.rl_plan import EngineLayout, RlCall, RlCandidate, RlPlan
 from ...document.specs import hub_name, model_of, stack_of
 from .limits import Limits, RlStep
+
+if TYPE_CHECKING:
+    from .option_file import OptionFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +176,11 @@ class RlTarget:
     limits: Limits
     engines: tuple[str, ...]  # that it starts; the first where a request names none
     notes: Callable[[RlSetup], list[str]]  # manual steps for the user, and what differs from the plan
-    # (edited files, those of the plan) -> what is wrong with the first.
-    check: Callable[[Mapping[str, str], Mapping[str, str]], list[FieldProblem]]
+    option_file: OptionFile
     next_step: str  # the command that starts it
     trainer: str = "megatron"  # that trains where a request names none
+    # Edited files -> options that it refuses beside one another.
+    conflicts: Callable[[Mapping[str, str]], list[FieldProblem]] = lambda files: []
 
     def __str__(self) -> str:
         return f"{self.framework} {self.release}"

@@ -22,6 +22,8 @@ class CheckedPlacement:
     framework: str  # with its release
     placement_id: str
     problems: tuple[FieldProblem, ...]
+    # Options of the files that the plan does not cover.
+    not_judged: tuple[str, ...]
 
 
 def of_post_training(files: Mapping[str, str]) -> bool:
@@ -47,5 +49,6 @@ def check_rl(plan: RlPlan, files: Mapping[str, str]) -> CheckedPlacement:
            for name, it in headers.items() if it[3] != target.release]  # fmt: skip
     return CheckedPlacement(
         target=target.name, framework=emitted.framework, placement_id=plan.candidate(choice).placement_id,
-        problems=(*old, *target.check(files, emitted.files)),
+        problems=(*old, *target.option_file.check(files, emitted.files), *target.conflicts(files)),
+        not_judged=target.option_file.not_judged(files, emitted.files),
     )  # fmt: skip

@@ -99,6 +99,12 @@ class OptionFile(ABC):
                            for line in expected[SCRIPT].splitlines()[1:]
                            if not line.startswith("#") and line not in kept]  # fmt: skip
 
+    def not_judged(self, files: Mapping[str, str], expected: Mapping[str, str]) -> tuple[str, ...]:
+        """The options that the framework takes and the plan does not write. expected: files of the plan."""
+        given, _ = self.read(files.get(self.file, ""))
+        planned, _ = self.read(expected[self.file])
+        return tuple(name for name in given if name not in planned and self.wrong(name, given) is None)
+
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """(number from 1, line) of lines that are neither empty nor comments."""

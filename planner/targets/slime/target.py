@@ -88,5 +88,5 @@ def _notes(setup: RlSetup) -> list[str]:
 SLIME = RlTarget(name="slime", framework="slime", release="0.3.1", files=_files, notes=_notes,
                  limits=Limits(step=_step, layouts=_layouts, engine=_engine,
                                joint=lambda step: _JOINT if "critic" in step.models else ()),
-                 check=ARGUMENTS.check, engines=("sglang",),
+                 option_file=ARGUMENTS, engines=("sglang",),
                  next_step=f"{_CHECKOUT}=... {MEGATRON}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

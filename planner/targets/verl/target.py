@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ....errors import FieldProblem
 from ...document.rl_plan import RlCall
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, without_prediction
@@ -20,10 +17,6 @@ _BEYOND = "data.train_files=... data.val_files=... actor_rollout_ref.actor.optim
 
 def _files(setup: RlSetup, header: tuple[str, ...]) -> dict[str, str]:
     return OVERRIDES.files(setup, header, overrides(setup), "python3 -m verl.trainer.main_ppo", _BEYOND)
-
-
-def _check(files: Mapping[str, str], expected: Mapping[str, str]) -> list[FieldProblem]:
-    return [*OVERRIDES.check(files, expected), *dynamic_degrees.conflicts(files)]
 
 
 def _step(step: RlStep, lag: int) -> list[str]:
@@ -114,4 +107,5 @@ def _home(setup: RlSetup, call: RlCall) -> RlCall:
 VERL = RlTarget(name="verl", framework="verl", release=_RELEASE, files=_files, notes=_notes,
                 limits=Limits(step=_step, layouts=_layouts, engine=_engine, joint=_joint,
                             by_answer=dynamic_degrees.reasons),
-                check=_check, engines=tuple(ENGINES), next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip
+                option_file=OVERRIDES, conflicts=dynamic_degrees.conflicts, engines=tuple(ENGINES),
+                next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -153,6 +153,10 @@ def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
         file.write_text(text.replace(right, wrong))
         result = run_here("check", "out", cwd=tmp_path)
         assert (result.code, said in result.out) == (1, True), result.out
+    file.write_text(f"{text}actor_rollout_ref.actor.clip_ratio=0.3\ntrainer.total_epochs=3\n")
+    result = run_here("check", "out", cwd=tmp_path)
+    assert result.code == 0
+    assert "not judged: actor_rollout_ref.actor.clip_ratio, trainer.total_epochs" in result.out
     file.write_text(text)
     script = tmp_path / "out" / "launch.sh"
     script.write_text(script.read_text().replace("set -euo pipefail\n", ""))
