@@ -46,7 +46,7 @@ def load_model(reference: str | Path) -> tuple[ModelSpec, list[str]]:
     elif not path.is_file() and not _looks_like_path(reference):
         if (entry := _entry_of_release(text)) is not None:
             spec, warnings = entry
-            note = "priced with its shapes; a folder with the config.json of the release is read as it is"
+            note = "its shapes, in the number format of the request; a folder with its config.json is read as it is"
             return spec, [f"{text} is taken for {spec.name}: {note}", *warnings]
         raise UnknownNameError("model", text, model_names(), see="meshwright show models")
     return _read_file(path)
