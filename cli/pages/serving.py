@@ -12,13 +12,12 @@ from ..screens.header import space_line
 from .templates import on_one_line, render
 
 if TYPE_CHECKING:
-    from ...planner.document.serving_plan import ServingCandidate, ServingPlan
+    from ...planner.document.serving_plan import ServingCandidate, ServingPlan, ServingPool
     from ...planner.explain.serving import ServingExplanation
 
 _WIDTH, _HEIGHT = 1000, 260  # of a chart, in units of its view box
 _LEFT, _BOTTOM, _TOP = 70, 30, 10  # margins with labels
 _HIGHEST = 2.0  # times a promise: above it a curve leaves the chart
-MEMORY_KINDS = ("weights", "KV cache", "buffers and what the engine leaves free")
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ def serving_page(plan: ServingPlan, explanation: ServingExplanation) -> str:
     charts = [_chart(title, [(point.load, getattr(point, f"{name}_s")) for point in explanation.curve], work[name],
                      load, candidate) for name, title in (("ttft", "Time to first token"),
                                                           ("tpot", "Time per output token"))]  # fmt: skip
+    kinds = "weights", serving_plan.room_name(plan), "buffers and what the engine leaves free"
     return render(
         "serving.html", plan=plan, candidate=candidate, title=f"{plan.resolved['model']['name']}: "
         f"{candidate.deployment_id}", header=_lines(serving_plan.header(plan)),
@@ -65,9 +65,9 @@ def serving_page(plan: ServingPlan, explanation: ServingExplanation) -> str:
         parts_title=serving_explain.parts_title(plan, candidate),
         parts=serving_explain.part_cells(candidate, explanation), charts=charts, percentile=work["percentile"],
         effects=serving_explain.effect_cells(candidate, explanation), pools=_pools(candidate),
-        memory=[(serving_plan.ROLES[pool.role], pool.cache_sequences, _memory(pool.weights_bytes, pool.cache_bytes,
+        memory=[(serving_plan.ROLES[pool.role], pool.cache_sequences, _memory(kinds, pool,
                  _device_bytes(plan, pool.site))) for pool in candidate.pools],
-        kinds=MEMORY_KINDS, apart=_lines(serving_plan.separation(plan)),
+        kinds=kinds, apart=_lines(serving_plan.separation(plan)),
         space=on_one_line(space_line(proof.space, stopped=bool(proof.stopped), noun="deployments")),
         constants=sorted(plan.resolved.get("constants", {}).items()), size=(_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP),
     )  # fmt: skip
@@ -114,9 +114,9 @@ def _device_bytes(plan: ServingPlan, site: str) -> float:
     return float(cluster["groups"][group]["gpu"]["memory_bytes"])
 
 
-def _memory(weights: float, cache: float, whole: float) -> list[Segment]:
-    numbers = (weights, cache, max(whole - weights - cache, 0.0))
-    return [Segment(kind, 100 * number / whole, number) for kind, number in zip(MEMORY_KINDS, numbers, strict=True)]
+def _memory(kinds: Sequence[str], pool: ServingPool, whole: float) -> list[Segment]:
+    numbers = (pool.weights_bytes, pool.cache_bytes, max(whole - pool.weights_bytes - pool.cache_bytes, 0.0))
+    return [Segment(kind, 100 * number / whole, number) for kind, number in zip(kinds, numbers, strict=True)]
 
 
 def _chart(

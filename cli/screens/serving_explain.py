@@ -26,7 +26,7 @@ def screen(plan: ServingPlan, candidate: ServingCandidate, explanation: ServingE
     for title, (columns, rows) in (
         (parts_title(plan, candidate), part_cells(candidate, explanation)),
         ("With a tenth more of one resource", effect_cells(candidate, explanation)),
-        ("Memory of a GPU, GiB", memory_cells(candidate)),
+        ("Memory of a GPU, GiB", memory_cells(plan, candidate)),
     ):
         parts += ["", title, table(*columns, rows=rows, right=columns[1:])]
     if explanation.rivals:
@@ -107,11 +107,11 @@ def effect_cells(candidate: ServingCandidate, explanation: ServingExplanation) -
     return ["resource", f"carries{unit(candidate)}", "% more"], rows
 
 
-def memory_cells(candidate: ServingCandidate) -> Cells:
+def memory_cells(plan: ServingPlan, candidate: ServingCandidate) -> Cells:
     """(columns, rows): a row per pool."""
     rows = [[ROLES[pool.role], text.gib(pool.weights_bytes), text.gib(pool.cache_bytes), f"{pool.cache_sequences:,}",
              f"{pool.max_sequences:,}"] for pool in candidate.pools]  # fmt: skip
-    return ["pool", "weights", "KV cache", "sequences it holds", "at once at most"], rows
+    return ["pool", "weights", serving_plan.room_name(plan), "sequences it holds", "at once at most"], rows
 
 
 def rival_lines(rivals: Sequence[Rival]) -> list[str]:

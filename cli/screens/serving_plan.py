@@ -30,6 +30,7 @@ BINDS = {
     "ttft": "time to first token", "tpot": "time per output token", "queue": "prompts, which fill all iterations",
     "cache": "the KV cache, which holds no more sequences",
     "passes": "passes, which take longer for every request in them",
+    "room": "room for passes, which is always taken",
     "nothing": "nothing up to the largest load that was tried",
 }  # fmt: skip
 
@@ -128,14 +129,23 @@ def _hourly(hours: HourlyService | None) -> list[tuple[str, str]]:
     return [("instances by hour", lines[0]), *(("", line) for line in lines[1:]), ("GPU-hours", used)]
 
 
-def _pool(plan: ServingPlan, pool: ServingPool) -> list[tuple[str, str]]:
+def fills_in(plan: ServingPlan) -> bool:
+    """Whether the model fills in its answers, and has room for passes in place of a cache."""
     model = plan.resolved["model"]
-    fills = model.get("unmasks") or model.get("diffusion")
+    return bool(model.get("unmasks") or model.get("diffusion"))
+
+
+def room_name(plan: ServingPlan) -> str:
+    return "room for passes" if fills_in(plan) else "KV cache"
+
+
+def _pool(plan: ServingPlan, pool: ServingPool) -> list[tuple[str, str]]:
+    fills = fills_in(plan)
     cache, pays = pool.cache_sequences, pool.speculation_pays_up_to
     return [
         (ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
         ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
-        ("room for passes" if fills else "KV cache",
+        (room_name(plan),
          f"{text.gib(pool.cache_bytes)} GiB of a GPU{'' if fills else f' in {pool.kv_cache}'}: {cache:,} sequences"),
         *([] if pays is None else [
             ("speculation", f"{pool.proposed_tokens} tokens, pays up to {pays:,} sequences of an instance at once")]),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
 
 from ..arrays import Array
-from .iteration import Batch, ServingConstants, iteration_seconds
+from .iteration import ServingConstants, iteration_seconds
 from .lengths import RequestLengths
 from .pool import Pool
-from .service import PROBE, ROUNDS, Load, Service
+from .room import PassSeconds, room_queue, whole_passes
+from .service import ROUNDS, Load, Service
 
+_BUSIEST = 0.999  # load factor of an open loop: beyond it the queue grows without end
 _HALVINGS = 40  # of the sequences of an open loop: to 1e-12 of those that there is room for
 
 
@@ -20,65 +21,80 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
     """The fixed point of b = X T(b), with T the seconds of the passes of an answer while b others run, and of
     b = N T / (front + T) in a closed loop.
 
-    Prompts are part of the passes and take no iterations. A request of an open loop waits for the end of the pass that
-    it comes in, one of a closed loop comes at the end of one. Its answer, or the first block of it, is whole at once:
-    TTFT is the seconds until then, TPOT those of all passes over the tokens. The queue of an open loop for room is left
-    out: near the largest load TTFT is longer than this.
+    Prompts are part of the passes and take no iterations. A request of an open loop waits for room (`room_queue`), and
+    for the end of the pass that it comes in; one of a closed loop comes at the end of one. Its answer, or the first
+    block of it, is whole at once: TTFT is the seconds until then, TPOT those of all passes over the tokens. Both are
+    those of requests that take passes.
     """
-    decode = replace(decode, step_tokens=np.minimum(decode.step_tokens, load.output))
-    steps, opened = load.output / decode.step_tokens, load.rate > 0
+    taken = 1.0 - decode.methods.skipped
+    load = load.thinned(taken)
+    given = decode.given_tokens(load.output)
+    steps, opened = load.output / given, load.rate > 0
     capacity, number, held = load.sequences_on(decode)
+    passes = PassSeconds.of(capacity, decode, load, constants)
     front_s = decode.host_s + constants.prompt_token_s * load.prompt
-    closed = _closed(held, front_s, steps, decode, load, constants)
-    running = np.where(opened, _opened(capacity, steps, decode, load, constants), closed)
-    pass_s = iteration_seconds(decode, constants, passes_batch(running, decode, load))
+    closed, queue = _closed(held, front_s, steps, decode, passes), room_queue(passes, steps, decode, load)
+    met = np.where(opened, _met(_opened(steps, decode, load, passes), steps, decode, load, passes),
+                   np.maximum(closed / decode.pp, 1.0))  # fmt: skip
+    come = load.rate / decode.instances * steps  # passes that come to an instance per second
+    pass_s = iteration_seconds(decode, constants, whole_passes(met, load))
+    # Where there is little room a request meets fewer: no more than of those that share it without waiting for passes.
+    most_s = queue.running * decode.pp / np.maximum(come, 1e-100)
+    pass_s = np.where(opened, np.minimum(pass_s, most_s), pass_s)
+    running = np.where(opened, come * pass_s, closed)
     rate = np.where(opened, load.rate, running * decode.instances / (steps * pass_s))
     busy = -np.expm1(-running / decode.pp)  # sequences of a pass are those of a Poisson process
     wait_s = np.where(opened, busy * pass_s / 2.0, 0.0)
-    queue_s = load.waiting(number, held) * decode.instances / rate
+    queue_s = np.where(opened, queue.mean_s, load.waiting(number, held) * decode.instances / rate)
     first_s = decode.first_passes(load.output) * pass_s
-    none, tokens = np.zeros_like(pass_s), rate * load.output
+    none, tokens = np.zeros_like(pass_s), rate * load.output / taken
     return Service(
-        ttft_s=front_s + queue_s + wait_s + first_s, tpot_s=pass_s / decode.step_tokens, output_tokens_per_s=tokens,
+        ttft_s=front_s + queue_s + wait_s + first_s, tpot_s=pass_s / given, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / decode.gpus, sequences=running, capacity=capacity, prompt_load=none,
-        queue_s=queue_s, pipeline_s=none, first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none,
-        prompt_scv=none, interval_scv=none + 1.0,
-        stable=np.where(opened, running < 0.999 * capacity, number <= capacity),
+        load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s, pipeline_s=none,
+        first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, prompt_scv=none, interval_scv=none + 1.0,
+        stable=np.where(opened, queue.load_factor < _BUSIEST, number <= capacity),
     )  # fmt: skip
 
 
-def _closed(
-    held: Array, front_s: Array, steps: Array, decode: Pool, load: Load, constants: ServingConstants
-) -> Array:  # fmt: skip
+def _closed(held: Array, front_s: Array, steps: Array, decode: Pool, passes: PassSeconds) -> Array:
     """[n] sequences of a closed loop that run; the others are on their way to the scheduler."""
     running = held
     for _ in range(ROUNDS):
-        passes_s = steps * iteration_seconds(decode, constants, passes_batch(running, decode, load))
+        passes_s = steps * passes.at(running[None] / decode.pp)[0]
         running = 0.5 * running + 0.5 * held * passes_s / (front_s + passes_s)
     return running
 
 
-def _opened(capacity: Array, steps: Array, decode: Pool, load: Load, constants: ServingConstants) -> Array:
-    """[n] sequences that run on an instance of an open loop; `capacity` where more come than leave."""
-    low, high = np.zeros_like(capacity), capacity
+def _opened(steps: Array, decode: Pool, load: Load, passes: PassSeconds) -> Array:
+    """[n] sequences that run on a lane of an open loop; as many as there is room for where more come than leave."""
+    low, high = np.zeros_like(steps), passes.room
+    come = load.rate / decode.instances / decode.pp * steps
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        passes_s = steps * iteration_seconds(decode, constants, passes_batch(middle, decode, load))
-        more = load.rate / decode.instances * passes_s > middle
+        more = come * passes.at(_met(middle, steps, decode, load, passes)[None])[0] > middle
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     return np.asarray(high)
 
 
-def passes_batch(running: Array, decode: Pool, load: Load) -> Batch:
-    """A pass as a request meets it, over whole sequences while `running` [n] of an instance are filled in: in an open
-    loop beside these, since arrivals of a Poisson process find the mean number; in a closed loop as one of them. Others
-    in their last pass leave before its first one; as many come with it, if it waits for the end of a pass."""
-    lane = running / decode.pp
-    last = np.minimum(decode.step_tokens / load.output, 1.0)  # share of the passes of an answer
-    sequences = np.where(load.rate > 0, 1.0 + lane * (1.0 - last * np.exp(-lane)), np.maximum(lane, 1.0))
-    return Batch(sequences=sequences, context=load.running_prompt + load.running_output,
-                 prompt_tokens=np.zeros_like(running), prompt_context=load.prompt_context,
-                 prompt_groups=np.ones_like(running))  # fmt: skip
+def _met(lane: Array, steps: Array, decode: Pool, load: Load, passes: PassSeconds) -> Array:
+    """[n] sequences of a pass as a request of an open loop meets it, itself among them, while `lane` run in the mean.
+
+    Arrivals of a Poisson process find the mean number. Others in their last pass leave before its first one; as many
+    come with it, if it waits for the end of a pass. A number that follows n_k = sum over the last s passes of what came
+    in each, a Poisson number that is proportional to its seconds, has the variance n / ((1 - g) (1 + g / s)), where g
+    is what another sequence adds to itself. A request meets so many more than the mean as that is times the mean: 1 /
+    (1 + g / s), which its own passes lengthen by 1 / (1 - g). One that finds an idle lane is alone in its first pass.
+    """
+    added, idle = _added(lane, steps, decode, load, passes) / steps, np.exp(-lane)
+    itself = 1.0 - (1.0 - idle) * added / (1.0 + added)
+    return np.minimum(itself + lane * (1.0 - idle / steps), passes.room)
+
+
+def _added(lane: Array, steps: Array, decode: Pool, load: Load, passes: PassSeconds) -> Array:
+    """[n] sequences that another one of a lane adds to itself, since passes over more take longer: 0 to 0.99."""
+    come = load.rate / decode.instances / decode.pp * steps
+    return np.minimum(come * passes.more_s(lane), 0.99)
 
 
 def filling_latencies(
@@ -86,18 +102,21 @@ def filling_latencies(
 ) -> tuple[Array, Array]:  # fmt: skip
     """TTFT and TPOT that a share of the requests does not exceed.
 
-    The variance of the sequences of a pass is their mean b over 1 - d(log T)/d(log b): that of a Poisson process where
-    passes take as long for more of them, and b (1 + b), as of processor sharing, where they take as many times as long.
-    The wait for the end of a pass is even over it. Long answers and slow passes are taken to come together.
+    A wait for room has the tail of RoomQueue; those that wait find all of it taken, and have the slowest passes. The
+    variance of the sequences of a pass is that of `_met`: of a Poisson process where passes take as long for more of
+    them, and as of processor sharing where they take as many times as long and are many. The wait for the end of a pass
+    is even over it. Long answers and slow passes are taken to come together.
     """
-    pass_s, more_s = (iteration_seconds(decode, constants, passes_batch(service.sequences * more, decode, load))
-                      for more in (1.0, 1.0 + PROBE))  # fmt: skip
-    growth = np.minimum(np.maximum(more_s / pass_s - 1.0, 0.0) / PROBE, 0.99)
-    beyond = NormalDist().inv_cdf(share) * np.sqrt(service.sequences * decode.pp / (1.0 - growth))
-    number = np.where(load.rate > 0, np.clip(service.sequences + beyond, 0.0, service.capacity), service.sequences)
-    slow_s = iteration_seconds(decode, constants, passes_batch(number, decode, load))
-    tpot_s = slow_s / np.minimum(decode.step_tokens, load.output)
-    longest = np.full_like(tpot_s, requests.output_lengths.at(np.array([share]))[0])
-    waited_s = np.where(load.rate > 0, share * slow_s, 0.0)
+    load, given, opened = load.thinned(1.0 - decode.methods.skipped), decode.given_tokens(load.output), load.rate > 0
+    steps, lane = load.output / given, service.sequences / decode.pp
+    passes = PassSeconds.of(service.capacity, decode, load, constants)
+    added = _added(lane, steps, decode, load, passes)
+    variance = lane / ((1.0 - added) * (1.0 + added / steps))
+    number = np.maximum(lane + NormalDist().inv_cdf(share) * np.sqrt(variance), 0.0)
+    met = np.where(opened, _met(number, steps, decode, load, passes), np.maximum(lane, 1.0))
+    slow_s = iteration_seconds(decode, constants, whole_passes(met, load))
+    longest = np.full_like(slow_s, requests.output_lengths.at(np.array([share]))[0])
+    queue = room_queue(passes, steps, decode, load)
+    waited_s = np.where(opened, queue.at_most(share) - service.queue_s + share * slow_s, 0.0)
     ttft_s = service.ttft_s - service.first_token_s + waited_s + decode.first_passes(longest) * slow_s
-    return np.asarray(ttft_s), np.asarray(tpot_s)
+    return np.asarray(ttft_s), np.asarray(slow_s / given)

@@ -45,6 +45,7 @@ class Batch:
     prompt_tokens: Array  # prefilled beside them
     prompt_context: Array  # tokens that a prompt token sees, in the mean
     prompt_groups: Array  # groups of attention data parallelism that the prompt tokens lie in, evenly; the others wait
+    answer: Array | float = np.inf  # tokens that are filled in, of each sequence; of other models nothing is
 
 
 def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
@@ -110,7 +111,7 @@ def _filling_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     whole = _device_s(replace(pool, draft_tokens=np.maximum(batch.context - 1.0, 0.0)), constants, batch)
     if not methods.block_tokens:
         return whole
-    block = np.minimum(methods.block_tokens, np.maximum(batch.context, 1.0))
+    block = np.minimum(methods.block_tokens, batch.answer)
     within = _device_s(replace(pool, draft_tokens=block - 1.0), constants, batch)
     renewed = np.minimum(pool.step_tokens / block, 1.0)
     return np.asarray(renewed * whole + (1.0 - renewed) * within)

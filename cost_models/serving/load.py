@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ..arrays import Array, Mask
-from .filling import filling_state, passes_batch
+from .filling import filling_state
 from .iteration import Batch, ServingConstants, iteration_seconds
 from .pool import Pool
+from .room import whole_passes
 from .service import ROUNDS, Load, Service
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
@@ -45,8 +46,8 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     return Service(
         ttft_s=state.ttft_s + waiting / rate, tpot_s=state.step_s / decode.step_tokens, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
-        queue_s=state.queue_s + waiting / rate, pipeline_s=state.pipeline_s,
-        first_token_s=state.first_token_s, decode_s=state.decode_s,
+        load_factor=np.zeros_like(running), queue_s=state.queue_s + waiting / rate,
+        pipeline_s=state.pipeline_s, first_token_s=state.first_token_s, decode_s=state.decode_s,
         prompt_s=state.prompt_s, prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill), stable=stable,
     )  # fmt: skip
 
@@ -119,7 +120,7 @@ def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
     """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled; of models that fill
     in a pass as a request meets it."""
     if decode.methods.fills:
-        return passes_batch(running, decode, load)
+        return whole_passes(np.maximum(running / decode.pp, 1.0), load)
     return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros_like(running),
                  prompt_context=load.prompt_context, prompt_groups=np.ones_like(running))  # fmt: skip
 

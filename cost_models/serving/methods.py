@@ -49,6 +49,7 @@ class Methods:
     block_tokens: float = 0.0  # of an answer, which alone a pass runs over while all others are cached; 0: no caches
     copies: float = 1.0  # of a sequence in a pass: with and without its condition, and at several steps
     frames: float = 1.0  # of a stream in a pass, each at another step, so that each is in as many passes
+    skipped: float = 0.0  # share of the requests that no pass is for: frames like the one before
     patches: bool = False  # ranks of tensor parallelism have all weights, and each a part of the tokens
     patch_context: float = 1.0  # share of the tokens of the other ranks that a rank's attend to
 

@@ -16,6 +16,7 @@ from .served_model import ServedModel
 MEMORY_SHARE = 0.9
 # Beside weights and cache: activations of the largest batch, CUDA graphs, communication buffers (assumed).
 WORKING_BYTES = 4 * 2**30
+_LARGEST_BATCH = 8192  # tokens: the default of vLLM 0.32 on data centre GPUs (--max-num-batched-tokens)
 # Tokens of a block of the cache, which is shared as a whole: the default of vLLM 0.32 (--block-size).
 BLOCK_TOKENS = 16
 ACTIVATION_BYTES = 2.0  # of an element of hidden states
@@ -127,7 +128,25 @@ class Pool:
     @property
     def cache_bytes(self) -> Array:
         """[n] of a GPU that weights and buffers leave."""
-        return np.asarray(self.memory_bytes * MEMORY_SHARE - self.weights_bytes - WORKING_BYTES)
+        return np.asarray(self.memory_bytes * MEMORY_SHARE - self.weights_bytes - self.working_bytes)
+
+    @property
+    def working_bytes(self) -> Array | float:
+        """Of a GPU, beside weights and cache; of models that fill in without activations, which `held_bytes` has."""
+        if not self.methods.fills:
+            return WORKING_BYTES
+        activations = ACTIVATION_BYTES * (self.model.hidden + self._block_elements) * _LARGEST_BATCH
+        return np.maximum(WORKING_BYTES - activations, 0.0)
+
+    @property
+    def _block_elements(self) -> Array:
+        """[n] of a token on a rank: the input of a block of a layer, with the most that the block makes of it."""
+        ranks = np.ones_like(self.tp) if self.methods.patches else self.tp
+        return np.asarray(self.model.hidden + self.model.block_elements / ranks)
+
+    def roomier(self, more: float) -> Pool:
+        """With so much more of the bytes that weights and buffers leave, as a share of them."""
+        return replace(self, memory_bytes=self.memory_bytes + more * self.cache_bytes / MEMORY_SHARE)
 
     def prefix_elements(self, prompt: Array, prefix_hit: Array | float) -> Array:
         """Elements of the whole blocks of a shared prefix on a rank that splits it, in layers that see all tokens."""
@@ -143,7 +162,11 @@ class Pool:
 
     def first_passes(self, output: Array) -> Array:
         """[n] of a model that fills in, until those."""
-        return np.asarray(self.methods.frames * self.first_tokens(output) / np.minimum(self.step_tokens, output))
+        return np.asarray(self.methods.frames * self.first_tokens(output) / self.given_tokens(output))
+
+    def given_tokens(self, output: Array) -> Array:
+        """[n] of an answer that an iteration gives; a model that fills in gives no more than the answer."""
+        return np.minimum(self.step_tokens, output) if self.methods.fills else self.step_tokens
 
     def held_bytes(self, prompt: Array, output: Array) -> Array:
         """[n] bytes of a request on a GPU, times the stages: the cache of its sequence, or all that a pass over its
@@ -161,7 +184,7 @@ class Pool:
         model, methods = self.model, self.methods
         ranks = np.ones_like(self.tp) if methods.patches else self.tp
         logits = model.head_parameters / np.maximum(model.hidden, 1.0) / ranks
-        worked = model.hidden + np.maximum(model.hidden + model.block_elements / ranks, logits)
+        worked = model.hidden + np.maximum(self._block_elements, logits)
         cached = self.kv_bytes * self.kv_elements(tokens) if methods.block_tokens else np.zeros_like(tokens)
         if methods.patches:
             seen = tokens * (1.0 + methods.patch_context * (self.tp - 1.0)) / self.tp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,11 @@ class Load:
             "prefixes")}  # fmt: skip
         return cls(**same, concurrency=concurrency, rate=rate, burst_share=burst_share, transfer_s=transfer_s)
 
+    def thinned(self, share: float) -> Load:
+        """So large a share of the requests of an open loop, each taken at random."""
+        scv = 1.0 + (self.arrival_scv - 1.0) * share
+        return replace(self, rate=self.rate * share, arrival_scv=scv)
+
     @property
     def context(self) -> Array:
         """[n] tokens in the cache of a sequence that decodes, mean."""
@@ -92,7 +97,8 @@ class Service:
     sequences: Array  # that decode, or are filled in, at once, of an instance
     capacity: Array  # sequences that an instance has room for
     prompt_load: Array  # share of time that prompts take
-    queue_s: Array  # mean wait of a prompt for prompts before it, of `ttft_s`
+    load_factor: Array  # rate over the one at which all room is always taken; 0: closed loops, and decoders
+    queue_s: Array  # mean wait of a prompt for prompts before it, or of a request for room, of `ttft_s`
     pipeline_s: Array  # of `queue_s`, in further stages behind iterations with more prompt tokens
     first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool

@@ -85,7 +85,7 @@ class _Lane:
         context = self._context(decoding, steps)
         batch = Batch(sequences=np.array([float(len(decoding))]), prompt_tokens=np.array([tokens]),
                       context=np.array([context]), prompt_context=np.array([seen]),
-                      prompt_groups=np.array([groups]))  # fmt: skip
+                      prompt_groups=np.array([groups]), answer=self._answer(decoding))  # fmt: skip
         per_group = tokens / groups / float(self.pool.chunk_tokens[0])
         return float(iteration_seconds(self.pool, self.constants, batch)[0]) + float(self.pool.host_s[0]) * per_group
 
@@ -93,6 +93,9 @@ class _Lane:
         """Mean tokens in the cache of a sequence, over so many iterations."""
         made = steps * float(self.pool.step_tokens[0])
         return sum(it.context for it in decoding) / max(len(decoding), 1) + made / 2
+
+    def _answer(self, decoding: list[_Request]) -> float:
+        return np.inf
 
     def step(self, room: int, next_arrival_s: float) -> int:
         """One iteration, or several without prompts. Returns the number of answers that end."""
@@ -171,14 +174,17 @@ class _Lane:
         return (self.now_s - request.first_s + swap_s) / max(request.output - 1.0, 1.0)
 
 
+@dataclass(slots=True)
 class _FillingLane(_Lane):
     """A model that fills in: a request is in all passes from the next one on, and none gives more than its answer."""
+
+    passes_s: dict[tuple[int, float, float], float] = field(default_factory=dict)  # by sequences and their mean tokens
 
     def step(self, room: int, next_arrival_s: float) -> int:
         while self.waiting and len(self.running) < room:
             self.running.append(self.waiting.popleft())
             self.running[-1].begun_s = self.now_s
-        once = self.iteration_s(self.running, [], 0.0)
+        once = self._pass_s()
         left = min(it.left_output / self._given(it) for it in self.running)
         passes = min(left, max(float(np.ceil((next_arrival_s - self.now_s) / once)), 1.0))
         begun_s, self.now_s = self.now_s, self.now_s + passes * once
@@ -193,6 +199,16 @@ class _FillingLane(_Lane):
 
     def _context(self, decoding: list[_Request], steps: float) -> float:
         return sum(it.prompt + it.output for it in decoding) / len(decoding)
+
+    def _answer(self, decoding: list[_Request]) -> float:
+        return sum(it.output for it in decoding) / len(decoding)
+
+    def _pass_s(self) -> float:
+        """Seconds of a pass over those that run; remembered, since many passes are over as many and as long ones."""
+        seen = len(self.running), self._context(self.running, 0.0), self._answer(self.running)
+        if seen not in self.passes_s:
+            self.passes_s[seen] = self.iteration_s(self.running, [], 0.0)
+        return self.passes_s[seen]
 
     def _given(self, request: _Request) -> float:
         """Tokens of a pass."""

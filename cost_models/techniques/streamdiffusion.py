@@ -27,11 +27,11 @@ def _steps(pool: Pool, knobs: Knobs) -> str:
 
 def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
     """A pass over `frames` gives as many times the tokens. Without its condition a frame is computed in a share of its
-    passes. A frame that is like the one before takes no pass."""
+    passes. A frame that is like the one before takes no pass; the others take as long as without such frames."""
     methods, frames = pool.methods, knobs["frames"]
     copies = 1.0 + (methods.copies - 1.0) * knobs["guidance"]
-    given = pool.step_tokens * frames / (1.0 - knobs["similar"])
-    return replace(pool, step_tokens=given, methods=replace(methods, copies=copies * frames, frames=frames))
+    shared = replace(methods, copies=copies * frames, frames=frames, skipped=knobs["similar"])
+    return replace(pool, step_tokens=pool.step_tokens * frames, methods=shared)
 
 
 TECHNIQUE = Technique(
@@ -54,5 +54,6 @@ TECHNIQUE = Technique(
     neutral={"frames": 1, "guidance": 1, "similar": 0},
     trains=False,
     serves=Serves(on_pool=_on_pool, needs=(DENOISES, PoolNeed(_has_the_steps, "as many steps as frames", _steps))),
-    caveat="a frame waits for as many passes as it has steps; encoders and decoders of the images take no time here",
+    caveat="a frame waits for as many passes as it has steps, and latencies are of frames that take passes; encoders "
+           "and decoders of the images take no time here",
 )  # fmt: skip

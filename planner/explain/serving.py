@@ -15,8 +15,7 @@ from ...cost_models.arrays import Array
 from ...cost_models.rates.collectives import Curve
 from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
 from ...cost_models.serving.load import decoding_batch
-from ...cost_models.serving.pool import MEMORY_SHARE, Pool
-from ...cost_models.serving.service import Load
+from ...cost_models.serving.pool import Pool
 from ..document.base import DocumentPart
 from ..document.serving_plan import ServingCandidate, ServingPlan
 from ..drivers.serving import question_of
@@ -105,8 +104,7 @@ def _parts(question: Question, deployment: Deployment, candidate: ServingCandida
     service = {name: float(getattr(at.service, name)[0])
                for name in ("ttft_s", "tpot_s", "queue_s", "first_token_s", "decode_s", "sequences")}  # fmt: skip
     prefill, decode = stands_pool([deployment.prefill]), stands_pool([deployment.decode])
-    none = np.zeros(1)
-    load = Load.of(promises.requests, concurrency=none, rate=none, burst_share=none, transfer_s=none)
+    none, load = np.zeros(1), at.load
     front_s = float(prefill.host_s[0] + constants.prompt_token_s * load.prompt[0])
     own_s = service["ttft_s"] - service["queue_s"] - deployment.transfer_s - front_s - service["first_token_s"]
     batch = decoding_batch(at.service.sequences, decode, load)
@@ -116,7 +114,7 @@ def _parts(question: Question, deployment: Deployment, candidate: ServingCandida
         batch, sequences=beside, prompt_tokens=np.minimum(load.prefilled, prefill.chunk_tokens)))  # fmt: skip
     ttft = {name: service["first_token_s"] * share + own_s * prompting[name] for name, share in decoding.items()}
     ttft["host"] += front_s
-    decode_s = service["decode_s"] / float(decode.step_tokens[0])  # of a token
+    decode_s = service["decode_s"] / float(decode.given_tokens(load.output)[0])  # of a token
     tpot = {name: decode_s * share for name, share in decoding.items()}
     share = f"beyond the mean, to p{100 * promises.share:g}"
     rows = [*((name, ttft[name], tpot[name]) for name in decoding), ("queue", service["queue_s"], 0.0),
@@ -173,12 +171,9 @@ def _effects(question: Question, deployment: Deployment) -> tuple[Effect, ...]:
     pools = [stands_pool([stand]) for stand in (deployment.prefill, deployment.decode)]
     changed = {name: [slower(it, question.constants, 1 / _MORE) for it in pools]
                for name, slower in _RESOURCES.items()}  # fmt: skip
-    changed["KV cache"] = [(_roomier(it), question.constants) for it in pools]
+    room = "room for passes" if pools[-1].methods.fills else "KV cache"
+    changed[room] = [(it.roomier(_MORE - 1.0), question.constants) for it in pools]
     return tuple(_effect(question, deployment, name, each) for name, each in changed.items())
-
-
-def _roomier(pool: Pool) -> Pool:
-    return replace(pool, memory_bytes=pool.memory_bytes + (_MORE - 1) * pool.cache_bytes / MEMORY_SHARE)
 
 
 def _effect(question: Question, deployment: Deployment, name: str, changed: Sequence[_Slowed]) -> Effect:

@@ -34,8 +34,9 @@ def check_passes(model: ModelSpec, work: ServeWorkload, fix: Mapping[str, int], 
     if work.passes is not None and model.unmasks and named:
         raise InputError(f"passes and {named[0]}: both are a number of tokens of a pass", hint="leave out one of them")
     what = "fills in masked tokens" if model.unmasks else "denoises images"
+    logits = ["assumed: logits in 16 bits, of all tokens at once; an engine that samples in 64 bits has less room"]
     return [f"{model.name} {what}, and no engine here has it: its passes are priced as iterations of a decoder are, "
-            "and none was measured"]  # fmt: skip
+            "and none was measured", *(logits if model.unmasks else [])]  # fmt: skip
 
 
 def _only_of_decoders(work: ServeWorkload, fix: Mapping[str, int]) -> Iterator[str]:

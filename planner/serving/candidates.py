@@ -12,6 +12,7 @@ from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
 from ...cost_models.serving.phases import phases
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.service import Service
 from ...cost_models.serving.simulation import Requests, Simulated, simulate
 from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
 from .instance import Instance, InstanceLayout, pool
@@ -19,7 +20,11 @@ from .promises import Priced, Promises, capacity, largest_load, priced, unpromis
 from .search import Deployment, Stand, stands_pool
 
 _BEYOND = 1.01  # times the largest load, where what binds breaks
-_REQUESTS, _MOST_REQUESTS, _LIVES = 400, 3000, 10  # simulated: so many lives of those that run at once
+# Simulated requests: as many as come in so many lives of those that run at once, and of models that fill in, whose
+# passes are remembered, in so many relaxation times of a queue with load factor rho, each of rho / (1 - sqrt(rho))^2
+# arrivals (M/M/1: J. W. Cohen, The Single Server Queue, 1982). Others would take longer than all the rest of a plan.
+_REQUESTS, _MOST_REQUESTS, _LIVES = 400, 3000, 10
+_CARRIES = 1.1  # times the largest load with twice the room: room binds where it carries as much
 _BATCH = 8  # sequences of a step of the emitted limit
 _HEADROOM = 1.5  # of the emitted limit over the sequences that run at the largest load
 _TRIED = 200  # numbers of sequences at which speculation is compared
@@ -47,7 +52,7 @@ def candidates(question: Question, deployments: Sequence[Deployment]) -> tuple[S
                           _transfers(deployments))  # fmt: skip
     return tuple(
         _candidate(question, it, row, now, float(most.service.sequences[row]),
-                   _binds(question.promises, beyond, it, row),
+                   _binds(question, beyond, it, row),
                    None if question.promises.closed else float(stable[row]))
         for row, it in enumerate(deployments)
     )  # fmt: skip
@@ -61,21 +66,23 @@ def _candidate(
     ttft_s, tpot_s, tokens = (float(column[row]) for column in (service.ttft_s, service.tpot_s,
                                                                  service.output_tokens_per_s))  # fmt: skip
     output = question.promises.requests.output
-    first = float(stands_pool([deployment.decode]).first_tokens(np.array([output]))[0])
+    decode = stands_pool([deployment.decode])
+    first = float(decode.first_tokens(np.array([output]))[0])
     rate, usd = tokens / output, deployment.usd_per_hour
+    taken = rate * (1.0 - decode.methods.skipped)
     roles: tuple[Role, ...] = ("prefill", "decode") if deployment.apart else ("both",)
     return ServingCandidate(
         choice=row + 1, deployment_id=deployment_id(deployment), gpus=deployment.gpus, rate=rate,
         gpu_hours=deployment.gpu_hours,
         pools=tuple(_pool(stand, role, question, most_sequences)
                     for stand, role in zip(deployment.stands, roles, strict=True)),
-        concurrency=rate * (ttft_s + (output - first) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
+        concurrency=taken * (ttft_s + (output - first) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
         ttft_promised_s=float(now.latencies.ttft_s[row]), tpot_promised_s=float(now.latencies.tpot_s[row]),
         largest_load=deployment.largest_load, stable_load=stable_load, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / deployment.gpus, goodput_per_gpu=deployment.largest_load / deployment.gpus,
         sequences=float(service.sequences[row]), prompt_load=float(service.prompt_load[row]), binds=binds,
         usd_per_hour=usd, usd_per_mtoken=None if usd is None else usd / 3600.0 / tokens * 1e6,
-        simulated=_simulated(question, deployment, rate, float(service.sequences[row])),
+        simulated=_simulated(question, deployment, taken, _relaxation(service, row)),
     )  # fmt: skip
 
 
@@ -93,8 +100,13 @@ def layout_id(layout: InstanceLayout) -> str:
 
 def at(question: Question, deployments: Sequence[Deployment], load: Array) -> Priced:
     """The deployments under a load each, one per row."""
+    return _priced(question, deployments, load, 0.0)
+
+
+def _priced(question: Question, deployments: Sequence[Deployment], load: Array, more_room: float) -> Priced:
     prefill, decode, apart = _columns(deployments)
-    return priced(prefill, decode, apart, load, question.promises, question.constants, _transfers(deployments))
+    return priced(prefill.roomier(more_room), decode.roomier(more_room), apart, load, question.promises,
+                  question.constants, _transfers(deployments))  # fmt: skip
 
 
 def _columns(deployments: Sequence[Deployment]) -> tuple[Pool, Pool, Mask]:
@@ -106,8 +118,9 @@ def _transfers(deployments: Sequence[Deployment]) -> Array:
     return np.array([it.transfer_s for it in deployments])
 
 
-def _binds(promises: Promises, beyond: Priced, deployment: Deployment, row: int) -> Binds:
+def _binds(question: Question, beyond: Priced, deployment: Deployment, row: int) -> Binds:
     """What breaks first, where the load is a little too large."""
+    promises = question.promises
     if beyond.latencies.ttft_s[row] > promises.ttft_s:
         return "ttft"
     if beyond.latencies.tpot_s[row] > promises.tpot_s:
@@ -115,7 +128,8 @@ def _binds(promises: Promises, beyond: Priced, deployment: Deployment, row: int)
     if bool(beyond.service.stable[row]):
         return "nothing"
     if deployment.decode.instance.model.fills:
-        return "passes"
+        more = _priced(question, [deployment], np.array([deployment.largest_load * _CARRIES]), more_room=1.0)
+        return "room" if promises.closed or more.service.stable[0] else "passes"
     return "cache" if beyond.service.sequences[row] >= 0.99 * beyond.service.capacity[row] else "queue"
 
 
@@ -153,10 +167,17 @@ def _pays_up_to(columns: Pool, question: Question) -> int | None:
     return int(number[pays].max()) if pays.any() else 0
 
 
-def _simulated(question: Question, deployment: Deployment, rate: float, sequences: float) -> SimulatedService:
+def _relaxation(service: Service, row: int) -> float:
+    """Requests that come while an instance forgets its state."""
+    factor = min(float(service.load_factor[row]), 1.0 - 1e-6)
+    return max(float(service.sequences[row]), factor / float(1.0 - factor**0.5) ** 2)
+
+
+def _simulated(question: Question, deployment: Deployment, rate: float, each: float) -> SimulatedService:
     """One instance of each pool with its share of the load; requests are dealt at random. A loop over two pools is
-    simulated as arrivals at its rate at each of them, by chance and not when a request has ended."""
-    promises, number = question.promises, int(np.clip(_LIVES * sequences, _REQUESTS, _MOST_REQUESTS))
+    simulated as arrivals at its rate at each of them, by chance and not when a request has ended. rate: of requests
+    that take passes. each: requests of a relaxation time."""
+    promises, number = question.promises, int(np.clip(_LIVES * each, _REQUESTS, _MOST_REQUESTS))
     split = deployment.apart or beside_one_another(deployment.decode.instance)
     roles = ((deployment.prefill, True, not split), (deployment.decode, not split, True))
     closed = promises.closed and not deployment.apart
@@ -172,7 +193,8 @@ def _requests(question: Question, stand: Stand, rate: float, number: int, *, clo
     """The share of an instance."""
     return Requests(
         lengths=question.promises.requests, rate=0.0 if closed else rate / stand.instances,
-        share=1.0 / stand.instances, concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
+        share=(1.0 - pool([stand.instance]).methods.skipped) / stand.instances,
+        concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
         front_s=stand.instance.host_s,
     )  # fmt: skip
 

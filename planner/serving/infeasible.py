@@ -8,7 +8,7 @@ import numpy as np
 
 from ...cost_models.arrays import Array
 from ...cost_models.serving.percentiles import Latencies
-from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ...cost_models.serving.pool import MEMORY_SHARE
 from ...errors import NoFeasibleLayoutError
 from .apart import search_apart
 from .candidates import Question, deployment_id, layout_id
@@ -82,11 +82,12 @@ def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleL
     held = columns.held_bytes(np.array(requests.running_prompt), np.array(requests.running_output))
     needed = ((held + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)) / columns.pp)[best]
     whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB
+    working = float(np.broadcast_to(columns.working_bytes, room.shape)[best])
     name = layout_id(instances[best].layout)
     beside = f"{requests.prefixes:,.0f} shared prefixes and " if requests.prefixes > 1 else ""
     what = "a pass has room for no sequence" if columns.methods.fills else "the KV cache holds no sequence"
     text = (f"{what}: of {whole:.1f} GiB of a GPU for the engine, {name} "
-            f"takes {weights:.1f} for weights and {WORKING_BYTES / _GIB:.1f} for buffers, which leaves "
+            f"takes {weights:.1f} for weights and {working / _GIB:.1f} for buffers, which leaves "
             f"{max(room[best], 0.0) / _GIB:.1f} for {beside}a sequence of {needed / _GIB:.2f}")  # fmt: skip
     return NoFeasibleLayoutError(text, hint="more GPUs for an instance, `--dtype fp8`, or shorter requests")
 

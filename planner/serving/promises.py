@@ -40,6 +40,7 @@ class Priced:
     service: Service
     latencies: Latencies
     kept: Mask
+    load: Load
 
 
 def capacity(pool: Pool, requests: RequestLengths) -> Array:
@@ -70,7 +71,7 @@ def priced(
     service = steady_state(prefill, decode, apart, columns, constants)
     tails = latencies(promises.share, service, prefill, decode, apart, columns, promises.requests, constants)
     kept = service.stable & (tails.ttft_s <= promises.ttft_s) & (tails.tpot_s <= promises.tpot_s)
-    return Priced(service, tails, kept)
+    return Priced(service, tails, kept, columns)
 
 
 def largest_load(

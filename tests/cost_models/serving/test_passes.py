@@ -10,6 +10,7 @@ from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.cost_models.serving.load import decoding_batch, steady_state
+from meshwright.cost_models.serving.methods import PLAIN
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.serving.service import Load
 from meshwright.cost_models.serving.simulation import Requests, simulate
@@ -102,6 +103,20 @@ def test_room_is_of_what_a_pass_holds() -> None:
     assert four.held_bytes(prompt, answer) == pytest.approx(logits / 4 + cache * 640 / 1024)
     split = replace(alone, tp=column(4))  # a block of a layer has more than the quarter of the logits
     assert split.held_bytes(prompt, answer) == pytest.approx(2 * 1024 * (4096 + max(4096 + 3 * 12288 / 4, 126464 / 4)))
+
+
+def test_a_block_is_no_longer_than_the_answer() -> None:
+    """A block of 2,048 tokens is the answer of 824, of which a pass gives 8: one pass of 103 is over all tokens."""
+    seconds = iteration_seconds(llada(tokens=8, block=2048), BARE, batch(1))[0]
+    assert seconds == pytest.approx((by_hand(1024) + 102 * by_hand(824)) / 103, rel=1e-9)
+
+
+def test_room_has_the_activations_of_passes_once() -> None:
+    """Of 4 GiB beside weights and room those of an engine's largest batch, 8,192 tokens, are left out: in 16 bits the
+    hidden state, the input of a block, and its inner 3 x 12,288 numbers."""
+    plain = replace(llada(), methods=PLAIN)
+    activations = 8192 * 2 * (2 * 4096 + 3 * 12288)
+    assert llada().cache_bytes - plain.cache_bytes == pytest.approx(activations)
 
 
 def test_a_simulated_pass_gives_no_more_than_the_answer() -> None:

@@ -45,6 +45,32 @@ def test_an_answer_comes_as_a_whole_or_its_first_block_does() -> None:
         assert best.concurrency == pytest.approx(1.0, rel=1e-3)
 
 
+def test_similar_frames_raise_the_rate_and_shorten_no_frame() -> None:
+    """Half of the frames are like the one before: twice as many per second, also where a frame takes one pass."""
+    for passes in (4, 8):
+        plain, half = (plan_serving(**{**IMAGES, "passes": passes}, technique=f"streamdiffusion:similar={similar}",
+                                    concurrency=4, top=1).best for similar in (0, 0.5))  # fmt: skip
+        assert half.rate == pytest.approx(2 * plain.rate)
+        assert (half.ttft_s, half.tpot_s) == pytest.approx((plain.ttft_s, plain.tpot_s))
+        assert half.concurrency == pytest.approx(plain.concurrency)
+
+
+def test_room_binds_where_more_of_it_carries_more() -> None:
+    """A 4090 has room for one answer with its caches, whose passes over a block of 32 tokens mostly read weights; with
+    room for many, passes over all tokens take as many times as long. A closed loop has as many requests as room."""
+    one = plan_serving(model="llada-8b", cluster="1xrtx-4090", input=1700, output=500, rate="0.002/s", top=1,
+                       technique="dparallel:tokens=1,block=32").best  # fmt: skip
+    assert (one.pools[0].cache_sequences, one.binds) == (1, "room")
+    many = plan_serving(**FIELDS, rate="0.1/s", top=1)
+    assert many.best.binds == "passes"
+    assert plan_serving(**FIELDS, concurrency=2, top=1).best.binds == "room"
+    explained = explain_serving(many)
+    resources, parts = ({it.resource for it in explained.effects}, {it.name for it in explained.parts})
+    assert "room for passes" in resources
+    assert "KV cache" not in resources
+    assert "prompts of others" not in parts
+
+
 def test_frames_above_the_steps_of_a_frame_are_no_choice() -> None:
     served = plan_serving(**IMAGES, rate="5/s", allow_techniques=("streamdiffusion:frames=9",), top=1)
     assert not served.resolved.get("techniques")
