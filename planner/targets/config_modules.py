@@ -15,6 +15,7 @@ from .argv import Arguments
 from .option_lists import OptionList
 from .options import Settings
 from .python_values import name_of, value_of
+from .torchtitan import optimizers
 
 if TYPE_CHECKING:
     from .recipes.state import Recipe
@@ -58,8 +59,10 @@ def read_config_module(
     of the framework -> the options of the container that it returns.
     """
     from .recipes.follower import Follower
+    from .recipes.subclasses import plain_calls
 
     modules = {where: _module(where, other) for where, other in {path: text, **(beside or {})}.items()}
+    modules[path], completions = plain_calls(modules[path], container)
     single = (name for name, option in options.options.items() if option.kind in _ONE_VALUE)
     follower = Follower(modules, container, frozenset(name.rpartition(".")[2] for name in single),
                         understood=(AS_PLANNED,), nested=container == NEMO_RECIPE)  # fmt: skip
@@ -81,11 +84,16 @@ def read_config_module(
             _add(arguments, name, part, options, families[given.path] if option else "")
     for doubt in dict.fromkeys(recipe.doubts):
         _doubt(arguments, doubt, options)
-    functions = [node for node in modules[path].body if isinstance(node, ast.FunctionDef)]
-    changes = next((node for node in functions if node.name == AS_PLANNED), None)
-    if changes is not None:
-        arguments.settings[AS_PLANNED], arguments.lines[AS_PLANNED] = ast.unparse(changes), changes.lineno
+    for completion in completions.get(chosen, ()):
+        arguments.doubt(completion.option, f"{completion.name} sets it once it is made", completion.line, path)
+    _as_planned(arguments, modules[path])
     return arguments
+
+
+def _as_planned(arguments: Arguments, module: ast.Module) -> None:
+    changes = (node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == AS_PLANNED)
+    for node in changes:
+        arguments.settings[AS_PLANNED], arguments.lines[AS_PLANNED] = ast.unparse(node), node.lineno
 
 
 def read_modules(files: Mapping[str, str], options: OptionList, given: Sequence[str], container: str,
@@ -233,7 +241,9 @@ def _add(arguments: Arguments, name: str, given: Given, options: OptionList, fam
         arguments.settings[name] = node.id
     elif _is_code(name, options):
         arguments.settings[name] = ast.unparse(node)
-    elif options.options[name].kind != "any" or "." in name:  # others (optimizer, dataloader) do not affect layouts
+    elif name == optimizers.OPTION:
+        arguments.settings[name] = optimizers.words(ast.unparse(node))
+    elif options.options[name].kind != "any" or "." in name:  # others (dataloader, checkpoint) do not affect layouts
         _typed(arguments, name, given, options)
 
 

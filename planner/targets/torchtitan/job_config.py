@@ -17,7 +17,7 @@ from ..argv import Arguments
 from ..config_modules import AS_PLANNED
 from ..documents import read_blocks
 from ..option_lists import Option, OptionList
-from . import flux
+from . import flux, optimizers
 from .options import ACCUMULATION
 
 # Sections without options that affect a layout. The affecting parts of `model`, `float8` and `quantize` are below.
@@ -72,6 +72,11 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
         arguments.gaps.append(FieldProblem(f"`{mode}` is no mode of a plan", file=path, line=line,
                                            field="activation_checkpoint.mode"))  # fmt: skip
     _model(arguments, dict(document.data))
+    optimizer = document.at(("optimizer",))
+    if isinstance(optimizer, Mapping):
+        given = optimizers.words(" ".join(f"{name}={value!r}" for name, value in optimizer.items()))
+        arguments.settings[optimizers.OPTION] = given
+        arguments.lines[optimizers.OPTION] = document.line(("optimizer",))
     if mode == "selective" and flux.builds(arguments.settings):
         mode = "full"  # its apply_ac wraps every block, whatever the mode is
     arguments.settings["activation_checkpoint"] = mode

@@ -18,7 +18,7 @@ from ..option_lists import OptionList, Registered
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
-from . import flux
+from . import flux, optimizers
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
              "dualpipe-v": "DualPipeV"}  # fmt: skip
@@ -244,6 +244,7 @@ _MEMORY_AND_PRECISION = (
           lambda s: {"activation_checkpoint": s.recompute}, _recompute_read),
     Entry(("precision",), ("training.mixed_precision_param", _DTYPE, "converters"), _precision_write, _precision_read),
     cpu_offload.entry("training.enable_cpu_offload"),
+    optimizers.ENTRY,
     Entry((), ("training.disable_cuda_graphs",), _graphs_write, lambda given, facts: {}),
 )  # fmt: skip
 

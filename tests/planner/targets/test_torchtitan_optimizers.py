@@ -1,0 +1,94 @@
+"""torchtitan's optimizer, in Python and TOML, and subclasses of its config that complete what they are given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import Imported, import_config
+
+MODULE = '''\
+def _muon(lr: float) -> OptimizersContainer.Config:
+    return OptimizersContainer.Config(
+        param_groups=[
+            ParamGroupConfig(pattern=r"w1", optimizer_name="DistMuon", optimizer_kwargs={"lr": lr}),
+            ParamGroupConfig(pattern=r".*", optimizer_name="AdamW", optimizer_kwargs={"lr": lr}),
+        ],
+    )
+
+
+def config() -> Trainer.Config:
+    return MAKER(
+        model_spec=model_registry("8B"),
+        optimizer=default_adamw(lr=3e-4),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=4096, max_context_length=4096),
+        activation_checkpoint=FullAC.Config(),
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class Own(Trainer.Config):
+    """Completes the optimizer."""
+
+    def __post_init__(self) -> None:
+        Trainer.Config.__post_init__(self)
+        if self.parallelism.tensor_parallel_degree > 1:
+            raise ValueError("no tensor parallelism")
+        pass
+'''
+TOML = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[optimizer]
+name = "AdamW"
+[training]
+local_batch_size = 1
+seq_len = 4096
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def imported(folder: Path, name: str, text: str) -> Imported:
+    path = folder / "llama3" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    release = "0.4.0.dev" if name.endswith(".py") else None
+    return import_config("torchtitan", [path], {"cluster": "dgx-h100:1"}, release)
+
+
+@pytest.mark.parametrize("maker", ["Trainer.Config", "Own"])
+def test_a_simple_subclass_is_read_as_the_config(tmp_path: Path, maker: str) -> None:
+    found = imported(tmp_path, "config_registry.py", MODULE.replace("MAKER", maker))
+    assert not found.gaps
+    assert str(found.layout) == "dp8-mbs1-z3-rfull"
+
+
+@pytest.mark.parametrize(("changes", "option", "text"), [
+    ({"default_adamw(lr=3e-4)": "_muon(lr=3e-4)"}, "optimizer", "DistMuon has no counterpart in a plan of torchtitan"),
+    ({"=default_adamw(lr=3e-4)": '=OptimizersContainer.Config(implementation="fused_opt_states_bf16")'}, "optimizer",
+     "fused_opt_states_bf16: no plan of torchtitan has moments in bf16"),
+    ({"        pass": "        self.parallelism = wider(self.parallelism)"}, "parallelism",
+     "Own sets it once it is made"),
+    ({"        pass": "        widen(self)"}, "", "starts from Own, a class (line 20) with code of its own"),
+    ({'    """Completes the optimizer."""': "    width: int = 2"}, "",
+     "starts from Own, a class (line 20) with code of its own"),
+])  # fmt: skip
+def test_what_may_change_the_step_is_named(tmp_path: Path, changes: dict[str, str], option: str, text: str) -> None:
+    module = MODULE.replace("MAKER", "Own")
+    for old, new in changes.items():
+        assert old in module
+        module = module.replace(old, new)
+    (gap,) = imported(tmp_path, "config_registry.py", module).gaps
+    assert (gap.field, gap.message) == (option, text)
+
+
+@pytest.mark.parametrize(("line", "text"), [
+    ('name = "Lion"', "Lion has no counterpart in a plan of torchtitan"),
+    ('name = "AdamW"\nearly_step_in_backward = true', "early_step_in_backward: updates weights in the backward pass"),
+])  # fmt: skip
+def test_optimizers_in_toml(tmp_path: Path, line: str, text: str) -> None:
+    assert not imported(tmp_path, "train.toml", TOML).gaps
+    (gap,) = imported(tmp_path, "train.toml", TOML.replace('name = "AdamW"', line)).gaps
+    assert (gap.field, gap.line, gap.message) == ("optimizer", 4, text)
