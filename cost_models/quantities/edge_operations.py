@@ -47,7 +47,10 @@ def _add_features(builder: Builder, ops: LayerOperations, graph: Graph) -> None:
 
 
 def head(builder: Builder, trains: Trains = "all") -> LayerOperations:
-    """Final norm, output projection and loss, vocabulary split over tp. The logits are a buffer of their own."""
+    """Final norm, output projection and loss, vocabulary split over tp. The logits are a buffer of their own.
+
+    The head of a critic gives each token `token_labels` values and is whole on all ranks of tp.
+    """
     ops = LayerOperations(name="head", trains=trains, kernels=10.0)
     _add_head(builder, ops)
     add_joined_streams(builder, ops)
@@ -87,12 +90,16 @@ def _add_head(builder: Builder, ops: LayerOperations) -> None:
     parts = shard.head_parts(builder.stack)
     if builder.model.token_head:
         _add_logits(builder, ops, parts)
+    if builder.model.token_labels:
+        _add_values(builder, ops)
     if builder.model.token_head or builder.model.final_norm:
         elements, joined = builder.stack.streams * h * shard.sp_tokens, builder.stack.streams > 1
         kept = w * (1 + (ops.keeps_input() and not joined)) + (4.0 if builder.norms_in_steps else 0.0)
         ops.saved.append(Saved("final norm", kept * elements))
         ops.traffic.append(builder.norm_traffic("final norm", elements))
         add_aggregation(builder, ops)
+    if builder.model.token_labels:
+        return
     # Every rank has the head of the first token: only ranks that each have a part of the tokens gather them for it.
     gathers = builder.model.token_head | (shard.sp_tokens < shard.tokens)
     builder.add_tensor_parallel(ops, np.minimum(parts - 1, 1.0) * gathers)
@@ -108,6 +115,18 @@ def _add_logits(builder: Builder, ops: LayerOperations, parts: Array) -> None:
     if not builder.stack.split_logits:  # made in parts, but the loss takes them whole
         joined = np.where(parts > 1, builder.activation_bytes * whole, 0.0)
         ops.exchanges.append(Exchange("tp", "all_gather", joined, shard.tp, np.ones_like(whole), 1, 0))
+
+
+def _add_values(builder: Builder, ops: LayerOperations) -> None:
+    """Each rank makes the values of its own tokens and gathers those of the others, and none of their hidden states
+    (LinearForLastLayer of verl-project/verl@1dda039b)."""
+    shard, labels, half = builder.shard, builder.model.token_labels, builder.stack.loss_traffic_bytes / 2
+    width = builder.model.embedding_dim or builder.model.hidden
+    builder.add_gemm(ops, "head", shard.sp_tokens, labels, width, wide=True)
+    values = labels * shard.tokens
+    ops.traffic.append(MemoryTraffic("loss", half * values, half * values, fusable=False))
+    gathered = np.where(shard.sp_tokens < shard.tokens, builder.activation_bytes * values, 0.0)
+    ops.exchanges.append(Exchange("tp", "all_gather", gathered, shard.tp, np.ones_like(gathered), 1, 0))
 
 
 def mtp(builder: Builder, trains: Trains = "all") -> LayerOperations:

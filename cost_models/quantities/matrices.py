@@ -60,3 +60,5 @@ def _beside_head(model: ModelSpec) -> Iterator[tuple[Matrix, float]]:
         yield Matrix(((h, h),), split=False), dense
     if classes:
         yield Matrix(((classes, h),), split=False), 1
+    if model.token_labels:
+        yield Matrix(((model.token_labels, model.embedding_dim or h),), split=False), 1

@@ -105,12 +105,13 @@ def head_parameters(model: ModelSpec) -> int:
 
 def beside_head_parameters(model: ModelSpec) -> int:
     """What tensor parallelism does not split of a head: the projection down to a narrower embedding, the dense layer
-    h·h + h before the norm (BertPredictionHeadTransform of transformers 5.24), and the head of the first token
-    (BertPooler, BertOnlyNSPHead): another such layer and n·(h + 1)."""
+    h·h + h before the norm (BertPredictionHeadTransform of transformers 5.24), the head of the first token
+    (BertPooler, BertOnlyNSPHead): another such layer and n·(h + 1), and n·h of one that gives each token n values."""
     h, classes = model.hidden, model.pooled_classes
     dense = (int(model.head_transform) + int(classes > 0)) * (h * h + h)
     vectors = 0 if model.retrieval is None else model.towers * model.retrieval.projection * (h + 1)
-    return widening_parameters(model) + dense + classes * (h + 1) + vectors
+    values = model.token_labels * (model.embedding_dim or h)
+    return widening_parameters(model) + dense + classes * (h + 1) + vectors + values
 
 
 def final_norm_parameters(model: ModelSpec) -> int:

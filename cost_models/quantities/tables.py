@@ -131,10 +131,12 @@ class Tables:
 
     @cached_property
     def logits(self) -> Array:
-        """[key] logits of a micro-batch on a rank."""
+        """[key] logits, or values, of a micro-batch on a rank."""
         shard = Shard.of(self.keys, self.problem.model, self.problem.workload)
         model = self.problem.model
-        return np.asarray(shard.tokens * model.vocab * model.token_head / shard.loss_parts(self.problem.stack))
+        if not model.token_head:  # values are whole on every rank
+            return np.asarray(shard.tokens * model.token_labels)
+        return np.asarray(shard.tokens * model.vocab / shard.loss_parts(self.problem.stack))
 
     @cached_property
     def message(self) -> Array:

@@ -96,6 +96,7 @@ _SILENT = {
     "transform_norm": False,
     "pooled_classes": 0,
     "token_head": True,
+    "token_labels": 0,
     "unmasks": False,
     "guided": False,
 }

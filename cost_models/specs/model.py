@@ -191,7 +191,8 @@ class ModelSpec:
     head_transform: bool = False  # a dense layer with bias and activation, before the final norm (BERT)
     transform_norm: bool = False  # a norm before that layer, too (BERT of Megatron Core, whose encoder ends in one)
     pooled_classes: int = 0  # of a second head, on a dense layer of the first token (BERT: next sentence), 0: none
-    token_head: bool = True  # a product with the vocabulary; False: that second head is the only one (classifiers)
+    token_head: bool = True  # a product with the vocabulary; False: another head replaces it (classifiers, critics)
+    token_labels: int = 0  # values that the head of a critic or a reward model gives each token, 0: no such head
     embedding_dim: int | None = None  # width of the token table where it is projected (opt-350m), None: hidden
     mtp_layers: int = 0  # multi-token-prediction modules, beside the layers
     mtp_pattern: tuple[int, ...] = ()  # [layer of a module] index into `kinds`; (): one layer, as the last of the model

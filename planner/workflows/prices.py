@@ -15,6 +15,7 @@ from ...cost_models.quantities.params import total_parameters
 from ...cost_models.rates import collectives
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...cost_models.serving.rollout import rollout_seconds, room
+from ...cost_models.specs.variants import valued
 from ...profiles.stack.engines import shipped_engines
 from ...profiles.stack.post_training import PostTrainingConstants, post_training_constants
 from ..evaluation.staged import Staged
@@ -100,17 +101,29 @@ class Prices:
             return None
         fastest, resolved = min(tried, key=lambda each: each[0].seconds)
         given |= _fields(fastest, joint)
-        lean = (self._trained(resolved, given, resolved.budget_bytes / part) for part in LEAN_PARTS)
-        return with_leaner([fastest, *(option for option in lean if option is not None)])
+        lean = self._as_policy(role, gpus, resolved)
+        parts = LEAN_PARTS if not lean else ()
+        searched = (self._trained(resolved, given, resolved.budget_bytes / part) for part in parts)
+        return with_leaner([fastest, *lean, *(option for option in searched if option is not None)])
+
+    def _as_policy(self, role: Role, gpus: int, resolved: Resolved) -> list[Option]:
+        """A critic with the layers of the policy in the leaner layouts of the policy, which differs in its head alone;
+        none for other models and answers that are packed in another way."""
+        models, work = self.question.models, resolved.workload
+        alike = role == "critic" and models[role] == valued(models["policy"])
+        policy = self.train("policy", gpus) if alike else None
+        layouts = [it.layout for it in (policy.leaner if policy is not None else ()) if it.layout is not None
+                   and (it.sequences, it.seq_len) == (work.global_batch, work.seq_len)]  # fmt: skip
+        return [self._option(Staged.of(resolved, layout)) for layout in layouts]
 
     def _trained(self, resolved: Resolved, given: Mapping[str, int], memory_bytes: float) -> Option | None:
         """The fastest training within so many bytes of a GPU. given: fields of the layout."""
         rules = tuple(fixed(name, value, f"{name}={value}") for name, value in given.items())
         space = resolved.space_under(self.question.trainer_rules, self.question.layout_rules, rules)
         outcome = search_of(resolved, space, top=1, tally=False, memory_bytes=memory_bytes).run()
-        if not outcome.top.rows:
-            return None
-        staged = Staged.of(resolved, outcome.top.rows[0][2])
+        return self._option(Staged.of(resolved, outcome.top.rows[0][2])) if outcome.top.rows else None
+
+    def _option(self, staged: Staged) -> Option:
         return of_training(staged, self.question.work.updates * staged.closed_s)
 
     def _home(self, role: Role, gpus: int) -> Option | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.variants import valued
 from ...errors import InputError
 from ...profiles.stack.engines import shipped_engines
 from ..request.lengths import check_positions
@@ -51,17 +52,20 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
 
 
 def _models(policy: ModelSpec, work: RlWorkload) -> tuple[dict[Role, ModelSpec], list[str]]:
-    """Role -> model. The reference is a copy of the policy before its first step."""
+    """Role -> model. The reference is a copy of the policy before its first step; critic and reward model give values
+    in place of logits, and are one model where one name, or none, is given for both."""
     models: dict[Role, ModelSpec] = {"policy": policy}
-    texts = list[str]()
+    texts, scoring = list[str](), dict[str | None, ModelSpec]()
     named: list[tuple[Role, bool, str | None]] = [
         ("critic", work.algorithm == "ppo", work.critic), ("reward", work.reward_model, work.reward),
-        ("reference", work.has_reference, None),
     ]  # fmt: skip
     for role, there, name in named:
-        if there and name is not None:
-            models[role], warnings = text_model(name)
+        if there and name not in scoring:
+            model, warnings = (policy, list[str]()) if name is None else text_model(name)
+            scoring[name] = valued(model)
             texts += warnings
-        elif there:
-            models[role] = policy
+        if there:
+            models[role] = scoring[name]
+    if work.has_reference:
+        models["reference"] = policy
     return models, texts

@@ -11,6 +11,7 @@ from ...cost_models.layouts import PRECISIONS, Layout, parse
 from ...cost_models.quantities.even_stages import chunk_sizes
 from ...cost_models.quantities.stages import devices_of
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.variants import valued
 from ...errors import FieldProblem, InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ...planner.document.rl_plan import RlCall, RlCandidate, RlPlan
@@ -170,9 +171,7 @@ def _models(plan: RlPlan, calls: Mapping[str, RlCall], name: str) -> tuple[Model
     here."""
     documents, roles = part(plan.resolved, "models", name), {call.role for call in calls.values()}
     policy = model_of({"model": documents.get("policy")}, name)
-    # A value has a weight of its own for each element of the hidden state, and no table of tokens.
-    models = {role: replace(model_of({"model": documents.get(role)}, name), tied_embeddings=False)
-              for role in VALUED if role in roles}  # fmt: skip
+    models = {role: valued(model_of({"model": documents.get(role)}, name)) for role in VALUED if role in roles}
     for role, model in (("policy", policy), *models.items()):
         if model.mixers:
             raise UnsupportedError(f"{name}: the {role}, {model.name}, has layers with a state, which calls here do "

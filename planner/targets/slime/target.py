@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....cost_models.specs.variants import valued
 from ....cost_models.specs.workload import Workload
 from ..megatron.cannot_build import cannot_build
 from ..megatron.target import CHECKOUT as MEGATRON
@@ -47,7 +48,7 @@ def _step(step: RlStep, lag: int) -> list[str]:
     if "reward" in step.models:
         out.append("reward: slime asks a reward model by its URL (--rm-type remote_rm), on GPUs that the plan does not "
                    "have")  # fmt: skip
-    if step.models.get("critic", policy) != policy:
+    if step.models.get("critic", valued(policy)) != valued(policy):
         out.append("critic: slime builds it by the arguments of the policy, and it is another model")
     if step.optimizer not in OPTIMIZERS:
         out.append(f"optimizer {step.optimizer}: its options are not written")

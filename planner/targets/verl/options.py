@@ -11,6 +11,7 @@ from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, RECOMPUTE_MODES, La
 from ....cost_models.quantities.even_stages import chunk_sizes
 from ....cost_models.serving.pool import MEMORY_SHARE
 from ....cost_models.specs.model import ModelSpec
+from ....cost_models.specs.variants import valued
 from ...document.objective import CLIP_HIGH
 from ...document.rl_plan import RlCall
 from ...space.stage_string import write_stages
@@ -65,7 +66,7 @@ def critic_call(setup: RlSetup) -> RlCall | None:
     critic = setup.calls.get("train-critic")
     if critic is None or not on_core(setup) or degrees(critic) == degrees(setup.train):
         return critic
-    equal = setup.models["critic"] == setup.models["policy"]
+    equal = setup.models["critic"] == valued(setup.models["policy"])
     return critic.model_copy(update={"layout": setup.train.layout}) if equal else critic
 
 

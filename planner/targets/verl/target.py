@@ -45,10 +45,8 @@ def _engine(engine: EngineDegrees, lag: int) -> list[str]:
 
 
 def _joint(step: RlStep) -> tuple[str, ...]:
-    """Megatron-Core is initialised once in a process (workers/engine/megatron); a critic equal to the policy is written
-    by the layout of the policy."""
-    critic = step.models.get("critic")
-    return DEGREES if on_core(step) and critic is not None and critic != step.models["policy"] else ()
+    """Megatron-Core is initialised once in a process (workers/engine/megatron)."""
+    return DEGREES if on_core(step) and "critic" in step.models else ()
 
 
 def _layouts(step: RlStep, leaves: bool) -> tuple[LayoutLimit, ...]:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from meshwright.cost_models.layouts import CP_ALGORITHMS
+import torch
+from meshwright.cost_models.layouts import CP_ALGORITHMS, Layout, Layouts
+from meshwright.cost_models.quantities import tables
+from meshwright.cost_models.quantities.params import total_parameters
+from meshwright.cost_models.quantities.stages import HEAD
 from meshwright.cost_models.serving.pool import WORKING_BYTES
+from meshwright.cost_models.specs.variants import valued
 from meshwright.planner.request.reinforcement import RlRequest
-from meshwright.planner.workflows.graph import graph_of
+from meshwright.planner.request.resolve import Resolved
+from meshwright.planner.workflows.graph import Role, graph_of
 from meshwright.planner.workflows.prices import Prices
 from meshwright.planner.workflows.resolve import question_of
+from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.stack.post_training import PostTrainingConstants
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+from ...meta_models import count, text_config
+from ...snapshots import ROOT
 
 REQUEST = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "workload": {
     "kind": "rl", "algorithm": "grpo", "kl": True, "prompts": 16, "output": 300}})  # fmt: skip
@@ -67,3 +80,48 @@ def test_answers_are_packed_so_that_more_degrees_divide_them() -> None:
     assert (trained.sequences, trained.seq_len) in expected
     assert trained.sequences % trained.layout.dp == 0
     assert all(trained.seconds <= other.seconds for other in fewer if other is not None)
+
+
+def of_one_label(data: dict[str, Any], kind: Any) -> int:
+    """Parameters of a class of transformers with one label."""
+    config = text_config(data)
+    config.num_labels = 1
+    with torch.device("meta"):
+        return count(kind.from_config(config))
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen3-8b", "gemma-2b", "mixtral-8x7b", "opt-350m"])
+def test_a_critic_and_a_reward_model_are_models_of_one_label(name: str) -> None:
+    """Tied and separate heads, experts, and an embedding that is narrower than the layers."""
+    data = json.loads((ROOT / "tests" / "data" / "configs" / f"{name}.json").read_text())
+    spec, _ = read_config(data, "test")
+    assert of_one_label(data, AutoModelForSequenceClassification) == total_parameters(valued(spec))
+
+
+def test_the_critic_of_transformers_has_a_bias_more() -> None:
+    data = json.loads((ROOT / "tests" / "data" / "configs" / "llama-3.1-8b.json").read_text())
+    spec, _ = read_config(data, "test")
+    assert of_one_label(data, AutoModelForTokenClassification) == total_parameters(valued(spec)) + 1
+
+
+def test_the_calls_of_a_critic_have_no_product_with_the_vocabulary() -> None:
+    """Weights: 16 GiB and 1 GiB of Llama 3.1 8B and its head. FLOP: 2 T V h and 2 T h of a head."""
+    request = RlRequest.model_validate({"model": "llama-3.1-8b", "cluster": "4xh100-sxm-80gb", "workload": {
+        "kind": "rl", "algorithm": "ppo", "prompts": 128, "output": 300}})  # fmt: skip
+    prices = Prices(question_of(request)[0])
+    vocab, hidden = 128256, 4096
+    roles: tuple[Role, ...] = ("critic", "reward")
+    for role in roles:
+        assert prices.weights_bytes("policy") - prices.weights_bytes(role) == 2 * (vocab - 1) * hidden
+    resolved = {role: prices.question.on(role, 4, 128) for role in ("policy", "critic")}
+    flops = {role: _head_flops(it) for role, it in resolved.items()}
+    assert flops["policy"] / flops["critic"] == vocab
+    scored = {role: prices.infer(role, 4) for role in ("reference", "reward", "critic")}
+    seconds = {role: option.seconds for role, option in scored.items() if option is not None}
+    assert seconds["reward"] == seconds["critic"] < seconds["reference"]
+
+
+def _head_flops(resolved: Resolved) -> float:
+    columns = Layouts.of([Layout(tp=2, dp=2, shard=2, sequence_parallel=1)])
+    head = tables.build(resolved.problem, tables.index_keys(columns)[0]).operations[HEAD]
+    return sum(2.0 * float((it.m * it.n * it.k)[0]) for it in head.gemms if it.name == "head")
