@@ -39,7 +39,8 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
     base = family.base_dtype(settings.get("load_in_4bit"), settings.get("load_in_8bit"))
     if settings.get(_EXPERTS) and base == "bf16":
         raise NoCounterpartError(f"{_EXPERTS}: goes with load_in_4bit or load_in_8bit")
-    return family.adapters(settings["lora_r"], option, [*listed, *([""] if linear else [])], base, words)
+    return family.adapters(settings["lora_r"], option, [*listed, *([""] if linear else [])], base, words,
+                           mixed=linear)
 
 
 def _degrees(settings: Settings, facts: Facts) -> Facts:

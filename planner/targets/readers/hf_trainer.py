@@ -22,9 +22,10 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
     if not settings.get("use_peft"):
         return {}
     base = family.base_dtype(settings.get("load_in_4bit"), settings.get("load_in_8bit"))
-    option = "lora_target_modules"
+    modules = settings.get("lora_target_modules") or ""
+    option = "lora_target_modules" if modules else "use_peft"
     words = {"all-linear": adapter_choices.BY_PEFT, "": adapter_choices.DEFAULT}
-    return family.adapters(settings.get("lora_r", 16), option, settings.get(option) or "", base, words)
+    return family.adapters(settings.get("lora_r", 16), option, modules, base, words)
 
 
 _KINDS = {

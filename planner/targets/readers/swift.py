@@ -77,13 +77,19 @@ def _complete_fsdp(arguments: Arguments) -> None:
     if isinstance(block, Mapping):
         line, file = arguments.lines.get("fsdp", 0), arguments.files.get("fsdp", "")
         arguments.settings["fsdp"] = block.get("fsdp", "full_shard auto_wrap")
-        for name, part in (block.get("fsdp_config") or {}).items():
+        inner = block.get("fsdp_config") or {}
+        if not isinstance(inner, Mapping):
+            family.contradiction(arguments, "fsdp", f"fsdp_config `{inner}` is no block of options", hint="")
+            return
+        for name, part in inner.items():
             option = f"fsdp_config.{name}"
             if option in family.FSDP:
                 arguments.settings[option] = part
             else:
                 arguments.unknown[option] = line
             arguments.lines[option], arguments.files[option] = line, file
+    elif value is True:
+        family.contradiction(arguments, "fsdp", "is neither a name, its options nor a file of them", "`fsdp: fsdp2`")
     elif isinstance(value, str) and value and not _READ.fullmatch(value):
         _gap(arguments, "fsdp", f"its options are in {value}: give it as a further FILE")
 
@@ -163,12 +169,12 @@ def _trained(settings: Settings, facts: Facts) -> Facts:
         if method is not None:
             raise InputError(f"quant_method {method}: weights of few bits do not learn", hint="`tuner_type: lora`")
         return {}
-    targets = settings.get("target_modules") or ["all-linear"]
+    targets = ["all-linear"] if (named := settings.get("target_modules")) is None else named
     if method is None and _dtype(settings) == "float32":
         raise NoCounterpartError("torch_dtype float32: no plan has frozen weights in fp32")
     base = family.base_dtype(method and bits == 4, method and bits == 8)
     words = {"all-linear": adapter_choices.OF_LANGUAGE}
-    return family.adapters(settings.get("lora_rank", 8), "target_modules", targets, base, words)
+    return family.adapters(settings.get("lora_rank", 8), "target_modules", targets, base, words, mixed=True)
 
 
 def _unquantised(settings: Settings, facts: Facts) -> Facts:

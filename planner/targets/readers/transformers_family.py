@@ -224,11 +224,18 @@ def optimizer(option: str = "optim") -> Entry:
     return reads(("workload.optimizer",), (option,), read)
 
 
-def adapters(rank: int, option: str, targets: Any, base: str, words: Mapping[str, str]) -> Facts:
+def adapters(rank: int, option: str, targets: Any, base: str, words: Mapping[str, str], *,
+             mixed: bool = False) -> Facts:  # fmt: skip
     """Low-rank adapters. targets: names of modules as `option` states them, or a word of `words`: word -> the way in
-    which it picks modules (adapter_choices.py). Raises NoCounterpartError for modules that no plan has."""
+    which it picks modules (adapter_choices.py). mixed: whether names may stand beside the word.
+
+    Raises NoCounterpartError for modules that no plan has.
+    """
     listed = targets if isinstance(targets, list) else [word.strip() for word in str(targets).split(",")]
     given = [re.sub(r"^(self_attn|mlp)\.", "", str(name)) for name in listed]
+    if not given:
+        raise NoCounterpartError(f"{option}: names no modules")
+    words = words if mixed or len(given) == 1 else {}
     meaning = {name: targets_of(name) for name in given if name not in words}
     if strange := [name for name, known in meaning.items() if not known]:
         raise NoCounterpartError(f"{option}: no plan has adapters of {', '.join(map(str, strange))}")

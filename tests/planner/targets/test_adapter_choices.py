@@ -115,11 +115,20 @@ def test_a_recipe_that_picks_no_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "recipe", "word"), [
     ("hf-trainer", f"{RECIPE}{PEFT}lora_target_modules: all\n", "all"),
     ("llama-factory", f"{LORA}lora_target: all-linear\n", "all-linear"),
+    ("llama-factory", f"{LORA}lora_target: all,q_proj\n", "all"),
+    ("hf-trainer", f"{RECIPE}{PEFT}lora_target_modules: [all-linear, q_proj]\n", "all-linear"),
     ("swift", SWIFT.replace("full", "lora") + "target_modules: [all-linear, all-embedding]\n", "all-embedding"),
 ])  # fmt: skip
 def test_words_of_other_frameworks(tmp_path: Path, kind: str, recipe: str, word: str) -> None:
     (gap,) = imported(tmp_path, kind, recipe).gaps
     assert gap.message == f"no plan has adapters of {word}"
+
+
+def test_lists_of_no_module(tmp_path: Path) -> None:
+    (gap,) = imported(tmp_path, "swift", SWIFT.replace("full", "lora") + "target_modules: []\n").gaps
+    assert (gap.field, gap.line, gap.message) == ("target_modules", 10, "names no modules")
+    (gap,) = imported(tmp_path, "hf-trainer", of(RECIPE, MIXTRAL) + PEFT).gaps
+    assert (gap.field, gap.line) == ("use_peft", 9)
 
 
 def test_projections_that_share_a_module_are_named(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def test_a_file_with_the_options_of_fsdp(tmp_path: Path) -> None:
     ({"model": "Qwen2.5-0.5B", "sequence_parallel_size": 4}, "sequence_parallel_size: 4 of 2 key heads: a ring of 2"),
     ({"torch_dtype": "fp32"}, "torch_dtype: `fp32` is none of bfloat16, float16, float32"),
     ({"torch_dtype": "float32"}, "fp16 and bf16 are both on"),
+    ({"deepspeed": None, "fsdp": {"fsdp_config": 3}}, "fsdp: fsdp_config `3` is no block of options"),
+    ({"deepspeed": None, "fsdp": True}, "fsdp: is neither a name, its options nor a file of them"),
     ({"packing": True}, "packing: goes with an attn_impl of flash attention alone"),
     ({"quant_method": "bnb", "quant_bits": 4}, "weights of few bits do not learn"),
 ])  # fmt: skip
