@@ -38,7 +38,12 @@ _DEFAULTS: dict[str, tuple[str, ...]] = {
 _FUSED = {
     **dict.fromkeys(("phi3", "phi4_multimodal"), "qkv_proj and gate_up_proj"), "gpt2": "c_attn",
     **dict.fromkeys(("bloom", "falcon", "gpt_neox"), "query_key_value"),
+    **dict.fromkeys(("glm", "glm4"), "gate_up_proj"), "baichuan": "W_pack", "internlm2": "wqkv", "mpt": "Wqkv",
 }  # fmt: skip
+# Families whose router is a linear module, beside experts that are none.
+_LINEAR_ROUTER = ("phimoe",)
+# Families whose modules are Conv1D, which peft alone counts among linear ones.
+_CONVOLUTIONS = ("gpt2",)
 # Families whose experts and routers were never linear modules, so that no word for these means them.
 _NEVER_LINEAR = ("gpt_oss",)
 
@@ -54,6 +59,8 @@ def chosen_adapters(facts: Facts, model: ModelSpec, assumed: list[str]) -> dict[
             raise NoCounterpartError(f"{option}: names no modules, and peft has no default for {model.family}")
         targets = _DEFAULTS[model.family]
     else:
+        if model.family in _CONVOLUTIONS and chosen != BY_PEFT:
+            raise NoCounterpartError(f"{option}: {model.family} has no linear module to pick")
         if beyond := [*_beyond(model, chosen)]:
             raise NoCounterpartError(f"{option}: {chosen}: no plan has adapters of {', '.join(beyond)}",
                                      hint="name the modules that learn")  # fmt: skip
@@ -75,6 +82,8 @@ def _beyond(model: ModelSpec, chosen: str) -> Iterator[str]:
         yield "cross attention"
     if model.embedding_dim not in (None, model.hidden):
         yield "projections of the embedding"
+    if model.family in _LINEAR_ROUTER:
+        yield "the router"
     routed = any(kind.is_moe for kind in model.kinds) and model.family not in _NEVER_LINEAR
     if routed and (chosen == BY_PEFT or "up" in lora_targets(model)):
         yield "routed experts"

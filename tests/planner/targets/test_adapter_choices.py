@@ -93,6 +93,9 @@ def test_as_many_parameters_as_peft_makes(tmp_path: Path, kind: str, recipe: str
     ("hf-trainer", RECIPE + PEFT, "qwen3-30b-a3b", "names no modules, and peft has no default for qwen3_moe"),
     ("axolotl", AXOLOTL + LINEAR, "qwen1.5-moe-a2.7b", "adapters of routed experts"),
     ("axolotl", AXOLOTL + LINEAR, "qwen3-next-80b-a3b", "adapters of blocks beside attention"),
+    ("axolotl", AXOLOTL + LINEAR, "phi-3.5-moe", "adapters of the router"),
+    ("llama-factory", LORA.replace("cutoff_len: 2048", "cutoff_len: 512"), "gpt2-xl",
+     "gpt2 has no linear module to pick"),
     ("llama-factory", LORA, "opt-350m", "adapters of projections of the embedding"),
 ])  # fmt: skip
 def test_adapters_that_no_plan_has(tmp_path: Path, kind: str, recipe: str, model: str, text: str) -> None:
@@ -132,8 +135,9 @@ def test_lists_of_no_module(tmp_path: Path) -> None:
 
 
 def test_projections_that_share_a_module_are_named(tmp_path: Path) -> None:
-    found = imported(tmp_path, "hf-trainer", of(RECIPE + ALL, "phi-3-mini-4k"))
-    assert any("adapter of qkv_proj and gate_up_proj is priced as one of each" in text for text in found.assumed)
+    for model, modules in (("phi-3-mini-4k", "qkv_proj and gate_up_proj"), ("glm-4-9b", "gate_up_proj")):
+        found = imported(tmp_path, "hf-trainer", of(RECIPE + ALL, model))
+        assert any(f"adapter of {modules} is priced as one of each" in text for text in found.assumed)
 
 
 def test_adapters_of_a_tower_are_named(tmp_path: Path) -> None:
