@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from meshwright.planner.document.candidate import Candidate
+from meshwright.planner.studies.systems.without_gradients import zo2_gib
 
 from meshwright.errors import InputError
 
@@ -90,3 +91,9 @@ def test_adapters_and_frozen_layers_are_refused(asked: dict[str, Any]) -> None:
 def test_what_needs_a_backward_pass_is_refused(layout_id: str) -> None:
     with pytest.raises(InputError, match="no pipeline, and nothing that is recomputed or offloaded"):
         of("just-one-byte", layout_id)
+
+
+@pytest.mark.parametrize(("sizes", "gib"), [((5120, 40, 40), 6.2), ((12288, 96, 96), 18.2)])
+def test_golden_g17(sizes: tuple[int, int, int], gib: float) -> None:
+    """ZO2 on OPT-13B and OPT-175B (FORMULAS.md, G17), whose head is the token table."""
+    assert zo2_gib(sizes, neutral=False) == pytest.approx(gib, rel=0.03)
