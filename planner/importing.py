@@ -214,6 +214,9 @@ def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[
     open_fields = fields_of(arguments, table)
     layout = None
     gpus = given.get("gpus") or ranks_stated(facts, arguments)
+    if given.get("cluster"):
+        gpus = load_cluster(given["cluster"], gpu=given.get("gpu"), num_gpus=given.get("gpus"),
+                            exclude=given.get("exclude") or ()).num_gpus  # fmt: skip
     if gpus and not open_fields:
         try:
             layout = layout_of(facts, int(gpus))
@@ -274,7 +277,7 @@ def _request(
         ranks = f"it starts {gpus} ranks: " if gpus else ""
         raise InputError("the config does not name its GPUs",
                          hint=f"{ranks}add `--cluster dgx-h100:{max(1, (gpus or 8) // 8)}`")  # fmt: skip
-    if "micro_batch" not in facts:
+    if not {"micro_batch", "accumulation"} & facts.keys():
         assumed.append("the micro-batch is not in the config: 1 sequence is taken")
     if "precision" not in facts:
         assumed.append("the precision is not in the config: the default of `plan` is taken")

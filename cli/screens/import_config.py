@@ -71,7 +71,7 @@ def gaps_screen(imported: Imported, *, several: bool) -> list[Part]:
     for (message, file, line, _), names in by_text.items():
         where = f"{Path(file).name}, " if several and file else ""
         where = f"{where}line {line}: " if line else ""
-        named = "" if len(names) > 1 or not names[0] else f"{names[0]}: "
+        named = f"{', '.join(dict.fromkeys(names))}: " if all(names) else ""
         parts.append(text.wrapped(f"  {where}{named}{message}", hanging="    "))
     hints = dict.fromkeys(hint for *_, hint in by_text if hint)
     return [*parts, *(text.wrapped(f"hint: {hint}", hanging="  ") for hint in list(hints)[:3])]

@@ -43,6 +43,12 @@ def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
     if dp % replicas:
         raise InputError(f"{replicas} replicas of the sharded states do not divide dp {dp}", hint="a divisor of dp")
     known = {name: facts[name] for name in _LAYOUT if name in facts}
+    if "micro_batch" not in facts and (steps := facts.get("accumulation")):
+        batch = facts["workload.global_batch"]
+        if batch % (dp * steps):
+            raise InputError(f"the batch of {batch} is no multiple of dp {dp} x {steps} accumulation steps",
+                             hint="the quotient is the micro-batch; give another number of GPUs")  # fmt: skip
+        known["micro_batch"] = batch // (dp * steps)
     return Layout.from_dict({**known, "dp": dp, "shard": dp // replicas if known.get("zero") else dp})
 
 

@@ -30,6 +30,7 @@ _LOOKS_LIKE = (
     (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
     (r"(?m)^\[(parallelism|training)\]|\bTrainer\.Config\b", "torchtitan", "torchtitan"),
     (r"\bactor_rollout_ref\b", "verl", "verl"),
+    (r"(?ms)^policy:.*^\s+(train_global_batch_size|dtensor_cfg|megatron_cfg):", "NeMo-RL", ""),
     (r"--(actor-num-nodes|rollout-batch-size)\b", "slime", "slime"),
     (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM", "megatron-args"),
 )  # fmt: skip
@@ -68,4 +69,4 @@ def _owners(files: Mapping[str, str]) -> dict[str, str]:
 
 def _hint(owners: Mapping[str, str]) -> str:
     name, owner = next(iter(owners.items()))
-    return f"it looks like a file of {owner}: `import {name}`"
+    return f"it looks like a file of {owner}: " + (f"`import {name}`" if name else "`import` does not read it")

@@ -10,6 +10,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from ...errors import FieldProblem
@@ -32,10 +33,16 @@ _LAUNCHERS = {
     "--gpus-per-node": "gpus_per_node", "-np": "world", "--ntasks": "world",
 }  # fmt: skip
 # Directives of Slurm -> variables that it sets.
-_SLURM = {"nodes": "SLURM_NNODES", "N": "SLURM_NNODES", "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
-          "gpus-per-node": "SLURM_GPUS_ON_NODE", "gres": "SLURM_GPUS_ON_NODE", "ntasks": "SLURM_NTASKS",
-          "n": "SLURM_NTASKS"}  # fmt: skip
+_NODES, _TASKS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), ("SLURM_NTASKS", "SLURM_NPROCS")
+_SLURM = {"nodes": _NODES, "N": _NODES, "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",), "ntasks": _TASKS, "n": _TASKS,
+          "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), "gres": ("SLURM_GPUS_ON_NODE",),
+          "cpus-per-task": ("SLURM_CPUS_PER_TASK",), "c": ("SLURM_CPUS_PER_TASK",)}  # fmt: skip
 _DIRECTIVE = re.compile(r"(?m)^#SBATCH\s+--?([A-Za-z-]+)[=\s]\s*(\S+)")
+# Names of programs beside a training: they make its data or weights, or use its weights.
+_NO_TRAINING = re.compile(
+    r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|preprocess|inference|server|quantize|prune")
+# Files without options of a training.
+_SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$")
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
 
 
@@ -101,6 +108,9 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     followed = follow(text, environment, positional or None, numbered, beside)
     jobs = [command for command in followed.commands if len(known.intersection(_names(command, options))) > 1]
     readings = [_read_job(path, job, followed, options) for job in jobs or _fragments(followed)]
+    if any(trains(reading.program) for reading in readings):
+        kept = [trains(reading.program) for reading in readings]
+        jobs, readings = [*compress(jobs, kept)], [*compress(readings, kept)]
     arguments = readings[0] if readings else Arguments()
     different = [index for index, reading in enumerate(readings) if _differ(reading, arguments, known)]
     if different and jobs:
@@ -115,6 +125,11 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
             _launched(command.words, arguments)
     _describe(arguments, followed, path)
     return arguments
+
+
+def trains(program: str) -> bool:
+    """Whether a program may train, by its name."""
+    return _NO_TRAINING.search(posixpath.basename(program)) is None
 
 
 def _differ(reading: Arguments, other: Arguments, known: frozenset[str]) -> bool:
@@ -161,9 +176,13 @@ def _loose(word: str, line: int, followed: Followed, options: OptionList, argume
     unknown = marks(word, UNKNOWN)
     if without(word, UNSET + MISSING + UNKNOWN).strip("-") or name.startswith("$(seq "):  # values of another option
         return
-    if not unknown:
+    if not unknown and (open_text := _may_hold_options(word, followed)):
+        hint = f"give the value of {name.lstrip('-$')} by --arg NAME=VALUE"
+        arguments.unclear.append(FieldProblem(f"`{name}` {open_text}", file=path, line=line, hint=hint))
+    elif not unknown:
         note = f"`{name}` is not set: taken as empty (--arg gives it)"
         arguments.notes += [note] if note not in arguments.notes else []
+    if not unknown:
         return
     choices = [choice for text in unknown for choice in followed.choices.get(text, ())]
     dashes = "--" if word.startswith("--") else ""
@@ -173,6 +192,14 @@ def _loose(word: str, line: int, followed: Followed, options: OptionList, argume
         hint = f"give the value of {unknown[0].rpartition(' ')[2]} by --arg"
         arguments.unclear += [FieldProblem(f"`{name}` may hold {what}", file=path, line=line, field=option, hint=hint)
                               for option in held or [""]]  # fmt: skip
+
+
+def _may_hold_options(word: str, followed: Followed) -> str:
+    """Why a word that is not set may be an option of a layout; "" where the shell would pass nothing."""
+    if word.startswith("--"):
+        return "is an option whose name is not set here"
+    absent = [name for name in followed.not_there if not _SETTINGS_OF_USERS.search(name)]
+    return f"may hold options: {', '.join(absent)} is not here" if absent and shown(word) != "$@" else ""
 
 
 def _launched(words: Sequence[str], arguments: Arguments) -> None:
@@ -192,9 +219,7 @@ def slurm_variables(text: str) -> dict[str, str]:
     for name, value in _DIRECTIVE.findall(text):
         number = value.rpartition(":")[2]
         if name in _SLURM and number.isdigit():
-            out[_SLURM[name]] = number
-    if "SLURM_NNODES" in out:
-        out["SLURM_JOB_NUM_NODES"] = out["SLURM_NNODES"]
+            out |= dict.fromkeys(_SLURM[name], number)
     return out
 
 
@@ -214,4 +239,4 @@ def _describe(arguments: Arguments, followed: Followed, path: str) -> None:
     arguments.texts |= {posixpath.basename(shown(name)): text for name, text in followed.files.items()}
     arguments.notes += [f"`{name}` (line {line}) is sourced and missing: give it as a further FILE"
                         for name, line in followed.not_there.items()
-                        if not re.search(r"bashrc|profile|activate|conda|module|\.env$", name)]  # fmt: skip
+                        if not _SETTINGS_OF_USERS.search(name)]  # fmt: skip

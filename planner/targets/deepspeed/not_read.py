@@ -42,7 +42,7 @@ PRICES: Mapping[str, str] = {
 }  # fmt: skip
 # deepspeed/runtime/config.py asserts it.
 EXCLUSIVE = (("bf16.enabled", "fp16.enabled"),)
-PRECISION_OPEN = "the precision is `auto`, that of the trainer: give --precision where it is not bf16"
+PRECISION_OPEN = "the precision is `auto`, that of the trainer: taken as on, bf16 before fp16"
 # deepspeed 0.19, deepspeed/runtime/engine.py, _configure_zero_optimizer: stages 1 and 2 do not take offload_param.
 STAGE_3_ALONE = "offload_param is read as none: DeepSpeed keeps weights on the host in ZeRO-3 alone"
 # Older name of a block that keeps states or weights on the host (runtime/zero/config.py) -> its present name.
@@ -92,4 +92,4 @@ def modernise(arguments: Arguments) -> None:
     if "fp16.enabled" not in given and "bf16.enabled" not in given and {"fp16.enabled", "bf16.enabled"} & set(
             arguments.lines):  # fmt: skip
         arguments.notes.append(PRECISION_OPEN)
-        given["bf16.enabled"] = True
+        given["bf16.enabled" if "bf16.enabled" in arguments.lines else "fp16.enabled"] = True

@@ -82,8 +82,8 @@ def _batch_read(settings: Settings, facts: Facts) -> Facts:
     positive(settings, *names)
     batch, micro, steps = (settings.get(name) for name in names)
     out: Facts = {} if batch is None else {"workload.global_batch": batch}
-    if micro is None:
-        return out
+    if micro is None:  # DeepSpeed divides the batch by the ranks and steps
+        return out | ({"accumulation": steps} if batch and steps else {})
     out |= {"micro_batch": micro}
     if batch is None:
         return out | {"batch_per_rank": micro * (steps or 1)}

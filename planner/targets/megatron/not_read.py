@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 
+from ..scripts import trains
 from . import multimodal
 from .encoders import program_of
 
@@ -98,19 +99,17 @@ HARMLESS = (
     r"temperature|out-seq-length|top[-_][kp]|input-len|repetition|reset|use-mpi|logs|fused|legacy-models|pretrain-script|"
     r"sdpa|number-of|threads|gradient-clip\w*|bias-update|scattered|deterministic|symmetric|nvtx|prefetch|"
     r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
-    r"group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score))($|[-_])"
+    r"seq-len-plus-one|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score))($|[-_])"
 )
 _OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif")
 
-
-_NO_TRAINING = r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|preprocess|inference|server|quantize|prune"
 
 
 def other_program(program: str) -> str:
     """Why a program trains another model than a decoder that a plan can describe; "" for a supported program."""
     name = posixpath.basename(program)
     folder = "multimodal" in program
-    if re.search(_NO_TRAINING, name):
+    if not trains(program):
         return f"{program} does not train"
     if program_of(program) or multimodal.sees(program):
         return ""

@@ -64,6 +64,8 @@ _RENAMED = {
     "--use-llama2-rotary-position-embeddings": "--use-rotary-position-embeddings",
     "--pad-vocab-size-to": "--padded-vocab-size", "--cpu-optimizer": "--optimizer-cpu-offload",
 }  # fmt: skip
+# Size of the states, fp32 by default.
+_STATES = re.compile(r"--(megatron-fsdp-)?main-(grads|params)-dtype")
 # ZeRO stage -> the options of today that shard the same states.
 _SHARDED: Mapping[int, Settings] = {
     0: {}, 1: {"--use-distributed-optimizer": True},
@@ -116,8 +118,10 @@ def _recompute(arguments: Arguments) -> None:
 
 
 def _names(arguments: Arguments) -> None:
-    """Renames values that forks spell differently."""
+    """Renames values that forks spell differently, and drops states of the usual size."""
     given = arguments.settings
+    for name in [name for name, value in given.items() if _STATES.fullmatch(name) and value == "fp32"]:
+        del given[name]
     if given.get("--attention-backend") == "auto":  # its default
         given.pop("--attention-backend")
     if str(given.get("--optimizer")).lower() in ("adamw", "fusedadam", "fusedadamw"):

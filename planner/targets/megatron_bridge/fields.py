@@ -254,18 +254,18 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
         out.setdefault("--rope-scaling-factor", 1.0)
     if "model.hidden_size" in settings:
         out.setdefault("--ffn-hidden-size", 4 * settings["model.hidden_size"])  # gated or not
-    return out | _precision(settings.get("mixed_precision")) | _overlaps(settings)
+    return out | _precision(settings) | _overlaps(settings)
 
 
 # Part of a recipe's name (training/mixed_precision.py) -> its kind of scaling; delayed without such a part.
 _RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
 
 
-def _precision(recipe: Any) -> Settings:
+def _precision(settings: Mapping[str, Any]) -> Settings:
     """A named recipe, such as `bf16_with_mxfp8_mixed`. All recipes except blockwise ones gather quantised weights."""
-    name = str(recipe).replace("-", "_")
+    name = str(settings.get("mixed_precision")).replace("-", "_")
     if not name.endswith("_mixed"):
-        return {}
+        return {f"--{half}": True for half in ("bf16", "fp16") if settings.get(f"optimizer.{half}")}
     out: Settings = {"--fp16" if name.startswith("fp16") else "--bf16": True}
     if "fp4" in name:
         return out | {"--fp4-format": "e2m1", "--fp4-param-gather": True}

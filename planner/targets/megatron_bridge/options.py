@@ -48,13 +48,25 @@ def _translated(entry: Entry) -> Entry:
 
     def read(settings: Settings, facts: Facts) -> Facts:
         try:
-            return entry.read(to_arguments(settings), facts)
+            return _beside_a_recipe(entry.read(to_arguments(settings), facts), settings, facts)
         except InputError as error:
             kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
             raise kind(renamed(error.message), hint=renamed(error.hint or "")) from None
 
     companions = {field for option in entry.companions if option in BY_ARGUMENT for field in BY_ARGUMENT[option].fields}
     return Entry(entry.fields, tuple(dict.fromkeys(fields)), write, read, frozenset(companions))
+
+
+def _beside_a_recipe(read: Facts, settings: Settings, facts: Facts) -> Facts:
+    """What is read of a config that leaves the sizes of its model to a recipe or to the Hub: the degrees of experts
+    are those stated, and a precision that is not stated is the recipe's."""
+    if "model.num_layers" in settings:
+        return read
+    ep, etp = (settings.get(f"model.expert_{name}_parallel_size") for name in ("model", "tensor"))
+    if "ep" in read and ep and ep > 1:
+        return {**read, "ep": ep, "etp": etp or facts.get("tp", 1)}
+    stated = any(name.startswith("mixed_precision") for name in settings)
+    return {} if read == {"precision": "fp32"} and not stated else read
 
 
 def _counted(arguments: Settings, setup: Setup) -> Settings:

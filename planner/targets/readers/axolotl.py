@@ -54,7 +54,13 @@ def _degrees(settings: Settings, facts: Facts) -> Facts:
     return out
 
 
+# The model that gives the shapes, often base_model once more.
+_SHAPES = "base_model_config"
+
+
 def _modernise(arguments: Arguments) -> None:
+    if arguments.settings.get(_SHAPES) == arguments.settings.get("base_model"):
+        arguments.settings.pop(_SHAPES, None)
     preferences.of_axolotl(arguments)
     family.modernise(arguments)
 
@@ -72,7 +78,7 @@ READER = Reader(
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
         "sample_packing": "bool", "batch_flattening": "any",
         "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any",
-        _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
+        _SHAPES: "str", _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(
         family.PLAIN,

@@ -92,7 +92,7 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
 def _layout(settings: Settings, facts: Facts) -> Facts:
     """Degrees, stages and recomputation of the actor."""
     if not _on_megatron(settings):
-        return _fsdp(settings)
+        return _fsdp(settings, facts)
     arguments = to_arguments(settings)
     if "--num-layers" not in arguments and any(name.startswith(("--decoder-", "--account-")) for name in arguments):
         raise NoCounterpartError(f"{_MODEL}path: stages depend on the layers of a model that is not in the catalogue")
@@ -105,7 +105,7 @@ def _layout(settings: Settings, facts: Facts) -> Facts:
     return {name: known[name] for name in _LAYOUT if name in known}
 
 
-def _fsdp(settings: Settings) -> Facts:
+def _fsdp(settings: Settings, facts: Facts) -> Facts:
     """Shards over all ranks, or over fsdp_size of them; Ulysses splits sequences over some of these."""
     for name in _STRATEGY[1:]:
         if (engine := str(settings.get(name, "fsdp"))) not in ("fsdp", "fsdp2", "dp"):
@@ -119,8 +119,9 @@ def _fsdp(settings: Settings) -> Facts:
         if ranks % size:
             raise InputError(f"{_FSDP}fsdp_size {size} does not divide the {ranks} ranks")
         out["replicas"] = ranks // size
-    full = settings.get(f"{_MODEL}enable_gradient_checkpointing", True)
-    return out | {"recompute": {"mode": "full" if full else "none"}}
+    if (full := settings.get(f"{_MODEL}enable_gradient_checkpointing")) is None:
+        out |= noted(facts, "enable_gradient_checkpointing is not stated: on, as verl has it since 0.2")
+    return out | {"recompute": {"mode": "none" if full is False else "full"}}
 
 
 def _length(settings: Settings, facts: Facts) -> Facts:

@@ -1,0 +1,142 @@
+"""Forms of public launch files: variables of Slurm, commands beside a training, names that are not set, and batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import Imported, import_config
+
+from meshwright.errors import InputError
+
+CLUSTER = {"cluster": "dgx-h100:2"}
+OPTIONS = ("--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
+           "--micro-batch-size 1 --global-batch-size 32")  # fmt: skip
+TRAINING = f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {OPTIONS} --bf16"
+
+
+def imported(folder: Path, text: str, kind: str = "megatron-args", name: str = "run.sh", **given: object) -> Imported:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return import_config(kind, [path], given or CLUSTER)
+
+
+def test_variables_of_slurm(tmp_path: Path) -> None:
+    text = ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=h100:8\n#SBATCH --cpus-per-task=12\n"
+            f"srun python pretrain_gpt.py {OPTIONS} --bf16 --tensor-model-parallel-size $SLURM_GPUS_PER_NODE "
+            "--num-workers $SLURM_CPUS_PER_TASK")  # fmt: skip
+    found = imported(tmp_path, text)
+    assert (found.layout.tp, found.layout.dp, found.assumed[:1]) == (8, 2, found.assumed[-1:])
+
+
+@pytest.mark.parametrize("beside", ["convert_weights.py", "preprocess_data.py", "evaluate.py"])
+def test_a_command_beside_the_training_is_left_out(tmp_path: Path, beside: str) -> None:
+    other = f"torchrun --nproc_per_node 8 tools/{beside} {OPTIONS} --shards-of-the-hub 3 --tensor-model-parallel-size 4"
+    branches = f'if [ "$1" = "first" ]; then\n  {other}\nelse\n  {TRAINING}\nfi\n'
+    for text in (branches, f"{other}\n{TRAINING}\n", f"{TRAINING}\n{other}\n"):
+        found = imported(tmp_path, text)
+        assert (found.gaps, found.layout.tp) == ((), 1)
+    (*_, gap) = imported(tmp_path, other).gaps
+    assert gap.message == f"tools/{beside} does not train"
+
+
+def test_an_option_whose_name_is_not_set(tmp_path: Path) -> None:
+    (gap,) = imported(tmp_path, TRAINING.replace("--bf16", "--$DTYPE")).gaps
+    assert gap.message == "`--$DTYPE` is an option whose name is not set here"
+    assert gap.hint == "give the value of DTYPE by --arg NAME=VALUE"
+    path = tmp_path / "run.sh"
+    assert import_config("megatron-args", [path], CLUSTER, None, ["DTYPE=bf16"]).layout.as_dict()["precision"] == "bf16"
+
+
+def test_options_that_a_missing_file_may_set(tmp_path: Path) -> None:
+    text = f"source ./sizes.sh\n{TRAINING} $MORE_ARGS"
+    (gap,) = imported(tmp_path, text).gaps
+    assert gap.message == "`$MORE_ARGS` may hold options: sizes.sh is not here"
+    (tmp_path / "sizes.sh").write_text('MORE_ARGS="--tensor-model-parallel-size 4"', encoding="utf-8")
+    found = import_config("megatron-args", [tmp_path / "run.sh", tmp_path / "sizes.sh"], CLUSTER)
+    assert (found.gaps, found.layout.tp) == ((), 4)
+    # A virtual environment holds none, and a script without sources passes nothing.
+    for harmless in (f"source venv/bin/activate\n{TRAINING} $MORE_ARGS", f"{TRAINING} $MORE_ARGS"):
+        assert not imported(tmp_path, harmless).gaps
+
+
+def test_harmless_options_of_forks(tmp_path: Path) -> None:
+    names = "--no-seq-len-plus-one-tokens --hf_autotokenizer_model gpt --main-grads-dtype fp32 --main-params-dtype fp32"
+    assert not imported(tmp_path, f"{TRAINING} {names}").gaps
+    (gap,) = imported(tmp_path, f"{TRAINING} --main-grads-dtype bf16").gaps
+    assert gap.field == "--main-grads-dtype"
+
+
+def test_degrees_of_a_part_are_those_of_the_cluster(tmp_path: Path) -> None:
+    """NNODES of a launcher that is not used counts no ranks where --cluster states them."""
+    text = f"NNODES=1\nGPUS_PER_NODE=8\npython pretrain_gpt.py {OPTIONS} --bf16 --extra-blocks 3"
+    found = imported(tmp_path, text)
+    assert (len(found.gaps), found.layout.dp) == (1, 16)
+    assert imported(tmp_path, text, gpus=4, gpu="h100-sxm-80gb").layout.dp == 4
+
+
+BATCH = '{"train_batch_size": %s, "gradient_accumulation_steps": %s, "bf16": {"enabled": true}}'
+
+
+@pytest.mark.parametrize(("batch", "steps", "micro"), [(64, 1, 4), (64, 2, 2), (16, 1, 1)])
+def test_deepspeed_divides_the_batch_by_ranks_and_steps(tmp_path: Path, batch: int, steps: int, micro: int) -> None:
+    found = imported(tmp_path, BATCH % (batch, steps), "deepspeed", "ds.json", **CLUSTER, model="llama-3.1-8b")
+    assert (found.layout.micro_batch, found.request.workload.global_batch) == (micro, batch)
+    assert not [note for note in found.assumed if "micro-batch" in note]
+
+
+def test_a_batch_that_ranks_and_steps_do_not_divide(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the batch of 24 is no multiple of dp 16 x 1 accumulation steps"):
+        imported(tmp_path, BATCH % (24, 1), "deepspeed", "ds.json", **CLUSTER, model="llama-3.1-8b")
+
+
+@pytest.mark.parametrize(("blocks", "precision"), [("fp16", "fp16"), ("bf16", "bf16"), ("fp16 bf16", "bf16")])
+def test_a_precision_that_the_trainer_switches_on(tmp_path: Path, blocks: str, precision: str) -> None:
+    parts = {"zero_optimization": {"stage": 2}, **{name: {"enabled": "auto"} for name in blocks.split()}}
+    found = imported(tmp_path, json.dumps(parts), "deepspeed", "ds.json", **CLUSTER, model="llama-3.1-8b")
+    assert found.layout.as_dict()["precision"] == precision
+
+
+SPARSE = {**CLUSTER, "model": "qwen3-30b-a3b"}
+OVERRIDES = """
+train: {global_batch_size: 64, micro_batch_size: 1, train_iters: 40}
+optimizer: {%s}
+model: {seq_length: 4096, tensor_model_parallel_size: 2, expert_model_parallel_size: 8, expert_tensor_parallel_size: 1}
+"""
+
+
+def test_overrides_of_a_bridge_recipe(tmp_path: Path) -> None:
+    """A YAML that leaves the sizes of its model to a recipe keeps its experts and its precision."""
+    found = imported(tmp_path, OVERRIDES % "bf16: true", "megatron-bridge", "run.yaml", **SPARSE)
+    layout = found.layout.as_dict()
+    assert (layout["ep"], layout["etp"], layout["precision"]) == (8, 1, "bf16")
+    found = imported(tmp_path, OVERRIDES % "lr: 1.0e-5", "megatron-bridge", "run.yaml", **SPARSE)
+    assert found.layout.as_dict()["precision"] == "bf16"
+    assert "the precision is not in the config: the default of `plan` is taken" in found.assumed
+
+
+def test_shapes_of_the_base_model_given_once_more(tmp_path: Path) -> None:
+    text = ("base_model: meta-llama/Llama-2-7b-hf\nbase_model_config: %s\nsequence_len: 2048\nmicro_batch_size: 2\n"
+            "gradient_accumulation_steps: 2\nbf16: true\n")  # fmt: skip
+    assert not imported(tmp_path, text % "meta-llama/Llama-2-7b-hf", "axolotl", "run.yaml").gaps
+    (gap,) = imported(tmp_path, text % "meta-llama/Llama-2-13b-hf", "axolotl", "run.yaml").gaps
+    assert gap.field == "base_model_config"
+
+
+def test_a_recipe_of_nemo_rl_is_named(tmp_path: Path) -> None:
+    text = "sft: {max_num_epochs: 1}\npolicy:\n  model_name: Qwen/Qwen3-0.6B\n  train_global_batch_size: 8\n"
+    with pytest.raises(InputError) as error:
+        imported(tmp_path, text, "verl", "run.yaml")
+    assert "it looks like a file of NeMo-RL: `import` does not read it" in str([error.value.hint, error.value.problems])
+
+
+def test_recomputation_that_verl_switches_on_by_itself(tmp_path: Path) -> None:
+    text = ("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-3B trainer.nnodes=1 "
+            "trainer.n_gpus_per_node=8 data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 algorithm.adv_estimator=grpo")  # fmt: skip
+    option = "actor_rollout_ref.model.enable_gradient_checkpointing"
+    taken = "enable_gradient_checkpointing is not stated: on, as verl has it since 0.2"
+    for given, mode in (("", "full"), (f" {option}=True", "full"), (f" {option}=False", "none")):
+        found = imported(tmp_path, text + given, "verl", cluster="dgx-h100:1")
+        assert (found.layout.as_dict()["recompute"]["mode"], taken in found.assumed) == (mode, not given)
