@@ -85,17 +85,23 @@ def tokens(tower: VisionTower, patches: int) -> int:
     return patches // tower.merge**2
 
 
-def image_tokens(tower: VisionTower, height: int, width: int) -> int:
-    """Tokens of the language model that an image becomes. Tiles are scaled so that the image fills their rows or their
-    columns; patches beyond it become no tokens. A learned row ends each line of tokens, and one stands before the small
-    copy (transformers 5.24, Phi4MultimodalImageProcessor)."""
-    if not tower.tiles:
-        return tokens(tower, tower.patches(height, width))
+def scaled(tower: VisionTower, height: int, width: int) -> tuple[int, int]:
+    """Height and width in pixels to which an image on tiles is scaled: it fills the rows of its tiles or the columns
+    (transformers 5.24, Phi4MultimodalImageProcessor.dynamic_preprocess)."""
     rows, columns = (n * tower.window for n in tower.grid(height, width))
     by_width, by_height = columns / width, rows / height
-    beside = (0, columns - int(width * by_height)) if by_width >= by_height else (rows - int(height * by_width), 0)
-    lines, wide = (-(-((n - rest // tower.patch * tower.patch) // tower.patch) // tower.merge)
-                   for n, rest in zip((rows, columns), beside, strict=True))  # fmt: skip
+    return (rows, int(width * by_height)) if by_width >= by_height else (int(height * by_width), columns)
+
+
+def image_tokens(tower: VisionTower, height: int, width: int) -> int:
+    """Tokens of the language model that an image becomes. Patches of tiles beyond the scaled image become no tokens. A
+    learned row ends each line of tokens, and one stands before the small copy (transformers 5.24,
+    Phi4MultimodalImageProcessor)."""
+    if not tower.tiles:
+        return tokens(tower, tower.patches(height, width))
+    of_tiles = (n * tower.window for n in tower.grid(height, width))
+    lines, wide = (-(-((n - (n - filled) // tower.patch * tower.patch) // tower.patch) // tower.merge)
+                   for n, filled in zip(of_tiles, scaled(tower, height, width), strict=True))  # fmt: skip
     side = tower.window // tower.patch // tower.merge
     return lines * (wide + 1) + 1 + side * (side + 1)
 

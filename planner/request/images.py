@@ -13,6 +13,8 @@ from ...errors import InputError
 from .schema import ImagesRequest, WorkloadRequest
 
 _EXAMPLE = "1024x1024"
+# Pixels of a side of an image that is scaled to tiles (transformers 5.24, Phi4MultimodalImageProcessor).
+_LEAST_SCALED = 10
 
 
 def with_images(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> tuple[ModelSpec, Workload]:
@@ -62,17 +64,24 @@ def _sized(images: ImagesRequest, tower: VisionTower, name: str) -> Images:
         side = tower.patch * tower.merge
         raise InputError(f"images: {height} x {width} pixels are less than the {side} x {side} of one token",
                          hint=f"`--images {images.per_sequence}@{side}x{side}`, or more")  # fmt: skip
-    _check_tiles(tower, height, width)
+    if tower.tiles:
+        _check_tiles(tower, height, width)
     return Images(per_sequence=images.per_sequence, height=tower.side or height, width=tower.side or width)
 
 
 def _check_tiles(tower: VisionTower, height: int, width: int) -> None:
-    rows, columns = tower.grid(height, width) if tower.tiles else (0, 0)
+    rows, columns = tower.grid(height, width)
+    tiles = f"{rows} x {columns} tiles of {tower.window} pixels"
     if rows * columns > tower.tiles:
         side = isqrt(tower.tiles) * tower.window
-        tiles = f"{rows} x {columns} tiles of {tower.window} pixels"
         text = f"{height} x {width} pixels are {tiles}, more than {tower.tiles}"
         raise InputError(f"images: {text}", hint=f"the size that they are scaled to, such as {side}x{side}")
+    scaled = vision.scaled(tower, height, width)
+    if min(scaled) < _LEAST_SCALED:
+        text = f"{height} x {width} pixels on {tiles} are scaled to {scaled[0]} x {scaled[1]}, and a side below " \
+               f"{_LEAST_SCALED} is refused by the processor of the model"  # fmt: skip
+        least = -(-_LEAST_SCALED * max(height, width) // max(scaled))
+        raise InputError(f"images: {text}", hint=f"a shorter side of {least} pixels or more")
 
 
 def _check_tokens(images: Images, tower: VisionTower, seq_len: int) -> None:

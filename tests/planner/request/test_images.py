@@ -70,6 +70,8 @@ def test_grammar(given: Any, size: tuple[int | None, ...], folder: str) -> None:
         ({"images": "1", "model": "phi-4-multimodal"}, "takes images of any size, and none is given"),
         ({"images": "1@3000x3000", "model": "phi-4-multimodal"},
          "3000 x 3000 pixels are 7 x 7 tiles of 448 pixels, more than 36"),
+        ({"images": "1@8x2000", "model": "phi-4-multimodal"},
+         "8 x 2000 pixels on 1 x 5 tiles of 448 pixels are scaled to 8 x 2240, and a side below 10 is refused"),
         ({"images": "1@1024x768", "model": "phi-4-multimodal"}, "1 x 1,692 tokens = 1,692 are more than the 1,024"),
         ({"images": "1@64x64", "model": "llama-3.2-1b"}, "no vision tower of llama-3.2-1b is described"),
     ],
