@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .pairs import Pairs, PairShape
+from .pairs import PADDING, Pairs, PairShape
 from .shards import Row, Shards, open_shard, open_text
 from .shuffling import shuffled
 
@@ -51,6 +51,7 @@ class Files(ABC):
     """Sequences of files. The order of an epoch is that of the files, or a permutation by seed and epoch."""
 
     num_sequences: int
+    least_token: int = 0
 
     def __init__(self, vocab: int, batch: int, shuffle_seed: int | None) -> None:
         """shuffle_seed: None for the order of the files."""
@@ -68,7 +69,7 @@ class Files(ABC):
         rows = [self.row(self._place(index)) for index in range(step * self.size, (step + 1) * self.size)]
         tokens = torch.from_numpy(np.stack(rows))
         least, most = int(tokens.min()), int(tokens.max())
-        if least < 0 or most >= self.vocab:
+        if least < self.least_token or most >= self.vocab:
             wrong = most if most >= self.vocab else least
             raise InputError(f"the data has token {wrong}, the model knows 0 to {self.vocab - 1}",
                              hint="use the model's own tokenizer")  # fmt: skip
@@ -109,6 +110,8 @@ class Stored(Files):
 
 class StoredPairs(Files):
     """Pairs of a source and a target."""
+
+    least_token = PADDING
 
     def __init__(self, pairs: Pairs, vocab: int, batch: int, shuffle_seed: int | None) -> None:
         super().__init__(vocab, batch, shuffle_seed)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
+from .pairs import PADDING
 from .parallel.tensor_parallel import IGNORED
 
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch, before them the source.
+    """Inputs and `num_targets` rows of targets [micro batch, seq] of the i-th micro-batch, before them the source,
+    behind them the places of its padding [micro batch, source], where sources of the step have some.
 
     tokens: [sequences, source + seq + num_targets]. Each row of targets is shifted by one more token. A cp rank gets
     the tokens at its positions.
@@ -31,8 +34,16 @@ class MicroBatches:
             targets = [target.masked_fill(tokens == self.end_token, IGNORED) for target in targets]
         if self.without_target is not None:
             targets = [target.masked_fill(self.without_target, IGNORED) for target in targets]
-        source = () if self.source_len is None else (self._rows(index)[:, : self.source_len],)
-        return *source, tokens, *targets
+        if self.source_len is None:
+            return tokens, *targets
+        source = self._rows(index)[:, : self.source_len]
+        padding = (source == PADDING,) if self._pads_sources else ()
+        return source.clamp(min=0), tokens, *targets, *padding
+
+    @cached_property
+    def _pads_sources(self) -> bool:
+        """Read once per step, because it waits for the device."""
+        return bool((self.tokens == PADDING).any())
 
     def _rows(self, index: int) -> Tensor:
         return self.tokens[index * self.size : (index + 1) * self.size]

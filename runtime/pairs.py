@@ -1,6 +1,7 @@
 """Pairs of a source and a target for an encoder and its decoder, from JSON lines. No torch here.
 
-A line is `{"source": [tokens], "target": [tokens]}`. A row is the source, the token that starts a decoder, the target.
+A line is `{"source": [tokens], "target": [tokens]}`. A row is the source, padding up to the length that the encoder
+reads, the token that starts a decoder, the target.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .shards import Row, digest_of
 if TYPE_CHECKING:
     from .job import Job
 
+PADDING = -1  # behind a source: no token, which attention does not see
 START = 0  # `decoder_start_token_id` in T5's configurations
 _FIELDS = ("source", "target")
 
@@ -91,10 +93,9 @@ def _row(line: str, shape: PairShape) -> Row | FieldProblem:
         if problem := _wrong_tokens(pair[field], shape.vocab):
             return problem._replace(field=field)
     source, target = pair["source"], _ended(pair["target"], shape)
-    if len(source) != shape.source_len:
-        hint = "the runtime masks no padding: cut or join sources to this length, or plan with another `--source-len`"
+    if len(source) > shape.source_len:
         return FieldProblem(f"{len(source):,} tokens, the encoder of the plan reads {shape.source_len:,}", "source",
-                            hint=hint)  # fmt: skip
+                            hint="shorten it, or plan with a longer `--source-len`")  # fmt: skip
     if len(target) > shape.target_len:
         return FieldProblem(f"{len(target):,} tokens with its end, the decoder of the plan has {shape.target_len:,}",
                             "target", hint="shorten it, or plan with a longer `--seq-len`")  # fmt: skip
@@ -105,7 +106,8 @@ def _row(line: str, shape: PairShape) -> Row | FieldProblem:
     if missing and shape.end_token is None:
         return FieldProblem(f"{len(target):,} tokens, the decoder of the plan has {shape.target_len:,}", "target",
                             hint="`--end-token ID` fills the places behind a target, without loss")  # fmt: skip
-    return np.array([*source, START, *target, *[shape.end_token] * missing], dtype=np.int32)
+    padding = [PADDING] * (shape.source_len - len(source))
+    return np.array([*source, *padding, START, *target, *[shape.end_token] * missing], dtype=np.int32)
 
 
 def _ended(target: list[int], shape: PairShape) -> list[int]:

@@ -32,8 +32,8 @@ def image_places(job: Job) -> list[int]:
 
 def shifted_rows(rows: Tensor, seq_len: int, further: int, job: Job) -> list[Tensor]:
     """Inputs, targets, and targets of predictions, [sequences, seq_len] each; -1 for a target behind a document, and
-    for one that is an image's. The source before them, where there is an encoder."""
-    source = [] if job.source_len is None else [rows[:, : job.source_len]]
+    for one that is an image's. Where there is an encoder, the source before them, and behind them its places without a
+    token."""
     start = job.source_len or 0
     shifted = [rows[:, start + first : start + first + seq_len] for first in range(1 + further)]
     if job.end_token is not None:
@@ -43,7 +43,10 @@ def shifted_rows(rows: Tensor, seq_len: int, further: int, job: Job) -> list[Ten
         for place in image_places(job):
             if place > 0:
                 shifted[1][:, place - 1] = -1
-    return [*source, *shifted]
+    if job.source_len is None:
+        return shifted
+    source = rows[:, : job.source_len]
+    return [source.clamp(min=0), *shifted, source < 0]
 
 
 def batches(job: Job, further: int) -> Callable[[int], Sequence[Tensor]]:

@@ -65,12 +65,14 @@ class Heads(Block):
 class CrossAttention(Heads):
     """Attention to the output of an encoder; [b, s/tp, h] and [b, source / tp, h] -> [b, s/tp, h]."""
 
-    def forward(self, x: Tensor, encoded: Tensor) -> Tensor:
+    def forward(self, x: Tensor, encoded: Tensor, padding: Tensor | None = None) -> Tensor:
+        """padding: True [b, source] for tokens of the source that are not attended to."""
         (q,), (k, v) = self.columns(x, "q"), self.columns(encoded, "k", "v")
         q = self._scaled(self._turned(q, self.q_norm, None).transpose(1, 2))
         k = self._turned(k, self.k_norm, None).transpose(1, 2)
         v = v.view(*v.shape[:-1], -1, self.spec.value_head_dim).transpose(1, 2)
-        out = self.context.recompute.region("attn", unmasked, q, k, v)
+        core = unmasked if padding is None else partial(unmasked, padding=padding)
+        out = self.context.recompute.region("attn", core, q, k, v)
         return self.row(out.transpose(1, 2).flatten(2), "o")
 
 
@@ -78,9 +80,10 @@ class SelfAttention(Heads):
     """Attention among the tokens of a sequence; [b, s/tp, h] -> [b, s/tp, h]."""
 
     def forward(
-        self, x: Tensor, positions: tuple[Tensor, Tensor] | None, bias: Tensor | None = None
+        self, x: Tensor, positions: tuple[Tensor, Tensor] | None, bias: Tensor | None = None,
+        padding: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """bias: added to the scores, [heads / tp, s, s]."""
+        """bias: added to the scores, [heads / tp, s, s]. padding: True [b, s] for tokens that are not attended to."""
         spec, context = self.spec, self.context
         late = ("q", "gate")[: 1 + spec.output_gate]
         # Keys and values first over cp: their exchange runs beside products of queries. tp ranks gather x only once.
@@ -97,17 +100,17 @@ class SelfAttention(Heads):
             q, *gate = self.columns(x, *late)
         q = self._scaled(self._turned(q, self.q_norm, positions).transpose(1, 2))
         if exchange is None or keys is None:
-            out = self._core(q, k, v, bias)
+            out = self._core(q, k, v, bias, padding)
         else:
             out = context.recompute.region("attn", exchange.attention, q, keys)
         out = out.transpose(1, 2).flatten(2)
         out = self.row(out * torch.sigmoid(gate[0]) if gate else out, "o")
         return out if exchange is None or keys is None else exchange.send_again(out, keys)
 
-    def _core(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    def _core(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, padding: Tensor | None) -> Tensor:
         """Queries, keys and values, [b, heads, s, d] each."""
         context, sinks, cp = self.context, self.maybe("sinks"), self.context.cp
-        if bias is None and self._is_plain(q.shape[2]):
+        if bias is None and padding is None and self._is_plain(q.shape[2]):
             core = context.attention if self.spec.causal else unmasked
             return context.recompute.region("attn", core, q, k, v)
         given = {name: each for name, each in (("sinks", sinks), ("bias", bias)) if each is not None}
@@ -116,7 +119,7 @@ class SelfAttention(Heads):
             mine = dict(zip(given, tensors, strict=True))
             if cp is not None and "sinks" in mine:
                 mine["sinks"] = mine["sinks"].chunk(cp.group.size)[cp.group.rank]
-            return context.attention(q, k, v, partial(blocked, how=self.scores, **mine))
+            return context.attention(q, k, v, partial(blocked, how=self.scores, padding=padding, **mine))
 
         return context.recompute.region("attn", attention, q, k, v, *given.values())
 
@@ -127,6 +130,7 @@ class SelfAttention(Heads):
         return self.maybe("sinks") is None and self.scores.softcap is None and not self.scores.cuts(whole)
 
 
-def unmasked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of q [b, heads, s, d] to all of k and v [b, heads or fewer, n, d]."""
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=k.shape[1] != q.shape[1])
+def unmasked(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Tensor:
+    """Attention of q [b, heads, s, d] to all of k and v [b, heads or fewer, n, d] but `padding`, True [b, n]."""
+    seen = None if padding is None else ~padding[:, None, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=k.shape[1] != q.shape[1])

@@ -57,10 +57,10 @@ def _parts(q: Tensor, scores: Scores) -> Iterator[_Part]:
 
 
 def _scores(
-    q: Tensor, k: Tensor, part: _Part, how: Scores, bias: Tensor | None
+    q: Tensor, k: Tensor, part: _Part, how: Scores, bias: Tensor | None, padding: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Scores of queries [b, g, r, s, d] and keys [b, g, 1, s, d] of a part in float32 or wider, and the tanh of a
-    softcap. bias: [g, r, s, s]."""
+    softcap. bias: [g, r, s, s]. padding: True [b, s] for keys that no query sees."""
     raw = q[..., part.rows, :] @ k[..., part.columns, :].transpose(-1, -2)
     values = raw.to(_wide(q)).mul_(q.shape[-1] ** -0.5)
     tanh = None
@@ -69,6 +69,8 @@ def _scores(
         values = tanh * how.softcap
     if bias is not None:
         values.add_(bias[..., part.rows, part.columns])
+    if padding is not None:
+        values.masked_fill_(padding[:, None, None, None, part.columns], float("-inf"))
     return values if part.hidden is None else values.masked_fill_(part.hidden, float("-inf")), tanh
 
 
@@ -85,7 +87,8 @@ def _grouped(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class _Blocked(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, how: Scores, bias: Tensor | None
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, how: Scores, bias: Tensor | None,
+        padding: Tensor | None,
     ) -> Tensor:  # fmt: skip
         q = q.contiguous()
         grouped, keys, values = _grouped(q, k, v)
@@ -95,19 +98,19 @@ class _Blocked(torch.autograd.Function):
         sink = None if sinks is None else sinks.to(sums.dtype).view(1, k.shape[1], -1, 1)
         biases = None if bias is None else bias.view(*grouped.shape[1:3], *bias.shape[1:])
         for part in _parts(q, how):
-            scores, _ = _scores(grouped, keys, part, how, biases)
+            scores, _ = _scores(grouped, keys, part, how, biases, padding)
             total = scores.logsumexp(-1)
             total = total if sink is None else torch.logaddexp(total, sink)
             weights = scores.sub_(total[..., None]).exp_().to(q.dtype)
             out[..., part.rows, :] = weights @ values[..., part.columns, :]
             sums[..., part.rows] = total
-        ctx.save_for_backward(q, k, v, out, sums, sinks, bias)
+        ctx.save_for_backward(q, k, v, out, sums, sinks, bias, padding)
         ctx.how = how
         return out.flatten(1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, sums, sinks, bias = ctx.saved_tensors
+        q, k, v, out, sums, sinks, bias, padding = ctx.saved_tensors
         grouped, keys, values = _grouped(q, k, v)
         grad = grads[0].contiguous().view(out.shape)
         grad_q = torch.empty_like(grouped)
@@ -117,7 +120,7 @@ class _Blocked(torch.autograd.Function):
         grad_sinks = None if sinks is None else torch.zeros_like(sinks, dtype=sums.dtype)
         for part in _parts(q, ctx.how):
             rows, columns = part.rows, part.columns
-            scores, tanh = _scores(grouped, keys, part, ctx.how, biases)
+            scores, tanh = _scores(grouped, keys, part, ctx.how, biases, padding)
             weights = scores.sub_(sums[..., rows, None]).exp_()
             of_scores = (grad[..., rows, :] @ values[..., columns, :].transpose(-1, -2)).to(sums.dtype)
             # The softmax subtracts this from each score gradient.
@@ -137,16 +140,18 @@ class _Blocked(torch.autograd.Function):
             grad_v[:, :, columns].add_((weights.to(q.dtype).transpose(-1, -2) @ grad[..., rows, :]).sum(2))
         of_sinks = None if grad_sinks is None or sinks is None else grad_sinks.to(sinks.dtype)
         of_bias = None if grad_bias is None or bias is None else grad_bias.view_as(bias)
-        return grad_q.view_as(q), grad_k.to(k.dtype), grad_v.to(v.dtype), of_sinks, None, of_bias
+        return grad_q.view_as(q), grad_k.to(k.dtype), grad_v.to(v.dtype), of_sinks, None, of_bias, None
 
 
 def blocked(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, how: Scores = PLAIN, bias: Tensor | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, how: Scores = PLAIN, bias: Tensor | None = None,
+    padding: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Attention: q [b, heads, s, d], k and v [b, heads or fewer, s, d].
 
     sinks [heads]: a score per head that takes a share of the softmax without a value (arXiv 2309.17453; learned, as in
-    gpt-oss). bias [heads, s, s]: added to scaled and capped scores.
+    gpt-oss). bias [heads, s, s]: added to scaled and capped scores. padding: True [b, s] for keys that no query sees; a
+    row has others, too, in front of them where attention is causal.
     """
-    out: Tensor = _Blocked.apply(q, k, v, sinks, how, bias)  # type: ignore[no-untyped-call]
+    out: Tensor = _Blocked.apply(q, k, v, sinks, how, bias, padding)  # type: ignore[no-untyped-call]
     return out

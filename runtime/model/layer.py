@@ -54,10 +54,11 @@ class DecoderLayer(Block):
 
     def forward(
         self, x: Tensor, positions: tuple[Tensor, Tensor] | None, bias: Tensor | None = None,
-        encoded: Tensor | None = None,
+        encoded: Tensor | None = None, padding: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """bias: numbers on the scores of attention [heads / tp, s, s]. encoded: this rank's part of the output of an
-        encoder [b, source / tp, h]."""
+        encoder [b, source / tp, h]. padding: True [b, source] for tokens of the source that no token attends to; those
+        are x itself where there is no `encoded`."""
         with self.context.recompute.layer():
             if self.parallel and self.feed_forward is not None:
                 taken = self._normed(self.attention_norm, x)
@@ -65,23 +66,25 @@ class DecoderLayer(Block):
                 taken = taken if self.feed_forward_norm is None else self._normed(self.feed_forward_norm, x)
                 return self._added(x, out + self.feed_forward(taken))
             if self.attention is not None or self.mixer is not None:
-                out = self._mixed(self._normed(self.attention_norm, x), positions, bias)
+                out = self._mixed(self._normed(self.attention_norm, x), positions, bias,
+                                  padding if encoded is None else None)  # fmt: skip
                 x = self._added(x, self._normed(self.attention_output_norm, out))
             if self.cross_attention is not None:
                 if encoded is None:
                     raise RuntimeError("a layer that attends to an encoder needs its output")
-                x = self._added(x, self.cross_attention(self._normed(self.cross_attention_norm, x), encoded))
+                x = self._added(x, self.cross_attention(self._normed(self.cross_attention_norm, x), encoded, padding))
             if self.feed_forward is not None:
                 out = self.feed_forward(self._normed(self.feed_forward_norm, x))
                 x = self._added(x, self._normed(self.feed_forward_output_norm, out))
             return x
 
     def _mixed(
-        self, taken: Tensor, positions: tuple[Tensor, Tensor] | None, bias: Tensor | None = None
+        self, taken: Tensor, positions: tuple[Tensor, Tensor] | None, bias: Tensor | None = None,
+        padding: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         out: Tensor
         if isinstance(self.attention, SelfAttention):
-            out = self.attention(taken, positions, bias)
+            out = self.attention(taken, positions, bias, padding)
         elif self.attention is not None:
             out = self.attention(taken, positions)
         elif self.mixer is not None:

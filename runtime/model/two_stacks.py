@@ -67,8 +67,10 @@ class EncoderDecoderChunk(DecoderChunk):
         """Tokens of the source [b, source] or what arrives [b, (source | source + s | s) / tp, h] -> what the next
         chunk needs, or the sum of losses at the head.
 
-        texts: tokens of the target, and those shifted by one, [b, s] each.
+        texts: tokens of the target, and those shifted by one, [b, s] each; True [b, source] for padding of the source,
+        which no token attends to, or nothing.
         """
+        padding = texts[2] if len(texts) > 2 else None
         encoded: Tensor | None = None
         if self.embedding is not None:
             x = self.run(self.embedding, self.embedding, x)
@@ -79,7 +81,7 @@ class EncoderDecoderChunk(DecoderChunk):
             if int(name) == self.first_of_decoder:
                 encoded, x = self._started(x, texts[0])
                 bias = self._made(self.decoder_bias, x)
-            x = self.run(layer, self._layer(name, layer, bias, encoded), x)
+            x = self.run(layer, self._layer(name, layer, bias, encoded, padding), x)
         if self.head is not None:
             head = self.head
             return self.run(head, lambda last: head.loss(last, texts[1]), x)

@@ -503,13 +503,14 @@ def softcap_ignored(patch: Patch) -> None:
     """Scores are not capped."""
     before = blocked._scores
     patch.setattr(blocked, "_scores",
-                  lambda q, k, part, how, bias: before(q, k, part, replace(how, softcap=None), bias))  # fmt: skip
+                  lambda q, k, part, how, *beside: before(q, k, part, replace(how, softcap=None), *beside))  # fmt: skip
 
 
 def sinks_ignored(patch: Patch) -> None:
     """Sinks take no share of the softmax."""
     before = blocked.blocked
-    everywhere(patch, before, lambda q, k, v, how, sinks=None, bias=None: before(q, k, v, None, how, bias))
+    everywhere(patch, before, lambda q, k, v, how, sinks=None, bias=None, padding=None:
+               before(q, k, v, None, how, bias, padding))  # fmt: skip
 
 
 def embeddings_not_scaled(patch: Patch) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from meshwright.runtime.data import counted_targets, open_evaluated, open_source
 from meshwright.runtime.data_flags import check_data
+from meshwright.runtime.micro_batches import MicroBatches
 from meshwright.runtime.pairs import PairShape, shape_of
 from meshwright.runtime.reference_data import num_targets
 from meshwright.runtime.settings import Settings
@@ -38,10 +40,11 @@ def opened(path: str, shape: PairShape = SHAPE, batch: int = 2, **how: Any) -> l
 
 
 def random_pairs(path: Path, number: int) -> str:
-    """Pairs for `with_source`, whose targets have 3 to 16 tokens with the end."""
+    """Pairs for `with_source`, whose sources have 5 to 24 tokens, and targets 3 to 16 with the end."""
     drawn = random.Random(5)
     tokens = [[drawn.randrange(2, 61) for _ in range(24 + drawn.randrange(2, 16))] for _ in range(number)]
-    return written(path, *(pair(each[:24], each[24:]) for each in tokens))
+    lengths = [24, *(drawn.randrange(5, 25) for _ in range(number - 1))]
+    return written(path, *(pair(each[:length], each[24:]) for each, length in zip(tokens, lengths, strict=True)))
 
 
 def test_a_row_is_source_start_target_and_ends(tmp_path: Path) -> None:
@@ -54,6 +57,16 @@ def test_a_row_is_source_start_target_and_ends(tmp_path: Path) -> None:
     with_end = replace(with_source("dp1-mbs1-z0-rnone"), source_len=4, seq_len=5, end_token=END)
     assert num_targets([tokens], with_end, 1) == 3 + 5
     assert shape_of(with_end) == SHAPE
+
+
+def test_a_shorter_source_is_padded_and_the_places_are_known(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", pair([5, 0], [9, 9, 9, 9, END]), pair([5, 6, 7, 8], [9, 9, 9, 9, END]))
+    source, tokens, targets, padding = MicroBatches(torch.tensor(opened(path)), 2, end_token=END, source_len=4)(0)
+    assert source.tolist() == [[5, 0, 0, 0], [5, 6, 7, 8]]
+    assert padding.tolist() == [[False, False, True, True], [False] * 4]  # token 0 of a source is one
+    assert (tokens.tolist(), targets.tolist()) == ([[0, 9, 9, 9, 9]] * 2, [[9, 9, 9, 9, END]] * 2)
+    whole = written(tmp_path / "b.jsonl", pair([5, 6, 7, 8], [9, 9, 9, 9, END]))
+    assert len(MicroBatches(torch.tensor(opened(whole)), 2, end_token=END, source_len=4)(0)) == 3
 
 
 def test_files_of_a_folder_are_read_in_order_and_again(tmp_path: Path) -> None:
@@ -79,7 +92,6 @@ def test_files_of_a_folder_are_read_in_order_and_again(tmp_path: Path) -> None:
         (pair([5, 6, 7, 8], [9.5]), END, "target: not a list of token numbers"),
         (pair([5, 6, 7, 61], [9]), END, "source: token 61, the model knows 0 to 60"),
         (pair([5, 6, 7, 8], [9, -1]), END, "target: token -1, the model knows 0 to 60"),
-        (pair([5, 6, 7], [9]), END, "source: 3 tokens, the encoder of the plan reads 4"),
         (pair([5, 6, 7, 8, 9], [9]), END, "source: 5 tokens, the encoder of the plan reads 4"),
         (pair([5, 6, 7, 8], [9, 9, 9, 9, 9]), END, "target: 6 tokens with its end, the decoder of the plan has 5"),
         (pair([5, 6, 7, 8], [9, END, 9]), END, f"target: tokens behind token {END}, the end, would have no loss"),
