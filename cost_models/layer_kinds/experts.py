@@ -103,11 +103,13 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
 
 
 def _add_router(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, tokens: Array) -> None:
-    """The scores of the router, and its norm, which takes the residual stream that the norms of blocks keep."""
+    """The scores of the router, and its norm, which takes the residual stream that the norms of blocks keep. The norm's
+    output is kept for the gradient of its weights, and their product for that of the router."""
     ops.saved.append(Saved("router", 4.0 * tokens * block.experts))
     if block.router_factors:
         elements = builder.model.hidden * tokens
-        ops.saved.append(Saved("router norm output", builder.kept_input * elements, tag("norm")))
+        ops.saved += [Saved(name, builder.activation_bytes * elements, tag("norm"))
+                      for name in ("router norm output", "router input")]  # fmt: skip
         ops.traffic.append(builder.norm_traffic("router norm", elements, tag("norm")))
 
 

@@ -148,7 +148,7 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
             ops.saved.append(Saved(f"{block} norm output", num_bytes * (1 - pinned), dropped_with, sends))
             ops.saved.append(Saved(f"{block} norm output of graphs", num_bytes * pinned))
         ops.wgrad_stash.append(builder.kept_input * h * tokens)
-    if kind.num_norms == 7:  # outputs of the shared and of the routed experts, each normed before they are added
+    if isinstance(kind.feed_forward, MixtureOfExperts) and kind.feed_forward.branch_norms:
         ops.saved += [Saved(f"{part} experts norm input", w * h * tokens) for part in ("shared", "routed")]
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
     if builder.model.residual_streams == 1:

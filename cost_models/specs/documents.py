@@ -18,6 +18,7 @@ _SILENT = {
     "router_scale": 1.0,
     "choice_bias": False,
     "router_factors": False,
+    "branch_norms": False,
     "capacity_factor": None,
     "partial_rotary_factor": 1.0,
     "score_scale": None,

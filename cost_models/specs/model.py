@@ -99,6 +99,7 @@ class MixtureOfExperts:
     latent: int | None = None  # width that tokens are projected to before they go to experts, None: hidden (Nemotron 3)
     shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
     router_factors: bool = False  # Gemma 4: a norm of the router's input with weights, a factor of each expert
+    branch_norms: bool = False  # Gemma 4: three of the norms are of shared outputs and of routed in- and outputs
     groups: int = 1  # of neighbouring experts (DeepSeek-V2, arXiv 2405.04434, 2.2.2)
     top_groups: int = 1  # groups that the experts of a token are in; 1 of 1: a free choice
     # Function of the router's logits; no cost depends on it.
@@ -131,7 +132,7 @@ class Layer:
     attention: Attention | None  # block, None: none
     feed_forward: FeedForward | MixtureOfExperts | None  # block, None: none
     mixer: Mixer | None = None  # block in place of attention, or beside it on the same input (Falcon-H1)
-    num_norms: int = 2  # of hidden: 2 pre-norm, 4 around blocks (gemma-2), 7 with experts (Gemma 4), 1 shared or alone
+    num_norms: int = 2  # of hidden: 2 pre-norm, 4 around blocks (gemma-2), 1 shared or alone; those of branches too
     norm_bias: bool = False  # of these norms
     output_norms: bool = False  # the two norms are of the outputs of the blocks (OLMo 2, arXiv 2501.00656)
     parallel_blocks: bool = False  # both blocks take the layer's input, their outputs are added together (GPT-J)

@@ -17,6 +17,7 @@ from .numerics import explicit_numerics
 from .vision import read_tower
 
 _MAX_LAYERS = 10_000
+_BRANCH_NORMS = 3  # of the outputs of shared and of routed experts, and of the input of the latter
 # Notes on a model in published tables; no cost depends on them.
 _NOTES = ("name", "family", "seq_len", "source")
 # Families whose factors, norms or parallel blocks these fields do not describe.
@@ -39,8 +40,9 @@ def read_explicit_form(
     num_norms, unit_offset_norms (false), final_norm, embedding_norm, head_bias, dropout, mtp_layers, mtp_shared,
     sliding_window with window_layers (how many, or which), sink_attention, output_gate (false), `moe` {experts, topk,
     expert_ffn, shared, shared_ffn, moe_layers (how many: the last ones, or which), shared_gate, router_bias,
-    choice_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or sigmoid), router_normalised (true),
-    router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and
+    router_factors, branch_norms, choice_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or
+    sigmoid), router_normalised (true), router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank,
+    qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and
     `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py), encoders (explicit_stacks.py), and `tower`
     {model_type, vision_config, ...}, a vision tower in the words of a config.json (vision.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
@@ -250,6 +252,8 @@ def _experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
         gated=f.flag("gated_mlp", True),
         expert_bias=moe.flag("expert_bias", False),
         router_bias=moe.flag("router_bias", False),
+        router_factors=moe.flag("router_factors", False),
+        branch_norms=moe.flag("branch_norms", False),
         choice_bias=moe.flag("choice_bias", False),
         shared_inner=moe.count("shared_ffn", default=shared * inner, minimum=0),
         latent=moe.optional_count("latent"),
@@ -261,11 +265,20 @@ def _experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
         router_scale=moe.number("router_scale", 1.0),
     )
     chosen = _chosen_layers(moe, "moe_layers", num_layers)
-    if moe.sound and block.top_k > block.experts:
-        moe.problem("topk", f"{block.top_k} experts per token, but there are only {block.experts}")
-    if moe.sound and (block.experts % groups or block.top_groups > groups):
-        moe.problem("groups", f"{groups} groups, {block.top_groups} of them per token, of {block.experts} experts")
+    _check_experts(f, moe, block)
     moe.reject_unknown()
     f.absorb(moe)
     layers = range(num_layers - chosen, num_layers) if isinstance(chosen, int) else chosen
     return dict.fromkeys(layers, block)
+
+
+def _check_experts(f: Fields, moe: Fields, block: MixtureOfExperts) -> None:
+    groups = block.groups
+    if moe.sound and block.top_k > block.experts:
+        moe.problem("topk", f"{block.top_k} experts per token, but there are only {block.experts}")
+    if moe.sound and (block.experts % groups or block.top_groups > groups):
+        moe.problem("groups", f"{groups} groups, {block.top_groups} of them per token, of {block.experts} experts")
+    norms = f.count("num_norms", default=2, minimum=0)
+    if moe.sound and block.branch_norms and not (norms > _BRANCH_NORMS and block.shared_inner):
+        moe.problem("branch_norms", f"needs shared experts and {_BRANCH_NORMS} norms beside those of the blocks, "
+                    f"num_norms is {norms}")  # fmt: skip

@@ -78,7 +78,7 @@ def _block_of_gemma4(f: Fields) -> tuple[FeedForward | MixtureOfExperts, int]:
         return FeedForward(inner=inner), 4
     return MixtureOfExperts(
         experts=f.count("num_experts"), top_k=f.count("top_k_experts"), expert_inner=f.count("moe_intermediate_size"),
-        shared_inner=inner, router_factors=True,
+        shared_inner=inner, router_factors=True, branch_norms=True,
     ), 7  # fmt: skip
 
 

@@ -95,6 +95,10 @@ def _cannot_route(routed: list[MixtureOfExperts]) -> dict[str, bool]:
                 for block in routed),
         "model.kinds.router_normalised: the score of a token's only expert is not divided by itself":
             any(block.router_normalised and block.top_k == 1 for block in routed),
+        "model.kinds.router_factors: routers have no norm, and experts no factors":
+            any(block.router_factors for block in routed),
+        "model.kinds.branch_norms: outputs of shared and of routed experts have no norms of their own":
+            any(block.branch_norms for block in routed),
         "model.kinds.choice_bias: it is added to sigmoid scores only":
             any(block.choice_bias and block.router_scores != "sigmoid" for block in routed),
     }  # fmt: skip

@@ -175,6 +175,9 @@ def _lacks(kind: Layer) -> list[str]:
         f"the runtime has no mixer {getattr(kind.mixer, 'kind', '')}": not isinstance(kind.mixer, _MIXERS),
         "the runtime has no layers without a block": most == 0,
         "the runtime has no experts of a latent width": getattr(block, "latent", None) is not None,
+        "the runtime has no factors of a router": getattr(block, "router_factors", False),
+        "the runtime has no norms of the outputs of shared and of routed experts":
+            getattr(block, "branch_norms", False),
         f"the runtime has layers of {numbers[0]} or {numbers[1]} norms, not {kind.num_norms}":
             kind.num_norms not in numbers,
         "the runtime has norms of outputs in layers with 2 norms, whose blocks run in turn":

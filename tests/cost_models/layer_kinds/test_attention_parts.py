@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,21 +13,26 @@ from meshwright.cost_models.layer_kinds.attention import add_attention
 from meshwright.cost_models.layouts import Layout, Layouts
 from meshwright.cost_models.quantities.operation_builder import Builder
 from meshwright.cost_models.quantities.operations import LayerOperations
+from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.quantities.shards import Shard
-from meshwright.cost_models.specs.model import Attention, Layer, ModelSpec
+from meshwright.cost_models.specs.documents import spec_to_dict
+from meshwright.cost_models.specs.model import Attention, Layer, MixtureOfExperts, ModelSpec
 from meshwright.cost_models.specs.workload import Workload
+from meshwright.planner.document.specs import model_of
 from meshwright.planner.targets.registry import TARGETS
+from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
 from torch.utils.flop_counter import FlopCounterMode
-from transformers.models.gemma4.modeling_gemma4 import Gemma4TextAttention
+from transformers.models.gemma4.modeling_gemma4 import Gemma4TextAttention, Gemma4TextRouter
 from transformers.models.step3p7.modeling_step3p7 import Step3p7Attention
 
 from meshwright.errors import InputError
 
 from ...meta_models import text_config
 from ...published_configs import LISTED
+from ..quantities.kept_bytes import KeptBytes
 from .test_mixers import operations
 
 GEMMA = LISTED["gemma-4-31b"]["text_config"]
@@ -91,7 +97,10 @@ def test_norms_of_experts_and_of_their_router_in_gemma_4() -> None:
     router's, whose input is the residual stream (Gemma4TextDecoderLayer of transformers 5.24)."""
     model, _ = read_config(LISTED["gemma-4-26b-a4b"], "test")
     h, (kind, *_) = model.hidden, model.kinds
-    ops, dense = (operations(model, replace(kind, num_norms=norms), tokens=TOKENS) for norms in (7, 4))
+    block = kind.feed_forward
+    assert isinstance(block, MixtureOfExperts)
+    around = replace(kind, num_norms=4, feed_forward=replace(block, branch_norms=False))
+    ops, dense = (operations(model, each, tokens=TOKENS) for each in (kind, around))
     moved, before = ({part.name: part.forward_bytes[0] for part in each.traffic} for each in (ops, dense))
     assert (moved["norms"], before["norms"]) == (2 * 2 * 7 * h * TOKENS, 2 * 2 * 4 * h * TOKENS)
     assert moved["router norm"] == 2 * 2 * h * TOKENS
@@ -100,6 +109,39 @@ def test_norms_of_experts_and_of_their_router_in_gemma_4() -> None:
         "shared experts norm input": 2 * h * TOKENS, "routed experts norm input": 2 * h * TOKENS,
     }  # fmt: skip
     assert saved["router norm output"] == saved["feed-forward output norm input"] == 2 * h * TOKENS
+
+
+def test_bytes_that_the_router_of_gemma_4_keeps_are_those_of_transformers() -> None:
+    """In float32, where the norm has no casts; it takes the residual stream, which the norms of blocks keep."""
+    data = LISTED["gemma-4-26b-a4b"]
+    model, _ = read_config(data, "test")
+    config: Any = text_config(data)
+    router = Gemma4TextRouter(config)
+    kept = KeptBytes(router)
+    with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
+        x = torch.randn(TOKENS, model.hidden, requires_grad=True)
+        router(x)
+    ops = operations(model, model.kinds[0], tokens=TOKENS, precision="fp32")
+    ours = sum(float(part.num_bytes[0]) for part in ops.saved if part.name.startswith("router"))
+    assert ours == pytest.approx(kept.num_bytes - x.nbytes, rel=0.01)
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"router_factors": True}, "router"), ({"branch_norms": True}, "shared and of routed experts"),
+])  # fmt: skip
+def test_the_explicit_form_has_both_and_no_target_trains_them(changes: dict[str, bool], reason: str) -> None:
+    data: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 4, "vocab": 512, "seq_len": 128, "num_norms": 7}
+    moe = {"experts": 8, "topk": 2, "expert_ffn": 32, "shared_ffn": 32}
+    plain, own = (read_explicit_form({**data, "moe": {**moe, **more}}, "own")[0] for more in ({}, changes))
+    more = total_parameters(own) - total_parameters(plain)
+    assert more == (2 * (64 + 8) if "router_factors" in changes else 0)
+    assert model_of({"model": json.loads(json.dumps(spec_to_dict(own)))}, "own") == own
+    with pytest.raises(InputError, match="branch_norms: needs shared experts and 3 norms beside those of the blocks"):
+        read_explicit_form({**data, "num_norms": 2, "moe": {**moe, "branch_norms": True}}, "own")
+    workload = Workload(seq_len=128, global_batch=8)
+    for name in ("meshwright", "megatron"):
+        before, after = (TARGETS[name].cannot_build(model, workload) for model in (plain, own))
+        assert any(reason in text for text in set(after) - set(before)), name
 
 
 def test_gates_of_heads_are_split_with_their_heads_and_move_less_than_gates_of_elements() -> None:

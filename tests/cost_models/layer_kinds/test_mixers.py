@@ -20,7 +20,7 @@ from meshwright.cost_models.quantities.operations import LayerOperations
 from meshwright.cost_models.quantities.params import layer_parameters
 from meshwright.cost_models.quantities.shards import Shard
 from meshwright.cost_models.specs.model import Layer, ModelSpec
-from meshwright.cost_models.specs.workload import Workload
+from meshwright.cost_models.specs.workload import Precision, Workload
 from meshwright.planner.space.rules import violations
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.stack.load import load_stack
@@ -41,8 +41,10 @@ def model_of(name: str, **changes: Any) -> ModelSpec:
     return read_config({**config(name), **changes}, name)[0]
 
 
-def operations(model: ModelSpec, kind: Layer, *layouts: Layout, tokens: int = 4096) -> LayerOperations:
-    workload = Workload(seq_len=tokens, global_batch=64)
+def operations(
+    model: ModelSpec, kind: Layer, *layouts: Layout, tokens: int = 4096, precision: Precision = "bf16"
+) -> LayerOperations:
+    workload = Workload(seq_len=tokens, global_batch=64, precision=precision)
     shard = Shard.of(Layouts.of(list(layouts) or [Layout()]), model, workload)
     return decoder_layer(Builder(model, workload, load_stack("megatron-core"), shard), kind)
 
