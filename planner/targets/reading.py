@@ -91,7 +91,8 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
         if text:
             gaps.append(_problem(arguments, name, text, line))
     if text := reading.other_program(arguments.program):
-        gaps.append(FieldProblem(text))
+        hint = "give the file that starts the training" if text.endswith("does not train") else ""
+        gaps.append(FieldProblem(text, hint=hint))
     known = {(gap.field, gap.message) for gap in arguments.gaps}
     arguments.gaps += [gap for gap in gaps if (gap.field, gap.message) not in known]
     arguments.unclear = []

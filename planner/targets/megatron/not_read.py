@@ -99,7 +99,7 @@ HARMLESS = (
     r"temperature|out-seq-length|top[-_][kp]|input-len|repetition|reset|use-mpi|logs|fused|legacy-models|pretrain-script|"
     r"sdpa|number-of|threads|gradient-clip\w*|bias-update|scattered|deterministic|symmetric|nvtx|prefetch|"
     r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
-    r"seq-len-plus-one|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score))($|[-_])"
+    r"seq-len-plus-one|goldfish|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score))($|[-_])"
 )
 _OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif")
 

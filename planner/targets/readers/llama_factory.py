@@ -107,7 +107,7 @@ READER = Reader(
             r"fp8_enable_fsdp_float8_all_gather|infer_dtype|export_\w+|max_grad_norm|fp8_backend|dataloader_\w+|include_\w+|predict_with_generate|"
             r"compute_(accuracy|dtype)|early_stopping_steps|low_cpu_mem_usage|offload_folder|swanlab_\w+|ray_\w+|"
             r"create_new_adapter|tf32|(vllm|sglang)_\w+|image_do_pan_and_scan|moe_aux_loss_coef|label_\w+|"
-            r"remove_unused_columns|group_by_length|disable_shuffling|gradient_checkpointing_kwargs)(\.|$)"
+            r"remove_unused_columns|group_by_length|disable_shuffling|gradient_checkpointing(_kwargs)?)(\.|$)"
         ),
         modernise=_modernise,
     ),

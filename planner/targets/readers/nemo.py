@@ -45,6 +45,7 @@ _FLAGS = {"sequence_parallel": "--sequence-parallel", "qk_layernorm": "--qk-laye
           "ub_tp_comm_overlap": "--tp-comm-overlap", "moe_grouped_gemm": "--moe-grouped-gemm",
           "layernorm_zero_centered_gamma": "--apply-layernorm-1p", "qkv_bias": "--add-qkv-bias",
           "moe_pad_expert_input_to_capacity": "--moe-pad-expert-input-to-capacity",
+          "scale_positional_embedding": "--use-rope-scaling",
           "optim.overlap_grad_sync": "--overlap-grad-reduce", "optim.overlap_param_sync": "--overlap-param-gather",
           }  # fmt: skip
 _NORMS: Mapping[str, Settings] = {
@@ -183,7 +184,7 @@ READER = Reader(
             r"model\.(fsdp|cpu_offloading|drop_layers|rampup_batch_size|hybrid_.*|mamba_.*|headscale)":
                 "a layout or a model that is not read",
             r"model\.(pipeline_model_parallel_split_rank|num_micro_batches_with_partial_activation_checkpoints|"
-            r"activations_checkpoint_layers_per_pipeline|seq_len_interpolation_factor|scale_positional_embedding)":
+            r"activations_checkpoint_layers_per_pipeline|seq_len_interpolation_factor)":
                 "a layout or positions that are not read",
         },
         harmless=(
@@ -194,7 +195,7 @@ READER = Reader(
             r"precision|wgrad_deferral|use_te_rng|"
             r"use_scaled|ffn_dropout|apply_query|do_layer_norm|openai|normalize|attention_type|overlap_p2p|batch_p2p|"
             r"native_amp|hysteresis|fp32_residual|fp16_lm|grad_|gradient_|bias_|masked|get_attention|apply_rope|seed|"
-            r"use_cpu|onnx|apex|sync_batch|transformer_engine|fp8_|reduce_amax|use_emha|ub_|use_flash|gc_|sharp|"
+            r"use_cpu|onnx|apex|sync_batch|transformer_engine|fp8_|reduce_amax|tp_only_amax|use_emha|ub_|use_flash|gc_|sharp|"
             r"enable_megatron|megatron_timer|dist_ckpt|fsdp_|nccl|validation|reset|cpu_offloading_|transformer_block|"
             r"skip_train|async_grad|share_token|share_decoder|moe_(aux|z|token|router_load|per_layer)|legacy|"
             r"tensor_parallel_output|rotary_inter|attention_softmax|tp_comm|defer|deterministic|external_cuda))"

@@ -38,7 +38,7 @@ def test_a_command_beside_the_training_is_left_out(tmp_path: Path, beside: str) 
         found = imported(tmp_path, text)
         assert (found.gaps, found.layout.tp) == ((), 1)
     (*_, gap) = imported(tmp_path, other).gaps
-    assert gap.message == f"tools/{beside} does not train"
+    assert (gap.message, gap.hint) == (f"tools/{beside} does not train", "give the file that starts the training")
 
 
 def test_an_option_whose_name_is_not_set(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_options_that_a_missing_file_may_set(tmp_path: Path) -> None:
 
 
 def test_harmless_options_of_forks(tmp_path: Path) -> None:
-    names = "--no-seq-len-plus-one-tokens --hf_autotokenizer_model gpt --main-grads-dtype fp32 --main-params-dtype fp32"
+    names = "--no-seq-len-plus-one-tokens --hf_autotokenizer_model gpt --main-grads-dtype fp32 --goldfish-k 50"
     assert not imported(tmp_path, f"{TRAINING} {names}").gaps
     (gap,) = imported(tmp_path, f"{TRAINING} --main-grads-dtype bf16").gaps
     assert gap.field == "--main-grads-dtype"
@@ -140,3 +140,27 @@ def test_recomputation_that_verl_switches_on_by_itself(tmp_path: Path) -> None:
     for given, mode in (("", "full"), (f" {option}=True", "full"), (f" {option}=False", "none")):
         found = imported(tmp_path, text + given, "verl", cluster="dgx-h100:1")
         assert (found.layout.as_dict()["recompute"]["mode"], taken in found.assumed) == (mode, not given)
+
+
+def test_positions_of_llama_3_1_in_nemo(tmp_path: Path) -> None:
+    """NeMo 8cfedd72, megatron_gpt_model.py, mcore_model_customize: a factor of 8 over 8192 positions."""
+    text = ("trainer: {devices: 8, num_nodes: 2, precision: bf16}\nmodel:\n  num_layers: 4\n  hidden_size: 512\n"
+            "  num_attention_heads: 8\n  encoder_seq_length: 1024\n  max_position_embeddings: 1024\n"
+            "  position_embedding_type: rope\n  micro_batch_size: 1\n  global_batch_size: 32\n"
+            "  megatron_amp_O2: true\n  tp_only_amax_red: true\n  scale_positional_embedding: %s\n"
+            "  optim: {name: distributed_fused_adam}\n")  # fmt: skip
+    found = imported(tmp_path, text % "true", "nemo", "run.yaml")
+    assert isinstance(found.request.model, dict)
+    scaling = found.request.model["rope_scaling"]
+    assert (found.gaps, scaling["factor"], scaling["original_max_position_embeddings"]) == ((), 8.0, 8192)
+    plain = imported(tmp_path, text % "false", "nemo", "run.yaml").request.model
+    assert isinstance(plain, dict)
+    assert not plain.get("rope_scaling")
+
+
+def test_layers_recompute_in_llama_factory_whatever_transformers_is_given(tmp_path: Path) -> None:
+    text = ("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nstage: sft\nfinetuning_type: full\ncutoff_len: 2048\n"
+            "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nbf16: true\n")  # fmt: skip
+    for given in ("", "gradient_checkpointing: true\n", "gradient_checkpointing: false\n"):
+        found = imported(tmp_path, text + given, "llama-factory", "run.yaml")
+        assert found.layout.as_dict()["recompute"]["mode"] == "full"
