@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...cost_models.layouts import Layout
-from ...cost_models.quantities.params import lora_targets
 from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
 from ...errors import InputError, UnknownNameError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.io import registry
 from ...profiles.model.load import load_model
 from ..request.schema import LoraRequest, Request, Train, WorkloadRequest
+from ..targets import adapters
 from ..targets.facts import layout_of
 from ..targets.megatron.options import LAYOUT
 from ..targets.megatron.stages import pipeline_read
@@ -234,10 +234,14 @@ def _replicas(row: RowReader, node: str) -> int:
 
 
 def _train(row: RowReader, model: ModelSpec) -> Train:
-    """The trained parameters. Adapters are those of `LoRA()` in Megatron-Bridge 067f987d."""
+    """The trained parameters. Adapters are those of `LoRA()` in Megatron-Bridge 067f987d.
+
+    Raises InputError for a model whose modules of that class no plan adapts.
+    """
     if row.flag("packed"):
         row.assume("packed documents are as long as the sequence (their lengths are not stated)")
     if row.text("task") not in _ADAPTERS:
         return Train()
     row.assume("adapters of rank 32 on all linear modules, the default of Megatron-Bridge (not stated)")
-    return Train(lora=LoraRequest.model_validate({"rank": 32, "targets": lora_targets(model)}))
+    facts = adapters.facts_of_core(32, "peft", adapters.ALL_OF_CORE, adapters.facts_of_model(model))
+    return Train(lora=LoraRequest.model_validate(facts[adapters.LORA]))

@@ -6,7 +6,6 @@ The lengths of rows of InferenceX (one of 1,024 or 8,192 tokens in and out) are 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from ...cost_models.specs.variants import text_of
 from ...errors import UnknownNameError
 from ...profiles.io import registry
 from ...profiles.model.load import load_model
+from ...profiles.model.releases import number_format
 from ...profiles.stack.engines import engine_names
 from ..accuracy.row import RowReader
 from ..accuracy.unpriced_forms import REQUESTS, form_of, read_unpriced
@@ -25,7 +25,6 @@ from .instance import InstanceLayout
 
 _NOMINAL = {(1024, 1024), (1024, 8192), (8192, 1024)}
 _NOMINAL_MEAN = 0.9
-_FORMAT = re.compile(r"-(FP8|NVFP4|FP4|MXFP4)(?=-|$)", re.IGNORECASE)  # of weights, in the name of a release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +139,7 @@ def _weights(row: RowReader) -> str:
     """Number format of the weights; where it is not stated, that in the model's name, else bf16."""
     if stated := row.get("precision", "w"):
         return str(stated)
-    named = _FORMAT.search(row.text("model"))
-    return named[1].lower() if named else "bf16"
+    return number_format(row.text("model")) or "bf16"
 
 
 def _burst_share(concurrency: float | None, prompts: float | None, *, random_lengths: bool) -> float:

@@ -8,14 +8,20 @@ from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
 from ...profiles.model.load import catalogued, load_model, model_names, release_of
+from ...profiles.model.releases import number_format
 from .facts import request_part
 from .option_lists import OptionList
 from .options import Facts
 
+# Number formats in the names of releases that recipes train: full precision, and the base weights of adapters that they
+# quantise themselves.
+_TRAINED_IN = (None, "bf16", "bnb-4bit", "unsloth-bnb-4bit")
+
 
 def known_model(name: str) -> ModelSpec | None:
-    """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`)."""
-    return catalogued(name) or release_of(name)
+    """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`); None for one in
+    a number format that plans do not train."""
+    return catalogued(name) or (release_of(name) if number_format(name) in _TRAINED_IN else None)
 
 
 def model_of(facts: Facts, options: OptionList, assumed: list[str]) -> dict[str, Any] | str | None:

@@ -8,27 +8,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# What a release adds at the end of the model's name: how it was trained on, its number format, its date.
-_ADDED = re.compile(
-    r"[-_.](instruct|base|chat|thinking|it|pt|sft|dpo|hf|checkpoints|rope-\d+k|v0\.1|\d{4}"
-    r"|bf16|fp8|fp8-(kv|dynamic|block)|fp4|mxfp4|nvfp4|fp4-v\d|nvfp4-v\d|int[48]|w\da\d+|quantized|awq|gptq|gguf"
-    r"|(unsloth-)?bnb-4bit)$",
+_FORMATS = r"bf16|fp8|fp4|mxfp4|nvfp4|int[48]|w\da\d+|awq|gptq|gguf|(?:unsloth-)?bnb-4bit"
+# Endings of a release: the number format of its weights, how its model was trained on, its date. A bare number may be a
+# length, so it is a date in names of DeepSeek alone.
+_ENDING = re.compile(
+    rf"[-_.]((?:{_FORMATS})(?:-(?:kv|dynamic|block|v\d))?|quantized|(?:instruct|thinking|chat)-\d{{4}}|0324|0528|instruct"
+    r"|base|chat|thinking|it|pt|sft|dpo|hf|checkpoints|rope-\d+k|v0\.1)$",
     re.IGNORECASE,
 )
-# What one adds before it.
+_FORMAT = re.compile(rf"[-_.]({_FORMATS})(?=[-_.]|$)", re.IGNORECASE)
+# Beginnings that makers add.
 _MAKERS = re.compile(r"^(meta|nvidia)-", re.IGNORECASE)
-# Trained further for code or mathematics, of the shapes of the general model (arXiv:2409.12186 table 1,
+# Trained further for code or mathematics, with the shapes of the general model (arXiv:2409.12186 table 1,
 # arXiv:2409.12122 section 2).
 _SUBJECTS = re.compile(r"(?<=^qwen2\.5)-(coder|math)(?=-)", re.IGNORECASE)
 
 
 def names_of_models(release: str) -> Iterator[str]:
-    """Names that the model of `release` may have, the longest first: of `NousResearch/Meta-Llama-3-8B-Instruct` also
-    `Meta-Llama-3-8B` and `Llama-3-8B`."""
+    """Names that the model of a release may have, the longest first: `NousResearch/Meta-Llama-3-8B-Instruct` may be
+    `Meta-Llama-3-8B` or `Llama-3-8B`."""
     name = _SUBJECTS.sub("", release.rstrip("/").rpartition("/")[2])
     while True:
         yield from dict.fromkeys((name, _MAKERS.sub("", name)))
-        shorter = _ADDED.sub("", name)
+        shorter = _ENDING.sub("", name)
         if shorter == name:
             return
         name = shorter
+
+
+def number_format(release: str) -> str | None:
+    """The number format of the weights that the name states (`fp8`, `awq`), in lower case; None: it states none."""
+    found = _FORMAT.findall(release.rpartition("/")[2])
+    return found[-1].lower() if found else None

@@ -205,16 +205,18 @@ def test_recipes_of_deepseek_that_name_the_all_to_all_run_what_their_base_turns_
 
 
 @pytest.mark.parametrize("task", ["peft", "lora"])
-@pytest.mark.parametrize("row", [DENSE, EXPERTS])
-def test_adapters_are_on_all_linear_modules(tmp_path: Path, task: str, row: dict[str, Any]) -> None:
-    """LoRA() of Megatron-Bridge: linear_qkv, linear_proj, linear_fc1, linear_fc2."""
-    plan = one(tmp_path, row, task=task)
+def test_adapters_are_on_all_linear_modules(tmp_path: Path, task: str) -> None:
+    """LoRA() of Megatron-Bridge: linear_qkv, linear_proj, linear_fc1, linear_fc2; with experts it adapts those, too."""
+    plan = one(tmp_path, DENSE, task=task)
     assert plan.request is not None
     lora = plan.request.workload.train.lora
     assert lora is not None
     assert (lora.rank, set(lora.targets)) == (32, {"q", "k", "v", "o", "gate", "up", "down"})
     assert any("rank 32 on all linear modules" in text for text in plan.assumptions)
-    assert one(tmp_path, row, task="sft").request.workload.train.lora is None  # type: ignore[union-attr]
+    assert one(tmp_path, DENSE, task="sft").request.workload.train.lora is None  # type: ignore[union-attr]
+    refusal = one(tmp_path, EXPERTS, task=task).refusal
+    assert refusal is not None
+    assert "no plan has adapters of routed experts" in refusal.text
 
 
 def test_muon_is_priced_with_fewer_bytes_than_adam(tmp_path: Path) -> None:

@@ -79,6 +79,22 @@ def test_rows_without_a_prediction_are_left_out_by_name(
     assert row.reason.startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [("Qwen/Qwen3-32B-FP8", "fp8"), ("nvidia/DeepSeek-R1-0528-NVFP4-v2", "nvfp4"), ("Qwen/Qwen3-32B", "bf16"),
+     ("amd/Llama-3.1-405B-Instruct-FP8-KV", "fp8")],
+)  # fmt: skip
+def test_weights_without_a_format_have_that_of_the_name(tmp_path: Path, model: str, weights: str) -> None:
+    assert case_of(tmp_path, model=model, weights="null").weights == weights
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-7B-Instruct-AWQ", "x/Llama-3.1-70B-Instruct-quantized.w4a16"])
+def test_a_format_of_the_name_without_known_bytes_leaves_a_row_out(tmp_path: Path, model: str) -> None:
+    row = read(tmp_path, text(model=model, weights="null"))[0]
+    assert isinstance(row, LeftOut)
+    assert row.reason.startswith("no bytes are known of weights in")
+
+
 def test_an_unknown_gpu_leaves_a_row_out(tmp_path: Path) -> None:
     row = read(tmp_path, text().replace("H200-SXM-141GB", "unknown-8gpu"))[0]
     assert row == LeftOut("run", "unknown GPU `unknown-8gpu`")

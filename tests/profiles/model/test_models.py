@@ -270,6 +270,9 @@ def test_a_folder_wins_over_the_model_of_a_release(tmp_path: Path, monkeypatch: 
         "-instruct",
         "org/-fp8",
         "some/Llama-3-8B-pruned",
+        "gpt2-2048",
+        "gpt2-1024",
+        "THUDM/GLM-4-9B-0414",
         "org/Mistral-7B-v0.9",
     ],
 )
