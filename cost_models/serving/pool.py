@@ -44,7 +44,8 @@ class Pool:
     memory_bw_bytes_per_s: Array  # bytes/s that large products of a training step read at
     memory_bytes: Array  # of a GPU
     all_reduce: Curve  # over tp
-    one_shot: Array  # 1: tp is within a node, where engines have all-reduces of their own; 0: NCCL's
+    in_node: Array  # 1: tp is within a node
+    one_shot: Array  # 1: all-reduces over tp are kernels of the engine; 0: NCCL's
     all_to_all: Curve  # over tp x attention_dp
     all_gather: Curve  # over tp
     p2p: Curve  # from stage to stage, the slowest way

@@ -44,7 +44,7 @@ def _sums(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
 
 
 def _sums_in_a_node(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
-    return np.asarray((pool.tp > 1) & (pool.one_shot > 0))
+    return np.asarray((pool.tp > 1) & (pool.in_node > 0))
 
 
 def _sends_tokens(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:

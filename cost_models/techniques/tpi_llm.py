@@ -18,7 +18,7 @@ STAR, RING = 1, 2
 
 
 def _over_nodes(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
-    return np.asarray((pool.tp > 1) & (pool.one_shot == 0))
+    return np.asarray((pool.tp > 1) & (pool.in_node == 0))
 
 
 def _hops(pool: Pool) -> Array:

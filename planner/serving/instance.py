@@ -26,6 +26,8 @@ from ...profiles.stack.engines import Engine
 from ...profiles.stack.rates import ASSUMED_PCIE_EFFICIENCY
 from .formats import BYTES, PRODUCTS, cache_read_bytes, dense_format
 
+_ONE_SHOT_OVER_PCIE = 2  # ranks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
@@ -110,7 +112,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         memory_bw_bytes_per_s=column(lambda row: _memory_rate(row.gpu)),
         memory_bytes=column(lambda row: row.gpu.memory_bytes),
         all_reduce=_joined([_curve(row.levels, "all_reduce", row.layout.tp) for row in rows]),
-        one_shot=column(lambda row: row.engine.one_shot and row.layout.tp <= row.levels[0].size),
+        in_node=column(lambda row: row.layout.tp <= row.levels[0].size), one_shot=column(_one_shot),
         all_to_all=_joined([_curve(row.levels, "all_to_all", row.layout.stage_gpus) for row in rows]),
         all_gather=_joined([_curve(row.levels, "all_gather", row.layout.tp) for row in rows]),
         p2p=_joined([_curve(row.levels, "p2p", row.layout.pp, row.layout.stage_gpus) for row in rows]),
@@ -152,6 +154,13 @@ def _launch_s(row: Instance) -> float:
         return 0.0
     sums = REDUCTIONS_PER_LAYER if row.layout.tp > 1 else 0.0
     return row.engine.kernel_s * row.model.num_layers * (row.engine.layer_kernels + sums)
+
+
+def _one_shot(row: Instance) -> bool:
+    """Whether its engine sums by kernels of its own: within a node, but not over PCIe among more than two
+    (`CustomAllreduce` of vLLM 0.32, whose check needs NVLink or XGMI for more)."""
+    node, tp = row.levels[0], row.layout.tp
+    return row.engine.one_shot and tp <= node.size and (tp <= _ONE_SHOT_OVER_PCIE or not node.kind.startswith("pcie"))
 
 
 @lru_cache(maxsize=256)

@@ -104,6 +104,16 @@ def test_messages_take_the_links_that_stages_are_on() -> None:
     assert sent[2] / sent[1] == pytest.approx(inside / between, rel=0.5)
 
 
+@pytest.mark.parametrize(("cluster", "tp", "own"), [
+    ("8xh100-sxm-80gb", 8, 1), ("8xh100-pcie-80gb", 2, 1), ("8xh100-pcie-80gb", 4, 0),
+    ("dgx-h100:2", 16, 0)])  # fmt: skip
+def test_engines_sum_by_kernels_of_their_own_where_gpus_read_each_other(cluster: str, tp: int, own: int) -> None:
+    """Not over PCIe among more than two (vLLM 0.32), nor between nodes: there the sums are NCCL's."""
+    served = Served.of(load_model("llama-3.1-70b")[0], "fp8", "bf16", shipped_engines(), "vllm")
+    space = space_of(sites_of(load_cluster(cluster))[0], served, {"tp": tp}, across_nodes=True)
+    assert set(pool(space.instances).one_shot) == {own}
+
+
 def test_the_counts_add_up(plan: ServingPlan) -> None:
     counted = plan.certificate.space
     parts = (counted.dominated, counted.out_of_memory, counted.priced, *counted.ruled_out.values())
