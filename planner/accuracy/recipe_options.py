@@ -25,7 +25,7 @@ _NUMBERS = {
     "first_stage_layers": "--decoder-first-pipeline-num-layers",
     "last_stage_layers": "--decoder-last-pipeline-num-layers",
 }  # fmt: skip
-_REQUIRED = ("tp", "pp", "micro_batch", "global_batch", "seq_len")
+_REQUIRED = ("tp", "pp", "micro_batch", "global_batch")
 _FLAGS = {
     "sp": "--sequence-parallel", "account_embedding": "--account-for-embedding-in-pipeline-split",
     "account_loss": "--account-for-loss-in-pipeline-split", "fsdp": "--use-megatron-fsdp",

@@ -13,12 +13,14 @@ from ...errors import InputError, UnknownNameError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.io import registry
 from ...profiles.model.load import load_model
-from ..request.schema import LoraRequest, Request, Train, WorkloadRequest
+from ..request.fields import parse_images
+from ..request.schema import ImagesRequest, LoraRequest, Request, Train, WorkloadRequest
 from ..targets import adapters
 from ..targets.facts import layout_of
 from ..targets.megatron.options import LAYOUT
 from ..targets.megatron.stages import pipeline_read
 from ..targets.megatron_bridge.fields import renamed
+from ..targets.megatron_bridge.wan import MOCK_VIDEO
 from ..targets.options import Facts, Settings, Table
 from .recipe_options import arguments_of, features_of, optimizer_of
 from .row import RowReader
@@ -93,8 +95,8 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
     model = _described(row)
     if isinstance(model, str):
         return replace(plan, undescribed=model)
-    plan = replace(plan, sees=model.tower is not None, refusal=_unwritten(model))
-    if plan.checks or plan.refusal is not None:
+    plan = replace(plan, sees=model.tower is not None)
+    if plan.checks:
         return plan
     if plan.sees:
         row.assume("the language model alone, since rows state no images")
@@ -102,14 +104,14 @@ def read_tuned_plan(row: RowReader) -> TunedPlan | None:
     settings, features = arguments_of(row, optimizer), features_of(row, optimizer, model)
     _check_degrees(row)
     facts = {"model.layers": model.num_layers, "model.mtp_layers": _mtp_layers(row, model)}
-    plan = replace(plan, seq_len=row.whole("seq_len"), features=features)
+    plan = replace(plan, seq_len=_tokens(row, model, video := _video(row, model)), features=features)
     if row.problems or node is None:
         return None
     try:
         plan = replace(plan, chunks=_stages(row, settings, facts))
         if row.problems:
             return None
-        plan = _in_words_of_plans(row, plan, model, node, settings, facts)
+        plan = _in_words_of_plans(row, plan, model, node, settings, facts, video)
     except InputError as error:
         text = renamed(error.message)
         plan = replace(plan, refusal=Refusal(rule=text.partition(":")[0], text=text))
@@ -152,12 +154,19 @@ def _described(row: RowReader) -> ModelSpec | str:
     return f"the catalogue has no {' and no '.join(names)}"
 
 
-def _unwritten(model: ModelSpec) -> Refusal | None:
-    """The reason why no plan of a model is written for the target."""
+def _video(row: RowReader, model: ModelSpec) -> ImagesRequest | None:
+    """The video of a sequence of a diffusion transformer, which rows do not state: the mock latents of its recipes."""
     if model.diffusion is None:
         return None
-    text = f"model.diffusion: plans of diffusion transformers are not written for {TARGET}"
-    return Refusal(rule="model.diffusion", text=text)
+    row.assume(f"a video of {MOCK_VIDEO}, the mock latents of Megatron-Bridge (not stated)")
+    return ImagesRequest.model_validate(parse_images(MOCK_VIDEO))
+
+
+def _tokens(row: RowReader, model: ModelSpec, video: ImagesRequest | None) -> int:
+    """Tokens of a sequence: those of its video, or as many as the row states."""
+    if video is None or model.diffusion is None:
+        return row.whole("seq_len")
+    return model.diffusion.tokens(video.height or 0, video.width or 0, video.num_frames or 1)
 
 
 def _mtp_layers(row: RowReader, model: ModelSpec) -> int:
@@ -203,8 +212,9 @@ def _stages(row: RowReader, settings: Settings, facts: Facts) -> tuple[int, ...]
 
 
 def _in_words_of_plans(
-    row: RowReader, plan: TunedPlan, model: ModelSpec, node: str, settings: Settings, facts: Facts
-) -> TunedPlan:
+    row: RowReader, plan: TunedPlan, model: ModelSpec, node: str, settings: Settings, facts: Facts,
+    video: ImagesRequest | None,
+) -> TunedPlan:  # fmt: skip
     """The plan with its layout and request. Raises InputError where an argument has no counterpart in plans."""
     for option in sorted(set(settings) - _TABLE.options):
         value = " ".join(map(str, settings[option] if isinstance(settings[option], list) else [settings[option]]))
@@ -216,11 +226,12 @@ def _in_words_of_plans(
     facts = {**facts, **_TABLE.read(settings, facts), "dp": row.whole("dp")}
     if row.text("variant", default="") == "hsdp":
         facts["replicas"] = _replicas(row, node)
+    seq_len = min(plan.seq_len, model.max_positions)
     workload = WorkloadRequest(
-        seq_len=min(plan.seq_len, model.max_positions), global_batch=row.whole("global_batch"),
+        seq_len=seq_len if video is None else None, images=video, global_batch=row.whole("global_batch"),
         precision=facts["precision"], optimizer=facts["workload.optimizer"], train=_train(row, model),
         mtp_layers=_mtp_layers(row, model),
-        lengths={min(plan.seq_len, model.max_positions): 1.0} if row.flag("packed") else None,
+        lengths={seq_len: 1.0} if row.flag("packed") else None,
     )  # fmt: skip
     request = Request(model=model.name, cluster=node, gpus=plan.num_gpus, target=TARGET, workload=workload)
     return replace(plan, request=request, layout=layout_of(facts, plan.num_gpus))

@@ -43,9 +43,11 @@ BLOCKS = {
         ("models.mla_provider", "MLAModelProvider"), ("models.hybrid.hybrid_provider", "HybridModelProvider"),
         ("models.qwen_vl.qwen3_vl_provider", "Qwen3VLModelProvider"),
         ("models.qwen_vl.qwen3_vl_provider", "Qwen3VLMoEModelProvider"),
+        ("diffusion.models.wan.wan_provider", "WanModelProvider"),
     ),
     "dataset": (
         ("training.config", "GPTDatasetConfig"), ("data.builders.mock_vlm_sft", "MockVLMSFTDatasetConfig"),
+        ("diffusion.data.wan.wan_energon_datamodule", "WanDatasetConfig"),
     ),
 }  # fmt: skip
 

@@ -16,13 +16,10 @@ from ..megatron.hybrid import PATTERN
 from ..megatron.layer_patterns import pattern_text
 from ..megatron.muon import LAYER_WISE, NO_LAYOUT
 from ..options import Settings, remembered
-from . import fusions, hybrid, vision
+from . import fusions, hybrid, vision, wan
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
 MODELS = {False: "GPTModelProvider", True: "MLAModelProvider"}
-# Class -> its module in megatron.bridge.models.
-PROVIDERS = {MODELS[False]: "gpt_provider", MODELS[True]: "mla_provider", hybrid.PROVIDER: "hybrid.hybrid_provider",
-             **vision.MODULES}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -226,6 +223,7 @@ def to_fields(arguments: Mapping[str, Any]) -> Settings:
 @remembered
 def to_arguments(settings: Mapping[str, Any]) -> Settings:
     """Arguments of pretrain_gpt.py equivalent to `settings` of Bridge, including its defaults."""
+    settings = wan.without_sizes(settings)
     out = hybrid.defaults(settings) | vision.defaults(settings)
     for twin in _TWINS:
         values = [settings[field] for field in twin.fields if settings.get(field) is not None]

@@ -19,7 +19,7 @@ from ..megatron.hybrid import is_hybrid
 from ..megatron.muon import LAYER_WISE, by_flag, with_layer_wise_name
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..setup import Setup
-from . import fusions, hybrid, peft, vision
+from . import fusions, hybrid, peft, vision, wan
 from .fields import BESIDE, BY_ARGUMENT, MODELS, field_of, renamed, to_arguments, to_fields
 from .vision_classes import VARIANT_SPEC
 
@@ -42,6 +42,7 @@ def _translated(entry: Entry) -> Entry:
     def write(setup: Setup) -> Settings:
         arguments = vision.with_sections(_counted(entry.write(setup), setup), setup)
         out = vision.as_planned(to_fields(with_layer_wise_name(arguments, setup)), entry.options, setup)
+        out = wan.as_planned(out, setup)
         if "--bf16" in entry.options and setup.switches.get("grad_reduce_dtype") == "bf16":
             out.pop(_REDUCES_IN_FP32, None)  # the entry of that switch writes it
         return out
@@ -140,6 +141,7 @@ TABLE = Table((
     Entry(("cuda_graphs",), tuple(_GRAPHED), _graphed_write, lambda settings, facts: {}),
     fusions.ENTRY,
     *vision.ENTRIES,
+    wan.ENTRY,
     Entry(("stack",), ("model.overlap_p2p_comm", "model.batch_p2p_comm"), _messages_write, lambda settings, facts: {}),
 ))  # fmt: skip
 
@@ -174,7 +176,7 @@ def conflicts(settings: Settings, environment: Mapping[str, str]) -> list[tuple[
         shares = (f"{section}.use_distributed_optimizer" for section in ("ddp", "optimizer"))
         text = f"goes with adam; {LAYER_WISE} shares the states of muon"
         out += [(name, text) for name in shares if settings.get(name)]
-    return out + hybrid.conflicts(settings) + vision.conflicts(settings) + _virtual(settings)
+    return out + hybrid.conflicts(settings) + vision.conflicts(settings) + wan.conflicts(settings) + _virtual(settings)
 
 
 def _given(argument: str, known: set[str]) -> str:

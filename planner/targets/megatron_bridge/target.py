@@ -33,8 +33,8 @@ from ..option_lists import OptionList
 from ..options import Settings
 from ..reading import Reading
 from ..setup import Setup
-from . import hybrid, peft, vision
-from .fields import MODELS, PROVIDERS, renamed
+from . import hybrid, peft, vision, wan
+from .fields import MODELS, renamed
 from .options import BLOCK_SPEC, TABLE, conflicts
 from .recipes import BASES, CHANGES, HARMLESS, PRICES, modernise
 from .vision_classes import CLASSES, VARIANT_SPEC
@@ -53,7 +53,7 @@ learning rate, iterations, checkpoints, and initialisation of the model.
 
 import sys
 {standard}
-{imports}{data}from megatron.bridge.models.{provider_module} import {provider}
+{imports}{data}from {provider_module} import {provider}
 {step}from megatron.bridge.training.config import (
     CheckpointConfig,
     ConfigContainer,
@@ -74,8 +74,15 @@ def plan() -> ConfigContainer:
 
 
 if __name__ == "__main__":
-    pretrain(config=process_config_with_overrides(plan(), cli_overrides=sys.argv[1:]), forward_step_func=forward_step)
+    pretrain(config=process_config_with_overrides(plan(), cli_overrides=sys.argv[1:]), forward_step_func={forward})
 """
+# Class -> its module.
+_PROVIDERS = {
+    **{name: f"megatron.bridge.models.{module}" for name, module in {
+        MODELS[False]: "gpt_provider", MODELS[True]: "mla_provider", hybrid.PROVIDER: "hybrid.hybrid_provider",
+        **vision.MODULES}.items()},
+    wan.PROVIDER: wan.MODULE,
+}  # fmt: skip
 # Layer spec -> its import.
 _SPECS = {
     BLOCK_SPEC: "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec\n",
@@ -106,14 +113,17 @@ def _is_needed(section: str, settings: Settings, setup: Setup) -> bool:
 
 def _others(setup: Setup) -> Settings:
     """Fields that every recipe needs and no plan holds: a run on mock data until the user names other data."""
-    of_text = {} if vision.sees(setup) else {
+    of_data: Settings = {"dataset.random_seed": 1234, "dataset.dataloader_type": "single"}
+    if wan.denoises(setup):
+        of_data = {"dataset.packing_buffer_size": 200}
+    of_text = {} if vision.sees(setup) or wan.denoises(setup) else {
         "dataset.split": "9999,8,2", "dataset.reset_position_ids": False, "dataset.reset_attention_mask": False,
         "dataset.eod_mask_loss": False,
     }  # fmt: skip
     return {
         "train.train_iters": 1000, "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.1,
-        "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, "dataset.random_seed": 1234,
-        "dataset.dataloader_type": "single", **of_text, "tokenizer.tokenizer_type": "NullTokenizer",
+        "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, **of_data,
+        **of_text, "tokenizer.tokenizer_type": "NullTokenizer",
         "tokenizer.vocab_size": setup.model.vocab, "tokenizer.use_tokenizer_vocab_size": True,
         "logger.log_interval": 10,
     }  # fmt: skip
@@ -143,15 +153,18 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
     for name, kind in {**_CLASSES, "dataset": data}.items():
         if _is_needed(name, settings, setup):
             blocks += _block(name, kind, settings)
-    sees = vision.sees(setup)
+    sees, denoises = vision.sees(setup), wan.denoises(setup)
     sizes, step, last = vision.imports(setup)
     return _MODULE.format(
         header="\n".join(header), provider=provider, blocks=blocks,
-        provider_module=PROVIDERS[provider],
+        provider_module=_PROVIDERS[provider],
         standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
         imports="import torch\n" if "=torch." in blocks else "",
-        data=vision.DATA_IMPORT if sees else "", sizes=sizes, step=step, text_step=last if sees else _STEP_IMPORT,
-        text="" if sees else f"    {_CLASSES['dataset']},\n",
+        data=vision.DATA_IMPORT if sees else wan.DATA_IMPORT if denoises else "", sizes=sizes,
+        step=wan.STEP_IMPORT if denoises else step,
+        text_step=last if sees else "" if denoises else _STEP_IMPORT,
+        text="" if sees or denoises else f"    {_CLASSES['dataset']},\n",
+        forward=wan.STEP if denoises else "forward_step",
         specs="".join(text for spec, text in _SPECS.items() if spec in blocks),
         sections="".join(f"    {_CLASSES[name]},\n" for name in _ON_DEMAND if f"        {name}=" in blocks),
         precision=_PRECISION if "MixedPrecisionConfig" in blocks else "",
@@ -165,13 +178,15 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
         environment=environment(setup, _N),
-        notes=setup.model.assumptions,
-        example=vision.EXAMPLE if vision.sees(setup) else _EXAMPLE,
+        notes=(*setup.model.assumptions, wan.NOTE) if wan.denoises(setup) else setup.model.assumptions,
+        example=vision.EXAMPLE if vision.sees(setup) else wan.EXAMPLE if wan.denoises(setup) else _EXAMPLE,
     )  # fmt: skip
 
 
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """One sentence per part of the model and its training without a field."""
+    if model.diffusion is not None:
+        return wan.cannot(model, workload)
     reasons = cannot_build(hybrid.with_usual_chunks(model), workload, options)
     out = [text.replace("pretrain_gpt.py", "its pretrain").replace("pretrain_hybrid.py", hybrid.PROVIDER)
            for text in (*reasons, *vision.cannot_see(model))]  # fmt: skip
@@ -244,8 +259,9 @@ TARGET = Target(
     "megatron-core",
     "Megatron-Bridge 51885cf1 (v0.6.0, 2026-08-19), src/megatron/bridge/training/config.py and models/gpt_provider.py",
     stages="layers",
-    rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE, *vision.RULES, *_RULES),
+    rules=(*(replace(rule, message=renamed(rule.message)) for rule in rules(_N)), hybrid.RULE, *vision.RULES,
+           *wan.RULES, *_RULES),
     axes=offload.axes,
     trainer=Trainer(framework="Megatron-Bridge", config=CONFIG, job=job, cannot_build=cannot, sees_images=True,
-                    techniques=layer_inputs.CAN),
+                    denoises=True, techniques=layer_inputs.CAN),
 )  # fmt: skip

@@ -469,11 +469,14 @@ def test_no_model_that_sees_is_compared_with_a_graph_of_the_iteration(
     assert ("gfull" in str(outcome.best_layout)) == graph
 
 
-def test_models_that_denoise_are_described_and_outside_the_space(tmp_path: Path) -> None:
-    plans, problems = read(tmp_path, {**EXPERTS, "hf_id": None, "model": "wan_14b", "layers": None})
-    assert problems == []
-    (outcome,) = outcomes_of(plans)
-    assert outcome.described
-    assert outcome.launchable
-    assert (outcome.rule, outcome.step_s) == ("model.diffusion", None)
-    assert "diffusion transformers are not written for megatron-bridge" in str(outcome.refused)
+def test_models_that_denoise_train_on_the_mock_latents_of_their_recipes(tmp_path: Path) -> None:
+    row = {**DENSE, "hf_id": None, "model": "wan_14b", "layers": None, "seq_len": None, "gpu": "h100", "num_gpus": 32,
+           "tp": 2, "sp": True, "pp": 1, "vpp": None, "cp": 4, "dp": 4, "global_batch": 64, "micro_batch": 1,
+           "num_microbatches": 16, "recompute": {"granularity": "full", "method": "block", "num_layers": 8},
+           "cuda_graph": None, "precision": "bf16"}  # fmt: skip
+    plan = one(tmp_path, row)
+    assert plan.seq_len == 24 * 52 * 30  # latents of 24 x 104 x 60, two by two
+    assert any("1@832x480x93" in text for text in plan.assumptions)
+    (outcome,) = outcomes_of([plan])
+    assert (outcome.refused, outcome.launchable) == (None, True)
+    assert outcome.step_s is not None
