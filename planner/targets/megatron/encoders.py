@@ -19,6 +19,7 @@ from ....errors import FieldProblem
 from ..argv import Arguments
 from ..options import Entry, Facts, Settings
 from . import retrieval
+from .vocabulary import take
 
 # The setting that holds the facts of such a program.
 PROGRAM = "program"
@@ -32,7 +33,6 @@ _SIZES = ("--micro-batch-size", "--global-batch-size")
 # Rows of the vocabulary files of BERT for English, by --tokenizer-type.
 _WORDS = {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
 _SPECIAL = 2  # [BOS] and [EOS], which Megatron adds (megatron/tokenizer/tokenizer.py, _BertWordPieceTokenizer)
-_DIVISOR = 128  # default of --make-vocab-size-divisible-by
 _POSITIONS = "--position-embedding-type"
 
 
@@ -129,17 +129,12 @@ def _cannot(arguments: Arguments, name: str) -> dict[str, str]:
 
 
 def _vocabulary(arguments: Arguments) -> None:
-    """The padded table of tokens of a tokenizer's file, which is not here: that of BERT for English."""
+    """Adds the table of tokens of BERT for English."""
     given = arguments.settings
     words = _WORDS.get(str(given.get("--tokenizer-type", "BertWordPieceLowerCase")))
-    if words is None or given.keys() & {"--vocab-size", "--padded-vocab-size"}:
-        return
-    extra = given.get("--vocab-extra-ids", 0)
-    multiple = given.get("--make-vocab-size-divisible-by", _DIVISOR) * given.get("--tensor-model-parallel-size", 1)
-    rows = -(-(words + _SPECIAL + extra) // multiple) * multiple
-    given["--padded-vocab-size"] = rows
-    text = f"the {words:,} words of BERT for English and {_SPECIAL + extra} more, in multiples of {multiple}"
-    arguments.notes.append(f"the vocabulary is the tokenizer's: {rows:,} taken, {text}")
+    if words is not None:
+        more = _SPECIAL + given.get("--vocab-extra-ids", 0)
+        take(arguments, words + _SPECIAL, f"the {words:,} words of BERT for English and {more} more")
 
 
 def _gap(arguments: Arguments, name: str, text: str) -> None:

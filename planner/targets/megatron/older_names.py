@@ -18,7 +18,17 @@ from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import Option, option_list
 from ..options import Settings
 from ..reading import read_facts
-from . import encoders, layer_inputs, megablocks, megatron_llm, multimodal, older_hybrids, retrieval, zero_bubble
+from . import (
+    encoders,
+    layer_inputs,
+    megablocks,
+    megatron_llm,
+    multimodal,
+    older_hybrids,
+    retrieval,
+    vocabulary,
+    zero_bubble,
+)
 from .layer_patterns import pattern_text
 
 # The option that names DeepSpeed's JSON.
@@ -284,4 +294,5 @@ def _batch(arguments: Arguments) -> None:
 _READERS: tuple[Callable[[Arguments], None], ...] = (
     megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, zero_bubble.modernise, encoders.modernise,
     multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
+    vocabulary.modernise,
 )  # fmt: skip

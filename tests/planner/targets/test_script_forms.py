@@ -164,3 +164,22 @@ def test_layers_recompute_in_llama_factory_whatever_transformers_is_given(tmp_pa
     for given in ("", "gradient_checkpointing: true\n", "gradient_checkpointing: false\n"):
         found = imported(tmp_path, text + given, "llama-factory", "run.yaml")
         assert found.layout.as_dict()["recompute"]["mode"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "whose"),
+    [
+        ("--tensor-model-parallel-size 4", 50688, "GPT-2"), ("--tokenizer-type Llama2Tokenizer", 32000, "Llama 2"),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-7B-Instruct", 152064, "qwen2.5-7b"),
+        ("--tokenizer-type GPT2BPETokenizer --make-vocab-size-divisible-by 1", 50257, "GPT-2"),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /data/my-own", 128256, "128,256 taken"),
+        ("--vocab-size 1024", 1024, ""),
+    ],
+)  # fmt: skip
+def test_the_table_of_tokens_of_a_tokenizer(tmp_path: Path, options: str, rows: int, whose: str) -> None:
+    """50,257 tokens, in multiples of 128 x 4: 99 x 512. Of pretrain_gpt.py the tokenizer is that of GPT-2."""
+    found = imported(tmp_path, f"{TRAINING} {options}")
+    model = found.request.model
+    assert isinstance(model, dict)
+    assert model["vocab"] == rows
+    assert any(whose in text for text in found.assumed) or not whose

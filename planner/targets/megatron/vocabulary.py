@@ -1,0 +1,48 @@
+"""The table of tokens of a script that names a tokenizer and no size: its files are not here.
+
+Megatron-LM d98e8a64: pretrain_gpt.py and pretrain_mamba.py (GPT2BPETokenizer unless an option names another) and
+core/tokenizers (rows are padded to multiples of --make-vocab-size-divisible-by x tp).
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from ..argv import Arguments
+from ..model_names import known_model
+
+_DIVISOR = 128  # default of --make-vocab-size-divisible-by
+_SIZES = ("--vocab-size", "--padded-vocab-size")
+_TYPE = "--tokenizer-type"
+# --tokenizer-type -> tokens of the file that it usually reads, and whose they are: vocab.json of GPT-2, tokenizer.model
+# of Llama 2 (arXiv:2307.09288, section 2.2).
+_TOKENS = {"GPT2BPETokenizer": (50257, "GPT-2"), "Llama2Tokenizer": (32000, "Llama 2")}
+_BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_mamba.py"), "GPT2BPETokenizer")
+# Types that load a tokenizer of the Hub, and the options that name it.
+_OF_THE_HUB = ("HuggingFaceTokenizer", "HFTokenizer", "PretrainedFromHF")
+_NAMES = ("--tokenizer-model", "--tokenizer-name-or-path")
+
+
+def modernise(arguments: Arguments) -> None:
+    """Adds the padded table of a tokenizer whose tokens are known."""
+    given = arguments.settings
+    kind = given.get(_TYPE, _BY_DEFAULT.get(posixpath.basename(arguments.program), ""))
+    named = next((str(given[option]) for option in _NAMES if option in given), "")
+    model = known_model(named) if kind in _OF_THE_HUB and named else None
+    if model is not None:
+        take(arguments, model.vocab, f"the {model.vocab:,} of {model.name}")
+    elif kind in _TOKENS:
+        tokens, whose = _TOKENS[kind]
+        take(arguments, tokens, f"the {tokens:,} tokens of {whose}")
+
+
+def take(arguments: Arguments, tokens: int, text: str) -> None:
+    """Adds the padded table of so many tokens, with a note that begins with `text`, where no size is given."""
+    given = arguments.settings
+    if given.keys() & set(_SIZES):
+        return
+    tokens += given.get("--vocab-extra-ids", 0)
+    multiple = given.get("--make-vocab-size-divisible-by", _DIVISOR) * given.get("--tensor-model-parallel-size", 1)
+    rows = -(-tokens // multiple) * multiple
+    given["--padded-vocab-size"] = rows
+    arguments.notes.append(f"the vocabulary is the tokenizer's: {rows:,} taken, {text}, in multiples of {multiple}")
