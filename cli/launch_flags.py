@@ -39,17 +39,14 @@ def checkpoints_and_axes(values: Sequence[str], *, scale_down: bool) -> tuple[in
 
 def saving_settings(
     folder: Path | None, *, every: int | None, behind: bool, copy_every: int | None, keep: int | None, resume: bool,
-    max_restarts: int, elastic: bool, rehearsed: bool = False,
+    max_restarts: int, elastic: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """The settings of checkpoints that were given. Raises InputError where there is no folder for them, and for all of
-    them where a plan of post-training is rehearsed."""
+    """The settings of checkpoints that were given. Raises InputError where there is no folder for them."""
     given = {"--checkpoint-every": every is not None, "--checkpoint-async": behind,
              "--copy-every": copy_every is not None, "--keep": keep is not None, "--resume": resume,
              "--max-restarts": max_restarts != 0, "--elastic": elastic}  # fmt: skip
     if folder is None:
         alone = next((name for name, there in given.items() if there), None)
-        if alone and rehearsed:
-            raise InputError(f"{alone}: not with a plan of post-training", hint="leave it out")
         if alone:
             raise InputError(f"{alone}: checkpoints are not saved anywhere", hint="add `--checkpoint DIR`")
         return {}

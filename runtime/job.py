@@ -6,7 +6,7 @@ The launcher and every worker build equal jobs from the plan. Only the plan and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..cost_models.layouts import (
     OFFLOADS,
@@ -122,6 +122,11 @@ class Job:
     def tokens_until(self, steps: int) -> int:
         """Of the first `steps` steps together."""
         return steps * self.tokens_per_step
+
+    @property
+    def objective(self) -> dict[str, Any]:
+        """Settings of an objective other than the next token, as JSON; weights after a step depend on them."""
+        return {}
 
     @property
     def layout_id(self) -> str:

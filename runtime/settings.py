@@ -163,7 +163,7 @@ def planned_job(settings: Settings) -> Job:
 
 
 _NOT_OF_LENGTHS = ("choice", "shuffle", "eval_data", "order", "planned_dtype", "compile")  # settings
-_NOT_OF_POST_TRAINING = (*_NOT_OF_LENGTHS[1:], "data", "end_token", "init_from", "check_parity", "checkpoint",
+_NOT_OF_POST_TRAINING = (*_NOT_OF_LENGTHS[1:], "data", "end_token", "init_from", "check_parity", "copy_every",
                          "balance_experts", "metrics", "tracker")  # fmt: skip
 
 

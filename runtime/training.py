@@ -35,7 +35,6 @@ class Training:
         self.trainer, self.settings, self.recorder = trainer, settings, recorder
         self.saver, self.copies, self.terminated, self.metrics = saver, copies, terminated, metrics
         self.stopped = False  # whether a rank was signalled to end before the last step
-        self.unsaved: Event | None = None  # of the last save, where it failed
 
     def run(self, done: int, before: int) -> dict[str, list[int]]:
         """Runs all steps after the first `done`. Returns peak bytes of every rank, by the names of PEAKS.
@@ -63,7 +62,7 @@ class Training:
                 self.stopped = True
                 break
         for event in self.saver.finished(wait=True) if self.saver is not None else ():
-            self._report_save(event)
+            self._report(event)
         if self.stopped:
             self._report({"event": "terminated", "step": index + 1})
         return self._peaks(cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device))
@@ -90,13 +89,8 @@ class Training:
 
     def _save(self, step: int, *, due: bool) -> None:
         if self.saver is not None:
-            for event in self.saver.save(step) if due else self.saver.finished():
-                self._report_save(event)
-
-    def _report_save(self, event: Event) -> None:
-        """Sends the event of a finished save."""
-        self.unsaved = event if event["event"] == "not_saved" else None
-        self._report(event)
+            for event in self.saver.after(step, due=due):
+                self._report(event)
 
     def _report(self, event: Event) -> None:
         if self.metrics is not None:

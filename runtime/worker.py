@@ -26,12 +26,12 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..errors import InputError, MeshwrightError
 from .agent import die_with_parent
-from .checkpoint.checkpoint import Checkpoints
 from .checkpoint.memory_copies import MemoryCopies
 from .checkpoint.pretrained import Pretrained
-from .checkpoint.saver import Saver
+from .checkpoint.resuming import resumed, torchrun_restarts
+from .checkpoint.states import TrainerStates
 from .compiling import check_compiler
-from .failures import TERMINATED, RunFailed
+from .failures import TERMINATED
 from .job import Job
 from .metrics import Metrics
 from .mixed_lengths.trainer import trainer_of
@@ -41,7 +41,7 @@ from .rehearsal.exchanged import planned_bytes
 from .rehearsal.memory import resident_bytes
 from .reinforcement import run as reinforcement
 from .reinforcement.job import RlJob
-from .report import Event, Recorder, not_saved_line
+from .report import Event, Recorder
 from .settings import Settings, prepare
 from .status import Status
 from .techniques.registry import check_device
@@ -96,7 +96,7 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     tell(_environment(device, job, settings), settings, recorder)
     if job.init_from is not None:
         tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
-    saver, done = _resume(trainer, settings, recorder)
+    saver, done = resumed(TrainerStates(trainer), settings, recorder)
     copies = _copies(trainer, settings, recorder, done)
     training = Training(trainer, settings, recorder, saver, copies, terminated, _metrics(settings, job, done))
     peaks = training.run(done, before)
@@ -109,8 +109,8 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
         Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
     mesh["world"].all_reduce(torch.zeros(1, device=device))  # no rank leaves before the last message has arrived
     dist.destroy_process_group()
-    if training.unsaved is not None:
-        raise RunFailed(not_saved_line(training.unsaved), hint="training since the last checkpoint is lost")
+    if saver is not None:
+        saver.check_saved()
     if training.stopped:
         status.end(TERMINATED)
 
@@ -192,37 +192,11 @@ def _connect(job: Job, device: torch.device, timeout_s: float, status: Status) -
         wait = timedelta(seconds=timeout_s)
         store, _, _ = next(rendezvous("env://", logical, job.world_size, timeout=wait))
         # torchrun keeps its store over restarts. Without a prefix ranks would wait for ranks that have died.
-        fresh = PrefixStore(f"attempt-{_restarts()}", store)
+        fresh = PrefixStore(f"attempt-{torchrun_restarts()}", store)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=fresh, rank=logical,
                                 world_size=job.world_size, timeout=wait)  # fmt: skip
     except RuntimeError as error:
         raise CommunicationError(f"connecting to the other ranks: {backend_reason(error)}") from error
-
-
-def _restarts() -> int:
-    """The number of restarts by torchrun."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
-
-def _resume(trainer: Trainer, settings: Settings, recorder: Recorder) -> tuple[Saver | None, int]:
-    """The saver, if any, and the number of finished steps. Restarts by torchrun resume automatically."""
-    if settings.checkpoint is None:
-        return None, 0
-    restarts, folder = settings.restarts + _restarts(), Path(settings.checkpoint)
-    checkpoints = Checkpoints(trainer, folder, settings.keep)
-    saver = Saver(trainer, folder, settings.keep, behind=settings.checkpoint_async,
-                  timeout_s=settings.collective_timeout_s)  # fmt: skip
-    resume = settings.resume or restarts > 0
-    checkpoints.prepare(resume=resume)
-    if not resume:
-        return saver, 0
-    start = checkpoints.resume()
-    if start.step >= trainer.job.steps and not restarts:
-        raise InputError(f"{start.folder}: step {start.step} is done, nothing is left of --steps {trainer.job.steps}",
-                         hint=f"`--steps {2 * start.step}`: steps before the checkpoint count, too")  # fmt: skip
-    tell({"event": "resumed", "step": start.step, "folder": str(start.folder or ""), "layout_id": start.layout_id,
-           "skipped": list(start.skipped), "restarts": restarts}, settings, recorder)  # fmt: skip
-    return saver, start.step
 
 
 def _environment(device: torch.device, job: Job, settings: Settings) -> Event:

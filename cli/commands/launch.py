@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import launch_flags, launched, options, requests, training_flags
+from .. import launch_flags, launched, options, training_flags
 from ..console import FORMAT_VERSION, Terminal
 from ..elastic import check_copies, check_elastic, recovery_of
 from ..files import check_writable
@@ -153,8 +153,7 @@ def command(
     keep_last, keep_axes = launch_flags.checkpoints_and_axes(keep or (), scale_down=scale_down)
     saving = launch_flags.saving_settings(checkpoint, every=checkpoint_every, behind=checkpoint_async,
                                           copy_every=copy_every, keep=keep_last, resume=resume,
-                                          max_restarts=max_restarts, elastic=elastic,
-                                          rehearsed=requests.is_plan(plan, "rl-plan"))  # fmt: skip
+                                          max_restarts=max_restarts, elastic=elastic)  # fmt: skip
     settings = Settings(
         plan=str(plan.resolve()), choice=choice, steps=steps, data=_absolute(data), init_from=_resolved(init_from),
         shuffle=shuffle, end_token=end_token, eval_data=_resolved(eval_data), eval_every=eval_every,

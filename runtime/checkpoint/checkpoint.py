@@ -39,7 +39,7 @@ from .manifest import (
     sync,
 )
 from .slices import LoadPieces, Piece, SavePieces
-from .states import make_states, pieces
+from .states import States, TrainerStates
 
 
 class StorageError(Exception):
@@ -69,12 +69,14 @@ class Checkpoints:
     """The checkpoints of one run in `folder`. The last `keep` of them stay."""
 
     def __init__(
-        self, trainer: Trainer, folder: Path, keep: int, group: dist.ProcessGroup | None = None,
+        self, states: States | Trainer, folder: Path, keep: int, group: dist.ProcessGroup | None = None,
         status: Status | None = None,
     ) -> None:  # fmt: skip
-        """group, status: of a thread that saves in the background; None: those of the run."""
-        self.trainer, self.folder, self.keep, self.group = trainer, folder, keep, group
-        self.rank, self.status = dist.get_rank(), status or trainer.mesh["world"].status
+        """states: of this rank, or its trainer, which then has all of them. group, status: of a thread that saves in
+        the background; None: those of the run."""
+        self.states = TrainerStates(states) if isinstance(states, Trainer) else states
+        self.folder, self.keep, self.group = folder, keep, group
+        self.rank, self.status = dist.get_rank(), status or self.states.status
         self.leads = self.rank == 0  # makes and names the folders
 
     def prepare(self, *, resume: bool) -> None:
@@ -97,7 +99,7 @@ class Checkpoints:
 
     def save(self, step: int) -> Saved:
         """Saves the state after step `step` (1, 2, ...). Raises StorageError on all ranks if one cannot write."""
-        return self.store(step, list(pieces(self.trainer)))
+        return self.store(step, list(self.states.pieces()))
 
     def store(self, step: int, contents: Sequence[Piece]) -> Saved:
         """Writes the given state of step `step`. Raises the errors of `save`."""
@@ -148,8 +150,8 @@ class Checkpoints:
     def _publish(self, partial: Path, step: int, files: dict[str, File]) -> None:
         if not self.leads:
             return
-        job = self.trainer.job
-        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files, self.trainer.source.digests(),
+        job = self.states.job
+        Manifest(step, job.model.name, job.layout_id, job.data, run_of(job), files, self.states.digests(),
                  job.init_from).write(partial)  # fmt: skip
         # The file names reach the disk before the folder gets its final name.
         sync(partial)
@@ -176,9 +178,9 @@ class Checkpoints:
             reason = self._damage(folder)
             if reason is None:
                 manifest = Manifest.read(folder)
-                check_run(manifest, self.trainer.job, folder)
-                digests = self._together(lambda: self.trainer.source.digests() if self.rank == 0 else {})[0]
-                check_data(manifest, self.trainer.job, digests, folder)
+                check_run(manifest, self.states.job, folder)
+                digests = self._together(lambda: self.states.digests() if self.rank == 0 else {})[0]
+                check_data(manifest, self.states.job, digests, folder)
                 self._load(folder, manifest.step)
                 return Resumed(manifest.step, folder, manifest.layout_id, tuple(skipped))
             skipped.append(f"{folder.name} is damaged: {reason}")
@@ -206,22 +208,15 @@ class Checkpoints:
 
     def _load(self, folder: Path, step: int) -> None:
         self.status.set(f"loading the checkpoint of step {step}")
-        make_states(self.trainer)  # torch's reader fills existing tensors
-        self.trainer.exchange.expect(step)
+        self.states.make(step)  # torch's reader fills existing tensors
         try:
-            load({}, storage_reader=FileSystemReader(folder), planner=LoadPieces(list(pieces(self.trainer))))
+            load({}, storage_reader=FileSystemReader(folder), planner=LoadPieces(list(self.states.pieces())))
         except CheckpointException as error:
             raise InputError(f"{folder / NAME} is in order, but: {_first_failure(error)}",
                              hint="move it away: the one before is taken then") from None  # fmt: skip
         except RuntimeError as error:
             raise self._cut_off(error) from error
-        # The number of steps has no parameter's shape and is not saved. The bias correction of AdamW needs it.
-        for state in self.trainer.optimizer.state.values():
-            if "step" in state:
-                state["step"].fill_(step)
-        # Only master weights were loaded. The weights in the compute dtype are cast from them, as after a step.
-        for unit in self.trainer.units:
-            unit.updated()
+        self.states.loaded(step)
 
     # ---- all ranks at once
 

@@ -174,6 +174,7 @@ def run_of(job: Job) -> dict[str, Any]:
         run["technique"] = {job.technique[0]: job.technique[1], "replicas": job.num_replicas}
         if job.warmup_steps:
             run["technique"]["warmup_steps"] = job.warmup_steps
+    run |= job.objective
     if job.init_digest is not None and (job.adapters is not None or job.freezes_tower):
         run["init_digest"] = job.init_digest  # frozen weights are in no checkpoint
     plain: dict[str, Any] = json.loads(json.dumps(run))
@@ -185,6 +186,8 @@ def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     found = differences(manifest.run, run_of(job))
     if not found:
         return
+    if "algorithm" in found:  # the rest follows from it
+        found = {"algorithm": found["algorithm"]}
     fields = list(found)
     lines = [f"{name}: {saved} in the checkpoint, {now} now" for name, (saved, now) in found.items()]
     if any(name.startswith("model.") for name in fields):

@@ -57,6 +57,7 @@ class MemoryCopies(Checkpoints):
         """All ranks must construct it at the same time. done: finished steps; copies of later steps are removed."""
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         super().__init__(trainer, folder, GENERATIONS, group)
+        self.trainer = trainer
         self.node, local = int(os.environ["GROUP_RANK"]), int(os.environ["LOCAL_RANK"])  # of torchrun
         self.places: list[tuple[int, int]] = self._together(lambda: (self.node, local))
         self.num_nodes, self.leads = 1 + max(node for node, _ in self.places), local == 0

@@ -17,12 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..report import Event
+from ..failures import RunFailed
+from ..report import Event, not_saved_line
 from ..status import Status
 from ..trainer import Trainer
 from .checkpoint import Checkpoints, Saved, StorageError
 from .slices import Piece
-from .states import pieces
+from .states import States
 
 
 class Saver:
@@ -31,24 +32,40 @@ class Saver:
     The result of a save is an event, `checkpoint` or `not_saved`. A failed save does not stop training.
     """
 
-    def __init__(self, trainer: Trainer, folder: Path, keep: int, *, behind: bool, timeout_s: float) -> None:
+    def __init__(self, states: States | Trainer, folder: Path, keep: int, *, behind: bool, timeout_s: float) -> None:
         """All ranks must construct it at the same time."""
-        self._checkpoints = Checkpoints(trainer, folder, keep)
+        self._checkpoints = Checkpoints(states, folder, keep)
+        self.unsaved: Event | None = None  # of the last save, where it failed
         self._behind: _Behind | None = None
         if behind:
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
             status = Status(rank=dist.get_rank())  # the run's status describes training
-            self._behind = _Behind(Checkpoints(trainer, folder, keep, group, status))
+            self._behind = _Behind(Checkpoints(states, folder, keep, group, status))
 
     def save(self, step: int) -> list[Event]:
         """Saves after step `step` (1, 2, ...). Raises CommunicationError."""
         if self._behind is not None:
-            return self._behind.save(step)
-        return [_event(step, lambda: self._checkpoints.save(step))]
+            return self._noted(self._behind.save(step))
+        return self._noted([_event(step, lambda: self._checkpoints.save(step))])
+
+    def after(self, step: int, *, due: bool) -> list[Event]:
+        """Saves after step `step` if it is due; else the event of a finished background save. Raises
+        CommunicationError."""
+        return self.save(step) if due else self.finished()
 
     def finished(self, *, wait: bool = False) -> list[Event]:
         """The event of a finished background save, once. wait: wait for its end. Raises CommunicationError."""
-        return self._behind.finished(wait=wait) if self._behind is not None else []
+        return self._noted(self._behind.finished(wait=wait)) if self._behind is not None else []
+
+    def _noted(self, events: list[Event]) -> list[Event]:
+        for event in events:
+            self.unsaved = event if event["event"] == "not_saved" else None
+        return events
+
+    def check_saved(self) -> None:
+        """Raises RunFailed where the last save failed."""
+        if self.unsaved is not None:
+            raise RunFailed(not_saved_line(self.unsaved), hint="training since the last checkpoint is lost")
 
 
 class _Behind:
@@ -77,15 +94,15 @@ class _Behind:
     def _copy(self) -> list[Piece]:
         """The states in host memory, which every save reuses. The memory is pinned for states of a GPU."""
         copied = []
-        for piece in pieces(self._checkpoints.trainer):
+        for piece in self._checkpoints.states.pieces():
             tensor = piece.tensor
             if piece.index not in self._copies:
                 self._copies[piece.index] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
             to = self._copies[piece.index].copy_(tensor, non_blocking=True)
             copied.append(replace(piece, tensor=to))
         # The copies above are asynchronous, and the next step changes their sources.
-        if self._checkpoints.trainer.device.type == "cuda":
-            torch.cuda.synchronize(self._checkpoints.trainer.device)
+        if self._checkpoints.states.device.type == "cuda":
+            torch.cuda.synchronize(self._checkpoints.states.device)
         return copied
 
 

@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from ..job import Job
 from ..model.block import named_splits
 from ..model.decoder import DecoderChunk
 from ..model.initial_weights import same_weight
 from ..parallel.sharding import Unit
+from ..status import Status
 from ..trainer import Named, Trainer
 from .slices import Piece, boxes
+
+
+class States(ABC):
+    """The state of a run that this rank saves and resumes."""
+
+    job: Job
+    device: torch.device
+    status: Status
+
+    @abstractmethod
+    def pieces(self) -> Iterator[Piece]:
+        """Boxes of all that this rank holds. All ranks must call it after the same step."""
+
+    @abstractmethod
+    def make(self, step: int) -> None:
+        """Creates the tensors that the pieces after step `step` fill."""
+
+    @abstractmethod
+    def loaded(self, step: int) -> None:
+        """Continues after step `step`, whose pieces were filled. All ranks must call it."""
+
+    @abstractmethod
+    def digests(self) -> Mapping[str, str]:
+        """Name -> digest of each file of data, as `Source.digests`."""
+
+
+class TrainerStates(States):
+    """Those of one trainer."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.job, self.device = trainer, trainer.job, trainer.device
+        self.status = trainer.mesh["world"].status
+
+    def pieces(self) -> Iterator[Piece]:
+        return pieces(self.trainer)
+
+    def make(self, step: int) -> None:
+        make_states(self.trainer)
+        self.trainer.exchange.expect(step)
+
+    def loaded(self, step: int) -> None:
+        go_on(self.trainer, step)
+
+    def digests(self) -> Mapping[str, str]:
+        return self.trainer.source.digests()
 
 
 def pieces(trainer: Trainer) -> Iterator[Piece]:
@@ -102,3 +150,14 @@ def make_states(trainer: Trainer) -> None:
         group["lr"] = rate
     for unit in trainer.units:
         unit.master.grad = None
+
+
+def go_on(trainer: Trainer, updates: int) -> None:
+    """Continues after so many steps of the optimizer, whose states were filled."""
+    # The number of steps has no parameter's shape and is not saved. The bias correction of AdamW needs it.
+    for state in trainer.optimizer.state.values():
+        if "step" in state:
+            state["step"].fill_(updates)
+    # Only master weights were loaded. The weights in the compute dtype are cast from them, as after a step.
+    for unit in trainer.units:
+        unit.updated()

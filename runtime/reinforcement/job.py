@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ...cost_models.layouts import PRECISIONS, Layout, parse
 from ...cost_models.quantities.even_stages import chunk_sizes
@@ -16,6 +16,7 @@ from ...errors import FieldProblem, InputError, UnsupportedError
 from ...planner.document.candidate import Chunk
 from ...planner.document.rl_plan import RlCall, RlCandidate, RlPlan
 from ...planner.document.specs import model_of, part, stack_of
+from ..checkpoint.manifest import model_fields
 from ..job import Job
 
 Algorithm = Literal["grpo", "dapo", "ppo", "dpo"]
@@ -28,6 +29,7 @@ CALLS: Mapping[Algorithm, tuple[str, ...]] = {
     "grpo": ("generate", "train"), "dapo": ("generate", "train"),
     "ppo": ("generate", "values", "train-critic", "train"), "dpo": ("reference", "train"),
 }  # fmt: skip
+_NUMBERS = ("algorithm", "prompts", "samples", "answer_len", "updates", "lag")  # on which the weights of a step depend
 VALUED: tuple[Role, ...] = ("critic", "reward")  # models that give values in place of logits
 
 
@@ -98,6 +100,12 @@ class RlJob(Job):
     @property
     def prompt_len(self) -> int:
         return self.seq_len + 1 - self.answer_len
+
+    @property
+    def objective(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        calls = ", ".join(place.name for place in self.places)
+        return {**numbers, "calls": calls, **{role: model_fields(model) for role, model in self.models.items()}}
 
     def training(self, place: Place) -> RlJob:
         """The job of a training call. Each model starts from weights of its own."""

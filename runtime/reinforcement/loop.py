@@ -46,10 +46,12 @@ class Loop:
     """This rank of a run. All ranks must construct it at the same time."""
 
     def __init__(
-        self, job: RlJob, factory: ProcessGroupFactory, device: torch.device, init_param: InitParam = init_param
+        self, job: RlJob, factory: ProcessGroupFactory, device: torch.device, init_param: InitParam = init_param, *,
+        goes_on: bool = False,
     ) -> None:  # fmt: skip
-        """Raises RuntimeError for a rank outside of the run."""
-        self.job, self.device = job, device
+        """goes_on: a longer run may resume from this one, so that its last steps generate answers of later ones.
+        Raises RuntimeError for a rank outside of the run."""
+        self.job, self.device, self.goes_on = job, device, goes_on
         self.world = _group(factory, "world", range(job.world_size))
         self.init_param = init_param
         self.trainers = {place.role: self._trainer(place, factory) for place in job.trains}
@@ -63,8 +65,6 @@ class Loop:
             transfer.run()
         self.waiting = deque[Rollout]()
         self.seconds: dict[str, float] = {}
-        for step in range(job.lag):
-            self.waiting.append(self._shared(self._generate(step)))
 
     @property
     def trainer(self) -> RlTrainer | None:
@@ -94,9 +94,12 @@ class Loop:
 
     def step(self, index: int, *, stop: bool = False) -> tuple[Event, bool]:
         """Step 0, 1, ...: its event, and whether a rank is to stop. stop: this one is."""
-        started, self.seconds, job = time.perf_counter(), {}, self.job
-        self.world.status.step, later = index, index + job.lag
-        generated = self._generate(later) if later < job.steps and job.engine is not None else None
+        job, later = self.job, index + self.job.lag
+        for step in range(index + len(self.waiting), min(later, job.steps)):  # before the first step
+            self.waiting.append(self._shared(self._generate(step)))
+        started, self.seconds, self.world.status.step = time.perf_counter(), {}, index
+        needed = job.engine is not None and (later < job.steps or self.goes_on)
+        generated = self._generate(later) if needed else None
         if generated is not None and not job.lag:
             self.waiting.append(self._shared(generated))
         rollout = self.waiting.popleft() if job.engine is not None else pairs(job, index)
@@ -105,10 +108,14 @@ class Loop:
             self.waiting.append(self._shared(generated))
         self.world.all_reduce(torch.zeros(1, device=self.device))  # ranks that wait for others do not move weights yet
         with self._timed(SYNC):
-            for name, transfer in self.transfers.items():
-                if name != "reference":  # stays as the policy was before its first step
-                    transfer.run()
+            self.send_weights()
         return self._event(index, rollout, trained, time.perf_counter() - started, stop)
+
+    def send_weights(self) -> None:
+        """New weights to all copies that follow a trained model. All ranks must call it."""
+        for name, transfer in self.transfers.items():
+            if name != "reference":  # stays as the policy was before its first step
+                transfer.run()
 
     # ---- calls
 

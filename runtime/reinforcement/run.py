@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from ..checkpoint.resuming import resumed
+from ..checkpoint.saver import Saver
 from ..failures import TERMINATED
 from ..parallel.mesh import ProcessGroupFactory
 from ..report import Recorder
@@ -17,6 +19,7 @@ from ..status import Status
 from ..training import tell
 from .job import RlJob
 from .loop import Loop
+from .states import LoopStates
 
 
 def run(
@@ -25,15 +28,9 @@ def run(
 ) -> None:  # fmt: skip
     """Runs all steps, or those until a rank is signalled to end. All ranks must call it."""
     factory = ProcessGroupFactory(job.world_size, dist.get_rank(), status, settings.collective_timeout_s)
-    loop = Loop(job, factory, device)
-    for index in range(job.steps):
-        event, stop = loop.step(index, stop=terminated.is_set())
-        tell(event, settings, recorder)
-        if stop and index + 1 < job.steps:
-            tell({"event": "terminated", "step": index + 1}, settings, recorder)
-            break
-    else:
-        stop = False
+    loop = Loop(job, factory, device, goes_on=settings.checkpoint is not None)
+    saver, done = resumed(LoopStates(loop), settings, recorder)
+    stopped = _steps(loop, done, saver, settings, recorder, terminated)
     status.set("ending")
     if loop.trainer is not None:
         loop.trainer.settle()
@@ -42,5 +39,30 @@ def run(
         Path(settings.report).write_text(json.dumps(recorder.document(), indent=2) + "\n", encoding="utf-8")
     loop.world.all_reduce(torch.zeros(1, device=device))  # no rank leaves before the last message has arrived
     dist.destroy_process_group()
-    if stop:
+    if saver is not None:
+        saver.check_saved()
+    if stopped:
         status.end(TERMINATED)
+
+
+def _steps(
+    loop: Loop, done: int, saver: Saver | None, settings: Settings, recorder: Recorder, terminated: threading.Event
+) -> bool:  # fmt: skip
+    """The steps after the first `done`, and the checkpoints between them. Whether a rank was signalled to end before
+    the last step."""
+    steps, stop, index = loop.job.steps, False, done - 1
+    for index in range(done, steps):
+        event, stop = loop.step(index, stop=terminated.is_set())
+        tell(event, settings, recorder)
+        last = stop or index + 1 == steps
+        due = last or (index + 1) % settings.checkpoint_every == 0
+        for saved in () if saver is None else saver.after(index + 1, due=due):
+            tell(saved, settings, recorder)
+        if last:
+            break
+    for saved in () if saver is None else saver.finished(wait=True):
+        tell(saved, settings, recorder)
+    stopped = stop and index + 1 < steps
+    if stopped:
+        tell({"event": "terminated", "step": index + 1}, settings, recorder)
+    return stopped

@@ -42,8 +42,9 @@ def rl_job(train: str, engine: str | None, *, at: int = 0, engine_at: int = 0, s
     return RlJob(**{**fields, **how, **changes})
 
 
-def loop_of(job: RlJob, rank: int, init_param: InitParam = init_param) -> Loop:
-    return Loop(job, ProcessGroupFactory(job.world_size, rank, Status(), 60.0), torch.device("cpu"), init_param)
+def loop_of(job: RlJob, rank: int, init_param: InitParam = init_param, *, goes_on: bool = False) -> Loop:
+    factory = ProcessGroupFactory(job.world_size, rank, Status(), 60.0)
+    return Loop(job, factory, torch.device("cpu"), init_param, goes_on=goes_on)
 
 
 def run(job: RlJob, init_param: InitParam = init_param, timeout_s: float = 60.0) -> list[Event]:

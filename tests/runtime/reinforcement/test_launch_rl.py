@@ -80,7 +80,10 @@ def test_a_rehearsal_runs_and_shows_planned_times(tmp_path: Path) -> None:
     ((), "a plan of post-training is only rehearsed"), (("--scale-down", "--check-parity"), "--check-parity: not with"),
     (("--scale-down", "--choice", "9"), "rl.json has no placement 9"),
     (("--scale-down", "--keep", "tp=2"), "is shrunk to 4 ranks only"),
-    (("--scale-down", "--resume"), "--resume: not with a plan of post-training hint: leave it out"),
+    (("--scale-down", "--resume"), "--resume: checkpoints are not saved anywhere hint: add `--checkpoint DIR`"),
+    (("--scale-down", "--checkpoint", "ckpt", "--max-restarts", "1", "--copy-every", "2"),
+     "--copy-every: not with a plan of post-training hint: leave it out"),
+    (("--scale-down", "--checkpoint", "ckpt", "--resume"), "ckpt: no such folder hint: leave out `--resume`"),
 ])  # fmt: skip
 def test_launch_refuses_what_it_cannot_rehearse(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     planned(tmp_path)
