@@ -11,8 +11,10 @@ from torch import Tensor
 from .job import RlJob
 from .rollout import Rollout, advantages, rewards
 
-# PPO's coefficient of the KL in the reward (arXiv 2203.02155, appendix C.4), and lambda of its advantages without
-# discount (openai/lm-human-preferences@1ab856db, PPOTrainer.loss).
+# PPO's coefficient of the KL in the reward: initial_policy_kl_penalty in the user guide on RLHF (rlhf.rst) of
+# NVIDIA/NeMo-Aligner@af2b3bd9. Defaults elsewhere: 0.001 (verl-project/verl@1dda039b), 0.01
+# (OpenRLHF/OpenRLHF@3c3be623), 0.05 (huggingface/trl@f2cd5771), 0.1 (openpsi-project/ReaLHF@be75fce9). Lambda of its
+# advantages without discount: openai/lm-human-preferences@1ab856db, PPOTrainer.loss.
 REWARD_KL, LAMBDA = 0.02, 0.95
 REWARD = "reward"  # the call of a reward model
 

@@ -26,7 +26,8 @@ from .job import KL_COEFFICIENT, RlJob
 
 # The clip of a new value of PPO's critic around the old one (openai/lm-human-preferences@1ab856db, PPOTrainer.loss).
 VALUE_CLIP = 0.2
-BETA = 0.1  # of DPO (arXiv 2305.18290, appendix B)
+# Of DPO (arXiv 2305.18290, appendix B), the default of huggingface/trl@f2cd5771 (DPOConfig), too.
+BETA = 0.1
 
 Given = TypeVar("Given")
 Rows = Callable[[Tensor], Tensor]  # a micro-batch of this rank out of all rows of an update

@@ -61,6 +61,10 @@ _CORE = (
     limits.KEEPS_ACTIVATIONS,
     limits.context_parallelism("ring", "ulysses", "allgather",
                         message="cp by {algorithm}: initialize_model_parallel gets no sizes of its levels"),
+    # Answers are packed (use_remove_padding of engine/megatron.yaml). The image of verl-project/verl@1dda039b
+    # (docker/Dockerfile.stable.vllm) has v2.16.1; NVIDIA/TransformerEngine#2829 came with 2.18.
+    limits.context_parallelism("ring", "ulysses", "ring+ulysses",
+                        message="cp by {algorithm}: Transformer Engine before 2.18 refuses packed answers"),
 )  # fmt: skip
 # utils/megatron_utils.py moves the buffers of Megatron-Core's DistributedDataParallel to the host, and not those of
 # Megatron-FSDP.

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cost_models.layouts import parse
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.targets.post_training.check import check_rl
 from meshwright.planner.targets.post_training.emit import emit_rl
+from meshwright.planner.targets.verl.target import VERL
+from meshwright.planner.workflows.resolve import question_of
 
 from meshwright.errors import InputError, UnknownNameError, UnsupportedError
 
@@ -133,6 +137,18 @@ def test_steps_that_verl_does_not_run(request_: dict[str, Any], reason: str) -> 
     with pytest.raises(UnsupportedError) as caught:
         emit_rl(plan, "verl", choice)
     assert reason in caught.value.message
+
+
+@pytest.mark.parametrize(("algorithm", "reason"), [
+    ("cp8r", ""), ("cp8u", ""), ("cp8g", "cp by allgather: Transformer Engine before 2.18 refuses packed answers"),
+    ("cp8ru", "cp by ring+ulysses: initialize_model_parallel gets no sizes of its levels"),
+])  # fmt: skip
+def test_context_parallelism_takes_packed_answers(algorithm: str, reason: str) -> None:
+    request = RlRequest.model_validate({"model": "llama-3.1-8b", "cluster": "dgx-h100:2", "target": "verl",
+        "workload": {"kind": "rl", "algorithm": "grpo", "prompts": 128, "output": 1000}})  # fmt: skip
+    layout = parse(f"{algorithm}-dp2-mbs1-z1-rnone")
+    found = VERL.limits.layouts(question_of(request)[0].step, False)
+    assert [limit.explain(layout) for limit in found if limit.broken_by(layout)] == [reason] * bool(reason)
 
 
 def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
