@@ -118,14 +118,14 @@ def _add_logits(builder: Builder, ops: LayerOperations, parts: Array) -> None:
 
 
 def _add_values(builder: Builder, ops: LayerOperations) -> None:
-    """Each rank makes the values of its own tokens and gathers those of the others, and none of their hidden states
-    (LinearForLastLayer of verl-project/verl@1dda039b)."""
+    """Each rank makes the values of its own tokens and gathers those of the others in fp32, and none of their hidden
+    states (LinearForLastLayer of verl-project/verl@1dda039b)."""
     shard, labels, half = builder.shard, builder.model.token_labels, builder.stack.loss_traffic_bytes / 2
     width = builder.model.embedding_dim or builder.model.hidden
     builder.add_gemm(ops, "head", shard.sp_tokens, labels, width, wide=True)
     values = labels * shard.tokens
     ops.traffic.append(MemoryTraffic("loss", half * values, half * values, fusable=False))
-    gathered = np.where(shard.sp_tokens < shard.tokens, builder.activation_bytes * values, 0.0)
+    gathered = np.where(shard.sp_tokens < shard.tokens, 4.0 * values, 0.0)
     ops.exchanges.append(Exchange("tp", "all_gather", gathered, shard.tp, np.ones_like(gathered), 1, 0))
 
 
