@@ -78,7 +78,8 @@ def asked_load(plan: ServingPlan) -> float | None:
 
 def parts_title(plan: ServingPlan, candidate: ServingCandidate) -> str:
     """`Where the latencies of p90 go, under 4/s`."""
-    load = candidate.rate if candidate.stable_load is not None else candidate.concurrency
+    asked = asked_load(plan)
+    load = candidate.largest_load if asked is None else asked
     percentile = plan.request["workload"]["percentile"]
     return f"Where the latencies of p{percentile:g} go, under {text.significant(load)}{unit(candidate)}"
 

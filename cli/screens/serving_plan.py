@@ -31,6 +31,7 @@ BINDS = {
     "cache": "the KV cache, which holds no more sequences",
     "passes": "passes, which take longer for every request in them",
     "room": "room for passes, which is always taken",
+    "sequences": "the engine's limit of sequences",
     "nothing": "nothing up to the largest load that was tried",
 }  # fmt: skip
 

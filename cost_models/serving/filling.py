@@ -13,7 +13,7 @@ from .pool import Pool
 from .room import PassSeconds, room_queue, whole_passes
 from .service import ROUNDS, Load, Service
 
-_BUSIEST = 0.999  # load factor of an open loop: beyond it the queue grows without end
+_FULLEST = 0.999  # load factor of an open loop that still counts as stable: near 1 its wait has no bound
 _HALVINGS = 40  # of the sequences of an open loop: to 1e-12 of those that there is room for
 
 
@@ -53,7 +53,7 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
         output_tokens_per_s_per_gpu=tokens / decode.gpus, sequences=running, capacity=capacity, prompt_load=none,
         load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s, pipeline_s=none,
         first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, prompt_scv=none, interval_scv=none + 1.0,
-        stable=np.where(opened, queue.load_factor < _BUSIEST, number <= capacity),
+        stable=np.where(opened, queue.load_factor < _FULLEST, number <= capacity),
     )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def filling_latencies(
     A wait for room has the tail of RoomQueue; those that wait find all of it taken, and have the slowest passes. The
     variance of the sequences of a pass is that of `_met`: of a Poisson process where passes take as long for more of
     them, and as of processor sharing where they take as many times as long and are many. The wait for the end of a pass
-    is even over it. Long answers and slow passes are taken to come together.
+    is even over it, for those that find their lane busy. Long answers and slow passes are taken to come together.
     """
     load, given, opened = load.thinned(1.0 - decode.methods.skipped), decode.given_tokens(load.output), load.rate > 0
     steps, lane = load.output / given, service.sequences / decode.pp
@@ -117,6 +117,8 @@ def filling_latencies(
     slow_s = iteration_seconds(decode, constants, whole_passes(met, load))
     longest = np.full_like(slow_s, requests.output_lengths.at(np.array([share]))[0])
     queue = room_queue(passes, steps, decode, load)
-    waited_s = np.where(opened, queue.at_most(share) - service.queue_s + share * slow_s, 0.0)
+    busy = -np.expm1(-lane)  # of those that find a lane idle none waits for the end of a pass
+    rest_s = np.maximum(share - (1.0 - busy), 0.0) / np.maximum(busy, 1e-9) * slow_s
+    waited_s = np.where(opened, queue.at_most(share) - service.queue_s + rest_s, 0.0)
     ttft_s = service.ttft_s - service.first_token_s + waited_s + decode.first_passes(longest) * slow_s
     return np.asarray(ttft_s), np.asarray(slow_s / given)

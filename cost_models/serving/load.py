@@ -117,8 +117,8 @@ def _at(
 
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
-    """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled; of models that fill
-    in a pass as a request meets it."""
+    """An iteration in which so many sequences [n] of an instance decode and no prompt is prefilled; where the model
+    fills in, a pass over as many as run in the mean."""
     if decode.methods.fills:
         return whole_passes(np.maximum(running / decode.pp, 1.0), load)
     return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros_like(running),

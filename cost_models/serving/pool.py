@@ -16,7 +16,7 @@ from .served_model import ServedModel
 MEMORY_SHARE = 0.9
 # Beside weights and cache: activations of the largest batch, CUDA graphs, communication buffers (assumed).
 WORKING_BYTES = 4 * 2**30
-_LARGEST_BATCH = 8192  # tokens: the default of vLLM 0.32 on data centre GPUs (--max-num-batched-tokens)
+_LARGEST_BATCH = 8192  # tokens: the default of vLLM 0.32 on GPUs with 70 GiB or more; assumed for all engines and GPUs
 # Tokens of a block of the cache, which is shared as a whole: the default of vLLM 0.32 (--block-size).
 BLOCK_TOKENS = 16
 ACTIVATION_BYTES = 2.0  # of an element of hidden states

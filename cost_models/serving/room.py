@@ -81,11 +81,11 @@ def room_queue(passes: PassSeconds, steps: Array, decode: Pool, load: Load) -> R
     """A lane has room for c sequences, and each of n leaves after `steps` passes that take T(n). Their number is a
     birth and death process with the death rates n / (steps T(n)) up to c, which stay the same beyond it.
 
-    The mean wait of that process is times (c_a^2 + c_s^2) / 2, the mean of the squared coefficients of variation of the
-    times between arrivals and of passes. So it is the formula of Allen and Cunneen for several servers (A. O. Allen,
-    Probability, Statistics, and Queueing Theory, 1990, section 5.3.4), and that of processor sharing among at most c
-    requests (B. Avi-Itzhak and S. Halfin, Expected response times in a non-symmetric time sharing queue with a limited
-    number of service positions, 1988). steps: [n] passes of an answer."""
+    The mean wait of that process is multiplied by (c_a^2 + c_s^2) / 2, the mean of the squared coefficients of
+    variation of the times between arrivals and of passes. So it is the formula of Allen and Cunneen for several servers
+    (A. O. Allen, Probability, Statistics, and Queueing Theory, 1990, section 5.3.4), and that of processor sharing
+    among at most c requests (B. Avi-Itzhak and S. Halfin, Expected response times in a non-symmetric time sharing queue
+    with a limited number of service positions, 1988). steps: [n] passes of an answer."""
     rate = np.maximum(load.rate / decode.instances / decode.pp, _RARE)
     number = np.arange(1.0, passes.room.max() + 1.0)[:, None]
     each = np.minimum(number, passes.room)

@@ -16,7 +16,7 @@ KIND = "serving-plan"
 FORMAT_VERSION = "1.1"
 Role = Literal["both", "prefill", "decode"]
 ROLES: tuple[Role, ...] = ("prefill", "decode")  # of instances apart
-Binds = Literal["ttft", "tpot", "queue", "cache", "nothing", "passes", "room"]
+Binds = Literal["ttft", "tpot", "queue", "cache", "nothing", "passes", "room", "sequences"]
 Unit = Literal["USD/h", "GPUs", "USD", "GPU-hours", "requests/s", "requests at once"]
 
 

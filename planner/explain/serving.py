@@ -100,7 +100,8 @@ def _priced(question: Question, deployment: Deployment, load: Array) -> Priced:
 def _parts(question: Question, deployment: Deployment, candidate: ServingCandidate) -> tuple[LatencyPart, ...]:
     """Of the mean, then what the promised share of requests has beyond it."""
     promises, constants = question.promises, question.constants
-    at = _priced(question, deployment, np.array([candidate.concurrency if promises.closed else candidate.rate]))
+    asked = candidate.largest_load if question.load is None else question.load
+    at = _priced(question, deployment, np.array([asked]))
     service = {name: float(getattr(at.service, name)[0])
                for name in ("ttft_s", "tpot_s", "queue_s", "first_token_s", "decode_s", "sequences")}  # fmt: skip
     prefill, decode = stands_pool([deployment.prefill]), stands_pool([deployment.decode])

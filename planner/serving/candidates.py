@@ -22,7 +22,8 @@ from .search import Deployment, Stand, stands_pool
 _BEYOND = 1.01  # times the largest load, where what binds breaks
 # Simulated requests: as many as come in so many lives of those that run at once, and of models that fill in, whose
 # passes are remembered, in so many relaxation times of a queue with load factor rho, each of rho / (1 - sqrt(rho))^2
-# arrivals (M/M/1: J. W. Cohen, The Single Server Queue, 1982). Others would take longer than all the rest of a plan.
+# arrivals (M/M/1: J. W. Cohen, The Single Server Queue, 1982). Relaxation times of decoders are left out: to simulate
+# them would take longer than all the rest of a plan.
 _REQUESTS, _MOST_REQUESTS, _LIVES = 400, 3000, 10
 _CARRIES = 1.1  # times the largest load with twice the room: room binds where it carries as much
 _BATCH = 8  # sequences of a step of the emitted limit
@@ -129,7 +130,7 @@ def _binds(question: Question, beyond: Priced, deployment: Deployment, row: int)
         return "nothing"
     if deployment.decode.instance.model.fills:
         more = _priced(question, [deployment], np.array([deployment.largest_load * _CARRIES]), more_room=1.0)
-        return "room" if promises.closed or more.service.stable[0] else "passes"
+        return "room" if more.service.stable[0] else "sequences" if promises.closed else "passes"
     return "cache" if beyond.service.sequences[row] >= 0.99 * beyond.service.capacity[row] else "queue"
 
 
