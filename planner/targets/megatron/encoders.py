@@ -134,7 +134,7 @@ def _vocabulary(arguments: Arguments) -> None:
     words = _WORDS.get(str(given.get("--tokenizer-type", "BertWordPieceLowerCase")))
     if words is not None:
         more = _SPECIAL + given.get("--vocab-extra-ids", 0)
-        take(arguments, words + _SPECIAL, f"the {words:,} words of BERT for English and {more} more")
+        take(arguments, words + more, f"the {words:,} words of BERT for English and {more} more")
 
 
 def _gap(arguments: Arguments, name: str, text: str) -> None:

@@ -1,23 +1,27 @@
 """The table of tokens of a script that names a tokenizer and no size: its files are not here.
 
-Megatron-LM d98e8a64: pretrain_gpt.py and pretrain_mamba.py (GPT2BPETokenizer unless an option names another) and
-core/tokenizers (rows are padded to multiples of --make-vocab-size-divisible-by x tp).
+Megatron-LM d98e8a64: pretrain_gpt.py and pretrain_hybrid.py, which pretrain_mamba.py runs (GPT2BPETokenizer unless an
+option names another), and core/tokenizers (rows are padded to multiples of --make-vocab-size-divisible-by x tp, unless
+an option turns that off).
 """
 
 from __future__ import annotations
 
 import posixpath
 
+from ....errors import FieldProblem
 from ..argv import Arguments
 from ..model_names import known_model
 
-_DIVISOR = 128  # default of --make-vocab-size-divisible-by
+_DIVISOR, _DIVISOR_BY_DEFAULT = "--make-vocab-size-divisible-by", 128
+_TP = "--tensor-model-parallel-size"
+_UNPADDED = ("--no-pad-vocab-size", "--disable-pad-vocab-size")
 _SIZES = ("--vocab-size", "--padded-vocab-size")
 _TYPE = "--tokenizer-type"
 # --tokenizer-type -> tokens of the file that it usually reads, and whose they are: vocab.json of GPT-2, tokenizer.model
 # of Llama 2 (arXiv:2307.09288, section 2.2).
 _TOKENS = {"GPT2BPETokenizer": (50257, "GPT-2"), "Llama2Tokenizer": (32000, "Llama 2")}
-_BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_mamba.py"), "GPT2BPETokenizer")
+_BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py"), "GPT2BPETokenizer")
 # Types that load a tokenizer of the Hub, and the options that name it.
 _OF_THE_HUB = ("HuggingFaceTokenizer", "HFTokenizer", "PretrainedFromHF")
 _NAMES = ("--tokenizer-model", "--tokenizer-name-or-path")
@@ -30,7 +34,7 @@ def modernise(arguments: Arguments) -> None:
     named = next((str(given[option]) for option in _NAMES if option in given), "")
     model = known_model(named) if kind in _OF_THE_HUB and named else None
     if model is not None:
-        take(arguments, model.vocab, f"the {model.vocab:,} of {model.name}")
+        take(arguments, model.vocab, f"the table of {model.name}")
     elif kind in _TOKENS:
         tokens, whose = _TOKENS[kind]
         take(arguments, tokens, f"the {tokens:,} tokens of {whose}")
@@ -41,8 +45,13 @@ def take(arguments: Arguments, tokens: int, text: str) -> None:
     given = arguments.settings
     if given.keys() & set(_SIZES):
         return
-    tokens += given.get("--vocab-extra-ids", 0)
-    multiple = given.get("--make-vocab-size-divisible-by", _DIVISOR) * given.get("--tensor-model-parallel-size", 1)
+    divisor, tp = given.get(_DIVISOR, _DIVISOR_BY_DEFAULT), given.get(_TP, 1)
+    if divisor < 1:
+        text, line = f"must be 1 or more, is {divisor}", arguments.lines.get(_DIVISOR, 0)
+        arguments.gaps.append(FieldProblem(text, _DIVISOR, arguments.files.get(_DIVISOR, ""), line))
+    if divisor < 1 or tp < 1:  # such a degree is refused with all others
+        return
+    multiple = 1 if any(given.get(option) for option in _UNPADDED) else divisor * tp
     rows = -(-tokens // multiple) * multiple
     given["--padded-vocab-size"] = rows
     arguments.notes.append(f"the vocabulary is the tokenizer's: {rows:,} taken, {text}, in multiples of {multiple}")

@@ -173,7 +173,7 @@ def test_layers_recompute_in_llama_factory_whatever_transformers_is_given(tmp_pa
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-7B-Instruct", 152064, "qwen2.5-7b"),
         ("--tokenizer-type GPT2BPETokenizer --make-vocab-size-divisible-by 1", 50257, "GPT-2"),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /data/my-own", 128256, "128,256 taken"),
-        ("--vocab-size 1024", 1024, ""),
+        ("--vocab-size 1024", 1024, ""), ("--no-pad-vocab-size", 50257, "GPT-2"),
     ],
 )  # fmt: skip
 def test_the_table_of_tokens_of_a_tokenizer(tmp_path: Path, options: str, rows: int, whose: str) -> None:
@@ -183,3 +183,19 @@ def test_the_table_of_tokens_of_a_tokenizer(tmp_path: Path, options: str, rows: 
     assert isinstance(model, dict)
     assert model["vocab"] == rows
     assert any(whose in text for text in found.assumed) or not whose
+
+
+@pytest.mark.parametrize("value", [0, -128])
+def test_a_table_in_multiples_of_nothing(tmp_path: Path, value: int) -> None:
+    (gap,) = imported(tmp_path, f"{TRAINING} --make-vocab-size-divisible-by {value}").gaps
+    assert (gap.field, gap.message) == ("--make-vocab-size-divisible-by", f"must be 1 or more, is {value}")
+    with pytest.raises(InputError, match="tensor-model-parallel-size"):
+        imported(tmp_path, f"{TRAINING} --tensor-model-parallel-size {value}")
+
+
+def test_the_program_of_hybrids_takes_the_tokens_of_gpt_2(tmp_path: Path) -> None:
+    for program in ("pretrain_mamba.py", "pretrain_hybrid.py"):
+        text = TRAINING.replace("pretrain_gpt.py", program) + " --hybrid-layer-pattern M*-M"
+        model = imported(tmp_path, text).request.model
+        assert isinstance(model, dict)
+        assert model["vocab"] == 50304
