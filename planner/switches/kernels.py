@@ -59,6 +59,7 @@ CROSS_ENTROPY = Switch(
     values=tuple(_LOSS),
     changes=_loss,
     source="FIDELITY 3 (bytes moved per logit); stacks/torch-fsdp.yaml (bytes held)",
+    concerns=lambda problem: problem.model.diffusion is None, subject="models with a loss on logits",
     # Releases after 0.19 refuse the kernel `te`.
     options=of_megatron({"parallel": {}, "fused": {"--cross-entropy-loss-fusion": True,
                                                    "--cross-entropy-fusion-impl": "native"}}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...cost_models.problem import Problem
 from ...cost_models.specs.stack import StackSpec
 from .base import Changes, Options, Switch, of, on_off
 from .megatron import of_megatron
@@ -17,12 +18,19 @@ def _hides(share: str) -> Callable[[StackSpec, str], Changes]:
     return lambda stack, value: {share: max(getattr(stack, share), _DP_SHARE) if value == "on" else 0.0}
 
 
+def _one_sequence(problem: Problem) -> bool:
+    """Whether all products of a layer have the tokens of one sequence, as the buffers of Transformer Engine have them:
+    CrossAttention of Megatron Core d98e8a64 has none for its own, and the layer fails with the overlap on."""
+    return all(kind.cross_attention is None for kind in problem.model.kinds)
+
+
 TP_COMM_OVERLAP = Switch(
     name="tp_comm_overlap",
     meaning="collectives of tensor parallelism run beside the products that they feed",
     values=("off", "on"),
     changes=on_off({"sequence_parallel_overlap": _TP_SHARE}),
     source="FIDELITY 6: tp_comm_overlap and async TP hide 42-47 %",
+    concerns=_one_sequence, subject="models without cross attention",
     applies=lambda layout: bool(layout.sequence_parallel),
     needs={"on": {"torch_compile": ("on",)}},  # torchtitan v0.3.0, config/configs.py, CompileConfig.__post_init__
     options={**of_megatron({"off": {}, "on": {"--tp-comm-overlap": True}}),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....cost_models.arrays import Mask
-from ....cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES
+from ....cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, module_mask
 from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Images, Workload
@@ -38,13 +38,14 @@ MOCK_VIDEO = "1@{1}x{2}x{0}".format(1 + (_OF_MOCK[0] - 1) * _FRAMES, *(side * _P
 _TEXT, _WIDTH = "dataset.context_seq_len", "model.crossattn_emb_size"
 _PACKED = "dataset.number_packed_samples"
 _BATCHES = {f"dataset.{name}": f"train.{name}" for name in ("micro_batch_size", "global_batch_size")}
-# What the class sets for its model, and pretrain_gpt.py has words for.
+# Set by the class for its model, and named by pretrain_gpt.py.
 _OF_CLASS = ("model.normalization", "model.position_embedding_type", "model.vocab_size", "model.kv_channels",
              "model.qk_layernorm", "model.share_embeddings_and_output_weights", "model.attention_dropout",
              "model.hidden_dropout", "model.layernorm_epsilon")  # fmt: skip
 # Sizes by which a model of the catalogue is known -> their defaults in the class.
 _SIZES = {"model.num_layers": 30, "model.hidden_size": 1536, "model.ffn_hidden_size": 8960,
-          "model.num_attention_heads": 12}  # fmt: skip
+          "model.num_attention_heads": 12, _WIDTH: 1536}  # fmt: skip
+_TEXT_BY_DEFAULT = 512  # tokens, of WanDatasetConfig
 
 
 def denoises(setup: Setup) -> bool:
@@ -90,6 +91,8 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     if settings.get(_PACKED, 1) != 1:
         raise NoCounterpartError(f"{_PACKED} {settings[_PACKED]} has no counterpart in a plan: a step has one video",
                                  hint="leave it out")  # fmt: skip
+    if (text := settings.get(_TEXT, _TEXT_BY_DEFAULT)) != _TEXT_BY_DEFAULT:
+        raise NoCounterpartError(f"{_TEXT} {text} has no counterpart in a plan: Wan reads {_TEXT_BY_DEFAULT} tokens")
     if min(frames, rows, columns) < 1:
         raise InputError(f"{_LATENTS[0]} {frames} x {rows} x {columns} latents are not 1 or more of each")
     video = f"1@{rows * _PIXELS}x{columns * _PIXELS}x{1 + (frames - 1) * _FRAMES}"
@@ -101,7 +104,7 @@ def _named(settings: Settings) -> Facts:
     known = load_model(_CATALOGUED)[0]
     given = tuple(settings.get(name, default) for name, default in _SIZES.items())
     attention, block = known.kinds[0].transformer_blocks
-    same = given == (known.num_layers, known.hidden, getattr(block, "inner", 0), attention.heads)
+    same = given == (known.num_layers, known.hidden, getattr(block, "inner", 0), attention.heads, known.hidden)
     return {"model_name": _CATALOGUED} if same else {"model_name": f"Wan of {given[0]} layers x {given[1]}"}
 
 
@@ -114,8 +117,9 @@ def conflicts(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("dataset", f"{DATASET} goes with {PROVIDER}")] if settings.get("dataset") == DATASET else []
     out = [(name, f"is {settings[name]}, {twin} {settings[twin]}") for name, twin in _BATCHES.items()
            if name in settings and twin in settings and settings[name] != settings[twin]]  # fmt: skip
-    if settings.get("model.hidden_size") != settings.get(_WIDTH, settings.get("model.hidden_size")):
-        out.append((_WIDTH, f"is {settings[_WIDTH]}, model.hidden_size {settings.get('model.hidden_size')}"))
+    width, hidden = (settings.get(name, _SIZES[name]) for name in (_WIDTH, "model.hidden_size"))
+    if width != hidden:
+        out.append((_WIDTH, f"is {width}, model.hidden_size {hidden}"))
     return out
 
 
@@ -153,11 +157,12 @@ def _ring(columns: Columns, problem: Problem) -> Mask:
 
 
 def _whole_layers(columns: Columns, problem: Problem) -> Mask:
-    # WanLayerWithAdaLN has a forward pass of its own, without the parts that the core recomputes.
-    return _only_for(problem, columns["recompute"] != RECOMPUTE_MODES.index("selective"))
+    # WanLayerWithAdaLN has a forward pass of its own, in which the core recomputes its attention alone.
+    attention = columns["recompute_modules"] == module_mask(("attn",))
+    return _only_for(problem, (columns["recompute"] != RECOMPUTE_MODES.index("selective")) | attention)
 
 
-def _in_sequence(columns: Columns, problem: Problem) -> Mask:
+def _not_fsdp(columns: Columns, problem: Problem) -> Mask:
     return _only_for(problem, columns["zero"] <= 1)
 
 
@@ -168,8 +173,8 @@ RULES = (
          "a micro-batch of Wan is one video, not {micro_batch}"),
     Rule("megatron-bridge: context parallelism of Wan", ("cp", "cp_algorithm"), _ring,
          "tokens of Wan are dealt out for a ring, cp_comm_type p2p, not for {algorithm}"),
-    Rule("megatron-bridge: recomputation of Wan", ("recompute",), _whole_layers,
-         "layers of Wan are recomputed as a whole or not at all"),
-    Rule("megatron-bridge: shards of Wan", ("zero",), _in_sequence,
+    Rule("megatron-bridge: recomputation of Wan", ("recompute", "recompute_modules"), _whole_layers,
+         "layers of Wan are recomputed as a whole, in their attention, or not at all"),
+    Rule("megatron-bridge: shards of Wan", ("zero",), _not_fsdp,
          "Wan is written with a distributed optimizer, z1, not with Megatron-FSDP, z{zero}"),
 )  # fmt: skip
