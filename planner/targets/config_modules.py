@@ -241,8 +241,8 @@ def _add(arguments: Arguments, name: str, given: Given, options: OptionList, fam
         arguments.settings[name] = node.id
     elif _is_code(name, options):
         arguments.settings[name] = ast.unparse(node)
-    elif name == optimizers.OPTION:
-        arguments.settings[name] = optimizers.words(ast.unparse(node))
+    elif name == optimizers.OPTION and options.target == "torchtitan":
+        arguments.settings[name] = optimizers.of_call(node)
     elif options.options[name].kind != "any" or "." in name:  # others (dataloader, checkpoint) do not affect layouts
         _typed(arguments, name, given, options)
 

@@ -74,8 +74,7 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
     _model(arguments, dict(document.data))
     optimizer = document.at(("optimizer",))
     if isinstance(optimizer, Mapping):
-        given = optimizers.words(" ".join(f"{name}={value!r}" for name, value in optimizer.items()))
-        arguments.settings[optimizers.OPTION] = given
+        arguments.settings[optimizers.OPTION] = optimizers.of_section(optimizer)
         arguments.lines[optimizers.OPTION] = document.line(("optimizer",))
     if mode == "selective" and flux.builds(arguments.settings):
         mode = "full"  # its apply_ac wraps every block, whatever the mode is

@@ -92,3 +92,28 @@ def test_optimizers_in_toml(tmp_path: Path, line: str, text: str) -> None:
     assert not imported(tmp_path, "train.toml", TOML).gaps
     (gap,) = imported(tmp_path, "train.toml", TOML.replace('name = "AdamW"', line)).gaps
     assert (gap.field, gap.line, gap.message) == ("optimizer", 4, text)
+
+
+@pytest.mark.parametrize("made", [
+    "muon_of(lr=1)", "OPT", "OptimizersContainer.Config(param_groups=groups())", "some.mod.Lion.Config(lr=1)",
+    "OptimizersContainer.Config(name=KIND)", "OptimizersContainer.Config(**more)",
+    "OptimizersContainer.Config(param_groups=[ParamGroupConfig(r'.*', KIND, {})])",
+])  # fmt: skip
+def test_an_optimizer_that_no_literal_names_is_a_gap(tmp_path: Path, made: str) -> None:
+    module = MODULE.replace("MAKER", "Trainer.Config").replace("default_adamw(lr=3e-4)", made)
+    gaps = imported(tmp_path, "config_registry.py", module).gaps
+    assert any(gap.field == "optimizer" and "follows from code" in gap.message for gap in gaps)
+
+
+def test_the_optimizer_of_a_group_by_its_place(tmp_path: Path) -> None:
+    made = "OptimizersContainer.Config(param_groups=[ParamGroupConfig(r'.*', 'Muon', {})])"
+    module = MODULE.replace("MAKER", "Trainer.Config").replace("default_adamw(lr=3e-4)", made)
+    (gap,) = imported(tmp_path, "config_registry.py", module).gaps
+    assert gap.message == "Muon has no counterpart in a plan of torchtitan"
+    for kept in ("OptimizersContainer.Config(lr=1e-3)", made.replace("Muon", "AdamW")):
+        assert not imported(tmp_path, "config_registry.py", module.replace(made, kept)).gaps
+
+
+@pytest.mark.parametrize("line", ["name = 3", 'name = "AdamW"\nearly_step_in_backward = "true"'])
+def test_odd_words_in_toml_are_gaps(tmp_path: Path, line: str) -> None:
+    assert imported(tmp_path, "train.toml", TOML.replace('name = "AdamW"', line)).gaps
