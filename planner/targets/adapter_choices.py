@@ -13,7 +13,7 @@ from typing import Any
 
 from ...cost_models.quantities.params import lora_targets
 from ...cost_models.specs.model import ModelSpec
-from .adapters import LORA
+from .adapters import LORA, reaches_experts
 from .options import Facts, NoCounterpartError
 
 # The fact with the way in which modules are picked, and the option that states it.
@@ -24,6 +24,8 @@ BY_PEFT = "all linear modules"
 BY_NAME = "modules with the name of a linear one"
 # The same, without those of towers.
 OF_LANGUAGE = "linear modules of the language model"
+# The file lists names, among them those of feed-forward blocks.
+LISTED = "these names"
 # peft has modules for the family.
 DEFAULT = "default modules of peft"
 
@@ -58,6 +60,11 @@ def chosen_adapters(facts: Facts, model: ModelSpec, assumed: list[str]) -> dict[
         if model.family not in _DEFAULTS:
             raise NoCounterpartError(f"{option}: names no modules, and peft has no default for {model.family}")
         targets = _DEFAULTS[model.family]
+    elif chosen == LISTED:
+        if reaches_experts(model, facts[LORA]["targets"]):
+            raise NoCounterpartError(f"{option}: gate_proj, up_proj and down_proj are parts of routed experts, too, of "
+                                     "which no plan has adapters", hint="leave them out")  # fmt: skip
+        return dict(facts[LORA])
     else:
         if model.family in _CONVOLUTIONS and chosen != BY_PEFT:
             raise NoCounterpartError(f"{option}: {model.family} has no linear module to pick")

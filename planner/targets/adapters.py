@@ -21,6 +21,11 @@ _LATENT = {**_MODULES, "q": "q_b_proj", "k": "kv_b_proj", "v": "kv_b_proj"}
 _FAMILIES = ("llama", "mistral", "mixtral", "gemma", "gemma2", "gemma3", "granite", "olmo2", "qwen2", "qwen2_moe",
              "qwen3", "qwen3_moe", "gpt_oss")  # fmt: skip
 _LATENT_FAMILIES = ("deepseek_v2", "deepseek_v3")
+# Families whose routed experts get adapters, too, where a list names their parts: peft 0.21 renames these to the fused
+# experts (utils/transformers_weight_conversion.py, by the conversions of transformers 5.24).
+FUSES_EXPERTS = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "glm4_moe", "glm4_moe_lite",
+                 "glm_moe_dsa", "hunyuan_v1_moe", "olmoe", "qwen3_moe", "qwen3_next")  # fmt: skip
+OF_FEED_FORWARD = ("gate", "up", "down")
 LORA = "workload.lora"
 # Module of Megatron-Core, fused or as canonical adapters split it -> its projections.
 _CORE = {
@@ -47,10 +52,18 @@ def cannot_name(model: ModelSpec, lora: Lora | None) -> list[str]:
     if lora is None:
         return []
     latent = model.family in _LATENT_FAMILIES
+    if reaches_experts(model, lora.targets):
+        return [f"workload.lora: peft adapts the routed experts of {model.family}, too, by gate, up or down"]
     if latent and ("k" in lora.targets) != ("v" in lora.targets):
         return ["workload.lora: one module (kv_b_proj) makes keys and values, so both get an adapter or neither"]
     known = latent or model.family in _FAMILIES
     return [] if known else [f"workload.lora: the modules of {model.family} that hold these adapters are unknown"]
+
+
+def reaches_experts(model: ModelSpec, targets: Iterable[str]) -> bool:
+    """Whether peft also adapts routed experts, which no plan does, where a file lists the modules of `targets`."""
+    named = not {*OF_FEED_FORWARD}.isdisjoint(targets)
+    return named and model.family in FUSES_EXPERTS and any(kind.is_moe for kind in model.kinds)
 
 
 def targets_of(module: str) -> list[str]:

@@ -14,7 +14,7 @@ from ....errors import FieldProblem
 from ....profiles.io.document import Document
 from ....profiles.io.reader import read_document
 from .. import adapter_choices, cpu_offload
-from ..adapters import LORA, targets_of
+from ..adapters import LORA, OF_FEED_FORWARD, targets_of
 from ..argv import Arguments
 from ..facts import NODES
 from ..import_format import Compared
@@ -243,7 +243,9 @@ def adapters(rank: int, option: str, targets: Any, base: str, words: Mapping[str
     if chosen := next((words[name] for name in given if name in words), ""):
         return {LORA: lora, adapter_choices.CHOSEN: (chosen, option)}
     lora["targets"] = list(dict.fromkeys(target for known in meaning.values() for target in known))
-    return {LORA: lora}
+    if {*OF_FEED_FORWARD}.isdisjoint(lora["targets"]):
+        return {LORA: lora}
+    return {LORA: lora, adapter_choices.CHOSEN: (adapter_choices.LISTED, option)}  # the model decides on its experts
 
 
 def base_dtype(four: Any, eight: Any) -> str:

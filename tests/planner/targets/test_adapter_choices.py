@@ -96,10 +96,21 @@ def test_as_many_parameters_as_peft_makes(tmp_path: Path, kind: str, recipe: str
     ("llama-factory", LORA.replace("cutoff_len: 2048", "cutoff_len: 512"), "gpt2-xl",
      "gpt2 has no linear module to pick"),
     ("llama-factory", LORA, "opt-350m", "adapters of projections of the embedding"),
+    ("hf-trainer", RECIPE + PEFT + "lora_target_modules: [q_proj, o_proj, gate_proj, up_proj, down_proj]\n",
+     "moonlight-16b-a3b", "are parts of routed experts, too"),
+    ("axolotl", AXOLOTL + LISTED + "lora_target_modules: [q_proj, down_proj]\n", "glm-4.5-air",
+     "are parts of routed experts, too"),
 ])  # fmt: skip
 def test_adapters_that_no_plan_has(tmp_path: Path, kind: str, recipe: str, model: str, text: str) -> None:
     (gap,) = imported(tmp_path, kind, of(recipe, model)).gaps
     assert text in gap.message
+
+
+def test_a_list_without_parts_of_experts_is_read(tmp_path: Path) -> None:
+    recipe = RECIPE + PEFT + "lora_target_modules: [q_proj, o_proj]\n"
+    assert not imported(tmp_path, "hf-trainer", of(recipe, "moonlight-16b-a3b")).gaps
+    dense = RECIPE + PEFT + "lora_target_modules: [q_proj, gate_proj]\n"
+    assert not imported(tmp_path, "hf-trainer", dense).gaps
 
 
 def test_the_gap_has_the_line_of_the_option(tmp_path: Path) -> None:

@@ -86,6 +86,12 @@ def test_adapters_without_a_module_of_their_own_are_refused(model: str, text: st
         api.plan(None, lora="16:q,v", **{**ASKED, "model": model})
 
 
+def test_lists_of_modules_that_are_parts_of_experts_are_refused() -> None:
+    """peft also adapts the routed experts of such a list: 177,496,064 elements for the 5,345,280 of a plan."""
+    with pytest.raises(UnsupportedError, match="peft adapts the routed experts of deepseek_v3, too"):
+        api.plan(None, lora="16:q,o,gate,up,down", **{**ASKED, "model": "moonlight-16b-a3b"})
+
+
 def test_eight_bits_are_not_sharded() -> None:
     plan = api.evaluate(None, "dp8-mbs1-z3-rnone", lora="16:q,v:int8", **ASKED)
     with pytest.raises(LayoutRefusedError, match="FSDP2 shards no weights of 8 bits"):
