@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ..options import Settings
 from .base import RlSetup
 
 SCRIPT = "launch.sh"
+_RANK = re.compile(r"(.*[._])?lora[._]rank")  # of adapters
 
 
 class GivenOption(NamedTuple):
@@ -90,6 +92,8 @@ class OptionFile(ABC):
             text, hint = self.wrong(name, given) or ("", "")
             if not text and name in planned and option.value != planned[name].value:
                 text = f"is {self.shown(option.value)}; the plan has {self.shown(planned[name].value)}"
+            if not text and name not in planned and _trains_adapters(name, option.value):
+                text = "trains adapters; the plan trains all weights"
             if text:
                 problems.append(FieldProblem(text, file=self.file, line=option.line, field=name, hint=hint))
         problems += [FieldProblem(f"missing; the plan has {self.shown(option.value)}", file=self.file, field=name)
@@ -103,7 +107,13 @@ class OptionFile(ABC):
         """The options that the framework takes and the plan does not write. expected: files of the plan."""
         given, _ = self.read(files.get(self.file, ""))
         planned, _ = self.read(expected[self.file])
-        return tuple(name for name in given if name not in planned and self.wrong(name, given) is None)
+        return tuple(name for name, option in given.items() if name not in planned
+                     and self.wrong(name, given) is None and not _trains_adapters(name, option.value))  # fmt: skip
+
+
+def _trains_adapters(name: str, value: Any) -> bool:
+    """Whether an option is the rank of adapters, above 0."""
+    return _RANK.fullmatch(name) is not None and str(value) not in ("0", "None", "null")
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:

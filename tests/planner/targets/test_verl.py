@@ -165,11 +165,13 @@ def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
         ("use_dynamic_bsz=True", "use_dynamic_bsz=yes please", "`yes please` is not true or false"),
         ("rollout.n=16", "rollout.n=8", "is 8; the plan has 16"),
         ("data.train_batch_size=16\n", "", "data.train_batch_size: missing; the plan has 16"),
+        ("rollout.n=16", "rollout.n=16\nactor_rollout_ref.model.lora.rank=8", "trains adapters; the plan trains all"),
+        ("rollout.n=16", "rollout.n=16\nactor_rollout_ref.model.lora_rank=8", "trains adapters; the plan trains all"),
     ):
         file.write_text(text.replace(right, wrong))
         result = run_here("check", "out", cwd=tmp_path)
         assert (result.code, said in result.out) == (1, True), result.out
-    file.write_text(f"{text}actor_rollout_ref.actor.clip_ratio=0.3\ntrainer.total_epochs=3\n")
+    file.write_text(f"{text}actor_rollout_ref.actor.clip_ratio=0.3\ntrainer.total_epochs=3\nactor_rollout_ref.model.lora_rank=0\n")
     result = run_here("check", "out", cwd=tmp_path)
     assert result.code == 0
     assert "not judged: actor_rollout_ref.actor.clip_ratio, trainer.total_epochs" in result.out
