@@ -186,8 +186,9 @@ def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     found = differences(manifest.run, run_of(job))
     if not found:
         return
-    if "algorithm" in found:  # the rest follows from it
-        found = {"algorithm": found["algorithm"]}
+    if "algorithm" in found:  # from which the rest of the objective follows
+        found = {name: both for name, both in found.items()
+                 if name == "algorithm" or name.partition(".")[0] not in job.objective}  # fmt: skip
     fields = list(found)
     lines = [f"{name}: {saved} in the checkpoint, {now} now" for name, (saved, now) in found.items()]
     if any(name.startswith("model.") for name in fields):

@@ -95,7 +95,8 @@ class Loop:
     def step(self, index: int, *, stop: bool = False) -> tuple[Event, bool]:
         """Step 0, 1, ...: its event, and whether a rank is to stop. stop: this one is."""
         job, later = self.job, index + self.job.lag
-        for step in range(index + len(self.waiting), min(later, job.steps)):  # before the first step
+        ahead = later if self.goes_on else min(later, job.steps)
+        for step in range(index + len(self.waiting), ahead):  # before the first step
             self.waiting.append(self._shared(self._generate(step)))
         started, self.seconds, self.world.status.step = time.perf_counter(), {}, index
         needed = job.engine is not None and (later < job.steps or self.goes_on)
