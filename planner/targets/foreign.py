@@ -13,8 +13,9 @@ _SWIFT = "swift_version|tuner_type|tuner_backend|train_type"
 _FACTORY = "finetuning_type|cutoff_len"
 _AXOLOTL = "base_model|micro_batch_size|sequence_len"
 _TRAINER = "per_device_train_batch_size"
-# A file with one of them is a recipe, which may hold the options of DeepSpeed or FSDP in a block.
-RECIPE = re.compile(rf"\b({_SWIFT}|{_FACTORY}|{_AXOLOTL}|{_TRAINER}|model_name_or_path|max_length)\b")
+# A file with one of these keys is a recipe, which may hold the options of DeepSpeed or FSDP in a block.
+_RECIPES = f"{_SWIFT}|{_FACTORY}|{_AXOLOTL}|{_TRAINER}|model_name_or_path|max_length"
+RECIPE = re.compile(rf"(?m)(^|[{{,])\s*\"?({_RECIPES})\"?\s*:")
 # Keys that identify a file, its framework, and the format that reads it. The first match wins.
 _LOOKS_LIKE = (
     (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),

@@ -34,8 +34,8 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
     linear = settings.get("lora_target_linear") is True
     if not linear and not listed:
         raise NoCounterpartError("adapter: neither lora_target_modules nor lora_target_linear picks modules")
-    option, words = ("lora_target_linear", {"": adapter_choices.BY_NAME}) if linear else (
-        "lora_target_modules", {"all-linear": adapter_choices.BY_PEFT})  # fmt: skip
+    word = {} if isinstance(modules, list) else {"all-linear": adapter_choices.BY_PEFT}  # peft takes no list of it
+    option, words = ("lora_target_linear", {"": adapter_choices.BY_NAME}) if linear else ("lora_target_modules", word)
     base = family.base_dtype(settings.get("load_in_4bit"), settings.get("load_in_8bit"))
     if settings.get(_EXPERTS) and base == "bf16":
         raise NoCounterpartError(f"{_EXPERTS}: goes with load_in_4bit or load_in_8bit")

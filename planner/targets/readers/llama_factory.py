@@ -14,6 +14,7 @@ from . import accelerator_block, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
+_FREEZES = "freeze_vision_tower"
 _LORA = ("finetuning_type", "lora_rank", "lora_target", "quantization_bit", "freeze_trainable_layers")
 _STAGES = ("pt", "sft")
 
@@ -32,7 +33,9 @@ def _trained(settings: Settings, facts: Facts) -> Facts:
         raise NoCounterpartError(f"finetuning_type `{kind}` has no counterpart in a plan",
                                  hint="known: full, lora, freeze of the last layers")  # fmt: skip
     base = family.base_dtype(bits == 4, bits == 8)
-    words = {"all": adapter_choices.OF_LANGUAGE}
+    # finetuning_args.py freezes towers by default, and find_all_linear_modules leaves out what is frozen.
+    frozen = settings.get(_FREEZES, True)
+    words = {"all": adapter_choices.OF_LANGUAGE if frozen else adapter_choices.BY_NAME}
     return family.adapters(settings.get("lora_rank", 8), "lora_target", settings.get("lora_target", "all"), base, words)
 
 
@@ -55,6 +58,7 @@ READER = Reader(
     version="0.9.5",
     commit="ff6d4d12",
     kinds={
+        _FREEZES: "bool",
         **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
         "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
         "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int",
@@ -75,7 +79,7 @@ READER = Reader(
         family.recompute(unless="disable_gradient_checkpointing"),
         family.optimizer(),
         family.kernels("flash_attn"),
-        reads(("workload.lora", "workload.train_layers"), _LORA, _trained),
+        reads(("workload.lora", "workload.train_layers"), (*_LORA, _FREEZES), _trained),
         preferences.entry(),
         family.weights(lambda settings: settings.get("pure_bf16")),
     ),

@@ -253,6 +253,7 @@ READER = Reader(
         family.kernels("attn_impl"),
         reads(("workload.lora",), _LORA, _trained),
         reads((), ("quant_bits",), _unquantised),
+        reads((), (*_IN_DEEPSPEED, "packing_length"), lambda settings, facts: {}),  # _modernise has moved them
         reads((), ("task_type",), _head),
         reads((), _FREEZES, _frozen),
         family.weights(_dtype),

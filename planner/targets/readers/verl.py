@@ -184,8 +184,9 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
         return facts_of_core(rank, core_modules, modules, known) if rank else {}
     if not settings.get(fsdp):
         return {}
-    words = {"all-linear": adapter_choices.BY_PEFT}
-    return family.adapters(settings[fsdp], fsdp_modules, settings.get(fsdp_modules, "all-linear"), "bf16", words)
+    modules = settings.get(fsdp_modules, "all-linear")
+    words = {} if isinstance(modules, list) else {"all-linear": adapter_choices.BY_PEFT}  # peft takes no list of it
+    return family.adapters(settings[fsdp], fsdp_modules, modules, "bf16", words)
 
 
 def _prepared(document: Document, arguments: Arguments) -> Document:

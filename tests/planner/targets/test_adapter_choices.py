@@ -168,3 +168,20 @@ def test_a_model_by_flag_has_its_own_projections(tmp_path: Path) -> None:
     lora = found.request.workload.train.lora
     assert lora is not None
     assert lora.targets == ("q", "k", "v", "o", "up", "down")
+
+
+def test_a_list_with_the_word_is_no_word_to_peft(tmp_path: Path) -> None:
+    """It raises `Target modules {'all-linear'} not found`; TRL alone unpacks a list of one."""
+    (gap,) = imported(tmp_path, "axolotl", AXOLOTL + LISTED + "lora_target_modules: [all-linear]\n").gaps
+    assert "no plan has adapters of all-linear" in gap.message
+    (gap,) = imported(tmp_path, "verl", VERL.replace("all-linear", "[all-linear]")).gaps
+    assert "no plan has adapters of all-linear" in gap.message
+    assert not imported(tmp_path, "hf-trainer", RECIPE + PEFT + "lora_target_modules: [all-linear]\n").gaps
+
+
+def test_towers_of_llama_factory_are_frozen_by_default(tmp_path: Path) -> None:
+    recipe = of(LORA, "qwen2.5-vl-7b")
+    trained = imported(tmp_path, "llama-factory", recipe + "freeze_vision_tower: false\n")
+    tower = "linear modules of the tower learn, too: priced without their adapters"
+    assert any(tower in text for text in trained.assumed)
+    assert not any(tower in text for text in imported(tmp_path, "llama-factory", recipe).assumed)

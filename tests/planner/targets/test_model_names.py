@@ -66,3 +66,8 @@ def test_a_config_without_a_batch_gets_one_that_its_ranks_divide(tmp_path: Path)
     stated = import_config("accelerate", [path], {**given, "global_batch": 512})
     with pytest.raises(InputError, match="512 is not a multiple of dp 6"):
         stated.price()
+
+
+def test_a_comment_makes_no_recipe(tmp_path: Path) -> None:
+    (path := tmp_path / "fsdp.yaml").write_text(f"# for the recipe with max_length 4096 and base_model\n{DENSE}")
+    assert not import_config("accelerate", [path], {"gpu": "h100-sxm-80gb", "model": "llama-3.2-1b"}).gaps

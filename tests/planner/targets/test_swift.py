@@ -53,6 +53,12 @@ def test_sharding_by_name_and_beside_the_block(tmp_path: Path, changes: dict[str
     assert ("gap" if found.gaps else str(found.layout)) == layout
 
 
+@pytest.mark.parametrize("option", ["deepspeed_autotp_size", "zero_hpz_partition_size", "packing_length"])
+def test_a_number_that_is_none(tmp_path: Path, option: str) -> None:
+    with pytest.raises(InputError, match=option):
+        imported(tmp_path, "swift", json.dumps({**ARGS, option: "x"}), **GPU)
+
+
 def test_copies_of_shards_in_a_node(tmp_path: Path) -> None:
     found = imported(tmp_path, "swift", json.dumps({**ARGS, "zero_hpz_partition_size": 4}), **GPU)
     assert not found.gaps
