@@ -42,8 +42,8 @@ class MicroBatches:
 
     @cached_property
     def _pads_sources(self) -> bool:
-        """Read once per step, because it waits for the device."""
-        return bool((self.tokens == PADDING).any())
+        """Read once per step, because it waits for the device. A trace, which has no values, has no padding."""
+        return bool(self.tokens.min().item() == PADDING)
 
     def _rows(self, index: int) -> Tensor:
         return self.tokens[index * self.size : (index + 1) * self.size]
