@@ -17,7 +17,7 @@ from .adapters import LORA, reaches_experts
 from .options import Facts, NoCounterpartError
 
 # The fact with the way in which modules are picked, and the option that states it.
-CHOSEN = "adapters on"
+CHOSEN = "workload.lora_modules"
 # peft picks the linear modules by `all-linear`.
 BY_PEFT = "all linear modules"
 # The framework lists the names of all linear modules for peft.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FieldProblem, InputError
+from .adapter_choices import CHOSEN
 from .argv import Arguments
 from .option_lists import Option
 from .options import Facts, NoCounterpartError, Table
@@ -231,4 +232,4 @@ def stated_facts(arguments: Arguments, table: Table, facts: Facts) -> Facts:
         if any(gap.field and _concerns(gap.field, entry.options) for gap in arguments.gaps):
             open_fields |= of_entry
         named |= of_entry
-    return {name: value for name, value in facts.items() if name in named - open_fields}
+    return {name: value for name, value in facts.items() if name in named - open_fields - {CHOSEN}}

@@ -43,7 +43,7 @@ _DEEPSPEED: dict[str, dict[str, Any]] = {
 _FSDP: dict[str, dict[str, Any]] = {
     "fsdp2": {"fsdp_config": {"activation_checkpointing": True, "reshard_after_forward": True}},
 }
-# What the options are once swift has read them, as args.json has them.
+# Words of FSDP, to which swift turns its options before it writes args.json.
 _READ = re.compile(r"((full_shard|shard_grad_op|no_shard|hybrid_shard(_zero2)?|auto_wrap|offload)\s*)+")
 # Option of swift -> where it stands in DeepSpeed's JSON.
 _IN_DEEPSPEED = {"zero_hpz_partition_size": ("zero_optimization", "zero_hpz_partition_size"),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....errors import FieldProblem
+from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document
 from ....profiles.io.reader import read_document
 from .. import adapter_choices, cpu_offload
@@ -110,6 +110,9 @@ def sharding() -> Entry:
 
 def _sharding(settings: Settings, facts: Facts) -> Facts:
     plain: Facts = {"zero": 0, "offload": "none", "tp": 1, "cp": 1}
+    for name in (DEEPSPEED, "fsdp"):
+        if isinstance(number := settings.get(name), int | float) and not isinstance(number, bool):
+            raise InputError(f"{name}: {number} is neither the name of a file nor a block")
     given = (settings.get(name) for name in (CONFIG_FILE, DEEPSPEED))
     files = [file for file in given if isinstance(file, Mapping) and "facts" in file]
     names = ("zero", "offload", "tp", "cp", "cp_algorithm", "replicas", "dp", "num_gpus", "workload.techniques", "ep")

@@ -114,8 +114,10 @@ def test_a_list_without_parts_of_experts_is_read(tmp_path: Path) -> None:
 
 
 def test_the_gap_has_the_line_of_the_option(tmp_path: Path) -> None:
-    (gap,) = imported(tmp_path, "axolotl", of(AXOLOTL, "qwen1.5-moe-a2.7b") + LINEAR).gaps
+    found = imported(tmp_path, "axolotl", of(AXOLOTL, "qwen1.5-moe-a2.7b") + LINEAR)
+    (gap,) = found.gaps
     assert (gap.field, gap.line) == ("lora_target_linear", 11)
+    assert "workload.lora_modules" not in found.stated
 
 
 def test_a_recipe_that_picks_no_module(tmp_path: Path) -> None:

@@ -59,6 +59,12 @@ def test_a_number_that_is_none(tmp_path: Path, option: str) -> None:
         imported(tmp_path, "swift", json.dumps({**ARGS, option: "x"}), **GPU)
 
 
+@pytest.mark.parametrize("option", ["deepspeed", "fsdp"])
+def test_a_number_is_neither_a_file_nor_a_block(tmp_path: Path, option: str) -> None:
+    with pytest.raises(InputError, match=f"{option}.*3 is neither the name of a file nor a block"):
+        imported(tmp_path, "swift", json.dumps({**ARGS, "deepspeed": None, option: 3}), **GPU)
+
+
 def test_copies_of_shards_in_a_node(tmp_path: Path) -> None:
     found = imported(tmp_path, "swift", json.dumps({**ARGS, "zero_hpz_partition_size": 4}), **GPU)
     assert not found.gaps
