@@ -13,7 +13,7 @@ from typing import Any
 
 from ...cost_models.quantities.params import lora_targets
 from ...cost_models.specs.model import ModelSpec
-from .adapters import LORA, reaches_experts
+from .adapters import FUSES_EXPERTS, LORA, reaches_experts
 from .options import Facts, NoCounterpartError
 
 # The fact with the way in which modules are picked, and the option that states it.
@@ -44,10 +44,12 @@ _FUSED = {
 }  # fmt: skip
 # Families whose router is a linear module, beside experts that are none.
 _LINEAR_ROUTER = ("phimoe",)
+# Families with fused experts whose parts have names of their own (w1, w2, w3).
+_OTHER_NAMES = ("mixtral", "minimax", "minimax_m2")
 # Families whose modules are Conv1D, which peft alone counts among linear ones.
 _CONVOLUTIONS = ("gpt2",)
-# Families whose experts and routers were never linear modules, so that no word for these means them.
-_NEVER_LINEAR = ("gpt_oss",)
+# Families whose experts and routers peft adapts by no word.
+_ALONE = ("gpt_oss", "granitemoe", "granitemoehybrid")
 
 
 def chosen_adapters(facts: Facts, model: ModelSpec, assumed: list[str]) -> dict[str, Any]:
@@ -91,6 +93,9 @@ def _beyond(model: ModelSpec, chosen: str) -> Iterator[str]:
         yield "projections of the embedding"
     if model.family in _LINEAR_ROUTER:
         yield "the router"
-    routed = any(kind.is_moe for kind in model.kinds) and model.family not in _NEVER_LINEAR
-    if routed and (chosen == BY_PEFT or "up" in lora_targets(model)):
+    if not any(kind.is_moe for kind in model.kinds) or model.family in (*_ALONE, *_LINEAR_ROUTER):
+        return
+    if model.family not in (*FUSES_EXPERTS, *_OTHER_NAMES):
+        yield "routers, or gates of shared experts"
+    elif chosen == BY_PEFT or "up" in lora_targets(model):
         yield "routed experts"

@@ -32,7 +32,7 @@ class Option:
     default: Any = None
 
     def wrong(self, value: Any) -> str | None:
-        """Why this option does not accept `value`, or None."""
+        """Why this option does not accept `value`, or None: its default is accepted, whatever it is."""
         if (text := self.wrong_type(value)) is not None:
             return text
         for item in self._items(value):
@@ -42,7 +42,9 @@ class Option:
         return None
 
     def wrong_type(self, value: Any) -> str | None:
-        """Why `value` has the wrong type for this option, or None."""
+        """Why `value` has the wrong type for this option, or None; the default of MaxText's whole numbers is `None`."""
+        if self.default is not None and value == self.default:
+            return None
         return next((text for item in self._items(value) if (text := self._wrong_type(item)) is not None), None)
 
     def _items(self, value: Any) -> list[Any]:

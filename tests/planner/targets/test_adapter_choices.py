@@ -78,6 +78,7 @@ def priced(found: Imported) -> int:
     ("swift", SWIFT.replace("full", "lora"), QWEN, linear_names),
     ("swift", SWIFT.replace("full", "lora") + "target_modules: [all-linear]\n", "olmo-2-7b", linear_names),
     ("verl", VERL, QWEN, "all-linear"),
+    ("hf-trainer", RECIPE + ALL, "granite-3.1-3b-a800m", "all-linear"),
 ])  # fmt: skip
 def test_as_many_parameters_as_peft_makes(tmp_path: Path, kind: str, recipe: str, model: str, picked: object) -> None:
     found = imported(tmp_path, kind, of(recipe, model))
@@ -90,7 +91,8 @@ def test_as_many_parameters_as_peft_makes(tmp_path: Path, kind: str, recipe: str
     ("hf-trainer", RECIPE + ALL, "deepseek-v2-lite", "the down projections of latent attention, routed experts"),
     ("hf-trainer", RECIPE + PEFT, MIXTRAL, "names no modules, and peft has no default for mixtral"),
     ("hf-trainer", RECIPE + PEFT, "qwen3-30b-a3b", "names no modules, and peft has no default for qwen3_moe"),
-    ("axolotl", AXOLOTL + LINEAR, "qwen1.5-moe-a2.7b", "adapters of routed experts"),
+    ("axolotl", AXOLOTL + LINEAR, "qwen1.5-moe-a2.7b", "adapters of routers, or gates of shared experts"),
+    ("hf-trainer", RECIPE + ALL, "llama-4-scout", "routers, or gates of shared experts"),
     ("axolotl", AXOLOTL + LINEAR, "qwen3-next-80b-a3b", "adapters of blocks beside attention"),
     ("axolotl", AXOLOTL + LINEAR, "phi-3.5-moe", "adapters of the router"),
     ("llama-factory", LORA.replace("cutoff_len: 2048", "cutoff_len: 512"), "gpt2-xl",

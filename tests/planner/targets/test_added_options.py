@@ -48,7 +48,8 @@ ASIDE = {
     "trl": "dataset_name: mine;learning_rate: 1.0e-5;assistant_only_loss: true;gradient_checkpointing_kwargs: {a: 1}",
     "nanotron": "eos_token_id: 2;initializer_range: 0.02",
     "maxtext": "sa_block_q: 256;dpo: false;enable_dropout: true;matmul_precision: default;attention_out: remat;"
-               "nope_layer_interval: -1;expansion_factor_real_data: -1.0;context_parallel_load_balance: true",
+               "nope_layer_interval: -1;expansion_factor_real_data: -1.0;context_parallel_load_balance: true;"
+               "local_sa_block_q: None;max_num_checkpoints_to_keep: None",
     "nemo": "init_method_std=0.01;perform_initialization=True", "torchtitan": "",
 }  # fmt: skip
 

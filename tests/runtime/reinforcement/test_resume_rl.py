@@ -145,7 +145,7 @@ def test_a_checkpoint_without_the_critic_is_refused(tmp_path: Path) -> None:
     assert all("critic." in text for text in fork(job.world_size, one))
 
 
-def test_the_policy_alone_is_exported(grpo_saved: Path) -> None:
-    """Names of its weights are those of a checkpoint of training."""
+def test_weights_of_the_policy_have_the_names_of_training(grpo_saved: Path) -> None:
+    """So that `launch export` finds them."""
     names = FileSystemReader(grpo_saved / "step-00000001").read_metadata().state_dict_metadata
     assert "weights.embedding.tokens" in names
