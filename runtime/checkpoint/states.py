@@ -43,7 +43,7 @@ class States(ABC):
 
 
 class TrainerStates(States):
-    """Those of one trainer."""
+    """The states of one trainer."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.job, self.device = trainer, trainer.job, trainer.device

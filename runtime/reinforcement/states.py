@@ -19,8 +19,8 @@ from .rollout import Rollout, answered
 
 
 class LoopStates(States):
-    """Those of this rank of a loop. Names of the critic's begin with `critic.`, those of the policy are as in training:
-    an export takes the policy."""
+    """The states of a loop on this rank. The critic's names begin with `critic.`; the policy's are as in training, so
+    that an export finds them."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop, self.job, self.device, self.status = loop, loop.job, loop.device, loop.world.status

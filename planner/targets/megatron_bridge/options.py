@@ -59,8 +59,8 @@ def _translated(entry: Entry) -> Entry:
 
 
 def _beside_a_recipe(read: Facts, settings: Settings, facts: Facts) -> Facts:
-    """What is read of a config that leaves the sizes of its model to a recipe or to the Hub: the degrees of experts
-    are those stated, and a precision that is not stated is the recipe's."""
+    """The facts of a config that leaves the sizes of its model to a recipe or to the Hub: the degrees of experts are
+    those stated, and a precision that is not stated is the recipe's."""
     if "model.num_layers" in settings:
         return read
     ep, etp = (settings.get(f"model.expert_{name}_parallel_size") for name in ("model", "tensor"))
