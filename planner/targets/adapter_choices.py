@@ -29,7 +29,7 @@ LISTED = "these names"
 # peft has modules for the family.
 DEFAULT = "default modules of peft"
 
-_Q_V = ("gemma", "gemma2", "gemma3_text", "gemma4", "gptj", "llama", "llama4", "mistral", "opt", "qwen2", "qwen3",
+_Q_V = ("gemma", "gemma2", "gemma3", "gemma4", "gptj", "llama", "llama4", "mistral", "opt", "qwen2", "qwen3",
         "stablelm")  # fmt: skip
 # Family -> modules that peft adapts where none is named, as projections. It has some for mixtral and then refuses it.
 _DEFAULTS: dict[str, tuple[str, ...]] = {
@@ -60,7 +60,8 @@ def chosen_adapters(facts: Facts, model: ModelSpec, assumed: list[str]) -> dict[
     chosen, option = facts[CHOSEN]
     if chosen == DEFAULT:
         if model.family not in _DEFAULTS:
-            raise NoCounterpartError(f"{option}: names no modules, and peft has no default for {model.family}")
+            raise NoCounterpartError(f"{option}: names no modules, and plans have no default of peft for "
+                                     f"{model.family}")  # fmt: skip
         targets = _DEFAULTS[model.family]
     elif chosen == LISTED:
         if reaches_experts(model, facts[LORA]["targets"]):

@@ -15,7 +15,7 @@ _AXOLOTL = "base_model|micro_batch_size|sequence_len"
 _TRAINER = "per_device_train_batch_size"
 # A file with one of these keys is a recipe, which may hold the options of DeepSpeed or FSDP in a block.
 _RECIPES = f"{_SWIFT}|{_FACTORY}|{_AXOLOTL}|{_TRAINER}|model_name_or_path|max_length"
-RECIPE = re.compile(rf"(?m)(^|[{{,])\s*\"?({_RECIPES})\"?\s*:")
+_RECIPE = re.compile(rf"(?m)(^|[{{,])\s*\"?({_RECIPES})\"?\s*:")
 # Keys that identify a file, its framework, and the format that reads it. The first match wins.
 _LOOKS_LIKE = (
     (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
@@ -35,6 +35,11 @@ _LOOKS_LIKE = (
     (r"--(actor-num-nodes|rollout-batch-size)\b", "slime", "slime"),
     (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM", "megatron-args"),
 )  # fmt: skip
+
+
+def is_recipe(text: str) -> bool:
+    """Whether a file has a key of recipes outside comments."""
+    return _RECIPE.search(re.sub(r"(?m)(^|\s)#.*$", "", text)) is not None
 
 
 def owner_hint(files: Mapping[str, str], format_name: str) -> str:

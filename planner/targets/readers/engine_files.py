@@ -15,7 +15,7 @@ from ..argv import Arguments
 from ..deepspeed.compression import without_rounding
 from ..deepspeed.not_read import PRECISION_OPEN
 from ..deepspeed.target import CONFIG as OF_DEEPSPEED
-from ..foreign import RECIPE
+from ..foreign import is_recipe
 from ..option_lists import option_list
 from ..reading import fields_of, read_facts
 from . import accelerator_block
@@ -29,7 +29,7 @@ _OF_FILES = {CONFIG_FILE: ("accelerate", OF_ACCELERATE), DEEPSPEED: ("deepspeed"
 def beside(path: str, text: str) -> Arguments | None:
     """The facts of an accelerate YAML or a DeepSpeed JSON, under the option that names such a file; the file that
     accelerator_config names."""
-    if RECIPE.search(text):
+    if is_recipe(text):
         return None
     if '"zero_optimization"' in text:
         return _facts_of(DEEPSPEED, path, text)

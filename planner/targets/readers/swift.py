@@ -17,7 +17,7 @@ from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document
 from .. import adapter_choices
 from ..argv import Arguments
-from ..foreign import RECIPE
+from ..foreign import is_recipe
 from ..model_names import known_model
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
@@ -87,6 +87,8 @@ def _complete_fsdp(arguments: Arguments) -> None:
                 arguments.settings[option] = part
             else:
                 arguments.unknown[option] = line
+                if part in (None, False):
+                    arguments.off.add(option)
             arguments.lines[option], arguments.files[option] = line, file
     elif value is True:
         family.contradiction(arguments, "fsdp", "is neither a name, its options nor a file of them", "`fsdp: fsdp2`")
@@ -117,7 +119,7 @@ def _complete_deepspeed(arguments: Arguments) -> None:
 
 def _beside(path: str, text: str) -> Arguments | None:
     """The files of engine_files.py, and one with the options of `fsdp`."""
-    if (other := engine_files.beside(path, text)) is not None or RECIPE.search(text):
+    if (other := engine_files.beside(path, text)) is not None or is_recipe(text):
         return other
     try:
         block = json.loads(text)

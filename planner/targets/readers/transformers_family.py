@@ -236,7 +236,7 @@ def adapters(rank: int, option: str, targets: Any, base: str, words: Mapping[str
     """
     listed = targets if isinstance(targets, list) else [word.strip() for word in str(targets).split(",")]
     given = [re.sub(r"^(self_attn|mlp)\.", "", str(name)) for name in listed]
-    if not given:
+    if not any(given) and "" not in words:
         raise NoCounterpartError(f"{option}: names no modules")
     words = words if mixed or len(given) == 1 else {}
     meaning = {name: targets_of(name) for name in given if name not in words}

@@ -68,6 +68,7 @@ def priced(found: Imported) -> int:
 @pytest.mark.parametrize(("kind", "recipe", "model", "picked"), [
     ("hf-trainer", RECIPE + ALL, LLAMA, "all-linear"),
     ("hf-trainer", RECIPE + PEFT, LLAMA, None),
+    ("hf-trainer", RECIPE + PEFT, "gemma-3-1b", None),
     ("hf-trainer", RECIPE + ALL, "gpt-oss-20b", "all-linear"),
     ("hf-trainer", RECIPE + ALL, "starcoder2-3b", "all-linear"),
     ("llama-factory", LORA + "lora_target: all\n", QWEN, linear_names),
@@ -89,8 +90,8 @@ def test_as_many_parameters_as_peft_makes(tmp_path: Path, kind: str, recipe: str
 @pytest.mark.parametrize(("kind", "recipe", "model", "text"), [
     ("hf-trainer", RECIPE + ALL, MIXTRAL, "adapters of routed experts"),
     ("hf-trainer", RECIPE + ALL, "deepseek-v2-lite", "the down projections of latent attention, routed experts"),
-    ("hf-trainer", RECIPE + PEFT, MIXTRAL, "names no modules, and peft has no default for mixtral"),
-    ("hf-trainer", RECIPE + PEFT, "qwen3-30b-a3b", "names no modules, and peft has no default for qwen3_moe"),
+    ("hf-trainer", RECIPE + PEFT, MIXTRAL, "names no modules, and plans have no default of peft for mixtral"),
+    ("hf-trainer", RECIPE + PEFT, "qwen3-30b-a3b", "names no modules, and plans have no default of peft for qwen3_moe"),
     ("axolotl", AXOLOTL + LINEAR, "qwen1.5-moe-a2.7b", "adapters of routers, or gates of shared experts"),
     ("hf-trainer", RECIPE + ALL, "llama-4-scout", "routers, or gates of shared experts"),
     ("axolotl", AXOLOTL + LINEAR, "qwen3-next-80b-a3b", "adapters of blocks beside attention"),
@@ -189,3 +190,8 @@ def test_towers_of_llama_factory_are_frozen_by_default(tmp_path: Path) -> None:
     tower = "linear modules of the tower learn, too: priced without their adapters"
     assert any(tower in text for text in trained.assumed)
     assert not any(tower in text for text in imported(tmp_path, "llama-factory", recipe).assumed)
+
+
+def test_an_empty_list_of_modules(tmp_path: Path) -> None:
+    (gap,) = imported(tmp_path, "llama-factory", LORA + "lora_target: ''\n").gaps
+    assert gap.message == "names no modules"

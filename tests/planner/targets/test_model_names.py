@@ -68,6 +68,8 @@ def test_a_config_without_a_batch_gets_one_that_its_ranks_divide(tmp_path: Path)
         stated.price()
 
 
-def test_a_comment_makes_no_recipe(tmp_path: Path) -> None:
-    (path := tmp_path / "fsdp.yaml").write_text(f"# for the recipe with max_length 4096 and base_model\n{DENSE}")
+@pytest.mark.parametrize("comment", ["for the recipe with max_length 4096", "with cutoff, max_length: 4096",
+                                     "{max_length: 2}"])  # fmt: skip
+def test_a_comment_makes_no_recipe(tmp_path: Path, comment: str) -> None:
+    (path := tmp_path / "fsdp.yaml").write_text(f"# {comment}\n{DENSE}# {comment}\n")
     assert not import_config("accelerate", [path], {"gpu": "h100-sxm-80gb", "model": "llama-3.2-1b"}).gaps

@@ -45,6 +45,8 @@ def test_the_options_that_a_run_leaves(tmp_path: Path) -> None:
      "cp2u-dp4-mbs1-z2-rfull"),
     ({"deepspeed": None, "fsdp": {"fsdp_config": {"fsdp_version": 2}}}, "cp2u-dp4-mbs1-z3-rfull"),
     ({"deepspeed": None, "fsdp": {"fsdp_config": {"mixed_precision_policy": "fp32"}}}, "gap"),
+    ({"deepspeed": None, "fsdp": {"fsdp_config": {"mixed_precision_policy": None, "xla": False}}},
+     "cp2u-dp4-mbs1-z3-rfull"),
     ({"deepspeed": None, "fsdp": "mine.json"}, "gap"),
     ({"deepspeed": "zero1", "deepspeed_autotp_size": 2, "sequence_parallel_size": 1}, "tp2-nosp-dp4-mbs1-z1-rfull"),
 ])  # fmt: skip
