@@ -42,9 +42,9 @@ def read_explicit_form(
     expert_ffn, shared, shared_ffn, moe_layers (how many: the last ones, or which), shared_gate, router_bias,
     router_factors, branch_norms, choice_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or
     sigmoid), router_normalised (true), router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank,
-    qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, and
-    `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py), encoders (explicit_stacks.py), and `tower`
-    {model_type, vision_config, ...}, a vision tower in the words of a config.json (vision.py).
+    qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py),
+    encoders (explicit_stacks.py), and `tower` {model_type, vision_config, ...}, a vision tower in the words of a
+    config.json (vision.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
     Raises InputError with all problems, unknown fields included.
     """

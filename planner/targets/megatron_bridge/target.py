@@ -115,7 +115,7 @@ def _others(setup: Setup) -> Settings:
     """Fields that every recipe needs and no plan holds: a run on mock data until the user names other data."""
     of_data: Settings = {"dataset.random_seed": 1234, "dataset.dataloader_type": "single"}
     if wan.denoises(setup):
-        of_data = {"dataset.packing_buffer_size": 200}
+        of_data = {"dataset.packing_buffer_size": 200}  # default of WanDatasetConfig, which refuses None
     of_text = {} if vision.sees(setup) or wan.denoises(setup) else {
         "dataset.split": "9999,8,2", "dataset.reset_position_ids": False, "dataset.reset_attention_mask": False,
         "dataset.eod_mask_loss": False,

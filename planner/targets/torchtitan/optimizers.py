@@ -15,6 +15,7 @@ from ..options import Entry, Facts, NoCounterpartError, Settings
 # Stands for the call, or the section, that makes it.
 OPTION = "optimizer"
 _ADAM = ("Adam", "AdamW")
+_DEFAULT = "AdamW"
 _UNKNOWN = "?"
 _OTHERWISE = {"fused_opt_states_bf16": "no plan of torchtitan has moments in bf16",
               "early_step_in_backward": "updates weights in the backward pass"}  # fmt: skip
@@ -24,7 +25,7 @@ def of_section(section: Mapping[str, Any]) -> str:
     """The words of a section of TOML."""
     values = [value for value in section.values() if isinstance(value, str)]
     otherwise = {word for word in _OTHERWISE if section.get(word) not in (None, False) or word in values}
-    return " ".join(sorted({_word(section.get("name", _ADAM[0])), *otherwise}))
+    return " ".join(sorted({_word(section.get("name", _DEFAULT)), *otherwise}))
 
 
 def of_call(node: ast.expr) -> str:
@@ -54,7 +55,7 @@ def _of_group(node: ast.expr) -> str:
     if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("ParamGroupConfig"):
         return _UNKNOWN
     given = [keyword.value for keyword in node.keywords if keyword.arg in (None, "optimizer_name")]
-    return _literal([*given, *node.args[1:2], ast.Constant(_ADAM[1])][0])
+    return _literal([*given, *node.args[1:2], ast.Constant(_DEFAULT)][0])
 
 
 def _literal(node: ast.expr) -> str:
