@@ -202,7 +202,8 @@ def techniques(plan: ServingPlan) -> list[Part]:
 def closing(plan: ServingPlan) -> list[Part]:
     """The proof, and what the simulation adds."""
     space, broken = plan.certificate.space, _broken_when_simulated(plan)
-    lines: list[Part] = [space_line(space, stopped=bool(plan.certificate.stopped), noun="deployments"),
+    lines: list[Part] = [text.wrapped(f"Assumed: {it}.") for it in plan.assumptions]
+    lines += [*([""] if lines else []), space_line(space, stopped=bool(plan.certificate.stopped), noun="deployments"),
                          text.wrapped(f"{'By' if broken else 'Proven by'} the closed form: {_proof(plan)}.")]
     if broken:
         lines.append(text.wrapped(f"Deployment 1 is not proven to keep them: {broken}."))

@@ -11,20 +11,18 @@ from .iteration import ServingConstants, iteration_seconds
 from .lengths import RequestLengths
 from .pool import Pool
 from .room import PassSeconds, room_queue, whole_passes
-from .service import ROUNDS, Load, Service
+from .service import FULLEST, ROUNDS, Load, Service
 
-_FULLEST = 0.999  # load factor of an open loop that still counts as stable: near 1 its wait has no bound
 _HALVINGS = 40  # of the sequences of an open loop: to 1e-12 of those that there is room for
 
 
 def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Service:
     """The fixed point of b = X T(b), with T the seconds of the passes of an answer while b others run, and of
-    b = N T / (front + T) in a closed loop.
+    b = N T / (front + wait + T) in a closed loop.
 
-    Prompts are part of the passes and take no iterations. A request of an open loop waits for room (`room_queue`), and
-    for the end of the pass that it comes in; one of a closed loop comes at the end of one. Its answer, or the first
-    block of it, is whole at once: TTFT is the seconds until then, TPOT those of all passes over the tokens. Both are
-    those of requests that take passes.
+    Prompts are part of the passes and take no iterations. A request waits for room (`room_queue` in an open loop), and
+    for the end of the pass that it comes in. Its answer, or the first block of it, is whole at once: TTFT is the
+    seconds until then, TPOT those of all passes over the tokens. Both are those of requests that take passes.
     """
     taken = 1.0 - decode.methods.skipped
     load = load.thinned(taken)
@@ -33,9 +31,9 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
     capacity, number, held = load.sequences_on(decode)
     passes = PassSeconds.of(capacity, decode, load, constants)
     front_s = decode.host_s + constants.prompt_token_s * load.prompt
-    closed, queue = _closed(held, front_s, steps, decode, passes), room_queue(passes, steps, decode, load)
-    met = np.where(opened, _met(_opened(steps, decode, load, passes), steps, decode, load, passes),
-                   np.maximum(closed / decode.pp, 1.0))  # fmt: skip
+    closed, beside, rest_s = _closed(number, held, front_s, steps, decode, passes)
+    queue = room_queue(passes, steps, decode, load)
+    met = np.where(opened, _met(_opened(steps, decode, load, passes), steps, decode, load, passes), beside)
     come = load.rate / decode.instances * steps  # passes that come to an instance per second
     pass_s = iteration_seconds(decode, constants, whole_passes(met, load))
     # Where there is little room a request meets fewer: no more than of those that share it without waiting for passes.
@@ -44,8 +42,9 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
     running = np.where(opened, come * pass_s, closed)
     rate = np.where(opened, load.rate, running * decode.instances / (steps * pass_s))
     busy = -np.expm1(-running / decode.pp)  # sequences of a pass are those of a Poisson process
-    wait_s = np.where(opened, busy * pass_s / 2.0, 0.0)
-    queue_s = np.where(opened, queue.mean_s, load.waiting(number, held) * decode.instances / rate)
+    wait_s = np.where(opened, busy * pass_s / 2.0, rest_s)
+    cycle_s = np.where(np.isfinite(load.concurrency), load.concurrency / rate, 0.0)
+    queue_s = np.where(opened, queue.mean_s, np.maximum(cycle_s - front_s - wait_s - steps * pass_s, 0.0))
     first_s = decode.first_passes(load.output) * pass_s
     none, tokens = np.zeros_like(pass_s), rate * load.output / taken
     return Service(
@@ -53,17 +52,26 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
         output_tokens_per_s_per_gpu=tokens / decode.gpus, sequences=running, capacity=capacity, prompt_load=none,
         load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s, pipeline_s=none,
         first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, prompt_scv=none, interval_scv=none + 1.0,
-        stable=np.where(opened, queue.load_factor < _FULLEST, number <= capacity),
+        stable=np.where(opened, queue.load_factor < FULLEST, number <= capacity),
     )  # fmt: skip
 
 
-def _closed(held: Array, front_s: Array, steps: Array, decode: Pool, passes: PassSeconds) -> Array:
-    """[n] sequences of a closed loop that run; the others are on their way to the scheduler."""
-    running = held
+def _closed(
+    number: Array, held: Array, front_s: Array, steps: Array, decode: Pool, passes: PassSeconds
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """[n] each, of a closed loop of `number` clients: sequences that run, at most as many as there is room for; those
+    of a pass of a lane as a request meets it, itself and the others as they run in the mean; and seconds that a request
+    waits for the end of a pass. It comes front_s after the end of one. Others are in the next pass then, or in a later
+    one, of which half is left in the mean."""
+    met, others = np.maximum(held / decode.pp, 1.0), np.maximum(number / decode.pp - 1.0, 0.0)
+    share, rest_s = np.minimum(held / number, 1.0), np.zeros_like(held)
     for _ in range(ROUNDS):
-        passes_s = steps * passes.at(running[None] / decode.pp)[0]
-        running = 0.5 * running + 0.5 * held * passes_s / (front_s + passes_s)
-    return running
+        pass_s = passes.at(met[None])[0]
+        rest_s = (1.0 - (1.0 - share) ** others) * np.maximum(pass_s - front_s, pass_s / 2.0)
+        passes_s = steps * pass_s
+        share = np.minimum(passes_s / (front_s + rest_s + passes_s), held / number)
+        met = 0.5 * met + 0.5 * np.minimum(1.0 + others * share, np.maximum(held / decode.pp, 1.0))
+    return number * share, met, rest_s
 
 
 def _opened(steps: Array, decode: Pool, load: Load, passes: PassSeconds) -> Array:
@@ -105,7 +113,8 @@ def filling_latencies(
     A wait for room has the tail of RoomQueue; those that wait find all of it taken, and have the slowest passes. The
     variance of the sequences of a pass is that of `_met`: of a Poisson process where passes take as long for more of
     them, and as of processor sharing where they take as many times as long and are many. The wait for the end of a pass
-    is even over it, for those that find their lane busy. Long answers and slow passes are taken to come together.
+    is even over it, for those that find their lane busy. Long answers and slow passes are taken to come together. Of
+    the other clients of a closed loop those that run are a binomial number.
     """
     load, given, opened = load.thinned(1.0 - decode.methods.skipped), decode.given_tokens(load.output), load.rate > 0
     steps, lane = load.output / given, service.sequences / decode.pp
@@ -113,12 +122,25 @@ def filling_latencies(
     added = _added(lane, steps, decode, load, passes)
     variance = lane / ((1.0 - added) * (1.0 + added / steps))
     number = np.maximum(lane + NormalDist().inv_cdf(share) * np.sqrt(variance), 0.0)
-    met = np.where(opened, _met(number, steps, decode, load, passes), np.maximum(lane, 1.0))
+    looped = _met_in_loop(share, lane, load.concurrency / decode.instances / decode.pp, passes)
+    met = np.where(opened, _met(number, steps, decode, load, passes), looped)
     slow_s = iteration_seconds(decode, constants, whole_passes(met, load))
     longest = np.full_like(slow_s, requests.output_lengths.at(np.array([share]))[0])
     queue = room_queue(passes, steps, decode, load)
     busy = -np.expm1(-lane)  # of those that find a lane idle none waits for the end of a pass
     rest_s = np.maximum(share - (1.0 - busy), 0.0) / np.maximum(busy, 1e-9) * slow_s
-    waited_s = np.where(opened, queue.at_most(share) - service.queue_s + rest_s, 0.0)
+    mean_rest_s = service.first_token_s - decode.first_passes(load.output) * service.decode_s
+    looped_s = np.minimum(2.0 * share * mean_rest_s, slow_s)
+    waited_s = np.where(opened, queue.at_most(share) - service.queue_s + rest_s, looped_s)
     ttft_s = service.ttft_s - service.first_token_s + waited_s + decode.first_passes(longest) * slow_s
     return np.asarray(ttft_s), np.asarray(slow_s / given)
+
+
+def _met_in_loop(share: float, lane: Array, clients: Array, passes: PassSeconds) -> Array:
+    """[n] sequences of a pass of a closed loop that a share of the requests does not exceed. lane: those that run in
+    the mean; clients: of a lane."""
+    clients = np.clip(clients, 1.0, 1e6)
+    runs = np.minimum(lane / clients, 1.0)
+    others = (clients - 1.0) * runs
+    number = 1.0 + others + NormalDist().inv_cdf(share) * np.sqrt(others * (1.0 - runs))
+    return np.asarray(np.clip(number, 1.0, np.minimum(clients, passes.room)))

@@ -11,12 +11,11 @@ from .filling import filling_state
 from .iteration import Batch, ServingConstants, iteration_seconds
 from .pool import Pool
 from .room import whole_passes
-from .service import ROUNDS, Load, Service
+from .service import BUSIEST, FULLEST, ROUNDS, Load, Service
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
 # Of waits in pipelines, out of simulated instances of 4 and 8 stages (tests/cost_models/serving/test_simulation.py).
 _TOGETHER, _UNLIKE = 2.5, 1.6
-_BUSIEST = 0.98  # share of time that prompts of an open loop may take: beyond it the queue grows without end
 
 
 def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants) -> Service:
@@ -38,7 +37,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
         opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, apart), capacity)
         running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.step_s))
-    opened = (state.prompt_load < _BUSIEST) & (running < 0.999 * capacity)
+    opened = (state.prompt_load < BUSIEST) & (running < FULLEST * capacity)
     stable = np.where(load.rate > 0, opened, number <= capacity)
     waiting = load.waiting(number, held) * decode.instances
     tokens = rate * load.output
@@ -56,7 +55,7 @@ def _decoding_at(rate: Array, steps: Array, state: _State, apart: Mask) -> Array
     """Sequences b that decode on an instance at a rate of arrivals, out of b = rate (steps decode_s + (b-1) prompt_s):
     prompts that come meanwhile lengthen the answer, and so bring more of them."""
     beside_s = np.where(apart, 0.0, state.prompt_s)
-    share = np.minimum(rate * beside_s, _BUSIEST)
+    share = np.minimum(rate * beside_s, BUSIEST)
     return np.asarray(rate * np.maximum(steps * state.decode_s - beside_s, 0.0) / (1.0 - share))
 
 
@@ -102,7 +101,7 @@ def _at(
     if decode.methods.swaps:
         step_s = step_s + decode.swap_s(load.context) / steps
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * step_s)) / prefill.instances
-    prompt_load = np.minimum(rate * added_s, _BUSIEST)
+    prompt_load = np.minimum(rate * added_s, BUSIEST)
     unevenness = np.where(load.rate > 0, _interval_scv(load, prefill), 1.0) + prompt_scv
     queue = np.minimum(unevenness * prompt_load / (2.0 * (1.0 - prompt_load)),
                        others / 2.0 + np.where(load.rate > 0, np.inf, 0.0))  # fmt: skip

@@ -13,7 +13,7 @@ from .iteration import ServingConstants, iteration_seconds
 from .lengths import RequestLengths
 from .load import decoding_batch, prompt_iterations
 from .pool import Pool
-from .service import PROBE, Load, Service
+from .service import BUSIEST, PROBE, Load, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,6 @@ class Latencies:
     tpot_s: Array
 
 
-_BUSIEST = 0.99  # share of time of iterations that take prompts
 _STRATA = 16  # equal shares of the prompts, and of the answers, whose latencies are priced
 _HALVINGS = 24  # of the interval that holds a percentile of several strata
 
@@ -114,7 +113,7 @@ class _Waits:
 def _waits(service: Service, apart: Mask, load: Load) -> _Waits:
     """Of an open loop as above, of a closed one by its own mean."""
     beside_s = np.where(apart, 0.0, service.decode_s)
-    opened = np.minimum(service.prompt_load * (1.0 + beside_s / service.prompt_s), _BUSIEST)
+    opened = np.minimum(service.prompt_load * (1.0 + beside_s / service.prompt_s), BUSIEST)
     unevenness = service.interval_scv + service.prompt_scv
     opened_s = (service.prompt_s * unevenness + beside_s) / (2.0 * (1.0 - opened))
     opened_s = opened_s * (1.0 + service.pipeline_s / np.maximum(service.queue_s - service.pipeline_s, 1e-12))

@@ -16,7 +16,6 @@ from .served_model import ServedModel
 MEMORY_SHARE = 0.9
 # Beside weights and cache: activations of the largest batch, CUDA graphs, communication buffers (assumed).
 WORKING_BYTES = 4 * 2**30
-_LARGEST_BATCH = 8192  # tokens: the default of vLLM 0.32 on GPUs with 70 GiB or more; assumed for all engines and GPUs
 # Tokens of a block of the cache, which is shared as a whole: the default of vLLM 0.32 (--block-size).
 BLOCK_TOKENS = 16
 ACTIVATION_BYTES = 2.0  # of an element of hidden states
@@ -52,6 +51,7 @@ class Pool:
     host_s: Array  # of the engine version, per iteration that takes prompts, whose kernels the host launches one by one
     launch_s: Array  # of the host, in which it launches the kernels of any iteration one by one; 0: CUDA graphs
     chunk_tokens: Array  # prompt tokens of an iteration at most
+    largest_batch: Array  # tokens of an iteration for which the engine leaves room where no option states them
     max_sequences: Array  # of a group of tp ranks, by the engine's options
     mixes_prompts: Array  # 1: prompts are prefilled beside sequences that decode; 0: decoding stops for them
     decodes_first: Array  # 1: apart, instances that decode also make the first token; 0: those that prefill do
@@ -136,7 +136,7 @@ class Pool:
         """Of a GPU, beside weights and cache; of models that fill in without activations, which `held_bytes` has."""
         if not self.methods.fills:
             return WORKING_BYTES
-        activations = ACTIVATION_BYTES * (self.model.hidden + self._block_elements) * _LARGEST_BATCH
+        activations = ACTIVATION_BYTES * (self.model.hidden + self._block_elements) * self.largest_batch
         return np.maximum(WORKING_BYTES - activations, 0.0)
 
     @property

@@ -12,6 +12,9 @@ from .pool import Pool
 
 ROUNDS = 24  # of a fixed point, each half way to the values that the one before gives
 PROBE = 0.1  # share of the sequences, of the difference that gives a derivative
+# Assumed limits of a stable open loop, whose waits grow without bound towards 1: the share of their time in which
+# instances take prompts, and the share of their room that is taken.
+BUSIEST, FULLEST = 0.98, 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Between two events (an arrival, an answer that ends) all iterations decode the s
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,7 +17,7 @@ from .iteration import Batch, ServingConstants, iteration_seconds
 from .lengths import RequestLengths
 from .pool import Pool
 
-_WARM_UP = 0.2  # share of the requests, the first, that are not counted
+_WARM_UP = 0.2  # share of the requests, the first, that are not counted; nor are those that a closed loop begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,25 @@ class _Lane:
                 over += 1
         return over
 
+    def send(self, request: _Request, on_way: deque[_Request], share: float = 1.0) -> None:
+        """A client of a closed loop sends a request now: it comes to the scheduler when its front end is done."""
+        request.arrival_s = self.now_s + share * self._front_s(request)
+        insort(on_way, request, key=lambda it: it.arrival_s)
+
+    def begin(self, request: _Request, on_way: deque[_Request], share: float) -> None:
+        """A closed loop begins with such a share of an answer, and of its way to the scheduler, left, so that answers
+        of equal length do not all end together."""
+        given = min(float(self.pool.step_tokens[0]), request.output)
+        request.left_output = given * max(float(np.ceil(share * request.output / given)), 1.0)
+        self.send(request, on_way, share)
+
+    def _front_s(self, request: _Request) -> float:
+        """From the client to the scheduler."""
+        return self.requests.front_s + self.constants.prompt_token_s * request.prompt
+
     def _end(self, request: _Request) -> None:
-        front_s = self.requests.front_s + self.constants.prompt_token_s * request.prompt
-        self.ended.append((request.arrival_s, request.first_s - request.arrival_s + front_s, self._tpot_s(request)))
+        waited_s = request.first_s - request.arrival_s
+        self.ended.append((request.arrival_s, waited_s + self._front_s(request), self._tpot_s(request)))
 
     def _tpot_s(self, request: _Request) -> float:
         """Of a request that ends now."""
@@ -227,22 +244,27 @@ def simulate(
     stages, further = (float(pool.pp[0]), 0) if decodes else (1.0, int(pool.pp[0]) - 1)
     made = _FillingLane if pool.methods.fills else _Lane
     lane = made(pool, constants, requests, prefills, decodes, left_s=[0.0] * further)
-    room = max(int(capacity / stages), 1)
+    room, generator = max(int(capacity / stages), 1), np.random.default_rng(seed)
+    coming = deque(_coming(requests, stages, generator))
     closed = requests.rate <= 0
-    arrivals = deque(_coming(requests, stages, np.random.default_rng(seed)))
-    free = max(round(requests.concurrency / stages), 1) if closed else requests.number
-    while arrivals or lane.waiting or lane.running:
-        while arrivals and free and (closed or arrivals[0].arrival_s <= lane.now_s):
-            request = arrivals.popleft()
-            request.arrival_s = lane.now_s if closed else request.arrival_s
-            lane.waiting.append(request)
-            free -= 1
-        if not lane.waiting and not lane.running:
-            lane.now_s = arrivals[0].arrival_s
-            continue
-        ended = lane.step(room, arrivals[0].arrival_s if arrivals and not closed else np.inf)
-        free += ended if closed else 0
-    counted = np.array(sorted(lane.ended)[int(_WARM_UP * requests.number) :])
+    clients = min(max(round(requests.concurrency / stages), 1), len(coming)) if closed else 0
+    on_way, free = (deque[_Request]() if closed else coming), 0
+    for share in generator.random(clients):
+        lane.begin(coming.popleft(), on_way, float(share))
+    while True:
+        for _ in range(min(free, len(coming)) if closed else 0):
+            lane.send(coming.popleft(), on_way)
+        free = 0
+        while on_way and on_way[0].arrival_s <= lane.now_s:
+            lane.waiting.append(on_way.popleft())
+        if lane.waiting or lane.running:
+            free = lane.step(room, on_way[0].arrival_s if on_way else np.inf)
+        elif on_way:
+            lane.now_s = on_way[0].arrival_s
+        else:
+            break
+    warm_up = max(int(_WARM_UP * requests.number), min(clients, requests.number // 2))
+    counted = np.array(sorted(lane.ended)[warm_up:])
     return Simulated(counted[:, 1], counted[:, 2])
 
 

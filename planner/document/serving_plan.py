@@ -173,6 +173,7 @@ class ServingPlan(DocumentPart):
     separation: Separation | None = None  # None: deployments apart were not searched
     technique_choices: tuple[ServingTechniqueChoice, ...] = ()  # of those that were left to the search, the best first
     resolved: dict[str, Any]  # model, cluster, engine
+    assumptions: tuple[str, ...] = ()  # limits that no measurement gave
     warnings: tuple[str, ...] = ()
     document_sha256: str | None = None  # of all other fields, in the file only: a file that was edited is refused
 

@@ -11,6 +11,8 @@ import numpy as np
 from ..._version import __version__
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.serving.lengths import Lengths, RequestLengths
+from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ...cost_models.serving.service import BUSIEST, FULLEST
 from ...cost_models.specs.cluster import ClusterSpec, is_cpu
 from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
@@ -263,6 +265,19 @@ def _about_devices(cluster: ClusterSpec) -> list[str]:
                       for name in sockets)]  # fmt: skip
 
 
+def _assumptions(served: Served, work: ServeWorkload) -> tuple[str, ...]:
+    """Limits that no measurement gave, in words."""
+    memory = f"an engine takes {100 * MEMORY_SHARE:g} % of the memory of a GPU"
+    if served.model.fills:
+        memory += (f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and room, the activations of "
+                   f"{served.engine.chunk_tokens:,} tokens among them (the largest batch of {served.engine.name})")
+        stable = f"{100 * FULLEST:g} % of the room is taken"
+    else:
+        memory += f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and cache"
+        stable = f"prompts take {100 * BUSIEST:g} % of the time, or {100 * FULLEST:g} % of the cache is taken"
+    return (memory,) if work.concurrency is not None else (memory, f"a rate is stable until {stable}")
+
+
 def _document(
     request: ServingRequest, served: Served, cluster: ClusterSpec, engines: Engines, lengths: ServedLengths,
     listed: tuple[ServingCandidate, ...], certificate: ServingCertificate, warnings: tuple[str, ...],
@@ -278,5 +293,5 @@ def _document(
         resolved={"model": rounded(spec_to_dict(served.model)), "cluster": rounded(cluster_to_dict(cluster)),
                   "engine": request.target, "constants": rounded(asdict(engines.constants)),
                   "host_s": engines.host_s(request.target, ""), **beside},
-        warnings=warnings,
+        assumptions=_assumptions(served, request.workload), warnings=warnings,
     )  # fmt: skip

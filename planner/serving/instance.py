@@ -117,6 +117,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         all_gather=_joined([_curve(row.levels, "all_gather", row.layout.tp) for row in rows]),
         p2p=_joined([_curve(row.levels, "p2p", row.layout.pp, row.layout.stage_gpus) for row in rows]),
         host_s=column(lambda row: row.host_s), chunk_tokens=column(lambda row: row.chunk_tokens),
+        largest_batch=column(lambda row: row.engine.chunk_tokens),
         max_sequences=column(lambda row: row.max_sequences),
         mixes_prompts=column(lambda row: row.engine.mixes_prompts),
         decodes_first=column(lambda row: row.engine.decodes_first),

@@ -34,7 +34,7 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
         expert_bytes=column(weight_bytes), kv_bytes=column(2), kv_read_bytes=column(2), flops_per_s=column(1e15),
         attention_flops_per_s=column(6e14), memory_bw_bytes_per_s=column(4.6e12), memory_bytes=column(memory_gib * GIB),
         all_reduce=none, in_node=column(1), one_shot=column(1), all_to_all=none, all_gather=none, p2p=none,
-        host_s=column(0.02), chunk_tokens=column(8192), max_sequences=column(1024),
+        host_s=column(0.02), chunk_tokens=column(8192), largest_batch=column(8192), max_sequences=column(1024),
         mixes_prompts=column(1), decodes_first=column(1), reserved_output=column(1),
         int4_flops_per_s=column(0), launch_s=column(0), host_bw_bytes_per_s=column(25e9),
     )  # fmt: skip

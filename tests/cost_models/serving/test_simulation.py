@@ -145,6 +145,20 @@ def test_a_closed_loop_runs_as_many_as_it_has() -> None:
     assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.2)
 
 
+def test_a_client_sends_its_next_request_after_the_front_end() -> None:
+    """One client of a slow front end, whose answer is alone on the instance: by both forms it is there half of the
+    time, and two have no more in it at once than one."""
+    columns, together = pool([instance("llama-3.1-8b")]), np.array([False])
+    slow = replace(columns, host_s=np.array([5.0]))
+    many = replace(requests(0.0, number=300, concurrency=32, lengths=SPREAD), front_s=5.0)
+    run = simulate(replace(slow, host_s=np.array([0.03])), ENGINES.constants, many, 100.0)
+    quick = simulate(columns, ENGINES.constants, replace(many, front_s=0.03), 100.0)
+    assert run.tpot_s.mean() < 0.9 * quick.tpot_s.mean()
+    closed = priced(columns, columns, together, np.array([32.0]), promises(closed=True, lengths=SPREAD),
+                    ENGINES.constants)  # fmt: skip
+    assert closed.service.ttft_s[0] == pytest.approx(quick.ttft_s.mean(), rel=0.15)
+
+
 def test_a_full_cache_makes_prompts_wait() -> None:
     columns = pool([instance(tp=4)])
     free, full = (simulate(columns, ENGINES.constants, requests(2.0, number=200), room) for room in (100.0, 6.0))

@@ -27,6 +27,7 @@ IMAGES: dict[str, Any] = {"model": "dit-xl-2-256", "cluster": "1xa100-sxm-80gb",
 @pytest.mark.parametrize("asked", [
     {**FIELDS, "concurrency": 4, "technique": "dparallel"}, {**FIELDS, "rate": "0.2/s", "technique": "dparallel"},
     {**FIELDS, "rate": "1/s", "technique": "dparallel:block=32"}, {**IMAGES, "rate": "5/s"},
+    {**IMAGES, "passes": 4, "concurrency": 16}, {**IMAGES, "passes": 20, "concurrency": 4},
     {**IMAGES, "rate": "5/s", "technique": "streamdiffusion"}])  # fmt: skip
 def test_the_simulated_instance_has_the_seconds_of_the_closed_form(asked: dict[str, Any]) -> None:
     best = plan_serving(**asked, fix={"tp": 1, "pp": 1, "chunk_tokens": 2048}, top=1).best
