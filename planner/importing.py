@@ -21,7 +21,7 @@ from .switches.registry import SWITCHES
 from .targets.adapter_choices import CHOSEN, chosen_adapters
 from .targets.argv import Arguments
 from .targets.engines.command_line import READ_ENGINES
-from .targets.facts import layout_of, ranks_stated, request_part
+from .targets.facts import cannot_exist, layout_of, ranks_stated, request_part
 from .targets.foreign import owner_hint, refuse_foreign
 from .targets.import_format import Compared, Format, of_target
 from .targets.model_names import model_of, no_model
@@ -220,8 +220,12 @@ def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[
     if gpus and not open_fields:
         try:
             layout = layout_of(facts, int(gpus))
+            reason = cannot_exist(layout, facts)
         except InputError as error:
-            assumed.append(error.message)
+            reason = error.message
+        if reason:
+            layout = None
+            assumed.append(reason)
     return Imported(completed=None, read_layout=layout, **vars(about), assumed=tuple(assumed),
                     gaps=tuple(arguments.gaps), stated=stated_facts(arguments, table, facts))  # fmt: skip
 

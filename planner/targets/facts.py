@@ -14,6 +14,9 @@ _LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "v
            "cuda_graphs", "micro_batch", "zero", "recompute", "offload", "offload_layers", "offload_modules",
            "precision")  # fmt: skip
 
+# Details of an error: the field of a plan that it is about.
+_OF_BATCH = {"field": "workload.global_batch"}
+
 # Value of the fact `replicas` where each node holds a copy of the sharded states.
 NODES = "nodes"
 
@@ -38,6 +41,7 @@ def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
             f"the batch sizes are those of dp {counted} (global batch / micro-batch / accumulation steps), but tp {tp} "
             f"x cp {cp} x pp {pp} leave dp {dp} of {num_gpus} GPUs",
             hint=f"{counted * tp * cp * pp} GPUs would fit, or other batch sizes",
+            details=_OF_BATCH,
         )
     replicas = num_nodes if facts.get("replicas") == NODES else int(facts.get("replicas", 1))
     if dp % replicas:
@@ -47,9 +51,21 @@ def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
         batch = facts["workload.global_batch"]
         if batch % (dp * steps):
             raise InputError(f"the batch of {batch} is no multiple of dp {dp} x {steps} accumulation steps",
-                             hint="the quotient is the micro-batch; give another number of GPUs")  # fmt: skip
+                             hint="the quotient is the micro-batch; give another number of GPUs",
+                             details=_OF_BATCH)  # fmt: skip
         known["micro_batch"] = batch // (dp * steps)
     return Layout.from_dict({**known, "dp": dp, "shard": dp // replicas if known.get("zero") else dp})
+
+
+def cannot_exist(layout: Layout, facts: Facts) -> str:
+    """Why no run has this layout, as far as the facts of a part of a config tell; "" where they allow it."""
+    batch, step = facts.get("workload.global_batch"), layout.dp * layout.micro_batch
+    if batch and batch % step:
+        return f"the batch of {batch} is no multiple of dp {layout.dp} x micro batch {layout.micro_batch} = {step}"
+    ranks, experts = layout.tp * layout.cp * layout.dp, layout.ep * layout.etp
+    if layout.ep > 1 and ranks % experts:
+        return f"ep {layout.ep} x etp {layout.etp} = {experts} does not divide the {ranks} ranks of a stage"
+    return ""
 
 
 def ranks_stated(facts: Facts, arguments: Arguments) -> int:

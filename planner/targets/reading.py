@@ -144,11 +144,13 @@ def _below_one(arguments: Arguments, facts: Facts, table: Table) -> list[tuple[I
 
 @contextmanager
 def located(arguments: Arguments, table: Table) -> Iterator[None]:
-    """Adds file and line to an InputError about degrees: those of the largest degree that it names."""
+    """Adds file and line to an InputError about degrees, those of the largest degree that it names, or about another
+    field, which its details name."""
     try:
         yield
     except InputError as error:
-        options = [option for entry in table.entries if DEGREES.intersection(entry.fields)
+        fields = {error.details["field"]} if "field" in error.details else DEGREES
+        options = [option for entry in table.entries if fields.intersection(entry.fields)
                    for option in entry.options if type(arguments.settings.get(option)) is int]  # fmt: skip
         if not options:
             raise

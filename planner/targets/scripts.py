@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from ...errors import FieldProblem
 from .argv import Arguments, launcher_name, option_name, read_words
 from .option_lists import OptionList
+from .shell.jobs import pbs_ranks, slurm_variables
+from .shell.nearby import others_begin
 from .shell.values import MISSING, UNKNOWN, UNSET, marks, shown, without
 
 if TYPE_CHECKING:
@@ -32,12 +34,6 @@ _LAUNCHERS = {
     "--nproc-per-node": "gpus_per_node", "--num-gpus": "gpus_per_node", "--ntasks-per-node": "gpus_per_node",
     "--gpus-per-node": "gpus_per_node", "-np": "world", "--ntasks": "world",
 }  # fmt: skip
-# Directives of Slurm -> variables that it sets.
-_NODES, _TASKS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), ("SLURM_NTASKS", "SLURM_NPROCS")
-_SLURM = {"nodes": _NODES, "N": _NODES, "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",), "ntasks": _TASKS, "n": _TASKS,
-          "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), "gres": ("SLURM_GPUS_ON_NODE",),
-          "cpus-per-task": ("SLURM_CPUS_PER_TASK",), "c": ("SLURM_CPUS_PER_TASK",)}  # fmt: skip
-_DIRECTIVE = re.compile(r"(?m)^#SBATCH\s+--?([A-Za-z-]+)[=\s]\s*(\S+)")
 # Names of programs beside a training: they make its data or weights, or use its weights.
 _NO_TRAINING = re.compile(
     r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|preprocess|inference|server|quantize|prune")
@@ -59,12 +55,10 @@ def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[
     wanted: options of a layout that identify the command; empty: all options.
     """
     known = wanted or frozenset(options.options)
-    beside = {posixpath.basename(path): text for path, text in files.items()}
-    sourced = {name for text in files.values() for name in beside
-               if re.search(rf"(?m)^\s*(?:\.|source)\s+\S*{re.escape(name)}\b", text)}  # fmt: skip
+    begun = others_begin(files)
     arguments = Arguments()
     for path, text in files.items():
-        if posixpath.basename(path) in sourced:
+        if path in begun and len(begun) < len(files):
             continue
         if path.endswith(".json"):  # of DeepSpeed: the command names it
             arguments.texts[path] = text
@@ -73,7 +67,7 @@ def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[
             part = Arguments()
             read_words(list(plain_words(text)), options, part, path)
         else:
-            part = _read_script(path, text, options, given, beside, known)
+            part = _read_script(path, text, options, given, files, known)
         arguments.add(part, path)
     return arguments
 
@@ -123,7 +117,11 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
             arguments.add(reading, path)
         for command in followed.commands:  # a command with its options in another file
             _launched(command.words, arguments)
-    _describe(arguments, followed, path)
+    if not arguments.settings and followed.started:
+        name, line = next(iter(followed.started.items()))
+        text = f"starts {name}, which is not here"
+        arguments.problems.append(FieldProblem(text, file=path, line=line, hint="give it as a further FILE"))
+    _describe(arguments, followed, path, pbs_ranks(text))
     return arguments
 
 
@@ -202,6 +200,14 @@ def _may_hold_options(word: str, followed: Followed) -> str:
     return f"may hold options: {', '.join(absent)} is not here" if absent and shown(word) != "$@" else ""
 
 
+def ranks_of(words: Sequence[str], followed: Followed, text: str) -> Mapping[str, int]:
+    """num_nodes, gpus_per_node and world, as far as the launcher, variables or directives of a script state them."""
+    arguments = Arguments()
+    _launched(words, arguments)
+    _describe(arguments, followed, "", pbs_ranks(text))
+    return arguments.ranks
+
+
 def _launched(words: Sequence[str], arguments: Arguments) -> None:
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -213,25 +219,18 @@ def _launched(words: Sequence[str], arguments: Arguments) -> None:
     arguments.alone = [posixpath.basename(word) for word in words[-1:]] == ["torchrun"]
 
 
-def slurm_variables(text: str) -> dict[str, str]:
-    """The variables that Slurm sets from the directives of a script."""
-    out: dict[str, str] = {}
-    for name, value in _DIRECTIVE.findall(text):
-        number = value.rpartition(":")[2]
-        if name in _SLURM and number.isdigit():
-            out |= dict.fromkeys(_SLURM[name], number)
-    return out
-
-
-def _describe(arguments: Arguments, followed: Followed, path: str) -> None:
-    """Stores ranks, variables, and the files that the script writes or misses."""
+def _describe(arguments: Arguments, followed: Followed, path: str, of_job: Mapping[str, int]) -> None:
+    """Stores ranks, variables, and the files that the script writes or misses. of_job: ranks that a scheduler gives."""
     values = {name: shown(value) for name, value in followed.variables.values.items() if isinstance(value, str)}
     arguments.environment |= values
     counts = {_COUNTS[name]: int(value) for name, value in values.items() if name in _COUNTS and value.isdigit()}
     if not arguments.ranks:
         slurm = {"num_nodes": "SLURM_NNODES", "gpus_per_node": "SLURM_GPUS_ON_NODE", "world": "SLURM_NTASKS"}
         stated = {key: int(values[name]) for key, name in slurm.items() if values.get(name, "").isdigit()}
-        arguments.ranks |= counts or stated
+        known = stated | counts if {"gpus_per_node", "world"}.isdisjoint(counts) else counts
+        if "world" not in counts and {"gpus_per_node", "num_nodes"} <= known.keys():
+            known.pop("world", None)  # tasks of Slurm may be fewer than GPUs: one of a node starts them all
+        arguments.ranks |= known or of_job
         if not arguments.ranks and arguments.alone:
             arguments.ranks["world"] = 1
     elif "world" not in arguments.ranks:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....cost_models.problem import Problem
+from ....errors import InputError
 from .. import cpu_offload
 from ..argv import Arguments
 from ..cpu_offload import FACT
@@ -51,7 +52,8 @@ def states_read(settings: Settings) -> Facts:
     """The techniques and the offload that options of `zero_optimization` state."""
     techniques: dict[str, dict[str, float]] = {}
     weights, gradients = bool(settings.get(QUANTIZED_WEIGHTS)), bool(settings.get(QUANTIZED_GRADIENTS))
-    secondary = settings.get(SECONDARY, 1)
+    if (secondary := settings.get(SECONDARY, 1)) < 0:  # runtime/zero/config.py
+        raise InputError(f"{SECONDARY} `{secondary}` is not 0 or more", hint="leave it out, or give a number of ranks")
     if weights or gradients or secondary > 1:
         techniques["zero++"] = {"weight_bits": 8 if weights else 16, "gradient_bits": 4 if gradients else 16,
                            "secondary": max(secondary, 1)}  # fmt: skip

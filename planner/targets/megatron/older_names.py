@@ -21,8 +21,8 @@ from ..reading import read_facts
 from . import (
     encoders,
     layer_inputs,
+    llama_forks,
     megablocks,
-    megatron_llm,
     multimodal,
     older_hybrids,
     retrieval,
@@ -53,7 +53,7 @@ OLDER: Mapping[str, Option] = {
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
     "--num-experts": Option("--num-experts", "int", many=True),
     **megablocks.OPTIONS,
-    **megatron_llm.OPTIONS,
+    **llama_forks.OPTIONS,
     **multimodal.OPTIONS,
     **older_hybrids.OPTIONS,
     **retrieval.OPTIONS,
@@ -292,7 +292,7 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
-    megablocks.modernise, megatron_llm.modernise, older_hybrids.modernise, zero_bubble.modernise, encoders.modernise,
+    megablocks.modernise, llama_forks.modernise, older_hybrids.modernise, zero_bubble.modernise, encoders.modernise,
     multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
     vocabulary.modernise,
 )  # fmt: skip

@@ -62,7 +62,7 @@ def _modernise(arguments: Arguments) -> None:
     if arguments.settings.get(_SHAPES) == arguments.settings.get("base_model"):
         arguments.settings.pop(_SHAPES, None)
     preferences.of_axolotl(arguments)
-    family.modernise(arguments)
+    family.modernise(arguments, block_alone=True)
 
 
 READER = Reader(

@@ -39,7 +39,11 @@ def beside(path: str, text: str) -> Arguments | None:
 
 
 def modernise(arguments: Arguments) -> None:
-    """Reads the options of DeepSpeed inside the recipe; names its file where that is not given."""
+    """Reads the options of DeepSpeed inside the recipe; names files of DeepSpeed and accelerate that are not given."""
+    if isinstance(file := arguments.settings.get(CONFIG_FILE), str):
+        text = f"the sharding is in {file}: give it as a further FILE"
+        arguments.gaps.append(FieldProblem(text, file=arguments.files.get(CONFIG_FILE, ""),
+                                           line=arguments.lines.get(CONFIG_FILE, 0), field=CONFIG_FILE))  # fmt: skip
     given, path = arguments.settings.get(DEEPSPEED), arguments.files.get(DEEPSPEED, "")
     line = arguments.lines.get(DEEPSPEED, 0)
     if isinstance(given, str) and given:
@@ -60,13 +64,18 @@ def _inside(block: Mapping[str, Any], path: str, line: int) -> Arguments:
     return out
 
 
-def amend(arguments: Arguments, changes: Mapping[str, Any], line: int) -> None:
-    """Reads DeepSpeed's file again with the options `changes`, which the recipe sets in its line `line`."""
+def amend(arguments: Arguments, changes: Mapping[str, Any], option: str) -> None:
+    """Reads DeepSpeed's file again with the options `changes`, which `option` of the recipe sets."""
     file, (target, config) = arguments.settings[DEEPSPEED], _OF_FILES[DEEPSPEED]
-    stated = Arguments(settings=file["settings"] | changes, lines=file["lines"] | dict.fromkeys(changes, line))
+    path, line = arguments.files.get(option, ""), arguments.lines.get(option, 0)
+    stated = Arguments(settings=file["settings"] | changes, lines=file["lines"] | dict.fromkeys(changes, line),
+                       files=dict.fromkeys(file["lines"], arguments.files.get(DEEPSPEED, ""))
+                       | dict.fromkeys(changes, path))  # fmt: skip
     facts = without_rounding(read_facts(stated, config.table(option_list(target)[0])), stated)
     arguments.settings[DEEPSPEED] = {"facts": facts, "settings": stated.settings, "lines": stated.lines}
-    arguments.problems += stated.problems_under(DEEPSPEED)
+    of_recipe = [problem._replace(field=option) for problem in stated.problems if problem.field in changes]
+    stated.problems = [problem for problem in stated.problems if problem.field not in changes]
+    arguments.problems += of_recipe + stated.problems_under(DEEPSPEED)
     arguments.gaps += stated.gaps
 
 

@@ -10,10 +10,14 @@ from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, Settings
 from ..reading import Reading
-from . import accelerator_block, engine_files, preferences
+from . import accelerator_block, commands, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
+# A program of Python, or TRL's own command; --output_dir is an option of all TrainingArguments.
+_COMMAND = commands.of_program(
+    r"\S+\.py |(^|\s)(python3?|torchrun|deepspeed|accelerate launch)( -\S+)* -m \S+ |(^|\s)trl sft ",
+    ("per_device_train_batch_size", "output_dir"))
 _LORA = ("use_peft", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
 
 
@@ -94,8 +98,9 @@ READER = Reader(
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),
     reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=_modernise),
-    prepared=accelerator_block.expanded,
+    prepared=lambda document, arguments: accelerator_block.expanded(commands.prepared(document, arguments), arguments),
     beside=engine_files.beside,
-    document=family.loaded,
+    document=commands.from_command("training with --per_device_train_batch_size", _COMMAND, family.loaded),
+    commands=True,
     compared=family.compared,
 )

@@ -7,37 +7,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document, FieldPath
 from ....profiles.io.reader import read_document
-from ..scripts import slurm_variables
-from ..shell.followed import Command
-from ..shell.script import follow
-from ..shell.values import marks, shown
+from ..shell.values import shown
+from .commands import jobs_of, only, value_of
+
+if TYPE_CHECKING:
+    from ..shell.followed import Command
 
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 _CONFIG_NAME = "--config-name"
 
 
-def from_script(module: str) -> Callable[[str, str, Sequence[str]], Document]:
-    """A reader of documents that takes a shell script by the command that starts `module`; other texts as they are."""
+def from_script(module: str, root: str) -> Callable[[str, str, Sequence[str]], Document]:
+    """A reader of documents that takes a shell script by the command that starts `module`, or another program with
+    overrides of the block `root`; other texts as they are."""
+
+    def is_job(words: Sequence[str]) -> bool:
+        return any(module in word for word in words) or any(word.lstrip("+").startswith(f"{root}.") for word in words)
 
     def read(path: str, text: str, given: Sequence[str]) -> Document:
-        if not _starts(module, text):
+        if not _starts(module, text) and not _starts(f"{root}.", text):
             return read_document(path, text)
-        variables = dict(word.partition("=")[::2] for word in given if "." not in word.partition("=")[0])
-        followed = follow(text, slurm_variables(text) | variables, [])
-        jobs = [command for command in followed.commands if any(module in word for word in command.words)]
-        if not jobs:
-            raise InputError.of([FieldProblem(f"starts no {module}", file=path)])
-        documents = [_document(path, job) for job in jobs]
-        other = next((job for job, made in zip(jobs, documents, strict=True) if made.data != documents[0].data), None)
-        if other is not None:
-            text = f"starts {len(jobs)} jobs with different options (line {jobs[0].line}, line {other.line})"
-            raise InputError.of([FieldProblem(text, file=path, line=other.line, hint="leave one of them in the file")])
-        return documents[0]
+        _, jobs = jobs_of(path, text, given, is_job, module)
+        return only(path, jobs, [_document(path, job) for job in jobs])
 
     return read
 
@@ -64,14 +59,5 @@ def _document(path: str, job: Command) -> Document:
                 lines.setdefault(keys[:depth], line)
                 inner = holder.setdefault(key, {})
                 holder = inner if isinstance(inner, dict) else {}
-            holder[keys[-1]], lines[keys] = _value(found[2]), line
+            holder[keys[-1]], lines[keys] = value_of(found[2]), line
     return Document(path, data, line_of=lambda at: lines.get(at, job.line))
-
-
-def _value(text: str) -> Any:
-    """The value of an override. Of a path the last part is enough."""
-    unknown = marks(text if "/" not in text else text.rpartition("/")[2])
-    if unknown:
-        name = re.sub(r"[${}]", "", unknown[0])
-        return f"${{{name}}}"
-    return shown(text) if marks(text) else read_document("--arg", text or "''").data

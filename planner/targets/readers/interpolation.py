@@ -1,8 +1,11 @@
 """OmegaConf's references in YAML: `${model.seq_length}`, `${.seq_length}` (of the same block), `${..seq_length}`, and
 arithmetic with them (`${multiply:4, ${.hidden_size}}`).
 
-Sources: OmegaConf 2.3, the grammar of interpolations; NeMo-Framework-Launcher 26e42fa9, launcher_scripts/main.py, and
-NeMo 8cfedd72, nemo/core/config/hydra_runner.py: the functions that they register.
+`${oc.env:NAME,8}` is its default, as a run without the variable has it; `${oc.decode:8}` is a number.
+
+Sources: OmegaConf 2.3, the grammar of interpolations and the resolvers oc.env and oc.decode; NeMo-Framework-Launcher
+26e42fa9, launcher_scripts/main.py, and NeMo 8cfedd72, nemo/core/config/hydra_runner.py: the functions that they
+register; mlcommons/training_results_v5.1, llama31_8b, pretrain.py: floor_div and ceil_div.
 """
 
 from __future__ import annotations
@@ -14,13 +17,19 @@ from math import prod
 from typing import Any
 
 from ....profiles.io.document import Document
+from ....profiles.io.reader import read_document
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
 _REFERENCE = re.compile(r"(\.*)([\w.]+)")
 _CALL = re.compile(r"(\w+):([\d.,\s-]+)")
+_VARIABLE = re.compile(r"oc\.env:\s*\w+\s*,(.*)", re.DOTALL)
+_DECODED = re.compile(r"oc\.decode:(.*)", re.DOTALL)
+# The value `null`, which is known.
+_NOTHING = object()
 _FUNCTIONS: Mapping[str, Callable[[list[int]], int]] = {
     "multiply": prod, "sum": sum, "add": sum, "divide_floor": lambda given: given[0] // given[1],
-    "divide_ceil": lambda given: -(-given[0] // given[1]),
+    "divide_ceil": lambda given: -(-given[0] // given[1]), "floor_div": lambda given: given[0] // given[1],
+    "ceil_div": lambda given: -(-given[0] // given[1]),
 }  # fmt: skip
 _MISSING = "???"
 _MOST_STEPS = 20
@@ -54,7 +63,9 @@ def _replaced(document: Document, text: str, path: tuple[str, ...], root: str) -
         inner = _value(document, found[1].strip(), path, root)
         if inner is None or isinstance(inner, Mapping | list):
             return value
-        value = inner if found[0] == value else value.replace(found[0], str(inner))
+        if inner is _NOTHING and found[0] == value:
+            return None
+        value = inner if found[0] == value else value.replace(found[0], "null" if inner is _NOTHING else str(inner))
     return value
 
 
@@ -64,6 +75,11 @@ def _value(document: Document, inner: str, path: tuple[str, ...], root: str) -> 
         function = _FUNCTIONS.get(call[1])
         whole = function is not None and len(numbers) == call[2].count(",") + 1 and 0 not in numbers[1:]
         return function(numbers) if function is not None and whole else None
+    if variable := _VARIABLE.fullmatch(inner):
+        return variable[1].strip().strip("'\"")
+    if decoded := _DECODED.fullmatch(inner):
+        value = read_document("oc.decode", decoded[1].strip() or "null").data
+        return _NOTHING if value is None else value
     found = _REFERENCE.fullmatch(inner)
     if found is None:
         return None

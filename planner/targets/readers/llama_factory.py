@@ -10,11 +10,13 @@ from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block, engine_files, preferences
+from . import accelerator_block, commands, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
 _FREEZES = "freeze_vision_tower"
+# With the options in a YAML the command has none of its own.
+_COMMAND = commands.of_program(r"(^|[\s/])(llamafactory-cli train|\S*train(_bash)?\.py) ", ("stage", "finetuning_type"))
 _LORA = ("finetuning_type", "lora_rank", "lora_target", "quantization_bit", "freeze_trainable_layers")
 _STAGES = ("pt", "sft")
 
@@ -115,7 +117,9 @@ READER = Reader(
         ),
         modernise=_modernise,
     ),
-    prepared=accelerator_block.expanded,
+    prepared=lambda document, arguments: accelerator_block.expanded(commands.prepared(document, arguments), arguments),
     beside=engine_files.beside,
+    document=commands.from_command("llamafactory-cli train", _COMMAND),
+    commands=True,
     compared=lambda facts: family.compared(facts, "llama-factory"),
 )  # fmt: skip

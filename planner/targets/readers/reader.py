@@ -16,6 +16,7 @@ from ..import_format import Compared, Format
 from ..option_lists import Option, OptionList
 from ..options import Entry, Facts, Settings, Table
 from ..reading import Reading, judge
+from ..shell.nearby import is_script
 
 
 def reads(fields: tuple[str, ...], options: tuple[str, ...], read: Callable[[Settings, Facts], Facts]) -> Entry:
@@ -67,8 +68,9 @@ class Reader:
     beside: Callable[[str, str], Arguments | None] = lambda path, text: None
     # (path, text, words of --arg) -> the document of a file of its own.
     document: Callable[[str, str, Sequence[str]], Document] = lambda path, text, given: read_document(path, text)
-    # Whether a word of --arg without a dot sets a variable of a script.
+    # Whether a word of --arg without a dot sets a variable of a script; that of no option, where a file is a script.
     variables: bool = False
+    commands: bool = False
     # Brings a document into the form that the options describe.
     prepared: Callable[[Document, Arguments], Document] = lambda document, arguments: document
     compared: Callable[[Facts], Compared] = lambda facts: Compared("any")
@@ -90,7 +92,8 @@ class Reader:
 
     def _read(self, files: Mapping[str, str], options: OptionList, given: Sequence[str]) -> Arguments:
         arguments, others = Arguments(), {}
-        overrides = self._overrides(arguments, given, options)
+        scripts = self.commands and any(is_script(path, text) for path, text in files.items())
+        overrides = self._overrides(arguments, given, options, variables=scripts)
         for path, text in files.items():
             if (other := self.beside(path, text)) is not None:
                 others[path] = other
@@ -103,7 +106,8 @@ class Reader:
         judge(arguments, self.reading, Table(self.entries))
         return arguments
 
-    def _overrides(self, arguments: Arguments, given: Sequence[str], options: OptionList) -> dict[str, Any]:
+    def _overrides(self, arguments: Arguments, given: Sequence[str], options: OptionList, *,
+                   variables: bool) -> dict[str, Any]:  # fmt: skip
         """Option -> value of each `option=value`, as the command line of the framework states it."""
         out = {}
         for word in given:
@@ -112,6 +116,8 @@ class Reader:
                 continue
             if equals and name in options.options:
                 out[name] = read_document("--arg", text).data
+                continue
+            if equals and variables and "." not in name:
                 continue
             hint = "give an option and its value: --arg OPTION=VALUE"
             arguments.problems.append(FieldProblem(f"`{word}` states no option that is read", file="--arg", hint=hint))

@@ -21,7 +21,7 @@ from ..foreign import is_recipe
 from ..model_names import known_model
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block, engine_files
+from . import accelerator_block, commands, engine_files
 from . import transformers_family as family
 from .engine_files import DEEPSPEED
 from .reader import Reader, noted, reads, value
@@ -48,6 +48,7 @@ _READ = re.compile(r"((full_shard|shard_grad_op|no_shard|hybrid_shard(_zero2)?|a
 # Option of swift -> where it stands in DeepSpeed's JSON.
 _IN_DEEPSPEED = {"zero_hpz_partition_size": ("zero_optimization", "zero_hpz_partition_size"),
                  "deepspeed_autotp_size": ("tensor_parallel", "autotp_size")}  # fmt: skip
+_COMMAND = commands.of_program(r"(^|[\s/])swift (sft|pt|rlhf) |swift/cli/(sft|pt|rlhf)\.py ")
 _FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 _DTYPES = ("bfloat16", "float16", "float32")
 
@@ -108,7 +109,7 @@ def _complete_deepspeed(arguments: Arguments) -> None:
                             for name in options]  # fmt: skip
     elif isinstance(block, Mapping) and "facts" in block:
         for name, number in options.items():
-            engine_files.amend(arguments, {".".join(_IN_DEEPSPEED[name]): number}, arguments.lines[name])
+            engine_files.amend(arguments, {".".join(_IN_DEEPSPEED[name]): number}, name)
     elif isinstance(block, Mapping):
         for name, number in options.items():
             part, inner = _IN_DEEPSPEED[name]
@@ -130,7 +131,7 @@ def _beside(path: str, text: str) -> Arguments | None:
 
 
 def _prepared(document: Document, arguments: Arguments) -> Document:
-    return accelerator_block.expanded(document, arguments, ("fsdp",))
+    return accelerator_block.expanded(commands.prepared(document, arguments), arguments, ("fsdp",))
 
 
 def _gap(arguments: Arguments, option: str, text: str) -> None:
@@ -292,6 +293,7 @@ READER = Reader(
     ),
     prepared=_prepared,
     beside=_beside,
-    document=family.loaded,
+    document=commands.from_command("swift sft", _COMMAND, family.loaded),
+    commands=True,
     compared=family.compared,
 )  # fmt: skip

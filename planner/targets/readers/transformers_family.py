@@ -58,8 +58,14 @@ def loaded(path: str, text: str, given: Sequence[str]) -> Document:
     return read_document(path, text, last_counts=True)
 
 
-def modernise(arguments: Arguments) -> None:
-    """Reads DeepSpeed's options inside the recipe, and names the lines that contradict one another."""
+def modernise(arguments: Arguments, *, block_alone: bool = False) -> None:
+    """Reads DeepSpeed's options inside the recipe, and names the lines that contradict one another.
+
+    block_alone: whether fsdp_config switches FSDP on without `fsdp`. transformers 5.24, training_args.py,
+    _process_fsdp_args, returns before it reads the block.
+    """
+    if not block_alone and not arguments.settings.get("fsdp"):
+        _without_switch(arguments)
     engine_files.modernise(arguments)
     accelerator_block.modernise(arguments)
     if all(arguments.settings.get(name) is True for name in ("bf16", "fp16")):
@@ -73,6 +79,15 @@ def modernise(arguments: Arguments) -> None:
     for name in (*_SAME.values(), "lora_r", "lora_rank", "micro_batch_size"):
         if isinstance(number := arguments.settings.get(name), int) and number < 1:
             contradiction(arguments, name, f"`{number}` is not 1 or more", hint="")
+
+
+def _without_switch(arguments: Arguments) -> None:
+    """Drops the options of FSDP, which is off."""
+    for name in [name for name in (*arguments.settings, *arguments.unknown) if name.startswith("fsdp_config.")]:
+        arguments.unknown.pop(name, None)
+        if arguments.settings.pop(name, None) is not None and name in FSDP:
+            note = f"fsdp_config (line {arguments.lines[name]}) is without fsdp: transformers does not read it"
+            arguments.notes += [note] if not any("is without fsdp" in other for other in arguments.notes) else []
 
 
 def kernels(*options: str) -> Entry:

@@ -120,8 +120,12 @@ def _fsdp(settings: Settings, facts: Facts) -> Facts:
             raise InputError(f"{_FSDP}fsdp_size {size} does not divide the {ranks} ranks")
         out["replicas"] = ranks // size
     if (full := settings.get(f"{_MODEL}enable_gradient_checkpointing")) is None:
-        out |= noted(facts, "enable_gradient_checkpointing is not stated: on, as verl has it since 0.2")
-    return out | {"recompute": {"mode": "none" if full is False else "full"}}
+        full = settings.get(_MICRO_OF_ALL) is None
+        by_default = "on, as verl has it since 0.2"
+        if not full:
+            by_default = f"off, as verl 0.1 has it, whose {_MICRO_OF_ALL} is here"
+        out |= noted(facts, f"enable_gradient_checkpointing is not stated: {by_default}")
+    return out | {"recompute": {"mode": "full" if full else "none"}}
 
 
 def _length(settings: Settings, facts: Facts) -> Facts:
@@ -271,7 +275,7 @@ READER = Reader(
             r"grouped_gemm|router_load\w*|shared_expert_overlap)|gradient_accumulation_fusion)))"
         ),
     ),
-    document=from_script("verl.trainer"),
+    document=from_script("verl.trainer", "actor_rollout_ref"),
     variables=True,
     prepared=_prepared,
     compared=_compared,

@@ -31,3 +31,5 @@ class Followed:
     choices: dict[str, set[str]] = field(default_factory=dict)
     # Names of sourced files that are missing.
     not_there: dict[str, int] = field(default_factory=dict)
+    # Names of scripts that are started and missing, with their lines.
+    started: dict[str, int] = field(default_factory=dict)

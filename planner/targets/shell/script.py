@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 
 from .conditions import both, depends_on, either, ends, holds, is_condition, is_test
 from .expansion import Expander
 from .followed import Command, Followed
+from .jobs import slurm_variables, started_by
+from .nearby import SHELLS, started_script, text_of
+from .outputs import output
 from .scanner import Word
 from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop, Negated, Node, Simple, parse
-from .values import MISSING, UNKNOWN, UNSET, Value, Variables, mark, marks, shown, without
+from .values import UNKNOWN, UNSET, Value, Variables, mark, marks, shown, without
 from .ways import agreed
 
 # Limit of followed commands and loop rounds, against endless scripts.
 _MOST_COMMANDS, _MOST_ROUNDS, _MOST_DEPTH = 20_000, 200, 40
-_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _SILENT = ("echo", "printf", "exit", "return", "break", "continue", "trap", "cd", "pushd", "popd", "mkdir", "rm", "cp",
            "wait", "sleep", "sed", "grep", "cat", "tee", "module", "conda", "pip", "ls", "touch", "kill",
            "wget")  # fmt: skip
-
-
-# Filters that only remove spaces.
-_SQUEEZE = r"xargs|tr (-s )?'\\n' ' '|tr -s ' '|sed (-e )?'s/ +\*?/ /g'"
 
 
 def follow(
@@ -39,7 +35,7 @@ def follow(
 ) -> Followed:  # fmt: skip
     """The commands of a script with these variables and positional parameters.
 
-    beside: name -> text of files that it may source.
+    beside: path -> text of files that it may source or start.
     """
     variables = Variables(dict(environment or {}), None if arguments is None else list(arguments), dict(numbered or {}))
     runner = _Runner(Followed(variables=variables), dict(beside or {}), frozenset(environment or {}))
@@ -60,7 +56,7 @@ class _Runner:
 
     @property
     def _expander(self) -> Expander:
-        return Expander(self.out.variables, self._output)
+        return Expander(self.out.variables, lambda text: output(text, self._expander))
 
     def block(self, nodes: list[Node]) -> bool | None:
         """Follows commands and returns the status of the last one."""
@@ -198,7 +194,7 @@ class _Runner:
             self._text(" ".join(words[1:]), line)
         elif name in self._functions:
             self._call(self._functions[name], words[1:], line)
-        elif not self._inner(words, line):
+        elif not self._inner(words, line) and not self._script(words, line):
             self.out.commands.append(Command(tuple(words), line, tuple(lines)))
         return None if name in ("getopts",) else True
 
@@ -206,7 +202,7 @@ class _Runner:
         """Follows text that a command passes to a shell: `bash -c "..."`, `srun sh -c "..."`, `ssh host "..."`."""
         for index, word in enumerate(words):
             following = words[index + 1] if index + 1 < len(words) else ""
-            runs_text = posixpath.basename(word) in _SHELLS and following in ("-c", "-lc", "-xc", "-ec")
+            runs_text = posixpath.basename(word) in SHELLS and following in ("-c", "-lc", "-xc", "-ec")
             if runs_text and index + 2 < len(words):
                 if index:
                     self.out.commands.append(Command(tuple(words[:index]), line, (line,) * index))
@@ -229,11 +225,28 @@ class _Runner:
         self._depth -= 1
 
     def _source(self, words: list[str], line: int) -> None:
-        name = posixpath.basename(shown(words[0])) if words else ""
-        if name in self._beside:
-            self._text(self._beside[name], line)
-        elif name:
-            self.out.not_there.setdefault(name, line)
+        if not words:
+            return
+        if (text := text_of(words[0], self._beside)) is not None:
+            self._text(text, line)
+        else:
+            self.out.not_there.setdefault(posixpath.basename(shown(words[0])), line)
+
+    def _script(self, words: list[str], line: int) -> bool:
+        """Follows another script that a command starts, in a process of its own: what it sets is lost behind it."""
+        if (place := started_script(words)) is None:
+            return False
+        name = shown(words[place])
+        if (text := text_of(name, self._beside)) is None or self._depth >= _MOST_DEPTH:
+            self.out.started.setdefault(posixpath.basename(name), line)
+            return False
+        before, variables = self.out.variables, self.out.variables.copy()
+        variables.arguments, variables.numbered = list(words[place + 1 :]), {}
+        variables.values |= slurm_variables(text) | started_by(words[:place])
+        self.out.variables = variables
+        self._text(text, line)
+        self.out.variables = before
+        return True
 
     def _call(self, function: Function, arguments: list[str], line: int) -> None:
         if self._depth >= _MOST_DEPTH:
@@ -274,23 +287,3 @@ class _Runner:
                 new = old + new
         values[name] = new
         self.out.lines[name] = self._outer_line or assignment.line
-
-    def _output(self, text: str) -> str:
-        """The output of a plain command substitution (`expr`, `echo`, `echo ... | bc`), or a mark."""
-        first, *rest = text.split("|")
-        try:
-            words = shlex.split(first, posix=False)
-        except ValueError:
-            return mark(UNKNOWN, f"$({text})")
-        if words[:1] == ["expr"] and not rest:
-            return self._expander.arithmetic(" ".join(word.strip("\\'\"") for word in words[1:]))
-        if words[:1] == ["echo"] and not any(symbol in first for symbol in ";&<>`"):
-            said = " ".join(self._expander.text(word) for word in words[1:] if word not in ("-n", "-e"))
-            if not rest:
-                return said
-            if len(rest) == 1 and rest[0].split()[:1] == ["bc"]:
-                return self._expander.arithmetic(said)
-            if all(re.fullmatch(_SQUEEZE, part.strip()) for part in rest):
-                return " ".join(said.split())
-        missing = marks(self._expander.document(text), MISSING) if not rest else []
-        return mark(UNKNOWN, missing[0] if missing else f"$({text})")

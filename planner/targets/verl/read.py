@@ -103,7 +103,7 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
         if Path(path).name == OVERRIDES.file:
             _add_overrides(config, path, text)
         else:
-            _add(config, from_script("verl.trainer")(path, text, given))
+            _add(config, from_script("verl.trainer", "actor_rollout_ref")(path, text, given))
             config.added |= set(re.findall(r"\+([A-Za-z_][\w.-]*)=", text))
     for word in given:
         name, equals, text = word.lstrip("+").partition("=")

@@ -37,6 +37,41 @@ def test_a_script_of_megatron_llm(tmp_path: Path) -> None:
     assert biased["ffn_bias"]
 
 
+LLAMA = """deepspeed --num_gpus 4 --num_nodes 2 pretrain_llama.py --num-layers 4 --hidden-size 512 \\
+  --num-attention-heads 8 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 \\
+  --global-batch-size 16 --bf16
+"""
+
+
+def test_programs_and_options_of_forks_that_build_llama(tmp_path: Path) -> None:
+    """A program without options of its layers has those of Llama; with one of them the options count."""
+    found = imported(tmp_path, LLAMA)
+    assert any(note.startswith("pretrain_llama.py is a fork's") for note in found.assumed)
+    expected = {"gated_mlp": True, "tied_embeddings": False, "norm_bias": False, "ffn_bias": False,
+                "learned_positions": False}  # fmt: skip
+    model = found.request.model
+    assert isinstance(model, dict)
+    assert {name: model[name] for name in expected} == expected
+    for added, name, value in (("--swiglu --llama-swiglu", "ffn_hidden", 1536), ("--swiglu", "ffn_hidden", 1344),
+                               ("--use-rmsnorm", "norm_bias", False),
+                               ("--use-rmsnorm --rmsnorm-epsilon 1e-6", "norm_epsilon", 1e-6)):  # fmt: skip
+        model = imported(tmp_path, LLAMA.replace("--bf16", f"--bf16 {added}")).request.model
+        assert isinstance(model, dict)
+        assert (model[name], model["tied_embeddings"]) == (value, True)
+
+
+ROPE = " --position-embedding-type rope --rope-factor 8.0 --rope-low-freq-factor 1.0 --rope-high-freq-factor %s " \
+       "--rope-original-max-positional-embeddings 8192"  # fmt: skip
+
+
+def test_positions_of_a_fork_in_four_numbers(tmp_path: Path) -> None:
+    found = imported(tmp_path, LLAMA.replace("--bf16", "--bf16" + ROPE % "4.0"))
+    assert isinstance(found.request.model, dict)
+    assert found.request.model["rope_scaling"]["type"] == "llama3"
+    (gap,) = imported(tmp_path, LLAMA.replace("--bf16", "--bf16" + ROPE % "2.0")).gaps
+    assert (gap.field, gap.line) == ("--rope-factor", 3)
+
+
 GAPS = [
     (LLM.replace("--bf16", "--bf16 --rope_scaling_factor 4.0"), "--rope-scaling-factor"),
     (LLM.replace("--bf16", "--bf16 --parallel_attn"), "--parallel_attn"),

@@ -18,8 +18,8 @@ OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "swif
 CHANGES = {
     "hf-trainer": (
         "attn_implementation: eager", "torch_compile: true", "config_name: mine/small", "config_overrides: n_layer=2",
-        "model_init_kwargs: {num_hidden_layers: 2}", "use_dora: true", "fsdp_config: {xla_fsdp_grad_ckpt: true}",
-        "local_rank: 3",
+        "model_init_kwargs: {num_hidden_layers: 2}", "use_dora: true", 
+        "fsdp: full_shard\nfsdp_config: {xla_fsdp_grad_ckpt: true}", "local_rank: 3",
     ),
     "axolotl": (
         "peft_use_dora: true", "use_dora: true", "ddp_static_graph: true", "num_labels: 2", "use_vllm: true",

@@ -87,8 +87,20 @@ def test_deepspeed_divides_the_batch_by_ranks_and_steps(tmp_path: Path, batch: i
 
 
 def test_a_batch_that_ranks_and_steps_do_not_divide(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the batch of 24 is no multiple of dp 16 x 1 accumulation steps"):
-        imported(tmp_path, BATCH % (24, 1), "deepspeed", "ds.json", **CLUSTER, model="llama-3.1-8b")
+    """The error is at the batch, whatever degrees the file has behind it."""
+    text = BATCH.replace("{", '{\n"tensor_parallel": {"autotp_size": 2},\n', 1)
+    with pytest.raises(InputError, match=r"line 3, train_batch_size: the batch of 24 is no multiple of dp 8 x 2 acc"):
+        imported(tmp_path, text % (24, 2), "deepspeed", "ds.json", **CLUSTER, model="llama-3.1-8b")
+
+
+@pytest.mark.parametrize(("added", "reason"), [
+    ("--micro-batch-size 3", "the batch of 32 is no multiple of dp 16 x micro batch 3 = 48"),
+    ("--num-experts 12 --expert-model-parallel-size 6", "ep 6 x etp 1 = 6 does not divide the 16 ranks of a stage"),
+])  # fmt: skip
+def test_a_layout_in_part_that_cannot_exist_is_not_shown(tmp_path: Path, added: str, reason: str) -> None:
+    found = imported(tmp_path, f"{TRAINING} {added} --extra-blocks 3")
+    assert (found.read_layout, len(found.gaps)) == (None, 1)
+    assert reason in found.assumed
 
 
 @pytest.mark.parametrize(("blocks", "precision"), [("fp16", "fp16"), ("bf16", "bf16"), ("fp16 bf16", "bf16")])
@@ -140,6 +152,19 @@ def test_recomputation_that_verl_switches_on_by_itself(tmp_path: Path) -> None:
     for given, mode in (("", "full"), (f" {option}=True", "full"), (f" {option}=False", "none")):
         found = imported(tmp_path, text + given, "verl", cluster="dgx-h100:1")
         assert (found.layout.as_dict()["recompute"]["mode"], taken in found.assumed) == (mode, not given)
+
+
+def test_recomputation_of_the_first_release_of_verl(tmp_path: Path) -> None:
+    """verl v0.1, trainer/config/ppo_trainer.yaml: off, and micro-batches are counted over all ranks."""
+    text = ("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-3B trainer.nnodes=1 "
+            "trainer.n_gpus_per_node=8 data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 "
+            "actor_rollout_ref.actor.ppo_micro_batch_size=16")  # fmt: skip
+    found = imported(tmp_path, text, "verl", cluster="dgx-h100:1")
+    assert str(found.layout) == "dp8-mbs2-z3-rnone"
+    note = "enable_gradient_checkpointing is not stated: off, as verl 0.1"
+    assert any(taken.startswith(note) for taken in found.assumed)
+    other = text.replace("verl.trainer.main_ppo", "my_ppo")  # a program of one's own, with verl's overrides
+    assert str(imported(tmp_path, other, "verl", cluster="dgx-h100:1").layout) == "dp8-mbs2-z3-rnone"
 
 
 def test_positions_of_llama_3_1_in_nemo(tmp_path: Path) -> None:
@@ -199,3 +224,18 @@ def test_the_program_of_hybrids_takes_the_tokens_of_gpt_2(tmp_path: Path) -> Non
         model = imported(tmp_path, text).request.model
         assert isinstance(model, dict)
         assert model["vocab"] == 50304
+
+
+def test_variables_of_a_yaml_of_nemo(tmp_path: Path) -> None:
+    """The default of a variable counts; one without a default is open."""
+    text = ("trainer: {devices: '${oc.decode:${oc.env:GPUS,8}}', num_nodes: 2, precision: bf16}\nmodel:\n"
+            "  num_layers: 4\n  hidden_size: 512\n  num_attention_heads: 8\n  encoder_seq_length: 1024\n"
+            "  max_position_embeddings: 1024\n  megatron_amp_O2: true\n"
+            "  micro_batch_size: ${oc.decode:${oc.env:MBS%s}}\n"
+            "  global_batch_size: ${multiply:4,${floor_div:${trainer.devices},2}}\n"
+            "  activations_checkpoint_granularity: ${oc.decode:${oc.env:CKPT,null}}\n"
+            "  sequence_parallel: ${oc.decode:${oc.env:SP,False}}\n")  # fmt: skip
+    found = imported(tmp_path, text % ",1", "nemo", "run.yaml")
+    assert (str(found.layout), found.request.workload.global_batch) == ("dp16-mbs1-z0-rnone", 16)
+    (gap,) = imported(tmp_path, text % "", "nemo", "run.yaml").gaps
+    assert (gap.field, gap.line) == ("model.micro_batch_size", 9)

@@ -138,6 +138,14 @@ def test_options_that_swift_puts_into_the_file_of_deepspeed(tmp_path: Path) -> N
         assert f"{option}: swift takes it into the options of deepspeed, which are not given" in plain.assumed
 
 
+def test_an_option_of_swift_that_deepspeed_refuses(tmp_path: Path) -> None:
+    """It is named with its own line, not that of DeepSpeed's file."""
+    text = BESIDE + "zero_hpz_partition_size: -8\n"
+    place = rf"line {len(text.splitlines())}, zero_hpz_partition_size"
+    with pytest.raises(InputError, match=f"{place}: `-8` is not 0 or more"):
+        imported(tmp_path, "swift", text, ZERO1.replace("1}", "3}"))
+
+
 def test_a_file_with_the_options_of_fsdp(tmp_path: Path) -> None:
     text = SWIFT.replace("deepspeed: zero3", "fsdp: mine.json")
     (gap,) = imported(tmp_path, "swift", text).gaps

@@ -1,0 +1,133 @@
+"""Commands in a shell script that start a training by options of argparse, as the document that they make.
+
+Source: transformers 5.24, hf_argparser.py: a bool without a value is true, a list has several values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ....errors import FieldProblem, InputError
+from ....profiles.io.document import Document, FieldPath
+from ....profiles.io.reader import read_document
+from ..argv import Arguments
+from ..scripts import ranks_of
+from ..shell.jobs import slurm_variables
+from ..shell.nearby import is_script
+from ..shell.values import marks, shown
+
+if TYPE_CHECKING:
+    from ..shell.followed import Command, Followed
+
+# (words of a command) -> the place of the first option of its program; None where it starts another program.
+Starts = Callable[[Sequence[str]], int | None]
+# Keys of a document with the ranks that its command starts, and with the program.
+RANKS, PROGRAM = "ranks of the command", "program of the command"
+Load = Callable[[str, str, Sequence[str]], Document]
+
+
+def _plain(path: str, text: str, given: Sequence[str]) -> Document:
+    return read_document(path, text)
+
+
+def from_command(program: str, starts: Starts, load: Load = _plain) -> Load:
+    """A reader of documents that takes a shell script by the command of `program`; other texts by `load`."""
+
+    def read(path: str, text: str, given: Sequence[str]) -> Document:
+        if not is_script(path, text):
+            return load(path, text, given)
+        followed, jobs = jobs_of(path, text, given, lambda words: starts(words) is not None, program)
+        return only(path, jobs, [_document(path, text, job, starts(job.words) or 0, followed) for job in jobs])
+
+    return read
+
+
+def prepared(document: Document, arguments: Arguments) -> Document:
+    """The document without its ranks, which go to the arguments, and without values that only a run knows."""
+    if not isinstance(document.data, dict) or RANKS not in document.data:
+        return document
+    arguments.ranks |= document.data.pop(RANKS)
+    arguments.program = document.data.pop(PROGRAM)
+    for name, text in [*document.data.items()]:
+        if isinstance(text, str) and re.fullmatch(r"\$\{.*\}", text):
+            arguments.doubt(name, f"`{text}` is set when it runs", document.line((name,)), document.name,
+                            "give its value: --arg NAME=VALUE")  # fmt: skip
+            del document.data[name]
+    return document
+
+
+def jobs_of(path: str, text: str, given: Sequence[str], is_job: Callable[[Sequence[str]], bool],
+            program: str) -> tuple[Followed, list[Command]]:  # fmt: skip
+    """The commands of a script that start a program. given: words of --arg; those with a dot in their name are options.
+
+    Raises InputError where there is none."""
+    from ..shell.script import follow
+
+    variables = dict(word.partition("=")[::2] for word in given if "." not in word.partition("=")[0])
+    followed = follow(text, slurm_variables(text) | variables, [])
+    jobs = [command for command in followed.commands if is_job(command.words)]
+    if not jobs:
+        raise InputError.of([FieldProblem(f"starts no {program}", file=path)])
+    return followed, jobs
+
+
+def only(path: str, jobs: Sequence[Command], documents: Sequence[Document]) -> Document:
+    """The document of the jobs of a script. Raises InputError where they have different options."""
+    pairs = zip(jobs, documents, strict=True)
+    other = next((job for job, made in pairs if made.data != documents[0].data), None)
+    if other is not None:
+        text = f"starts {len(jobs)} jobs with different options (line {jobs[0].line}, line {other.line})"
+        raise InputError.of([FieldProblem(text, file=path, line=other.line, hint="leave one of them in the file")])
+    return documents[0]
+
+
+def value_of(text: str) -> Any:
+    """The value of a word. Of a path the last part is enough; one that only a run knows stands as `${NAME}`."""
+    unknown = marks(text if "/" not in text else text.rpartition("/")[2])
+    if unknown:
+        name = re.sub(r"[${}]", "", unknown[0])
+        return f"${{{name}}}"
+    return shown(text) if marks(text) else read_document("--arg", text or "''").data
+
+
+def _document(path: str, text: str, job: Command, start: int, followed: Followed) -> Document:
+    """The options of a command, those that name the file of accelerate too."""
+    lines = job.lines or (job.line,) * len(job.words)
+    data: dict[str, Any] = {}
+    places: dict[FieldPath, int] = {}
+    words = [*zip(job.words, lines, strict=True)]
+    for index, (word, line) in enumerate(words):
+        if index >= start and word.startswith("--"):
+            name, equals, attached = word[2:].partition("=")
+            data[name], places[name,] = _values(words[index + 1 :]) if not equals else value_of(attached), line
+        elif index < start and word.partition("=")[0] == "--config_file":
+            named = word.partition("=")[2] or words[index + 1][0]
+            data["--config_file"], places["--config_file",] = shown(named), line
+    data[RANKS], data[PROGRAM] = dict(ranks_of(job.words[:start], followed, text)), shown(job.words[start - 1])
+    return Document(path, data, line_of=lambda at: places.get(at, job.line))
+
+
+def _values(following: Sequence[tuple[str, int]]) -> Any:
+    """The value behind an option: true where there is none, a list of several."""
+    end = next((index for index, (word, _) in enumerate(following) if word.startswith("--")), len(following))
+    values = [value_of(word) for word, _ in following[:end]]
+    return True if not values else values[0] if len(values) == 1 else values
+
+
+def of_program(pattern: str, needed: Mapping[str, Any] | Sequence[str] = ()) -> Starts:
+    """The place behind the words that match a pattern as one text; needed: options of which one is there."""
+
+    def starts(words: Sequence[str]) -> int | None:
+        text, ends = "", []
+        for word in words:
+            text += shown(word) + " "
+            ends.append(len(text))
+        found = re.search(pattern, text)
+        names = {word.partition("=")[0].removeprefix("--") for word in words}
+        if found is None or (needed and not names & set(needed)):
+            return None
+        return next(index + 1 for index, end in enumerate(ends) if end >= found.end())
+
+    return starts

@@ -1,0 +1,65 @@
+"""Scripts that start other scripts, and the ranks that directives of a scheduler state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import Imported, import_config
+
+from meshwright.errors import InputError
+
+SIZES = ("--num-layers $LAYERS --hidden-size 512 --num-attention-heads 8 --seq-length 1024 "
+         "--max-position-embeddings 1024")  # fmt: skip
+INNER = f"""#SBATCH --gres=gpu:8
+source configs/train/moe.sh
+torchrun --nproc_per_node $SLURM_GPUS_ON_NODE --nnodes $SLURM_NNODES pretrain_gpt.py {SIZES} --bf16 \\
+  --micro-batch-size $1 --global-batch-size 64 "${{TRAIN[@]}}" --tensor-model-parallel-size ${{TP:-1}}
+"""
+STEP = "#!/bin/bash\nTRAIN=(--recompute-granularity full --recompute-method uniform --recompute-num-layers 1)\n"
+GPU = {"gpu": "h100-sxm-80gb"}
+
+
+def imported(folder: Path, files: dict[str, str], **given: object) -> Imported:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return import_config("megatron-args", [folder / name for name in files], given or GPU)
+
+
+@pytest.mark.parametrize("starts", [
+    "export LAYERS=4\nsbatch --job-name=x --nodes=2 scripts/step.sh 2\n",
+    "export LAYERS=4\nsbatch -N 2 scripts/step.sh 2\n", "LAYERS=4 sbatch -N2 ./scripts/step.sh 2 | tee log\n",
+])  # fmt: skip
+def test_a_script_that_another_one_starts(tmp_path: Path, starts: str) -> None:
+    """Its parameters, the variables around it, and the nodes of sbatch; of two files of one name that of its folder."""
+    files = {"run.sh": starts, "scripts/step.sh": INNER, "configs/model/moe.sh": "LAYERS=7\n",
+             "configs/train/moe.sh": STEP}  # fmt: skip
+    found = imported(tmp_path, files)
+    assert (str(found.layout), found.gaps) == ("dp16-mbs2-z0-rfull", ())
+    assert isinstance(found.request.model, dict)
+    assert found.request.model["layers"] == 4
+
+
+def test_what_a_started_script_sets_is_lost(tmp_path: Path) -> None:
+    outer = f"LAYERS=4\nbash other.sh\ntorchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {SIZES} --bf16 " \
+            "--micro-batch-size 1 --global-batch-size 64\n"  # fmt: skip
+    found = imported(tmp_path, {"run.sh": outer, "other.sh": "LAYERS=8\necho $LAYERS\n"})
+    assert isinstance(found.request.model, dict)
+    assert found.request.model["layers"] == 4
+
+
+def test_a_started_script_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"line 2: starts train_llama.sh, which is not here") as error:
+        imported(tmp_path, {"run.sh": 'cd "$HERE"\nMICRO_BATCH=2 bash "${HERE}/train_llama.sh" |& tee log\n'})
+    assert error.value.hint == "give it as a further FILE"
+
+
+@pytest.mark.parametrize("directives", [
+    "#SBATCH -p batch --nodes=2 --exclusive --mem=0 --gres=gpu:8 # two of them", "#SBATCH -N2 --gpus-per-node h100:8",
+    "#PBS -q large\n#PBS -l select=2:ncpus=192:ngpus=8", "#PBS -N name -l select=2:ngpus=8:mem=100gb",
+])  # fmt: skip
+def test_ranks_of_directives(tmp_path: Path, directives: str) -> None:
+    text = f"#!/bin/bash\n{directives}\nLAYERS=4\npython pretrain_gpt.py {SIZES} --bf16 --micro-batch-size 1 " \
+           "--global-batch-size 64\n"  # fmt: skip
+    assert imported(tmp_path, {"run.sh": text}).layout.dp == 16

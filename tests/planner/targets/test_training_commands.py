@@ -1,0 +1,102 @@
+"""Shell scripts that start transformers' Trainer and its relatives by options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import Imported, import_config
+
+from meshwright.errors import InputError
+
+SWIFT = """\
+NPROC_PER_NODE=8 \\
+swift sft \\
+    --model Qwen/Qwen3-8B --train_type full --torch_dtype bfloat16 \\
+    --per_device_train_batch_size 1 --gradient_accumulation_steps ${STEPS:-8} --max_length 2048 \\
+    --gradient_checkpointing true --deepspeed zero3 --attn_impl flash_attn --packing
+"""
+FACTORY = """\
+deepspeed --num_gpus 8 src/train_bash.py --deepspeed ds.json \\
+    --stage sft --do_train --model_name_or_path Qwen/Qwen2.5-7B --finetuning_type lora --lora_target q_proj,v_proj \\
+    --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --cutoff_len 2048 --fp16
+"""
+TRAINER = """\
+#!/bin/bash
+MODEL=meta-llama/Llama-3.1-8B
+torchrun --nproc_per_node=4 --master_port=25000 train.py \\
+    --model_name_or_path $MODEL --output_dir out/$NAME --bf16 True --deepspeed ./config/ds.json \\
+    --per_device_train_batch_size $SIZE --gradient_accumulation_steps 4 --model_max_length 2048 \\
+    --gradient_checkpointing True
+"""
+STAGE_3 = json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}, indent=1)
+GPU = {"gpu": "h100-sxm-80gb"}
+
+
+def imported(folder: Path, kind: str, text: str, file: str = "", name: str = "run.sh",
+             arguments: tuple[str, ...] = ()) -> Imported:  # fmt: skip
+    paths = [folder / name, *([folder / "ds.json"] if file else [])]
+    for path, content in zip(paths, (text, file), strict=False):
+        path.write_text(content, encoding="utf-8")
+    return import_config(kind, paths, GPU, None, arguments)
+
+
+def test_a_command_of_swift(tmp_path: Path) -> None:
+    found = imported(tmp_path, "swift", SWIFT)
+    assert (str(found.layout), found.gaps) == ("dp8-mbs1-z3-rfull", ())
+    assert (found.request.model, found.request.workload.global_batch) == ("qwen3-8b", 64)
+    assert imported(tmp_path, "swift", SWIFT, arguments=("STEPS=2",)).request.workload.global_batch == 16
+    given = ("STEPS=2", "per_device_train_batch_size=2")
+    assert str(imported(tmp_path, "swift", SWIFT, arguments=given).layout) == "dp8-mbs2-z3-rfull"
+
+
+def test_a_command_of_llama_factory(tmp_path: Path) -> None:
+    found = imported(tmp_path, "llama-factory", FACTORY, STAGE_3.replace("3", "2"))
+    assert str(found.layout) == "dp8-mbs4-z2-rfull-fp16"
+    assert found.request.workload.train.lora is not None
+    (gap,) = imported(tmp_path, "llama-factory", FACTORY).gaps
+    assert (gap.field, gap.line) == ("deepspeed", 1)
+
+
+def test_a_command_of_a_trainer(tmp_path: Path) -> None:
+    (gap,) = imported(tmp_path, "hf-trainer", TRAINER, STAGE_3).gaps
+    assert (gap.field, gap.line, gap.message) == ("per_device_train_batch_size", 5, "`${SIZE}` is set when it runs")
+    found = imported(tmp_path, "hf-trainer", TRAINER, STAGE_3, arguments=("SIZE=2",))
+    assert (str(found.layout), found.request.workload.global_batch) == ("dp4-mbs2-z3-rfull", 32)
+
+
+def test_the_file_of_accelerate_is_named(tmp_path: Path) -> None:
+    launcher = "accelerate launch --config_file fsdp.yaml"
+    text = TRAINER.replace("torchrun --nproc_per_node=4 --master_port=25000", launcher)
+    text = text.replace(" --deepspeed ./config/ds.json", "")
+    (gap,) = imported(tmp_path, "hf-trainer", text, arguments=("SIZE=2",)).gaps
+    assert gap.message == "the sharding is in fsdp.yaml: give it as a further FILE"
+
+
+@pytest.mark.parametrize(("kind", "text", "words"), [
+    ("swift", "swift export --model x --to_mcore true\n", "starts no swift sft"),
+    ("llama-factory", "llamafactory-cli train examples/full.yaml\n", "starts no llamafactory-cli train"),
+    ("swift", SWIFT + SWIFT.replace("zero3", "zero2"), "starts 2 jobs with different options .line 1, line 6"),
+    ("hf-trainer", "python train.py --lr 1\n", "starts no training with --per_device_train_batch_size"),
+])  # fmt: skip
+def test_scripts_without_one_job(tmp_path: Path, kind: str, text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        imported(tmp_path, kind, text)
+
+
+def test_a_misspelt_argument_of_a_yaml(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="`SIZE=2` states no option that is read"):
+        imported(tmp_path, "hf-trainer", "model_name_or_path: Qwen/Qwen3-8B\n", name="a.yaml", arguments=("SIZE=2",))
+
+
+def test_a_block_of_fsdp_without_its_switch(tmp_path: Path) -> None:
+    """transformers 5.24, training_args.py, _process_fsdp_args: the block is read only where `fsdp` is on."""
+    text = ("model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 1\ngradient_checkpointing: true\n"
+            "bf16: true\nmax_length: 1024\nfsdp_config:\n  reshard_after_forward: true\n")  # fmt: skip
+    path = tmp_path / "recipe.yaml"
+    for added, layout in (("", "dp8-mbs1-z0-rfull"), ("fsdp: full_shard\n", "dp8-mbs1-z3-rfull")):
+        path.write_text(text + added, encoding="utf-8")
+        found = import_config("hf-trainer", [path], {"cluster": "dgx-h100:1"})
+        note = "fsdp_config (line 7) is without fsdp: transformers does not read it"
+        assert (str(found.layout), note in found.assumed) == (layout, not added)
