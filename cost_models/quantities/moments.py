@@ -24,7 +24,7 @@ from .stacks import arriving_bytes
 from .stages import EMBEDDING, HEAD, MTP
 from .tower_memory import embedding_workspace
 from .vocabulary import KEPT_MESSAGES
-from .zeroth_order import update_buffers
+from .zeroth_order import ZerothOrder, score_bytes, unfilled_bytes, update_buffers
 
 if TYPE_CHECKING:
     from ..problem import Problem
@@ -97,9 +97,9 @@ def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
     """Bytes of logits, their gradients and softmaxes at each moment."""
     w, logits = activation_bytes(ledger.problem.workload), ledger.tables.logits[ledger.key]
     if ledger.zeroth_order is not None:  # the loss alone, of one pass after the other
-        passes, none = ledger.zeroth_order.at_once, np.zeros_like(logits)
-        head = losses.any_head * passes * w * logits
-        return [head + losses.any_head * SOFTMAX_BYTES * logits, head, none, none, none, head]
+        none, head = np.zeros_like(logits), losses.any_head * ledger.zeroth_order.at_once * w * logits
+        beside = _beside_head(ledger, ledger.zeroth_order, losses)
+        return [head + losses.any_head * SOFTMAX_BYTES * logits, beside, none, none, none, head]
     # The last loss of a micro-batch is differentiated first: the softmaxes of all others are there.
     saved = losses.saved_softmax
     before = saved + np.maximum(losses.heads - 1, 0.0) * SOFTMAX_BYTES * logits
@@ -110,6 +110,14 @@ def _logits(ledger: Ledger, losses: _Losses) -> list[Array]:
         at_loss = at_loss + compared.num_bytes
     zero = np.zeros_like(logits)
     return [losses.any_head * at_loss + before, losses.any_head * w * logits + before, saved, zero, saved, before]
+
+
+def _beside_head(ledger: Ledger, step: ZerothOrder, losses: _Losses) -> Array:
+    """[n] bytes of logits beside the update of a head without gradients, which comes before all passes: those of the
+    first of two passes are there when the head is turned round for the second, by one tensor less than an update."""
+    w, turned = activation_bytes(ledger.problem.workload), _of_head(ledger, ledger.tables.parameters["dense"])
+    logits = (step.at_once - 1) * ledger.tables.logits
+    return np.asarray(losses.any_head * w * np.maximum(logits - turned, 0.0)[ledger.key])
 
 
 def _gathered(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
@@ -141,7 +149,7 @@ def _workspaces(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     products, gradients of weights before they are added to the sum."""
     w, key, trained = activation_bytes(ledger.problem.workload), ledger.key, ledger.tables.parameters["trained_dense"]
     if ledger.zeroth_order is not None:
-        return _updates(ledger, j, losses)
+        return _updates(ledger, ledger.zeroth_order, j, losses)
     head = losses.any_head * w * _of_head(ledger, trained)[key]
     embedding = _embeddings(ledger, j) * embedding_workspace(ledger.tables)[key]
     cached = ledger.largest(j, ledger.tables.cached_gradients[:, key])
@@ -151,13 +159,19 @@ def _workspaces(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
     return [cached, head + cached, tied + cached, in_w + cached, embedding + tied + cached, cached]
 
 
-def _updates(ledger: Ledger, j: int, losses: _Losses) -> list[Array]:
+def _updates(ledger: Ledger, step: ZerothOrder, j: int, losses: _Losses) -> list[Array]:
     """Bytes of what updates without gradients work on, at the moments of the weights that they update: IN_W is that of
     the weights of a layer."""
-    held, none = ledger.tables.parameters["dense"], np.zeros(len(ledger.layouts))
+    none = np.zeros(len(ledger.layouts))
+    head, layer, table = update_buffers(ledger, step, j, *_ends(ledger, j, losses))
+    return [none, head, score_bytes(ledger, j), layer, table, none]
+
+
+def _ends(ledger: Ledger, j: int, losses: _Losses) -> tuple[Array, Array]:
+    """[n] parameters of the head and of the embedding on the device of profile j."""
+    held = ledger.tables.parameters["dense"]
     of_head = losses.any_head * _of_head(ledger, held)[ledger.key]
-    head, layer, table = update_buffers(ledger, j, of_head, _embeddings(ledger, j) * held[EMBEDDING][ledger.key])
-    return [none, head, none, layer, table, none]
+    return of_head, _embeddings(ledger, j) * held[EMBEDDING][ledger.key]
 
 
 def number_of_moments(problem: Problem) -> int:
@@ -175,6 +189,8 @@ def _requested(ledger: Ledger, j: int, has_all: Mask) -> Array:
 def unusable(ledger: Ledger, j: int) -> Array:
     """[n] bytes of freed blocks on the device of profile j that nothing at its peak fits into: a loss on fp32 copies
     leaves that of the logits in half precision, which no tensor of the loss is small enough for."""
+    if ledger.zeroth_order is not None:
+        return unfilled_bytes(ledger, ledger.zeroth_order, j, np.maximum(*_ends(ledger, j, _Losses.of(ledger, j))))
     extra, stack = ledger.splits.counts.shape[2], ledger.problem.stack
     heads = ledger.counts[j].get(extra + HEAD, np.zeros(len(ledger.layouts)))
     w = activation_bytes(ledger.problem.workload)

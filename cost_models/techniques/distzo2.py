@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..quantities.stores import Store
-from ..quantities.zeroth_order import PERTURBED_TENSORS, UPDATED_TENSORS, ZerothOrder
+from ..quantities.zeroth_order import PERTURBED_TENSORS, UPDATE_BUFFERS, UPDATED_TENSORS, ZerothOrder
 from .base import EXCHANGE, PLACE, SHARERS, Columns, Knob, Knobs, Need, Technique
 from .directions import ALL_WEIGHTS, NO_GRADIENTS, without_gradients
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from ..quantities.ledger import Ledger
 
 SLOPE_BYTES = 4.0  # fp32
-# One that comes, one that computes, one that goes back (liangyuwang/zo2 097d5686, inner_zo_forward).
-LAYERS_HERE = 3
+# One that computes and one that comes, into the blocks of the one that has gone (liangyuwang/zo2 097d5686,
+# inner_zo_forward: task_offload of layer i - 2 is before task_upload of layer i).
+LAYERS_HERE = 2
 
 
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
@@ -35,7 +36,7 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     step = ZerothOrder(
         in_passes=PERTURBED_TENSORS + UPDATED_TENSORS / m if offload else PERTURBED_TENSORS / m,
         after=np.full_like(m, 0.0 if offload else UPDATED_TENSORS),
-        sent_bytes=SLOPE_BYTES * ledger.layouts["dp"], at_once=2 if offload else 1,
+        sent_bytes=SLOPE_BYTES * ledger.layouts["dp"], buffers=UPDATE_BUFFERS, at_once=2 if offload else 1,
     )  # fmt: skip
     return replace(ledger, zeroth_order=step, store=store, exchanges=replace(ledger.exchanges, backward=()))
 

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..quantities.zeroth_order import PERTURBED_TENSORS, UPDATED_TENSORS, ZerothOrder
+from ..quantities.zeroth_order import PERTURBED_TENSORS, ZerothOrder
 from .base import EXCHANGE, PLACE, SHARERS, Columns, Knob, Knobs, Need, Technique
 from .directions import ALL_WEIGHTS, NO_GRADIENTS, without_gradients
 
 if TYPE_CHECKING:
     from ..problem import Problem
     from ..quantities.ledger import Ledger
+
+
+# Of one direction (ezelikman/justonebyte 19ba089, add_perturbation without use_eps): noise written (1), scaled
+# (2), added to the weight (3), whose sum is a tensor of its own beside the noise and the scaled one.
+_UPDATED_TENSORS, _UPDATE_BUFFERS = 6.0, 3.0
 
 
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
@@ -24,8 +29,8 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
         return ledger
     directions = ledger.layouts["dp"] * ledger.m
     step = ZerothOrder(
-        in_passes=np.full_like(directions, PERTURBED_TENSORS), after=UPDATED_TENSORS * directions,
-        sent_bytes=knobs["slope_bytes"] * directions,
+        in_passes=np.full_like(directions, PERTURBED_TENSORS), after=_UPDATED_TENSORS * directions,
+        sent_bytes=knobs["slope_bytes"] * directions, buffers=_UPDATE_BUFFERS,
     )  # fmt: skip
     return replace(ledger, zeroth_order=step)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from .base import Check, chosen, priced, shown_s, single_gpus
 
-# OPT of liangyuwang/zo2 (097d5686, README and test/mezo_sgd/hf_opt): hidden, layers, heads -> GB that it measured with
-# 2,048 tokens in fp16. It prints MiB of the whole GPU and does not say how they became GB. OPT ties its head to the
-# token table (OPTConfig of transformers).
+# OPT of liangyuwang/zo2 (1c5931b, README and test/mezo_sgd/hf_opt): hidden, layers, heads -> GB that it measured with
+# 2,048 tokens in fp16. It prints MiB of the whole GPU and does not say how they became GB. Its test_memory.py has a
+# head of its own (tie_word_embeddings False), and its env.yml transformers 4.28.1, whose OPT attends without a fused
+# kernel.
 _OPT = {(2048, 24, 32): 3.75, (2560, 32, 32): 4.14, (4096, 32, 32): 4.99, (5120, 40, 40): 6.18, (7168, 48, 56): 8.86,
         (9216, 64, 72): 12.07, (12288, 96, 96): 18.04}  # fmt: skip
 _GIB = 2**30
@@ -16,8 +17,8 @@ _GIB = 2**30
 
 def _opt(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     model = {"name": "opt", "hidden": hidden, "layers": layers, "heads": heads, "ffn_hidden": 4 * hidden,
-             "vocab": 50272, "max_positions": 2048, "gated_mlp": False, "tied_embeddings": True}  # fmt: skip
-    return {"model": model, "seq_len": 2048, "dtype": "fp16", "stack": "generic"}
+             "vocab": 50272, "max_positions": 2048, "gated_mlp": False}  # fmt: skip
+    return {"model": model, "seq_len": 2048, "dtype": "fp16", "stack": "transformers-4.28"}
 
 
 def zo2_gib(sizes: tuple[int, int, int], neutral: bool) -> float:
@@ -49,7 +50,7 @@ def _slopes_ms(neutral: bool) -> float:
 
 
 def _long_update(neutral: bool) -> float:
-    """The machines from which on a step updates longer than it computes; 0: not with up to 32."""
+    """The machines from which on a step updates longer than it computes; 0: not with up to 64."""
 
     def updates_longer(machines: int) -> bool:
         asked: dict[str, Any] = {"model": "llama-3.2-1b", "seq_len": 2048, "global_batch": 8 * machines,
@@ -57,7 +58,7 @@ def _long_update(neutral: bool) -> float:
         step = priced(f"dp{machines}-mbs8-z0-rnone", chosen("just-one-byte", neutral), **asked)
         return shown_s(step, "optimizer") > shown_s(step, "matmul", "attention")
 
-    return next((float(n) for n in range(2, 33) if updates_longer(n)), 0.0)
+    return next((float(n) for n in range(2, 65) if updates_longer(n)), 0.0)
 
 
 CHECKS = (
@@ -72,10 +73,10 @@ CHECKS = (
     Check(
         technique="just-one-byte",
         of="machines from which on a step of 1B updates longer than it computes, 8 x 2,048 tokens each",
-        published="8.5 by arithmetic on data sheets of an H100: 81 TFLOP in two passes, 32 GB in an update; 15 "
+        published="18.5 by arithmetic on data sheets of an H100: 81 TFLOP in two passes, 14.8 GB in an update; 32 "
         "where passes reach 57 % of the peak, an assumption; the paper has no figure of it",
-        low=8.5,
-        high=15,
+        low=18.5,
+        high=32,
         value=_long_update,
     ),
     Check(
@@ -94,8 +95,7 @@ CHECKS = (
         low=0,
         high=0.03,
         value=_zo2_memory,
-        missed="3.15, 3.55, 4.98, 6.10, 8.79, 12.0 and 18.0 GiB: within 1.3 % from 6.7B on, and 16 and 14 % less "
-        "below, where 0.6 GiB have no term; ours are 1.5 of context, 3 layers, the token table, the logits of both "
-        "passes, and 4 tensors of the largest weight while it is updated",
+        missed="3.93, 4.35, 5.10, 6.23, 8.79, 11.7 and 18.0 GiB: 5 % more for the two smallest, and 3 % less to 2 % "
+        "more for the others; 1.5 of them are context, an assumption",
     ),
 )

@@ -34,14 +34,28 @@ def test_memory_is_weights_and_what_one_of_them_needs_while_it_is_updated() -> N
 
     assert memory.weights_bytes == pytest.approx(2 * (LAYERS * LAYER + 2 * TABLE), rel=2e-3)  # norms are the rest
     assert memory.gradients_bytes == memory.optimizer_bytes == memory.activations_bytes == 0
-    assert memory.workspace_bytes == pytest.approx(4 * 2 * TABLE, rel=1e-4)  # larger than any matrix of a layer
+    assert memory.workspace_bytes == pytest.approx(3 * 2 * TABLE, rel=1e-4)  # larger than any matrix of a layer
 
 
-def test_offloaded_weights_leave_three_layers_and_both_ends() -> None:
+def test_offloaded_weights_leave_two_layers_and_both_ends() -> None:
     memory = of("distzo2").memory[0]
 
-    assert memory.weights_bytes == pytest.approx(2 * (3 * LAYER + 2 * TABLE), rel=2e-3)
+    assert memory.weights_bytes == pytest.approx(2 * (2 * LAYER + 2 * TABLE), rel=2e-3)
     assert memory.host_bytes == pytest.approx(2 * (LAYERS * LAYER + 2 * TABLE), rel=2e-3)
+
+
+def test_scores_that_no_freed_block_holds_get_blocks_of_their_own() -> None:
+    """OPT-13B: 40 heads score 2,048 tokens, 4 bytes each in fp32: more than a block of the update of a table holds, and
+    the scores in fp16 fit into two of them. In OPT-1.3B no block holds any."""
+    square = 2048**2
+    for hidden, layers, heads, beside in ((5120, 40, 40, 4 * 40 * square), (2048, 24, 32, 4 * 2 * 2048 * 50272)):
+        model = {"hidden": hidden, "layers": layers, "heads": heads, "ffn_hidden": 4 * hidden, "vocab": 50272,
+                 "max_positions": 2048}  # fmt: skip
+        asked = {"model": MODEL | model, "seq_len": 2048, "dtype": "fp16"}
+        fused, unfused = (of("distzo2", "dp16-mbs1-z0-rnone-fp16", **asked, stack=stack).memory[0].device_bytes
+                          for stack in ("generic", "transformers-4.28"))  # fmt: skip
+        scores, updates = 8 * heads * square, 4 * 2 * hidden * 50272
+        assert unfused - fused == pytest.approx(beside + max(scores - updates, 0), rel=0.06)
 
 
 def test_two_forward_passes_are_all_products() -> None:
@@ -52,9 +66,9 @@ def test_two_forward_passes_are_all_products() -> None:
 
 
 def test_every_direction_is_updated_on_every_machine() -> None:
-    """13 tensors of the size of the weights for each of 16 machines."""
+    """6 tensors of the size of the weights for each of 16 machines."""
     step, offloaded = of("just-one-byte"), of("distzo2")
-    tensor_s = seconds(step, "optimizer") / (16 * 13)
+    tensor_s = seconds(step, "optimizer") / (16 * 6)
 
     at_peak_s = 2 * (LAYERS * LAYER + 2 * TABLE) / 3.35e12  # bandwidth of the data sheet
     assert 1 < tensor_s / at_peak_s < 1.4
@@ -95,5 +109,5 @@ def test_what_needs_a_backward_pass_is_refused(layout_id: str) -> None:
 
 @pytest.mark.parametrize(("sizes", "gib"), [((5120, 40, 40), 6.2), ((12288, 96, 96), 18.2)])
 def test_golden_g17(sizes: tuple[int, int, int], gib: float) -> None:
-    """ZO2 on OPT-13B and OPT-175B (FORMULAS.md, G17), whose head is the token table."""
+    """ZO2 on OPT-13B and OPT-175B (FORMULAS.md, G17)."""
     assert zo2_gib(sizes, neutral=False) == pytest.approx(gib, rel=0.03)
