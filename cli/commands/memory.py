@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from ..screens import memory as memory_screen
 if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
     from ...planner.document.plan import Plan
+    from ...planner.evaluation.conversion import Moved
     from ...planner.request.resolve import Resolved
     from ...runtime.rehearsal.traced import Comparison
 
@@ -59,9 +61,10 @@ def command(
     """Show the memory of a layout, per pipeline stage and buffer.
 
     The layout is named by its id (--layout) or by its number in a plan (--choice);
-    else it is the layout that `plan` would choose. Exits with 1 if a layout of
-    --layout does not fit. --trace needs torch but no GPU; it exits with 1 if the
-    traced peak differs by more than 5 %.
+    else it is the layout that `plan` would choose. Of another layout than the
+    plan's, the last line has the time to move its states there. Exits with 1 if a
+    layout of --layout does not fit. --trace needs torch but no GPU; it exits with
+    1 if the traced peak differs by more than 5 %.
 
     \b
     Examples:
@@ -78,8 +81,11 @@ def command(
     terminal: Terminal = context.obj
     if stage is not None and not trace:
         raise InputError("--stage names the stage to trace", hint="add `--trace`")
+    states = None
     if source is not None and requests.is_plan(source):
-        plan, candidate, evaluated = _of_plan(api.load_plan(source), layout, choice)
+        loaded = api.load_plan(source)
+        plan, candidate, evaluated = _of_plan(loaded, layout, choice)
+        states = _moved(loaded, plan, candidate)
     elif layout is not None:
         plan, candidate, evaluated = _evaluated(resolve(requests.build(source, set_, flags)), layout)
     else:
@@ -88,8 +94,8 @@ def command(
         candidate, evaluated = requests.candidate(plan, choice), None
     traced = _traced(terminal, plan, candidate, stage, source.name if source else "plan") if trace else []
     if terminal.settings.json:
-        terminal.write_json(memory_document(candidate, traced))
-    terminal.show(memory_screen.memory_screen(plan, candidate))
+        terminal.write_json(memory_document(candidate, traced, states))
+    terminal.show([*memory_screen.memory_screen(plan, candidate), *memory_screen.moved_lines(states)])
     requests.show_warnings(terminal, plan.warnings)
     if traced:
         _show_trace(terminal, plan, traced)
@@ -110,6 +116,17 @@ def _of_plan(plan: Plan, layout: str | None, choice: int) -> tuple[Plan, Candida
             return plan, candidate, None
     requests.candidate(plan, choice)  # a choice that the plan does not have is refused all the same
     return _evaluated(resolve(request_from_dict(plan.request)), layout)
+
+
+def _moved(loaded: Plan, plan: Plan, candidate: Candidate) -> tuple[str, Moved] | None:
+    """The layout that the plan chose, and its states moved to another one; None for that layout itself."""
+    from ...planner.evaluation.conversion import moved_in
+
+    chosen = loaded.best
+    if chosen.layerwise is not None or candidate.layout_id == chosen.layout_id:
+        return None
+    states = moved_in(plan, candidate, chosen.to_layout())
+    return states and (chosen.layout_id, states)
 
 
 def _evaluated(resolved: Resolved, layout: str) -> tuple[Plan, Candidate, Resolved]:
@@ -166,13 +183,17 @@ def _show_trace(terminal: Terminal, plan: Plan, traced: list[Comparison]) -> Non
         raise typer.Exit(1)
 
 
-def memory_document(candidate: Candidate, traced: list[Comparison]) -> dict[str, object]:
-    """The JSON form: one item per stage, and one per traced stage."""
+def memory_document(
+    candidate: Candidate, traced: list[Comparison], states: tuple[str, Moved] | None
+) -> dict[str, object]:  # fmt: skip
+    """The JSON form: one item per stage, one per traced stage, and the states moved from the plan's layout."""
     trace = {"trace": [comparison.as_dict() for comparison in traced]} if traced else {}
+    moved = {"moved": {"from": states[0], **asdict(states[1])}} if states else {}
     return {
         "format_version": FORMAT_VERSION,
         "kind": "memory",
         "layout_id": candidate.layout_id,
         "items": [stage.model_dump(mode="json") for stage in candidate.memory],
         **trace,
+        **moved,
     }

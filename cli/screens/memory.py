@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ...planner.document.candidate import Candidate, StageMemory
     from ...planner.document.plan import Plan
+    from ...planner.evaluation.conversion import Moved
     from .parts import Part
 
 _MOST_STAGES = 5
@@ -43,6 +44,17 @@ def memory_screen(plan: Plan, candidate: Candidate) -> list[Part]:
         *([f"{len(groups)} different stages; the fullest are shown, `--json` has all"]
           if len(groups) > _MOST_STAGES else []),
     ]  # fmt: skip
+
+
+def moved_lines(states: tuple[str, Moved] | None) -> list[Part]:
+    """Seconds of the states of a layout to the one that is shown."""
+    if states is None:
+        return []
+    layout_id, moved = states
+    seconds = text.duration(moved.by_kernels.total_s)
+    copies = f", or in {text.duration(moved.by_copies.total_s)} by {moved.runs:,.0f} copies" if moved.runs else ""
+    way = f"gathered by a kernel per tensor{copies}"
+    return ["", text.wrapped(f"The states of {layout_id} move here in {seconds}, {way}.")]
 
 
 def memory_table(groups: Sequence[StageGroup]) -> Table:

@@ -1,13 +1,15 @@
-"""`launch --resume` under another layout shows how long its states take to it."""
+"""`launch --resume` and `memory` under another layout show how long its states take to it."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from meshwright.cli.console import Terminal
 from meshwright.cli.elastic import show_resharding
+from meshwright.cli.main import main
 from meshwright.cli.settings import Settings as Shown
 from meshwright.planner.document.plan import Plan
 from meshwright.runtime.checkpoint.manifest import Manifest
@@ -49,3 +51,23 @@ def test_nothing_where_it_stays_or_is_not_known(
     if layout_id is not None:
         saved(tmp_path, layout_id)
     assert shown(plan, tmp_path, capsys) == ""
+
+
+def test_memory_of_another_layout(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, other = tmp_path / "plan.json", "tp4-dp2-mbs1-z1-rnone"
+    file.write_text(plan.to_json(), encoding="utf-8")
+
+    assert main(["memory", str(file), "--layout", other]) == 0
+    there = " ".join(capsys.readouterr().out.split())
+    assert main(["memory", str(file)]) == 0
+    here = capsys.readouterr().out
+    assert main(["memory", str(file), "--layout", other, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)["moved"]
+
+    assert "The states of tp2-dp4-mbs1-z1-rnone move here in " in there
+    assert "move here" not in here
+    assert document["from"] == "tp2-dp4-mbs1-z1-rnone"
+    # From tp 2 to tp 4 each of 16 layers has two matrices of 2,048 rows in runs of a quarter: as weights, masters and
+    # two moments, half of which a rank of dp 2 has.
+    assert document["runs"] == 16 * 2 * 2048 * (1 + 3 / 2)
+    assert document["by_copies"]["gather_s"] > 100 * document["by_kernels"]["gather_s"]
