@@ -163,11 +163,11 @@ def conversion_screen(result: Conversion, header: str) -> list[Part]:
 def gossip_screen(result: GossipStudy, header: str) -> list[Part]:
     """A line per graph, and the rates of its links."""
     rows = [
-        [row.name, text.significant(row.exchanges), text.significant(row.chi_1), text.significant(row.chi_2),
-         text.fixed(row.held.step_s, 3) if row.held.runs else row.held.problems[0]]
+        [row.name, text.significant(row.exchanges), text.significant(row.busiest), text.significant(row.chi_1),
+         text.significant(row.chi_2), text.fixed(row.held.step_s, 3) if row.held.runs else row.held.problems[0]]
         for row in result.rows
     ]  # fmt: skip
-    columns = ["graph", "exchanges", "chi 1", "chi 2", "step s"]
+    columns = ["graph", "exchanges", "busiest", "chi 1", "chi 2", "step s"]
     links = [[link.link, text.significant(link.equal), text.significant(link.best)]
              for link in result.links[:_MOST_LINKS]]  # fmt: skip
     more = len(result.links) - len(links)

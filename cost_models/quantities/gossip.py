@@ -75,6 +75,11 @@ class Gossip:
         """Exchanges of the mean replica in a step. Each link has two ends."""
         return float(2 * self.per_step.sum() / self.replicas)
 
+    @property
+    def busiest(self) -> float:
+        """Exchanges in a step of the replica that has most of them, which paces all."""
+        return float(np.bincount(self.ends.ravel(), weights=np.tile(self.per_step, 2)).max())
+
 
 def complete(replicas: int) -> tuple[float, float]:
     """(chi_1 = chi_2, exchanges) of a complete graph at the rates at which gossip keeps up with gradients.

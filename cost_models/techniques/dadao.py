@@ -43,8 +43,8 @@ TECHNIQUE = Technique(
   year = {2023}
 }""",
     # The default is that of a complete graph of many replicas: sqrt 2 (quantities/gossip.py).
-    knobs=(Knob("exchanges", 1.4142, 0, 10_000, "of a replica per step; `what-if --study gossip` has those of a graph; "
-                "0: gradients are summed at every step", whole=False),),
+    knobs=(Knob("exchanges", 1.4142, 0, 10_000, "of the busiest replica per step; `what-if --study gossip` has those "
+                "of a graph; 0: gradients are summed at every step", whole=False),),
     neutral={"exchanges": 0},
     needs=(WHOLE_REPLICAS,),
     rewrite=_rewrite,

@@ -36,6 +36,15 @@ def test_known_graphs(n: int) -> None:
     assert closed_form(n)[0] == pytest.approx(scaled.chi_2)
 
 
+@pytest.mark.parametrize("n", [3, 8, 20])
+def test_the_busiest_replica(n: int) -> None:
+    """The hub of a star has all links, a replica of a ring as many as any other."""
+    star, ring = (equal(n, of_shape(shape, n)) for shape in ("star", "ring"))
+
+    assert star.busiest == pytest.approx(star.exchanges * n / 2)
+    assert ring.busiest == pytest.approx(ring.exchanges)
+
+
 def test_exchanges_depend_on_ratios_of_rates_alone() -> None:
     rates = np.array([1.0, 5, 2, 3, 4, 0.5])
     one, other = Gossip(6, TREES, rates), Gossip(6, TREES, 7 * rates)
@@ -97,6 +106,18 @@ def test_a_step_takes_longer_with_more_exchanges(plan: Plan) -> None:
     assert line.exchanges == pytest.approx(equal(8, of_shape("line", 8)).exchanges)
     assert line.held.step_s > complete.held.step_s
     assert len(study.links) == 7
+
+
+def test_the_busiest_replica_paces_a_step(plan: Plan) -> None:
+    """The hub of a star of 8 has four times the exchanges of the mean replica, over links that hide nothing."""
+    study = mw.what_if(plan, study="gossip", assume={"graph": "star"})
+    assert isinstance(study, GossipStudy)
+    star = study.rows[0]
+    hub = mw.what_if(plan, set={"workload.techniques": f"dadao:exchanges={star.busiest}"})
+    mean = mw.what_if(plan, set={"workload.techniques": f"dadao:exchanges={star.exchanges}"})
+
+    assert star.held.step_s == pytest.approx(hub.after.held.step_s, rel=1e-6)  # type: ignore[union-attr]
+    assert star.held.step_s > 3 * mean.after.held.step_s  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
