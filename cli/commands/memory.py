@@ -126,7 +126,7 @@ def _moved(loaded: Plan, plan: Plan, candidate: Candidate) -> tuple[str, Moved] 
     if chosen.layerwise is not None or candidate.layout_id == chosen.layout_id:
         return None
     states = moved_in(plan, candidate, chosen.to_layout())
-    return states and (chosen.layout_id, states)
+    return None if states is None else (chosen.layout_id, states)
 
 
 def _evaluated(resolved: Resolved, layout: str) -> tuple[Plan, Candidate, Resolved]:

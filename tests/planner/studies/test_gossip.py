@@ -9,6 +9,7 @@ import pytest
 from meshwright.cost_models.quantities.gossip import SHAPES, Gossip, Link, of_shape, parts
 from meshwright.cost_models.quantities.gossip import complete as closed_form
 from meshwright.planner.document.plan import Plan
+from meshwright.planner.studies.compare import Comparison
 from meshwright.planner.studies.gossip import GossipStudy, best_rates
 
 import meshwright as mw
@@ -113,11 +114,13 @@ def test_the_busiest_replica_paces_a_step(plan: Plan) -> None:
     study = mw.what_if(plan, study="gossip", assume={"graph": "star"})
     assert isinstance(study, GossipStudy)
     star = study.rows[0]
-    hub = mw.what_if(plan, set={"workload.techniques": f"dadao:exchanges={star.busiest}"})
-    mean = mw.what_if(plan, set={"workload.techniques": f"dadao:exchanges={star.exchanges}"})
+    hub, mean = (mw.what_if(plan, set={"workload.techniques": f"dadao:exchanges={number}"})
+                 for number in (star.busiest, star.exchanges))  # fmt: skip
+    assert isinstance(hub, Comparison)
+    assert isinstance(mean, Comparison)
 
-    assert star.held.step_s == pytest.approx(hub.after.held.step_s, rel=1e-6)  # type: ignore[union-attr]
-    assert star.held.step_s > 3 * mean.after.held.step_s  # type: ignore[union-attr]
+    assert star.held.step_s == pytest.approx(hub.after.held.step_s, rel=1e-6)
+    assert star.held.step_s > 3 * mean.after.held.step_s
 
 
 @pytest.mark.parametrize(
