@@ -40,11 +40,16 @@ def _widths(attention: Attention) -> dict[str, int]:
     """Widths of the outputs of grouped-query projections, by name."""
     widths = {
         "q": attention.heads * attention.head_dim,
-        "k": attention.kv_heads * attention.head_dim,
-        "v": attention.kv_heads * attention.value_head_dim * (not attention.values_from_keys),
+        "k": attention.kv_heads * attention.head_dim * (not attention.takes_keys),
+        "v": attention.kv_heads * attention.value_head_dim * makes_values(attention),
         "q_gate": attention.gates,
     }
     return {name: width for name, width in widths.items() if width}
+
+
+def makes_values(attention: Attention) -> bool:
+    """Whether there is a projection of values alone."""
+    return not (attention.values_from_keys or attention.takes_keys)
 
 
 def _grouped_query(attention: Attention, hidden: int) -> dict[str, int]:
@@ -65,10 +70,11 @@ def projection_shapes(attention: Attention, h: int) -> dict[str, tuple[int, int,
         q_in, kv_in = attention.q_lora_rank or h, attention.kv_lora_rank or h
         k_width = attention.heads * (attention.head_dim - attention.rope_head_dim)
         v_width = attention.heads * attention.value_head_dim
-    values = {} if attention.values_from_keys else {"v": (kv_in, v_width, True)}
+    keys = {} if attention.takes_keys else {"k": (kv_in, k_width, True)}
+    values = {"v": (kv_in, v_width, True)} if makes_values(attention) else {}
     return {
         "q": (q_in, attention.heads * attention.head_dim, True),
-        "k": (kv_in, k_width, True),
+        **keys,
         **values,
         "o": (attention.heads * attention.value_head_dim, h, False),
     }
@@ -88,11 +94,12 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     tokens, a, d, dv = shard.tokens, attention.heads / shard.tp, attention.head_dim, attention.value_head_dim
     g = np.maximum(attention.kv_heads / shard.tp, 1.0)
+    own = g * (not attention.takes_keys)  # heads of keys and values that the layer makes, and keeps
     if attention.is_mla:
         latent_attention.add_projections(builder, ops, attention)
-        g = a  # MLA decompresses keys and values for every head before the core
+        g = own = a  # MLA decompresses keys and values for every head before the core
     else:
-        made = a * d + g * (d + dv * (not attention.values_from_keys)) + attention.gates / shard.tp
+        made = a * d + own * (d + dv * makes_values(attention)) + attention.gates / shard.tp
         builder.add_gemm(ops, "qkv", tokens, made, h)
         ops.wgrad_stash.append(w * tokens * made)
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
@@ -101,12 +108,12 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     prefix = builder.stack.prefix_tokens  # that every query sees
     flops = 2.0 * tokens * a * (d + dv) * ((context / 2 if attention.causal else context) + prefix)  # QK^T and PV
     ops.cores.append(Core(flops, context, d, tag("attn")))
-    heads_bytes, core = w * tokens * (a * d + g * (d + dv)), mask_of_modules("core_attn")
+    heads_bytes, core = w * tokens * (a * d + own * (d + dv)), mask_of_modules("core_attn")
     if prefix:
         heads_bytes = heads_bytes + _added_prefix(builder, ops, g * (d + dv))
     ops.saved.append(Saved("query, key, value", heads_bytes, tag("mla") if attention.is_mla else 0, core))
     if attention.norm_parameters:
-        add_head_norms(builder, ops, attention, tokens * (a + g) * d)
+        add_head_norms(builder, ops, attention, tokens * (a + own) * d)
     if attention.value_norm:
         _add_value_norm(builder, ops, attention, tokens * g * dv)
     if attention.output_gate:
@@ -114,9 +121,8 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     else:
         add_kept_output(builder, ops, tokens * a * dv)
     if not builder.model.learned_positions and attention.rotary:
-        add_rotary_positions(builder, ops, attention, tokens * (a + g) * d)
-    if builder.stack.attention == "unfused":
-        # Heads come one after another and are put side by side.
+        add_rotary_positions(builder, ops, attention, tokens * (a + own) * d)
+    if builder.stack.attention == "unfused":  # heads come one after another and are put side by side
         ops.traffic.append(MemoryTraffic("heads joined", 2 * w * tokens * a * dv, 2 * w * tokens * a * dv))
     add_statistics(builder, ops, tokens * a, builder.workload.seq_len)
     if attention.relative_bias:

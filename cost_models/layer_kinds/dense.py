@@ -47,6 +47,18 @@ def add_dense(builder: Builder, ops: LayerOperations, inner: float, gated: bool,
     add_activation(builder, ops, tokens * f, gated, tag("act", module), w, ops.keeps_input("down"))
 
 
+def add_threshold(builder: Builder, ops: LayerOperations, block: FeedForward) -> None:
+    """Gates less the threshold of their token, a multiple of their deviation above their mean, and not below 0
+    (Gemma3nTextMLP of transformers 5.24). The deviation keeps the gates, and the result is kept beside them. Mean 1,
+    deviation 1, difference 2, maximum 2; backward: maximum 3, difference 1, deviation 3, mean 1, three sums 3 each."""
+    if not block.sparsity:
+        return
+    moved = builder.activation_bytes * builder.shard.tokens * block.inner / builder.shard.tp
+    ops.saved.append(Saved("gates above the threshold", moved, tag("mlp")))
+    ops.traffic.append(MemoryTraffic("threshold of gates", 6 * moved, 17 * moved, tag("mlp"), fusable=False))
+    ops.kernels = ops.kernels + 5.0
+
+
 def last_of_block(builder: Builder, module: str) -> int:
     """Tag of the end of a recomputed block: its result is kept by nothing, so some stacks do not make it again."""
     return 0 if builder.stack.recompute_stops_early else tag(module)

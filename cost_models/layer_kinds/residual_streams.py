@@ -17,29 +17,37 @@ from collections.abc import Iterator
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, MemoryTraffic, Saved
+from ..specs.model import ModelSpec
 
 
-def block_parameters(streams: int, hidden: int) -> dict[str, int]:
+def mixes(model: ModelSpec) -> bool:
+    """Whether blocks mix several streams in this way; else see alternating_updates.py."""
+    return model.residual_streams > 1 and not model.alternates
+
+
+def block_parameters(model: ModelSpec) -> dict[str, int]:
     """Parameters of one block: the product; a bias per weight, three factors. None for one stream."""
-    weights = (2 + streams) * streams
-    return {"streams": weights * streams * hidden, "stream_biases": weights + 3} if streams > 1 else {}
+    streams, weights = model.residual_streams, (2 + model.residual_streams) * model.residual_streams
+    return {"streams": weights * streams * model.hidden, "stream_biases": weights + 3} if mixes(model) else {}
 
 
-def head_parameters(streams: int, hidden: int) -> int:
+def head_parameters(model: ModelSpec) -> int:
     """Parameters of the sum before the head: the product, biases, one factor. 0 for one stream."""
-    return streams * (streams * hidden + 1) + 1 if streams > 1 else 0
+    streams = model.residual_streams
+    return streams * (streams * model.hidden + 1) + 1 if mixes(model) else 0
 
 
-def matrices(streams: int, hidden: int, blocks: int) -> Iterator[tuple[Matrix, int]]:
+def matrices(model: ModelSpec, blocks: int) -> Iterator[tuple[Matrix, int]]:
     """The matrices of a layer of so many blocks that Muon orthogonalises."""
-    if streams > 1:
-        yield Matrix((((2 + streams) * streams, streams * hidden),), split=False), blocks
+    streams = model.residual_streams
+    if mixes(model):
+        yield Matrix((((2 + streams) * streams, streams * model.hidden),), split=False), blocks
 
 
 def add_streams(builder: Builder, ops: LayerOperations, blocks: float) -> None:
     """Around so many blocks of a layer."""
     n, h, tokens = builder.model.residual_streams, builder.model.hidden, builder.shard.sp_tokens
-    if n == 1:
+    if not mixes(builder.model):
         return
     builder.add_gemm(ops, "weights of streams", tokens, (2.0 + n) * n, float(n * h), count=blocks, wide=True)
     moved = blocks * builder.activation_bytes * h * tokens
@@ -52,7 +60,7 @@ def add_streams(builder: Builder, ops: LayerOperations, blocks: float) -> None:
 def add_joined_streams(builder: Builder, ops: LayerOperations) -> None:
     """Before the head."""
     n, h, tokens = builder.model.residual_streams, builder.model.hidden, builder.shard.sp_tokens
-    if n == 1:
+    if not mixes(builder.model):
         return
     builder.add_gemm(ops, "weights of streams", tokens, float(n), float(n * h), wide=True)
     moved = builder.activation_bytes * h * tokens

@@ -23,7 +23,8 @@ from ..quantities.element_bytes import FP32_BYTES
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import BatchedProduct, Core, LayerOperations, MemoryTraffic, Saved, tag
-from ..specs.model import Attention, SparseIndex
+from ..specs.model import Attention
+from ..specs.sparse_index import SparseIndex
 from . import latent_attention
 from .attention import add_attention, add_gathered_keys, add_head_norms, add_kept_output, add_rotary_positions
 

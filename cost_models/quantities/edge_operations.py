@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..arrays import Array
+from ..layer_kinds.alternating_updates import add_first_streams, add_last_streams
+from ..layer_kinds.layer_inputs import add_inputs
 from ..layer_kinds.residual_streams import add_joined_streams
 from ..specs.graph import Graph
 from .operation_builder import Builder
@@ -33,6 +35,8 @@ def embedding(builder: Builder, trains: Trains = "all") -> LayerOperations:
         ops.traffic.append(builder.norm_traffic("embedding norm", elements))
     if builder.model.dropout:
         ops.saved.append(Saved("dropout mask", builder.model.hidden * builder.shard.sp_tokens))
+    add_first_streams(builder, ops)
+    add_inputs(builder, ops)
     add_tower(builder, ops)
     return ops
 
@@ -54,6 +58,7 @@ def head(builder: Builder, trains: Trains = "all") -> LayerOperations:
     ops = LayerOperations(name="head", trains=trains, kernels=10.0)
     _add_head(builder, ops)
     add_joined_streams(builder, ops)
+    add_last_streams(builder, ops)
     if builder.model.head_transform:
         _add_transform(builder, ops)
     if builder.model.pooled_classes:

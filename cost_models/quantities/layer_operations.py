@@ -14,13 +14,16 @@ import numpy as np
 
 from ..arrays import Array
 from ..cuda_graphs import launched_beside_mixing
+from ..layer_kinds.alternating_updates import add_updates
 from ..layer_kinds.attention import add_attention
+from ..layer_kinds.augmented_residual import add_augmented
 from ..layer_kinds.cross_attention import add_cross_attention
-from ..layer_kinds.dense import add_dense, last_of_block
+from ..layer_kinds.dense import add_dense, add_threshold, last_of_block
 from ..layer_kinds.experts import add_experts
+from ..layer_kinds.layer_inputs import add_layer_input
 from ..layer_kinds.modulation import add_modulation, split_streams
 from ..layer_kinds.registry import kind_of
-from ..layer_kinds.residual_streams import add_streams
+from ..layer_kinds.residual_streams import add_streams, mixes
 from ..layer_kinds.sparse_attention import add_sparse_attention
 from ..layer_kinds.stack_start import add_start
 from ..offload_modules import mask_of_modules
@@ -50,6 +53,9 @@ def decoder_layer(builder: Builder, kind: Layer, trains: Trains = "all") -> Laye
     ops.kernels = builder.stack.kernels_per_layer * kind.num_blocks / 2 * _launched_beside_mixing(builder, kind)
     _add_norms(builder, ops, kind)
     add_streams(builder, ops, kind.num_blocks)
+    add_updates(builder, ops)
+    add_layer_input(builder, ops)
+    add_augmented(builder, ops, kind)
     projections = _add_mixing(builder, ops, kind) + _add_feed_forward(builder, ops, kind)
     add_start(builder, ops, kind)
     if kind.modulation is not None:
@@ -122,6 +128,7 @@ def _add_feed_forward(builder: Builder, ops: LayerOperations, kind: Layer) -> in
     if not isinstance(block, FeedForward):
         return 0
     add_dense(builder, ops, block.inner, block.gated)
+    add_threshold(builder, ops, block)
     inputs = 2 if block.gated else 1
     builder.add_tensor_parallel(ops, inputs=inputs, first=tag("mlp"), last=LAST | last_of_block(builder, "mlp"))
     return inputs + 1
@@ -151,7 +158,7 @@ def _add_norms(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
     if isinstance(kind.feed_forward, MixtureOfExperts) and kind.feed_forward.branch_norms:
         ops.saved += [Saved(f"{part} experts norm input", w * h * tokens) for part in ("shared", "routed")]
     ops.traffic.append(builder.norm_traffic("norms", kind.num_norms * h * tokens, tag("norm")))
-    if builder.model.residual_streams == 1:
+    if not mixes(builder.model):
         added = kind.num_blocks * w * h * tokens
         ops.traffic.append(MemoryTraffic("residuals", 3 * added, 2 * added))
 

@@ -33,7 +33,7 @@ def _of_one_stream(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]
                 yield matrix, 1
     for matrix in kind_of(kind.mixer).matrices(kind.mixer, h) if kind.mixer is not None else ():
         yield matrix, 1
-    yield from residual_streams.matrices(model.residual_streams, h, kind.num_blocks)
+    yield from residual_streams.matrices(model, kind.num_blocks)
     if isinstance(block, FeedForward):
         for matrix in dense.matrices(h, block.inner, block.gated):
             yield matrix, 1

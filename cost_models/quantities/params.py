@@ -10,8 +10,18 @@ from __future__ import annotations
 
 from typing import get_args
 
+from ..layer_kinds import (
+    alternating_updates,
+    augmented_residual,
+    cross_attention,
+    dense,
+    experts,
+    layer_inputs,
+    residual_streams,
+    sparse_attention,
+    stack_start,
+)
 from ..layer_kinds import attention as attention_kind
-from ..layer_kinds import cross_attention, dense, experts, residual_streams, sparse_attention, stack_start
 from ..layer_kinds.registry import kind_of
 from ..specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ..specs.workload import LoraTarget
@@ -54,7 +64,9 @@ def layer_parameters(model: ModelSpec, kind: Layer) -> dict[str, int]:
     counts["norms"] = norm_parameters(num_norms, model.hidden, kind.norm_bias)
     if modulation is not None:
         counts["modulation"] = modulation.parameters
-    for name, number in residual_streams.block_parameters(model.residual_streams, model.hidden).items():
+    counts |= augmented_residual.parameters(kind, model.hidden)
+    counts |= alternating_updates.layer_parameters(model) | layer_inputs.layer_parameters(model)
+    for name, number in residual_streams.block_parameters(model).items():
         counts[name] = kind.num_blocks * number
     return {name: model.towers * kind.streams * number for name, number in counts.items()}
 
@@ -68,8 +80,8 @@ def expert_parameters(model: ModelSpec, kind: Layer) -> int:
 
 
 def embedding_parameters(model: ModelSpec) -> int:
-    """Input embedding V·h, learned positions and token types, embedding norm, and the projection of a narrower
-    embedding (opt-350m).
+    """Input embedding V·h, learned positions and token types, embedding norm, the projection of a narrower embedding
+    (opt-350m), and what makes residual streams and inputs of layers (Gemma 3n).
 
     Held by the first pipeline stage.
     """
@@ -77,6 +89,7 @@ def embedding_parameters(model: ModelSpec) -> int:
     norm += 0 if model.diffusion is None else model.diffusion.embedders
     norm += 0 if model.graph is None else model.hidden  # bias of the product of the features
     learned = (model.learned_positions + model.token_types) * model.hidden
+    norm += alternating_updates.end_parameters(model) + layer_inputs.embedding_parameters(model)
     return table_parameters(model) + widening_parameters(model) + model.towers * (learned + norm)
 
 
@@ -117,7 +130,7 @@ def beside_head_parameters(model: ModelSpec) -> int:
 def final_norm_parameters(model: ModelSpec) -> int:
     """The norm before the output projection: h, twice with bias, and that before its dense layer; and the weights that
     sum several residual streams."""
-    streams = residual_streams.head_parameters(model.residual_streams, model.hidden)
+    streams = residual_streams.head_parameters(model) + alternating_updates.end_parameters(model)
     norms = int(model.final_norm) + int(model.transform_norm)
     return model.towers * norm_parameters(norms, model.hidden, model.norm_bias) + streams
 

@@ -94,9 +94,11 @@ def stacked(models: Sequence[ServedModel]) -> ServedModel:
 
 def kv_elements(attention: Attention) -> int:
     """Elements cached per token: keys and values of all heads, or the latent and the positions of latent attention
-    (DeepSeek-V2, arXiv 2405.04434, section 2.1.4)."""
+    (DeepSeek-V2, arXiv 2405.04434, section 2.1.4); none where they are those of an earlier layer."""
     if attention.kv_lora_rank is not None:
         return attention.kv_lora_rank + attention.rope_head_dim
+    if attention.takes_keys:
+        return 0
     return attention.kv_heads * (attention.head_dim + attention.value_head_dim * (not attention.values_from_keys))
 
 

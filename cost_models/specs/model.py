@@ -8,25 +8,16 @@ from typing import Any, ClassVar, Literal
 from .diffusion import Diffusion, Modulation
 from .encoder import Encoder
 from .graph import Graph
+from .layer_inputs import LayerInputs
 from .retrieval import Retrieval
 from .rope_scaling import RopeScaling
+from .sparse_index import SparseIndex
 from .vision import VisionTower
 
 # Dropout in configs, by field: a training without it computes the same network.
 DROPOUTS = ("activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
             "decoder_layerdrop", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "encoder_layerdrop",
             "hidden_dropout", "hidden_dropout_prob", "layerdrop", "resid_pdrop", "residual_dropout")  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseIndex:
-    """Which tokens latent attention sees: the best by scores of small heads of their own (DeepSeek-V3.2, arXiv
-    2512.02556, section 2.1)."""
-
-    heads: int
-    head_dim: int
-    top_k: int  # tokens of a query
-    shared: bool = False  # the layer takes the choice of the layer before, and has no index (GLM-5.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +35,7 @@ class Attention:
     gates_heads: bool = False  # whether that gate is one number of a head, not one of an element (Step-3.5)
     values_from_keys: bool = False  # whether keys and values come out of one projection (Gemma 4)
     value_norm: bool = False  # whether values are normed, without weights (Gemma 4)
+    takes_keys: bool = False  # whether keys and values are those of an earlier layer, so that it makes none (Gemma 3n)
     rotary: bool = True  # whether queries and keys are turned, where the model has such positions
     norm_parameters: int = 0  # elements of query/key (and MLA latent) norms
     sink_parameters: int = 0  # learned attention sinks (gpt-oss: one per head)
@@ -81,6 +73,7 @@ class FeedForward:
     gated: bool = True  # three matrices
     bias: bool = False  # of all matrices
     activation_parameters: int = 0  # learned numbers of the activation function (xIELU, arXiv 2411.13010: two)
+    sparsity: float = 0.0  # share of a token's gates that a threshold sets to 0 (arXiv 2506.06644); 0: no threshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +133,7 @@ class Layer:
     encodes: bool = False  # whether it is in an encoder beside a decoder, so that its tokens are those of the source
     starts: bool = False  # whether it is the first of its stack and holds what comes before (stack_start.py)
     modulation: Modulation | None = None  # of its norms and blocks by the time step of a diffusion
+    augmented_rank: int = 0  # of two products beside attention, whose output is added (LAuReL, arXiv 2411.07501)
     streams: int = 1  # 2: tokens of the text have weights of their own, and attention is among all tokens (Flux)
 
     @property
@@ -211,6 +205,8 @@ class ModelSpec:
     unit_offset_norms: bool = False  # norms multiply by 1 + weight (Gemma)
     embedding_scale: float = 1.0  # factor of the rows of the token table
     residual_streams: int = 1  # copies of the hidden state between blocks, mixed around each (DeepSeek-V4)
+    alternates: bool = False  # layers run on one of these streams, and predict and correct the others (AltUp)
+    layer_inputs: LayerInputs | None = None  # what each layer gets of a token beside these; None: nothing
     residual_scale: float = 1.0  # factor of what each block adds to the residual stream
     logit_scale: float = 1.0  # factor of the logits
     logit_softcap: float | None = None  # c: logits become c tanh(logit / c)

@@ -12,16 +12,10 @@ from ...cost_models.layer_kinds.registry import BY_NAME as MIXER_KINDS
 from ...cost_models.specs.diffusion import Diffusion, Modulation
 from ...cost_models.specs.encoder import Encoder
 from ...cost_models.specs.graph import Graph
-from ...cost_models.specs.model import (
-    Attention,
-    FeedForward,
-    Layer,
-    Mixer,
-    MixtureOfExperts,
-    ModelSpec,
-    SparseIndex,
-)
+from ...cost_models.specs.layer_inputs import LayerInputs
+from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec
 from ...cost_models.specs.rope_scaling import RopeScaling
+from ...cost_models.specs.sparse_index import SparseIndex
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.vision import VisionTower
 from ...cost_models.specs.workload import Images, Lora, LoraTarget, Workload
@@ -82,7 +76,9 @@ def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:
     if not all(isinstance(kind_index, int) and 0 <= kind_index < len(layers) for kind_index in mtp_pattern):
         raise InputError.of([FieldProblem("must index `kinds`", file=name, field="resolved.model.mtp_pattern")])
     values = {**data, **_numerics(data, layers), **_scaling(data, name), **_tower(data, name),
-              **_encoder(data, len(pattern), name), **_diffusion(data, name), **_graph(data, name),
+              **_encoder(data, len(pattern), name), **_graph(data, name),
+              **_sizes(data, "diffusion", Diffusion, ("side", "inputs", "embedders", "ends"), name),
+              **_sizes(data, "layer_inputs", LayerInputs, ("rows", "width"), name),
               "kinds": tuple(layers), "pattern": pattern, "mtp_pattern": mtp_pattern,
              "unmodelled": tuple(data.get("unmodelled", ()))}  # fmt: skip
     model: ModelSpec = build(ModelSpec, values, "resolved.model", name)
@@ -203,13 +199,14 @@ def _encoder(data: Mapping[str, Any], num_layers: int, name: str) -> dict[str, E
     return {"encoder": encoder}
 
 
-def _diffusion(data: Mapping[str, Any], name: str) -> dict[str, Diffusion]:
-    where = "resolved.model.diffusion"
-    if (given := _object(data, "diffusion", where, name)) is None:
+def _sizes(data: Mapping[str, Any], key: str, kind: type[Any], positive: tuple[str, ...], name: str) -> dict[str, Any]:
+    """A part of a model that may be absent, by its name. positive: its sizes that are above 0."""
+    where = f"resolved.model.{key}"
+    if (given := _object(data, key, where, name)) is None:
         return {}
-    diffusion: Diffusion = build(Diffusion, given, where, name)
-    _positive(vars_of(diffusion), ("side", "inputs", "embedders", "ends"), where, name)
-    return {"diffusion": diffusion}
+    sizes = build(kind, given, where, name)
+    _positive(vars_of(sizes), positive, where, name)
+    return {key: sizes}
 
 
 def _graph(data: Mapping[str, Any], name: str) -> dict[str, Graph]:

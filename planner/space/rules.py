@@ -159,6 +159,10 @@ RULES: tuple[Rule, ...] = (
     Rule("index of keys", ("cp", "cp_algorithm"), splits.gathers_keys,
          "cp_algorithm {algorithm}: an index chooses among the keys of all tokens, so ranks gather them (allgather)"),
     Rule("feed-forward", ("tp",), splits.ffn, "tp {tp} does not divide the feed-forward width"),
+    Rule("thresholds", ("tp",), splits.whole_rows,
+         "tp {tp}: thresholds of gates need the mean of all of a token, and no exchange of it is priced"),
+    Rule("one stage", ("pp",), splits.one_stage,
+         "pp {pp}: keys of earlier layers and embeddings of each layer are sent to no other stage"),
     Rule("sequence", ("tp", "sequence_parallel", "cp", "cp_algorithm"), splits.sequence,
          "{seq_len} tokens do not split over cp {cp} ({algorithm}) and tp {tp}: "
          "{chunks} chunks x {split} parts of each = {parts} does not divide them"),

@@ -81,6 +81,18 @@ def ffn(x: Columns, problem: Problem) -> Mask:
     return ok
 
 
+def whole_rows(x: Columns, problem: Problem) -> Mask:
+    thresholds = any(getattr(block, "sparsity", 0.0) for block in problem.model.feed_forwards)
+    return np.asarray((x["tp"] == 1) | (not thresholds))
+
+
+def one_stage(x: Columns, problem: Problem) -> Mask:
+    """Mask for layers that take more than hidden states of those before them."""
+    model = problem.model
+    takes = model.layer_inputs is not None or any(attention.takes_keys for attention in model.attentions)
+    return np.asarray((x["pp"] == 1) | (not takes))
+
+
 def sequence(x: Columns, problem: Problem) -> Mask:
     # A ring assigns every rank two chunks, one from each end, so that causal attention is balanced.
     return np.asarray(problem.workload.seq_len % sequence_parts(x)[1] == 0)

@@ -13,10 +13,26 @@ from ..space.rules import Columns, Rule
 
 
 def other_layers(model: ModelSpec, builder: str) -> list[str]:
-    """Problems of layers other than attention with a feed-forward block, which `builder` lacks."""
+    """Problems of layers other than attention with a feed-forward block, and of parts beside these, which `builder`
+    lacks."""
     names = list(dict.fromkeys(name_of(kind) for kind in model.kinds if not kind.is_transformer))
     text = f"model.kinds: {builder} builds layers of attention and a feed-forward block, not {', '.join(names)}"
-    return [text] if names else []
+    return [*([text] if names else []), *(f"{field}: {builder} has no {part}" for field, part in parts_beside(model))]
+
+
+def parts_beside(model: ModelSpec) -> list[tuple[str, str]]:
+    """Field and name of each part of Gemma 3n that only transformers builds."""
+    kinds, attentions, blocks = model.kinds, model.attentions, model.feed_forwards
+    parts = {
+        ("model.alternates", "residual streams that layers predict and correct (AltUp)"): model.alternates,
+        ("model.layer_inputs", "embeddings of each layer"): model.layer_inputs is not None,
+        ("model.kinds.augmented_rank", "products of a low rank beside attention (LAuReL)"):
+            any(kind.augmented_rank for kind in kinds),
+        ("model.kinds.takes_keys", "layers that take the keys and values of an earlier one"):
+            any(attention.takes_keys for attention in attentions),
+        ("model.kinds.sparsity", "thresholds of gates"): any(getattr(block, "sparsity", 0.0) for block in blocks),
+    }  # fmt: skip
+    return [part for part, applies in parts.items() if applies]
 
 
 def masked_squares(model: ModelSpec) -> list[str]:

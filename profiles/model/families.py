@@ -117,6 +117,8 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "gemma2": gemma.gemma2,
     "gemma3": gemma.gemma3,
     "gemma3_text": gemma.gemma3,
+    "gemma3n": gemma.gemma3n,
+    "gemma3n_text": gemma.gemma3n,
     "gemma4": gemma.gemma4,
     "gemma4_text": gemma.gemma4,
     "glm": dense.glm,

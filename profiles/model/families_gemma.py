@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
+from typing import Any
 
+from ...cost_models.specs.layer_inputs import LayerInputs
 from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
 from .blocks import assemble, attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
@@ -112,4 +115,66 @@ def gemma4(f: Fields) -> ModelSpec:
         spec, embedding_scale=sqrt(hidden), logit_softcap=f.positive("final_logit_softcapping"),
         window_rope_theta=window_rope_theta(f, 10_000.0), partial_rotary_factor=0.25,
         unmodelled=("proportional positions", "factors of layers"),
+    )  # fmt: skip
+
+
+def _by_layer(
+    f: Fields, name: str, layers: int, default: Callable[[int], Any], allows: Callable[[Any], bool], words: str
+) -> list[Any]:
+    """A value for each layer: a list, one number for all, or the default of its place."""
+    value = f.get(name)
+    if value is None:
+        return [default(index) for index in range(layers)]
+    values = value if isinstance(value, list) else [value] * layers
+    if len(values) != layers:
+        f.problem(name, f"has {len(values)} entries for {layers} layers")
+    elif bad := [index for index, entry in enumerate(values) if isinstance(entry, bool) or not allows(entry)]:
+        f.problem(name, f"layer {bad[0]} has {values[bad[0]]!r}, which is not {words}")
+    else:
+        return values
+    return [default(index) for index in range(layers)]
+
+
+def _slides_of_gemma3n(f: Fields, layers: int, shared: int) -> list[bool]:
+    """Layers with a window. The last `shared` ones take keys of the last layer of their kind before them."""
+    words = f.words("layer_types", layers, ("sliding_attention", "full_attention"))
+    slides = [(index + 1) % 5 != 0 for index in range(layers)] if words is None else [w[0] == "s" for w in words]
+    makers, takers = set(slides[: layers - shared]), set(slides[layers - shared :])
+    if f.sound and shared and not takers <= makers:
+        kind = "sliding" if True in takers - makers else "full"
+        f.problem("num_kv_shared_layers", f"the {layers - shared} layers before the last {shared} have no {kind} "
+                  "attention whose keys and values these could take")  # fmt: skip
+    return slides
+
+
+def gemma3n(f: Fields) -> ModelSpec:
+    """Defaults of Gemma3nTextConfig (5.24). Norms multiply by their weight; queries, keys and values are normed, the
+    latter without weights. A width for each layer, since one training gives models of several (MatFormer, arXiv
+    2310.07707)."""
+    hidden, layers, bias = f.count("hidden_size"), num_layers_of(f), f.flag("attention_bias", False)
+    own = attention_of(f, hidden, heads=f.count("num_attention_heads", default=8),
+                       kv_heads=f.count("num_key_value_heads", default=2), head_dim=256, bias=(bias, bias),
+                       head_norms=True)  # fmt: skip
+    own = replace(own, score_scale=1.0, value_norm=True)
+    taken = replace(own, takes_keys=True, value_norm=False, norm_parameters=own.head_dim)
+    shared = f.count("num_kv_shared_layers", default=min(15, layers - 1), minimum=0, maximum=layers - 1)
+    window = f.count("sliding_window", default=512)
+    widths = _by_layer(f, "intermediate_size", layers, lambda index: 16_384,
+                       lambda n: isinstance(n, int) and n > 0, "a whole number above 0")  # fmt: skip
+    shares = _by_layer(f, "activation_sparsity_pattern", layers, lambda index: 0.95 * (layers > 10 > index),
+                       lambda s: isinstance(s, int | float) and 0 <= s < 1, "a share from 0 to below 1")  # fmt: skip
+    kinds = [
+        Layer(attention=replace(own if index < layers - shared else taken, window=window if slides else None),
+              feed_forward=FeedForward(inner=widths[index], sparsity=float(shares[index])), num_norms=4,
+              augmented_rank=f.count("laurel_rank", default=64))
+        for index, slides in enumerate(_slides_of_gemma3n(f, layers, shared))
+    ]  # fmt: skip
+    spec = assemble(f, "gemma3n", kinds, hidden=hidden, tied=True, vocab=262_400,
+                    max_positions=f.count("max_position_embeddings", default=32_768))  # fmt: skip
+    return replace(
+        spec, embedding_scale=sqrt(hidden), window_rope_theta=window_rope_theta(f, 10_000.0),
+        logit_softcap=f.positive("final_logit_softcapping") if "final_logit_softcapping" in f.data else 30.0,
+        residual_streams=f.count("altup_num_inputs", default=4, minimum=2), alternates=True,
+        layer_inputs=LayerInputs(rows=f.count("vocab_size_per_layer_input", default=262_144),
+                                 width=f.count("hidden_size_per_layer_input", default=256)),
     )  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec, SparseIndex
+from ...cost_models.specs.model import Attention, FeedForward, Layer, MixtureOfExperts, ModelSpec
+from ...cost_models.specs.sparse_index import SparseIndex
 from .blocks import attention_of, expert_model, num_layers_of, window_size, windows_of
 from .families_llama import with_granite_factors, with_norms_of_heads
 from .fields import Fields

@@ -41,6 +41,8 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "gemma2": _Defaults(activation="gelu_tanh"),
     "gemma3": _Defaults(1e6, activation="gelu_tanh"),
     "gemma3_text": _Defaults(1e6, activation="gelu_tanh"),
+    "gemma3n": _Defaults(1e6, activation="gelu_tanh"),
+    "gemma3n_text": _Defaults(1e6, activation="gelu_tanh"),
     "gemma4": _Defaults(1e6, activation="gelu_tanh"),
     "gemma4_text": _Defaults(1e6, activation="gelu_tanh"),
     "glm": _Defaults(norm_epsilon=1.5625e-7),
@@ -100,6 +102,7 @@ _ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function", "activ
 _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
     "llada": ("activation_type",),
     "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),
+    "gemma3n": ("hidden_activation",), "gemma3n_text": ("hidden_activation",),
     "nemotron_h": ("mlp_hidden_act",),
     "t5": ("feed_forward_proj",),
     "gpt_oss": (),  # its config has silu, but its code clamps gate and input

@@ -17,11 +17,6 @@ from .unmodelled import unmodelled
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "shared attention blocks": ("num_mem_blocks", "use_shared_attention_adapter"),
     "sparse attention of blocks": ("sparse_attention_config",),
-    "several residual streams": ("altup_num_inputs",),
-    "embeddings of each layer": ("hidden_size_per_layer_input",),
-    "keys and values of an earlier layer": ("num_kv_shared_layers",),
-    "residuals of low rank": ("laurel_rank",),
-    "sparse activations": ("activation_sparsity_pattern",),
     "projected experts": ("routed_expert_hidden_size",),
 }  # fmt: skip
 # Fields of any config that say nothing of its network.

@@ -24,6 +24,7 @@ NEUTRAL: Mapping[str, Mapping[str, Any]] = {
     "gemma": _CAUSAL,
     "gemma2": _CAUSAL,
     "gemma3": {**_CAUSAL, "attn_logit_softcapping": None},  # transformers caps no scores of Gemma 3
+    "gemma3n": {"altup_active_idx": 0, "altup_coef_clip": 120.0, "altup_correct_scale": True},
     "glm4_moe_lite": {"rope_interleave": True},
     "gpt2": {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True},
     "gpt_oss": {**_NO_NOISE, "swiglu_alpha": 1.702, "swiglu_limit": 7.0},

@@ -7,6 +7,7 @@ from typing import Any
 from ....cost_models.specs.model import DROPOUTS, Attention, MixtureOfExperts, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ..option_lists import OptionList
+from ..other_layers import parts_beside
 from .delta_net import cannot_replace
 from .feed_forward import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, blocks
 from .hybrid import cannot_mix, is_hybrid
@@ -84,6 +85,7 @@ def _unwritten(model: ModelSpec) -> dict[str, bool]:
             any(attention.values_from_keys or attention.value_norm for attention in model.attentions),
         "model.kinds.rotary: attention without positions is not written":
             not is_hybrid(model) and not all(attention.rotary for attention in model.attentions),
+        **{f"{field}: there are no {part}": True for field, part in parts_beside(model)},
     }  # fmt: skip
 
 

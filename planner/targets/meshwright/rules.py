@@ -17,6 +17,7 @@ from ....cost_models.specs.model import DROPOUTS, Attention, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
+from ..other_layers import parts_beside
 from ..switch_options import rules_of
 from . import techniques
 
@@ -116,6 +117,7 @@ def _network(model: ModelSpec) -> dict[str, bool]:
     """Sentence -> whether it applies to the network outside its layers."""
     unread = [name for name in model.unmodelled if name not in DROPOUTS]
     return {
+        **{f"the runtime has no {part}": True for _, part in parts_beside(model)},
         f"the runtime has no activation {model.activation}": model.activation not in _ACTIVATIONS,
         f"the runtime has {model.activation} only in gated blocks":
             model.activation in _GATES and not all(block.gated for block in model.feed_forwards),

@@ -238,6 +238,18 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "deepseek-v2-lite": _small_mla,
     "deepseek-v3": _small_mla,
     "deepseek-v3.2": st.builds(lambda more: {k: v for k, v in more.items() if k != "indexer_types"}, _small_dsa),
+    "gemma-3n-e4b": st.builds(
+        lambda data, types, shared: {**data, "layer_types": ["sliding_attention", "full_attention", *types],
+                                     "num_hidden_layers": 2 + len(types), "num_kv_shared_layers": shared * len(types),
+                                     "activation_sparsity_pattern": [0.5] * (2 + len(types)),
+                                     "intermediate_size": [24 + 8 * place for place in range(2 + len(types))]},
+        st.fixed_dictionaries({
+            "head_dim": st.sampled_from([8, 16]), "hidden_size_per_layer_input": st.integers(4, 12),
+            "vocab_size_per_layer_input": st.integers(50, 90), "laurel_rank": st.integers(2, 9),
+            "altup_num_inputs": st.integers(2, 5),
+        }),
+        st.lists(st.sampled_from(["sliding_attention", "full_attention"]), max_size=3), st.booleans(),
+    ),
     "gemma-4-31b": _small_gemma4,
     "gemma-4-26b-a4b": st.builds(
         lambda data, experts: {**data, "num_experts": experts, "top_k_experts": 2}, _small_gemma4, st.integers(2, 5)
@@ -291,7 +303,7 @@ PERTURBED += [
     "ernie-4.5-0.3b", "ernie-4.5-21b-a3b", "exaone-4.0-32b", "glm-4-32b-0414", "glm-4-9b", "glm-4.5", "glm-4.7-flash",
     "glm-5", "granite-3.1-3b-a800m", "hunyuan-7b", "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash",
     "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b", "olmoe-1b-7b", "phi-3.5-moe", "seed-oss-36b", "smollm3-3b",
-    "stablelm-2-1.6b", "gemma-4-31b", "gemma-4-26b-a4b", "step-3.5-flash",
+    "stablelm-2-1.6b", "gemma-3n-e4b", "gemma-4-31b", "gemma-4-26b-a4b", "step-3.5-flash",
 ]  # fmt: skip
 
 
