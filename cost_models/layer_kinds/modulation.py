@@ -13,14 +13,15 @@ from ..specs.model import Layer
 def add_modulation(builder: Builder, ops: LayerOperations, kind: Layer, modulation: Modulation) -> None:
     """A product per sequence; then each modulated norm is scaled and shifted, and its block's output gated.
 
-    The gradients of scale and gate take what they multiply: the norm's output and the block's.
+    The gradients of scale and gate take what they multiply: the norm's output and the block's. A compiled norm and
+    modulation make the former again out of the norm's input (jit_fuser in WanAdaLN of Megatron-Bridge).
     """
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     if modulation.products:
         builder.add_gemm(ops, "modulation", shard.batch, modulation.products, h, count=kind.streams, wide=True)
     moved = (kind.num_norms - modulation.norms) * w * h * shard.sp_tokens
     ops.traffic.append(MemoryTraffic("modulation", 4 * moved, 6 * moved))
-    ops.saved.append(Saved("modulated", 2 * moved))
+    ops.saved.append(Saved("modulated", (1 if builder.stack.fused_activation else 2) * moved))
 
 
 def split_streams(builder: Builder, ops: LayerOperations, kind: Layer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,25 +98,54 @@ def test_diffusers_still_counts_so(config: dict[str, Any], images: str, counted:
     assert sum(parameter.numel() for parameter in model.parameters()) == total_parameters(spec)
 
 
-def test_saved_bytes_of_a_modulated_layer_are_those_that_torch_keeps(tmp_path: Path) -> None:
-    """A layer of DiT out of torch modules in bf16 on the CPU, whose flash kernel keeps the sums of its scores."""
+def _normed(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:]) * (1 + scale) + shift
+
+
+def _gated(x: torch.Tensor, block: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    return x + gate * block
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_saved_bytes_of_a_modulated_layer_are_those_that_torch_keeps(compiled: bool, tmp_path: Path) -> None:
+    """A layer of DiT out of torch modules in bf16 on the CPU, whose flash kernel keeps the sums of its scores. Compiled
+    as WanAdaLN of Megatron-Bridge is: norm and modulation together, by the partitioner of torch without its kernels."""
     h, heads, tokens = 1152, 16, 256
     qkv, out, up, down = (torch.nn.Linear(i, o).bfloat16()
                           for i, o in ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h)))  # fmt: skip
     kept = KeptBytes(qkv, out, up, down)
+    normed, gated = (torch.compile(each, backend="aot_eager_decomp_partition") if compiled else each
+                     for each in (_normed, _gated))  # fmt: skip
 
     x = torch.randn(1, tokens, h, dtype=torch.bfloat16, requires_grad=True)
-    shift, scale, gate, shift_2, scale_2, gate_2 = torch.randn(6, 1, 1, h, dtype=torch.bfloat16, requires_grad=True)
+    shift, scale, gate, shift_2, scale_2, gate_2 = (
+        torch.randn(1, 1, h, dtype=torch.bfloat16, requires_grad=True) for _ in range(6)
+    )
     with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
-        normed = F.layer_norm(x, (h,)) * (1 + scale) + shift
-        q, k, v = (part.view(1, tokens, heads, h // heads).transpose(1, 2) for part in qkv(normed).chunk(3, dim=-1))
+        q, k, v = (part.view(1, tokens, heads, h // heads).transpose(1, 2)
+                   for part in qkv(normed(x, scale, shift)).chunk(3, dim=-1))  # fmt: skip
         attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, tokens, h)
-        y = x + gate * out(attended)
-        normed = F.layer_norm(y, (h,)) * (1 + scale_2) + shift_2
-        y + gate_2 * down(F.gelu(up(normed), approximate="tanh"))
-    ops = operations(problem(tmp_path, DIT, "1@256x256"), "single-stream block")
-    ours = sum(float(saved.num_bytes[0]) for saved in ops.saved)
+        y = gated(x, out(attended), gate)
+        gated(y, down(F.gelu(up(normed(y, scale_2, shift_2)), approximate="tanh")), gate_2)
+    of = problem(tmp_path, DIT, "1@256x256")
+    of = replace(of, stack=replace(of.stack, fused_activation=compiled))
+    ours = sum(float(saved.num_bytes[0]) for saved in operations(of, "single-stream block").saved)
     assert ours == pytest.approx(kept.num_bytes, rel=0.01)
+
+
+def test_norms_over_all_heads_gather_queries_and_keys(tmp_path: Path) -> None:
+    """Over tp 2, queries of 32,760 tokens for both attentions, keys of these and of the text's 512; as many back."""
+    of = problem(tmp_path, WAN, "1@480x832x81")
+    one, two = (operations(of, "single-stream block", dp=8 // tp, tp=tp) for tp in (1, 2))
+    elements = [2 * 32_760 * 5120, (32_760 + 512) * 5120]
+    gathers = [each for each in two.exchanges if each.op == "all_gather" and float(each.num_bytes[0]) in
+               {2.0 * number for number in elements}]  # fmt: skip
+    assert [(each.forward_calls, each.backward_calls) for each in gathers] == [(1, 1)] * 2
+    inputs = [[float(part.num_bytes[0]) for part in each.saved if part.name == "input of query and key norms"]
+              for each in (one, two)]  # fmt: skip
+    assert inputs == [[2 * number for number in elements]] * 2
+    assert not any("gathered" in part.name and part.forward_bytes[0] > 0 for part in one.traffic)
 
 
 def test_two_streams_have_weights_of_their_own(tmp_path: Path) -> None:
