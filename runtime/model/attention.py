@@ -21,10 +21,12 @@ class Heads(Block):
     def __init__(self, context: Context, spec: Attention, hidden: int) -> None:
         super().__init__(context)
         self.spec = spec
+        # Of queries, for a core that divides scores by the square root of the width of a head.
+        self.factor = 1.0 if spec.score_scale is None else spec.score_scale * spec.head_dim**0.5
         widths = {"q": spec.heads * spec.head_dim, "k": spec.kv_heads * spec.head_dim,
                   "v": spec.kv_heads * spec.value_head_dim}  # fmt: skip
         for name, width in widths.items():
-            self.add_product(name, [width, hidden], 0, name)
+            self.add_product(name, [width, hidden], 0, name, 1 / self.factor if name == "q" else 1.0)
             if spec.qkv_bias:
                 self.add(f"{name}_bias", [width], 0, start=0.0)
         self.add_product("o", [hidden, spec.heads * spec.value_head_dim], 1, "o")
@@ -57,9 +59,7 @@ class Heads(Block):
         return x if positions is None else rotate(x, *positions)
 
     def _scaled(self, q: Tensor) -> Tensor:
-        """Queries for a core that divides scores by the square root of the width of a head."""
-        spec = self.spec
-        return q if spec.score_scale is None else q * (spec.score_scale * spec.head_dim**0.5)
+        return q if self.spec.score_scale is None else q * self.factor
 
 
 class CrossAttention(Heads):

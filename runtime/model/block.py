@@ -44,11 +44,20 @@ class Numerics:
     unit_offset_norms: bool = False  # norms multiply by 1 + weight
     residual_scale: float = 1.0  # factor of a block's output before the residual addition
     latent_scale: float = 1.0  # factor of the scores in latent attention
+    # Initial weights keep the variance of what they take, and rows of tokens have 1: T5 (`_init_weights` of
+    # T5PreTrainedModel, transformers 5.24). Else all have the same deviation.
+    keeps_variance: bool = False
 
     @classmethod
     def of(cls, model: ModelSpec) -> Numerics:
+        biased = any(attention.relative_bias for attention in model.attentions)
         return cls(model.norm_epsilon, model.activation, model.unit_offset_norms, model.residual_scale,
-                   model.latent_scale)  # fmt: skip
+                   model.latent_scale, biased)  # fmt: skip
+
+    def std(self, inputs: int, factor: float = 1.0) -> float | None:
+        """Standard deviation of the initial weights of a product of so many inputs; None: the model's. factor: of what
+        comes out."""
+        return factor * inputs**-0.5 if self.keeps_variance else None
 
 
 @dataclass(frozen=True)
@@ -135,12 +144,12 @@ class Block(nn.Module):
         self.register_parameter(name, nn.Parameter(value, requires_grad=trains))
         self.splits[name] = ParamShard(tuple(shape), tuple(firsts), **how)
 
-    def add_product(self, name: str, shape: Sequence[int], dim: int, target: str) -> None:
+    def add_product(self, name: str, shape: Sequence[int], dim: int, target: str, factor: float = 1.0) -> None:
         """Adds a weight [out, in] and its adapter for `target`, if any.
 
-        A is split like the weight's inputs, B like its outputs.
+        A is split like the weight's inputs, B like its outputs. factor: of the deviation of what comes out at first.
         """
-        self.add(name, shape, dim)
+        self.add(name, shape, dim, std=self.context.numerics.std(shape[1], factor))
         adapters = self.context.adapters
         if adapters is None or target not in adapters.targets:
             return

@@ -19,7 +19,7 @@ class TokenTable(Block):
 
     def __init__(self, context: Context, spec: ModelSpec) -> None:
         super().__init__(context)
-        self.add("tokens", [spec.vocab, spec.hidden], 0)
+        self.add("tokens", [spec.vocab, spec.hidden], 0, std=context.numerics.std(1))
         self.first, _ = context.part(spec.vocab)
         self.scale = spec.embedding_scale
 

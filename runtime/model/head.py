@@ -29,7 +29,7 @@ class Head(Block):
 
     def _add_projection(self, spec: ModelSpec) -> None:
         if self._tied[0] is None:
-            self.add("projection", [spec.vocab, spec.hidden], 0)
+            self.add("projection", [spec.vocab, spec.hidden], 0, std=self.context.numerics.std(1))
         if spec.head_bias:
             self.add("projection_bias", [spec.vocab], 0, start=0.0)
 

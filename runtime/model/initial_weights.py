@@ -14,7 +14,8 @@ from torch import Tensor
 from .block import ParamShard, named_splits
 from .decoder import DecoderChunk
 
-# ModelSpec has no such field. Source: `initializer_range` of the GPT-2 and Llama configs in transformers 5.23.
+# ModelSpec has no such field; weights of T5 have deviations of their own (block.py). Source: `initializer_range` of the
+# GPT-2 and Llama configs in transformers 5.23.
 INITIAL_STD = 0.02
 
 

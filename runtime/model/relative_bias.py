@@ -18,10 +18,10 @@ class RelativeBias(Block):
 
     reads_again = False  # the gradient of a lookup needs no row
 
-    def __init__(self, context: Context, buckets: int, heads: int, *, causal: bool) -> None:
+    def __init__(self, context: Context, buckets: int, heads: int, hidden: int, *, causal: bool) -> None:
         super().__init__(context)
         self.causal = causal
-        self.add("table", [buckets, heads], 1)
+        self.add("table", [buckets, heads], 1, std=context.numerics.std(hidden))
 
     def forward(self, length: int) -> Tensor:
         """[heads / tp, length, length]: a number for each pair of query and key."""

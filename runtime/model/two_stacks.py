@@ -49,7 +49,7 @@ class EncoderDecoderChunk(DecoderChunk):
         if attention is None or name not in {bias_of(self.spec, int(index)) for index in self.layers}:
             return None
         buckets = attention.bias_parameters // attention.heads
-        return RelativeBias(self.context, buckets, attention.heads, causal=attention.causal)
+        return RelativeBias(self.context, buckets, attention.heads, self.spec.hidden, causal=attention.causal)
 
     def _starts(self, chunk: Chunk) -> bool:
         """Whether the first layer of the decoder is in a chunk."""

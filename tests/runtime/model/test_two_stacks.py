@@ -16,6 +16,7 @@ from meshwright.runtime.checkpoint.huggingface import converted
 from meshwright.runtime.checkpoint.pretrained import Pretrained, whole_weights
 from meshwright.runtime.model import blocked
 from meshwright.runtime.model.decoder import DecoderChunk
+from meshwright.runtime.model.initial_weights import init_param
 from meshwright.runtime.model.relative_bias import buckets_of
 from meshwright.runtime.reference import whole_model
 from safetensors.torch import save_file
@@ -103,6 +104,22 @@ def test_loss_and_gradients_are_those_of_transformers(changes: dict[str, Any], l
 def test_other_numbers_show_in_the_loss(change: dict[str, Any]) -> None:
     _, _, their_loss, our_loss = losses({}, **change)
     assert abs(our_loss / their_loss - 1) > 1e-4
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_initial_weights_deviate_as_those_of_transformers(changes: dict[str, Any]) -> None:
+    """Tables of tokens by 1, products by the root of what they take, queries by that of the width of a head, too."""
+    sizes = {**SIZES, "d_model": 256, "d_kv": 16, "d_ff": 384, "num_heads": 16, "relative_attention_num_buckets": 64}
+    theirs: Any = T5ForConditionalGeneration(T5Config(**sizes, **changes))
+    if "tie_word_embeddings" in changes:  # transformers 5.24 ties it
+        theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
+    spec = read_config({**T5Config(**sizes, **changes).to_dict(), **changes, "model_type": "t5"}, "wide")[0]
+    wanted = converted(spec, {name: weight.detach() for name, weight in theirs.named_parameters()})
+    for name, split in whole_weights(spec).items():
+        ours = torch.empty(split.shape)
+        init_param(ours, name, split, 0, tied=spec.tied_embeddings)
+        assert float(ours.std()) == pytest.approx(float(wanted[name].std()), rel=0.08), name
+        assert float(ours.mean()) == pytest.approx(float(wanted[name].mean()), abs=0.1), name
 
 
 @pytest.mark.parametrize("number", [16, 32])
