@@ -34,6 +34,7 @@ from ..options import Settings
 from ..reading import Reading
 from ..setup import Setup
 from . import hybrid, peft, vision, wan
+from .data_kinds import TEXT, DataKind
 from .fields import MODELS, renamed
 from .options import BLOCK_SPEC, TABLE, conflicts
 from .recipes import BASES, CHANGES, HARMLESS, PRICES, modernise
@@ -41,7 +42,6 @@ from .vision_classes import CLASSES, VARIANT_SPEC
 
 _N = "megatron-bridge"
 MAIN_FILE = "bridge_plan.py"
-_EXAMPLE = "dataset.data_path=... tokenizer.tokenizer_type=HuggingFaceTokenizer tokenizer.tokenizer_model=..."
 # The variable that names a checkout of Megatron-Bridge.
 CHECKOUT = "MEGATRON_BRIDGE_PATH"
 _MODULE = """\
@@ -89,7 +89,6 @@ _SPECS = {
     VARIANT_SPEC: "from megatron.core.models.gpt.experimental_attention_variant_module_specs import (\n"
                   f"    {VARIANT_SPEC},\n)\n",
 }  # fmt: skip
-_STEP_IMPORT = "from megatron.bridge.training.gpt_step import forward_step\n"
 _PRECISION = "from megatron.bridge.training.mixed_precision import MixedPrecisionConfig\n"
 _CLASSES = {
     "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig",
@@ -111,19 +110,16 @@ def _is_needed(section: str, settings: Settings, setup: Setup) -> bool:
     return section != "mixed_precision" or setup.precision != "fp32"
 
 
+def _data_kind(setup: Setup) -> DataKind:
+    return wan.DATA if wan.denoises(setup) else vision.data_kind(setup) if vision.sees(setup) else TEXT
+
+
 def _others(setup: Setup) -> Settings:
     """Fields that every recipe needs and no plan holds: a run on mock data until the user names other data."""
-    of_data: Settings = {"dataset.random_seed": 1234, "dataset.dataloader_type": "single"}
-    if wan.denoises(setup):
-        of_data = {"dataset.packing_buffer_size": 200}  # default of WanDatasetConfig, which refuses None
-    of_text = {} if vision.sees(setup) or wan.denoises(setup) else {
-        "dataset.split": "9999,8,2", "dataset.reset_position_ids": False, "dataset.reset_attention_mask": False,
-        "dataset.eod_mask_loss": False,
-    }  # fmt: skip
     return {
         "train.train_iters": 1000, "optimizer.lr": 3e-4, "optimizer.min_lr": 3e-5, "optimizer.weight_decay": 0.1,
-        "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, **of_data,
-        **of_text, "tokenizer.tokenizer_type": "NullTokenizer",
+        "scheduler.lr_decay_style": "cosine", "scheduler.lr_warmup_iters": 100, **_data_kind(setup).fields,
+        "tokenizer.tokenizer_type": "NullTokenizer",
         "tokenizer.vocab_size": setup.model.vocab, "tokenizer.use_tokenizer_vocab_size": True,
         "logger.log_interval": 10,
     }  # fmt: skip
@@ -150,21 +146,17 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
     settings = {**TABLE.write(setup), **_others(setup)}
     provider, data = str(settings.pop("model", MODELS[False])), str(settings.pop("dataset", _CLASSES["dataset"]))
     blocks = _block("model", provider, settings)
-    for name, kind in {**_CLASSES, "dataset": data}.items():
+    for name, section in {**_CLASSES, "dataset": data}.items():
         if _is_needed(name, settings, setup):
-            blocks += _block(name, kind, settings)
-    sees, denoises = vision.sees(setup), wan.denoises(setup)
-    sizes, step, last = vision.imports(setup)
+            blocks += _block(name, section, settings)
+    kind = _data_kind(setup)
     return _MODULE.format(
         header="\n".join(header), provider=provider, blocks=blocks,
         provider_module=_PROVIDERS[provider],
         standard="from functools import partial\n" if BLOCK_SPEC in blocks else "",
         imports="import torch\n" if "=torch." in blocks else "",
-        data=vision.DATA_IMPORT if sees else wan.DATA_IMPORT if denoises else "", sizes=sizes,
-        step=wan.STEP_IMPORT if denoises else step,
-        text_step=last if sees else "" if denoises else _STEP_IMPORT,
-        text="" if sees or denoises else f"    {_CLASSES['dataset']},\n",
-        forward=wan.STEP if denoises else "forward_step",
+        data=kind.data, sizes=kind.sizes, step=kind.step, text_step=kind.training_step, text=kind.config,
+        forward=kind.forward,
         specs="".join(text for spec, text in _SPECS.items() if spec in blocks),
         sections="".join(f"    {_CLASSES[name]},\n" for name in _ON_DEMAND if f"        {name}=" in blocks),
         precision=_PRECISION if "MixedPrecisionConfig" in blocks else "",
@@ -173,13 +165,13 @@ def _module(setup: Setup, header: tuple[str, ...]) -> str:
 
 def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Job:
     """Writes bridge_plan.py with a function `plan`, and the command that trains it."""
+    kind = _data_kind(setup)
     return Job(
         name=f"{setup.model.name}-megatron-bridge", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node, files={MAIN_FILE: _module(setup, header)},
         command=f'{torchrun(setup.num_nodes, setup.gpus_per_node)}  "$here/{MAIN_FILE}"',
         environment=environment(setup, _N),
-        notes=(*setup.model.assumptions, wan.NOTE) if wan.denoises(setup) else setup.model.assumptions,
-        example=vision.EXAMPLE if vision.sees(setup) else wan.EXAMPLE if wan.denoises(setup) else _EXAMPLE,
+        notes=(*setup.model.assumptions, *kind.notes), example=kind.example,
     )  # fmt: skip
 
 

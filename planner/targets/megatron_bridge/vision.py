@@ -23,14 +23,13 @@ from ..megatron.delta_net import has_delta_nets
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..python_values import name_of, value_of
 from ..setup import Setup
+from .data_kinds import DataKind
 from .vision_classes import BY_NAME, CLASSES, Defaults, SeeingClass, class_of
 
 # Class -> its module in megatron.bridge.models.
 MODULES = {name: each.module for name, each in BY_NAME.items()}
-EXAMPLE = "dataset.hf_processor_path=... checkpoint.pretrained_checkpoint=..."
 # The class of synthetic conversations about images.
 DATASET = "MockVLMSFTDatasetConfig"
-DATA_IMPORT = f"from megatron.bridge.data.builders import {DATASET}\n"
 _CONFIG, _SECTIONS, _KIND = "model.vision_config", "model.mrope_section", "dataset"
 _SIZE, _COUNT, _PADS, _PROCESSOR = (f"dataset.{name}" for name in (
     "image_size", "num_images", "pad_to_max_length", "hf_processor_path"))  # fmt: skip
@@ -62,13 +61,18 @@ def dispatcher(value: Any) -> Any:
     return None if value == _DISPATCHER else value
 
 
-def imports(setup: Setup) -> tuple[str, str, str]:
-    """The lines that import the class of the tower's sizes, and the step of its models or of training; empty: it sees
-    nothing."""
-    if (kind := class_of(setup.model.tower)) is None:
-        return "", "", ""
-    sizes, trains = kind.imports(routed=setup.model.is_moe), kind.step.startswith("training")
-    return sizes, "" if trains else kind.step_import, kind.step_import if trains else ""
+def data_kind(setup: Setup) -> DataKind:
+    """Mock images for a model with a tower, whose class has a step of its own or one of training."""
+    kind = class_of(setup.model.tower)
+    trains = kind is not None and kind.step.startswith("training")
+    step = "" if kind is None else kind.step_import
+    return DataKind(
+        fields={"dataset.random_seed": 1234, "dataset.dataloader_type": "single"},
+        example="dataset.hf_processor_path=... checkpoint.pretrained_checkpoint=...",
+        data=f"from megatron.bridge.data.builders import {DATASET}\n",
+        sizes="" if kind is None else kind.imports(routed=setup.model.is_moe),
+        step="" if trains else step, training_step=step if trains else "",
+    )  # fmt: skip
 
 
 def as_planned(fields: Settings, options: tuple[str, ...], setup: Setup) -> Settings:

@@ -21,15 +21,20 @@ from ....profiles.model.load import load_model
 from ...space.rules import Columns, Rule
 from ..options import Entry, Facts, NoCounterpartError, Settings
 from ..setup import Setup
+from .data_kinds import DataKind
 
 FAMILY, PROVIDER, DATASET = "wan", "WanModelProvider", "WanDatasetConfig"
 MODULE = "megatron.bridge.diffusion.models.wan.wan_provider"
-DATA_IMPORT = f"from megatron.bridge.diffusion.data.wan.wan_energon_datamodule import {DATASET}\n"
-STEP_IMPORT = "from megatron.bridge.diffusion.models.wan.wan_step import WanForwardStep\n"
-STEP = "WanForwardStep()"
-EXAMPLE = "dataset.path=..."
 NOTE = ("the encoder of text and the autoencoder run before training: Bridge trains on latents, mock ones until "
         "`dataset.path` names others")  # fmt: skip
+DATA = DataKind(
+    fields={"dataset.packing_buffer_size": 200},  # default of its class, which refuses None
+    example="dataset.path=...",
+    data=f"from megatron.bridge.diffusion.data.wan.wan_energon_datamodule import {DATASET}\n",
+    step="from megatron.bridge.diffusion.models.wan.wan_step import WanForwardStep\n",
+    forward="WanForwardStep()",
+    notes=(NOTE,),
+)
 _PIXELS, _FRAMES = 8, 4  # of a latent: pixels of a side, frames after the first one
 _CATALOGUED = "wan2.1-t2v-14b"
 _LATENTS = ("dataset.F_latents", "dataset.H_latents", "dataset.W_latents")
