@@ -42,8 +42,7 @@ def recovery_of(
     if not elastic:
         return Recovery(rejoin_s)
     if plan.kind != "plan":
-        raise InputError("--elastic: not with a plan for documents of mixed lengths",
-                         hint="`--max-restarts N` starts its ranks again")  # fmt: skip
+        raise InputError(f"--elastic: not with a {plan.kind}", hint="`--max-restarts N` starts its ranks again")
     from ..planner.studies.fewer_nodes import num_nodes, plan_for_nodes
 
     _check_nodes(nodes.nnodes, num_nodes(plan))

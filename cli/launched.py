@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from ..runtime.settings import Settings
 
 
-def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None]) -> None:
-    """Shows the sizes that were shrunk, and the assumptions for fields that the model's config leaves open."""
+def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None], *, scaled: bool) -> None:
+    """Shows where the run differs from the plan, and the assumptions for fields that the model's config leaves open.
+    scaled: whether its sizes were shrunk."""
     from ..runtime.reinforcement.job import RlJob
     from .screens import launch as screen
 
     for line in notes:
-        show_line(f"scaled down: {line}")
+        show_line(f"{'scaled down' if scaled else 'not as planned'}: {line}")
     for line in job.model.assumptions:
         show_line(line)
     if job.model.is_moe and not isinstance(job, RlJob):
@@ -132,7 +133,8 @@ def _checked(terminal: Terminal, recorder: Recorder, settings: Settings) -> dict
     from .screens import launch as screen
 
     if isinstance(recorder.job, RlJob):
-        terminal.show([screen.calls_table(recorder.job, recorder.steps), screen.CALLS_PLANNED])
+        moved = screen.moved_line(recorder.job, recorder.transfers or {})
+        terminal.show([screen.calls_table(recorder.job, recorder.steps), screen.CALLS_PLANNED, *[moved] * bool(moved)])
         return {}
     predicted = [stage["allocated"] for stage in pricing.predicted_bytes(recorder.job)]
     memory = parity.compare_memory(recorder.peaks(), predicted)

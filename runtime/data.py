@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import InputError
 from .pairs import PADDING, Pairs, PairShape
 from .shards import Row, Shards, open_shard, open_text
-from .shuffling import shuffled
+from .shuffling import places_of
 
 
 class Source(Protocol):
@@ -66,7 +66,7 @@ class Files(ABC):
         """Tokens of a sequence of the files, with the targets behind it."""
 
     def batch(self, step: int) -> Tensor:
-        rows = [self.row(self._place(index)) for index in range(step * self.size, (step + 1) * self.size)]
+        rows = [self.row(place) for place in places_of(step, self.size, self.num_sequences, self.shuffle_seed)]
         tokens = torch.from_numpy(np.stack(rows))
         least, most = int(tokens.min()), int(tokens.max())
         if least < self.least_token or most >= self.vocab:
@@ -79,13 +79,6 @@ class Files(ABC):
     def num_batches(self) -> int:
         """Whole batches of an epoch."""
         return self.num_sequences // self.size
-
-    def _place(self, index: int) -> int:
-        """The sequence of the data that is number `index` of the training."""
-        epoch, place = divmod(index, self.num_sequences)
-        if self.shuffle_seed is None:
-            return place
-        return shuffled(place, self.num_sequences, f"{self.shuffle_seed}/{epoch}".encode())
 
 
 class Stored(Files):
@@ -138,14 +131,14 @@ def open_source(
         return Synthetic(vocab, seq_len, global_batch, seed, ahead)
     path, shuffle_seed = Path(name), seed if shuffle else None
     if pairs is not None:
-        return StoredPairs(Pairs(_files(path, "JSON lines", ".jsonl"), pairs), vocab, global_batch, shuffle_seed)
-    files = _files(path, "token shards", ".bin", ".npy")
+        return StoredPairs(Pairs(files_of(path, "JSON lines", ".jsonl"), pairs), vocab, global_batch, shuffle_seed)
+    files = files_of(path, "token shards", ".bin", ".npy")
     is_text = path.is_file() and path.suffix not in (".bin", ".npy")
     arrays = [open_text(path)] if is_text else [open_shard(file, vocab) for file in files]
     return Stored(Shards(files, arrays), vocab, seq_len, global_batch, ahead, shuffle_seed)
 
 
-def _files(path: Path, kind: str, *suffixes: str) -> list[Path]:
+def files_of(path: Path, kind: str, *suffixes: str) -> list[Path]:
     """The file, or the files of a folder with one of the suffixes."""
     if path.is_file():
         return [path]

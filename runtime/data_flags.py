@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError, UnsupportedError
 from .job import Job
 from .pairs import START
+from .reinforcement.job import RlJob
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -17,6 +18,10 @@ def check_data(job: Job, settings: Settings) -> None:
     end = settings.end_token
     stored = [flag for flag, name in (("--data", settings.data), ("--eval-data", settings.eval_data))
               if name not in (None, "synthetic")]  # fmt: skip
+    if stored and isinstance(job, RlJob) and settings.scale_down:
+        raise UnsupportedError(f"{stored[0]}: a rehearsal has a small model, and pairs of files have the tokens of the "
+                               "planned one", hint="leave out `--scale-down`, or the data: synthetic pairs have its "
+                               "tokens")  # fmt: skip
     if stored and job.source_len is not None and settings.scale_down:
         raise UnsupportedError(f"{stored[0]}: a rehearsal shortens sources, and pairs of files have planned lengths",
                                hint="leave out `--scale-down`, or the data: synthetic tokens have both")  # fmt: skip

@@ -6,16 +6,17 @@ reads, the token that starts a decoder, the target.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import FieldProblem, InputError
+from ..errors import FieldProblem
 from .shards import Row, digest_of
+from .token_lines import Line, read_lines
 
 if TYPE_CHECKING:
     from .job import Job
@@ -46,13 +47,9 @@ class Pairs:
     """The pairs of several files, in their order. Each rank holds 4 bytes for each token."""
 
     def __init__(self, files: Sequence[Path], shape: PairShape) -> None:
-        """Raises InputError for files without a pair, and with all problems of a file."""
+        """Raises InputError for files without a pair, and with all problems of their lines."""
         self.files = files
-        rows = [row for path in files for row in _rows(path, shape)]
-        if not rows:
-            raise InputError(f"{', '.join(map(str, files))}: no pairs",
-                             hint='write lines such as {"source": [5, 6], "target": [7, 1]}')  # fmt: skip
-        self.rows = np.stack(rows)
+        self.rows = np.stack(read_lines(files, _FIELDS, shape.vocab, partial(_row, shape)))
         self.digests: Mapping[str, str] = {path.name: digest_of(path) for path in files}
 
     def __len__(self) -> int:
@@ -63,35 +60,8 @@ class Pairs:
         return np.asarray(self.rows[place], dtype=np.int64)
 
 
-def _rows(path: Path, shape: PairShape) -> list[Row]:
-    problems, rows = list[FieldProblem](), list[Row]()
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}", hint="give JSON lines in UTF-8") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            found = _row(line, shape)
-            if isinstance(found, FieldProblem):
-                problems.append(found._replace(file=str(path), line=number))
-            else:
-                rows.append(found)
-    if problems:
-        raise InputError.of_some(problems)
-    return rows
-
-
-def _row(line: str, shape: PairShape) -> Row | FieldProblem:
-    """The row of a line, or the first thing wrong in it."""
-    try:
-        pair = json.loads(line)
-    except ValueError as error:
-        return FieldProblem(f"no JSON: {error}")
-    for field in _FIELDS:
-        if not isinstance(pair, dict) or not pair.get(field):
-            return FieldProblem(f"no tokens `{field}`", hint='{"source": [tokens], "target": [tokens]} is a pair')
-        if problem := _wrong_tokens(pair[field], shape.vocab):
-            return problem._replace(field=field)
+def _row(shape: PairShape, pair: Line) -> Row | FieldProblem:
+    """The row of a pair, or the first thing wrong in it."""
     source, target = pair["source"], _ended(pair["target"], shape)
     if len(source) > shape.source_len:
         return FieldProblem(f"{len(source):,} tokens, the encoder of the plan reads {shape.source_len:,}", "source",
@@ -118,12 +88,3 @@ def _ended(target: list[int], shape: PairShape) -> list[int]:
 def _goes_on(target: list[int], end: int | None) -> bool:
     """Whether other tokens than the end follow it."""
     return end is not None and end in target and any(token != end for token in target[target.index(end) :])
-
-
-def _wrong_tokens(tokens: Any, vocab: int) -> FieldProblem | None:
-    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
-        return FieldProblem("not a list of token numbers", hint="encode texts by the tokenizer of the model first")
-    wrong = next((token for token in tokens if not 0 <= token < vocab), None)
-    if wrong is None:
-        return None
-    return FieldProblem(f"token {wrong}, the model knows 0 to {vocab - 1}", hint="use the model's own tokenizer")

@@ -2,8 +2,8 @@
 
 Events: `start` (environment), `initialised` (from a folder), `step`, `evaluation`, `end` (peak memory), `resumed`,
 `checkpoint`, `not_saved`, `copies` (memory that they take), `copy`, `not_copied`, `terminated` (on SIGTERM),
-`replanned` (for fewer nodes). A stopped run reports its steps until then. A run that went back to a checkpoint reports
-the steps that count.
+`replanned` (for fewer nodes), `transfers` (bytes of weights of post-training). A stopped run reports its steps until
+then. A run that went back to a checkpoint reports the steps that count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from .._version import __version__
 from .job import Job
 
-FORMAT_VERSION = "1.4"
+FORMAT_VERSION = "1.5"
 EVENT_PREFIX = "@meshwright "  # of a line of rank 0 with an event, for the launcher
 # Per rank: bytes of tensors, bytes reserved by the GPU's allocator, and bytes in use on the GPU. On a CPU: bytes that
 # the process held for tensors and in all, if the system reports them.
@@ -63,6 +63,12 @@ class Recorder:
         ends = self.of("end")
         return ends[-1].get("exchanged") if ends else None
 
+    @property
+    def transfers(self) -> dict[str, list[int]] | None:
+        """Bytes of weights that each rank receives for a call of post-training; None for other runs."""
+        moved = self.of("transfers")
+        return moved[-1]["received_bytes"] if moved else None
+
     def document(self, **more: Any) -> dict[str, Any]:
         """The report."""
         starts = self.of("start")
@@ -77,7 +83,7 @@ class Recorder:
             "checkpoints": self.of("checkpoint"), "not_saved": self.of("not_saved"), "copies": self.of("copy"),
             "not_copied": self.of("not_copied"), "steps": self.steps, "evaluations": self.of("evaluation"),
             "technique": None if job.technique is None else {job.technique[0]: job.technique[1]},
-            "exchanged": self.exchanged,
+            "exchanged": self.exchanged, "transfers": self.transfers,
             **{name: self.peaks(name) for name in PEAKS}, "stopped": self.stopped,
             "environment": {"meshwright": __version__, "python": platform.python_version(),
                             "platform": platform.platform(), **(starts[0] if starts else {})},

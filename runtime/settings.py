@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cost_models.specs.model import MixtureOfExperts
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError
 from ..planner.document.lengths_plan import load_lengths_plan
 from ..planner.document.reading import load_plan, rl_plan_in
 from ..planner.document.sampler_plan import sampler_path
@@ -23,8 +23,10 @@ from .learning_rate import RateSchedule
 from .mixed_lengths.job import LengthsJob, lengths_job
 from .mixed_lengths.rehearsal import rehearsed
 from .parallel.schedules import custom_order
+from .plan_flags import check_lengths_flags, check_post_training
 from .rehearsal.parity import makes_products_of_one_process
 from .rehearsal.scale import scale_down
+from .reinforcement.full_size import at_full_size
 from .reinforcement.job import RlJob, rl_job
 from .reinforcement.rehearsal import rehearsed as rehearsed_calls
 from .technique_checks import check_technique
@@ -157,42 +159,17 @@ def planned_job(settings: Settings) -> Job:
         check_lengths_flags(settings)
         return lengths_job(lengths, path)
     if (graph := rl_plan_in(path)) is not None:
-        check_post_training(settings)
-        return rl_job(graph, settings.choice, path)
+        asked = rl_job(graph, settings.choice, path)
+        check_post_training(asked, settings)
+        return asked
     return job_of(load_plan(path), settings.choice, path.name)
 
 
-_NOT_OF_LENGTHS = ("choice", "shuffle", "eval_data", "order", "planned_dtype", "compile")  # settings
-_NOT_OF_POST_TRAINING = (*_NOT_OF_LENGTHS[1:], "data", "end_token", "init_from", "check_parity", "copy_every",
-                         "balance_experts", "metrics", "tracker")  # fmt: skip
-
-
-def _refuse(settings: Settings, names: Sequence[str], plan: str) -> None:
-    """Raises InputError where a setting is not at its default."""
-    if given := [name for name in names if getattr(settings, name) != getattr(Settings, name)]:
-        raise InputError(f"--{given[0].replace('_', '-')}: not with a plan {plan}", hint="leave it out")
-
-
-def check_post_training(settings: Settings) -> None:
-    """Raises InputError for a flag of pretraining, UnsupportedError where the run is no rehearsal."""
-    _refuse(settings, _NOT_OF_POST_TRAINING, "of post-training")
-    if not settings.scale_down:
-        raise UnsupportedError("a plan of post-training is only rehearsed: generation has no cache here",
-                               hint="add `--scale-down`")  # fmt: skip
-
-
-def check_lengths_flags(settings: Settings) -> None:
-    """Raises InputError for a flag that needs sequences of one length."""
-    _refuse(settings, _NOT_OF_LENGTHS, "for documents of mixed lengths")
-    if settings.end_token is not None and settings.scale_down:
-        raise InputError("--end-token: a rehearsal shrinks documents, and data has none of these lengths",
-                         hint="leave out `--scale-down`, or `--end-token`")  # fmt: skip
-
-
-def _shrunk(job: Job, settings: Settings) -> tuple[Job, list[str]]:
+def _resized(job: Job, settings: Settings) -> tuple[Job, list[str]]:
+    """The job as it runs, and where its sizes differ from those of the plan."""
     kept = kept_axes(settings.keep_axes)
     if isinstance(job, RlJob):
-        return rehearsed_calls(job, kept, settings.steps)
+        return rehearsed_calls(job, kept, settings.steps) if settings.scale_down else at_full_size(job)
     return rehearsed(job, kept) if isinstance(job, LengthsJob) else scale_down(job, kept)
 
 
@@ -205,8 +182,8 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
     if settings.init_from is not None and settings.scale_down:
         raise InputError(f"--init-from {settings.init_from}: a rehearsal trains a small model, of other shapes",
                          hint="leave out `--scale-down`, or `--init-from`")  # fmt: skip
-    if settings.scale_down:
-        job, notes = _shrunk(job, settings)
+    if settings.scale_down or isinstance(job, RlJob):
+        job, notes = _resized(job, settings)
     if settings.order is not None:
         job = replace(job, custom_order=custom_order(settings.order, job), predicted_step_s=None)
         job.check_states()

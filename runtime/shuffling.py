@@ -23,3 +23,10 @@ def shuffled(index: int, size: int, key: bytes) -> int:
         index = left << half | right
         if index < size:
             return index
+
+
+def places_of(step: int, batch: int, size: int, seed: int | None) -> list[int]:
+    """The places in the data, 0 to size - 1, of the sequences of step 0, 1, ... seed: of a permutation of each epoch;
+    None: the order of the data."""
+    numbers = [divmod(index, size) for index in range(step * batch, (step + 1) * batch)]
+    return [place if seed is None else shuffled(place, size, f"{seed}/{epoch}".encode()) for epoch, place in numbers]

@@ -127,6 +127,7 @@ def command(
     """Train a plan with torchrun; --scale-down rehearses it with a small model.
 
     A plan of post-training is rehearsed: it generates, scores and trains.
+    One of DPO also trains at its size, on pairs of --data.
 
     \b
     Examples:
@@ -137,6 +138,7 @@ def command(
       meshwright launch plan.json --checkpoint ckpt/ --elastic --master-addr n0
       meshwright launch plan.json --nnodes 2 --node-rank 1 --master-addr n0
       meshwright launch rl.json --scale-down --steps 20 --lr 0.003
+      meshwright launch dpo.json --data pairs.jsonl
     """
     from ...runtime.nodes import nodes_for
     from ...runtime.report import Recorder
@@ -174,9 +176,9 @@ def command(
         _show_command(terminal, settings, nodes)
         return
     terminal.outlive_streams()
-    launched.show_notes(job, notes, terminal.show_line)
+    launched.show_notes(job, notes, terminal.show_line, scaled=scale_down)
     recovery = recovery_of(terminal, loaded, settings, nodes, elastic=elastic, rejoin_s=rejoin_timeout)
-    launched.run(terminal, Recorder(job, notes), settings, nodes, recovery, report, force=force)
+    launched.run(terminal, Recorder(job, notes if scale_down else []), settings, nodes, recovery, report, force=force)
 
 
 def _check_files(*files: Path | None, force: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from ...cost_models.quantities.params import engine_bytes
 from ...runtime.rehearsal import parity
 from ...runtime.reinforcement.job import SYNC
 from .. import text
@@ -98,6 +99,16 @@ def calls_table(job: RlJob, steps: Sequence[Event]) -> RenderableType:
     measured = fmean(step["step_s"] for step in steps)
     rows.append(("step", "", _share(measured, measured), _share(job.planned_step_s, job.planned_step_s)))
     return table("call", "ranks", "s", "planned s", rows=rows, right=("s", "planned s"))
+
+
+def moved_line(job: RlJob, received: Mapping[str, Sequence[int]]) -> str:
+    """Bytes of new weights that ranks of the engine receive, beside those that plans price."""
+    if job.engine is None:
+        return ""
+    of_ranks = [received[job.engine.name][rank] for rank in job.engine.ranks]
+    low, high = (f"{each / 2**20:,.2f}" for each in (min(of_ranks), max(of_ranks)))
+    return (f"new weights: a rank of the engine receives {low if low == high else f'{low} to {high}'} MiB of other "
+            f"ranks; plans price all weights in bf16, {engine_bytes(job.model) / 2**20:,.2f} MiB for this model")
 
 
 def _share(seconds: float, step_s: float) -> str:

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from ...cost_models.arrays import Array
-from ...cost_models.quantities.params import total_parameters
+from ...cost_models.quantities.params import engine_bytes
 from ...cost_models.rates import collectives
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...cost_models.serving.rollout import rollout_seconds, room
@@ -32,7 +32,6 @@ from .question import Question, part_of
 
 # Sequences of a step differ in length: no CUDA graph replays them, and none is cut in two halves that overlap.
 _UNLIKE = {"cuda_graphs": 0, "ep_overlap": 0}
-_WEIGHT_BYTES = 2.0  # of a parameter on its way to an engine, and of a model that only scores
 LEAN_PARTS = (2, 4, 8)  # of the memory, in which the fastest layouts of a call are found beside that in all of it
 
 
@@ -48,7 +47,7 @@ class Prices:
     def __init__(self, question: Question) -> None:
         self.question = question
         self.constants = post_training_constants()
-        self.whole_bytes = {role: _WEIGHT_BYTES * total_parameters(model) for role, model in question.models.items()}
+        self.whole_bytes = {role: engine_bytes(model) for role, model in question.models.items()}
         self.train = cache(self._train)
         self.infer = cache(self._infer)
         self.generate = cache(self._generate)

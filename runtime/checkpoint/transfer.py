@@ -49,6 +49,12 @@ class Transfer:
         """That this rank sends to others."""
         return sum(_num_bytes(box) for rank, boxes in enumerate(self._sent) if rank != self.world.rank for box in boxes)
 
+    @property
+    def received_bytes(self) -> int:
+        """That others send to this rank."""
+        return sum(_num_bytes(box) for rank, boxes in enumerate(self._received) if rank != self.world.rank
+                   for box in boxes)  # fmt: skip
+
     @torch.no_grad()
     def run(self) -> None:
         """Copies the weights that `held` has now into `needed`. All ranks must call it."""

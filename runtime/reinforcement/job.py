@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -54,6 +55,8 @@ class PlannedCall:
     name: str
     gpus: int
     seconds: float  # with the models that move for it
+    moves_s: float = 0.0  # of them, for these models
+    micro_batch_tokens: int = 0  # of packed answers, where it trains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +108,10 @@ class RlJob(Job):
     def objective(self) -> dict[str, Any]:
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         calls = ", ".join(place.name for place in self.places)
-        return {**numbers, "calls": calls, **{role: model_fields(model) for role, model in self.models.items()}}
+        # The frozen copy has the initial weights, which are in no checkpoint.
+        frozen = {"init_digest": self.init_digest} if self.init_digest is not None else {}
+        return {**numbers, "calls": calls, **{role: model_fields(model) for role, model in self.models.items()},
+                **frozen}  # fmt: skip
 
     def training(self, place: Place) -> RlJob:
         """The job of a training call. Each model starts from weights of its own."""
@@ -116,8 +122,10 @@ class RlJob(Job):
                        seed=self.seed + 1 + VALUED.index(place.role))  # fmt: skip
 
     def replica(self, place: Place) -> Job:
-        """The job of a copy of a model that generates or scores all answers of a step in one micro-batch."""
-        layout, model = replace(place.layout, micro_batch=self.answers // place.layout.dp), self.models.get(place.role)
+        """The job of a copy of a model that generates or scores all answers of a step: in one micro-batch, or in parts
+        of a micro-batch of training where pairs are given, because such runs have their planned size."""
+        rows, model = self.answers // place.layout.dp, self.models.get(place.role)
+        layout = replace(place.layout, micro_batch=rows if self.engine else math.gcd(rows, self.layout.micro_batch))
         values = {each.name: getattr(self, each.name) for each in fields(Job)}
         if model is not None:
             values |= {"model": model, "seed": self.seed + 1 + VALUED.index(place.role)}
@@ -160,7 +168,8 @@ def rl_job(plan: RlPlan, choice: int, path: Path) -> RlJob:
                                hint="plan again")  # fmt: skip
     model, models = _models(plan, calls, name)
     answers = part(plan.resolved, "answers", name)
-    length, layout = int(answers["longest"]), _layout(calls["train"], name)
+    allowed = work.get("output_max") if algorithm == "dpo" else None  # given answers may be longer than random ones
+    length, layout = int(allowed or answers["longest"]), _layout(calls["train"], name)
     return RlJob(
         plan_id=plan.request_sha256[:12], choice=choice, model=model, layout=layout, chunks=chunks_of(layout, model),
         stack=stack_of(plan.resolved, name), seq_len=work["input"] + length - 1, dtype=_dtype(layout),
@@ -204,7 +213,8 @@ def _dtype(layout: Layout) -> Literal["bf16", "fp32"]:
 
 def _planned(candidate: RlCandidate) -> Iterator[PlannedCall]:
     for call in candidate.calls:
-        yield PlannedCall(call.name, call.gpus, call.end_s - call.start_s)
+        packed = (call.layout or {}).get("micro_batch", 0) * (call.seq_len or 0)
+        yield PlannedCall(call.name, call.gpus, call.end_s - call.start_s, call.moves_s, packed)
 
 
 def _layout(call: RlCall, name: str) -> Layout:

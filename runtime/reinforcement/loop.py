@@ -27,6 +27,7 @@ from ..report import Event
 from ..trainer import Step
 from .experience import REWARD, last_targets, scored
 from .job import SYNC, VALUED, Place, RlJob, Role
+from .preferences import Preferences
 from .replica import Replica, undefined
 from .rollout import Rollout, answered, pairs, prompts, uniforms
 from .trainer import CriticTrainer, PairTrainer, PolicyTrainer, RlTrainer
@@ -50,7 +51,7 @@ class Loop:
         goes_on: bool = False,
     ) -> None:  # fmt: skip
         """goes_on: a longer run may resume from this one, so that its last steps generate answers of later ones.
-        Raises RuntimeError for a rank outside of the run."""
+        Raises RuntimeError for a rank outside of the run, InputError for wrong files of pairs."""
         self.job, self.device, self.goes_on = job, device, goes_on
         self.world = _group(factory, "world", range(job.world_size))
         self.init_param = init_param
@@ -63,6 +64,7 @@ class Loop:
                           for place in copies if place.role != "reward"}  # fmt: skip
         for transfer in self.transfers.values():
             transfer.run()
+        self.given = None if job.data == "synthetic" else Preferences(job)
         self.waiting = deque[Rollout]()
         self.seconds: dict[str, float] = {}
 
@@ -103,7 +105,7 @@ class Loop:
         generated = self._generate(later) if needed else None
         if generated is not None and not job.lag:
             self.waiting.append(self._shared(generated))
-        rollout = self.waiting.popleft() if job.engine is not None else pairs(job, index)
+        rollout = self.waiting.popleft() if job.engine is not None else self._pairs(index)
         trained = self._train(index, rollout)
         if generated is not None and job.lag:
             self.waiting.append(self._shared(generated))
@@ -117,6 +119,15 @@ class Loop:
         for name, transfer in self.transfers.items():
             if name != "reference":  # stays as the policy was before its first step
                 transfer.run()
+
+    def received_bytes(self) -> dict[str, list[int]]:
+        """Call -> bytes of weights that each rank receives from others when they move to it. All ranks must call it."""
+        rank, out = self.world.rank, dict[str, list[int]]()
+        for name, transfer in self.transfers.items():
+            of_ranks = torch.zeros(self.world.size, dtype=torch.int64, device=self.device)
+            of_ranks[rank] = transfer.received_bytes
+            out[name] = self.world.all_reduce(of_ranks).tolist()
+        return out
 
     # ---- calls
 
@@ -137,6 +148,10 @@ class Loop:
             if engine.reports:
                 tokens[engine.rows], log_probs[engine.rows, job.prompt_len - 1 :] = made, of_made
         return tokens, log_probs
+
+    def _pairs(self, step: int) -> Rollout:
+        """Pairs of files, or random ones."""
+        return pairs(self.job, step) if self.given is None else self.given.step(step)
 
     def _shared(self, generated: tuple[Tensor, Tensor]) -> Rollout:
         """The answers of all ranks."""

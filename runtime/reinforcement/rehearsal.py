@@ -11,19 +11,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...cost_models.layouts import PRECISIONS, Layout
+from ...cost_models.layouts import Layout
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError, UnsupportedError
-from ...planner.document.specs import workload_of
-from ..job import unsupported
 from ..rehearsal.scale import scale_down
 from .job import Place, RlJob, Role, chunks_of
+from .places import check_place, whole
 
 RANKS = 4
 SEQ_LEN, ANSWER_LEN, SAMPLES, ANSWERS = 24, 16, 8, 32  # tokens, tokens, answers to a prompt, answers of an update
 # Axes of a call, those kept first.
 _AXES_OF_TRAINING, _AXES_OF_SCORES = ("pp", "tp", "cp", "dp"), ("pp", "tp", "dp")
 _AXES_OF_GENERATION = ("tp", "dp", "pp")
+_HINT = "`--trainer meshwright` plans layouts that run here, or take another `--choice`"
 _TITLES = {"critic": "critic", "reward": "reward model"}
 
 
@@ -44,7 +44,7 @@ def rehearsed(job: RlJob, keep: Mapping[str, int], steps: int) -> tuple[RlJob, l
         raise InputError(f"--steps {steps}: none generates, since all answers are older, by a lag of {small.lag}",
                          hint=f"`--steps {small.lag + 1}` or more")  # fmt: skip
     for place in small.places:
-        _check(small, place)
+        check_place(small, place, "rehearsed", _HINT)
     small_models = [f"{_TITLES[role]} {job.models[role].name} -> {model.num_layers} layers of {model.hidden}, random "
                     "weights" for role, model in small.models.items()]  # fmt: skip
     dropped = ["predictions of more than one token"] * bool(job.model.mtp_layers)
@@ -92,7 +92,7 @@ def _small(place: Place, job: RlJob) -> Place:
         # The answers of a pair are in one micro-batch.
         small = replace(small, micro_batch=2) if job.algorithm == "dpo" else small
     else:
-        small = _whole(_shrunk(place.layout, ranks, _AXES_OF_GENERATION if place == job.engine else _AXES_OF_SCORES))
+        small = whole(_shrunk(place.layout, ranks, _AXES_OF_GENERATION if place == job.engine else _AXES_OF_SCORES))
     return replace(place, first=first, layout=small)
 
 
@@ -129,12 +129,6 @@ def _shrunk(layout: Layout, ranks: int, axes: tuple[str, ...]) -> Layout:
     return small
 
 
-def _whole(layout: Layout) -> Layout:
-    """The same of weights that lie whole on the ranks that run them, and do not train."""
-    return Layout(tp=layout.tp, sequence_parallel=layout.sequence_parallel, pp=layout.pp, dp=layout.dp,
-                  shard=layout.dp, ep=layout.ep, etp=layout.etp, precision=layout.precision)  # fmt: skip
-
-
 def _answers(job: RlJob) -> RlJob:
     """The same with a number of answers that all calls divide."""
     layouts, samples = [place.layout for place in job.trains], min(job.samples, SAMPLES)
@@ -145,19 +139,6 @@ def _answers(job: RlJob) -> RlJob:
     batch, updates = -(-least // unit) * unit, min(job.updates, 2)
     return replace(job, global_batch=batch, updates=updates, samples=samples, prompts=batch * updates // samples,
                    answer_len=min(ANSWER_LEN, job.answer_len), lag=min(job.lag, 2))  # fmt: skip
-
-
-def _check(job: RlJob, place: Place) -> None:
-    """Raises UnsupportedError for a layout that this runtime cannot execute."""
-    of_call = job.training(place) if place in job.trains else job.replica(place)
-    layout = of_call.layout
-    asked = {"seq_len": job.seq_len, "global_batch": of_call.global_batch, "precision": PRECISIONS[layout.precision],
-             "optimizer": job.optimizer}  # fmt: skip
-    workload = workload_of({"workload": asked}, place.name)
-    reason = unsupported(layout, of_call.model, workload, job.stack)
-    if reason is not None:
-        raise UnsupportedError(f"{place.name}, {layout}, cannot be rehearsed: {reason}",
-                               hint="`--target meshwright` plans what runs here, or another `--choice`")  # fmt: skip
 
 
 def _notes(before: RlJob, after: RlJob) -> list[str]:

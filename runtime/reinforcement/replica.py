@@ -31,8 +31,8 @@ class Replica:
     """This rank's part of a copy. All ranks of its mesh must construct it at the same time."""
 
     def __init__(self, job: Job, mesh: Mesh, device: torch.device, init_param: InitParam, *, values: bool) -> None:
-        """job: with one micro-batch. init_param: of weights that no trainer sends. values: the model gives these in
-        place of logits."""
+        """job: with one micro-batch where it generates. init_param: of weights that no trainer sends. values: the model
+        gives these in place of logits."""
         self.job, self.mesh, self.device = job, mesh, device
         parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=device.type == "cuda")
         self.chunks, kind = list[DecoderChunk](), ValueChunk if values else DecoderChunk
@@ -48,7 +48,7 @@ class Replica:
             self.chunks.append(chunk)
         self.pipeline = Pipeline(mesh, self.chunks, job.devices, actions(job.order, mesh.coords.stage),
                                  job.num_micro_batches, parts.shapes(), 1, {})  # fmt: skip
-        self._shapes, self.num_rows = self.pipeline.shapes, job.layout.micro_batch
+        self._shapes, self.num_rows = self.pipeline.shapes, job.global_batch // job.layout.dp
 
     @property
     def rows(self) -> slice:
@@ -118,7 +118,7 @@ class Replica:
             return logits.new_zeros(())
 
         self._run(inputs, targets, kept)
-        scores = seen[0] if seen else torch.zeros(targets.shape, dtype=torch.float64, device=self.device)
+        scores = torch.cat(seen) if seen else torch.zeros(targets.shape, dtype=torch.float64, device=self.device)
         return self.mesh["pp"].all_reduce(scores)
 
     def _run(self, inputs: Tensor, targets: Tensor, objective: Objective) -> None:
@@ -129,7 +129,9 @@ class Replica:
             chunk.seq_len = length
             if chunk.head is not None:
                 chunk.head.objective = objective
-        self.pipeline.evaluate(lambda number: (inputs, targets))
+        size = self.job.layout.micro_batch
+        self.pipeline.evaluate(lambda number: tuple(each[number * size : (number + 1) * size]
+                                                    for each in (inputs, targets)))  # fmt: skip
 
 
 def undefined(parameter: Tensor, name: str, split: ParamShard, seed: int, *, tied: bool) -> None:

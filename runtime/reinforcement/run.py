@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from ..checkpoint.pretrained import Pretrained
 from ..checkpoint.resuming import resumed
 from ..checkpoint.saver import Saver
 from ..failures import TERMINATED
@@ -28,7 +30,8 @@ def run(
 ) -> None:  # fmt: skip
     """Runs all steps, or those until a rank is signalled to end. All ranks must call it."""
     factory = ProcessGroupFactory(job.world_size, dist.get_rank(), status, settings.collective_timeout_s)
-    loop = Loop(job, factory, device, goes_on=settings.checkpoint is not None)
+    loop = _loop(job, factory, device, settings, recorder)
+    tell({"event": "transfers", "received_bytes": loop.received_bytes()}, settings, recorder)
     saver, done = resumed(LoopStates(loop), settings, recorder)
     stopped = _steps(loop, done, saver, settings, recorder, terminated)
     status.set("ending")
@@ -43,6 +46,20 @@ def run(
         saver.check_saved()
     if stopped:
         status.end(TERMINATED)
+
+
+def _loop(
+    job: RlJob, factory: ProcessGroupFactory, device: torch.device, settings: Settings, recorder: Recorder
+) -> Loop:  # fmt: skip
+    """The loop with its initial weights."""
+    goes_on = settings.checkpoint is not None
+    if job.init_from is None:
+        return Loop(job, factory, device, goes_on=goes_on)
+    factory.status.set(f"reading the weights in {job.init_from}")
+    pretrained = Pretrained(Path(job.init_from), job.model)
+    loop = Loop(replace(job, init_digest=pretrained.digest), factory, device, pretrained.init_param, goes_on=goes_on)
+    tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
+    return loop
 
 
 def _steps(

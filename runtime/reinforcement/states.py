@@ -55,7 +55,7 @@ class LoopStates(States):
         self.loop.send_weights()
 
     def digests(self) -> Mapping[str, str]:
-        return {}
+        return {} if self.loop.given is None else self.loop.given.digests
 
 
 def _prefix(role: Role) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -55,7 +56,8 @@ class RlTrainer(Trainer):
     def __init__(
         self, job: RlJob, mesh: Mesh, device: torch.device, init_param: InitParam = init_param
     ) -> None:
-        super().__init__(job, mesh, device, init_param=init_param)
+        # Answers come from the loop, and not from files.
+        super().__init__(replace(job, data="synthetic"), mesh, device, init_param=init_param)
         self.rl_job = job
         self.scored: Scored | None = None  # of the update
         self.pipeline.tokens_per_step = 1  # the objective has weights

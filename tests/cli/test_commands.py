@@ -227,6 +227,13 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "serve.yaml").write_text(served)
     (plans / "jobs.yaml").write_text("seq_len: 64\njobs:\n  - {model: tiny.yaml, total_tokens: 1M}\n")
     (plans / "rl.yaml").write_text("model: llama-3.2-1b\ncluster: 4xh100-sxm-80gb\nworkload: {kind: rl, output: 300}\n")
+    (plans / "dpo.yaml").write_text("model: tiny.yaml\ncluster: 4xh100-sxm-80gb\ntrainer: meshwright\n"
+                                    "workload: {kind: rl, algorithm: dpo, input: 8, output: 4}\n")  # fmt: skip
+    (plans / "grpo.yaml").write_text(
+        "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16}\ncluster: {num_nodes: 4, gpus_per_node: 8}\n"
+        "policy: {model_name: meta-llama/Llama-3.2-1B, max_total_sequence_length: 8192, "
+        "megatron_cfg: {enabled: true}}\n"
+    )
     (plans / "serve.sh").write_text("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2\n")
     (plans / "run_grpo.sh").write_text(
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_response_length=8192 \\\n"
@@ -251,7 +258,9 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
                        ("plan", "serve.yaml", "-o", "serving.json"), ("emit", "serving.json", "-d", "served")):
             assert run_here(*needed, "--force", cwd=plans).code == 0
     if name == "launch":
-        assert run_here("plan", "rl.yaml", "-o", "rl.json", "--force", cwd=plans).code == 0
+        rl, dpo = (run_here("plan", f"{kind}.yaml", "-o", f"{kind}.json", "--force", cwd=plans)
+                   for kind in ("rl", "dpo"))  # fmt: skip
+        assert rl.code == dpo.code == 0
     (plans / "ckpt").mkdir(exist_ok=True)
     (plans / "Llama-3.1-8B").mkdir(exist_ok=True)
     hub = ROOT / "tests" / "data" / "configs" / "llama-3.1-8b.json"

@@ -12,7 +12,8 @@ from meshwright.planner.document.sampler_plan import read_sampler, sampler_path
 from meshwright.planner.request.load import request_from_dict
 from meshwright.runtime.mixed_lengths.job import LengthsJob
 from meshwright.runtime.mixed_lengths.tokens import DocumentTokens
-from meshwright.runtime.settings import Settings, check_lengths_flags
+from meshwright.runtime.plan_flags import check_lengths_flags
+from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError
 

@@ -18,6 +18,8 @@ from meshwright.errors import InputError
 
 from ...snapshots import run_here
 from ..launched import finish, start
+from .test_preferences import GOOD, random_pairs, written
+from .test_transfer import priced_bytes
 
 
 def planned(folder: Path, **fields: object) -> Path:
@@ -74,10 +76,17 @@ def test_a_rehearsal_runs_and_shows_planned_times(tmp_path: Path) -> None:
     assert all(0 <= step["reward"] <= 1 and step["calls"]["train"] > 0 for step in steps)
     assert "planned s" in out
     assert "step 3/3  reward" in out
+    small, _ = prepared(path)
+    assert small.engine is not None
+    assert small.engine.layout.tp == small.engine.layout.pp == 1
+    received = json.loads(report.read_text())["transfers"]["generate"]
+    assert [received[rank] for rank in small.engine.ranks] == [priced_bytes(small.model)] * len(small.engine.ranks)
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ((), "a plan of post-training is only rehearsed"), (("--scale-down", "--check-parity"), "--check-parity: not with"),
+    ((), "a plan of post-training is only rehearsed"),
+    (("--scale-down", "--data", "x.jsonl"), "--data: not with a plan of grpo, which generates its answers"),
+    (("--scale-down", "--check-parity"), "--check-parity: not with"),
     (("--scale-down", "--choice", "9"), "rl.json has no placement 9"),
     (("--scale-down", "--keep", "tp=2"), "is shrunk to 4 ranks only"),
     (("--scale-down", "--resume"), "--resume: checkpoints are not saved anywhere hint: add `--checkpoint DIR`"),
@@ -144,3 +153,57 @@ def test_rehearsals_of_ppo_and_dpo_name_all_calls(tmp_path: Path) -> None:
             assert measure in step
             assert ("critic_loss" in step) == (algorithm == "ppo")
         assert f"step 2/2  {measure} " in out
+
+
+TINY = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_hidden": 64, "vocab": 61, "max_positions": 64}
+
+
+def of_pairs(folder: Path, **fields: object) -> Path:
+    """A plan of DPO on 4 GPUs, of a small model."""
+    usual = {"model": TINY, "cluster": "4xh100-sxm-80gb", "algorithm": "dpo", "samples": None, "input": 8, "output": 4,
+             "output_max": 12, "prompts": 16, "trainer": "meshwright"}  # fmt: skip
+    return planned(folder, **{**usual, **fields})
+
+
+def test_pairs_run_at_the_planned_size(tmp_path: Path) -> None:
+    data = written(tmp_path / "pairs.jsonl", GOOD)
+    job, notes = prepare(Settings(plan=str(of_pairs(tmp_path)), data=data))
+    assert isinstance(job, RlJob)
+    assert (job.world_size, job.answers, job.data) == (4, 32, data)
+    assert job.layout.micro_batch % 2 == 0
+    assert job.num_micro_batches * job.layout.micro_batch * job.layout.dp == job.global_batch
+    assert all(job.seq_len % (place.layout.tp * place.layout.cp) == 0 for place in job.places)
+    assert job.prompt_len == 8
+    (note,) = notes
+    assert f"answers are padded to {job.seq_len + 1} tokens, not packed" in note
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--scale-down", "--data", "pairs.jsonl"), "--data: a rehearsal has a small model"),
+    (("--shuffle",), "--shuffle: synthetic tokens are random"),
+    (("--data", "pairs.jsonl", "--end-token", "1"), "--end-token: not with a plan of post-training"),
+    (("--data", "pairs.jsonl", "--scale-down", "--init-from", "hf"), "--init-from"),
+])  # fmt: skip
+def test_launch_refuses_flags_beside_pairs(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    of_pairs(tmp_path)
+    written(tmp_path / "pairs.jsonl", GOOD)
+    result = run_here("launch", "rl.json", *words, cwd=tmp_path)
+    assert result.code == 2
+    assert message in " ".join(result.err.split())
+
+
+@pytest.mark.slow
+def test_pairs_of_a_file_train_at_the_planned_size_and_resume(tmp_path: Path) -> None:
+    path, report = of_pairs(tmp_path), tmp_path / "run.json"
+    data, saved = written(tmp_path / "pairs.jsonl", *random_pairs(20)), tmp_path / "ckpt"
+    words = ("--data", data, "--device", "cpu", "--checkpoint", str(saved), "--report", str(report), "--force")
+    code, out, err = finish(start(str(path), *words, "--steps", "2"))
+    assert code == 0, out + err
+    assert "not as planned: answers are padded" in out + err
+    code, out, err = finish(start(str(path), *words, "--steps", "3", "--resume"))
+    assert code == 0, out + err
+    assert [step["step"] for step in json.loads(report.read_text())["steps"]] == [3]
+    written(tmp_path / "pairs.jsonl", GOOD, {"prompt": [61]})
+    code, out, err = finish(start(str(path), *words, "--steps", "4", "--resume"))
+    assert code == 2
+    assert "pairs.jsonl, line 2, prompt: token 61, the model knows 0 to 60" in " ".join((out + err).split())

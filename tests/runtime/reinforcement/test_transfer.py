@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from meshwright.cost_models.specs.model import ModelSpec
+from meshwright.planner.request.reinforcement import RlRequest
+from meshwright.planner.workflows.prices import Prices
+from meshwright.planner.workflows.resolve import question_of
 from meshwright.runtime.checkpoint.slices import Piece
 from meshwright.runtime.checkpoint.states import weights, weights_of
 from torch import Tensor
@@ -57,3 +61,41 @@ def test_all_weights_arrive_to_the_bit_after_a_step(train: str, engine: str, mod
     for name, whole in held.items():
         assert torch.equal(whole, arrived[name]), name
     assert not all(torch.equal(before[name], arrived[name]) for name in held)  # the step changed them
+
+
+def priced_bytes(model: ModelSpec) -> float:
+    """Bytes of the policy's weights as `Prices.moved_s` gets them, for another model."""
+    request = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "workload": {
+        "kind": "rl", "algorithm": "grpo", "prompts": 16, "output": 300}})  # fmt: skip
+    question = question_of(request)[0]
+    return Prices(replace(question, models={"policy": model})).weights_bytes("policy")
+
+
+def received_bytes(train: str, engine: str, model: ModelSpec) -> list[int]:
+    """Of ranks 2 and 3, which generate beside the ranks that train."""
+    wanted = rl_job(train, engine, engine_at=2, lag=1, model=model, dtype="bf16")
+
+    def one(rank: int) -> list[int]:
+        loop = loop_of(wanted, rank)
+        sent = torch.tensor(loop.transfers["generate"].num_bytes)
+        received = loop.received_bytes()["generate"]
+        assert int(loop.world.all_reduce(sent)) == sum(received)
+        return received
+
+    ranks: list[int] = fork(4, one)[0]
+    assert ranks[:2] == [0, 0]
+    return ranks[2:]
+
+
+@pytest.mark.parametrize("model", [llama(2), gemma(2), moe(2)])
+def test_an_engine_receives_the_bytes_that_plans_price(model: ModelSpec) -> None:
+    whole = priced_bytes(model)
+    assert received_bytes("tp2-dp1-mbs2-z1-rnone", "dp2-mbs1-z0-rnone", model) == [whole, whole]
+
+
+def test_ranks_that_share_a_model_receive_their_parts() -> None:
+    """Plans price whole tensors for each GPU, as frameworks gather them. Here only norms reach both ranks."""
+    model = llama(2)
+    norms = 2 * (2 * 2 + 1) * 32  # bytes of a norm at each block of 2 layers and at the end, 32 wide
+    parts = received_bytes("dp2-mbs2-z1-rnone", "tp2-dp1-mbs1-z0-rnone", model)
+    assert sum(parts) == priced_bytes(model) + norms
