@@ -73,28 +73,33 @@ def report(terminal: Terminal, path: Path, choice: int, output: Path, *, force: 
     requests.show_warnings(terminal, plan.warnings)
 
 
-def of_whole_step(files: list[Path], flags: RequestFlags) -> bool:
-    """Whether a config of verl is imported with its generation: the length of answers is given, or `emit` wrote it."""
+def of_whole_step(kind: str, files: list[Path], flags: RequestFlags) -> bool:
+    """Whether a config is imported with its generation: the length of answers is given, `emit` wrote it, or it is
+    never imported without."""
     from ..planner.drivers.imported_step import emitted
+    from ..planner.importing import FORMATS
+    from ..planner.targets.post_training.step_readers import STEP_READERS
 
-    return flags.get("output") is not None or any(map(emitted, files))
+    if kind not in STEP_READERS:
+        return False
+    return kind not in FORMATS or flags.get("output") is not None or any(emitted(path, kind) for path in files)
 
 
 def import_command(
-    terminal: Terminal, files: list[Path], flags: RequestFlags, arguments: list[str], output: Path | None, *,
+    terminal: Terminal, kind: str, files: list[Path], flags: RequestFlags, arguments: list[str], output: Path | None, *,
     force: bool,
 ) -> None:  # fmt: skip
-    """Reads a team's own config of verl, and shows what takes less."""
+    """Reads a team's own config, and shows what takes less."""
     from ..planner.drivers.imported_step import import_step
-    from ..planner.targets.verl.target import VERL
     from .screens import rl_import
 
     with terminal.progress("searching"):
-        imported = import_step(files, flags, arguments)
+        imported = import_step(files, flags, arguments, kind)
     saved_as = str(output) if output is not None and imported.best is not None else None
     if output is not None and imported.best is not None:
         write_file(output, imported.best.to_json(), force=force)
-    framework = f"{VERL.framework} {VERL.release}"
+    target = imported.reader.target
+    framework = f"{target.framework} {target.release}"
     if terminal.settings.json:
         terminal.write_json({
             "format_version": FORMAT_VERSION, "kind": "import", "framework": framework,

@@ -27,6 +27,7 @@ from .targets.import_format import Compared, Format, of_target
 from .targets.model_names import model_of, no_model
 from .targets.option_lists import OptionList
 from .targets.options import Facts, NoCounterpartError, Table
+from .targets.post_training.step_readers import STEP_READERS
 from .targets.readers.registry import READERS
 from .targets.reading import DEGREES, fields_of, located, of_error, placed, read_facts, stated_facts
 from .targets.registry import TARGETS
@@ -106,7 +107,7 @@ def import_config(
     degrees that do not multiply to the GPUs.
     """
     if kind not in FORMATS:
-        raise UnknownNameError("format", kind, [*FORMATS, *READ_ENGINES])
+        raise UnknownNameError("format", kind, [*FORMATS, *STEP_READERS, *READ_ENGINES])
     source = FORMATS[kind]
     options, warning = source.option_list(version)
     files = {str(path): read_text(Path(path)) for path in paths}

@@ -23,8 +23,8 @@ def command(
         str,
         typer.Argument(metavar="FORMAT", show_default=False,
                        help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
-                    "hf-trainer, axolotl, llama-factory, swift, nemo, nanotron, maxtext, verl, slime, vllm, "
-                    "sglang."),
+                    "hf-trainer, axolotl, llama-factory, swift, nemo, nanotron, maxtext, verl, nemo-rl, slime, "
+                    "vllm, sglang."),
     ],
     files: Annotated[
         list[Path],
@@ -64,8 +64,8 @@ def command(
     nothing is priced.
     Commands of vllm and sglang need the lengths (--input, --output) and take
     promises: they are compared with the deployment that carries the largest rate.
-    With the length of an answer (--output) a config of verl is compared whole:
-    generation, scoring and training, and where each of them is.
+    With the length of an answer (--output) a config of verl or nemo-rl is compared
+    whole: generation, scoring and training, and where each of them is.
 
     \b
     Examples:
@@ -75,6 +75,7 @@ def command(
       meshwright import axolotl lora.yaml --cluster dgx-h100:1
       meshwright import vllm serve.sh --cluster dgx-h100 --input 2000 --output 300
       meshwright import verl run_grpo.sh --cluster dgx-h100:2 --output 1500
+      meshwright import nemo-rl grpo.yaml --cluster dgx-h100:4 --output 2000
     """
     from ...errors import NoFeasibleLayoutError, UnsupportedError
     from ...planner import api
@@ -88,8 +89,8 @@ def command(
         check_writable(file, force=force)
     if kind in READ_ENGINES:
         return serving.import_command(terminal, kind, files, flags, arguments or [], file, force=force)
-    if kind == "verl" and reinforcement.of_whole_step(files, flags):
-        return reinforcement.import_command(terminal, files, flags, arguments or [], file, force=force)
+    if reinforcement.of_whole_step(kind, files, flags):
+        return reinforcement.import_command(terminal, kind, files, flags, arguments or [], file, force=force)
     imported = import_config(kind, files, serving.training_flags(flags), version, arguments or ())
     for warning in imported.warnings:
         terminal.warn(warning)

@@ -1,4 +1,4 @@
-"""The screen of `meshwright import verl --output N`: a team's own step, beside the fastest on the same GPUs."""
+"""The screen of `meshwright import verl|nemo-rl --output N`: a team's own step, beside the fastest on the same GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def screen(imported: ImportedStep, framework: str, saved_as: str | None) -> list
     if imported.gain is not None:
         parts += ["", f"Planned is {imported.gain:.2f} times as fast."]
     choice = f" --choice {imported.placement.choice}" if imported.placement.choice > 1 else ""
-    keep = f"meshwright emit {saved_as} --to verl{choice} -d run" if saved_as else "add `-o rl.json` to keep the plan"
+    emit = f"meshwright emit {saved_as} --to {imported.reader.target.name}{choice} -d run"
+    keep = emit if saved_as else "add `-o rl.json` to keep the plan"
     return [*parts, "", f"Next: {keep}"]
 
 

@@ -44,10 +44,10 @@ class RlRun:
 
 
 def placed(prices: Prices, trainer: int) -> Found | None:
-    """The step with all calls but generation on the first `trainer` GPUs. With lag the engine has the others."""
+    """The step with all calls but generation on the first `trainer` GPUs. The engine has the others, if any."""
     question = prices.question
     gpus, graph, lag = question.cluster.num_gpus, graph_of(question.work), question.work.lag
-    engine = Mesh(trainer, gpus - trainer) if lag else Mesh(0, gpus)
+    engine = Mesh(trainer, gpus - trainer) if trainer < gpus else Mesh(0, gpus)
     placement = {call.name: engine if call.kind == "generate" else Mesh(0, trainer) for call in graph}
     sizes = sorted({mesh.gpus for mesh in sub_meshes(Mesh(0, trainer), question.cluster.gpus_per_node)})
     return price(prices, graph, placement, sizes, question.resolved.budget_bytes, lag)

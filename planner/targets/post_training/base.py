@@ -181,6 +181,8 @@ class RlTarget:
     trainer: str = "megatron"  # that trains where a request names none
     # Edited files -> options that it refuses beside one another.
     conflicts: Callable[[Mapping[str, str]], list[FieldProblem]] = lambda files: []
+    # Option that no plan writes -> its effect on the step, "" for none.
+    judged: Callable[[str], str] = lambda option: ""
 
     def __str__(self) -> str:
         return f"{self.framework} {self.release}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ....errors import FieldProblem, InputError
 from ...document.rl_plan import RlPlan
+from .added import effect_of
 from .emit import emit_rl
 from .registry import RL_TARGETS
 
@@ -47,8 +48,9 @@ def check_rl(plan: RlPlan, files: Mapping[str, str]) -> CheckedPlacement:
     old = [FieldProblem(f"for {target.framework} {it[3]}; options are those of {target.release}", file=name,
                         line=it.string.count("\n", 0, it.start()) + 1, hint="`emit` writes it anew")
            for name, it in headers.items() if it[3] != target.release]  # fmt: skip
+    effect = effect_of(target, emitted.files)
     return CheckedPlacement(
         target=target.name, framework=emitted.framework, placement_id=plan.candidate(choice).placement_id,
-        problems=(*old, *target.option_file.check(files, emitted.files), *target.conflicts(files)),
-        not_judged=target.option_file.not_judged(files, emitted.files),
+        problems=(*old, *target.option_file.check(files, emitted.files, effect), *target.conflicts(files)),
+        not_judged=target.option_file.not_judged(files, emitted.files, effect),
     )  # fmt: skip

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +14,6 @@ from ..options import Settings
 from .base import RlSetup
 
 SCRIPT = "launch.sh"
-_RANK = re.compile(r"(.*[._])?lora[._]rank")  # of adapters
 
 
 class GivenOption(NamedTuple):
@@ -27,6 +25,7 @@ class GivenOption(NamedTuple):
 
 
 Given = dict[str, GivenOption]
+Effect = Callable[[str, GivenOption], str]  # of an option that a plan does not write; "" for none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +80,9 @@ class OptionFile(ABC):
                     "on the", "others. Then, on the first:")  # fmt: skip
         return ("Start Ray first: `ray start --head`. Then:",) if self.submits else ()
 
-    def check(self, files: Mapping[str, str], expected: Mapping[str, str]) -> list[FieldProblem]:
-        """Unknown options, values of wrong types, options that differ from the plan's, and lines that the script lacks.
-        expected: its files."""
+    def check(self, files: Mapping[str, str], expected: Mapping[str, str], effect: Effect) -> list[FieldProblem]:
+        """Unknown options, values of wrong types, options that differ from the plan's or change its step, and lines
+        that the script lacks. expected: its files."""
         if absent := [name for name in (self.file, SCRIPT) if name not in files]:
             return [FieldProblem("missing", file=name, hint="`emit` writes it") for name in absent]
         given, problems = self.read(files[self.file])
@@ -92,8 +91,8 @@ class OptionFile(ABC):
             text, hint = self.wrong(name, given) or ("", "")
             if not text and name in planned and option.value != planned[name].value:
                 text = f"is {self.shown(option.value)}; the plan has {self.shown(planned[name].value)}"
-            if not text and name not in planned and _trains_adapters(name, option.value):
-                text = "trains adapters; the plan trains all weights"
+            if not text and name not in planned:
+                text = effect(name, option)
             if text:
                 problems.append(FieldProblem(text, file=self.file, line=option.line, field=name, hint=hint))
         problems += [FieldProblem(f"missing; the plan has {self.shown(option.value)}", file=self.file, field=name)
@@ -103,17 +102,13 @@ class OptionFile(ABC):
                            for line in expected[SCRIPT].splitlines()[1:]
                            if not line.startswith("#") and line not in kept]  # fmt: skip
 
-    def not_judged(self, files: Mapping[str, str], expected: Mapping[str, str]) -> tuple[str, ...]:
-        """The options that the framework takes and the plan does not write. expected: files of the plan."""
+    def not_judged(self, files: Mapping[str, str], expected: Mapping[str, str], effect: Effect) -> tuple[str, ...]:
+        """The options that the framework takes, the plan does not write, and that have no known effect. expected: files
+        of the plan."""
         given, _ = self.read(files.get(self.file, ""))
         planned, _ = self.read(expected[self.file])
         return tuple(name for name, option in given.items() if name not in planned
-                     and self.wrong(name, given) is None and not _trains_adapters(name, option.value))  # fmt: skip
-
-
-def _trains_adapters(name: str, value: Any) -> bool:
-    """Whether an option is the rank of adapters, above 0."""
-    return _RANK.fullmatch(name) is not None and str(value) not in ("0", "None", "null")
+                     and self.wrong(name, given) is None and not effect(name, option))  # fmt: skip
 
 
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -5,7 +5,8 @@ arithmetic with them (`${multiply:4, ${.hidden_size}}`).
 
 Sources: OmegaConf 2.3, the grammar of interpolations and the resolvers oc.env and oc.decode; NeMo-Framework-Launcher
 26e42fa9, launcher_scripts/main.py, and NeMo 8cfedd72, nemo/core/config/hydra_runner.py: the functions that they
-register; mlcommons/training_results_v5.1, llama31_8b, pretrain.py: floor_div and ceil_div.
+register; mlcommons/training_results_v5.1, llama31_8b, pretrain.py: floor_div and ceil_div; NeMo-RL 7ea279ab,
+nemo_rl/utils/config.py: mul.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _DECODED = re.compile(r"oc\.decode:(.*)", re.DOTALL)
 # The value `null`, which is known.
 _NOTHING = object()
 _FUNCTIONS: Mapping[str, Callable[[list[int]], int]] = {
-    "multiply": prod, "sum": sum, "add": sum, "divide_floor": lambda given: given[0] // given[1],
+    "multiply": prod, "mul": prod, "sum": sum, "add": sum, "divide_floor": lambda given: given[0] // given[1],
     "divide_ceil": lambda given: -(-given[0] // given[1]), "floor_div": lambda given: given[0] // given[1],
     "ceil_div": lambda given: -(-given[0] // given[1]),
 }  # fmt: skip

@@ -6,6 +6,7 @@ from ....cost_models.specs.variants import valued
 from ....cost_models.specs.workload import Workload
 from ..megatron.cannot_build import cannot_build
 from ..megatron.target import CHECKOUT as MEGATRON
+from ..megatron.target import CONFIG
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, of_train, without_prediction
 from ..post_training.core import OPTIMIZERS, on_core
@@ -89,5 +90,5 @@ def _notes(setup: RlSetup) -> list[str]:
 SLIME = RlTarget(name="slime", framework="slime", release="0.3.1", files=_files, notes=_notes,
                  limits=Limits(step=_step, layouts=_layouts, engine=_engine,
                                joint=lambda step: _JOINT if "critic" in step.models else ()),
-                 option_file=ARGUMENTS, engines=("sglang",),
+                 option_file=ARGUMENTS, engines=("sglang",), judged=CONFIG.judged,
                  next_step=f"{_CHECKOUT}=... {MEGATRON}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -8,22 +8,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ....cost_models.specs.model import ModelSpec
-from ....errors import FieldProblem, InputError
-from ....profiles.io.document import Document, FieldPath
+from ....errors import InputError
 from ....profiles.io.reader import read_document
 from ..model_names import known_model
-from ..option_lists import OptionList, option_list
+from ..option_lists import option_list
+from ..post_training.stated import StatedStep, StepConfig
 from ..readers.hydra import from_script
-from ..readers.interpolation import resolved
 from .options import DYNAMIC, ENGINES, OVERRIDES
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
 _MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
+_SHARE = f"{_ROLLOUT}gpu_memory_utilization"
 _LAYERS = f"{_MEGATRON}override_transformer_config."
 # Blocks whose options are held to the release; others hold data, rewards and logs of users.
 _HELD = ("actor_rollout_ref.", "critic.", "trainer.v1.", "async_training.", "rollout.")
@@ -41,69 +40,17 @@ _ALGORITHMS = {"gae": "ppo", "grpo": "grpo"}
 _MODES = {"sync": 0, "separate_async": 1}
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatedStep:
-    """The step that a config states."""
-
-    fields: Mapping[str, Any]  # of a request to post-train, flat
-    old_logprobs: bool  # whether the trainer scores answers first
-    train: Mapping[str, int]  # degrees of the policy
-    generate: Mapping[str, int]  # of an instance of the engine
-    trainer_gpus: int
-    rollout_gpus: int
-    memory_share: float  # of a GPU, for the engine
-    options: int  # that were read
-    assumed: tuple[str, ...]
-
-    @property
-    def gpus(self) -> int:
-        """All of them."""
-        return self.trainer_gpus + (self.rollout_gpus if self.fields["lag"] else 0)
-
-
-@dataclass
-class _Config:
-    """Options by dotted name, and what is wrong with them."""
-
-    options: OptionList
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, tuple[str, int]] = field(default_factory=dict)  # file and line
-    problems: list[FieldProblem] = field(default_factory=list)
-    added: set[str] = field(default_factory=set)  # by `+`: verl's YAML does not have them
-    read: set[str] = field(default_factory=set)
-    assumed: list[str] = field(default_factory=list)
-
-    def get(self, name: str, default: Any) -> Any:
-        """A value of its type; the default of verl's YAML where it is not given."""
-        value = self.values.get(name)
-        if value is None:
-            return default
-        self.read.add(name)
-        if isinstance(value, str) and "${" in value:
-            self.fail(name, f"`{value}` is set when it runs", "give its value: --arg NAME=VALUE")
-            return default
-        if text := self.options.options[name].wrong_type(value):
-            self.fail(name, text)
-            return default
-        return value
-
-    def fail(self, name: str, text: str, hint: str = "") -> None:
-        """A problem at the line of an option."""
-        file, line = self.places.get(name, ("", 0))
-        self.problems.append(FieldProblem(text, file=file, line=line, field=name, hint=hint))
-
-
 def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | None = None) -> StatedStep:
     """The step of files (path -> text); given: `option=value`, or a variable of a script; model: in place of its own.
 
     Raises InputError with all problems: options of another release, wrong values, degrees that divide nothing.
     """
-    config = _Config(option_list("verl")[0])
+    config = StepConfig(option_list("verl")[0])
     for path, text in files.items():
         if Path(path).name == OVERRIDES.file:
-            _add_overrides(config, path, text)
+            config.add_overrides(OVERRIDES, path, text)
         else:
-            _add(config, from_script("verl.trainer", "actor_rollout_ref")(path, text, given))
+            config.add_document(from_script("verl.trainer", "actor_rollout_ref")(path, text, given))
             config.added |= set(re.findall(r"\+([A-Za-z_][\w.-]*)=", text))
     for word in given:
         name, equals, text = word.lstrip("+").partition("=")
@@ -116,32 +63,7 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
     return step
 
 
-def _add_overrides(config: _Config, path: str, text: str) -> None:
-    """The options of a file that `emit` wrote."""
-    overrides, problems = OVERRIDES.read(text)
-    config.problems += problems
-    for name, given in overrides.items():
-        config.values[name], config.places[name] = given.value, (path, given.line)
-
-
-def _add(config: _Config, document: Document) -> None:
-    """The options of a document, without references that it resolves itself."""
-    known, open_texts = resolved(document)
-
-    def walk(block: Any, path: FieldPath) -> None:
-        name = ".".join(map(str, path))
-        if isinstance(block, Mapping):
-            for key, inner in block.items():
-                walk(inner, (*path, str(key)))
-        else:
-            text = open_texts.get(tuple(map(str, path)))
-            config.values[name] = block if text is None else text
-            config.places[name] = (document.name, document.line(path))
-
-    walk(known.data, ())
-
-
-def _hold(config: _Config) -> None:
+def _hold(config: StepConfig) -> None:
     """Options that the release does not have, with the place where it has their meaning."""
     known = config.options.options
     for name in config.values:
@@ -157,7 +79,7 @@ def _hold(config: _Config) -> None:
         config.fail(name, f"verl {config.options.version} has no such option", hint)
 
 
-def _step(config: _Config, model: str | None) -> StatedStep:
+def _step(config: StepConfig, model: str | None) -> StatedStep:
     path = str(config.get(f"{_MODEL}path", ""))
     spec = known_model(path) if model is None else None
     if model is None and spec is None:
@@ -179,9 +101,9 @@ def _step(config: _Config, model: str | None) -> StatedStep:
     if trainer < 1:
         config.fail("trainer.nnodes", f"{trainer} GPUs train", "trainer.nnodes=1 or more")
     else:
-        _divides(config, trainer, degrees, "train", "trainer.nnodes")
-    _divides(config, rollout, generate["tp"] * generate["attention_dp"], "generate",
-             f"{_ROLLOUT}tensor_model_parallel_size")  # fmt: skip
+        config.divides(trainer, degrees, "train", "trainer.nnodes")
+    config.divides(rollout, generate["tp"] * generate["attention_dp"], "generate",
+                   f"{_ROLLOUT}tensor_model_parallel_size")  # fmt: skip
     engine = str(config.get(f"{_ROLLOUT}name", "vllm"))
     engines = {name: ours for ours, name in ENGINES.items()}
     if engine not in engines:
@@ -191,12 +113,13 @@ def _step(config: _Config, model: str | None) -> StatedStep:
         "engine": engines.get(engine, "vllm"), "lag": lag, **_batch(config, lag), **_scores(config),
     }  # fmt: skip
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
+                      apart=lag > 0,
                       old_logprobs=not config.get("algorithm.rollout_correction.bypass_mode", False),
-                      memory_share=config.get(f"{_ROLLOUT}gpu_memory_utilization", 0.5), options=len(config.read),
+                      memory_share=config.get(_SHARE, 0.5), memory_option=_SHARE, options=len(config.read),
                       assumed=tuple(config.assumed))  # fmt: skip
 
 
-def _lag(config: _Config) -> tuple[str, int]:
+def _lag(config: StepConfig) -> tuple[str, int]:
     """The mode of the trainer, and the steps that answers may be old."""
     mode = str(config.get("trainer.v1.trainer_mode", "sync"))
     if mode not in _MODES:
@@ -206,12 +129,7 @@ def _lag(config: _Config) -> tuple[str, int]:
     return mode, max(math.ceil(ahead), 1) if mode == "separate_async" else 0
 
 
-def _divides(config: _Config, gpus: int, ranks: int, call: str, name: str) -> None:
-    if ranks < 1 or gpus % ranks:
-        config.fail(name, f"{gpus} GPUs that {call} are no multiple of {ranks}, the product of its degrees")
-
-
-def _batch(config: _Config, lag: int) -> dict[str, Any]:
+def _batch(config: StepConfig, lag: int) -> dict[str, Any]:
     prompts, mini = config.get("data.train_batch_size", 1024), config.get(f"{_ACTOR}ppo_mini_batch_size", 256)
     if mini < 1 or prompts % mini:
         text = f"{prompts} prompts of data.train_batch_size are no multiple of {mini}"
@@ -223,7 +141,7 @@ def _batch(config: _Config, lag: int) -> dict[str, Any]:
             "output_max": config.get("data.max_response_length", 512)}  # fmt: skip
 
 
-def _of_mini_batches(config: _Config, prompts: int, mini: int, lag: int) -> None:
+def _of_mini_batches(config: StepConfig, prompts: int, mini: int, lag: int) -> None:
     """How often they are trained on, and weights move after so many (trainer/ppo/v1/trainer_separate_async.py)."""
     epochs = config.get(f"{_ACTOR}ppo_epochs", 1)
     for name in (f"{_ACTOR}ppo_epochs", "critic.ppo_epochs"):
@@ -239,7 +157,7 @@ def _of_mini_batches(config: _Config, prompts: int, mini: int, lag: int) -> None
         config.fail(name, text, f"{name}={prompts // mini}")
 
 
-def _scores(config: _Config) -> dict[str, Any]:
+def _scores(config: StepConfig) -> dict[str, Any]:
     """The algorithm and the models that score."""
     estimator = str(config.get("algorithm.adv_estimator", "gae"))
     if estimator not in _ALGORITHMS:
@@ -262,7 +180,7 @@ def _scores(config: _Config) -> dict[str, Any]:
     return out
 
 
-def _core(config: _Config, model: ModelSpec | None) -> dict[str, int]:
+def _core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
     """Degrees on Megatron-Core, and its recomputation: 0 none, 1 selective, 2 full. model: None where it is unknown."""
     names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
     out = {field: config.get(f"{_MEGATRON}{name}_parallel_size", 1) for field, name in names.items()}
@@ -275,7 +193,7 @@ def _core(config: _Config, model: ModelSpec | None) -> dict[str, int]:
     return {**out, "recompute": {"selective": 1, "full": 2}.get(str(granularity), 0)}
 
 
-def _fsdp(config: _Config, ranks: int) -> dict[str, int]:
+def _fsdp(config: StepConfig, ranks: int) -> dict[str, int]:
     """Shards over all ranks, or over fsdp_size of them (workers/engine/fsdp/utils.py)."""
     cp = config.get(f"{_FSDP}ulysses_sequence_parallel_size", 1)
     cp = max(cp, config.get(f"{_ACTOR}ulysses_sequence_parallel_size", 1))

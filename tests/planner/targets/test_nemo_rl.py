@@ -102,3 +102,14 @@ def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
     file.write_text(file.read_text().replace("grpo.num_prompts_per_step", "grpo.num_prompt_per_step"))
     result = run_here("check", "out", cwd=tmp_path)
     assert (result.code, "did you mean `grpo.num_prompts_per_step`" in result.out) == (1, True), result.out
+
+
+def test_added_options_that_change_the_step_are_problems(grpo: RlPlan) -> None:
+    files = emit_rl(grpo, "nemo-rl").files
+    for line, text in (("policy.megatron_cfg.peft.enabled=True", "adapters are not planned"),
+                       ("loss_fn.force_on_policy_ratio=True", "changes old_logprobs from True, as planned"),
+                       ("grpo.val_period=5", "")):  # fmt: skip
+        edited = {**files, _FILE: f"{files[_FILE]}{line}\n"}
+        checked = check_rl(grpo, edited)
+        assert [problem.message for problem in checked.problems if text in problem.message] != [] or not text
+        assert (line.partition("=")[0] in checked.not_judged) == (not text)

@@ -167,6 +167,8 @@ def test_an_edited_file_is_found_out(tmp_path: Path, grpo: RlPlan) -> None:
         ("data.train_batch_size=16\n", "", "data.train_batch_size: missing; the plan has 16"),
         ("rollout.n=16", "rollout.n=16\nactor_rollout_ref.model.lora.rank=8", "trains adapters; the plan trains all"),
         ("rollout.n=16", "rollout.n=16\nactor_rollout_ref.model.lora_rank=8", "trains adapters; the plan trains all"),
+        ("rollout.n=16", "rollout.n=16\nreward.reward_model.enable=True", "leaves the step open: reward.reward_model"),
+        ("rollout.n=16", "rollout.n=16\nactor_rollout_ref.actor.ppo_epochs=2", "2 passes over the answers of a step"),
     ):
         file.write_text(text.replace(right, wrong))
         result = run_here("check", "out", cwd=tmp_path)

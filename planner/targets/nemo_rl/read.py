@@ -1,0 +1,235 @@
+"""A config of NeMo-RL's GRPO as the step that it runs: models, batch, placement and degrees.
+
+NeMo-RL 7ea279ab (0.6.0): nemo_rl/utils/config.py (inheritance), nemo_rl/algorithms/grpo.py (split of the GPUs, scores
+before training), grpo_math_1B.yaml and grpo_math_1B_megatron.yaml of its examples (names and defaults).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ....cost_models.specs.model import ModelSpec
+from ....errors import InputError, did_you_mean, nearest
+from ....profiles.io.document import Document, FieldPath, file_error
+from ....profiles.io.reader import read_document, read_text
+from ..model_names import known_model
+from ..option_lists import option_list
+from ..post_training.stated import StatedStep, StepConfig
+from .options import OVERRIDES
+
+_POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
+_GENERATION = "policy.generation."
+_ENGINE, _COLOCATED = f"{_GENERATION}vllm_cfg.", f"{_GENERATION}colocated."
+_SHARE = f"{_ENGINE}gpu_memory_utilization"
+# Blocks whose options are held to the release; others hold data, rewards and logs of users.
+_HELD = ("cluster.", "grpo.", _CORE, _DTENSOR, _ENGINE, _COLOCATED)
+_NEAR = 0.95  # least similarity of a misspelt option
+_WHOLE = "_override_"  # a block with it replaces that of the parent
+_ADAPTERS = (f"{_CORE}peft.enabled", f"{_DTENSOR}lora_cfg.enabled")
+_UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
+
+
+@dataclass
+class _Merged:
+    """Files of a config and of its parents, merged."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    places: dict[FieldPath, tuple[str, int]] = field(default_factory=dict)
+
+    def add(self, document: Document) -> None:
+        self._merge(self.data, document.data, (), document)
+
+    def _merge(self, into: dict[str, Any], block: Mapping[str, Any], path: FieldPath, document: Document) -> None:
+        for key, value in block.items():
+            here = (*path, str(key))
+            self.places[here] = (document.name, document.line(here))
+            if not isinstance(value, Mapping):
+                into[str(key)] = value
+                continue
+            inner = into.get(str(key))
+            kept = inner if isinstance(inner, dict) and not value.get(_WHOLE) else {}
+            into[str(key)] = kept
+            self._merge(kept, {name: each for name, each in value.items() if name != _WHOLE}, here, document)
+
+
+def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | None = None) -> StatedStep:
+    """The step of files (path -> text), the last of which changes those before it, and of the parents that they name.
+    given: `option=value`; model: in place of its own.
+
+    Raises InputError with all problems: options of another release, wrong values, degrees that divide nothing.
+    """
+    config, merged = StepConfig(option_list("nemo-rl")[0]), _Merged()
+    for path, text in files.items():
+        if Path(path).name == OVERRIDES.file:
+            config.add_overrides(OVERRIDES, path, text)
+        else:
+            for document in _family(path, text, files, ()):
+                merged.add(document)
+    for word in given:
+        merged.add(_argument(word))
+    whole = Document(next(iter(files)), merged.data)
+    config.add_document(whole, lambda path: merged.places.get(path, ("", 0)))
+    if not any(name.startswith("grpo.") for name in config.values):
+        raise file_error(whole.name, 0, "no block `grpo`", "configs of run_grpo.py are read, with their parents")
+    step = _step(config, model)
+    if config.problems:
+        raise InputError.of(config.problems)
+    return step
+
+
+def _argument(word: str) -> Document:
+    """`a.b=value` as a document. Raises InputError for other words."""
+    name, equals, text = word.lstrip("+").partition("=")
+    if not equals or not name:
+        raise file_error("--arg", 0, f"`{word}` sets no option", "--arg policy.model_name=NAME")
+    data = read_document("--arg", text or "''").data
+    for key in reversed(name.split(".")):
+        data = {key: data}
+    return Document("--arg", data)
+
+
+def _family(path: str, text: str, files: Mapping[str, str], children: tuple[str, ...]) -> Iterator[Document]:
+    """A file and its parents, the eldest first. Raises InputError for a parent that is nowhere, or its own child."""
+    document = read_document(path, text)
+    if not isinstance(document.data, Mapping):
+        raise file_error(path, 0, "no mapping of options")
+    named = document.data.get("defaults", ())
+    for parent in [named] if isinstance(named, str) else list(named or ()):
+        where = str(Path(path).parent / str(parent))
+        if where in children or where == path:
+            raise file_error(path, document.line(("defaults",)), f"`{parent}` names this file as its parent, too")
+        given = next((inner for name, inner in files.items() if Path(name).name == Path(where).name), None)
+        if given is None and not Path(where).is_file():
+            raise file_error(path, document.line(("defaults",)), f"`{parent}`: no such file",
+                             "name it beside this one; NeMo-RL has it among its examples")  # fmt: skip
+        yield from _family(where, given if given is not None else read_text(Path(where)), files, (*children, path))
+    own = {key: value for key, value in document.data.items() if key != "defaults"}
+    yield Document(document.name, own, line_of=document.line_of)
+
+
+def _hold(config: StepConfig) -> None:
+    """Options that the examples of the release do not have. Recipes of the release have some: those that are spelt
+    nearly like one that is read are wrong, and others are named."""
+    known, others = config.options.options, list[str]()
+    for name, value in config.values.items():
+        parents = [name[:at] for at, letter in enumerate(name) if letter == "."]
+        if value is None or name in known or not name.startswith(_HELD) or any(
+                parent in known and known[parent].kind == "object" for parent in parents):  # fmt: skip
+            continue
+        if near := nearest(name, config.read, cutoff=_NEAR):
+            text = f"NeMo-RL {config.options.version} has no such option in its examples"
+            config.fail(name, text, did_you_mean(near))
+        else:
+            others.append(name)
+    if others:
+        config.assumed.append(f"not read, since the examples of the release lack them: {', '.join(others)}")
+
+
+def _step(config: StepConfig, model: str | None) -> StatedStep:
+    path = str(config.get(f"{_POLICY}model_name", ""))
+    spec = known_model(path if model is None else model)
+    if model is None and spec is None:
+        config.fail(f"{_POLICY}model_name", f"`{path}` is no model of the catalogue",
+                    "name one of its shapes: --model NAME")  # fmt: skip
+    core = config.get(f"{_CORE}enabled", any(name.startswith(_CORE) for name in config.values))
+    trainer, rollout, lag = _split(config)
+    apart = not config.get(f"{_COLOCATED}enabled", True)
+    train = _core(config, spec) if core else _dtensor(config)
+    tp, ep = config.get(f"{_ENGINE}tensor_parallel_size", 1), config.get(f"{_ENGINE}expert_parallel_size", 1)
+    # Experts are divided over copies of attention (vllm_generation.py).
+    generate = {"tp": tp, "pp": config.get(f"{_ENGINE}pipeline_parallel_size", 1),
+                "attention_dp": max(ep // max(tp, 1), 1), "ep": ep}  # fmt: skip
+    degrees = math.prod(train.get(name, 1) for name in ("tp", "pp", "cp"))
+    config.divides(trainer, degrees, "train", f"{_CORE if core else _DTENSOR}context_parallel_size")
+    config.divides(rollout, generate["tp"] * generate["pp"] * generate["attention_dp"], "generate",
+                   f"{_ENGINE}tensor_parallel_size")  # fmt: skip
+    backend = str(config.get(f"{_GENERATION}backend", "vllm"))
+    if backend != "vllm":
+        config.fail(f"{_GENERATION}backend", f"`{backend}` is not planned", "known: vllm")
+    fields = {"model": model or (spec.name if spec is not None else ""), "engine": "vllm", "lag": lag,
+              "trainer": "megatron" if core else "torchtitan", "workload": "grpo", "reward": "rule", **_batch(config),
+              "kl": config.get("loss_fn.reference_policy_kl_penalty", 0.01) > 0}  # fmt: skip
+    first, share = not config.get("loss_fn.force_on_policy_ratio", False), config.get(_SHARE, 0.6)
+    row_tokens = config.get(f"{_POLICY}max_total_sequence_length", 512)
+    _beside(config)
+    _hold(config)
+    return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
+                      apart=apart, old_logprobs=first, memory_share=share, memory_option=_SHARE, row_tokens=row_tokens,
+                      options=len(config.read), assumed=tuple(config.assumed))  # fmt: skip
+
+
+def _split(config: StepConfig) -> tuple[int, int, int]:
+    """GPUs that train, GPUs that generate, and the steps that answers may be old."""
+    nodes, per_node = config.get("cluster.num_nodes", 1), config.get("cluster.gpus_per_node", 1)
+    gpus, name = nodes * per_node, f"{_COLOCATED}enabled"
+    lag = config.get("grpo.async_grpo.max_trajectory_age_steps", 1)
+    lag = lag if config.get("grpo.async_grpo.enabled", False) else 0
+    if config.get(name, True):
+        if lag:
+            config.fail("grpo.async_grpo.enabled", "an asynchronous engine on the GPUs that train is not planned",
+                        f"{name}=false with {_COLOCATED}resources")  # fmt: skip
+        return gpus, gpus, 0
+    # On one node some of its GPUs generate, on several whole nodes do (grpo.py, setup).
+    resource = f"{_COLOCATED}resources.{'gpus_per_node' if nodes == 1 else 'num_nodes'}"
+    number = config.get(resource, 0)
+    rollout = number * (1 if nodes == 1 else per_node) if type(number) is int else 0
+    if not 0 < rollout < gpus:
+        config.fail(resource, f"`{number}`, with {nodes} nodes of {per_node} GPUs", "leave GPUs for both sides")
+        return gpus, gpus, lag
+    return gpus - rollout, rollout, lag
+
+
+def _batch(config: StepConfig) -> dict[str, Any]:
+    prompts = config.get("grpo.num_prompts_per_step", 32)
+    samples = config.get("grpo.num_generations_per_prompt", 16)
+    name = f"{_POLICY}train_global_batch_size"
+    batch = config.get(name, 512)
+    if batch < 1 or prompts * samples % batch:
+        config.fail(name, f"{prompts} x {samples} answers of a step are no multiple of {batch}",
+                    "a divisor of the answers of a step")  # fmt: skip
+        batch = prompts * samples
+    return {"prompts": prompts, "samples": samples, "updates": prompts * samples // batch}
+
+
+def _core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
+    """Degrees on Megatron-Core, and its recomputation: 1 selective, 2 full. model: None where it is unknown."""
+    names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
+    out = {key: config.get(f"{_CORE}{name}_parallel_size", 1) for key, name in names.items()}
+    if model is not None and model.is_moe:
+        out["etp"] = config.get(f"{_CORE}expert_tensor_parallel_size", 1)
+    granularity, name = str(config.get(f"{_CORE}recompute_granularity", "full")), f"{_CORE}activation_checkpointing"
+    if not config.get(name, False):
+        config.assumed.append(f"{name} false: priced with the fastest recomputation and offload that fit, because "
+                              "NeMo-RL reduces gradients in bf16 and plans hold them in fp32")  # fmt: skip
+        return {**out, "vpp": 1}
+    return {**out, "vpp": 1, "recompute": {"selective": 1, "full": 2}.get(granularity, 0)}
+
+
+def _dtensor(config: StepConfig) -> dict[str, int]:
+    return {"tp": config.get(f"{_DTENSOR}tensor_parallel_size", 1),
+            "cp": config.get(f"{_DTENSOR}context_parallel_size", 1),
+            "recompute": 2 if config.get(f"{_DTENSOR}activation_checkpointing", False) else 0}  # fmt: skip
+
+
+def _beside(config: StepConfig) -> None:
+    """Switches of training that no step of a plan has."""
+    experts = f"{_DTENSOR}expert_parallel_size"
+    if config.values.get(experts) not in (None, 1):
+        config.fail(experts, "experts over the ranks of Automodel are not planned",
+                    "policy.megatron_cfg divides experts, too")  # fmt: skip
+    for name in _ADAPTERS:
+        if config.get(name, False):
+            config.fail(name, "adapters are not planned", f"{name}=false shows the step of all weights")
+    fp8 = f"{_CORE}fp8_cfg.enabled"
+    if config.get(fp8, False):
+        config.assumed.append(f"{fp8}: training in fp8 is priced in bf16")
+    if (precision := str(config.get(f"{_ENGINE}precision", "bfloat16"))) != "bfloat16":
+        config.assumed.append(f"{_ENGINE}precision {precision}: the engine is priced in bf16")
+    if any(config.get(name, None) is not None for name in _UNEVEN):
+        config.assumed.append(f"{_UNEVEN[0]} and {_UNEVEN[1].rpartition('.')[2]}: priced with even stages")
+    if config.get("policy.draft.enabled", False):
+        config.assumed.append("policy.draft.enabled: answers are priced without a draft model")

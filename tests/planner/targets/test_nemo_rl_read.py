@@ -1,0 +1,165 @@
+"""Configs of NeMo-RL read back: the emitted ones as their plans, others with the line of what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from meshwright.planner.api import plan_rl
+from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.planner.drivers.imported_step import import_step
+from meshwright.planner.targets.nemo_rl.read import read_step
+from meshwright.planner.targets.post_training.emit import emit_rl
+
+from meshwright.errors import InputError
+
+from ...snapshots import run_here
+
+_CLUSTER = "dgx-h100:2"
+_REQUEST: dict[str, Any] = {"algorithm": "grpo", "model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "output": 300,
+                            "prompts": 16, "lag": 1, "output_max": 1024}  # fmt: skip
+PARENT = """\
+grpo:
+  num_prompts_per_step: 32
+  num_generations_per_prompt: 16
+  async_grpo: {enabled: false, max_trajectory_age_steps: 1}
+policy:
+  model_name: Qwen/Qwen2.5-1.5B
+  train_global_batch_size: 512
+  max_total_sequence_length: 512
+  dtensor_cfg: {enabled: false, tensor_parallel_size: 4}
+  megatron_cfg:
+    enabled: true
+    tensor_model_parallel_size: 1
+    optimizer: {lr: 1.0e-6}
+  generation:
+    backend: vllm
+    max_new_tokens: ${policy.max_total_sequence_length}
+    vllm_cfg:
+      tensor_parallel_size: ${policy.megatron_cfg.tensor_model_parallel_size}
+      gpu_memory_utilization: 0.6
+    colocated:
+      enabled: true
+      resources: {gpus_per_node: null, num_nodes: null}
+cluster:
+  gpus_per_node: 1
+  num_nodes: 1
+"""
+CHILD = """\
+defaults: base.yaml
+grpo:
+  num_prompts_per_step: 64
+policy:
+  model_name: Qwen/Qwen3-8B
+  train_global_batch_size: 512
+  max_total_sequence_length: 4096
+  megatron_cfg:
+    tensor_model_parallel_size: 2
+    activation_checkpointing: true
+cluster:
+  num_nodes: 2
+  gpus_per_node: 8
+"""
+LAG = """\
+defaults: child.yaml
+grpo:
+  async_grpo:
+    enabled: true
+policy:
+  generation:
+    colocated:
+      enabled: false
+      resources:
+        num_nodes: 1
+"""
+
+
+def written(folder: Path, **texts: str) -> Path:
+    """base.yaml, child.yaml and lag.yaml; other texts in their place, `` for none. Returns lag.yaml."""
+    for name, text in {"base": PARENT, "child": CHILD, "lag": LAG, **texts}.items():
+        if text:
+            (folder / f"{name}.yaml").write_text(text)
+    return folder / "lag.yaml"
+
+
+def read(path: Path, *given: str) -> Any:
+    return read_step({str(path): path.read_text()}, given)
+
+
+def test_parents_give_what_a_child_does_not_change(tmp_path: Path) -> None:
+    step = read(written(tmp_path).with_name("child.yaml"))
+    expected = {"prompts": 64, "samples": 16, "updates": 2, "lag": 0, "model": "qwen3-8b", "trainer": "megatron",
+                "kl": True}  # fmt: skip
+    assert {name: step.fields[name] for name in expected} == expected
+    assert (step.train["tp"], step.train["recompute"], step.generate["tp"]) == (2, 2, 2)
+    assert (step.gpus, step.row_tokens, step.old_logprobs) == (16, 4096, True)
+    lag = read(tmp_path / "lag.yaml")
+    assert (lag.fields["lag"], lag.trainer_gpus, lag.rollout_gpus, lag.gpus) == (1, 8, 8, 16)
+    waits = read(tmp_path / "lag.yaml", "grpo.async_grpo.enabled=false")
+    assert (waits.fields["lag"], waits.trainer_gpus, waits.gpus) == (0, 8, 16)
+    assert read(tmp_path / "lag.yaml", "policy.megatron_cfg.tensor_model_parallel_size=4").generate["tp"] == 4
+
+
+def test_a_block_may_replace_that_of_its_parent(tmp_path: Path) -> None:
+    child = CHILD.replace("  megatron_cfg:\n", "  megatron_cfg:\n    _override_: true\n    enabled: true\n").replace(
+        "    tensor_model_parallel_size: 2\n", "")  # fmt: skip
+    step = read(written(tmp_path, child=child).with_name("child.yaml"),
+                "policy.generation.vllm_cfg.tensor_parallel_size=1")  # fmt: skip
+    assert step.train["tp"] == 1
+
+
+def test_dtensor_trains_where_megatron_is_off(tmp_path: Path) -> None:
+    child = CHILD.replace("  megatron_cfg:\n", "  dtensor_cfg: {enabled: true}\n  megatron_cfg:\n    enabled: false\n")
+    step = read(written(tmp_path, child=child).with_name("child.yaml"))
+    assert (step.fields["trainer"], step.train["tp"]) == ("torchtitan", 4)
+
+
+@pytest.fixture(scope="module")
+def plan() -> RlPlan:
+    return plan_rl(**_REQUEST, target="nemo-rl")
+
+
+def test_emitted_files_are_read_as_their_plan_at_its_price(tmp_path: Path, plan: RlPlan) -> None:
+    for wanted in (plan.best, next(it for it in plan.candidates if not it.lag)):
+        file = tmp_path / "nemo-rl.overrides"
+        file.write_text(emit_rl(plan, "nemo-rl", wanted.choice).files[file.name])
+        imported = import_step([file], {"cluster": "4xh100-sxm-80gb", "output": 300}, kind="nemo-rl")
+        assert imported.theirs is not None
+        assert imported.theirs.placement_id == wanted.placement_id
+        assert imported.step.fields["output_max"] == 1024
+
+
+def test_a_config_is_priced_beside_a_faster_one(tmp_path: Path) -> None:
+    written(tmp_path)
+    result = run_here("import", "nemo-rl", "lag.yaml", "--cluster", _CLUSTER, "--output", "1000", "-o", "rl.json",
+                      cwd=tmp_path)  # fmt: skip
+    assert result.code == 0, result.err
+    for part in ("nemo-rl 0.6.0: ", "Yours: lag1-train8-generate8", "Planned: ", "emit rl.json --to nemo-rl"):
+        assert part in result.out
+    assert run_here("check", "rl.json", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"base": ""}, "child.yaml, line 1: `base.yaml`: no such file"),
+    ({"base": "defaults: child.yaml\n"}, "names this file as its parent, too"),
+    ({"child": CHILD.replace("num_nodes: 2", "num_nodes: two")}, "child.yaml, line 12, cluster.num_nodes: `two`"),
+    ({"child": CHILD.replace("tensor_model_parallel_size: 2", "tensor_model_parallel_sise: 2")},
+     "child.yaml, line 9, policy.megatron_cfg.tensor_model_parallel_sise: NeMo-RL 0.6.0 has no such option"),
+    ({"child": CHILD.replace("tensor_model_parallel_size: 2", "context_parallel_size: 3")},
+     "8 GPUs that train are no multiple of 3"),
+    ({"child": CHILD.replace("train_global_batch_size: 512", "train_global_batch_size: 500")},
+     "64 x 16 answers of a step are no multiple of 500"),
+    ({"child": CHILD.replace("Qwen3-8B", "Qwen9-8B")}, "`Qwen/Qwen9-8B` is no model of the catalogue"),
+    ({"lag": LAG.replace("num_nodes: 1", "num_nodes: 2")}, "lag.yaml, line 10"),
+    ({"lag": LAG.replace("enabled: false", "enabled: true")}, "an asynchronous engine on the GPUs that train"),
+    ({"lag": LAG + "  dtensor_cfg: {expert_parallel_size: 8}\n"}, "experts over the ranks of Automodel"),
+    ({"lag": LAG + "  megatron_cfg: {peft: {enabled: true}}\n"}, "adapters are not planned"),
+    ({"lag": LAG.replace("    colocated:", "    backend: sglang\n    colocated:")}, "`sglang` is not planned"),
+    ({"lag": "sft: {max_num_steps: 1}\n"}, "no block `grpo`"),
+])  # fmt: skip
+def test_wrong_configs_name_file_and_line(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert message in caught.value.message
