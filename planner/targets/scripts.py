@@ -37,6 +37,8 @@ _LAUNCHERS = {
 # Names of programs beside a training: they make its data or weights, or use its weights.
 _NO_TRAINING = re.compile(
     r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|preprocess|inference|server|quantize|prune")
+# Options of programs that name a file with options.
+_FILES = ("--config", "--config-file", "--config_file", "--yaml-cfg", "--args-file")
 # Files without options of a training.
 _SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$")
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
@@ -117,12 +119,23 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
             arguments.add(reading, path)
         for command in followed.commands:  # a command with its options in another file
             _launched(command.words, arguments)
-    if not arguments.settings and followed.started:
-        name, line = next(iter(followed.started.items()))
-        text = f"starts {name}, which is not here"
-        arguments.problems.append(FieldProblem(text, file=path, line=line, hint="give it as a further FILE"))
+    if not arguments.settings and (elsewhere := _elsewhere(followed)) is not None:
+        arguments.problems.append(elsewhere._replace(file=path))
     _describe(arguments, followed, path, pbs_ranks(text))
     return arguments
+
+
+def _elsewhere(followed: Followed) -> FieldProblem | None:
+    """Where the options of a script without any are: in a script that it starts, or in a file of its program."""
+    for name, line in followed.started.items():
+        return FieldProblem(f"starts {name}, which is not here", line=line, hint="give it as a further FILE")
+    for command in followed.commands:
+        pairs = zip(command.words, command.words[1:], strict=False)
+        file = next((shown(value) for word, value in pairs if word in _FILES), "")
+        if file and any(re.search(r"\.py$", shown(word)) for word in command.words):
+            return FieldProblem(f"its program reads its options from {file}", line=command.line,
+                                hint="give them as a file of lines `--option value`")  # fmt: skip
+    return None
 
 
 def trains(program: str) -> bool:

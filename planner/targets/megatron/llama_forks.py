@@ -23,7 +23,8 @@ OPTIONS = {
     **{name: Option(name, "flag") for name in FLAGS}, "--model-name": Option("--model-name", "str"),
     "--rope-theta": Option("--rope-theta", "float"), "--rmsnorm-epsilon": Option("--rmsnorm-epsilon", "float"),
     "--num-attention-heads-kv": Option("--num-attention-heads-kv", "int"),
-    **{name: Option(name, "float") for name in (_FACTOR, *_SCALING)},
+    **{name: Option(name, "float") for name in (_FACTOR, *_SCALING, "--rotary-base")},
+    "--rope-style": Option("--rope-style", "str"),
 }  # fmt: skip
 _MODELS = ("gpt", "llama", "llama2", "codellama", "falcon", "mistral")
 # The program of forks that build layers of Llama in code, and the options that say so in others.
@@ -53,6 +54,7 @@ def modernise(arguments: Arguments) -> None:
         given["--disable-bias-linear"] = True
     if given.get("--use-checkpoint-args") and "--num-layers" not in given:
         arguments.notes.append("--use-checkpoint-args: the sizes of the model are in the checkpoint, not here")
+    given.pop("--rope-style", None)  # pairs of neighbours or of halves: the same products
     _width(arguments)
     _positions(arguments)
     _layers(arguments)

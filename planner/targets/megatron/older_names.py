@@ -61,7 +61,7 @@ OLDER: Mapping[str, Option] = {
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),
     "--recompute-modules": Option("--recompute-modules", "str", many=True),
-    "--optimizer": Option("--optimizer", "str"),
+    "--optimizer": Option("--optimizer", "str"), "--tokenizer-type": Option("--tokenizer-type", "str"),
 }  # fmt: skip
 # Older name -> today's, with the same value.
 _RENAMED = {

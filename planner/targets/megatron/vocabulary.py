@@ -20,7 +20,10 @@ _SIZES = ("--vocab-size", "--padded-vocab-size")
 _TYPE = "--tokenizer-type"
 # --tokenizer-type -> tokens of the file that it usually reads, and whose they are: vocab.json of GPT-2, tokenizer.model
 # of Llama 2 (arXiv:2307.09288, section 2.2).
-_TOKENS = {"GPT2BPETokenizer": (50257, "GPT-2"), "Llama2Tokenizer": (32000, "Llama 2")}
+# The type of forks that load Llama 3's has its table (arXiv:2407.21783, section 3.2: 128K tokens; 128,256 with the
+# reserved ones in its tokenizer_config.json).
+_TOKENS = {"GPT2BPETokenizer": (50257, "GPT-2"), "Llama2Tokenizer": (32000, "Llama 2"),
+           "Llama3Tokenizer": (128256, "Llama 3")}  # fmt: skip
 _BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py"), "GPT2BPETokenizer")
 # Types that load a tokenizer of the Hub, and the options that name it.
 _OF_THE_HUB = ("HuggingFaceTokenizer", "HFTokenizer", "PretrainedFromHF")

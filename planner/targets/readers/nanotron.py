@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....errors import FieldProblem
+from ....profiles.io.reader import read_document
 from ..argv import Arguments
 from ..import_format import Compared
 from ..nanotron.options import ACCUMULATES, DEGREES, LLAMA, OPTIMIZER, QWEN2, TABLE, M, P, T
@@ -81,5 +82,7 @@ READER = Reader(
                  r"logging|lighteval|tokenizer|checkpoints|data_stages|profiler|s3_upload|metrics|tokens\.)",
         modernise=_modernise,
     ),
+    # config/config.py: yaml.load by SafeLoader, for which the last of two keys counts.
+    document=lambda path, text, given: read_document(path, text, last_counts=True),
     compared=_compared,
 )  # fmt: skip

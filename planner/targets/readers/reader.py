@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from ..documents import read_blocks
 from ..import_format import Compared, Format
 from ..option_lists import Option, OptionList
 from ..options import Entry, Facts, Settings, Table
-from ..reading import Reading, judge
+from ..reading import DEGREES, Reading, judge
 from ..shell.nearby import is_script
 
 
@@ -133,6 +134,8 @@ class Reader:
             if _off(stated) or self.reading.says_nothing(name):
                 arguments.settings[name] = False if _off(stated) else stated
                 del arguments.unknown[name]
+            elif _holds_degrees(stated):
+                arguments.open_fields |= DEGREES
         return arguments
 
 
@@ -145,6 +148,12 @@ def _overridden(document: Document, overrides: Mapping[str, Any]) -> Document:
             holder = holder.setdefault(block, {})
         holder[last] = given
     return replace(document, data=data)
+
+
+def _holds_degrees(given: Any) -> bool:
+    """Whether a block that is not understood has degrees of a layout in it."""
+    return isinstance(given, Mapping) and any(
+        re.search(r"parallel\w*_(size|degree)", str(name)) or _holds_degrees(inner) for name, inner in given.items())
 
 
 def _off(given: Any) -> bool:

@@ -286,7 +286,7 @@ READER = Reader(
             r"loss_scale|lr|max_(epochs|grad_norm|model_len|new_tokens|pixels|shard_size|steps)|"
             r"model_(author|dir|info|meta|name|revision|suffix|type)|num_(beams|train_epochs)|optim_args|"
             r"packing_(num_proc|strategy)|padding_side|per_device_eval|reft|remove_unused|safe_serialization|save|"
-            r"stopping_strategy|swanlab|swift|template|trackio|training_args|truncation_strategy|tuner_backend|vera|"
+            r"stopping_strategy|swanlab|swift|system|template|trackio|training_args|truncation_strategy|tuner_backend|vera|"
             r"vit_(lr|gradient_checkpointing))(_|\.|$)"
         ),
         modernise=_modernise,

@@ -72,6 +72,19 @@ def test_positions_of_a_fork_in_four_numbers(tmp_path: Path) -> None:
     assert (gap.field, gap.line) == ("--rope-factor", 3)
 
 
+@pytest.mark.parametrize(("added", "name", "value"), [
+    ("--position-embedding-type rope --rotary-base 500000.0 --rope-style llama", "rope_theta", 5e5),
+    ("--tokenizer-type Llama3Tokenizer --tokenizer-model x/tokenizer.json", "vocab", 128256),
+    ("--tokenizer-type TokenizerFromFile --tokenizer-file tokenizer.json", "vocab", 128256),
+    ("", "vocab", 50304),
+])  # fmt: skip
+def test_values_that_forks_take(tmp_path: Path, added: str, name: str, value: float) -> None:
+    """A tokenizer that no release has is not that of GPT-2, which is the default without one."""
+    found = imported(tmp_path, LLAMA.replace("pretrain_llama", "pretrain_gpt").replace("--bf16", f"--bf16 {added}"))
+    assert isinstance(found.request.model, dict)
+    assert (found.gaps, found.request.model[name]) == ((), value)
+
+
 GAPS = [
     (LLM.replace("--bf16", "--bf16 --rope_scaling_factor 4.0"), "--rope-scaling-factor"),
     (LLM.replace("--bf16", "--bf16 --parallel_attn"), "--parallel_attn"),

@@ -239,3 +239,21 @@ def test_variables_of_a_yaml_of_nemo(tmp_path: Path) -> None:
     assert (str(found.layout), found.request.workload.global_batch) == ("dp16-mbs1-z0-rnone", 16)
     (gap,) = imported(tmp_path, text % "", "nemo", "run.yaml").gaps
     assert (gap.field, gap.line) == ("model.micro_batch_size", 9)
+
+
+def test_degrees_in_a_block_that_is_not_read(tmp_path: Path) -> None:
+    """The layout stays open: its degrees are in the block."""
+    text = ("trainer: {devices: 8, num_nodes: 2, precision: bf16}\nmodel: {num_layers: 4, hidden_size: 512}\n"
+            "plan_of_mine: {%s: 8, expert: {rate: 1}}\n")  # fmt: skip
+    found = imported(tmp_path, text % "tensor_model_parallel_size", "nemo", "run.yaml")
+    assert (found.read_layout, [gap.field for gap in found.gaps]) == (None, ["plan_of_mine"])
+    assert imported(tmp_path, text % "expert_rate", "nemo", "run.yaml").layout.dp == 16
+
+
+def test_a_key_that_nanotron_has_twice(tmp_path: Path) -> None:
+    text = ("parallelism: {dp: 2, pp: 1, tp: 2}\nmodel: {model_config: {is_llama_config: true, hidden_size: 64, "
+            "intermediate_size: 128, num_attention_heads: 4, num_hidden_layers: 2, num_key_value_heads: 4, "
+            "vocab_size: 128, max_position_embeddings: 64}}\ntokens: {micro_batch_size: 1, sequence_length: 64}\n"
+            "tokens: {micro_batch_size: 2, sequence_length: 64, batch_accumulation_per_replica: 1}\n")  # fmt: skip
+    found = imported(tmp_path, text, "nanotron", "run.yaml", gpu="h100-sxm-80gb")
+    assert (found.layout.micro_batch, found.layout.dp) == (2, 2)

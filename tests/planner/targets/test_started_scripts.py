@@ -63,3 +63,10 @@ def test_ranks_of_directives(tmp_path: Path, directives: str) -> None:
     text = f"#!/bin/bash\n{directives}\nLAYERS=4\npython pretrain_gpt.py {SIZES} --bf16 --micro-batch-size 1 " \
            "--global-batch-size 64\n"  # fmt: skip
     assert imported(tmp_path, {"run.sh": text}).layout.dp == 16
+
+
+def test_options_in_a_file_of_the_program(tmp_path: Path) -> None:
+    text = 'CONF=$1\nsrun bash -c "cd /workspace && torchrun pretrain_gpt.py --config $CONF --save out"\n'
+    with pytest.raises(InputError, match=r"line 2: its program reads its options from \$1") as error:
+        imported(tmp_path, {"run.sh": text})
+    assert error.value.hint == "give them as a file of lines `--option value`"
