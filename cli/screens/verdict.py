@@ -33,12 +33,15 @@ def verdict(plan: Plan, candidate: Candidate) -> str:
     return text.wrapped(f"{decided}{_safer(plan, candidate)}.")
 
 
+_UNSEEN_BYTES = 0.05 * 2**30  # up to here a difference is printed as 0.0 GiB
+
+
 def _safer(plan: Plan, candidate: Candidate) -> str:
     """The fastest layout of the list that needs less memory, if the model does not tell its time apart; and what it
     costs."""
     longest_s = candidate.step_s * (1 + (plan.ranking_lead or 0.0))
     less = [other for other in plan.candidates
-            if other.device_bytes < candidate.device_bytes and other.step_s <= longest_s]  # fmt: skip
+            if candidate.device_bytes - other.device_bytes > _UNSEEN_BYTES and other.step_s <= longest_s]  # fmt: skip
     if not less:
         return ""
     safer = min(less, key=lambda other: other.step_s)

@@ -151,3 +151,12 @@ def test_short_terms_of_many_sources_fit(columns: str, sources: str, monkeypatch
              for source in ("assumed", "fitted", "formula", "measured")]  # fmt: skip
     table = terms_table(best.model_copy(update={"terms": (long, *short)}), unicode=False)
     assert list(table.columns[3].cells)[-1] == sources
+
+
+def test_a_layout_that_needs_as_much_to_the_digits_that_are_shown_is_not_roomier() -> None:
+    plan = plan_with(GROUP)
+    fullest = max(plan.best.memory, key=lambda stage: stage.device_bytes)
+    near = [fullest.model_copy(update={"device_bytes": fullest.device_bytes - 2**25})]  # 0.03 GiB
+    close = [each if each == plan.best else each.model_copy(update={"memory": near}) for each in plan.candidates]
+    said = verdict(plan.model_copy(update={"ranking_lead": 0.5, "candidates": close}), plan.best)
+    assert "GiB less" not in said
