@@ -22,6 +22,17 @@ _MAKERS = re.compile(r"^(meta|nvidia)-", re.IGNORECASE)
 # Trained further for code or mathematics, with the shapes of the general model (arXiv:2409.12186 table 1,
 # arXiv:2409.12122 section 2).
 _SUBJECTS = re.compile(r"(?<=^qwen2\.5)-(coder|math)(?=-)", re.IGNORECASE)
+# Trained further under another name (arXiv:2501.12948 section 2.4; the model cards of the others). The distilled
+# 1.5B is not here: its table of output tokens is its own, that of Qwen2.5-1.5B is tied.
+_TRAINED_FROM = {
+    "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
+    "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
+    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
+    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+    "glm-4.7": "glm-4.5",
+    "qwq-32b": "qwen2.5-32b",
+}
 
 
 def names_of_models(release: str) -> Iterator[str]:
@@ -30,6 +41,8 @@ def names_of_models(release: str) -> Iterator[str]:
     name = _SUBJECTS.sub("", release.rstrip("/").rpartition("/")[2])
     while True:
         yield from dict.fromkeys((name, _MAKERS.sub("", name)))
+        if (origin := _TRAINED_FROM.get(name.lower())) is not None:
+            yield origin
         shorter = _ENDING.sub("", name)
         if shorter == name:
             return

@@ -240,7 +240,8 @@ def test_spellings_of_one_model(spelling: str) -> None:
      ("unsloth/Llama-3.2-1B", "llama-3.2-1b"), ("nvidia/DeepSeek-R1-0528-NVFP4-v2", "deepseek-v3"),
      ("amd/Llama-3.1-405B-Instruct-FP8-KV", "llama-3.1-405b"), ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
      ("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w4a16", "llama-3.1-70b"),
-     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "nemotron-3-nano-30b-a3b")],
+     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "nemotron-3-nano-30b-a3b"), ("Qwen/QwQ-32B-AWQ", "qwen2.5-32b"),
+     ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.3-70b"), ("zai-org/GLM-4.7-FP8", "glm-4.5")],
 )  # fmt: skip
 def test_a_release_is_priced_with_the_shapes_of_its_model(release: str, model: str) -> None:
     spec, (warning, *_) = load_model(release)
