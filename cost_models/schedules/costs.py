@@ -28,6 +28,7 @@ class Costs:
     buckets: int = 1  # pieces of either: the first is on its way while the others are computed
     gather_overlap: float = 1.0  # speed of gathering while the device computes, 0 to 1
     overlap: float = 1.0  # speed of reducing while the device computes, 0 to 1
+    unhidden_s: tuple[float, ...] = ()  # [d] collectives that hide behind nothing, after its last operation
     optimizer_s: tuple[float, ...] = ()  # [d] after the slowest device's reduction: clipping needs the norm of all
     activation_bytes: tuple[float, ...] = ()  # [c] of one micro-batch, from F to B or I
     stash_bytes: tuple[float, ...] = ()  # [c] of one micro-batch, from I to W
@@ -44,7 +45,7 @@ class Costs:
 
     def check(self, schedule: Schedule) -> None:
         """Raises InputError for a wrong number of values, or one that is negative or no number."""
-        sizes = {"optimizer_s": schedule.num_devices, "static_bytes": schedule.num_devices}
+        sizes = dict.fromkeys(("unhidden_s", "optimizer_s", "static_bytes"), schedule.num_devices)
         problems = []
         for field in fields(self):
             value = getattr(self, field.name)

@@ -26,6 +26,7 @@ class Path:
     weights: Array  # [chunk] number of W on it, those of B included
     hops: Array  # [2, chunk] messages that bring a chunk its input, and its gradient
     links: Array  # [2, chunk] messages that only keep the link busy for the next one
+    device: int  # of its last operation
 
     def seconds(
         self, forward_s: Array, input_s: Array, weight_s: Array, hop_s: Array | float, link_s: Array | float = 0.0
@@ -54,7 +55,9 @@ def device_path(schedule: Schedule, device: int) -> Path:
             into = (0, chunk) if kind == F else (1, above)
             hops[into] += schedule.device[above] != schedule.device[chunk]
             chunk = above
-    return Path(counts[0], counts[1], counts[2], hops, np.zeros_like(hops))
+        if kind != F:
+            device = int(schedule.device[chunk])
+    return Path(counts[0], counts[1], counts[2], hops, np.zeros_like(hops), device)
 
 
 # Forward, input and weight seconds of each kind of operation, by code: F, B, I, W.
@@ -83,11 +86,11 @@ def longest_paths(timeline: Timeline, devices: Sequence[int]) -> list[Path]:
                 op -= 1
             else:
                 break
-        paths.append(_counted(timeline, np.array(path), messages))
+        paths.append(_counted(timeline, np.array(path), messages, device))
     return paths
 
 
-def _counted(timeline: Timeline, path: NDArray[np.int64], messages: Array) -> Path:
+def _counted(timeline: Timeline, path: NDArray[np.int64], messages: Array, device: int) -> Path:
     """The second half of a fused pair takes the time of both; the first half none."""
     schedule, chunks = timeline.schedule, timeline.schedule.num_chunks
     pairs = path[np.append(False, schedule.fused)[path]] - 1
@@ -97,4 +100,4 @@ def _counted(timeline: Timeline, path: NDArray[np.int64], messages: Array) -> Pa
     def count(kinds: tuple[int, ...]) -> Array:
         return np.bincount(chunk[np.isin(kind, kinds)], minlength=chunks).astype(np.float64)
 
-    return Path(count((F,)), count((B, I)), count((B, W)), *messages)
+    return Path(count((F,)), count((B, I)), count((B, W)), messages[0], messages[1], device)

@@ -83,6 +83,12 @@ class Timeline:
         return np.asarray(self.end_s[self.schedule.first[1:] - 1])
 
     @cached_property
+    def passes_end_s(self) -> Array:
+        """[device] end of its last operation and of what hides behind none. A device that is done early waits for it
+        while others still compute."""
+        return self.compute_end_s + column(self.costs.unhidden_s, self.schedule.num_devices)
+
+    @cached_property
     def exposed_reduce_s(self) -> Array:
         """[device] from its last operation to the end of its last reduction."""
         done = self.compute_end_s.copy()
@@ -92,7 +98,7 @@ class Timeline:
     @cached_property
     def device_end_s(self) -> Array:
         """[device] end of its optimizer."""
-        ready = self.compute_end_s + self.exposed_reduce_s
+        ready = self.passes_end_s + self.exposed_reduce_s
         # Clipping needs the norm of all gradients, so no optimizer starts before the last reduction.
         return np.asarray(ready.max() + column(self.costs.optimizer_s, len(ready)))
 

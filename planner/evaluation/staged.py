@@ -184,12 +184,12 @@ class Staged:
     @cached_property
     def _run(self) -> Timeline:
         """The simulated step without bytes, which take as long to work out as the run."""
-        return simulator.simulate(self.schedule, self.costs)
+        return simulator.simulate(self.schedule, replace(self.costs, unhidden_s=self._unhidden_s))
 
     @cached_property
     def timeline(self) -> Timeline:
         """The simulated step, with its memory over time."""
-        return replace(self._run, costs=simulator_costs.with_bytes(self, self.costs))
+        return replace(self._run, costs=simulator_costs.with_bytes(self, self._run.costs))
 
     @property
     def is_simulated(self) -> bool:
@@ -221,6 +221,7 @@ class Staged:
         compute = replace(pipeline, forward_hop_s=(), backward_hop_s=(), forward_link_s=(), backward_link_s=())
         pipeline_s, compute_s = (simulator.simulate(self.schedule, costs).makespan_s for costs in (pipeline, compute))
         terms["pp"] = max(pipeline_s - compute_s, 0.0)
+        terms["optimizer"] = max(self.costs.optimizer_s)
         terms["dp"] = max(self._run.makespan_s - pipeline_s - terms["optimizer"], 0.0)
         for name, seconds in self._beside_makespan_s.items():
             terms[name] = seconds + (terms[name] if name in SIMULATED_TERMS else 0.0)
@@ -238,7 +239,7 @@ class Staged:
         """Seconds of each term that a simulated step has beside the makespan."""
         terms = self.estimate.terms
         beside_s = {name: float(seconds[0]) for name, seconds in terms.items() if name not in SIMULATED_TERMS}
-        return {**beside_s, **self.once_terms, "dp": self._contention_s + self._never_hidden_s}
+        return {**beside_s, **self.once_terms, "dp": self._contention_s}
 
     @cached_property
     def once_terms(self) -> dict[str, float]:
@@ -258,14 +259,13 @@ class Staged:
         return float(with_s[0] - without_s[0])
 
     @cached_property
-    def _never_hidden_s(self) -> float:
-        """Seconds of data-parallel communication that the stack hides behind nothing, on the device with most of it;
-        the makespan has the rest."""
+    def _unhidden_s(self) -> tuple[float, ...]:
+        """[device] seconds of data-parallel communication that the stack hides behind nothing."""
         shares = simulator_costs.hiding_shares(self.resolved.stack)
         shown_s = np.zeros(len(self.schedule.first) - 1)
         for share, seconds in zip(shares, (self.costs.gather_s, self.costs.reduce_s), strict=True):
             np.add.at(shown_s, self.schedule.device, (1.0 / share - 1.0) * np.array(seconds))
-        return float(shown_s.max())
+        return tuple(shown_s.tolist())
 
     @property
     def closed_s(self) -> float:

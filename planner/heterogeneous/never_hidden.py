@@ -1,7 +1,7 @@
 """Seconds of gradients reduced and weights gathered once per step that the stack hides behind nothing.
 
-A simulated step has them beside its makespan (`Staged`): those of the device with most of them. They are a sum over the
-layers of a device, at least: here are the bytes of a layer at the bandwidth of its groups, without latency.
+A device of a simulated step has them after its last operation (`Staged`). They are a sum over the layers of a device,
+at least: here are the bytes of a layer at the bandwidth of its groups, without latency.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Multipliers:
     passes: Array  # [pass, chunk] how often the mean path runs each
     hops: Array  # [2, chunk] messages on it that bring a chunk its input, and its gradient
     links: Array  # [2, chunk] messages on it that only keep the link busy
-    unhidden: Array  # [device] share of each in the messages that nothing hides
+    ends: Array  # [device] share of the paths that end on each, before messages that nothing hides
     per_byte_s: Array  # [device, moment]
     filled_s: Array  # [chunk] z
     folded_s: Array  # [chunk] v: below 0 on the way there, the opposite on the way back
@@ -87,7 +87,7 @@ class Relaxation:
         of_moments = np.concatenate([np.ones_like(x.moments[:1]), x.moments])  # [3, chunk, moment]
         held = np.einsum("cm,bcm->cb", proof.per_byte_s[devices], of_moments)
         price_s += np.tensordot(held, kept, 1) * per_byte
-        unhidden_s = proof.unhidden[devices, None, None] * x.never_hidden_s[..., rows][island]
+        unhidden_s = proof.ends[devices, None, None] * x.never_hidden_s[..., rows][island]
         price_s += unhidden_s[:, x.kinds]
         price_s += ((proof.folded_s - proof.filled_s)[:, None] * scale)[:, None]
         room = self.memory_bytes[:, None, None] - x.fixed_bytes[..., rows]
@@ -104,7 +104,7 @@ class Relaxation:
             if self.growth * (program.value_s + float(self.columns.update_s[row])) >= enough_s:
                 break
             longest, longest_s = self._longest(row, program.layers)
-            is_last = program.value_s - program.unhidden_s >= longest_s * (1 - _SETTLED)
+            is_last = program.value_s >= longest_s * (1 - _SETTLED)
             if is_last:
                 break
             self.paths += longest
@@ -147,29 +147,44 @@ class Relaxation:
         return pass_s[:, :, x.kinds], edge_s, x.message_s[:, self.before, self.at][..., row], resident
 
     def _longest(self, row: int, layers: Array) -> tuple[list[Path], float]:
-        """The longest paths of a partition, and seconds of the longest. layers: [chunk, layer kind]"""
+        """The longest paths of a partition, and seconds of the longest with the messages that nothing hides. layers:
+        [chunk, layer kind]"""
         layer_s, edge_s, message_s, _ = self.of_row(row)
         forward_s, input_s, weight_s = (np.einsum("ck,pck->pc", layers, layer_s) + edge_s).tolist()
         hops, links = message_s.tolist()
         costs = Costs(forward_s=tuple(forward_s), input_s=tuple(input_s), weight_s=tuple(weight_s),
                       forward_hop_s=tuple(hops[0]), backward_hop_s=tuple(hops[1]), forward_link_s=tuple(links[0]),
-                      backward_link_s=tuple(links[1]))  # fmt: skip
+                      backward_link_s=tuple(links[1]), unhidden_s=tuple(self._unhidden_s(row, layers)))  # fmt: skip
         timeline = simulator.simulate(self.schedule, costs)
-        latest = np.argsort(-timeline.compute_end_s, kind="stable")[:_LONGEST]
-        return longest_paths(timeline, latest.tolist()), float(timeline.compute_end_s.max())
+        latest = np.argsort(-timeline.passes_end_s, kind="stable")[:_LONGEST]
+        return longest_paths(timeline, latest.tolist()), float(timeline.passes_end_s.max())
+
+    def _unhidden_s(self, row: int, layers: Array) -> list[float]:
+        """[device] seconds of messages that nothing hides. layers: [chunk, layer kind]"""
+        of_layers, edges = self.unhidden_rows(row)
+        unhidden_s: list[float] = (of_layers.reshape(len(edges), -1) @ layers.ravel() + edges).tolist()
+        return unhidden_s
+
+    def unhidden_rows(self, row: int) -> tuple[Array, Array]:
+        """[device, chunk, layer kind] seconds of a layer of messages that nothing hides, [device] those of edges."""
+        x = self.columns
+        of_chunks = x.never_hidden_s[..., row][self.at[0]]
+        on_device = np.equal.outer(np.arange(len(self.on)), x.devices).astype(np.float64)
+        return on_device[..., None] * of_chunks[:, x.kinds], on_device @ (x.edges * of_chunks).sum(axis=1)
 
 
 class _Program:
-    """The continuous program of one layout, solved. Its variables: n[chunk, kind], the seconds of the pipeline, those
-    of messages that nothing hides, and the share of the memory that the fullest device lacks."""
+    """The continuous program of one layout, solved. Its variables: n[chunk, kind], the seconds of the pipeline with the
+    messages that nothing hides, and the share of the memory that the fullest device lacks."""
 
     def __init__(self, of: Relaxation, row: int) -> None:
         self.of, self.num_paths = of, 0
         self.layer_s, self.edge_s, self.message_s, self.resident = of.of_row(row)
+        self.unhidden_s = of.unhidden_rows(row)
         self.num_chunks, self.num_kinds = self.layer_s.shape[1:]
         self.scales = float(of.layer_s[row]), float(of.layer_bytes[row])
         self.unit = self.scales[0] * of.schedule.num_micro_batches  # solvers like values near 1
-        blocks = [self._memory_rows(row), self._filled_rows(), self._folded_rows(), self._unhidden_rows(row)]
+        blocks = [self._memory_rows(row), self._filled_rows(), self._folded_rows()]
         self.sizes = [len(limits) for _, limits in blocks]
         self.solver = self._empty()
         self._add(*self._placed_rows(), equal=True)
@@ -180,12 +195,12 @@ class _Program:
     def _empty(self) -> highspy.Highs:
         """A solver with the variables and the goal, without rows."""
         solver = highspy.Highs()  # type: ignore[no-untyped-call]
-        width = self.num_chunks * self.num_kinds + 3
+        width = self.num_chunks * self.num_kinds + 2
         # To presolve programs of some fifteen variables takes as long as to solve them.
         for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
             solver.setOptionValue(option, value)
         cost = np.zeros(width)
-        cost[-3:] = 1.0, 1.0, _OVERFLOW * float(self.of.columns.layers.sum()) / len(self.of.on)
+        cost[-2:] = 1.0, _OVERFLOW * float(self.of.columns.layers.sum()) / len(self.of.on)
         none: Ints = np.zeros(0, dtype=np.int32)
         solver.addCols(width, cost, np.zeros(width), np.full(width, highspy.kHighsInf), 0, none, none, np.zeros(0))
         return solver
@@ -206,24 +221,19 @@ class _Program:
 
     @property
     def value_s(self) -> float:
-        """Seconds of the pipeline and of messages that nothing hides, at least."""
+        """Seconds of the pipeline with messages that nothing hides, at least."""
         return float(self.solver.getInfo().objective_function_value) * self.unit
-
-    @property
-    def unhidden_s(self) -> float:
-        """Seconds of messages that nothing hides."""
-        return float(self.solver.getSolution().col_value[-2]) * self.unit
 
     @property
     def layers(self) -> Array:
         """[chunk, layer kind] of the answer"""
-        values = np.array(self.solver.getSolution().col_value[:-3], dtype=np.float64)
+        values = np.array(self.solver.getSolution().col_value[:-2], dtype=np.float64)
         return np.maximum(values, 0.0).reshape(self.num_chunks, self.num_kinds)  # off by up to 1e-12
 
     @property
     def multipliers(self) -> Multipliers:
         duals = np.maximum(-np.array(self.solver.getSolution().row_dual), 0.0)
-        _, memory, filled, folded, unhidden, weights = np.split(duals, np.cumsum([self.num_kinds, *self.sizes]))
+        _, memory, filled, folded, weights = np.split(duals, np.cumsum([self.num_kinds, *self.sizes]))
         # Any multipliers prove a bound, so a program that the solver gave up on needs no care.
         weights = weights / weights.sum() if weights.any() else np.full(len(weights), 1.0 / len(weights))
         v = np.concatenate([-folded, np.zeros(self.num_chunks - 2 * len(folded)), folded[::-1]])
@@ -235,7 +245,8 @@ class _Program:
 
         return Multipliers(
             passes=mean(*_PASSES), hops=mean("hops")[0], links=mean("links")[0], layer_s=self.scales[0],
-            layer_bytes=self.scales[1], folded_s=self.unit * v, unhidden=unhidden / max(float(unhidden.sum()), 1.0),
+            layer_bytes=self.scales[1], folded_s=self.unit * v,
+            ends=np.bincount([paths[i].device for i in used], weights[used], len(self.of.on)).astype(np.float64),
             per_byte_s=self.unit * memory.reshape(len(self.of.on), -1) / self.of.memory_bytes[:, None],
             filled_s=self.unit * np.concatenate([[0.0], filled, [0.0]]),
         )  # fmt: skip
@@ -245,11 +256,12 @@ class _Program:
         return self._with(np.tile(np.eye(self.num_kinds), self.num_chunks)), self.of.columns.layers
 
     def _path_rows(self, paths: Sequence[Path]) -> tuple[Array, Array]:
-        """Every path is as long as the pipeline at most."""
+        """Every path is as long as the pipeline at most, with the messages of its last device that nothing hides."""
         passes = np.array([[getattr(path, name) for name in _PASSES] for path in paths])
         hops, links = (np.array([getattr(path, name) for path in paths]) for name in ("hops", "links"))
-        layers = np.einsum("qpc,pck->qck", passes, self.layer_s).reshape(len(paths), -1)
-        fixed = np.tensordot(passes, self.edge_s, 2)
+        of_layers, of_edges = (seconds[[path.device for path in paths]] for seconds in self.unhidden_s)
+        layers = (np.einsum("qpc,pck->qck", passes, self.layer_s) + of_layers).reshape(len(paths), -1)
+        fixed = np.tensordot(passes, self.edge_s, 2) + of_edges
         fixed += np.tensordot(hops, self.message_s[0], 2) + np.tensordot(links, self.message_s[1], 2)
         return self._with(layers / self.unit, pipeline=-1.0), -fixed / self.unit
 
@@ -272,20 +284,11 @@ class _Program:
         rows = self._of_chunks[::-1][:folded] - self._of_chunks[:folded]
         return self._with(rows), np.zeros(folded)
 
-    def _unhidden_rows(self, row: int) -> tuple[Array, Array]:
-        """The messages that nothing hides are those of the device with most of them."""
-        x, devices = self.of.columns, np.arange(len(self.of.on))
-        of_chunks = x.never_hidden_s[..., row][self.of.at[0]] / self.unit
-        on_device = np.equal.outer(devices, x.devices).astype(np.float64)
-        layers = on_device[..., None] * of_chunks[:, x.kinds]
-        edges = on_device @ (x.edges * of_chunks).sum(axis=1)
-        return self._with(layers.reshape(len(devices), -1), unhidden=-1.0), -edges
-
     @property
     def _of_chunks(self) -> Array:
         """[chunk, variable n]"""
         return np.repeat(np.eye(self.num_chunks), self.num_kinds, axis=1)
 
     @staticmethod
-    def _with(rows: Array, *, pipeline: float = 0.0, unhidden: float = 0.0, lacking: float = 0.0) -> Array:
-        return np.column_stack([rows, np.tile([pipeline, unhidden, lacking], (len(rows), 1))])
+    def _with(rows: Array, *, pipeline: float = 0.0, lacking: float = 0.0) -> Array:
+        return np.column_stack([rows, np.tile([pipeline, lacking], (len(rows), 1))])

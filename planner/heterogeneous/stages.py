@@ -47,9 +47,9 @@ def joint_problem(
     changed: dict[str, Any] = {name: rows(name, part_of_chunk) for name in _OF_CHUNKS}
     changed |= {name: rows(name, part_of_device) for name in _OF_DEVICES}
     unhidden_s = never_hidden_s(pipeline.parts, [pipeline.layout])[..., 0]
-    layers_s, edges_s = _unhidden_s(unhidden_s[part_of_device], edge_rows(pipeline), pipeline.devices,
-                                    pipeline.resolved.problem.pattern)  # fmt: skip
-    changed["update_s"], changed["fixed_update_s"] = changed["update_s"] + layers_s, changed["fixed_update_s"] + edges_s
+    changed["unhidden_s"], changed["fixed_unhidden_s"] = _unhidden_s(
+        unhidden_s[part_of_device], edge_rows(pipeline), pipeline.devices, pipeline.resolved.problem.pattern
+    )
     return replace(of_parts[0], **changed, hop_s=np.array(pipeline.hops_s), link_s=np.array(pipeline.links_s))
 
 
@@ -57,7 +57,7 @@ def _unhidden_s(
     unhidden_s: Array, edges: Array, devices: Sequence[int], pattern: tuple[int, ...]
 ) -> tuple[Array, Array]:
     """[device, run] seconds of messages of one layer that nothing hides, and [device] of the edges, out of [device,
-    kind] of one layer; edges: [chunk, kind]. They come after the pipeline, as the optimizer does."""
+    kind] of one layer; edges: [chunk, kind]."""
     of_runs = unhidden_s[:, [kind for kind, _ in runs_of(pattern)]]
     return of_runs, (on_devices(edges, devices) * unhidden_s).sum(axis=1)
 
@@ -70,7 +70,7 @@ def floor_problem(relaxation: Relaxation, pattern: tuple[int, ...], rows: Ints) 
     layer_s, edge_s, message_s, resident = (np.min(values, axis=0) for values in of_rows)
     kinds, devices = np.searchsorted(x.kinds, [kind for kind, _ in runs]), len(relaxation.on)
     forward_s, input_s, weight_s = layer_s[..., kinds]
-    update_s, fixed_update_s = _unhidden_s(x.never_hidden_s[..., rows].min(axis=-1)[relaxation.on], x.edges,
+    unhidden_s, fixed_unhidden_s = _unhidden_s(x.never_hidden_s[..., rows].min(axis=-1)[relaxation.on], x.edges,
                                            x.devices.tolist(), pattern)  # fmt: skip
     needs = MemoryNeeds(resident_bytes=resident[..., kinds], dropped_bytes=np.zeros_like(resident[..., kinds]),
                         fixed_bytes=x.fixed_bytes[..., rows].min(axis=-1),
@@ -80,7 +80,8 @@ def floor_problem(relaxation: Relaxation, pattern: tuple[int, ...], rows: Ints) 
         forward_s=forward_s, input_s=input_s, weight_s=weight_s, recompute_s=np.zeros_like(input_s),
         edge_forward_s=edge_s[0], edge_input_s=edge_s[1], edge_weight_s=edge_s[2], hop_s=message_s[0],
         link_s=message_s[1], needs=needs, memory_bytes=relaxation.memory_bytes,
-        update_s=update_s, fixed_update_s=fixed_update_s, chooses_recompute=False,
+        update_s=np.zeros_like(unhidden_s), fixed_update_s=np.zeros(devices), unhidden_s=unhidden_s,
+        fixed_unhidden_s=fixed_unhidden_s, chooses_recompute=False,
         once_s=float(x.update_s[rows].min()), growth=relaxation.growth,
     )  # fmt: skip
 

@@ -86,6 +86,7 @@ def problem_of(
         needs=like.needs if like else _memory_needs(staged, edges, chooses_recompute=chooses),
         memory_bytes=np.full(pp, memory_bytes), update_s=of_runs(layer_update_s, pp),
         fixed_update_s=update_s[-1] + on_devices(edges, staged.devices) @ layer_update_s, chooses_recompute=chooses,
+        unhidden_s=np.zeros((pp, len(runs))), fixed_unhidden_s=np.zeros(pp),
         least_first=tower.least if (tower := resolved.problem.edges.tower) else 0,
         once_s=float(step.once_terms_s(ledger, rates)[0]), growth=1.0 + stragglers.straggler_share(ledger),
     )  # fmt: skip

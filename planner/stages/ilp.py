@@ -25,6 +25,7 @@ every chunk c, in the order of the model, on device d(c):
                                                                other layer is resident for longer
   U >= sum_{c on d, r} update[d, r] n + fixed_update[d]      the optimizer of every device            _update
   T >= U + hops(P) + sum_c F_P[c] f_c + I_P[c] i_c + W_P[c] w_c   every path P through the schedule   _add_path
+         + sum_{c on d, r} unhidden[d, r] n + fixed_unhidden[d]   that ends on device d
 
 f_c, i_c, w_c, linear in n and q, are the seconds of a micro-batch on chunk c: forward, backward for inputs (with
 recomputation), backward for weights. F_P[c], I_P[c], W_P[c] count how often path P runs each of them. A schedule has a
@@ -141,7 +142,9 @@ class Program:
         p, unit = self.problem, self._unit
         forward, inputs, weights = (passes[:, None] for passes in (path.forward, path.inputs, path.weights))
         layer_s = forward * p.forward_s + inputs * p.input_s + weights * p.weight_s
+        layer_s = layer_s + np.equal(p.devices, path.device)[:, None] * p.unhidden_s[path.device]
         fixed_s = path.seconds(p.edge_forward_s, p.edge_input_s, p.edge_weight_s, p.hop_s, p.link_s)
+        fixed_s += float(p.fixed_unhidden_s[path.device])
         terms = [(self.step, 1.0), (self.update, -1.0), *_products(layer_s / -unit, self.n)]
         terms += _products(inputs * p.recompute_s / -unit, self.q) if self.q else []
         self.model += pulp.LpAffineExpression(terms) >= fixed_s / unit

@@ -53,6 +53,8 @@ class PartitionProblem:
     memory_bytes: Array  # [device] that a GPU has
     update_s: Array  # [device, run] of the optimizer for one layer, once per step
     fixed_update_s: Array  # [device] of the optimizer, whatever the layers
+    unhidden_s: Array  # [device, run] of collectives of one layer that hide behind nothing, once per step
+    fixed_unhidden_s: Array  # [device] of those of embedding, head and MTP modules
     chooses_recompute: bool  # whether q is free
     least_first: int = 0  # layers that the first chunk holds at least: a vision tower adds its outputs to them
     once_s: float = 0.0  # seconds of a step outside the pipeline
@@ -87,17 +89,18 @@ class PartitionProblem:
 
     def step_s(self, paths: Sequence[Path], n: Array, q: Array) -> Array:
         """[...] seconds of a step as long as the longest of `paths`, without collectives of data parallelism."""
-        update_s = (self._on_devices(n) * self.update_s).sum(axis=-1) + self.fixed_update_s
+        update_s = self._once_per_step(n, self.update_s, self.fixed_update_s)
         pipeline_s = self.path_seconds(paths, n, q).max(axis=-1)
         return np.asarray((pipeline_s + update_s.max(axis=-1) + self.once_s) * self.growth)
 
     def path_seconds(self, paths: Sequence[Path], n: Array, q: Array) -> Array:
-        """[..., path] seconds of each path."""
+        """[..., path] seconds of each path, and of what its last device then sends."""
         forward_s, input_s, weight_s = self.pass_seconds(n, q)
         forward, inputs, weights = (np.array([getattr(path, name) for path in paths]).T
                                     for name in ("forward", "inputs", "weights"))  # fmt: skip
         messages_s = np.array([path.messages_s(self.hop_s, self.link_s) for path in paths])
-        return np.asarray(forward_s @ forward + input_s @ inputs + weight_s @ weights + messages_s)
+        unhidden_s = self._once_per_step(n, self.unhidden_s, self.fixed_unhidden_s)[..., [x.device for x in paths]]
+        return np.asarray(forward_s @ forward + input_s @ inputs + weight_s @ weights + messages_s + unhidden_s)
 
     def fits(self, n: Array, q: Array) -> NDArray[np.bool_]:
         """[...] whether every device has the memory for a partition."""
@@ -114,19 +117,25 @@ class PartitionProblem:
         """[..., device, moment] bytes of [..., chunk, run] layers of [chunk, moment, run] bytes each."""
         return self._on_devices(np.einsum("...cr,cmr->...cm", layers, num_bytes))
 
+    def _once_per_step(self, n: Array, layer_s: Array, fixed_s: Array) -> Array:
+        """[..., device] seconds of [device, run] seconds of a layer and [device] of the edges."""
+        return np.asarray((self._on_devices(n) * layer_s).sum(axis=-1) + fixed_s)
+
     def _on_devices(self, values: Array) -> Array:
         """Sums over the chunks of each device: [..., chunk, n] -> [..., device, n]."""
         is_on = np.equal.outer(np.arange(self.num_devices), np.array(self.devices)).astype(np.float64)
         return np.asarray(is_on @ values)
 
     def critical_paths(self, n: Array, q: Array, number: int) -> list[Path]:
-        """The longest paths to the ends of the `number` devices that end last, for one partition."""
+        """The longest paths to the ends of the `number` devices that are done last, for one partition."""
         forward_s, input_s, weight_s = (tuple(seconds.tolist()) for seconds in self.pass_seconds(n, q))
         hops, links = (tuple(map(tuple, seconds.tolist())) for seconds in (self.hop_s, self.link_s))
+        unhidden_s = self._once_per_step(n, self.unhidden_s, self.fixed_unhidden_s).tolist()
         costs = Costs(forward_s=forward_s, input_s=input_s, weight_s=weight_s, forward_hop_s=hops[0],
-                      backward_hop_s=hops[1], forward_link_s=links[0], backward_link_s=links[1])  # fmt: skip
+                      backward_hop_s=hops[1], forward_link_s=links[0], backward_link_s=links[1],
+                      unhidden_s=tuple(unhidden_s))  # fmt: skip
         timeline = simulator.simulate(self.schedule, costs)
-        latest = np.argsort(-timeline.compute_end_s, kind="stable")[:number]
+        latest = np.argsort(-timeline.passes_end_s, kind="stable")[:number]
         return longest_paths(timeline, latest.tolist())
 
     def layers_by_run(self, sizes: Array, recomputed: Array | None = None) -> tuple[Array, Array]:

@@ -302,6 +302,18 @@ def test_gathers_optimizer_and_norm() -> None:
     assert simulate(order, replace(base, optimizer_s=(1.0, 3.0))).makespan_s == plain + 3
 
 
+def test_a_device_that_is_done_early_sends_while_others_compute() -> None:
+    """The last stage ends a backward pass (I and W of 1 s each) before the first."""
+    order = make("1f1b", 2, 4)
+    base = Costs.even(order, 1, 1, 1)
+    plain = simulate(order, base).makespan_s
+    assert simulate(order, replace(base, unhidden_s=(0.0, 2.0))).makespan_s == plain
+    assert simulate(order, replace(base, unhidden_s=(0.0, 2.5))).makespan_s == plain + 0.5
+    assert simulate(order, replace(base, unhidden_s=(1.0, 2.5))).makespan_s == plain + 1
+    both = replace(base, unhidden_s=(0.0, 2.5), optimizer_s=(1.0, 0.0))  # clipping waits for all norms
+    assert simulate(order, both).makespan_s == plain + 1.5
+
+
 costs_of = st.floats(0.0, 3.0, allow_nan=False)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.quantities.stages import Partition
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
@@ -24,3 +26,19 @@ def test_a_share_of_the_reduction_never_hides() -> None:
         reduce_s = sum(staged.costs.reduce_s[::16]) / share  # of the chunks of device 0
 
     assert shown_s[resolved.stack.dp_overlap] - shown_s[1.0] > 0.5 * (1 - resolved.stack.dp_overlap) * reduce_s
+
+
+def test_a_stage_that_is_done_early_hides_its_reductions_behind_the_others() -> None:
+    """Nothing hides, so a pipeline of two stages ends with the later of two times, worked out by hand: of the first
+    stage, which computes last, and of the last one, which is done a backward pass and a message before."""
+    resolved = resolve(load_request(None, {"model": "llama-3.1-8b", "cluster": "dgx-h100", "target": "megatron"}))
+    resolved = replace(resolved, stack=replace(resolved.stack, dp_overlap=1e-9, dp_gather_overlap=1e-9))
+    staged = Staged.of(resolved, parse("pp2-dp4-mbs1-z1-rnone"), Partition((12, 20)), simulate=True)
+    costs = staged.costs
+    sent_s = [1e9 * (reduced + gathered) for reduced, gathered in zip(costs.reduce_s, costs.gather_s, strict=True)]
+    done_s = staged.timeline.compute_end_s
+    assert done_s[0] - done_s[1] > costs.input_s[0]
+    assert sent_s[1] > sent_s[0]
+    ready_s = max(done + sent for done, sent in zip(done_s, sent_s, strict=True))
+    assert staged.step_s == pytest.approx(ready_s + max(costs.optimizer_s), rel=1e-6)
+    assert staged.step_s < (done_s[0] + max(sent_s) + max(costs.optimizer_s)) * (1 - 1e-4)
