@@ -77,31 +77,36 @@ _MASKS = {"recompute_modules": MODULES, "offload_modules": SENDERS}
 Column = NDArray[Any]
 
 
-class Layouts(Mapping[str, Column]):
-    """A batch of layouts: field name -> int64 column, all of one length."""
+OPEN_STATES = "_open_states"  # a column beside those of FIELDS: see `Layouts`
 
-    __slots__ = ("_columns",)
+
+class Layouts(Mapping[str, Column]):
+    """A batch of layouts: field name -> int64 column, all of one length. With OPEN_STATES, `zero` and `offload` stand
+    for every choice that shards and moves no more: bounds of bytes count a state only where all of these hold it."""
+
+    __slots__ = ("columns",)
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._columns = {name: np.asarray(columns[name], dtype=np.int64) for name in FIELD_NAMES}
+        names = (*FIELD_NAMES, OPEN_STATES) if OPEN_STATES in columns else FIELD_NAMES
+        self.columns = {name: np.asarray(columns[name], dtype=np.int64) for name in names}
 
     def __getitem__(self, name: str) -> Column:
-        return self._columns[name]
+        return self.columns[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(FIELD_NAMES)
 
     def __len__(self) -> int:
         """Number of layouts (not of fields)."""
-        return len(self._columns["tp"])
+        return len(self.columns["tp"])
 
     def take(self, rows: Column) -> Layouts:
         """The layouts at `rows` (indices or mask)."""
-        return Layouts({name: column[rows] for name, column in self._columns.items()})
+        return Layouts({name: column[rows] for name, column in self.columns.items()})
 
     def layout(self, row: int) -> Layout:
         """The layout at `row`, as one object."""
-        return Layout(**{name: int(column[row]) for name, column in self._columns.items()})
+        return Layout(**{name: int(column[row]) for name, column in self.items()})
 
     @classmethod
     def of(cls, layouts: Iterable[Layout]) -> Layouts:
@@ -275,22 +280,17 @@ def parse(text: str) -> Layout:
     modules = (part["modules"] or "+".join(SELECTIVE_DEFAULT)).split("+") if mode == "selective" else []
     schedule = part["schedule"]
     layout = Layout(
-        **number,
-        sequence_parallel=int(number["tp"] > 1 and not part["nosp"]),
+        **number, sequence_parallel=int(number["tp"] > 1 and not part["nosp"]),
         cp_algorithm=_CP_TOKENS.index(part["cpa"]) if part["cpa"] else 0,
         schedule=_SCHEDULE_TOKENS.index(schedule) if schedule else default_schedule(number["pp"], number["vpp"]),
         shard=int(part["shard"] or part["dp"]),
-        ep_overlap=int(bool(part["epo"])),
-        cuda_graphs=code_of_token(part["graphs"] or "none"),
-        zero=int(part["zero"]),
-        recompute=RECOMPUTE_MODES.index(mode),
-        recompute_modules=module_mask(modules),
-        recompute_layers=int(part["layers"] or 0),
-        offload=OFFLOADS.index(part["offload"] or "none"),
+        ep_overlap=int(bool(part["epo"])), cuda_graphs=code_of_token(part["graphs"] or "none"), zero=int(part["zero"]),
+        recompute=RECOMPUTE_MODES.index(mode), recompute_modules=module_mask(modules),
+        recompute_layers=int(part["layers"] or 0), offload=OFFLOADS.index(part["offload"] or "none"),
         offload_layers=int(part["offload_layers"] or 0),
         offload_modules=encode("offload_modules", part["offload_modules"] or "none"),
         precision=PRECISIONS.index(part["precision"] or "bf16"),
-    )
+    )  # fmt: skip
     if min(layout.shard, *number.values()) < 1:
         raise InputError(f"`{text}`: a degree of 0", hint="degrees are 1 or more")
     return layout

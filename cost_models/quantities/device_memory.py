@@ -164,7 +164,8 @@ class DeviceMemory:
         divided = (zero >= 2) & ~ledger.states.whole_gradients
         gradient_shards = ledger.state_sharers(ledger.exchanges.gradients_over, divided)
         weights = weight_bytes(ledger, j)
-        if not ledger.problem.stack.master_weights:  # the shards stay beside what was gathered; masters count as such
+        # The shards stay beside what was gathered; masters count as such. Lower stages have no shards.
+        if not ledger.problem.stack.master_weights and not ledger.states.open:
             weights = weights + np.where((zero == 3) & ~scattered, ledger.updated[j] * states.weight, 0.0)
         adapters = 0.0 if ledger.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays import Array, Mask
-from ..layouts import OFFLOADS, OPTIMIZER_ON_HOST, Layouts
+from ..layouts import OFFLOADS, OPEN_STATES, OPTIMIZER_ON_HOST, Layouts
 from ..problem import Problem
 from .stores import Store
 
@@ -21,6 +21,11 @@ class StatePlacement:
     layouts: Layouts  # [n]
     m: Array  # [n] micro-batches per pipeline and step
     store: Store | None  # what of the states is on a drive or on another node
+
+    @property
+    def open(self) -> bool:
+        """Whether they are those of a bound of several layouts (Layouts)."""
+        return OPEN_STATES in self.layouts.columns
 
     @cached_property
     def offloads_optimizer(self) -> Mask:

@@ -76,5 +76,6 @@ def _with_copies(ledger: Ledger, j: int, name: str) -> Array:
     if not ledger.problem.state_bytes.replaces_weight:
         return both
     kept = np.where(copies > 0, copies, tables[f"{name}_bytes"])
-    replaces = (ledger.layouts["zero"] > 0) & ~ledger.states.offloads_optimizer
+    stays = ~ledger.states.offloads_optimizer | ledger.states.open
+    replaces = (ledger.layouts["zero"] > 0) & stays
     return np.where(replaces, ledger.on_profile(j, ledger.per_kind(kept)), both)

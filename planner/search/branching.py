@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cost_models.arrays import Ints, Mask, group_rows
-from ...cost_models.layouts import OFFLOADS
+from ...cost_models.layouts import OFFLOADS, OPEN_STATES
 from ..space.counting import LayoutCounts, recompute_category
 from ..space.tree import RECOMPUTE_FIELDS, SHARD_FIELDS, STATE_FIELDS, Columns, allowed, cross, grow, paired, select
 
@@ -90,7 +90,8 @@ class Branching:
 
         Such a layout may be illegal. Each field is optimal by itself, so the bound stays below every descendant. No
         recomputation is the fastest, and bytes are not compared while it is open. The largest shard group, the highest
-        ZeRO stage and all offloads that pass with the schedule (`loosest_states`) hold the fewest bytes.
+        ZeRO stage and all offloads that pass with the schedule (`loosest_states`) hold the fewest bytes, where those
+        that another choice saves are left out (OPEN_STATES).
         """
         free: Columns = {"shard": nodes["dp"]}
         if level < 1:
@@ -101,7 +102,7 @@ class Branching:
             zero, offload = (states.at(*at) for states in self.counts.loosest_states)
             if not level:  # in any recompute mode
                 zero, offload = zero.max(axis=1), np.bitwise_or.reduce(offload, axis=1)
-            free |= {"zero": zero, "offload": offload}
+            free |= {"zero": zero, "offload": offload, OPEN_STATES: np.ones_like(nodes["tp"])}
         return {**nodes, **free}
 
     def num_below(self, nodes: Columns, level: int) -> Ints:

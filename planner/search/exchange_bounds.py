@@ -83,7 +83,7 @@ class ExchangeBounds:
         near = np.flatnonzero(seconds <= self.limit_s) if np.isfinite(self.limit_s) else np.empty(0, np.int64)
         if not len(near) or not self.cut_shares.asks(level):
             return seconds
-        columns = dict(batch.layouts) if batch.unlike is None else {**batch.layouts, "_node": batch.unlike.row}
+        columns = {**batch.layouts.columns, **({} if batch.unlike is None else {"_node": batch.unlike.row})}
         nodes = _Nodes(self, batch.tables, select(columns, near), batch.key[near], level)
         out = seconds.copy()
         raised = nodes.raised(seconds[near])

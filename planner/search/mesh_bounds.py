@@ -119,4 +119,6 @@ class MeshBounds:
         """Bytes per parameter that stay on the GPUs together under any sharding and offload."""
         # A frozen parameter keeps only its weight. Sharding divides by at most tp x cp x dp.
         states = self._problem.state_bytes
-        return min(states.weight, states.frozen_weight) if keep_weights(self._problem.workload.techniques) else 0.0
+        copies = states.quantised_copy if states.replaces_weight else states.weight
+        least = min(states.weight, states.frozen_weight, copies)
+        return least if keep_weights(self._problem.workload.techniques) else 0.0
