@@ -3,9 +3,11 @@
 A rank-group trains packed micro-batches. The ledger prices one that holds T tokens on every rank, all in documents of s
 tokens (`mean_len` and `mean_square_len` of the workload), on d ranks: price of two micro-batches less price of one. The
 seconds that do not grow with T are those of a micro-batch whatever it holds (gathers of sharded weights, launches); the
-rest over T d is the seconds of a token, taken at the lengths of a grid. States are sharded over all ranks (ZeRO-1 or
-3), so groups of any degree meet in one exchange, and the memory of a rank depends on its tokens alone. Pipelines are
-priced full, with 2 pp and 2 pp - 1 micro-batches; their bubble is the price that grows with T beyond these.
+rest over T d is the seconds of a token, taken at the lengths of a grid. A document is priced as if those beside it had
+its length: a ring of unlike documents hides more of the messages of the short ones, so its price is an upper one.
+States are sharded over all ranks (ZeRO-1 or 3), so groups of any degree meet in one exchange, and the memory of a rank
+depends on its tokens alone. Pipelines are priced full, with 2 pp and 2 pp - 1 micro-batches; their bubble is the price
+that grows with T beyond these.
 """
 
 from __future__ import annotations
