@@ -197,9 +197,9 @@ LoraOption = Annotated[
 TrainLayers = Annotated[int | None, _option("--train-layers", metavar="N", text="Train only the last N layers.")]
 Images = Annotated[
     str | None,
-    _option("--images", metavar="N[@HxW[xF]]", text="Images of every sequence, in pixels (4@1024x768), for models "
-            "with a vision tower [none: the text model]; size of the image or video (1@480x832x81) that a diffusion "
-            "transformer denoises."),
+    _option("--images", metavar="N[@HxW[xF]]", text="Images of every sequence or request, in pixels (4@1024x768), "
+            "for models with a vision tower [none: the text model]; size of the image or video (1@480x832x81) that a "
+            "diffusion transformer denoises."),
 ]  # fmt: skip
 FreezeTower = Annotated[
     bool | None,

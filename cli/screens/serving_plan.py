@@ -148,6 +148,9 @@ def _pool(plan: ServingPlan, pool: ServingPool) -> list[tuple[str, str]]:
         ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
         (room_name(plan),
          f"{text.gib(pool.cache_bytes)} GiB of a GPU{'' if fills else f' in {pool.kv_cache}'}: {cache:,} sequences"),
+        *([] if pool.tower is None else [
+            ("tower", f"of its {pool.tower.pieces} pieces {pool.tower.device} on the device, {pool.tower.edge} at the "
+             f"edge, {pool.tower.instance} here")]),
         *([] if pays is None else [
             ("speculation", f"{pool.proposed_tokens} tokens, pays up to {pays:,} sequences of an instance at once")]),
     ]  # fmt: skip

@@ -126,6 +126,27 @@ def image_flops(tower: VisionTower, height: int, width: int) -> float:
     return forward_flops(tower, tower.patches(height, width), in_windows, image_tokens(tower, height, width))
 
 
+def piece_flops(tower: VisionTower, height: int, width: int) -> tuple[float, ...]:
+    """FLOPs of the forward pass of an image in the product of its pixels, in each layer, and in all that is behind the
+    last one: `image_flops` in all."""
+    n = tower.patches(height, width)
+    rows, h = n + tower.class_tokens, tower.hidden
+    windowed = pairs_in_windows(tower, height, width) if tower.window else 0
+    pairs = [windowed if tower.window and layer not in tower.whole else rows * rows for layer in range(tower.layers)]
+    pixels = 2.0 * n * h * values_of_patch(tower)
+    layers = [_products_of_layer(tower, rows) + 4.0 * h * number for number in pairs]
+    return (pixels, *layers, image_flops(tower, height, width) - pixels - sum(layers))
+
+
+def piece_elements(tower: VisionTower, height: int, width: int) -> tuple[int, ...]:
+    """Elements of an image between those pieces: behind the product of its pixels, behind each layer, with the outputs
+    that were tapped so far, and as tokens of the language model."""
+    made = image_tokens(tower, height, width) * tower.output
+    hidden = (tower.patches(height, width) + tower.class_tokens) * tower.hidden
+    tapped = [sum(tap <= layer for tap in tower.taps) for layer in range(tower.layers)]
+    return (hidden, *(hidden + number * made for number in tapped), made * (1 + tower.deepstack))
+
+
 def forward_flops(tower: VisionTower, patches: int, in_windows: int = 0, made: int | None = None) -> float:
     """FLOPs of the forward pass of an image of `patches`, all of which attend to each other, or as many pairs as
     `in_windows` in layers with windows, with those of idle parts: products count 2. made: tokens that it becomes, None:

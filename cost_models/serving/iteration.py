@@ -10,6 +10,7 @@ from ..arrays import Array
 from ..rates import collectives
 from .methods import PLAIN, Methods
 from .pool import ACTIVATION_BYTES, Pool
+from .seen_images import placement
 
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
@@ -71,7 +72,7 @@ class _Parts:
     cache: Array  # attention of answers
     prompts: Array  # attention of prompts
     prompt_sums: Array  # of `sums`, those of prompts
-    passes: Array  # norms, order of experts, recurrences
+    passes: Array  # norms, order of experts, recurrences; the tower that sees the images of prompts
     kernels: Array  # that are too short to fill a GPU
     sums: Array  # of tensor parallelism
     exchanges: Array  # of tokens with their experts
@@ -87,10 +88,13 @@ def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     tokens = decoded / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group
     sums, exchanges = _collectives_s(pool, constants, tokens)
     answers_sums = sums if pool.methods == PLAIN else _collectives_s(pool, constants, decoded / pool.attention_dp)[0]
+    passes_s = _passes_s(pool, constants, batch, together, tokens)
+    if pool.images is not None:
+        passes_s = passes_s + _images_s(pool, constants, batch.prompt_tokens / batch.prompt_groups)
     parts = _Parts(
         products=_products_s(pool, constants, decoded, tokens, together),
         cache=_decode_attention_s(pool, constants, batch), prompts=_prompt_attention_s(pool, constants, batch),
-        passes=_passes_s(pool, constants, batch, together, tokens), kernels=constants.layer_s * pool.model.layers,
+        passes=passes_s, kernels=constants.layer_s * pool.model.layers,
         sums=sums, prompt_sums=np.maximum(sums - answers_sums, 0.0), exchanges=exchanges,
         messages=_messages_s(pool, tokens),
     )  # fmt: skip
@@ -218,6 +222,22 @@ def _decode_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -
     flops = sequences * (1.0 + pool.draft_tokens) * batch.context * model.decode_pair_flops / pool.tp
     return _soft_maximum(flops / pool.attention_flops_per_s,
                          read / (pool.memory_bw_bytes_per_s * constants.cache_share))  # fmt: skip
+
+
+def _images_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
+    """The tower on the images of so many prompt tokens, and its sums: tensor parallelism splits it (vLLM 0.32:
+    --mm-encoder-tp-mode, default `weights`)."""
+    images = pool.images
+    if images is None:
+        return np.zeros_like(tokens)
+    left, prompts = placement(pool, constants).left, tokens / images.prompt
+    flops, read = prompts * sum(images.flops), np.where(tokens > 0, 2.0 * images.parameters, 0.0)
+    products_s = _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
+                               read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
+    summed = _seconds(pool.all_reduce, constants, ACTIVATION_BYTES * images.width * images.rows * prompts)
+    each_s = constants.layer_s + np.where(pool.tp > 1, REDUCTIONS_PER_LAYER * summed, 0.0)
+    layers_s = np.where(tokens > 0, images.layers * each_s, 0.0)
+    return np.asarray(left * (products_s / pool.tp + layers_s))
 
 
 def _prompt_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:

@@ -11,6 +11,7 @@ from .filling import filling_state
 from .iteration import Batch, ServingConstants, iteration_seconds
 from .pool import Pool
 from .room import whole_passes
+from .seen_images import front_s
 from .service import BUSIEST, FULLEST, ROUNDS, Load, Service
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
@@ -106,11 +107,11 @@ def _at(
     queue = np.minimum(unevenness * prompt_load / (2.0 * (1.0 - prompt_load)),
                        others / 2.0 + np.where(load.rate > 0, np.inf, 0.0))  # fmt: skip
     queue = queue + ahead
-    front_s = prefill.host_s + constants.prompt_token_s * load.prompt + load.transfer_s
+    begin_s = front_s(prefill, constants, load.prompt) + load.transfer_s
     first_token_s = np.where(apart & (decode.decodes_first == 0), 0.0, _WAITS * decode_s)
     pipeline_s = np.where(apart & (load.rate > 0), _pipeline_s(prefill, load, added_s, prompt_load, prompt_scv), 0.0)
     queue_s = queue * added_s + pipeline_s
-    ttft_s = front_s + first_token_s + mixed_s * chunks + queue_s
+    ttft_s = begin_s + first_token_s + mixed_s * chunks + queue_s
     return _State(ttft_s, step_s, prompt_load, queue_s, pipeline_s, first_token_s, decode_s, added_s, prompt_scv,
                   mixed_s)  # fmt: skip
 

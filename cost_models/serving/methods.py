@@ -42,6 +42,15 @@ class Methods:
     whole_heads: bool = False  # one device holds the token table and the head
     head_bytes: float = 2.0  # of a parameter of those
 
+    # Images that begin at a device of their user, and tiers before the GPUs that run a part of the tower.
+    uplink_bytes_per_s: float = 0.0  # from the device to the next tier; 0: images are at the GPUs
+    backhaul_bytes_per_s: float = 0.0  # from the edge to the GPUs
+    link_s: float = 0.0  # of each of these, there and back, beside the bytes
+    device_flops_per_s: float = 0.0  # that the device reaches; 0: it computes nothing
+    edge_flops_per_s: float = 0.0  # that the edge reaches for a request; 0: there is no edge
+    pixel_bits: float = 0.0  # of a value of an image on its way
+    feature_bits: float = 0.0  # of an element of hidden states on its way
+
     # A model that fills in all tokens of an answer over several passes.
     fills: bool = False  # an iteration is a pass over prompt and answer
     denoises: bool = False  # the answer is an image

@@ -9,6 +9,7 @@ import numpy as np
 from ..arrays import Array, Ints
 from ..rates.collectives import Curve
 from .methods import PLAIN, Methods
+from .seen_images import SeenImages
 from .served_model import ServedModel
 
 # Share of device memory that an engine takes for weights, activations and cache: --gpu-memory-utilization of vLLM
@@ -59,6 +60,7 @@ class Pool:
     int4_flops_per_s: Array  # of products of 4-bit integers, as those of `flops_per_s`; 0: the GPU has none
     host_bw_bytes_per_s: Array  # of a GPU to the memory of its host, one direction
     methods: Methods = PLAIN
+    images: SeenImages | None = None  # of a request; None: text alone
 
     def rows(self, index: Ints, instances: Array) -> Pool:
         """The rows `index` [m], with so many instances each [m]."""
@@ -85,7 +87,8 @@ class Pool:
     def weights_bytes(self) -> Array:
         """Of a GPU: dense blocks and head split over tp, experts over all GPUs of a stage, the token table beside
         the head; the same of the draft, whose head counts although a module for further tokens shares the model's. Of
-        layers that are read from a disk those of the window alone."""
+        layers that are read from a disk those of the window alone. A vision tower has 16 bits, and is on the first
+        stage."""
         methods, heads = self.methods, np.zeros_like(self.tp)
         layers = heads
         for model in (self.model, self.draft)[: 1 if methods.draft_elsewhere else 2]:
@@ -94,7 +97,8 @@ class Pool:
             layers = layers + self._layers_bytes(model)
         if methods.window_layers:
             layers = layers * np.minimum(methods.window_layers / self.model.layers, 1.0)
-        return np.asarray((heads + layers) / self.pp)
+        tower = 0.0 if self.images is None else ACTIVATION_BYTES * self.images.parameters / self.tp
+        return np.asarray((heads + layers) / self.pp + tower)
 
     def _layers_bytes(self, model: ServedModel) -> Array:
         """The part of a rank in the layers of all stages."""
@@ -116,7 +120,7 @@ class Pool:
     def drafting(self) -> Pool:
         """The draft as a pool of its own."""
         none = np.zeros_like(self.tp)
-        return replace(self, model=self.draft, draft=self.draft, draft_tokens=none, step_tokens=none + 1.0)
+        return replace(self, model=self.draft, draft=self.draft, draft_tokens=none, step_tokens=none + 1.0, images=None)
 
     def kv_elements(self, tokens: Array) -> Array:
         """Of a sequence of so many tokens, all layers and those of a draft, on one of the ranks that split its

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InputError, did_you_mean, nearest
 from . import (
+    ai_flow,
     co2,
     comet,
     comet_w4a4kv4,
@@ -84,7 +85,7 @@ SERVING: Mapping[str, Technique] = {
         comet_w4a4kv4, fastswitch,
         mirror_sd, prompt_decoding, parscale,
         learn2pd, dparallel, parallelbench,
-        tpi_llm,
+        tpi_llm, ai_flow,
         pcpp, streamdiffusion,
     )
 }  # fmt: skip

@@ -20,6 +20,18 @@ Binds = Literal["ttft", "tpot", "queue", "cache", "nothing", "passes", "room", "
 Unit = Literal["USD/h", "GPUs", "USD", "GPU-hours", "requests/s", "requests at once"]
 
 
+class TowerPieces(DocumentPart):
+    """Pieces of a vision tower by where they run: the product of the pixels, each layer, what makes tokens of them."""
+
+    device: int  # of the user
+    edge: int
+    instance: int
+
+    @property
+    def pieces(self) -> int:
+        return self.device + self.edge + self.instance
+
+
 class ServingPool(DocumentPart):
     """Equal instances of an engine."""
 
@@ -42,6 +54,7 @@ class ServingPool(DocumentPart):
     cache_sequences: int  # that the cache of an instance holds
     proposed_tokens: int = 0  # of an iteration, for each sequence; 0: nothing is speculated here
     speculation_pays_up_to: int | None = None  # sequences that decode at once; None: nothing is speculated here
+    tower: TowerPieces | None = None  # None: no device runs a part of it
 
 
 class Percentiles(DocumentPart):

@@ -35,6 +35,7 @@ from ..document.serving_plan import (
     Unit,
 )
 from ..request.allowed_techniques import allowed_techniques
+from ..request.images import served_images
 from ..request.lengths import check_positions
 from ..request.model_reference import text_model
 from ..request.passes import about_passes, check_passes
@@ -72,8 +73,8 @@ def plan_serving(
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
     """
-    model, warnings = text_model(request.model, fills=True)
     work = request.workload
+    model, warnings = text_model(request.model, fills=True, sees=work.images is not None)
     _check_load(work)
     engines = load_engines(request.stack, request.target)
     if max_sequences is not None:
@@ -138,11 +139,11 @@ def _check_load(work: ServeWorkload) -> None:
 
 def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: str) -> Served:
     """The model as all instances serve it. Raises UnknownNameError for an engine that is not known."""
-    cache = cache_format(model, work.precision, work.kv_cache)
+    cache, lengths = cache_format(model, work.precision, work.kv_cache), request_lengths(work.input, work.output)
     return Served.of(model, work.precision, cache if cache in BYTES else "bf16", engines, target,
                      speculation=_speculation(model, work.speculate) if work.speculate else None,
-                     passes=passes_of(model, work.passes,
-                                      request_lengths(work.input, work.output).output))  # fmt: skip
+                     passes=passes_of(model, work.passes, lengths.output),
+                     images=served_images(model, work.images, lengths.prompt))  # fmt: skip
 
 
 def _speculation(model: ModelSpec, given: Mapping[str, Any]) -> Speculation:

@@ -16,6 +16,7 @@ from ...cost_models.rates.collectives import Curve
 from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
 from ...cost_models.serving.load import decoding_batch
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.seen_images import front_s, placement
 from ..document.base import DocumentPart
 from ..document.serving_plan import ServingCandidate, ServingPlan
 from ..drivers.serving import question_of
@@ -106,21 +107,22 @@ def _parts(question: Question, deployment: Deployment, candidate: ServingCandida
                for name in ("ttft_s", "tpot_s", "queue_s", "first_token_s", "decode_s", "sequences")}  # fmt: skip
     prefill, decode = stands_pool([deployment.prefill]), stands_pool([deployment.decode])
     none, load = np.zeros(1), at.load
-    front_s = float(prefill.host_s[0] + constants.prompt_token_s * load.prompt[0])
-    own_s = service["ttft_s"] - service["queue_s"] - deployment.transfer_s - front_s - service["first_token_s"]
+    begin_s = float(front_s(prefill, constants, load.prompt)[0])
+    away_s = float(placement(prefill, constants).before_s[0])
+    own_s = service["ttft_s"] - service["queue_s"] - deployment.transfer_s - begin_s - service["first_token_s"]
     batch = decoding_batch(at.service.sequences, decode, load)
     decoding = _shares(decode, constants, batch)
     beside = none if deployment.apart else batch.sequences
     prompting = _shares(prefill, constants, replace(
         batch, sequences=beside, prompt_tokens=np.minimum(load.prefilled, prefill.chunk_tokens)))  # fmt: skip
     ttft = {name: service["first_token_s"] * share + own_s * prompting[name] for name, share in decoding.items()}
-    ttft["host"] += front_s
+    ttft["host"] += begin_s - away_s
     decode_s = service["decode_s"] / float(decode.given_tokens(load.output)[0])  # of a token
     tpot = {name: decode_s * share for name, share in decoding.items()}
     share = f"beyond the mean, to p{100 * promises.share:g}"
     rows = [*((name, ttft[name], tpot[name]) for name in decoding), ("queue", service["queue_s"], 0.0),
             ("prompts of others", 0.0, service["tpot_s"] - decode_s),
-            ("transfer of the cache", deployment.transfer_s, 0.0),
+            ("transfer of the cache", deployment.transfer_s, 0.0), ("device and edge", away_s, 0.0),
             (share, candidate.ttft_promised_s - service["ttft_s"],
              candidate.tpot_promised_s - service["tpot_s"])]  # fmt: skip
     return tuple(LatencyPart(name=name, ttft_s=first, tpot_s=each) for name, first, each in rows if first or each)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isqrt
+from typing import Any
 
 from ...cost_models.quantities import vision
+from ...cost_models.serving.seen_images import SeenImages
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.vision import VisionTower
 from ...cost_models.specs.workload import Images, Workload
@@ -37,6 +39,24 @@ def with_images(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> 
     images = _sized(work.images, model.tower, model.name)
     _check_tokens(images, model.tower, workload.seq_len)
     return model, replace(workload, images=images, freeze_tower=work.freeze_tower, freeze_language=work.freeze_language)
+
+
+def served_images(model: ModelSpec, asked: Any, prompt: float) -> SeenImages | None:
+    """The images of every request to serve, whose prompts have so many tokens, mean, those of the images among them.
+
+    Raises InputError as `with_images`.
+    """
+    if asked is None:
+        return None
+    if model.tower is None:
+        raise InputError(f"images: no vision tower of {model.name} is described",
+                         hint="leave out `--images`, or name a model that sees: docs/guides/multimodal.md")  # fmt: skip
+    images = _sized(ImagesRequest.model_validate(asked), model.tower, model.name)
+    of_one = vision.image_tokens(model.tower, images.height, images.width)
+    if (total := images.per_sequence * of_one) >= prompt:
+        text = f"{images.per_sequence} x {of_one:,} tokens = {total:,}, and a prompt has {prompt:,.5g} with its text"
+        raise InputError(f"images: {text}", hint=f"`--input {total + 1}` or more")
+    return SeenImages.of(model.tower, images, prompt)
 
 
 def _check_priced(work: WorkloadRequest) -> None:

@@ -21,10 +21,11 @@ def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, lis
 
 
 def text_model(
-    reference: str | Mapping[str, Any], *, trains: bool = False, fills: bool = False
+    reference: str | Mapping[str, Any], *, trains: bool = False, fills: bool = False, sees: bool = False
 ) -> tuple[ModelSpec, list[str]]:
     """The language model behind the `model` of a request, and warnings: one on a vision tower beside it. trains: the
-    request is one of training, which can have images and an encoder. fills: the model may fill in masked tokens.
+    request is one of training, which can have images and an encoder. fills: the model may fill in masked tokens. sees:
+    it keeps its tower.
 
     Raises UnsupportedError for an encoder, a model with one, or one of diffusion, where it is not trained.
     """
@@ -40,7 +41,7 @@ def text_model(
     if model.unmasks and not trains and not fills:
         raise UnsupportedError(f"{model.name} fills in masked tokens: only its training and its serving are priced",
                                hint="name a decoder here")  # fmt: skip
-    if model.tower is None:
+    if model.tower is None or sees:
         return model, warnings
     added = f"; {added_by(model.tower)}" if trains else ""
     return text_of(model), [*warnings, f"{model.name}: only the text model is planned, {in_words(model.tower)}{added}"]

@@ -16,9 +16,9 @@ from ...errors import InputError
 from ...profiles.io.document import FieldPath
 from ...profiles.io.reader import read_text
 from ..document.serving_plan import ROLES
-from .fields import Nodes, Positive, checked, non_negative, parse_factor, parse_techniques
+from .fields import Nodes, Positive, checked, non_negative, parse_factor, parse_images, parse_techniques
 from .request_lengths import RequestTokens
-from .schema import BaseRequest, RequestPart
+from .schema import BaseRequest, ImagesRequest, RequestPart
 from .speculation import Speculate
 
 Weights = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
@@ -149,7 +149,8 @@ class ServeWorkload(RequestPart):
     the checkpoint has it. prefix_hit: share of the prompt tokens that are found in the cache of an instance; prefixes:
     different ones, which the cache of each instance keeps. hourly: rates, one for each hour, in place of `rate`.
     speculate: tokens that a draft proposes, how many are accepted, and the draft. passes: that make an answer or an
-    image, where a model fills it in. techniques: those that serve, with their knobs.
+    image, where a model fills it in. images: of every request, `1@896x896`; their tokens are among those of the prompt.
+    techniques: those that serve, with their knobs.
     """
 
     kind: Literal["serve"]
@@ -165,6 +166,7 @@ class ServeWorkload(RequestPart):
     hourly: Hourly | None = None
     speculate: Speculate | None = None
     passes: Positive | None = None
+    images: Annotated[ImagesRequest, BeforeValidator(checked(parse_images))] | None = None
     techniques: ServingTechniques = Field(default_factory=dict)
     precision: Weights = "bf16"
     kv_cache: Literal["auto", "bf16", "fp8"] = "auto"
@@ -231,6 +233,8 @@ class ServingFields(TypedDict, total=False):
     """Proposed tokens, the share of them that is accepted, and the draft: `"3:0.7:llama-3.2-1b"`, `"1:0.8:mtp"`."""
     passes: int | None
     """Passes that make an answer or an image, where a model fills it in [one for each masked token]."""
+    images: int | str | Mapping[str, Any] | None
+    """Images of every request, whose tokens are among those of the prompt: `1@896x896` [none: the text model]."""
     technique: str | list[str] | Mapping[str, Any] | None
     """Techniques to serve by, with their knobs: `"nexus:prompts=0.5"`."""
     precision: Weights | None

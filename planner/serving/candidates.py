@@ -12,9 +12,18 @@ from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
 from ...cost_models.serving.phases import phases
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.seen_images import front_s, placement
 from ...cost_models.serving.service import Service
 from ...cost_models.serving.simulation import Requests, Simulated, simulate
-from ..document.serving_plan import Binds, Percentiles, Role, ServingCandidate, ServingPool, SimulatedService
+from ..document.serving_plan import (
+    Binds,
+    Percentiles,
+    Role,
+    ServingCandidate,
+    ServingPool,
+    SimulatedService,
+    TowerPieces,
+)
 from .instance import Instance, InstanceLayout, pool
 from .promises import Priced, Promises, capacity, largest_load, priced, unpromised
 from .search import Deployment, Stand, stands_pool
@@ -147,7 +156,17 @@ def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> Ser
         proposed_tokens=0 if role == "prefill" else int(columns.draft_tokens[0]),
         speculation_pays_up_to=None if role == "prefill" else _pays_up_to(columns, question),
         weights_bytes=float(columns.weights_bytes[0]), cache_bytes=room, cache_sequences=held,
+        tower=None if role == "decode" else _tower(columns, question),
     )  # fmt: skip
+
+
+def _tower(columns: Pool, question: Question) -> TowerPieces | None:
+    """Where the pieces of the tower run, where devices may run some."""
+    if columns.images is None or not columns.methods.uplink_bytes_per_s:
+        return None
+    placed = placement(columns, question.constants)
+    device, edge = int(placed.device[0]), int(placed.edge[0])
+    return TowerPieces(device=device, edge=edge, instance=len(columns.images.flops) - device - edge)
 
 
 def _pays_up_to(columns: Pool, question: Question) -> int | None:
@@ -192,11 +211,12 @@ def _simulated(question: Question, deployment: Deployment, rate: float, each: fl
 
 def _requests(question: Question, stand: Stand, rate: float, number: int, *, closed: bool) -> Requests:
     """The share of an instance."""
+    columns = pool([stand.instance])
     return Requests(
         lengths=question.promises.requests, rate=0.0 if closed else rate / stand.instances,
-        share=(1.0 - pool([stand.instance]).methods.skipped) / stand.instances,
+        share=(1.0 - columns.methods.skipped) / stand.instances,
         concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
-        front_s=stand.instance.host_s,
+        front_s=float(front_s(columns, question.constants, np.zeros(1))[0]),
     )  # fmt: skip
 
 

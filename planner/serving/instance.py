@@ -15,6 +15,7 @@ from ...cost_models.rates.surfaces import GemmSurface
 from ...cost_models.serving.iteration import REDUCTIONS_PER_LAYER
 from ...cost_models.serving.methods import PLAIN, Methods
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.seen_images import SeenImages
 from ...cost_models.serving.served_model import ServedModel, stacked
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.model import ModelSpec
@@ -83,6 +84,7 @@ class Instance:
     max_sequences: int  # of a group of tp ranks
     speculation: Speculation | None = None
     passes: Passes | None = None  # None: as many as tokens, where the model fills in masked tokens
+    images: SeenImages | None = None  # of a request
     techniques: Applied = ()  # of serving
 
 
@@ -125,7 +127,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         int4_flops_per_s=column(lambda row: _int4_rate(row.gpu)),
         launch_s=column(_launch_s),
         host_bw_bytes_per_s=column(lambda row: row.gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY),
-        methods=_methods(rows[0]) if rows else PLAIN,
+        methods=_methods(rows[0]) if rows else PLAIN, images=rows[0].images if rows else None,
     )  # fmt: skip
 
 

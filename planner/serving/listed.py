@@ -14,6 +14,7 @@ from ...profiles.cluster.document import cluster_from_dict
 from ...profiles.stack.engines import UNSTATED, Engines, shipped_engines
 from ..document.serving_plan import ServingCandidate, ServingPlan, ServingPool
 from ..document.specs import build, model_of
+from ..request.images import served_images
 from ..request.serving import ServeWorkload
 from ..request.speculation import step_tokens
 from .instance import InstanceLayout, Speculation, passes_of
@@ -63,7 +64,8 @@ def served_in(plan: ServingPlan, engines: Engines) -> Served:
     model, work = model_of(plan.resolved, _FILE), workload_of(plan)
     return Served.of(model, work.precision, plan.best.pools[-1].kv_cache, engines, str(plan.resolved["engine"]),
                      speculation=_speculation_of(plan), techniques=techniques_of(plan),
-                     passes=passes_of(model, work.passes, plan.lengths.output.mean))
+                     passes=passes_of(model, work.passes, plan.lengths.output.mean),
+                     images=served_images(model, work.images, plan.lengths.prompt.mean))
 
 
 def techniques_of(plan: ServingPlan) -> Applied:

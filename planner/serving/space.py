@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 
 from ...cost_models.rates.collectives import Levels
+from ...cost_models.serving.seen_images import SeenImages
 from ...cost_models.specs.cluster import ClusterSpec, GpuSpec
 from ...cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from ...cost_models.techniques.base import Applied
@@ -62,17 +63,19 @@ class Served:
     host_s: float
     speculation: Speculation | None = None
     passes: Passes | None = None
+    images: SeenImages | None = None
     techniques: Applied = ()
 
     @classmethod
     def of(
         cls, model: ModelSpec, weights: str, cache: str, engines: Engines, engine: str, *,
-        speculation: Speculation | None = None, passes: Passes | None = None, techniques: Applied = (),
+        speculation: Speculation | None = None, passes: Passes | None = None, images: SeenImages | None = None,
+        techniques: Applied = (),
     ) -> Served:  # fmt: skip
         """The model on an engine, by the name of the engine. Raises UnknownNameError for one that is not known."""
         return cls(model=model, weights=weights, cache=cache, engine=engines.of(engine),
                    host_s=engines.host_s(engine, ""), speculation=speculation, passes=passes,
-                   techniques=techniques)  # fmt: skip
+                   images=images, techniques=techniques)  # fmt: skip
 
     def instance(self, site: Site, layout: InstanceLayout, chunk_tokens: int) -> Instance:
         """An instance of it on GPUs of a site."""
@@ -80,7 +83,7 @@ class Served:
             model=self.model, gpu=site.gpu, levels=site.levels, weights=self.weights, cache=self.cache,
             engine=self.engine, host_s=self.host_s, layout=layout, chunk_tokens=chunk_tokens,
             max_sequences=self.engine.max_sequences, speculation=self.speculation, passes=self.passes,
-            techniques=self.techniques)  # fmt: skip
+            images=self.images, techniques=self.techniques)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ class Setup:
     reuses_prefixes: bool = False  # the plan finds parts of prompts in the cache
     techniques: tuple[str, ...] = ()
     on_cpus: bool = False  # its devices are sockets
+    sees: bool = False  # requests have images
 
     @property
     def name(self) -> str:

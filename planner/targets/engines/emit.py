@@ -98,4 +98,5 @@ def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
     return Setup(pool=pool, model=hub_name(model), prompt=int(lengths.prompt.most),
                  transfer=transfer, techniques=techniques, reuses_prefixes=work["prefix_hit"] > 0,
                  draft_tokens=int(speculate.get("tokens", 0)), draft=hub_name(draft) if draft else None,
-                 on_cpus=on_cpus, longest=held if held < model["max_positions"] else None)  # fmt: skip
+                 on_cpus=on_cpus, sees=bool(work.get("images")),
+                 longest=held if held < model["max_positions"] else None)  # fmt: skip

@@ -30,6 +30,8 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
             ("--mem-fraction-static", f"{setup.static_share:.3f}")]  # fmt: skip
     if setup.longest is not None:
         out.append(("--context-length", str(setup.longest)))
+    if setup.sees:  # off by default for Gemma 3 and Llama 4 (srt/server_args.py)
+        out.append(("--enable-multimodal",))
     if pool.weights in _CONVERTED:
         out.append(("--quantization", pool.weights))
     if pool.kv_cache == "fp8":

@@ -13,7 +13,9 @@ from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.phases import phases
 from meshwright.cost_models.serving.pool import Pool
+from meshwright.cost_models.serving.seen_images import SeenImages, front_s
 from meshwright.cost_models.serving.service import Load
+from meshwright.cost_models.specs.workload import Images
 from meshwright.cost_models.techniques.prompt_decoding import accepted_tokens
 from meshwright.cost_models.techniques.registry import GAINING, SERVING, applied, broken_needs
 from meshwright.planner.serving.instance import Instance, InstanceLayout, Speculation, passes_of, pool
@@ -30,9 +32,10 @@ EXPERTS = ("qwen3-30b-a3b", "8xa100-sxm-80gb", {"attention_dp": 8, "ep": 8})
 DEVICES = ("llama-2-70b", {"groups": [{"name": "single", "gpu": "rtx-4090", "gpus_per_node": 1, "count": 8}],
                            "links": {"inter_node": {"bandwidth": "1 Gb/s", "latency": "1 ms"}}}, {"tp": 8})  # fmt: skip
 IMAGES = ("dit-xl-2-256", "8xa100-sxm-80gb", {"tp": 8})
+SEES = ("gemma-3-12b", "8xa100-sxm-80gb", {"tp": 2})
 MASKED = ("llada-8b", "1xa100-sxm-80gb", {"tp": 1})
 RUNS: dict[str, tuple[str, Any, dict[str, int]]] = {
-    **dict.fromkeys(SERVING, DENSE), "exflow": EXPERTS, "speculative-moe": EXPERTS, "tpi-llm": DEVICES,
+    **dict.fromkeys(SERVING, DENSE), "exflow": EXPERTS, "speculative-moe": EXPERTS, "tpi-llm": DEVICES, "ai-flow": SEES,
     **dict.fromkeys(("learn2pd", "dparallel", "parallelbench"), MASKED),
     "pcpp": IMAGES, "streamdiffusion": IMAGES}  # fmt: skip
 
@@ -46,7 +49,14 @@ def instances(name: str, techniques: dict[str, dict[str, float]]) -> Pool:
         model=load_model(model)[0], gpu=cluster.gpu, levels=cluster.levels, weights="bf16", cache="bf16",
         engine=ENGINES.of("vllm"), host_s=0.0, layout=layout, chunk_tokens=8192, max_sequences=256, speculation=draft,
         passes=passes_of(load_model(model)[0], 8, 256.0) if name == "streamdiffusion" else None,
+        images=images_of(model) if name == "ai-flow" else None,
         techniques=applied(techniques, SERVING))])  # fmt: skip
+
+
+def images_of(model: str) -> SeenImages:
+    tower = load_model(model)[0].tower
+    assert tower is not None
+    return SeenImages.of(tower, Images(per_sequence=1, height=896, width=896), 1000.0)
 
 
 def batch(prompt_tokens: float) -> Batch:
@@ -56,14 +66,15 @@ def batch(prompt_tokens: float) -> Batch:
 
 
 def quantities(of: Pool) -> list[float]:
-    """Seconds of prompts and of answers, room, and swaps."""
+    """Seconds of prompts and of answers, room, swaps, and the way from the user."""
     prompts, answers, _ = phases(of)
     tokens = np.array([1000.0])
     swap_s = answers.swap_s(tokens) if answers.methods.swaps else np.zeros(1)
     return [float(np.ravel(value)[0]) for value in (
         iteration_seconds(prompts, ENGINES.constants, batch(4096)),
         iteration_seconds(answers, ENGINES.constants, batch(0)),
-        of.capacity(tokens, tokens), of.weights_bytes, answers.step_tokens, swap_s)]  # fmt: skip
+        of.capacity(tokens, tokens), of.weights_bytes, answers.step_tokens, swap_s,
+        front_s(prompts, ENGINES.constants, tokens))]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SERVING)
@@ -91,7 +102,7 @@ def test_pairs_show_both_or_exclude_each_other(one: str, other: str) -> None:
 
 def gains(plain: Pool, changed: Pool) -> bool:
     """Whether anything is better: a number, or prompts that do not stop answers."""
-    fewer = np.array([1, 1, -1, 1, -1, 1])  # seconds, room, bytes, tokens, seconds of swaps: where less is better
+    fewer = np.array([1, 1, -1, 1, -1, 1, 1])  # seconds, room, bytes, tokens, swaps, way: where less is better
     better = np.array(quantities(changed)) * fewer < np.array(quantities(plain)) * fewer
     return bool(better.any() or phases(changed)[2].any())
 
