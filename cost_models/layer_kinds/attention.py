@@ -269,10 +269,12 @@ def _add_context_parallel(
 
 
 def add_gathered_keys(builder: Builder, ops: LayerOperations, width: Array | float) -> None:
-    """All-gather of `width` elements per token of keys and values, and a reduce-scatter of their gradients."""
+    """All-gather of `width` elements per token of keys and values, and a reduce-scatter of their gradients. Backward
+    both are whole at once (TransformerEngine d0067d0d, AttnFuncWithCPAndKVAllGather)."""
     shard = builder.shard
     gathered = np.where(shard.allgather, shard.cp, 1.0)
     if (gathered > 1).any():
         full = np.where(gathered > 1, builder.activation_bytes * shard.tokens * width * shard.cp, 0.0)
         ops.exchanges.append(Exchange("cp", "all_gather", full, gathered, shard.tp, 1, 1, tag("attn")))
         ops.exchanges.append(Exchange("cp", "reduce_scatter", full, gathered, shard.tp, 0, 1))
+        ops.steps = np.maximum(ops.steps, 2 * full)

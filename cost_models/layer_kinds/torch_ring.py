@@ -41,3 +41,4 @@ def add_torch_ring(builder: Builder, ops: LayerOperations, q_width: Array, k_wid
     summed = (2 * _FP32 + w) * (parts + 1) * (queries + kv) + 2 * _FP32 * parts * kv
     ops.traffic.append(MemoryTraffic("merged parts", sent + merged, sent + summed, tag("attn"), fusable=False))
     ops.kernels = ops.kernels + _KERNELS * hops
+    ops.steps = np.maximum(ops.steps, whole)  # gathered keys and values; their gradients go round

@@ -60,6 +60,16 @@ def test_the_loss_of_a_long_sequence_is_the_peak() -> None:
     assert found["workspace"] == found["exchange"] == 0
 
 
+@pytest.mark.parametrize(("stack", "times"), [("megatron-core", 4), ("torchtitan", 2)])
+def test_gathered_keys_lie_beside_their_gradients_in_the_backward_pass(stack: str, times: int) -> None:
+    """TransformerEngine has keys and values of all tokens, and whole gradients of both, until it scatters these; torch
+    gathers keys and values alone. 32 heads of 128 in bf16."""
+    keys = SEQ * 32 * 128 * 2
+    ring, gathered = (built(f"cp8{how}-dp1-mbs1-z1-rfull", stack, 64, "llama-2-7b").tables for how in ("r", "g"))
+    assert float(ring.workspace[0, 0]) < times * keys  # of products of 1024 tokens
+    assert float(gathered.workspace[0, 0]) == times * keys
+
+
 def test_the_backward_pass_of_a_layer_is_the_peak_where_there_is_no_head() -> None:
     ledger = built("pp2-dp4-mbs1-z1-rfull", "generic", 64)
     first = int(np.argmin(ledger.splits.first[0]))
