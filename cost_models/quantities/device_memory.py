@@ -26,7 +26,7 @@ from .moments import (
 from .offloads import Offloads, offloads_of
 from .resident import resident_bytes
 from .tower_memory import saved_by_tower
-from .weight_bytes import stored_bytes, weight_bytes
+from .weight_bytes import adapter_bytes, stored_bytes, weight_bytes
 from .whole_matrices import optimizer_bytes
 
 # The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
@@ -167,12 +167,11 @@ class DeviceMemory:
         # The shards stay beside what was gathered; masters count as such. Lower stages have no shards.
         if not ledger.problem.stack.master_weights and not ledger.states.open:
             weights = weights + np.where((zero == 3) & ~scattered, ledger.updated[j] * states.weight, 0.0)
-        adapters = 0.0 if ledger.problem.workload.lora is None else trained_dense * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
         gradient = gradient * np.where(divided, 1.0, ledger.states.narrowing)
         optimizer = np.where(ledger.states.away, 0.0, optimizer_bytes(ledger, j))
         return {
-            "weights": weights + adapters,
+            "weights": weights + adapter_bytes(ledger, j),
             "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient * states.gradient),
             "optimizer": optimizer + self._traffic_bytes(j),
         }

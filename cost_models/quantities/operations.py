@@ -130,7 +130,7 @@ class LayerOperations:
     saved: list[Saved] = field(default_factory=list)  # tensors kept for the backward pass
     wgrad_stash: list[Array] = field(default_factory=list)  # bytes kept from I to W by a split backward pass
     reordered_bytes: Array | float = 0.0  # [key] of experts' rows as they came and as they are needed, for a while both
-    steps: Array | float = 0.0  # [key] bytes at once: steps of a scan that runs again, scores of an index, gathered keys
+    steps: Array | float = 0.0  # [key] bytes at once: steps of a scan that runs again, scores of an index, gathered KV
     unkept_output: Array | float = 0.0  # bytes of an activation's, of which a trained product would keep a copy
     input_bytes: Array | float = 0.0  # the layer's input: all that full recompute keeps
     gathered_input: Exchange | None = None  # of what full recompute keeps, the part of which a rank keeps its share

@@ -31,6 +31,15 @@ def weight_bytes(ledger: Ledger, j: int) -> Array:
     return np.asarray(total + np.zeros(len(ledger.layouts)))
 
 
+def adapter_bytes(ledger: Ledger, j: int) -> Array:
+    """[n] bytes of the adapters beside the weights of the device of profile j, sharded as those are."""
+    variants = ledger.problem.variants
+    own = {kind: row * (kind < len(variants) and variants[kind].trains == "lora")
+           for kind, row in ledger.per_kind(ledger.tables.parameters["trained_dense"]).items()}  # fmt: skip
+    sharers = ledger.state_sharers(ledger.exchanges.weights_over, shards_weights(ledger))[0]
+    return np.asarray(ledger.on_profile(j, own) * ledger.problem.state_bytes.weight / sharers)
+
+
 def _layers_and_ends(ledger: Ledger, j: int, layers: int) -> Array:
     """[n] bytes of so many of the largest layers on the device of profile j, and of the ends of the model there."""
     tables, num_kinds = ledger.tables.parameters, ledger.problem.num_kinds

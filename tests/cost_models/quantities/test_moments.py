@@ -24,7 +24,7 @@ from meshwright.cost_models.quantities.moments import (
     unusable,
 )
 from meshwright.cost_models.specs.model import ModelSpec
-from meshwright.cost_models.specs.workload import OptimizerName, Precision, Workload
+from meshwright.cost_models.specs.workload import Lora, OptimizerName, Precision, Workload
 from meshwright.planner.search.pricing import price_layouts
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
@@ -399,3 +399,15 @@ def test_narrow_moments_leave_half_of_the_master_weights_to_the_weights(
     """FusedAdam of TransformerEngine, store_param_remainders: int16 beside a parameter in bf16."""
     found = held(layout, stack, precision=precision, optimizer=optimizer)
     assert found["optimizer"] == bytes_each * (32 * LAYER + 2 * V * H + H) / 8
+
+
+@pytest.mark.parametrize(("zero", "sharers"), [(0, 1), (3, 8)])
+def test_adapters_beside_layers_that_train_are_sharded_as_these(zero: int, sharers: int) -> None:
+    """8.03e9 weights in bf16, and adapters of q and v in the other 16 layers: 16 x (4096 + 4096 + 4096 + 1024)."""
+    spec = load_stack("generic")
+    workload = Workload(seq_len=SEQ, global_batch=64, lora=Lora(rank=16, targets=("q", "v")), trains_layers=16)
+    problem = Problem(load_model("llama-3.1-8b")[0], workload, spec, 8, 8)
+    layouts = Layouts.of([parse(f"dp8-mbs1-z{zero}-rfull")])
+    ledger = price_layouts(problem, rates_for(load_cluster("dgx-h100:1"), spec, "bf16"), layouts)[0]
+    weights = 8_030_261_248 + 16 * 16 * (4 * H - 3072)
+    assert float(DeviceMemory(ledger).states(0)["weights"][0]) == pytest.approx(2 * weights / sharers, rel=1e-9)
