@@ -96,7 +96,7 @@ def memory_lines(plan: Plan) -> list[str]:
     facts, best = Facts.of(plan), plan.best
     used, limit = most_memory(best, facts.memory_bytes)
     left = f"{text.gib(limit - used)} left" if used <= limit else f"{text.gib(used - limit)} too many"
-    headroom = f" (headroom {text.gib(facts.headroom_bytes)})" if facts.headroom_bytes else ""
+    headroom = f" (headroom {text.gib(facts.headroom_of(limit))})" if facts.headroom_bytes else ""
     chance = ""
     if best.overflow_chance is not None:
         chance = f"; chance of running out, by published runs: {text.share(best.overflow_chance)}"

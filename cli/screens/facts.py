@@ -59,8 +59,13 @@ class Facts:
     target: str
     memory_bytes: float  # that a layout which takes all GPUs for alike may use of each
     headroom_bytes: float  # of it that a chosen layout leaves free; 0 in plans that know none
+    headroom_is_share: bool  # of any GPU's memory; else these bytes
     encoder_layers: int  # the first ones of the model; 0 without an encoder
     has_tower: bool  # whether a vision tower is beside the embedding
+
+    def headroom_of(self, memory_bytes: float) -> float:
+        """Bytes that a chosen layout leaves free of a GPU with `memory_bytes`."""
+        return self.headroom_bytes * (memory_bytes / self.memory_bytes if self.headroom_is_share else 1.0)
 
     @classmethod
     def of(cls, result: Plan | LengthsPlan | Question) -> Facts:
@@ -79,6 +84,7 @@ class Facts:
             target=resolved["target"],
             memory_bytes=float(resolved["memory_bytes"]),
             headroom_bytes=float(resolved.get("headroom_bytes", 0.0)),
+            headroom_is_share=str(result.request["workload"].get("headroom") or "%").endswith("%"),
             encoder_layers=(resolved["model"].get("encoder") or {}).get("layers", 0),
             has_tower=bool(resolved["model"].get("tower")),
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class Outlook:
 
 def outlook(plan: Plan, candidate: Candidate) -> Outlook:
     """The outlook of a layout of the plan."""
-    groups = plan.resolved["cluster"]["groups"]
+    groups = _used(plan.resolved["cluster"]["groups"], candidate)
     num_gpus = sum(_num_gpus(group) for group in groups)
     spot = plan.resolved.get("spot")
     tokens_per_day = candidate.tokens_per_s_per_gpu * num_gpus * _DAY_S * (spot["goodput"] if spot else 1.0)
@@ -69,5 +70,15 @@ def price_per_hour(groups: Sequence[Mapping[str, Any]]) -> tuple[float | None, s
     return total, "; ".join(dict.fromkeys(sources))
 
 
+def _used(groups: Sequence[Mapping[str, Any]], candidate: Candidate) -> list[Mapping[str, Any]]:
+    """The groups of nodes that the layout runs on, with as many nodes as it uses: others may do something else."""
+    if candidate.spread is None:
+        return list(groups)
+    gpus = Counter[int]()
+    for use in candidate.spread.islands:
+        gpus[use.group] += use.num_gpus
+    return [{**groups[at], "num_nodes": number / groups[at]["gpus_per_node"]} for at, number in sorted(gpus.items())]
+
+
 def _num_gpus(group: Mapping[str, Any]) -> int:
-    return int(group["num_nodes"] * group["gpus_per_node"])
+    return round(float(group["num_nodes"] * group["gpus_per_node"]))

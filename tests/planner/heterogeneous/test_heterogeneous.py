@@ -20,6 +20,7 @@ from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import read_plan
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.explain.nearest import nearest_hint
+from meshwright.planner.explain.outlook import outlook
 from meshwright.planner.explain.report import report
 from meshwright.planner.heterogeneous import candidates as mixed_plans
 from meshwright.planner.heterogeneous.bounds import SharedPipelines, SharedReplicas
@@ -358,6 +359,11 @@ def test_a_group_that_cannot_compute_in_the_dtype_is_left_out() -> None:
     assert plan.best.spread is not None
     assert plan.best.spread.unused == ("t4-node",)
     assert plan.best.to_layout().num_gpus == 12
+    seen = outlook(plan, plan.best)
+    tokens = plan.resolved["workload"]["global_batch"] * 1024
+    assert seen.tokens_per_day == pytest.approx(86_400 * tokens / plan.best.step_s, rel=1e-6)
+    assert seen.gpu_hours == 24 * 12
+    assert seen.mwh == pytest.approx(12 * 400 * 24e-6)  # board power of an A100
     assert any("t4-node is left out: t4 has no bf16" in warning for warning in plan.warnings)
     for ask in (report, lambda plan: what_if(plan, study="sensitivity")):
         with pytest.raises(InputError) as raised:
