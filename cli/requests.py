@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import typer
+
 from ..errors import InputError
 from .console import Terminal
 from .files import write_file
@@ -95,6 +97,22 @@ def conclude(
         terminal.write(plan.to_json())
     terminal.show(screen(str(output) if output else None))
     show_warnings(terminal, plan.warnings)
+
+
+def end_if_interrupted(terminal: Terminal, plan: Plan) -> None:
+    """Exits with 130 where Ctrl-C cut the search of a plan that is shown."""
+    if plan.interrupted:
+        terminal.interruption_shown = True
+        if plan.certificate.stopped is not None:
+            terminal.warn("interrupted: this is the best layout so far")
+        raise typer.Exit(130)
+
+
+def end_with_warnings(terminal: Terminal, plan: Plan | None) -> None:
+    """The warnings of a plan that was searched, and `end_if_interrupted`; nothing without one."""
+    if plan is not None:
+        show_warnings(terminal, plan.warnings)
+        end_if_interrupted(terminal, plan)
 
 
 def show_warnings(terminal: Terminal, warnings: Iterable[str]) -> None:

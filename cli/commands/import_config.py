@@ -115,7 +115,7 @@ def command(
         })  # fmt: skip
     saved_as = str(file) if file and plan else None
     terminal.show(import_screen.import_screen(imported, priced, switched, plan or why, saved_as))
-    requests.show_warnings(terminal, plan.warnings if plan else ())
+    requests.end_with_warnings(terminal, plan)
 
 
 def _show_gaps(terminal: Terminal, imported: Imported, *, several: bool) -> None:

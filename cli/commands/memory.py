@@ -99,6 +99,8 @@ def command(
     requests.show_warnings(terminal, plan.warnings)
     if traced:
         _show_trace(terminal, plan, traced)
+    if source is None or not requests.is_plan(source):
+        requests.end_if_interrupted(terminal, plan)
     if evaluated is not None and overflows(evaluated, candidate):
         raise typer.Exit(1)
 

@@ -233,9 +233,4 @@ def _show(terminal: Terminal, plan: Plan, output: Path | None) -> None:
     if terminal.settings.json:
         terminal.write(plan.to_json())
     terminal.show(plan_screen.plan_screen(plan, unicode=terminal.unicode, saved_as=str(output) if output else None))
-    requests.show_warnings(terminal, plan.warnings)
-    if plan.interrupted:
-        terminal.interruption_shown = True
-        if plan.certificate.stopped is not None:
-            terminal.warn("interrupted: this is the best layout so far")
-        raise typer.Exit(130)
+    requests.end_with_warnings(terminal, plan)

@@ -55,7 +55,7 @@ class NodeLister:
         if self.should_stop():
             return []
         outcome = self._pipelines(parts, plain_part, incumbent_s, PLAIN_PIPELINES)
-        raise_if_interrupted(outcome)
+        outcome.raise_if_interrupted()
         return _nodes("across", parts, outcome)
 
     def add_pipelines(self, parts: tuple[IslandPart, ...], incumbent_s: float) -> None:
@@ -99,7 +99,7 @@ class NodeLister:
 
     def _add_outcome(self, manner: str, parts: tuple[IslandPart, ...], outcome: SearchOutcome) -> list[SearchNode]:
         self.count.add(outcome.count)
-        raise_if_interrupted(outcome)
+        outcome.raise_if_interrupted()
         rows = outcome.top.rows
         if len(rows) == outcome.top.limit:  # the list is full: nothing left out has a lower bound than its last
             self.lower_bound_s = min(self.lower_bound_s, rows[-1][0])
@@ -136,9 +136,3 @@ def pipeline_orders(parts: tuple[IslandPart, ...]) -> list[tuple[IslandPart, ...
     if len(parts) == 2 and parts[0].likeness == parts[1].likeness:
         return [parts]
     return list(permutations(parts))
-
-
-def raise_if_interrupted(outcome: SearchOutcome) -> None:
-    """A search keeps what it has at Ctrl-C and returns. Here, that must end all of them."""
-    if outcome.stopped == "interrupted":
-        raise KeyboardInterrupt

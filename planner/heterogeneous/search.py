@@ -28,7 +28,7 @@ from ..stages.problem import GAP
 from .choices import Choices, IslandChoice
 from .frontier import Frontier
 from .islands import IslandPart
-from .nodes import NodeLister, SearchNode, island_sets, raise_if_interrupted
+from .nodes import NodeLister, SearchNode, island_sets
 from .pipeline_search import PipelineSearch
 from .replicas import Replicas, best_shares, equal_shares
 
@@ -104,7 +104,7 @@ class HeterogeneousSearch:
         self.count.add(outcome.count)
         for _, _, layout in outcome.top.rows:
             self.choices.record(IslandChoice("together", (part,), Staged.of(part.alone, layout, simulate=True)))
-        raise_if_interrupted(outcome)
+        outcome.raise_if_interrupted()
 
     def _price_all_replicas(self, nodes: list[SearchNode]) -> float:
         """Price the replicas with the least bounds of every set; the least bound of those that are not priced."""

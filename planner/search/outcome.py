@@ -18,3 +18,8 @@ class SearchOutcome:
     lower_bound: float  # below every layout that was not priced; seconds, or bytes if they are minimised
     stopped: str | None = None  # cause of a stopped search: `interrupted` or `time limit`
     start: Start | None = None  # the meshes, for other searches of them; None where none is legal
+
+    def raise_if_interrupted(self) -> None:
+        """A search keeps what it has at Ctrl-C and returns. One of many ends them all: raises KeyboardInterrupt."""
+        if self.stopped == "interrupted":
+            raise KeyboardInterrupt

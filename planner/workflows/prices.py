@@ -120,6 +120,7 @@ class Prices:
         rules = tuple(fixed(name, value, f"{name}={value}") for name, value in given.items())
         space = resolved.space_under(self.question.trainer_rules, self.question.layout_rules, rules)
         outcome = search_of(resolved, space, top=1, tally=False, memory_bytes=memory_bytes).run()
+        outcome.raise_if_interrupted()
         return self._option(Staged.of(resolved, outcome.top.rows[0][2])) if outcome.top.rows else None
 
     def _option(self, staged: Staged) -> Option:

@@ -93,6 +93,25 @@ def test_ctrl_c_keeps_the_best_layout(monkeypatch: pytest.MonkeyPatch, folder: P
     assert space["total"] == sum(space[part] for part in parts) + sum(space["ruled_out"].values())
 
 
+@pytest.mark.parametrize("command", ["memory", "import"])
+def test_ctrl_c_in_a_search_beside_the_answer_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, command: str
+) -> None:
+    def interrupt(self: object, count: Count, best: float) -> None:
+        raise KeyboardInterrupt
+
+    (folder / "train.sh").write_text(
+        "torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --seq-length 2048 "
+        "--num-attention-heads 16 --vocab-size 50304 --max-position-embeddings 2048 --micro-batch-size 1 "
+        "--global-batch-size 64 --bf16 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2\n"
+    )
+    monkeypatch.setattr(Watch, "report", interrupt)
+    asked = ["megatron-args", "train.sh"] if command == "import" else ["--model", "llama-3.1-8b"]
+    result = run_here(command, *asked, *CLUSTER, cwd=folder)
+    assert result.code == 130
+    assert "interrupted: this is the best layout so far" in result.err
+
+
 @pytest.mark.parametrize("name", ["random.bin", "random.json", "deep.json"])
 @pytest.mark.parametrize(
     "command", ["explain", "report", "emit", "cite", "what-if", "diff", "memory", "check", "explore"]

@@ -12,6 +12,7 @@ import pytest
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
 from meshwright.planner.request.reinforcement import RlRequest
+from meshwright.planner.search.exhaustive import Search
 from meshwright.planner.workflows.graph import Call, Role, graph_of
 from meshwright.planner.workflows.meshes import Mesh, distinct, sub_meshes
 from meshwright.planner.workflows.options import Option
@@ -70,6 +71,17 @@ def test_the_plan_is_proven_and_accounts_for_every_placement(lagged: RlPlan) -> 
     counted = space.dominated + space.out_of_memory + space.bounded + space.priced + space.unvisited
     assert counted == space.total == 7**2 + (1 + 3 + 4)  # of 4 GPUs; of 1, 2 and 3 beside an engine
     assert lagged.best.step_s == min(it.step_s for it in lagged.candidates)
+
+
+def test_ctrl_c_ends_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The searches of calls keep what they have; a plan out of these would not be what it states."""
+
+    def interrupt(self: object, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "_search_whole", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        plan_rl(request_of())
 
 
 def test_more_updates_and_longer_answers_cost_more() -> None:
