@@ -22,6 +22,7 @@ from meshwright.planner.studies.pricing import price_held, replanned
 from meshwright import evaluate, plan
 from meshwright.errors import InputError, NoFeasibleLayoutError
 
+from ..snapshots import ROOT
 from .search.test_search_exact import everything, price_all
 
 SMALL: dict[str, Any] = {
@@ -42,6 +43,14 @@ def layouts_by_bytes(resolved: Resolved) -> tuple[list[float], list[float]]:
     there = estimate.host_bytes <= resolved.host_bytes
     pairs = sorted(zip(estimate.device_bytes[there].tolist(), estimate.step_s[there].tolist(), strict=True))
     return [num_bytes for num_bytes, _ in pairs], [seconds for _, seconds in pairs]
+
+
+def test_pages_state_the_headroom_of_the_published_runs() -> None:
+    share = headroom.default_share()
+    choice = (ROOT / "docs" / "concepts" / "choice.md").read_text()
+    assert f"headroom is {share:.1%}".replace("%", " %") in choice
+    assert f"stayed below {1 / (1 - share):.3f} times" in choice
+    assert f"leaves {share:.1%}".replace("%", " %") in (ROOT / "docs" / "guides" / "plan.md").read_text()
 
 
 def test_the_default_is_the_memory_that_the_chance_asks_for() -> None:
