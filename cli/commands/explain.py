@@ -127,8 +127,10 @@ def origins_of(request: Mapping[str, object], known: Mapping[str, str]) -> dict[
 
 
 def _loads(terminal: Terminal, plan: Plan, candidate: Candidate) -> StageLoads | None:
-    """Loads of the stages, priced anew; None without a pipeline, or where the request no longer resolves."""
-    if candidate.to_layout().pp == 1:
+    """Loads of the stages, priced anew; None where a single one holds nothing but layers, embedding and head, or where
+    the request no longer resolves."""
+    model = plan.resolved["model"]
+    if candidate.to_layout().pp == 1 and not (model.get("tower") or model.get("encoder")):
         return None
     from ...planner.explain.stage_loads import stage_loads
     from ...planner.request.load import request_from_dict

@@ -88,6 +88,8 @@ def why_these_stages(
     first = "the embedding with the vision tower" if has_tower else "the embedding"
     worth = f"the head is worth {head} layers and {first} {embedding}"
     lines = [f"ms: forward and backward of one micro-batch. In time, {worth}."]
+    if len(loads.stage_s) == 1:
+        return [text.wrapped(lines[0], "  ")]
     if redistribution is not None:
         lines.append(_over_all_stages(redistribution))
     lines.append(_custom_against_even(candidate, loads) if _is_custom(candidate, loads) else _even(candidate, loads))

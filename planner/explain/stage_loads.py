@@ -42,7 +42,7 @@ class StageLoads(BaseModel):
 
 
 def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
-    """For a candidate of the plan for `request`; it must have a pipeline."""
+    """For a candidate of the plan for `request`, with a pipeline or a single stage."""
     staged = staged_as(resolve(request), candidate)
     even, edges = staged.split(None), slice(-EXTRA_KINDS, None)
     kernels, layer_s = kernel_seconds(staged.ledger.tables, staged.resolved.rates), staged.mean_layer_s

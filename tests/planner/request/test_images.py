@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cli.main import main
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities import vision
 from meshwright.cost_models.quantities.stages import EMBEDDING, Partition
@@ -181,3 +182,15 @@ def test_full_recomputation_has_one_price_however_it_is_written(layers: tuple[in
     of_last = base.split(Partition(layers, (0, 1)))
     repeats = of_last.recomputed[0, EMBEDDING]
     assert repeats == (layers[0] == 0)  # a stage of the tower alone does as the stages that recompute
+
+
+def test_the_tower_has_a_line_where_there_is_one_stage(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = api.evaluate(None, "dp2-mbs1-z1-rnone", **asked(folder, images="2@64x64"))
+    (file := tmp_path / "plan.json").write_text(plan.to_json())
+    assert main(["explain", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "vision tower, embedding and head" in shown
+    assert "the embedding with the vision tower" in shown
+    assert "Even stages" not in shown
