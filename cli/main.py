@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .._version import __version__
-from ..errors import MeshwrightError, did_you_mean, nearest
+from ..errors import MeshwrightError, did_you_mean, nearest, reason
 from . import completion
 from .console import Terminal
 from .settings import HELP, Settings, UsageError, extract
@@ -76,6 +76,7 @@ Start here:
 _HELP_LINE = "  -h, --help        This text; `meshwright COMMAND --help` for more\n"
 _COMPLETION = ("--install-completion", "--show-completion")
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+_CLOSED = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)  # paths that Path.exists and its like raise an error for
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -130,9 +131,8 @@ def _answer(argv: Sequence[str]) -> int:
         # Files are written by `write_file`, which knows their names: what is left is stdout.
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and error.errno in _FULL):
             raise
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # Path.exists and its like raise it
-            terminal.error("invalid_input", f"{os.path.basename(error.filename)[:40]}...: {error.strerror}", "", {})
-            return 2
+        if isinstance(error, OSError) and error.errno in _CLOSED and error.filename is not None:
+            return _closed(terminal, error)
         return _our_bug(terminal, argv)
 
 
@@ -265,6 +265,15 @@ def _complete(words: list[str]) -> int:
 def _interrupted(terminal: Terminal) -> int:
     terminal.error("interrupted", "interrupted", "", {})
     return 130
+
+
+def _closed(terminal: Terminal, error: OSError) -> int:
+    """Exit 2: a path that the system does not let this user look at."""
+    path, hint = os.fsdecode(error.filename), "its folders need the permission to enter: `ls -ld` shows them"
+    if error.errno == errno.ENAMETOOLONG:
+        path, hint = f"{os.path.basename(path)[:40]}...", "name a file or a folder that is there"
+    terminal.error("invalid_input", f"{path}: {reason(error)}", hint, {})
+    return 2
 
 
 def _our_bug(terminal: Terminal, argv: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -166,7 +167,43 @@ def test_an_empty_name_of_an_output_is_refused() -> None:
 def test_a_path_longer_than_the_system_takes_is_refused(words: tuple[str, ...]) -> None:
     result = run_here(*words, "a" * 300)
     assert (result.code, result.out) == (2, "")
-    assert f"error: {'a' * 40}...: File name too long" in result.err
+    assert f"error: {'a' * 40}...: file name too long" in result.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "--model", "PATH", "--cluster", "dgx-h100:1"),
+        ("plan", "--model", "gpt2", "--cluster", "dgx-h100:1", "--lengths", "PATH"),
+        ("plan", "--model", "gpt2", "--cluster", "dgx-h100:1", "--stack", "PATH"),
+        ("plan", "--model", "gpt2", "--cluster", "dgx-h100:1", "--exclude", "PATH"),
+        ("plan", "--workload", "serve", "--model", "llama-3.1-8b", "--cluster", "dgx-h100:1", "--input", "PATH",
+         "--output", "100"),
+        ("explain", "PATH"),
+        ("check", "PATH"),
+        ("validate", "PATH"),
+        ("calibrate", "PATH"),
+        ("--profiles-path", "PATH", "show", "gpus"),
+    ],
+)  # fmt: skip
+def test_a_path_in_a_folder_that_may_not_be_entered_is_refused(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`Path.is_file` and its like raise PermissionError there, which root never meets."""
+    closed, stat = tmp_path / "closed", Path.stat
+
+    def refused(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    closed.mkdir(mode=0)
+    monkeypatch.setattr(Path, "stat", refused)
+    file = closed / "a.csv"
+    result = run_here(*(str(file) if word == "PATH" else word for word in words))
+    assert (result.code, result.out) == (2, ""), result.err
+    assert str(file) in result.err
+    assert "hint: " in result.err
 
 
 def test_a_folder_of_nobody_is_no_model() -> None:
