@@ -36,6 +36,15 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
+_QUOTED = 60  # characters
+
+
+def quoted(value: object) -> str:
+    """A value of the input as messages show it: in backticks, cut where it is long."""
+    text = str(value)
+    return f"`{text[:_QUOTED]}...` ({len(text):,} characters)" if len(text) > _QUOTED else f"`{text}`"
+
+
 class MeshwrightError(Exception):
     """Base of all errors; `hint` is the one thing to do about it, `code` its stable name in JSON."""
 

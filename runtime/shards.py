@@ -7,10 +7,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
+from ..planner.document.array_file import reading_array
 
 Row = np.ndarray[tuple[int], np.dtype[np.integer]]
 _SAMPLES, _SAMPLE_BYTES = 64, 4096  # of a file, for its digest
@@ -77,18 +79,25 @@ def open_text(path: Path) -> Row:
     return np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
 
 
+def _row_of(path: Path, width: np.dtype[Any], hint: str) -> Row:
+    """The tokens of a file without a header."""
+    size = path.stat().st_size
+    if not size or size % width.itemsize:
+        fault = f"{size:,} bytes, not a multiple of the {width.itemsize} of a token" if size else "the file is empty"
+        raise InputError(f"{path}: {fault}", hint=hint)
+    return np.memmap(path, dtype=width, mode="r")
+
+
 def open_shard(path: Path, vocab: int) -> Row:
     """Opens one shard. Raises InputError for a file without tokens."""
     width = np.uint16 if vocab <= 1 << 16 else np.uint32
     hint = "save tokens with numpy.save, one row of integers"
     if path.suffix == ".bin":
         hint = f"write tokens as {width.__name__}, with numpy's tofile: the model has {vocab:,} of them"
-    try:
+    with reading_array(path, hint):
         if path.suffix == ".bin":
-            return np.memmap(path, dtype=width, mode="r")
+            return _row_of(path, np.dtype(width), hint)
         tokens = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {error}", hint=hint) from None
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
         raise InputError(f"{path}: not one row of integers", hint=hint)
     return np.asarray(tokens)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,11 @@ import numpy as np
 
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.units import whole_number
-from ...errors import InputError
+from ...errors import InputError, quoted
 from ...profiles.io.folders import CATALOGUE
-from ...profiles.io.reader import read_document, read_text
+from ...profiles.io.json_syntax import parse_json_line
+from ...profiles.io.reader import read_bytes, read_document, read_text
+from ..document.array_file import reading_array
 from ..document.sampler_plan import DOCUMENTS
 
 SAMPLES = CATALOGUE / "lengths"
@@ -55,14 +55,14 @@ def parse_lengths(value: Any) -> dict[int, float]:
     for length, weight in pairs:
         tokens = whole_number(length)
         if tokens is None:
-            raise InputError(f"`{length}` is not a whole number", hint="write `2048: 0.7`")
+            raise InputError(f"{quoted(length)} is not a whole number", hint="write `2048: 0.7`")
         try:
             share = float(weight)
         except (TypeError, ValueError):
-            message = f"weight `{weight}` of length {tokens} is not a number"
+            message = f"weight {quoted(weight)} of length {tokens} is not a number"
             raise InputError(message, hint="write `2048: 0.7`") from None
         if tokens < 1 or not 0 <= share < float("inf"):
-            raise InputError(f"length {tokens} with weight {weight}: lengths are 1 or more, weights 0 or more")
+            raise InputError(f"length {tokens} with weight {quoted(weight)}: lengths are 1 or more, weights 0 or more")
         counts[tokens] = counts.get(tokens, 0.0) + share
     total = sum(counts.values())
     if total <= 0:
@@ -108,10 +108,7 @@ def _bins(path: Path, data: Mapping[Any, Any]) -> Pairs:
 
 
 def _lines(path: Path) -> Pairs:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    lines = read_text(path).splitlines()
     rows = [re.split(r"[,;\s]+", line.strip()) for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if rows and not rows[0][0].isdigit():
         rows = rows[1:]  # a header
@@ -123,10 +120,7 @@ def _json_lines(path: Path) -> Pairs:
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
-        try:
-            item = json.loads(line)
-        except ValueError:
-            raise InputError(f"{path}, line {number}: not JSON") from None
+        item = parse_json_line(str(path), number, line)
         length = item.get("length") if isinstance(item, Mapping) else item
         if isinstance(length, bool) or not isinstance(length, int):
             hint = 'a line is a number of tokens, or `{"length": 2048}`'
@@ -136,14 +130,13 @@ def _json_lines(path: Path) -> Pairs:
 
 
 def _array(path: Path) -> Pairs:
-    try:
+    hint = "an array `lengths` of tokens per document, as `numpy.savez` writes it"
+    with reading_array(path, hint):
         loaded = np.load(path, allow_pickle=False)
         names = getattr(loaded, "files", None)
         array = loaded if names is None else loaded["lengths" if "lengths" in names else names[0]]
-    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(f"{path} holds no list of whole numbers", hint="an array `lengths` of tokens per document")
+        raise InputError(f"{path} holds no list of whole numbers", hint=hint)
     lengths, counts = np.unique(array, return_counts=True)
     return list(zip(lengths.tolist(), counts.tolist(), strict=True))
 
@@ -158,10 +151,7 @@ def _folder(path: Path) -> Pairs:
 def _index(path: Path) -> Pairs:
     """Documents of an index of Megatron-LM d98e8a64 (`_IndexReader` of its core): a header of 34 bytes, tokens of each
     sequence as int32, its place as int64, and where documents begin among the sequences as int64."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error})") from None
+    data = read_bytes(path)
     if data[: len(_INDEX_MAGIC)] != _INDEX_MAGIC or len(data) < _INDEX_HEADER:
         raise InputError(f"{path} is no index of a dataset of Megatron", hint="its preprocessing writes one")
     sequences, edges = struct.unpack_from("<QQ", data, _INDEX_HEADER - 16)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-import json
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...cost_models.serving.lengths import RequestLengths
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, quoted
+from ...profiles.io.document import file_error
+from ...profiles.io.json_syntax import parse_json_line
 from ...profiles.io.reader import read_text
 
 SUFFIXES = (".csv", ".jsonl")
@@ -49,10 +52,9 @@ def is_trace(path: Path) -> bool:
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
         return False
     try:
-        first = next(_rows(path), None)
+        return _Columns.of(_names(path)) is not None
     except InputError:
         return False
-    return first is not None and _Columns.of(list(first[1])) is not None
 
 
 def read_trace(path: Path) -> RequestLengths:
@@ -66,8 +68,7 @@ def read_trace(path: Path) -> RequestLengths:
 @lru_cache(maxsize=4)
 def _read(path: Path, changed_ns: int) -> RequestLengths:
     """changed_ns: of the file, so that a changed one is read again."""
-    rows = list(_rows(path))
-    columns = _Columns.of(list(rows[0][1])) if rows else None
+    rows, columns = list(_rows(path)), _Columns.of(_names(path))
     if columns is None:
         raise InputError(f"{path}: no columns of prompts and answers",
                          hint="columns such as `arrival_s`, `prompt_tokens` and `output_tokens`")  # fmt: skip
@@ -80,7 +81,7 @@ def _read(path: Path, changed_ns: int) -> RequestLengths:
         faults = [(columns.arrival, "a time") if arrival is None else None,
                   (columns.prompt, "a number of tokens") if prompt is None or prompt < 1 else None,
                   (columns.answer, "a number of tokens") if answer is None else None]  # fmt: skip
-        problems += [FieldProblem(f"`{row.get(name)}` is not {kind}", name, str(path), line)
+        problems += [FieldProblem(f"{quoted(row.get(name))} is not {kind}", name, str(path), line)
                      for name, kind in filter(None, faults)]  # fmt: skip
         if arrival is not None and prompt is not None and answer:
             requests.append((arrival, prompt, answer))
@@ -98,39 +99,57 @@ def _trace(path: Path, requests: list[tuple[float, float, float]]) -> RequestLen
     return RequestLengths(prompts, answers, np.full(len(prompts), 1.0 / len(prompts)), arrivals - arrivals[0])
 
 
+def _names(path: Path) -> list[str]:
+    """Columns of a table, or fields of the first request."""
+    if path.suffix.lower() != ".csv":
+        return list(next(_rows(path), (0, {}))[1])
+    with _table(path) as reader:
+        return list(reader.fieldnames or ())
+
+
+@contextmanager
+def _table(path: Path) -> Iterator[csv.DictReader[str]]:
+    """The rows of a table. Raises InputError for a field longer than they may be."""
+    reader = csv.DictReader(read_text(path).splitlines())
+    try:
+        yield reader
+    except csv.Error:
+        fault = f"a field of more than {csv.field_size_limit():,} characters"
+        raise file_error(str(path), reader.line_num + 1, fault, "is this a table of requests?") from None
+
+
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Line and fields of every request."""
-    text = read_text(path)
     if path.suffix.lower() == ".csv":
-        reader = csv.DictReader(text.splitlines())
-        yield from ((reader.line_num, row) for row in reader)
+        with _table(path) as reader:
+            yield from ((reader.line_num, row) for row in reader)
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                raise InputError.of([FieldProblem("not JSON", file=str(path), line=number)]) from None
+            row = parse_json_line(str(path), number, line)
             if not isinstance(row, Mapping):
                 raise InputError.of([FieldProblem("not an object of fields", file=str(path), line=number)])
             yield number, row
 
 
 def _arrival(value: Any, unit_s: float) -> float | None:
-    """Seconds: a number, or a date and time."""
-    try:
-        return float(value) * unit_s
-    except (TypeError, ValueError):
-        pass
+    """Seconds: a finite number, or a date and time."""
+    number = _number(value)
+    if number is not None:
+        return number * unit_s if math.isfinite(number) else None
     try:
         return datetime.fromisoformat(str(value).strip()).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
 def _tokens(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number < float("inf") else None
+
+
+def _number(value: Any) -> float | None:
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
-    return number if 0 <= number < float("inf") else None

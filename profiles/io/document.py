@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ...errors import FieldProblem, InputError, did_you_mean, nearest
 
 FieldPath = tuple[str | int, ...]
+WRONG_FILE = "is this the right file?"  # the hint where nobody writes such a text by hand
 LineOf = Callable[[FieldPath], int]  # line (from 1) of a field, or of the nearest one around it; 0: not known
 
 
@@ -71,6 +73,12 @@ def check_keys(document: Document, path: FieldPath, allowed: Iterable[str]) -> l
         hint = did_you_mean(nearest(str(key).lower(), known), otherwise=f"known here: {', '.join(known)}")
         problems.append(document.problem((*path, key), f"unknown key `{key}`", hint))
     return problems
+
+
+def value_fault(error: ValueError) -> str:
+    """The words for a value that a parser takes as written but Python cannot hold."""
+    limit = sys.get_int_max_str_digits()
+    return f"holds a whole number of more than {limit:,} digits" if "digits" in str(error) else str(error)
 
 
 def file_error(name: str, line: int, message: str, hint: str = "", path: FieldPath = ()) -> InputError:

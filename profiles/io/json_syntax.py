@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ...errors import InputError
-from .document import Document, FieldPath, file_error
+from .document import WRONG_FILE, Document, FieldPath, file_error, value_fault
 from .yaml_syntax import compose, line_in, reject_duplicates
 
 
@@ -31,14 +31,24 @@ def parse_json(name: str, text: str) -> Document:
         message = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} (column {error.colno})"
         hint = "JSON takes no comments, no trailing commas and double quotes only; YAML takes all three"
         raise file_error(name, error.lineno, message, hint) from None
+    except ValueError as error:
+        raise file_error(name, 0, f"not valid JSON: {value_fault(error)}", WRONG_FILE) from None
     except RecursionError:
-        raise file_error(name, 0, "nested too deeply to be read") from None
+        raise file_error(name, 0, "nested too deeply to be read", WRONG_FILE) from None
     lines = _Lines(name, text)
     if repeated:
         if lines.root is not None:
             reject_duplicates(name, lines.root)
         raise file_error(name, 0, f"key `{repeated[0]}` is given twice", "keep one of them")
     return Document(name, data, "json", line_of=lines.line)
+
+
+def parse_json_line(name: str, number: int, line: str) -> Any:
+    """One line of a file of JSON lines. Raises InputError."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise file_error(name, number, "not JSON", "each line is one JSON value") from None
 
 
 class _Lines:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from functools import cached_property
 
-from .document import Document, FieldPath, file_error
+from .document import WRONG_FILE, Document, FieldPath, file_error, value_fault
 
 _KEY = r"(?:[\w-]+|\"[^\"]*\"|'[^']*')"
 _HEADER_LINE = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]")
@@ -21,6 +21,10 @@ def parse_toml(name: str, text: str) -> Document:
         message, line = (match[1], int(match[2] or text.count("\n") + 1)) if match else (str(error), 0)
         message = f"not valid TOML: {message[:1].lower()}{message[1:]}"
         raise file_error(name, line, message, "strings need double quotes, tables a `[header]`") from None
+    except ValueError as error:
+        raise file_error(name, 0, f"not valid TOML: {value_fault(error)}", WRONG_FILE) from None
+    except RecursionError:
+        raise file_error(name, 0, "nested too deeply to be read", WRONG_FILE) from None
 
 
 class _Lines:

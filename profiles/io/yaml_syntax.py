@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from .document import Document, FieldPath, file_error
+from .document import WRONG_FILE, Document, FieldPath, file_error, value_fault
 
 _BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one where libyaml is there: 10x faster
 _DEEPEST = 200  # nested collections; the C composer recurses, and overflows the stack of the process at some 10,000
@@ -68,9 +68,9 @@ def parse_yaml(name: str, text: str, *, last_counts: bool = False) -> Document:
         message = f"not valid YAML: control character 0x{code:02x}"
         raise file_error(name, line, message, "is this a text file?") from None
     except RecursionError:
-        raise file_error(name, 0, "nested too deeply to be read") from None
+        raise file_error(name, 0, "nested too deeply to be read", WRONG_FILE) from None
     except ValueError as error:
-        raise file_error(name, 0, f"not valid YAML: {error}") from None
+        raise file_error(name, 0, f"not valid YAML: {value_fault(error)}", WRONG_FILE) from None
     finally:
         if loader is not None:
             loader.dispose()

@@ -6,7 +6,6 @@ sampler plan names lengths. Documents of a length take turns, in the order of th
 
 from __future__ import annotations
 
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from ...cost_models.arrays import Ints
 from ...errors import InputError
+from ...planner.document.array_file import reading_array
 from ...planner.document.sampler_plan import DOCUMENTS, SamplerBatch
 from ..shards import Row, Shards
 
@@ -75,11 +75,8 @@ class Turns:
 
 
 def _lengths(path: Path) -> Ints:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            lengths = stored["lengths"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})", hint=_HINT) from None
+    with reading_array(path, _HINT), np.load(path, allow_pickle=False) as stored:
+        lengths = stored["lengths"]
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or not len(lengths) or lengths.min() < 1:
         raise InputError(f"{path} holds no list of tokens per document", hint=_HINT)
     return np.asarray(lengths, dtype=np.int64)

@@ -63,7 +63,7 @@ def test_ranks_train_them_as_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("change", "message"), [
     ("lacking", "no document has 1 tokens, the length of one in the sampler plan (9 more lengths are lacking)"),
     ("other shards", "its 21 documents have 168 tokens, the shards 173"),
-    ("no index", "documents.npz cannot be read"),
+    ("no index", "documents.npz: cannot be read"),
     ("no lengths", "holds no list of tokens per document"),
 ])  # fmt: skip
 def test_other_data_is_refused(change: str, message: str, tmp_path: Path) -> None:

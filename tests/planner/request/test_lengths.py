@@ -58,7 +58,13 @@ def test_lengths_come_from_arrays(tmp_path: Path) -> None:
         ("lengths.jsonl", '2048\n{"text": 5}\n', "line 2: no length"),
         ("lengths.jsonl", "2048\nx\n", "line 2: not JSON"),
         ("lengths.txt", "2048\n0\n", "lengths are 1 or more"),
-        ("lengths.npz", "no array", "cannot be read"),
+        ("lengths.jsonl", "2048\n" + "[" * 100_000 + "\n", "line 2: not JSON"),
+        ("lengths.npz", "no array", r"cannot be read \(not a whole array of numbers\)$"),
+        ("lengths.npz", "", "the file is empty"),
+        ("lengths.npy", "", "the file is empty"),
+        ("lengths.idx", "", "no index of a dataset"),
+        ("lengths.csv", "1 " + "2" * 200_000, "lengths are 1 or more, weights 0 or more$"),
+        ("lengths.csv", "1\n" + "x" * 200_000, r"`x{60}...` \(200,000 characters\) is not a whole number$"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:

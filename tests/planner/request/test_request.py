@@ -135,7 +135,7 @@ def test_all_problems_of_a_file_at_once(tmp_path: Path) -> None:
         ({**BASIC, "lora": "16:q,z"}, "--lora: `z` is none of q, k, v, o, gate, up or down"),
         ({**BASIC, "train_layers": 0}, "--train-layers: must be 1 or more, is 0"),
         ({**BASIC, "lengths": "2048:x"}, "--lengths: weight `x` of length 2048 is not a number"),
-        ({**BASIC, "lengths": "nope.csv"}, "--lengths: nope.csv cannot be read"),
+        ({**BASIC, "lengths": "nope.csv"}, "--lengths: nope.csv: no such file"),
         ({**BASIC, "fix": ["tp"]}, "--fix: `tp` is not `field=value`"),
         ({**BASIC, "fix": ["tp=0"]}, "--fix: tp: 0 is out of range"),
         ({**BASIC, "fix": ["tp=4", "tp=8"]}, "--fix: tp is fixed to both 4 and 8"),

@@ -70,7 +70,7 @@ def test_a_histogram_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "says"), [
     ("-5", "not a number of tokens"), ("0", "1 or more"), ("759:rms=500", "less than the mean"),
-    ("759:p90=2000", "2.27 times its mean"), ("759:p95=2000", "p90 and rms"), ("nothing.csv", "cannot be read"),
+    ("759:p90=2000", "2.27 times its mean"), ("759:p95=2000", "p90 and rms"), ("nothing.csv", "no such file"),
     ({"mean": 10, "p90": 12, "rms": 11}, "one of p90 and rms"), ("512:-1", "weights 0 or more"), ("abc", "abc"),
 ])  # fmt: skip
 def test_wrong_lengths_are_named(value: object, says: str) -> None:
@@ -83,6 +83,12 @@ def test_wrong_lengths_are_named(value: object, says: str) -> None:
      ["line 3, timestamp: `soon` is not a time", "line 4, prompt_tokens: `-3`", "line 4, output_tokens: `x`"]),
     ("timestamp,prompt_tokens,output_tokens\n7,10,5\n7,12,6\n", ["at one time"]),
     ("prompt_tokens,output_tokens\n10,5\n12,6\n", ["no column of arrival times"]),
+    ("timestamp,prompt_tokens,output_tokens\nnan,10,5\n1,10,5\n2,10,5\ninf,10,5\n1e999,10,5\n",
+     ["line 2, timestamp: `nan` is not a time", "line 5, timestamp: `inf`", "line 6, timestamp: `1e999`"]),
+    ("timestamp,prompt_tokens,output_tokens\n0,10,5\n1," + "1" * 200_000 + ",5\n",
+     ["trace.csv, line 3: a field of more than 131,072 characters"]),
+    ("timestamp,prompt_tokens,output_tokens\n", ["0 requests with answers"]),
+    ("timestamp,prompt_tokens,output_tokens\n0," + "x" * 1000 + ",5\n", [f"`{'x' * 60}...` (1,000 characters) is"]),
     ("timestamp,prompt_tokens,output_tokens\n1,10,0\n2,12,0\n", ["0 requests with answers"]),
 ])  # fmt: skip
 def test_all_problems_of_a_trace_are_named(text: str, says: list[str], tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ BROKEN = [
     ("a.yaml", "[" * 900 + "]" * 900, "a.yaml, line 1: nested too deeply to be read"),
     ("a.yaml", "- " * 100_000, "a.yaml, line 1: nested too deeply to be read"),
     ("a.json", "[" * 100_000 + "]" * 100_000, "a.json: nested too deeply to be read"),
+    ("a.toml", "a = " + "[" * 3000 + "]" * 3000, "a.toml: nested too deeply to be read"),
+    ("a.json", '{"a": ' + "1" * 5000 + "}", "a.json: not valid JSON: holds a whole number of more than 4,300 digits"),
+    ("a.toml", "a = " + "1" * 5000, "a.toml: not valid TOML: holds a whole number of more than 4,300 digits"),
+    ("a.yaml", "a: " + "1" * 5000, "a.yaml: not valid YAML: holds a whole number of more than 4,300 digits"),
     ("a.yaml", "a: !!python/object:os.system x", "a.yaml, line 1: not valid YAML: could not determine a constructor"),
 ]
 
@@ -110,6 +114,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert str(missing) in caught.value.message
     with pytest.raises(InputError, match="is a folder, not a file"):
         read_document(tmp_path)
+    with pytest.raises(InputError, match=r"a\\0b.yaml: no file can have this name"):
+        read_document("a\0b.yaml")
     latin = tmp_path / "latin.yaml"
     latin.write_bytes(b"a: 1\nb: caf\xe9\n")
     with pytest.raises(InputError, match=r"line 2: not UTF-8 text \(byte 0xe9\)"):
