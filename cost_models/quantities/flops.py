@@ -12,7 +12,7 @@ import numpy as np
 
 from ..layouts import RECOMPUTE_MODES, Layout
 from ..problem import Problem
-from .operations import TOWER
+from .operations import LAST, TOWER
 
 
 def _layers_per_kind(problem: Problem) -> list[int]:
@@ -42,7 +42,9 @@ def recomputed_flops(problem: Problem, layout: Layout, recomputed: Sequence[floa
     modules = None if mode == "full" else layout.recompute_modules
     *numbers, towers = recomputed or [*_layers_per_kind(problem), 1.0]
     layers = zip(numbers, problem.sequence_operations, strict=False)
-    total = sum(n * ops.forward_flops(modules) for n, ops in layers if ops.trains != "frozen")
+    stops = mode == "full" and problem.stack.recompute_stops_early
+    total = sum(n * (ops.forward_flops(modules) - stops * ops.forward_flops(LAST)) for n, ops in layers
+                if ops.trains != "frozen")  # fmt: skip
     share = 1.0
     if layout.recompute_layers and recomputed is None:
         share = min(1.0, layout.recompute_layers * layout.pp / problem.model.num_layers)

@@ -102,6 +102,15 @@ def test_full_recomputation_repeats_the_layers_of_a_trained_tower() -> None:
     assert recomputed_flops(problem(), layout, [4.0, 0.0]) == without
 
 
+@pytest.mark.parametrize(("stack", "repeated"), [("torchtitan", 0), ("megatron-core", 1)])
+def test_a_recomputation_that_stops_early_skips_the_last_product(stack: str, repeated: int) -> None:
+    """Llama-3.1-8B: projections of queries, keys, values and output, attention's causal half, three matrices."""
+    of = Problem(load_model("llama-3.1-8b")[0], Workload(seq_len=8192, global_batch=64), load_stack(stack), 8, 8)
+    products = 2.0 * 8192 * 4096 * (4096 + 2 * 1024 + 4096 + (2 + repeated) * 14336)
+    wanted = 64 * 32 * (products + 2.0 * 8192**2 * 4096)
+    assert recomputed_flops(of, Layout(dp=8, recompute=FULL)) == pytest.approx(wanted, rel=1e-12)
+
+
 def test_a_projector_trains_above_a_frozen_tower() -> None:
     trained, frozen = (tables(problem(freeze_tower=freezes), tp=2, dp=4).operations[EMBEDDING]
                        for freezes in (False, True))  # fmt: skip
