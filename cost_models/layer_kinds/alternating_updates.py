@@ -13,6 +13,9 @@ parallelism has the weights whole on every rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, MemoryTraffic, Saved
 from ..specs.model import ModelSpec
@@ -22,6 +25,14 @@ def layer_parameters(model: ModelSpec) -> dict[str, int]:
     """Elements of the weights of predictions and corrections, their router and its norm, and the scales."""
     n, h = model.residual_streams, model.hidden
     return {"streams": n**2 + n**3 + n * h + 2 * h} if model.alternates else {}
+
+
+def matrices(model: ModelSpec) -> Iterator[Matrix]:
+    """The matrices of a layer that Muon orthogonalises: all weights but the norm of the router and the scales."""
+    n, h = model.residual_streams, model.hidden
+    if model.alternates:
+        for part in ((n, n), (n * n, n), (n, h)):
+            yield Matrix((part,), split=False)
 
 
 def end_parameters(model: ModelSpec) -> int:

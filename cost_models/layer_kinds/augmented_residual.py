@@ -3,6 +3,9 @@ transformers 5.24): they take what attention takes, and their normed output is a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, MemoryTraffic, Saved
 from ..specs.model import Layer
@@ -11,6 +14,13 @@ from ..specs.model import Layer
 def parameters(kind: Layer, hidden: int) -> dict[str, int]:
     """Elements of both products and of the norm."""
     return {"augmented": 2 * hidden * kind.augmented_rank + hidden} if kind.augmented_rank else {}
+
+
+def matrices(kind: Layer, hidden: int) -> Iterator[Matrix]:
+    """The matrices of a layer that Muon orthogonalises: both products."""
+    if kind.augmented_rank:
+        yield Matrix(((kind.augmented_rank, hidden),), split=False)
+        yield Matrix(((hidden, kind.augmented_rank),), split=False)
 
 
 def add_augmented(builder: Builder, ops: LayerOperations, kind: Layer) -> None:

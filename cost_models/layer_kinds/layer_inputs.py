@@ -9,7 +9,10 @@ all weights whole on every rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..arrays import Array
+from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
 from ..quantities.operations import LayerOperations, MemoryTraffic, Saved
 from ..specs.layer_inputs import LayerInputs
@@ -20,6 +23,13 @@ def layer_parameters(model: ModelSpec) -> dict[str, int]:
     """Elements of both products of a layer, and of its norm."""
     inputs, h = model.layer_inputs, model.hidden
     return {} if inputs is None else {"layer_input": 2 * h * inputs.width + h}
+
+
+def matrices(model: ModelSpec) -> Iterator[Matrix]:
+    """The matrices of a layer that Muon orthogonalises: both products."""
+    if model.layer_inputs is not None:
+        yield Matrix(((model.layer_inputs.width, model.hidden),), split=False)
+        yield Matrix(((model.hidden, model.layer_inputs.width),), split=False)
 
 
 def embedding_parameters(model: ModelSpec) -> int:

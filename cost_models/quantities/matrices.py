@@ -9,8 +9,18 @@ values by themselves; gate and up projection together).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
-from ..layer_kinds import attention, dense, experts, residual_streams, sparse_attention
+from ..layer_kinds import (
+    alternating_updates,
+    attention,
+    augmented_residual,
+    dense,
+    experts,
+    layer_inputs,
+    residual_streams,
+    sparse_attention,
+)
 from ..layer_kinds.registry import kind_of
 from ..specs.model import FeedForward, Layer, ModelSpec
 from .matrix import Matrix
@@ -34,6 +44,8 @@ def _of_one_stream(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]
     for matrix in kind_of(kind.mixer).matrices(kind.mixer, h) if kind.mixer is not None else ():
         yield matrix, 1
     yield from residual_streams.matrices(model, kind.num_blocks)
+    beside = (alternating_updates.matrices(model), augmented_residual.matrices(kind, h), layer_inputs.matrices(model))
+    yield from ((matrix, 1) for matrix in chain.from_iterable(beside))
     if isinstance(block, FeedForward):
         for matrix in dense.matrices(h, block.inner, block.gated):
             yield matrix, 1

@@ -18,7 +18,7 @@ NAMES = ("q", "k", "v", "o", "q_a", "q_b", "kv_a", "kv_b", "gate", "up", "down",
          "shared_gate", "q_gate", "latent", "mixer_in", "mixer_out", "index_q", "index_k", "index_weights",
          "mixer_query_down", "mixer_query_up", "mixer_key", "mixer_out_groups", "mixer_entries", "mixer_index",
          "mixer_select", "mixer_step", "mixer_low_rank_in", "mixer_low_rank",
-         "streams", "mixer_cell")  # fmt: skip
+         "streams", "mixer_cell", "augmented", "layer_input")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -28,9 +28,11 @@ def test_a_layers_matrices_are_all_of_it_that_has_two_dimensions(name: str) -> N
         counts = params.layer_parameters(model, kind)
         block = kind.feed_forward
         biases = 0
+        # Norms and scales of Gemma 3n's streams, low-rank products and inputs of layers: vectors.
+        vectors = model.hidden * (2 * model.alternates + (kind.augmented_rank > 0) + (model.layer_inputs is not None))
         if isinstance(block, MixtureOfExperts) and block.expert_bias:
             biases = block.experts * (block.expert_inner * (2 if block.gated else 1) + model.hidden)
-        expected = sum(counts.get(part, 0) for part in NAMES) - biases
+        expected = sum(counts.get(part, 0) for part in NAMES) - biases - vectors
         matrices = list(layer_matrices(model, kind))
         assert sum(matrix.elements * number for matrix, number in matrices) == expected
         of_experts = sum(matrix.elements * number for matrix, number in matrices if matrix.expert)
