@@ -159,20 +159,20 @@ class DeviceMemory:
         ledger = self.ledger
         states, zero = ledger.problem.state_bytes, ledger.layouts["zero"]
         trained_dense, trained_experts = ledger.trained[j]
-        scattered = ~ledger.states.whole_in_pipeline
         # Some stacks sum whole gradients over the micro-batches of a step and scatter them only once.
         divided = (zero >= 2) & ~ledger.states.whole_gradients
         gradient_shards = ledger.state_sharers(ledger.exchanges.gradients_over, divided)
         weights = weight_bytes(ledger, j)
         # The shards stay beside what was gathered; masters count as such. Lower stages have no shards.
         if not ledger.problem.stack.master_weights and not ledger.states.open:
-            weights = weights + np.where((zero == 3) & ~scattered, ledger.updated[j] * states.weight, 0.0)
+            weights = weights + ((zero == 3) & ledger.states.whole_in_pipeline) * ledger.updated[j] * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
         gradient = gradient * np.where(divided, 1.0, ledger.states.narrowing)
         optimizer = np.where(ledger.states.away, 0.0, optimizer_bytes(ledger, j))
+        copies = np.where(ledger.states.away, 0.0, ledger.updated[j] * states.master_gradient)
         return {
             "weights": weights + adapter_bytes(ledger, j),
-            "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient * states.gradient),
+            "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient * states.gradient) + copies,
             "optimizer": optimizer + self._traffic_bytes(j),
         }
 

@@ -1,8 +1,9 @@
 """Bytes of model states and buffers on one GPU.
 
-States per trained parameter (FORMULAS 5.1): weight (2 in bf16, 4 in fp32), gradient (as the stack accumulates it),
-optimizer (`OPTIMIZER_BYTES`). ZeRO shards the optimizer (1), gradients (2) and weights (3) over shard x cp ranks;
-routed experts over their own data-parallel ranks, shard x cp x tp / (ep x etp).
+States per trained parameter (FORMULAS 5.1): weight (2 in bf16, 4 in fp32), gradient (as the stack accumulates it;
+Megatron in fp16 also its fp32 copy of what a rank updates: 4 + 16/d), optimizer (`OPTIMIZER_BYTES`). ZeRO shards the
+optimizer (1), gradients (2) and weights (3) over shard x cp ranks; routed experts over their own data-parallel ranks,
+shard x cp x tp / (ep x etp).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class StateBytes:
     weight: float  # as products read it
     frozen_weight: float  # of a frozen base, quantised under LoRA
     gradient: float  # as it is summed
+    master_gradient: float  # its fp32 copy for the update, of what a rank updates
     optimizer: float  # moments and master weight
     orthogonalised: float  # the same of a matrix that Muon updates
     split_master: float  # of `optimizer`, left out on the GPU under ZeRO-1, where the bf16 weight has them
@@ -49,12 +51,13 @@ class StateBytes:
 
     def update_bytes(self, optimizer: float) -> float:
         """Bytes that an update moves per parameter with so many of states: gradient and states read, states and weight
-        written."""
-        return self.gradient + 2 * optimizer + self.weight
+        written; a copy of the gradient written and read."""
+        return self.gradient + 2 * self.master_gradient + 2 * optimizer + self.weight
 
     @classmethod
     def of(cls, workload: Workload, stack: StackSpec, *, any_fp8_layout: bool = False) -> StateBytes:
         fp32 = workload.precision == "fp32"
+        fp16_gradients = stack.fp16_gradients and workload.precision == "fp16"
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
         width = 1.0 if fp32 or stack.master_weights else 0.5
         master = 0.0 if fp32 or not stack.master_weights else MASTER_BYTES
@@ -63,7 +66,8 @@ class StateBytes:
         return cls(
             weight=4.0 if fp32 else 2.0,
             frozen_weight=4.0 if fp32 else base,
-            gradient=4.0 if fp32 else float(stack.gradient_bytes),
+            gradient=4.0 if fp32 else GRADIENT_BYTES if fp16_gradients else float(stack.gradient_bytes),
+            master_gradient=MASTER_BYTES if fp16_gradients else 0.0,
             optimizer=OPTIMIZER_BYTES[workload.optimizer] * width + master,
             orthogonalised=MOMENTUM_BYTES * width + master,
             split_master=2.0 if _splits_master(workload, stack) else 0.0,

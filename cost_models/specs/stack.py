@@ -143,6 +143,8 @@ class StackSpec:
     # Per parameter, as whole gradients of sharded weights (ZeRO-2 and 3) are summed and reduced; 0: gradient_bytes.
     # What was scattered has gradient_bytes again. Training in fp32 has fp32 gradients.
     sharded_sum_bytes: int = 0
+    # Training in fp16 accumulates and reduces gradients in fp16, and the update takes an fp32 copy of its part of them.
+    fp16_gradients: bool = False
     # Share of what tokens send to experts, and get back, that stays on their rank beyond an even share (`on_stack` of
     # techniques).
     tokens_at_home: float = 0.0

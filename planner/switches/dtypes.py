@@ -34,7 +34,9 @@ GRAD_REDUCE_DTYPE = Switch(
     name="grad_reduce_dtype",
     meaning="dtype in which gradients are accumulated and reduced",
     values=tuple(_GRADIENT_BYTES),
-    changes=lambda stack, value: {"gradient_bytes": _GRADIENT_BYTES[value]},
+    # A run in fp16 that states fp32 had --accumulate-allreduce-grads-in-fp32.
+    changes=lambda stack, value: {"gradient_bytes": _GRADIENT_BYTES[value],
+                                  **({"fp16_gradients": False} if value == "fp32" else {})},
     source="bytes of the dtype",
     # fp32 and fp16 accumulate in their own dtype: Megatron-LM d98e8a64, training/arguments.py:1213.
     concerns=lambda problem: problem.workload.precision not in ("fp32", "fp16"),

@@ -22,9 +22,10 @@ from meshwright.cost_models.quantities.memory import StateBytes
 from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.specs.model import FeedForward, ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec
-from meshwright.cost_models.specs.workload import Workload
+from meshwright.cost_models.specs.workload import Precision, Workload
 from meshwright.planner.search.pricing import price_layouts
 from meshwright.planner.space.rules import violations
+from meshwright.planner.switches.registry import with_switches
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.load import load_stack
@@ -40,9 +41,11 @@ def catalogue(name: str) -> ModelSpec:
     return load_model(name)[0]
 
 
-def ledger_of(model: ModelSpec, layout: Layout, stack: StackSpec, global_batch: int) -> Ledger:
+def ledger_of(
+    model: ModelSpec, layout: Layout, stack: StackSpec, global_batch: int, precision: Precision = "bf16"
+) -> Ledger:
     """The ledger of one layout, by the path that the planner takes. Rates (of A100s) do not enter the ledger."""
-    workload = Workload(seq_len=SEQ_LEN, global_batch=global_batch)
+    workload = Workload(seq_len=SEQ_LEN, global_batch=global_batch, precision=precision)
     cluster = load_cluster("dgx-a100:1")
     problem = Problem(model, workload, stack, layout.num_gpus, cluster.gpus_per_node)
     return price_layouts(problem, rates_for(cluster, stack, "bf16"), Layouts.of([layout]))[0]
@@ -123,6 +126,21 @@ def test_g13_megatron_distributed_optimizer() -> None:
         for dp in (2, 4, 8)
     }
     assert per_parameter == pytest.approx({2: 12.0, 4: 9.0, 8: 7.5})
+
+
+def test_megatron_in_fp16() -> None:
+    """The same table: fp16 parameters and gradients take 4 + 16/d bytes, of which 4/d are the fp32 gradient at the
+    update; what is reduced has 2 bytes. Fp32 sums, where a run states them, are those of bf16."""
+    untied, stack = replace(catalogue("gpt-7.5b"), tied_embeddings=False), load_stack("megatron-core")
+    workload = Workload(seq_len=SEQ_LEN, global_batch=8, precision="fp16")
+    for dp in (1, 2, 8):
+        ledger = ledger_of(untied, Layout(dp=dp, shard=dp, zero=1, precision=1), stack, 8, "fp16")
+        assert states_bytes(ledger, 0) / total_parameters(untied) == pytest.approx(4 + 16 / dp)
+    states = StateBytes.of(workload, stack)
+    # Adam: gradient read (2), copied (4) and read (4); 12 bytes of states read and written, weight written (2).
+    assert (states.gradient, states.update_bytes(states.optimizer)) == (2, 2 + 4 + 4 + 24 + 2)
+    assert StateBytes.of(workload, with_switches(stack, {"grad_reduce_dtype": "fp32"})).gradient == 4
+    assert StateBytes.of(replace(workload, precision="bf16"), stack).gradient == 4
 
 
 # G4 to G8: p, m, v, F, B (with W), seconds of a message between stages.

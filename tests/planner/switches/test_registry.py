@@ -45,7 +45,7 @@ def test_no_settings_change_nothing() -> None:
 def test_changes_by_hand() -> None:
     """Casts by the maximum of a tensor move 6 bytes an element, gradients in fp32 have 4."""
     assert changed(STACK, "moe_dispatcher", "deepep") == {"ep_dispatch": "deduplicated"}
-    assert changed(STACK, "grad_reduce_dtype", "fp32") == {"gradient_bytes": 4}
+    assert changed(STACK, "grad_reduce_dtype", "fp32") == {"gradient_bytes": 4, "fp16_gradients": False}
     assert changed(STACK, "fp8_recipe", "current") == {"cast_bytes": 6.0, "scales_tensors": True}
     assert changed(STACK, "overlap_grad_reduce", "off") == {"dp_overlap": 0.0}
     assert changed(STACK, "tp_comm_overlap", "on") == {"sequence_parallel_overlap": 0.45}
