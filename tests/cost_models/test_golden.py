@@ -291,3 +291,14 @@ def test_korthikanti_shares(row: Published) -> None:
         for mode, sequence_parallel in (("none", True), ("selective", False), ("selective", True), ("full", False))
     ]
     assert found == pytest.approx(list(row.shares), abs=0.0015)
+
+
+def test_ranks_of_tp_send_whole_messages_in_megatron_core() -> None:
+    """Megatron Core, pipeline_parallel/schedules.py, get_tensor_shapes: s/tp under sequence parallelism alone. The
+    Megatron-LM of SC21, section 4.1, sends 1/tp without it, too, and gathers."""
+    for stack, parts in (("megatron-core", 1), ("megatron-lm-2021", 4), ("generic", 1)):
+        layout = Layout(tp=4, sequence_parallel=0, pp=2)
+        ledger = ledger_of(catalogue("llama-3.1-8b"), layout, load_stack(stack), 8)
+        assert ledger.tables.message[0] == 2 * SEQ_LEN * 4096 / parts
+        split = ledger_of(catalogue("llama-3.1-8b"), replace(layout, sequence_parallel=1), load_stack(stack), 8)
+        assert split.tables.message[0] == 2 * SEQ_LEN * 4096 / 4
