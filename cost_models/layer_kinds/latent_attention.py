@@ -45,6 +45,12 @@ def matrices(attention: Attention, hidden: int) -> Iterator[Matrix]:
     yield Matrix(((heads * (without_positions + attention.value_head_dim), latent),))
 
 
+def gathered_width(attention: Attention, hidden: int) -> int:
+    """Elements per token that the up projections take: the latent of queries, or all of h, that of keys and values, and
+    the part of keys with positions."""
+    return (attention.q_lora_rank or hidden) + (attention.kv_lora_rank or 0) + attention.rope_head_dim
+
+
 def add_projections(builder: Builder, ops: LayerOperations, attention: Attention) -> None:
     """MLA: the down projections are replicated over tp, the up projections split by heads."""
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes

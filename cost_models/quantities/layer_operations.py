@@ -14,6 +14,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..cuda_graphs import launched_beside_mixing
+from ..layer_kinds import latent_attention
 from ..layer_kinds.alternating_updates import add_updates
 from ..layer_kinds.attention import add_attention
 from ..layer_kinds.augmented_residual import add_augmented
@@ -113,11 +114,22 @@ def _add_mixing(builder: Builder, ops: LayerOperations, kind: Layer) -> int:
         ops.kernels = ops.kernels + mixer.kernels * _launched_beside_mixing(builder, kind)
         projections += 2
     if projections:
-        builder.add_tensor_parallel(ops, inputs=projections - 1)
+        builder.add_tensor_parallel(ops, inputs=projections - 1, width=_gathered_width(builder, kind))
     if kind.cross_attention is not None:
         add_cross_attention(builder, ops, kind.cross_attention)
         projections += 4
     return projections
+
+
+def _gathered_width(builder: Builder, kind: Layer) -> float | None:
+    """Elements per token that blocks which mix tokens gather; None: h. The down projections of latent attention run on
+    a rank's part of a sequence, and the up projections gather what they made."""
+    attention = kind.attention
+    if attention is None or not (attention.is_mla and builder.stack.gathers_latents):
+        return None
+    if kind.mixer is not None or attention.index is not None:  # they take h on every rank
+        return None
+    return float(latent_attention.gathered_width(attention, builder.model.hidden))
 
 
 def _add_feed_forward(builder: Builder, ops: LayerOperations, kind: Layer) -> int:

@@ -6,14 +6,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..cuda_graphs import returns_normed_tokens
 from ..specs.model import Layer, ModelSpec
 from ..specs.stack import StackSpec
 from ..specs.workload import Workload
 from .element_bytes import activation_bytes
+from .exchanges import Op
 from .operations import Exchange, Gemm, LayerOperations, MemoryTraffic
 from .shards import Shard
+
+_Calls = list[tuple[Array, Array | float, Array | float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +99,29 @@ class Builder:
         )  # fmt: skip
 
     def add_tensor_parallel(
-        self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, first: int = 0, last: int = 0
-    ) -> None:
+        self, ops: LayerOperations, blocks: Array | float = 1, *, inputs: int = 1, first: int = 0, last: int = 0,
+        width: float | None = None,
+    ) -> None:  # fmt: skip
         """Per block: all-gather and reduce-scatter with sequence parallelism, else an all-reduce; same backward, where
         each of `inputs` projections may reduce its part of the gradient by itself. first, last: tags of what comes
-        before the block and after it."""
-        shard = self.shard
+        before the block and after it. width: elements per token that the block gathers, and whose gradient it reduces;
+        h unless given."""
+        shard, with_sp = self.shard, self.shard.sp > 0
         full = np.where(shard.tp > 1, self.activation_bytes * self.model.hidden * shard.tokens, 0.0)
-        with_sp, without = np.where(shard.sp > 0, full, 0.0), np.where(shard.sp > 0, 0.0, full)
-        ones = np.ones_like(full)
-        ops.exchanges.append(Exchange("tp", "all_gather", with_sp, shard.tp, ones, blocks, blocks, first))
         back = blocks * (inputs if self.stack.tp_plan == "by-projection" else 1)
-        ops.exchanges.append(Exchange("tp", "reduce_scatter", with_sp, shard.tp, ones, blocks, back, last))
-        ops.exchanges.append(Exchange("tp", "all_reduce", without, shard.tp, ones, blocks, back, last))
+        # Bytes, calls of the forward and of the backward pass.
+        gathered: _Calls = [(full, blocks, blocks)]
+        reduced: _Calls = [(full, blocks, back)]
+        if width is not None:
+            taken = full * width / self.model.hidden
+            gathered = [(taken, blocks, 0.0), (full, 0.0, blocks)]
+            reduced = [(full, blocks, 0.0), (taken, 0.0, back)]
+        collectives: list[tuple[Op, _Calls, Mask, int]] = [
+            ("all_gather", gathered, with_sp, first), ("reduce_scatter", reduced, with_sp, last),
+            ("all_reduce", reduced, ~with_sp, last),
+        ]  # fmt: skip
+        for op, calls, sends, tags in collectives:
+            for num_bytes, forward, backward in calls:
+                sent = np.where(sends, num_bytes, 0.0)
+                ones = np.ones_like(full)
+                ops.exchanges.append(Exchange("tp", op, sent, shard.tp, ones, forward, backward, tags))

@@ -105,6 +105,8 @@ class StackSpec:
     # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
     # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.
     reduces: Literal["buckets", "parts"] = "buckets"
+    # Ranks of tp gather the latents of latent attention, each made from its part of the sequence; else its input.
+    gathers_latents: bool = True
     # Messages of other micro-batches that a stage of a pipeline holds buffers for, as it asks before it needs them.
     messages_ahead: int = 0
     # Gradients of a layer are scattered beside the backward pass of the one before it, whose gradients are whole, too.

@@ -471,3 +471,35 @@ def test_a_nic_is_shared_by_one_at_least(tmp_path: Path) -> None:
     path.write_text("groups: [{node: dgx-h100, count: 2}]\nlinks: {inter_node: {shared_by: 0.5}}\n")
     with pytest.raises(InputError, match=r"`0\.5` must be a ratio of at least 1"):
         load_cluster(path)
+
+
+# --- latent attention over tp -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "width"),
+    [
+        ("deepseek-v3", "megatron-core", 1536 + 512 + 64),  # latents of queries, of keys and values; positions
+        ("deepseek-v2-lite", "megatron-core", 2048 + 512 + 64),  # queries come out of all of h
+        ("deepseek-v3", "meshwright", 1536 + 512 + 64),
+        ("deepseek-v3", "torch-fsdp", 7168),  # torchtitan gathers the input of attention
+    ],
+)
+def test_latent_attention_gathers_latents(model: str, stack: str, width: int) -> None:
+    """What is gathered forward, and scattered backward, is as wide as the latents; the output is as wide as h."""
+    spec = load_model(model)[0]
+    for sequence_parallel in (1, 0):
+        layout = Layout(tp=8, sequence_parallel=sequence_parallel)
+        keys = {name: np.asarray(Layouts.of([layout])[name]) for name in KEY_FIELDS}
+        workload = Workload(seq_len=4096, global_batch=64)
+        builder = Builder(spec, workload, load_stack(stack), Shard.of(keys, spec, workload))
+        dense = decoder_layer(builder, next(kind for kind in spec.kinds if not kind.is_moe))
+        block = [e for e in dense.exchanges if e.axis == "tp"]
+        sent = {"forward": 0.0, "backward": 0.0}  # elements per token
+        for exchange in block:
+            elements = float(exchange.num_bytes[0]) / 2 / 4096
+            sent["forward"] += elements * float(np.max(exchange.forward_calls))
+            sent["backward"] += elements * float(np.max(exchange.backward_calls))
+        h, mlp = spec.hidden, spec.hidden * (1 + sequence_parallel)
+        forward = mlp + h + width * sequence_parallel
+        assert sent == {"forward": forward, "backward": mlp + width + h * sequence_parallel}
