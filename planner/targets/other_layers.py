@@ -1,4 +1,4 @@
-"""Rules for frameworks that do not build or split layers other than those of a transformer."""
+"""Rules for frameworks that do not build or split layers other than those of a transformer, or heads of keys."""
 
 from __future__ import annotations
 
@@ -65,3 +65,15 @@ def whole_mixers(target: str, framework: str) -> Rule:
 
     text = f"{framework} splits attention, but not the model's other mixers: tp {{tp}}, cp {{cp}}"
     return Rule(f"{target}: mixers", ("tp", "cp"), allows, text)
+
+
+def whole_heads(target: str, framework: str) -> Rule:
+    """The rule of a framework that splits the columns of the key and value projections evenly and takes what a rank has
+    as heads. Copies of a head would need a sum of their gradients over ranks."""
+
+    def allows(columns: Columns, problem: Problem) -> Mask:
+        whole = [attention.kv_heads % columns["tp"] == 0 for attention in problem.model.attentions]
+        return np.asarray(np.all(whole, axis=0)) if whole else np.ones(len(columns["tp"]), dtype=bool)
+
+    text = f"{framework} deals out whole key/value heads: tp {{tp}} does not divide the {{kv_heads}}"
+    return Rule(f"{target}: kv heads", ("tp",), allows, text)

@@ -10,7 +10,7 @@ import numpy as np
 from ....cost_models.arrays import Mask
 from ....cost_models.problem import Problem
 from ...space.rules import Columns, Rule, only
-from ..other_layers import whole_mixers, whole_sequences
+from ..other_layers import whole_heads, whole_mixers, whole_sequences
 from ..switch_options import rules_of
 
 _N = "accelerate"
@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     only(_N, "ep", (1,), "accelerate has no expert parallelism (ep {ep})"),
     only(_N, "etp", (1,), "accelerate has no expert-tensor parallelism (etp {etp})"),
     only(_N, "cp_algorithm", ("ring", "allgather"), "accelerate's context parallelism has no {algorithm}"),
+    whole_heads(_N, "accelerate"),
     whole_mixers(_N, "accelerate"),
     whole_sequences(_N, "accelerate"),
     Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _whole_activations,

@@ -17,7 +17,7 @@ from ....cost_models.specs.model import DROPOUTS, Attention, Layer, ModelSpec
 from ....cost_models.specs.workload import Workload
 from ...space.rules import Columns, Rule, only, violations
 from ..option_lists import OptionList
-from ..other_layers import parts_beside
+from ..other_layers import parts_beside, whole_heads
 from ..switch_options import rules_of
 from . import techniques
 
@@ -70,12 +70,6 @@ def _here(columns: Columns, problem: Problem) -> Mask:
 def _whole(columns: Columns, problem: Problem) -> Mask:
     """Mask of layouts without sharded weights or gradients in a split backward pass, which needs them resident."""
     return np.asarray((columns["zero"] <= 1) | ~SPLITS_BACKWARD[columns["schedule"]] | problem.stack.is_fsdp2)
-
-
-def _own_heads(columns: Columns, problem: Problem) -> Mask:
-    """Mask of layouts without replicated key/value heads, whose gradients would need a sum over ranks."""
-    whole = [attention.kv_heads % columns["tp"] == 0 for attention in problem.model.attentions]
-    return np.asarray(np.all(whole, axis=0)) if whole else np.ones(len(columns["tp"]), dtype=bool)
 
 
 def _swaps_heads(columns: Columns, problem: Problem) -> Mask:
@@ -257,12 +251,7 @@ RULES = (
         _whole_images,
         "the runtime's images need whole sequences, cp {cp} splits them",
     ),
-    Rule(
-        f"{_TARGET_NAME}: kv heads",
-        ("tp",),
-        _own_heads,
-        "the runtime deals out whole key/value heads: tp {tp} does not divide the {kv_heads}",
-    ),
+    whole_heads(_TARGET_NAME, "the runtime"),
     Rule(
         f"{_TARGET_NAME}: zero",
         ("schedule", "zero"),

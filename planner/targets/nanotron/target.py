@@ -21,7 +21,7 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, comment, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
-from ..other_layers import other_layers
+from ..other_layers import other_layers, whole_heads
 from ..readers import nanotron as reader
 from ..setup import Setup
 from ..switch_options import rules_of
@@ -45,12 +45,6 @@ _YOURS: Settings = {
     "checkpoints.checkpoint_interval": 1000,
     "data_stages": [{"name": "all", "start_training_step": 1, "data": {"dataset": None, "seed": 42}}],
 }  # fmt: skip
-
-
-def _key_heads(columns: Columns, problem: Problem) -> Mask:
-    # config.py and models/qwen.py: each rank has whole heads of keys and values.
-    heads = min((attention.kv_heads for attention in problem.model.attentions), default=0)
-    return np.asarray(heads % columns["tp"] == 0)
 
 
 def _fills(columns: Columns, problem: Problem) -> Mask:
@@ -153,7 +147,7 @@ TARGET = Target(
     _N,
     "nanotron 2411b022 (2026-04-07), src/nanotron/config/, trainer.py, helpers.py and parallel/",
     rules=(
-        Rule(f"{_N}: kv heads", ("tp",), _key_heads, "tp {tp} does not divide the {kv_heads} key/value heads"),
+        whole_heads(_N, _N),
         only(_N, "cp", (1,), "training from random weights raises NotImplementedError with cp {cp} (trainer.py)"),
         only(_N, "ep", (1,), "mixtures of experts are not planned for nanotron (ep {ep})"),
         only(_N, "etp", (1,), "mixtures of experts are not planned for nanotron (etp {etp})"),

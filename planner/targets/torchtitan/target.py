@@ -24,7 +24,7 @@ from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
 from ..option_lists import OptionList
 from ..options import Settings
-from ..other_layers import other_layers
+from ..other_layers import other_layers, whole_heads
 from ..reading import Reading
 from ..setup import Setup
 from ..switch_options import rules_of
@@ -271,6 +271,7 @@ TARGET = Target(
         only(_N, "schedule", ("1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"),
              "torchtitan has no {schedule_name}"),
         *micro_batches.rules(_N),
+        whole_heads(_N, _N),
         only(_N, "zero", (0, 2, 3),
              "z1: it replicates (DDP) or shards parameters (FSDP2); ParallelismConfig cannot shard only the optimizer"),
         Rule(f"{_N}: reshard", ("pp", "zero"), _reshard,
