@@ -33,15 +33,15 @@ from ..rates import collectives
 from ..rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ..rates.rates import Rates
 from ..step import optimizer_seconds, sharded_states, stage_messages, step
-from ..step.data_parallel import group_curve, once_per_step_s, shown_s
+from ..step.data_parallel import alone_s, early_sum_s, group_curve, once_per_step_s, shown_s
 from ..step.pipeline import one_f_one_b_hop_s
 from .memory import Bytes, alone, share
 
 # Sums over the layers of a stage, seconds. Per micro-batch: forward, backward; `steady`, which nothing hides (gradient
 # accumulation, copies of gathered states, resharding); traffic of sharded states forward and backward. Per step:
-# gradients reduced, weights gathered, parameters updated, weights cast.
-SUMS = ("forward", "backward", "steady", "gathering", "scattering", "reduce", "gather", "update", "cast")
-F, B, STEADY, GATHERING, SCATTERING, REDUCE, GATHER, UPDATE, CAST = range(len(SUMS))
+# gradients reduced, weights gathered, parameters updated, weights cast; per micro-batch but the last: copies summed.
+SUMS = ("forward", "backward", "steady", "gathering", "scattering", "reduce", "gather", "update", "cast", "early")
+F, B, STEADY, GATHERING, SCATTERING, REDUCE, GATHER, UPDATE, CAST, EARLY = range(len(SUMS))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ class Prices(Bytes):
         update_s = moved / rates.bandwidth("update")[0]
         cast_s = np.array([gradients.cast_bytes(units, k) for k in kinds]) / bandwidth
         common = (forward, backward, accumulate_s + copies_s)
-        once = (share(trained, most) * reduced, share(trained, most) * gathered, update_s, cast_s)
+        early = early_sum_s(whole, rates, whole.traffic[0])
+        reduced, gathered, early = (share(trained, most) * seconds for seconds in (reduced, gathered, early))
+        once = (reduced, gathered, update_s, cast_s, early)
         profiles = range(whole.num_profiles)
         seconds = np.array([[*common, gathering[j], scattering[j], *once] for j in profiles])
         return cls(**vars(Bytes.of_rows(whole)), rates=rates, seconds=seconds, accumulate_s=accumulate_s,
@@ -163,10 +165,12 @@ class LayerwisePipeline:
         pp, m, hop_s, link_s = (np.array(float(x)) for x in (self.pp, self.m, self.hop_s, self.link_s))
         return one_f_one_b_hop_s(pp, m, hop_s, link_s, total, slowest)
 
-    def data_parallel_s(self, reduce: Array, gather: Array, room: Array) -> Array:
-        """Seconds of data parallelism once per step that show; room: [..., 2] seconds of forward and backward to hide
-        it behind."""
-        return shown_s(self.rates.stack, reduce, gather, room[..., 0], room[..., 1])
+    def data_parallel_s(self, most: Array, room: Array) -> Array:
+        """Seconds of data parallelism that show; most: [..., SUMS from REDUCE on]; room: [..., 2] seconds of forward
+        and backward to hide it behind."""
+        forward, backward, again = room[..., 0], room[..., 1], self.m - 1.0 if self.pp == 1 else 0.0
+        once = shown_s(self.rates.stack, most[..., 0], most[..., 1], forward, backward)
+        return np.asarray(once + again * alone_s(self.rates.stack, most[..., EARLY - REDUCE], backward))
 
     def step_s(self, sums: Array, once_terms_s: Array | float) -> Array:
         """[...] seconds of a step: the slowest stage m times, the others once, messages, data parallelism, update."""
@@ -176,7 +180,7 @@ class LayerwisePipeline:
         beside = np.take_along_axis(room, slowest[..., None], -2)[..., 0, :]
         most = sums[..., REDUCE:].max(axis=-2)
         step_s = self.m * longest + np.maximum(total - longest, 0.0) + self.hops_s(total, longest) + once_terms_s
-        step_s = step_s + self.data_parallel_s(most[..., 0], most[..., 1], beside) + most[..., 2] + most[..., 3]
+        step_s = step_s + self.data_parallel_s(most, beside) + most[..., 2] + most[..., 3]
         return np.asarray(step_s * (1.0 + self.straggler_share))
 
 

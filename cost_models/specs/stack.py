@@ -107,6 +107,9 @@ class StackSpec:
     reduces: Literal["buckets", "parts"] = "buckets"
     # Ranks of tp gather the latents of latent attention, each made from its part of the sequence; else its input.
     gathers_latents: bool = True
+    # Copies of sharded or whole parameters sum their gradients after every micro-batch, but not in a pipeline and not
+    # where `sharded_states` is fsdp2-no-sync.
+    sums_every_pass: bool = False
     # Messages of other micro-batches that a stage of a pipeline holds buffers for, as it asks before it needs them.
     messages_ahead: int = 0
     # Gradients of a layer are scattered beside the backward pass of the one before it, whose gradients are whole, too.

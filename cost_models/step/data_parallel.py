@@ -65,10 +65,34 @@ def exposed_dp_s(ledger: Ledger, rates: Rates, forward: Array, backward: Array, 
     if not sent.any():
         return np.zeros(len(x))
     room = window(ledger) * (np.array([forward, backward]) - used)
-    shown = np.zeros(len(x))
+    shown = exposed_sums_s(ledger, rates, backward - used[1])
     for traffic, seconds in zip(ledger.traffic, sent, strict=True):
         shown += traffic.share * shown_s(rates.stack, *seconds, *room)
     return shown
+
+
+def exposed_sums_s(ledger: Ledger, rates: Rates, backward: Array) -> Array:
+    """[n] seconds per step of gradients that copies sum up behind every micro-batch but the last
+    (StackSpec.sums_every_pass), each beside `backward` seconds of its own pass."""
+    again = np.where(ledger.layouts["pp"] == 1, ledger.m - 1.0, 0.0)
+    sent = ledger.once(lambda unlike: np.array([early_sum_s(unlike, rates, part) for part in unlike.traffic]))
+    shown = [traffic.share * alone_s(rates.stack, seconds, backward)
+             for traffic, seconds in zip(ledger.traffic, sent, strict=True)]  # fmt: skip
+    return np.asarray(again * sum(shown))
+
+
+def early_sum_s(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> Array:
+    """[n] seconds of the sum over copies behind a micro-batch that is not the last of a step."""
+    stack = ledger.problem.stack
+    if traffic.is_late or not stack.sums_every_pass or stack.sharded_states == "fsdp2-no-sync":
+        return np.zeros(len(ledger.layouts))
+    return _between_copies(ledger, rates, traffic)
+
+
+def alone_s(stack: StackSpec, reduce_s: Array, backward_s: Array) -> Array:
+    """Exposed seconds of a reduction alone; see `shown_s`."""
+    none = np.zeros_like(reduce_s)
+    return shown_s(stack, reduce_s, none, none, backward_s)
 
 
 def window(ledger: Ledger) -> Array:

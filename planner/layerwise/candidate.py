@@ -187,7 +187,7 @@ def step_terms_of(best: Assignment) -> dict[str, float]:
         "accumulate": m * accumulate, "fsdp": m * (float(traffic[slowest, :2].sum()) + copies),
         "resharding": m * max(steady - accumulate - copies, 0.0), "bubble": max(total - float(cycle[slowest]), 0.0),
         "pp": float(pipe.hops_s(np.array(total), cycle[slowest])),
-        "dp": float(pipe.data_parallel_s(most[0], most[1], room[slowest])), "optimizer": float(most[2] + most[3]),
+        "dp": float(pipe.data_parallel_s(most, room[slowest])), "optimizer": float(most[2] + most[3]),
     }  # fmt: skip
     for name, seconds in prices.once_terms.items():
         terms[name] = terms.get(name, 0.0) + float(seconds[rows[-1]])

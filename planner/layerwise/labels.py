@@ -199,7 +199,7 @@ class Labels:
         return np.asarray(step_s * (1.0 + pipe.straggler_share))
 
     def _once(self, most: Array, room: Array) -> Array:
-        return self.bounds.pipe.data_parallel_s(most[:, 0], most[:, 1], room) + most[:, 2] + most[:, 3]
+        return self.bounds.pipe.data_parallel_s(most, room) + most[:, 2] + most[:, 3]
 
     def _steps(self, state: State) -> Array:
         """[n] seconds of the finished plans."""
