@@ -99,6 +99,9 @@ class InputError(MeshwrightError):
         return cls(shown.message + more, hint=shown.hint)
 
 
+_LISTED = 40  # known names in a hint
+
+
 class UnknownNameError(InputError):
     """A name that no catalogue holds; suggests the nearest ones."""
 
@@ -107,11 +110,14 @@ class UnknownNameError(InputError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, where: str = "", see: str = "", hint: str = ""
     ) -> None:  # fmt: skip
-        known = sorted(known)
+        known = sorted(set(known))
         near = nearest(name.lower(), known, limit=3)
         hint = hint or did_you_mean(near)
         if see:
             hint = f"{hint} `{see}` lists all {len(known)}".strip()
+        elif not hint and known:
+            more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+            hint = f"known: {', '.join(known[:_LISTED])}{more}"
         super().__init__(
             f"unknown {kind} `{name}`{f' in {where}' if where else ''}",
             hint=hint,

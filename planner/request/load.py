@@ -21,7 +21,7 @@ from ...profiles.io.document import Document, FieldPath, dotted
 from ...profiles.io.reader import read_document
 from .fix import parse_fix
 from .keywords import FLAT
-from .problems import explain
+from .problems import explain, field_of
 from .reinforcement import ALGORITHMS, RL_FLAT, RlRequest
 from .schema import BaseRequest, Request, request_from_dict, request_to_dict
 from .serving import SERVING_FLAT, ServingRequest
@@ -223,7 +223,7 @@ class _Draft:
         return request
 
     def _problem(self, error: ErrorDetails) -> FieldProblem:
-        place: FieldPath = tuple(error["loc"])
+        place = field_of(error)
         message, hint = explain(error, place, _SCHEMAS.get(self.kind, Request))
         origin = next((self.origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self.origins), None)
         if origin is not None and origin.kind == "flag":
@@ -248,7 +248,7 @@ def _spelled_out(cluster: str) -> dict[str, Any]:
 
 def _together(problems: list[FieldProblem]) -> InputError:
     """One error, in the order of the file. Of several problems each carries its hint: one at the end is too little."""
-    problems = sorted(problems, key=lambda problem: (problem.file, problem.line))
+    problems = sorted(dict.fromkeys(problems), key=lambda problem: (problem.file, problem.line))
     general = "`meshwright schema request` describes every field"
     if len(problems) == 1:
         return InputError.of([problems[0]._replace(hint=problems[0].hint or general)])

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from ...errors import did_you_mean, nearest
+from ...errors import did_you_mean, nearest, quoted
 from ...profiles.io.document import FieldPath
 from .reinforcement import RlRequest, RlWorkload
 from .schema import BaseRequest, LoraRequest, Train, WorkloadRequest
@@ -33,14 +33,37 @@ _EXPECTED = {
     "list_type": "a valid list",
     "tuple_type": "a valid tuple",
 }
+# Fields that are a name or a mapping, of which pydantic reports each -> what they are
+_REFERENCES = {
+    "model": ("a name, a folder, or a mapping that describes a model", "`model: llama-3.1-8b`"),
+    "cluster": ("a name, a file, or a mapping that describes a cluster", "`cluster: dgx-h100:2`"),
+    "stack": ("a name or a file", "`meshwright show stacks` lists the names"),
+}
 _EXAMPLES: dict[FieldPath, str] = {
     ("workload", "input"): "tokens of a prompt: `--input 2000`",
     ("workload", "output"): "tokens of an answer: `--output 300`",
 }
 
 
+def field_of(error: ErrorDetails) -> FieldPath:
+    """The place of a fault as a user writes it: without the types that pydantic tries there."""
+    place: FieldPath = tuple(error["loc"])
+    if error["type"] == "invalid_key":
+        return place[:-1]
+    return place[:1] if place and place[0] in _REFERENCES else place
+
+
 def explain(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest]) -> tuple[str, str]:
     """pydantic's complaint in our words: (message, hint)."""
+    if error["type"] == "invalid_key":
+        return f"key `{error['loc'][-1]}` is a number, where a name is needed", "the keys of a request are its fields"
+    if len(error["loc"]) > len(place):  # pydantic tried several types
+        kind, example = _REFERENCES[str(place[0])]
+        return f"must be {kind}, is {quoted(error['input'])}", example
+    return _explained(error, place, schema)
+
+
+def _explained(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest]) -> tuple[str, str]:
     context, given = error.get("ctx") or {}, error["input"]
     match error["type"]:
         case "input":

@@ -100,7 +100,7 @@ def _group(facts: Facts, path: FieldPath, gpu: str | None, load_gpu: LoadGpu) ->
     per_node = facts.whole((*path, "gpus_per_node"))
     if node is None and named_gpu is None and len(facts.problems) == before:
         facts.fail(path, "names neither a `node` nor a `gpu`", "`node: dgx-h100`, or `gpu` with `gpus_per_node`")
-    if node is None and named_gpu is not None and per_node is None:
+    if node is None and named_gpu is not None and facts.document.at((*path, "gpus_per_node")) is None:
         facts.fail(path, "`gpus_per_node` is missing")
     entry = _known(facts, (*path, "node"), node, registry.load_node)
     gpu_entry = _known(facts, (*path, "gpu"), named_gpu or gpu, load_gpu)
@@ -108,6 +108,8 @@ def _group(facts: Facts, path: FieldPath, gpu: str | None, load_gpu: LoadGpu) ->
     domain = facts.whole((*path, "domain"))
     if len(facts.problems) > before or count is None:
         read_nics(facts, path, per_node or 8)  # for what else is wrong
+        _given(facts, path)
+        facts.quantity((*path, "slowdown"), "count")
         return None
     if entry is not None:
         changed = {"gpus_per_node": per_node, "domain": domain}
@@ -131,16 +133,21 @@ def _known(facts: Facts, path: FieldPath, name: str | None, load: Any) -> Any:
         return None
 
 
-def _changed(facts: Facts, path: FieldPath, group: Group) -> Group:
-    """The group with the values that the file gives for it."""
-    nodes = group.nodes
+def _given(facts: Facts, path: FieldPath) -> dict[str, Any]:
+    """Fields of nodes that the file gives for a group."""
     given = {
         "node": facts.text((*path, "name")),
         "host_memory_bytes": facts.quantity((*path, "host_memory"), "B"),
         "host_memory_bw_bytes_per_s": facts.quantity((*path, "host_memory_bandwidth"), "B/s"),
         "price_usd_per_node_hour": facts.quantity((*path, "price"), "USD/h"),
     }
-    nodes = replace(nodes, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _changed(facts: Facts, path: FieldPath, group: Group) -> Group:
+    """The group with the values that the file gives for it."""
+    nodes = group.nodes
+    nodes = replace(nodes, **_given(facts, path))
     if slowdown := facts.quantity((*path, "slowdown"), "count"):
         nodes = replace(nodes, gpu=nodes.gpu.slower(slowdown))
     inter, warnings = read_nics(facts, path, nodes.gpus_per_node, group.inter)

@@ -23,7 +23,8 @@ def without_nodes(cluster: ClusterSpec, groups: Sequence[Group], fabric: Fabric,
     """
     out, unknown = _indices(cluster, nodes)
     if len(out) == cluster.num_nodes:
-        raise InputError(f"exclude: all {cluster.num_nodes} nodes of {cluster.name} are left out")
+        raise InputError(f"exclude: all {cluster.num_nodes} nodes of {cluster.name} are left out",
+                         hint="keep at least one of them")  # fmt: skip
     notices = [Notice("cluster", f"exclude: no nodes of this cluster: {_listed(unknown)}")] if unknown else []
     if not out:
         return replace(cluster, warnings=(*cluster.warnings, *notices))

@@ -35,7 +35,7 @@ def read_nics(
     if inter is not None and inter.nics:  # one of the two given: the other is the node's own
         speed = speed if text is not None else inter.bw_bytes_per_s * per_node / inter.nics
         nics = nics or inter.nics
-    elif nics is None or text is None:
+    elif facts.value((*path, "nics")) is None or text is None:
         missing = "nics" if nics is None else "nic_bandwidth"
         facts.fail(path, f"`{missing}` is missing: the network is `nics` times `nic_bandwidth`")
         return inter, warnings

@@ -206,6 +206,21 @@ def test_a_path_in_a_folder_that_may_not_be_entered_is_refused(
     assert "hint: " in result.err
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("import", "foo", "x.json"), "known: accelerate, axolotl"),
+        (("schema", "foo"), "known: mixed-lengths-plan, plan, request"),
+        (("plan", "--model", "gpt2", "--cluster", "dgx-h100:1", "--exclude", "0"), "keep at least one of them"),
+    ],
+)
+def test_an_error_without_a_near_name_has_a_hint(words: tuple[str, ...], hint: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    result = run_here(*words, cwd=tmp_path)
+    assert (result.code, result.out) == (2, "")
+    assert f"hint: {hint}" in result.err
+
+
 def test_a_folder_of_nobody_is_no_model() -> None:
     result = run_here("plan", "--model", "~nobody-here/model", "--gpu", "h100-sxm-80gb", "--gpus", "2")
     assert result.code == 2

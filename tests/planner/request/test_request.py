@@ -114,6 +114,21 @@ def test_all_problems_of_a_file_at_once(tmp_path: Path) -> None:
         assert any(f"line {number}, " in line and words in line for line in lines), (number, lines)
 
 
+def test_faults_are_told_without_the_types_of_the_reader(tmp_path: Path) -> None:
+    text = "model: [llama]\ncluster: 5\nstack: 3\n1: 2\nworkload: {2: 3}\n"
+    path = write(tmp_path, text)
+    told = problem(path).details["problems"]
+    assert [line.removeprefix(f"{path}, ") for line in told] == [
+        "line 1, model: must be a name, a folder, or a mapping that describes a model, is `['llama']` "
+        "(`model: llama-3.1-8b`)",
+        "line 1: key `1` is a number, where a name is needed (the keys of a request are its fields)",
+        "line 2, cluster: must be a name, a file, or a mapping that describes a cluster, is `5` "
+        "(`cluster: dgx-h100:2`)",
+        "line 3, stack: must be a name or a file, is `3` (`meshwright show stacks` lists the names)",
+        "line 5, workload: key `2` is a number, where a name is needed (the keys of a request are its fields)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

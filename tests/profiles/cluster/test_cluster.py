@@ -180,6 +180,15 @@ def test_bad_files(text: str, message: str) -> None:
     assert caught.value.message == message
 
 
+def test_a_wrong_number_hides_no_other_and_is_not_called_missing() -> None:
+    group = {"gpu": "h100-sxm-80gb", "gpus_per_node": -8, "count": 2, "nics": 0, "nic_bandwidth": "-400 Gb/s",
+             "price": "-3 USD/h", "slowdown": -1}  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        load_cluster({"name": "x", "groups": [group]})
+    fields = [problem.field.removeprefix("cluster.groups[0].") for problem in caught.value.problems]
+    assert fields == ["gpus_per_node", "nics", "nic_bandwidth", "price", "slowdown"]
+
+
 def test_all_problems_of_a_file_at_once() -> None:
     with pytest.raises(InputError) as caught:
         from_text("groups:\n- {node: dgx-h10, count: 0}\n- {gpu: h100, gpus_per_nod: 8, count: 2}\nfabrik: 3\n")
