@@ -220,7 +220,16 @@ class _Draft:
         for place in sorted(self.origins, key=str):
             name = dotted(place)
             request._origins[_CANONICAL.get(name, name)] = self.origins[place].text
+        request._places.update(self._places())
         return request
+
+    def _places(self) -> dict[str, tuple[str, int]]:
+        """File and line of every field that is as the file gives it."""
+        if self.document is None:
+            return {}
+        file, same = self.document, [name for name, value in self.data.items() if value == self.document.at((name,))]
+        places = (place for name in same for place in _parts(file.data[name], (name,)))
+        return {dotted(place): (file.name, file.line(place)) for place in places}
 
     def _problem(self, error: ErrorDetails) -> FieldProblem:
         place = field_of(error)
@@ -258,6 +267,12 @@ def _together(problems: list[FieldProblem]) -> InputError:
     ]
     inline[0] = inline[0]._replace(hint=general)
     return InputError.of(inline)
+
+
+def _parts(data: Any, place: FieldPath) -> list[FieldPath]:
+    """`place` and everything below it, items of lists too."""
+    below = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [place, *(part for key, value in below for part in _parts(value, (*place, key)))]
 
 
 def _leaves(data: Any, place: FieldPath = ()) -> list[FieldPath]:

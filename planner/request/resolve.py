@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from .lengths import check_positions
 from .load import Request
 from .model_changes import NO_FROZEN_COPY, as_asked
 from .model_reference import referenced_model, text_model
+from .references import together
 from .source import with_source
 from .stages import given_stages
 
@@ -164,9 +165,9 @@ def _spelled(value: object) -> str:
 def resolve(request: Request) -> Resolved:
     """Load what `request` refers to. Raises InputError for anything that does not exist or fit together, and
     UnsupportedError where the target that was asked for runs the plan itself and cannot train the model."""
-    model, workload, model_warnings = _trained(request)
-    cluster = cluster_of(request)
-    target = load_target(request.target)
+    (model, workload, model_warnings), cluster, target = together(
+        request, {"model": partial(_trained, request), "cluster": partial(cluster_of, request),
+                  "target": partial(load_target, request.target)})  # fmt: skip
     stack = _fitting(_stack(request.stack, target, cluster.gpu), workload, cluster)
     resolved = Resolved(
         request=request, model=model, cluster=cluster, workload=workload, stack=stack, plain_stack=stack,

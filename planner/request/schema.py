@@ -140,6 +140,7 @@ class BaseRequest(RequestPart):
     """A request of any kind of workload."""
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _places: dict[str, tuple[str, int]] = PrivateAttr(default_factory=dict)  # file and line of each field of a file
 
     @property
     def origins(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from meshwright.planner.request.fix import parse_fix
 from meshwright.planner.request.keywords import FLAT, RequestFields
 from meshwright.planner.request.lengths import parse_lengths
 from meshwright.planner.request.load import Request, load_request, request_from_dict, request_to_dict
+from meshwright.planner.request.resolve import resolve
 
 from meshwright.errors import InputError
 
@@ -112,6 +113,28 @@ def test_all_problems_of_a_file_at_once(tmp_path: Path) -> None:
         (10, "unknown key `tpo` (did you mean `top`?)"),
     ):
         assert any(f"line {number}, " in line and words in line for line in lines), (number, lines)
+
+
+def test_unknown_names_of_a_file_are_told_together_with_their_lines(tmp_path: Path) -> None:
+    path = write(tmp_path, "model: llama-3.1-9b\ncluster: dgx-h101:2\ntarget: megatronn\n")
+    with pytest.raises(InputError) as caught:
+        resolve(load_request(path))
+    told = [line.removeprefix(f"{path}, ") for line in caught.value.details["problems"]]
+    assert [line.partition("`")[0] for line in told] == [
+        "line 1, model: unknown model ", "line 2, cluster: unknown node ",
+        "line 3, target: unknown target "]  # fmt: skip
+    assert all("did you mean" in line for line in told)
+
+
+def test_a_cluster_inside_of_a_request_has_its_lines(tmp_path: Path) -> None:
+    text = "model: llama-3.1-8b\ncluster:\n  name: x\n  groups:\n    - gpu: h100sxm\n"
+    text += "      gpus_per_node: 0\n      count: 2\n"
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        resolve(load_request(path))
+    told = [line.removeprefix(f"{path}, ") for line in caught.value.details["problems"]]
+    assert told == ["line 5, cluster.groups[0].gpu: unknown GPU `h100sxm`",
+                    "line 6, cluster.groups[0].gpus_per_node: `0` must be a whole number of at least 1"]  # fmt: skip
 
 
 def test_faults_are_told_without_the_types_of_the_reader(tmp_path: Path) -> None:
