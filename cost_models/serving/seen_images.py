@@ -23,7 +23,7 @@ class SeenImages:
     layer, and what makes tokens of the output."""
 
     flops: tuple[float, ...]  # [piece] of all images
-    pixels: float  # values of all images, as the tower takes them
+    pixels: float  # values of all images as they are sent: scaled to the patches of the tower
     elements: tuple[float, ...]  # [piece] behind each, of all images
     width: int  # of the hidden states of the tower
     rows: float  # patches of all images, with class tokens
@@ -59,8 +59,9 @@ class Placement:
 
 
 def placement(pool: Pool, constants: ServingConstants) -> Placement:
-    """The pieces on each tier, by which an image alone is through the tower first: the least over i <= j of the seconds
-    of the first i pieces on the device, those up to j at the edge, the others on the instance, and of both ways.
+    """The pieces on each tier, by which an image alone is through the tower first, by FLOPs at the rate of each tier:
+    the least over i <= j of the seconds of the first i pieces on the device, those up to j at the edge, the others on
+    the instance, and of both ways.
     Layers of the language model are not divided: each such cut sends as many bytes, and the seconds are linear in the
     layers before it, so that one of the ends is as short. Without a way to the user all pieces are on the instance.
     """

@@ -35,7 +35,7 @@ from ..document.serving_plan import (
     Unit,
 )
 from ..request.allowed_techniques import allowed_techniques
-from ..request.images import served_images
+from ..request.images import assumed_of_images, served_images
 from ..request.lengths import check_positions
 from ..request.model_reference import text_model
 from ..request.passes import about_passes, check_passes
@@ -276,7 +276,8 @@ def _assumptions(served: Served, work: ServeWorkload) -> tuple[str, ...]:
     else:
         memory += f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and cache"
         stable = f"prompts take {100 * BUSIEST:g} % of the time, or {100 * FULLEST:g} % of the cache is taken"
-    return (memory,) if work.concurrency is not None else (memory, f"a rate is stable until {stable}")
+    rate = () if work.concurrency is not None else (f"a rate is stable until {stable}",)
+    return (memory, *rate, *assumed_of_images(work))
 
 
 def _document(

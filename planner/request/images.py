@@ -13,6 +13,7 @@ from ...cost_models.specs.vision import VisionTower
 from ...cost_models.specs.workload import Images, Workload
 from ...errors import InputError
 from .schema import ImagesRequest, WorkloadRequest
+from .serving import ServeWorkload
 
 _EXAMPLE = "1024x1024"
 # Pixels of a side of an image that is scaled to tiles (transformers 5.24, Phi4MultimodalImageProcessor).
@@ -112,3 +113,11 @@ def _check_tokens(images: Images, tower: VisionTower, seq_len: int) -> None:
         fewer = f"at most {fit} such images fit, or " if fit else ""
         text = f"{images.per_sequence} x {of_one:,} tokens = {total:,} are more than the {seq_len:,} of a sequence"
         raise InputError(f"images: {text}", hint=f"{fewer}`--seq-len {total}`")
+
+
+def assumed_of_images(work: ServeWorkload) -> tuple[str, ...]:
+    """Sentences on the images of requests that serve, which no field of the request states."""
+    if work.images is None:
+        return ()
+    found = "; as large a share of them as of the tokens is found in the cache" if work.prefix_hit else ""
+    return (f"a prompt has images in proportion to its tokens, and they come at the size that the tower takes{found}",)

@@ -27,13 +27,14 @@ def text_model(
     request is one of training, which can have images and an encoder. fills: the model may fill in masked tokens. sees:
     it keeps its tower.
 
-    Raises UnsupportedError for an encoder, a model with one, or one of diffusion, where it is not trained.
+    Raises UnsupportedError for an encoder, a model with one, one of diffusion, or Gemma 3n, where it is not trained.
     """
     model, warnings = referenced_model(reference)
     kinds = {"has an encoder beside its decoder": model.encoder is not None,
              "is an encoder": model.bidirectional and not model.unmasks,
              "is a classifier": not model.token_head,
              "is a diffusion transformer": model.diffusion is not None and not fills,
+             "has embeddings of each layer or streams of AltUp": model.layer_inputs is not None or model.alternates,
              "is a graph network": model.graph is not None}  # fmt: skip
     if not trains and (kind := next((kind for kind, applies in kinds.items() if applies), None)):
         raise UnsupportedError(f"{model.name} {kind}: only its training is priced",

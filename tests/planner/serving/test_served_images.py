@@ -29,6 +29,18 @@ def test_images_take_time_and_room() -> None:
     assert with_images.pools[0].tower is None
 
 
+def test_what_no_field_states_of_images_is_an_assumption() -> None:
+    (stated,) = (it for it in plan_serving(**{**FIELDS, "prefix_hit": 0.5}).assumptions if "images" in it)
+    assert "in proportion to its tokens" in stated
+    assert stated.endswith("as large a share of them as of the tokens is found in the cache")
+    assert not any("images" in it for it in plan_serving(**{**FIELDS, "images": None}).assumptions)
+
+
+def test_parts_without_a_price_in_serving_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="gemma-3n-e4b has embeddings of each layer or streams of AltUp"):
+        plan_serving(model="gemma-3n-e4b", cluster="1xh100-sxm-80gb", input=300, output=50, rate="1/s")
+
+
 def test_tiers_are_on_the_screen_and_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     asked = ("--model", "gemma-3-12b", "--cluster", "1xh100-sxm-80gb", "--input", "300", "--output", "50", "--images",
