@@ -28,7 +28,8 @@ class Recorder:
     """Collects the events of one run."""
 
     job: Job  # the run, or its last plan
-    notes: list[str]  # one line per shrunk part
+    notes: list[str]  # one line per shrunk part of a rehearsal, or per difference to the plan at its size
+    is_scaled: bool = True  # whether it is a rehearsal
     events: list[Event] = field(default_factory=list)  # in order, without repeated steps
     stopped: str | None = None  # why the run ended early; None: it did not
 
@@ -75,7 +76,9 @@ class Recorder:
         job = self.job
         return {
             "format_version": FORMAT_VERSION, "kind": "run", "plan": job.plan_id, "choice": job.choice,
-            "layout_id": job.layout_id, "model": job.model.name, "scaled_down": self.notes, "dtype": job.dtype,
+            "layout_id": job.layout_id, "model": job.model.name, "dtype": job.dtype,
+            "scaled_down": self.notes if self.is_scaled else [],
+            "not_as_planned": [] if self.is_scaled else self.notes,
             "optimizer": job.optimizer, "learning_rate": job.learning_rate, "seed": job.seed, "data": job.data,
             "init_from": job.init_from,
             "seq_len": job.seq_len, "global_batch": job.global_batch, "predicted_step_s": job.predicted_step_s,

@@ -81,7 +81,7 @@ def _give_up(status: Status, what: str, code: str) -> None:
 
 def _run(settings: Settings, status: Status, terminated: threading.Event) -> None:
     job, notes, device = meet(settings, status)
-    recorder, before = Recorder(job, notes if settings.scale_down else []), resident_bytes()
+    recorder, before = Recorder(job, notes, is_scaled=settings.scale_down), resident_bytes()
     if isinstance(job, RlJob):
         tell(_environment(device, job, settings), settings, recorder)
         reinforcement.run(job, device, settings, recorder, status, terminated)

@@ -178,7 +178,7 @@ def command(
     terminal.outlive_streams()
     launched.show_notes(job, notes, terminal.show_line, scaled=scale_down)
     recovery = recovery_of(terminal, loaded, settings, nodes, elastic=elastic, rejoin_s=rejoin_timeout)
-    launched.run(terminal, Recorder(job, notes if scale_down else []), settings, nodes, recovery, report, force=force)
+    launched.run(terminal, Recorder(job, notes, is_scaled=scale_down), settings, nodes, recovery, report, force=force)
 
 
 def _check_files(*files: Path | None, force: bool) -> None:
