@@ -49,7 +49,7 @@ def _item(
     """The item of a line, or the first thing wrong in it."""
     try:
         line = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return FieldProblem(f"no JSON: {error}")
     for field in fields:
         if not isinstance(line, dict) or not line.get(field):

@@ -88,6 +88,7 @@ def test_files_of_a_folder_are_read_in_order_and_again(tmp_path: Path) -> None:
         (pair([], [9]), END, "no tokens `source`"),
         ([5, 6], END, "no tokens `source`"),
         ("{", END, "no JSON"),
+        ("[" * 100_000, END, "no JSON"),
         (pair("text", [9]), END, "source: not a list of token numbers"),
         (pair([5, 6, 7, 8], [9.5]), END, "target: not a list of token numbers"),
         (pair([5, 6, 7, 61], [9]), END, "source: token 61, the model knows 0 to 60"),
