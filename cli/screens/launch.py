@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ...cost_models.quantities.params import engine_bytes
+from ...cost_models.quantities.memory import engine_bytes
 from ...runtime.rehearsal import parity
 from ...runtime.reinforcement.job import SYNC
 from .. import text

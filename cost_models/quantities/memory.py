@@ -167,3 +167,8 @@ def tower_parameters(tower: VisionTower, trains_all: bool, *, freezes: bool) -> 
     trained_whole = sum(whole[name] for name in trained)
     trained_split = sum(every[name] for name in trained) - trained_whole
     return KindParameters(sharded, replicated, 0.0, trained_split, trained_whole, 0.0, not trained)
+
+
+def engine_bytes(model: ModelSpec) -> float:
+    """Bytes of all weights in bf16, in which they move to an engine and score."""
+    return BASE_WEIGHT_BYTES["bf16"] * params.total_parameters(model)

@@ -150,11 +150,6 @@ def total_parameters(model: ModelSpec) -> int:
     return layers + _outside_layers(model)
 
 
-def engine_bytes(model: ModelSpec) -> float:
-    """Bytes of all weights in bf16, in which they move to an engine and score."""
-    return 2.0 * total_parameters(model)
-
-
 def active_parameters(model: ModelSpec) -> int:
     """Active parameters per token: `total_parameters` with top_k of the routed experts."""
     return total_parameters(model) - sum(_idle(model, model.kinds[index]) for index in model.pattern)

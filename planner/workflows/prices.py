@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from ...cost_models.arrays import Array
-from ...cost_models.quantities.params import engine_bytes
+from ...cost_models.quantities.memory import engine_bytes
 from ...cost_models.rates import collectives
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...cost_models.serving.rollout import rollout_seconds, room
