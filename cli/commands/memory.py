@@ -61,8 +61,8 @@ def command(
     """Show the memory of a layout, per pipeline stage and buffer.
 
     The layout is named by its id (--layout) or by its number in a plan (--choice);
-    else it is the layout that `plan` would choose. Of another layout than the
-    plan's, the last line has the time to move its states there. Exits with 1 if a
+    else it is the layout that `plan` would choose. For a layout that is not the
+    plan's, the last line has the time to move the states there. Exits with 1 if a
     layout of --layout does not fit. --trace needs torch but no GPU; it exits with
     1 if the traced peak differs by more than 5 %.
 

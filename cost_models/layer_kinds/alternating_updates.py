@@ -41,7 +41,7 @@ def end_parameters(model: ModelSpec) -> int:
 
 
 def add_updates(builder: Builder, ops: LayerOperations) -> None:
-    """Around a layer. The norm of its input keeps a part of the predictions, and so all of them."""
+    """Adds the updates around a layer. The norm of its input keeps a part of the predictions, and so all of them."""
     model, tokens, w = builder.model, builder.shard.sp_tokens, builder.activation_bytes
     if not model.alternates:
         return
@@ -62,12 +62,12 @@ def add_updates(builder: Builder, ops: LayerOperations) -> None:
 
 
 def add_first_streams(builder: Builder, ops: LayerOperations) -> None:
-    """Behind the embedding."""
+    """Adds the products that make the streams of the embedding."""
     _add_products(builder, ops, kept=1)
 
 
 def add_last_streams(builder: Builder, ops: LayerOperations) -> None:
-    """Before the head."""
+    """Adds the products of the streams before the head."""
     _add_products(builder, ops, kept=builder.model.residual_streams)
 
 

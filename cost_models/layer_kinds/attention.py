@@ -115,7 +115,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
     if attention.norm_parameters:
         add_head_norms(builder, ops, attention, tokens * (a + own) * d)
     if attention.value_norm:
-        _add_value_norm(builder, ops, attention, tokens * g * dv)
+        _add_value_norm(builder, ops, attention, tokens * own * dv)
     if attention.output_gate:
         _add_gated_output(builder, ops, tokens * a * dv, attention.gates / (attention.heads * dv))
     else:

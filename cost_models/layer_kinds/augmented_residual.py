@@ -24,7 +24,7 @@ def matrices(kind: Layer, hidden: int) -> Iterator[Matrix]:
 
 
 def add_augmented(builder: Builder, ops: LayerOperations, kind: Layer) -> None:
-    """Beside attention, which keeps their input. Tensor parallelism has the weights whole on every rank."""
+    """Adds the products beside attention, which keeps their input. Every rank of tp has the weights whole."""
     rank, h, w, tokens = kind.augmented_rank, builder.model.hidden, builder.activation_bytes, builder.shard.sp_tokens
     if not rank:
         return

@@ -45,7 +45,7 @@ def _sizes(builder: Builder) -> tuple[LayerInputs | None, int, float, Array]:
 
 
 def add_layer_input(builder: Builder, ops: LayerOperations) -> None:
-    """Behind the blocks of a layer."""
+    """Adds the products and the gate behind the blocks of a layer."""
     inputs, h, w, tokens = _sizes(builder)
     if inputs is None:
         return
@@ -63,7 +63,7 @@ def add_layer_input(builder: Builder, ops: LayerOperations) -> None:
 
 
 def add_inputs(builder: Builder, ops: LayerOperations) -> None:
-    """Behind the embedding."""
+    """Adds the inputs of all layers to the embedding."""
     inputs, h, w, tokens = _sizes(builder)
     if inputs is None:
         return

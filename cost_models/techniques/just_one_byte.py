@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..quantities.ledger import Ledger
 
 
-# Of one direction (ezelikman/justonebyte 19ba089, add_perturbation without use_eps): noise written (1), scaled
+# Tensors of one direction (ezelikman/justonebyte 19ba089, add_perturbation without use_eps): noise written (1), scaled
 # (2), added to the weight (3), whose sum is a tensor of its own beside the noise and the scaled one.
 _UPDATED_TENSORS, _UPDATE_BUFFERS = 6.0, 3.0
 

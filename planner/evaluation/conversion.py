@@ -96,8 +96,8 @@ def moved(resolved: Resolved, old: Layout, new: Layout, partition: Partition | N
 
 
 def moved_in(plan: Plan, candidate: Candidate, old: Layout) -> Moved | None:
-    """States of `old` moved to a layout of a plan; None where its layers have strategies of their own, or where the
-    plan's files are gone."""
+    """States of `old` moved to a layout of a plan; None where its layers have strategies of their own, where a
+    technique keeps states in a store, or where the request no longer resolves, as its files are gone."""
     if candidate.layerwise is not None:
         return None
     try:

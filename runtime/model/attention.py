@@ -21,7 +21,7 @@ class Heads(Block):
     def __init__(self, context: Context, spec: Attention, hidden: int) -> None:
         super().__init__(context)
         self.spec = spec
-        # Of queries, for a core that divides scores by the square root of the width of a head.
+        # Factor of queries, for a core that divides scores by the square root of the width of a head.
         self.factor = 1.0 if spec.score_scale is None else spec.score_scale * spec.head_dim**0.5
         widths = {"q": spec.heads * spec.head_dim, "k": spec.kv_heads * spec.head_dim,
                   "v": spec.kv_heads * spec.value_head_dim}  # fmt: skip

@@ -63,7 +63,7 @@ def _pairs(job: RlJob) -> int:
 
 
 def _planned_tokens(job: RlJob) -> int:
-    """Of a micro-batch."""
+    """Tokens of a planned micro-batch, at most."""
     return max(call.micro_batch_tokens for call in job.planned)
 
 
