@@ -253,10 +253,9 @@ def _check_muon(work: WorkloadRequest) -> None:
 def _exact(global_batch: int, seq_len: int) -> int:
     """The batch, if floating point counts its tokens one by one."""
     if global_batch * seq_len > _MOST_TOKENS:
-        raise InputError(
-            f"global_batch: {global_batch:,} x {seq_len:,} tokens a step are more than 2^53",
-            hint=f"at most {_MOST_TOKENS // seq_len:,} sequences can be counted",
-        )
+        most, name = _MOST_TOKENS // seq_len, "global_batch" if seq_len <= _MOST_TOKENS else "seq_len"
+        hint = f"at most {most:,} sequences can be counted" if most else "give a shorter sequence"
+        raise InputError(f"{name}: {global_batch:,} x {seq_len:,} tokens a step are more than 2^53", hint=hint)
     return global_batch
 
 

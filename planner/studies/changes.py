@@ -6,6 +6,7 @@ which is resolved again with them. A value is a quantity with its unit, or `x2`:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,10 +45,11 @@ def _in_range(knob: Knob, value: Value, now: float | None) -> float:
     number = (now or 0.0) * factor_of(value) if isinstance(value, str) else value
     if knob.range.holds(number):
         return number
+    wanted = knob.range.text if math.isfinite(number) else f"{knob.range.text} and finite"
     unit = "" if knob.dimension == "count" else f" {knob.dimension}"
     made = f" ({value} of {now:g}{unit})" if isinstance(value, str) else ""
     hint = "" if now is None else f"it is {now:g}{unit} now"
-    raise InputError(f"{knob.path}: must be {knob.range.text}, is {number:g}{unit}{made}", hint=hint)
+    raise InputError(f"{knob.path}: must be {wanted}, is {number:g}{unit}{made}", hint=hint)
 
 
 def is_knob(path: str, value: Value) -> bool:

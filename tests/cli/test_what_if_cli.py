@@ -87,6 +87,7 @@ def test_screens(folder: Path, name: str) -> None:
 OUT_OF_RANGE = {
     "gpu.memory.bandwidth=0TB/s": "must be above zero, is 0 B/s",
     "gpu.memory.bandwidth=x0": "must be above zero, is 0 B/s (x0 of 3.35e+12 B/s)",
+    "gpu.memory.bandwidth=1e400TB/s": "must be above zero and finite, is inf B/s",
     "gpu.peak=0TFLOP/s": "must be above zero",
     "gpu.peak=x..": "`x..` is not a quantity",
     "gpu.pcie.bandwidth=0GB/s": "must be above zero",

@@ -137,6 +137,12 @@ def test_a_cluster_inside_of_a_request_has_its_lines(tmp_path: Path) -> None:
                     "line 6, cluster.groups[0].gpus_per_node: `0` must be a whole number of at least 1"]  # fmt: skip
 
 
+def test_a_sequence_too_long_to_count_is_named() -> None:
+    with pytest.raises(InputError, match=r"seq_len: 1 x 100,000,000,000,000,000,000 tokens a step") as caught:
+        load_request(None, {**BASIC, "seq_len": 10**20}).to_workload()
+    assert caught.value.hint == "give a shorter sequence"
+
+
 def test_faults_are_told_without_the_types_of_the_reader(tmp_path: Path) -> None:
     text = "model: [llama]\ncluster: 5\nstack: 3\n1: 2\nworkload: {2: 3}\n"
     path = write(tmp_path, text)
