@@ -1,12 +1,15 @@
 """A config of NeMo-RL's GRPO as the step that it runs: models, batch, placement and degrees.
 
 NeMo-RL 7ea279ab (0.6.0): nemo_rl/utils/config.py (inheritance), nemo_rl/algorithms/grpo.py (split of the GPUs, scores
-before training), grpo_math_1B.yaml and grpo_math_1B_megatron.yaml of its examples (names and defaults).
+before training), nemo_rl/models/policy/lm_policy.py (choice of the trainer), nemo_rl/models/megatron/setup.py
+(recomputation), nemo_rl/models/generation/vllm/vllm_generation.py (experts of the engine), grpo_math_1B.yaml and
+grpo_math_1B_megatron.yaml of its examples (names and defaults).
 """
 
 from __future__ import annotations
 
 import math
+import os.path
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,7 @@ _HELD = ("cluster.", "grpo.", _CORE, _DTENSOR, _ENGINE, _COLOCATED)
 _NEAR = 0.95  # least similarity of a misspelt option
 _WHOLE = "_override_"  # a block with it replaces that of the parent
 _ADAPTERS = (f"{_CORE}peft.enabled", f"{_DTENSOR}lora_cfg.enabled")
+_RECOMPUTE = {"selective": 1, "full": 2}
 _UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
 
 
@@ -62,13 +66,16 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
 
     Raises InputError with all problems: options of another release, wrong values, degrees that divide nothing.
     """
-    config, merged = StepConfig(option_list("nemo-rl")[0]), _Merged()
+    config, merged = StepConfig(option_list("nemo-rl")[0], file=next(iter(files))), _Merged()
     for path, text in files.items():
         if Path(path).name == OVERRIDES.file:
             config.add_overrides(OVERRIDES, path, text)
         else:
             for document in _family(path, text, files, ()):
                 merged.add(document)
+    if not merged.data:  # overrides change the example of their trainer, which switches it on
+        core = any(name.startswith(_CORE) for name in config.values)
+        merged.data |= {"policy": {"megatron_cfg": {"enabled": core}, "dtensor_cfg": {"enabled": not core}}}
     for word in given:
         merged.add(_argument(word))
     whole = Document(next(iter(files)), merged.data)
@@ -97,18 +104,30 @@ def _family(path: str, text: str, files: Mapping[str, str], children: tuple[str,
     document = read_document(path, text)
     if not isinstance(document.data, Mapping):
         raise file_error(path, 0, "no mapping of options")
-    named = document.data.get("defaults", ())
-    for parent in [named] if isinstance(named, str) else list(named or ()):
-        where = str(Path(path).parent / str(parent))
-        if where in children or where == path:
-            raise file_error(path, document.line(("defaults",)), f"`{parent}` names this file as its parent, too")
-        given = next((inner for name, inner in files.items() if Path(name).name == Path(where).name), None)
-        if given is None and not Path(where).is_file():
-            raise file_error(path, document.line(("defaults",)), f"`{parent}`: no such file",
+    named, line = document.data.get("defaults"), document.line(("defaults",))
+    parents = [] if named is None else named if isinstance(named, list) else [named]
+    for parent in parents:
+        if not isinstance(parent, str):
+            raise file_error(path, line, f"`{parent}` is no file of a parent", "defaults: FILE, or a list of files",
+                             path=("defaults",))  # fmt: skip
+        where = os.path.normpath(Path(path).parent / parent)
+        if os.path.realpath(where) in map(os.path.realpath, (path, *children)):
+            raise file_error(path, line, f"`{parent}` names this file as its parent, too")
+        if (given := _given(where, files, (path, *children))) is None:
+            raise file_error(path, line, f"`{parent}`: no such file",
                              "name it beside this one; NeMo-RL has it among its examples")  # fmt: skip
-        yield from _family(where, given if given is not None else read_text(Path(where)), files, (*children, path))
+        yield from _family(where, given, files, (*children, path))
     own = {key: value for key, value in document.data.items() if key != "defaults"}
     yield Document(document.name, own, line_of=document.line_of)
+
+
+def _given(where: str, files: Mapping[str, str], children: Sequence[str]) -> str | None:
+    """The text of a parent: given with its path, on the disk, or given with its name alone; None: nowhere."""
+    exact = next((text for name, text in files.items() if os.path.normpath(name) == where), None)
+    if exact is not None or Path(where).is_file():
+        return exact if exact is not None else read_text(Path(where))
+    return next((text for name, text in files.items()
+                 if Path(name).name == Path(where).name and name not in children), None)  # fmt: skip
 
 
 def _hold(config: StepConfig) -> None:
@@ -135,26 +154,25 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
     if model is None and spec is None:
         config.fail(f"{_POLICY}model_name", f"`{path}` is no model of the catalogue",
                     "name one of its shapes: --model NAME")  # fmt: skip
-    core = config.get(f"{_CORE}enabled", any(name.startswith(_CORE) for name in config.values))
+    core = _on_core(config)
     trainer, rollout, lag = _split(config)
     apart = not config.get(f"{_COLOCATED}enabled", True)
     train = _core(config, spec) if core else _dtensor(config)
-    tp, ep = config.get(f"{_ENGINE}tensor_parallel_size", 1), config.get(f"{_ENGINE}expert_parallel_size", 1)
-    # Experts are divided over copies of attention (vllm_generation.py).
-    generate = {"tp": tp, "pp": config.get(f"{_ENGINE}pipeline_parallel_size", 1),
-                "attention_dp": max(ep // max(tp, 1), 1), "ep": ep}  # fmt: skip
+    generate = _engine(config)
     degrees = math.prod(train.get(name, 1) for name in ("tp", "pp", "cp"))
-    config.divides(trainer, degrees, "train", f"{_CORE if core else _DTENSOR}context_parallel_size")
+    config.divides(trainer, degrees, "train", *(
+        [f"{_CORE}{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context")] if core else
+        [f"{_DTENSOR}{name}_parallel_size" for name in ("tensor", "context")]))  # fmt: skip
     config.divides(rollout, generate["tp"] * generate["pp"] * generate["attention_dp"], "generate",
-                   f"{_ENGINE}tensor_parallel_size")  # fmt: skip
+                   *(f"{_ENGINE}{name}_parallel_size" for name in ("tensor", "pipeline", "expert")))  # fmt: skip
     backend = str(config.get(f"{_GENERATION}backend", "vllm"))
     if backend != "vllm":
         config.fail(f"{_GENERATION}backend", f"`{backend}` is not planned", "known: vllm")
     fields = {"model": model or (spec.name if spec is not None else ""), "engine": "vllm", "lag": lag,
               "trainer": "megatron" if core else "torchtitan", "workload": "grpo", "reward": "rule", **_batch(config),
               "kl": config.get("loss_fn.reference_policy_kl_penalty", 0.01) > 0}  # fmt: skip
-    first, share = not config.get("loss_fn.force_on_policy_ratio", False), config.get(_SHARE, 0.6)
-    row_tokens = config.get(f"{_POLICY}max_total_sequence_length", 512)
+    first, share = not config.get("loss_fn.force_on_policy_ratio", False), config.share(_SHARE, 0.6)
+    row_tokens = config.count(f"{_POLICY}max_total_sequence_length", 512)
     _beside(config)
     _hold(config)
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
@@ -162,11 +180,30 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
                       options=len(config.read), assumed=tuple(config.assumed))  # fmt: skip
 
 
+def _on_core(config: StepConfig) -> bool:
+    """Whether Megatron-Core trains: exactly one of the two trainers is switched on."""
+    names = f"{_CORE}enabled", f"{_DTENSOR}enabled"
+    core, dtensor = (config.get(name, False) for name in names)
+    if core == dtensor:
+        given = next((name for name in names if name in config.places), names[0])
+        config.fail(given, f"{'both' if core else 'none'} of {' and '.join(names)} {'are' if core else 'is'} true",
+                    "set one of them to true")  # fmt: skip
+    return bool(core)
+
+
+def _engine(config: StepConfig) -> dict[str, int]:
+    """Degrees of an engine. Experts are divided over copies of attention."""
+    tp, pp, ep = (config.count(f"{_ENGINE}{name}_parallel_size", 1) for name in ("tensor", "pipeline", "expert"))
+    if ep > 1 and ep % tp:
+        config.fail(f"{_ENGINE}expert_parallel_size", f"{ep} is no multiple of tensor_parallel_size, {tp}")
+    return {"tp": tp, "pp": pp, "attention_dp": max(ep // tp, 1), "ep": ep}
+
+
 def _split(config: StepConfig) -> tuple[int, int, int]:
     """GPUs that train, GPUs that generate, and the steps that answers may be old."""
-    nodes, per_node = config.get("cluster.num_nodes", 1), config.get("cluster.gpus_per_node", 1)
+    nodes, per_node = config.count("cluster.num_nodes", 1), config.count("cluster.gpus_per_node", 1)
     gpus, name = nodes * per_node, f"{_COLOCATED}enabled"
-    lag = config.get("grpo.async_grpo.max_trajectory_age_steps", 1)
+    lag = config.count("grpo.async_grpo.max_trajectory_age_steps", 1)
     lag = lag if config.get("grpo.async_grpo.enabled", False) else 0
     if config.get(name, True):
         if lag:
@@ -184,11 +221,11 @@ def _split(config: StepConfig) -> tuple[int, int, int]:
 
 
 def _batch(config: StepConfig) -> dict[str, Any]:
-    prompts = config.get("grpo.num_prompts_per_step", 32)
-    samples = config.get("grpo.num_generations_per_prompt", 16)
+    prompts = config.count("grpo.num_prompts_per_step", 32)
+    samples = config.count("grpo.num_generations_per_prompt", 16)
     name = f"{_POLICY}train_global_batch_size"
-    batch = config.get(name, 512)
-    if batch < 1 or prompts * samples % batch:
+    batch = config.count(name, 512)
+    if not config.miscounted and prompts * samples % batch:
         config.fail(name, f"{prompts} x {samples} answers of a step are no multiple of {batch}",
                     "a divisor of the answers of a step")  # fmt: skip
         batch = prompts * samples
@@ -198,20 +235,25 @@ def _batch(config: StepConfig) -> dict[str, Any]:
 def _core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
     """Degrees on Megatron-Core, and its recomputation: 1 selective, 2 full. model: None where it is unknown."""
     names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
-    out = {key: config.get(f"{_CORE}{name}_parallel_size", 1) for key, name in names.items()}
+    out = {key: config.count(f"{_CORE}{name}_parallel_size", 1) for key, name in names.items()}
     if model is not None and model.is_moe:
-        out["etp"] = config.get(f"{_CORE}expert_tensor_parallel_size", 1)
+        out["etp"] = config.count(f"{_CORE}expert_tensor_parallel_size", 1)
     granularity, name = str(config.get(f"{_CORE}recompute_granularity", "full")), f"{_CORE}activation_checkpointing"
     if not config.get(name, False):
         config.assumed.append(f"{name} false: priced with the fastest recomputation and offload that fit, because "
                               "NeMo-RL reduces gradients in bf16 and plans hold them in fp32")  # fmt: skip
         return {**out, "vpp": 1}
-    return {**out, "vpp": 1, "recompute": {"selective": 1, "full": 2}.get(granularity, 0)}
+    if granularity not in _RECOMPUTE:
+        config.fail(f"{_CORE}recompute_granularity", f"`{granularity}` is none of {', '.join(_RECOMPUTE)}")
+    modules = f"{_CORE}recompute_modules"
+    if granularity == "selective" and config.get(modules, None) not in (None, ["core_attn"]):
+        config.assumed.append(f"{modules}: priced as selective recomputation of attention")
+    return {**out, "vpp": 1, "recompute": _RECOMPUTE.get(granularity, 0)}
 
 
 def _dtensor(config: StepConfig) -> dict[str, int]:
-    return {"tp": config.get(f"{_DTENSOR}tensor_parallel_size", 1),
-            "cp": config.get(f"{_DTENSOR}context_parallel_size", 1),
+    return {"tp": config.count(f"{_DTENSOR}tensor_parallel_size", 1),
+            "cp": config.count(f"{_DTENSOR}context_parallel_size", 1),
             "recompute": 2 if config.get(f"{_DTENSOR}activation_checkpointing", False) else 0}  # fmt: skip
 
 

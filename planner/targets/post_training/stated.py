@@ -59,6 +59,8 @@ class StepConfig:
     added: set[str] = field(default_factory=set)  # by `+`: the YAML of the framework does not have them
     read: set[str] = field(default_factory=set)
     assumed: list[str] = field(default_factory=list)
+    file: str = ""  # named in problems with options that are not given
+    miscounted: bool = False  # whether a count is wrong, so that products of counts are not judged
 
     def get(self, name: str, default: Any) -> Any:
         """A value of its type; the default of the framework's YAML where it is not given."""
@@ -74,15 +76,34 @@ class StepConfig:
             return default
         return value
 
+    def count(self, name: str, default: int, minimum: int = 1) -> int:
+        """A whole number of at least `minimum`."""
+        value: int = self.get(name, default)
+        if value >= minimum:
+            return value
+        self.fail(name, f"must be {minimum} or more, is {value}")
+        self.miscounted = True
+        return default
+
+    def share(self, name: str, default: float) -> float:
+        """A share in (0, 1], as vLLM and SGLang need it."""
+        value: float = self.get(name, default)
+        if 0 < value <= 1:
+            return value
+        self.fail(name, f"must be above 0 and at most 1, is {value}")
+        return default
+
     def fail(self, name: str, text: str, hint: str = "") -> None:
         """A problem at the line of an option."""
-        file, line = self.places.get(name, ("", 0))
+        file, line = self.places.get(name, (self.file, 0))
         self.problems.append(FieldProblem(text, file=file, line=line, field=name, hint=hint))
 
-    def divides(self, gpus: int, ranks: int, call: str, name: str) -> None:
-        """A problem where the ranks of a copy do not divide the GPUs of a call."""
-        if ranks < 1 or gpus % ranks:
-            self.fail(name, f"{gpus} GPUs that {call} are no multiple of {ranks}, the product of its degrees")
+    def divides(self, gpus: int, ranks: int, call: str, *names: str) -> None:
+        """A problem where the ranks of a copy do not divide the GPUs of a call. names: options of the degrees; the
+        problem is that of the largest one given."""
+        if not self.miscounted and (ranks < 1 or gpus % ranks):
+            largest = max(names, key=lambda name: self.get(name, 0))
+            self.fail(largest, f"{gpus} GPUs that {call} are no multiple of {ranks}, the product of its degrees")
 
     def add_document(self, document: Document, place: Callable[[FieldPath], tuple[str, int]] | None = None) -> None:
         """The options of a document, without references that it resolves itself. place: file and line of a path; None:

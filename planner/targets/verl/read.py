@@ -45,7 +45,7 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
 
     Raises InputError with all problems: options of another release, wrong values, degrees that divide nothing.
     """
-    config = StepConfig(option_list("verl")[0])
+    config = StepConfig(option_list("verl")[0], file=next(iter(files)))
     for path, text in files.items():
         if Path(path).name == OVERRIDES.file:
             config.add_overrides(OVERRIDES, path, text)
@@ -115,7 +115,7 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
                       apart=lag > 0,
                       old_logprobs=not config.get("algorithm.rollout_correction.bypass_mode", False),
-                      memory_share=config.get(_SHARE, 0.5), memory_option=_SHARE, options=len(config.read),
+                      memory_share=config.share(_SHARE, 0.5), memory_option=_SHARE, options=len(config.read),
                       assumed=tuple(config.assumed))  # fmt: skip
 
 

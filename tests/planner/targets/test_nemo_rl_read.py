@@ -109,6 +109,29 @@ def test_a_block_may_replace_that_of_its_parent(tmp_path: Path) -> None:
     assert step.train["tp"] == 1
 
 
+def test_a_parent_may_have_the_name_of_its_child(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "exp").mkdir()
+    path = tmp_path / "exp" / "child.yaml"
+    path.write_text("defaults: ../child.yaml\ngrpo: {num_generations_per_prompt: 8}\n")
+    step = read(path)
+    assert (step.fields["prompts"], step.fields["samples"]) == (64, 8)
+
+
+def test_parents_are_taken_by_name_from_the_files_given(tmp_path: Path) -> None:
+    files = {"child.yaml": CHILD.replace("base.yaml", "../examples/base.yaml"), "base.yaml": PARENT}
+    assert read_step(files).fields["samples"] == 16
+
+
+def test_modules_that_are_recomputed_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path).with_name("child.yaml")
+    given = "policy.megatron_cfg.recompute_granularity=selective"
+    line = "policy.megatron_cfg.recompute_modules: priced as selective recomputation of attention"
+    for modules, named in (("[mlp]", True), ("[core_attn]", False)):
+        step = read(path, given, f"policy.megatron_cfg.recompute_modules={modules}")
+        assert (step.train["recompute"], line in step.assumed) == (1, named)
+
+
 def test_dtensor_trains_where_megatron_is_off(tmp_path: Path) -> None:
     child = CHILD.replace("  megatron_cfg:\n", "  dtensor_cfg: {enabled: true}\n  megatron_cfg:\n    enabled: false\n")
     step = read(written(tmp_path, child=child).with_name("child.yaml"))
@@ -157,9 +180,34 @@ def test_a_config_is_priced_beside_a_faster_one(tmp_path: Path) -> None:
     ({"lag": LAG + "  megatron_cfg: {peft: {enabled: true}}\n"}, "adapters are not planned"),
     ({"lag": LAG.replace("    colocated:", "    backend: sglang\n    colocated:")}, "`sglang` is not planned"),
     ({"lag": "sft: {max_num_steps: 1}\n"}, "no block `grpo`"),
+    ({"lag": LAG.replace("child.yaml", "../{folder}/lag.yaml")}, "names this file as its parent, too"),
+    ({"lag": LAG.replace("child.yaml", "5")}, "lag.yaml, line 1, defaults: `5` is no file of a parent"),
+    ({"lag": LAG.replace("child.yaml", "{child.yaml: 1}")}, "lag.yaml, line 1, defaults: "),
+    ({"child": f"{CHILD}".replace("checkpointing: true", "checkpointing: true\n    recompute_granularity: part")},
+     "child.yaml, line 11, policy.megatron_cfg.recompute_granularity: `part` is none of selective, full"),
+    ({"lag": LAG + "  dtensor_cfg: {enabled: true}\n"}, "both of policy.megatron_cfg.enabled and policy.dtensor_cfg"),
+    ({"lag": LAG + "  megatron_cfg: {enabled: false}\n"},
+     "lag.yaml, line 11, policy.megatron_cfg.enabled: none of policy.megatron_cfg.enabled and policy.dtensor_cfg.en"),
+    ({"base": PARENT.replace("    enabled: true\n    tensor_model", "    tensor_model")},
+     "base.yaml, line 9, policy.dtensor_cfg.enabled: none of"),
+    ({"base": PARENT.replace("utilization: 0.6", "utilization: 90")},
+     "base.yaml, line 19, policy.generation.vllm_cfg.gpu_memory_utilization: must be above 0 and at most 1, is 90"),
+    ({"base": PARENT.replace("utilization: 0.6", "utilization: 0")}, "must be above 0 and at most 1, is 0"),
+    ({"child": CHILD.replace("size: 2\n", "size: -2\n    pipeline_model_parallel_size: -2\n")},
+     "child.yaml, line 10, policy.megatron_cfg.pipeline_model_parallel_size: must be 1 or more, is -2"),
+    ({"child": CHILD.replace("model_parallel_size: 2", "model_parallel_size: 3")},
+     "child.yaml, line 9, policy.megatron_cfg.tensor_model_parallel_size: 8 GPUs that train are no multiple of 3"),
+    ({"child": CHILD.replace("gpus_per_node: 8", "gpus_per_node: -8")},
+     "child.yaml, line 13, cluster.gpus_per_node: must be 1 or more, is -8"),
+    ({"lag": LAG.replace("    enabled: true", "    enabled: true\n    max_trajectory_age_steps: -1")},
+     "lag.yaml, line 5, grpo.async_grpo.max_trajectory_age_steps: must be 1 or more, is -1"),
+    ({"lag": LAG.replace("    colocated:", "    vllm_cfg: {expert_parallel_size: 3}\n    colocated:")},
+     "policy.generation.vllm_cfg.expert_parallel_size: 3 is no multiple of tensor_parallel_size, 2"),
+    ({"lag": LAG.replace("    colocated:", "    vllm_cfg: {expert_parallel_size: 0}\n    colocated:")},
+     "expert_parallel_size: must be 1 or more, is 0"),
 ])  # fmt: skip
 def test_wrong_configs_name_file_and_line(tmp_path: Path, changes: dict[str, str], message: str) -> None:
-    path = written(tmp_path, **changes)
+    path = written(tmp_path, **{name: text.replace("{folder}", tmp_path.name) for name, text in changes.items()})
     with pytest.raises(InputError) as caught:
         read(path)
     assert message in caught.value.message
