@@ -63,7 +63,7 @@ class Arguments:
         elif (wrong := option.wrong(value)) is not None:
             self.doubt(option.name, wrong, line, path)
         else:
-            if self.settings.get(option.name, value) != value:
+            if option.name in self.settings and self.settings[option.name] != value:
                 both = f"lines {self.lines[option.name]} and {line}"
                 self.notes.append(f"{option.name} is given twice with two values ({both}): the last is taken")
             self.unclear = [doubt for doubt in self.unclear if doubt.field != option.name]

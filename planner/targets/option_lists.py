@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class Option:
         right = {
             "flag": isinstance(value, bool), "bool": isinstance(value, bool),
             "int": isinstance(value, int) and not isinstance(value, bool),
-            "float": isinstance(value, int | float) and not isinstance(value, bool),
+            "float": isinstance(value, int | float) and not isinstance(value, bool) and not isnan(value),
             "str": isinstance(value, str), "class": isinstance(value, str),
             "object": isinstance(value, Mapping), "list": isinstance(value, list),
         }  # fmt: skip

@@ -26,8 +26,9 @@ OPTIONS = {
     **{name: Option(name, "float") for name in (_FACTOR, *_SCALING, "--rotary-base")},
     "--rope-style": Option("--rope-style", "str"),
 }  # fmt: skip
+_THETA, _BASE = "--rope-theta", "--rotary-base"
 _MODELS = ("gpt", "llama", "llama2", "codellama", "falcon", "mistral")
-# The program of forks that build layers of Llama in code, and the options that say so in others.
+# The program of forks that build layers of Llama in code, and the options that state it in others.
 _PROGRAM = "pretrain_llama.py"
 _LAYERS = {"--swiglu": True, "--normalization": "RMSNorm", "--use-rotary-position-embeddings": True,
            "--disable-bias-linear": True, "--untie-embeddings-and-output-weights": True}  # fmt: skip
@@ -42,10 +43,12 @@ def modernise(arguments: Arguments) -> None:
             given["--normalization"] = "RMSNorm"
     if given.pop("--no-tie-embed-logits", False):
         given["--untie-embeddings-and-output-weights"] = True
-    for old, new in (("--rope-theta", "--rotary-base"), ("--num-attention-heads-kv", "--num-key-value-heads")):
+    for old, new in ((_THETA, _BASE), ("--num-attention-heads-kv", "--num-key-value-heads")):
         if old in given:
-            given.setdefault(new, int(given.pop(old)))
+            given.setdefault(new, given.pop(old))
             arguments.lines.setdefault(new, arguments.lines[old])
+    if _BASE in given and not float(given[_BASE]).is_integer():
+        arguments.problems.append(_problem(arguments, _BASE, f"`{given.pop(_BASE)}` is no whole number"))
     if "--rmsnorm-epsilon" in given:
         given.setdefault("--norm-epsilon", given.pop("--rmsnorm-epsilon"))
     if of_fork and given.pop("--rope-scaling-factor", 1.0) != 1.0:

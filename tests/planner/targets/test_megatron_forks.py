@@ -37,6 +37,18 @@ def test_a_script_of_megatron_llm(tmp_path: Path) -> None:
     assert biased["ffn_bias"]
 
 
+@pytest.mark.parametrize(("old", "new", "line", "text"), [
+    ("--rope_theta 1e6", "--rope_theta inf", 4, "`inf` is no whole number"),
+    ("--rope_theta 1e6", "--rope_theta 10000.5", 4, "`10000.5` is no whole number"),
+    ("--rope_theta 1e6", "--rotary_base 10000.5", 4, "`10000.5` is no whole number"),
+    ("--rope_theta 1e6", "--rope_theta nan", 4, "`nan` is not a number"),
+    ("--layernorm_epsilon 1e-6", "--norm-epsilon nan", 5, "`nan` is not a number"),
+])  # fmt: skip
+def test_numbers_that_are_none(tmp_path: Path, old: str, new: str, line: int, text: str) -> None:
+    with pytest.raises(InputError, match=rf"line {line}, --[a-z-]+: {text}"):
+        imported(tmp_path, LLM.replace(old, new))
+
+
 LLAMA = """deepspeed --num_gpus 4 --num_nodes 2 pretrain_llama.py --num-layers 4 --hidden-size 512 \\
   --num-attention-heads 8 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 \\
   --global-batch-size 16 --bf16
