@@ -41,6 +41,7 @@ _NO_TRAINING = re.compile(
 _FILES = ("--config", "--config-file", "--config_file", "--yaml-cfg", "--args-file")
 # Files without options of a training.
 _SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$")
+_DEVICES = re.compile(r"\d+(,\d+)*")
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
 
 
@@ -228,8 +229,17 @@ def _launched(words: Sequence[str], arguments: Arguments) -> None:
         value = value if equals else words[index + 1] if index + 1 < len(words) else ""
         if key is not None and value.isdigit():
             arguments.ranks[key] = int(value)
+        elif name == "--include":
+            arguments.ranks |= _included(value)
     # torch 2.13, torch/distributed/run.py: one process on one node where no option says otherwise.
     arguments.alone = [posixpath.basename(word) for word in words[-1:]] == ["torchrun"]
+
+
+def _included(hosts: str) -> dict[str, int]:
+    """Ranks of `--include host:0,1@other:0,1` (DeepSpeed, launcher/runner.py); {} where hosts have unlike numbers."""
+    slots = [host.rpartition(":")[2] for host in hosts.split("@")]
+    counts = {part.count(",") + 1 if _DEVICES.fullmatch(part) else 0 for part in slots}
+    return {"num_nodes": len(slots), "gpus_per_node": counts.pop()} if len(counts) == 1 and 0 not in counts else {}
 
 
 def _describe(arguments: Arguments, followed: Followed, path: str, of_job: Mapping[str, int]) -> None:
@@ -243,7 +253,9 @@ def _describe(arguments: Arguments, followed: Followed, path: str, of_job: Mappi
         known = stated | counts if {"gpus_per_node", "world"}.isdisjoint(counts) else counts
         if "world" not in counts and {"gpus_per_node", "num_nodes"} <= known.keys():
             known.pop("world", None)  # tasks of Slurm may be fewer than GPUs: one of a node starts them all
-        arguments.ranks |= known or of_job
+        visible = values.get("CUDA_VISIBLE_DEVICES", "")
+        seen = {"gpus_per_node": visible.count(",") + 1} if _DEVICES.fullmatch(visible) and not arguments.alone else {}
+        arguments.ranks |= known or of_job or seen
         if not arguments.ranks and arguments.alone:
             arguments.ranks["world"] = 1
     elif "world" not in arguments.ranks:

@@ -1,4 +1,4 @@
-"""What the directives of a job scheduler state: `#SBATCH` of Slurm, `#PBS -l select=...` of PBS.
+"""Ranks and variables that directives of a job scheduler state: `#SBATCH` of Slurm, `#PBS -l select=...` of PBS.
 
 Sources: Slurm 25.05, sbatch(1), "Input and output environment variables"; OpenPBS 23.06, pbs_resources(7).
 """
@@ -16,7 +16,7 @@ _SLURM = {"nodes": _NODES, "N": _NODES, "ntasks-per-node": ("SLURM_NTASKS_PER_NO
           "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), "gres": ("SLURM_GPUS_ON_NODE",),
           "cpus-per-task": ("SLURM_CPUS_PER_TASK",), "c": ("SLURM_CPUS_PER_TASK",)}  # fmt: skip
 _DIRECTIVE = re.compile(r"(?m)^#SBATCH\s+(\S.*)$")
-_SELECT = re.compile(r"(?m)^#PBS\s+.*?-l\s*\S*?select=(\d+)(?::(\S+))?")
+_SELECT = re.compile(r"(?m)^#PBS\s+.*?-l\s*\S*?select=(\S+)")
 
 
 def slurm_variables(text: str) -> dict[str, str]:
@@ -48,10 +48,16 @@ def slurm_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def pbs_ranks(text: str) -> dict[str, int]:
-    """num_nodes and gpus_per_node of `#PBS -l select=16:ncpus=192:ngpus=8`; empty where it names no GPUs."""
+    """num_nodes and gpus_per_node of `#PBS -l select=16:ncpus=192:ngpus=8`; of chunks with unlike numbers of GPUs
+    (`8:ngpus=8+2:ngpus=4`) the world alone; empty where a chunk names no GPUs."""
     found = _SELECT.search(text)
-    gpus = re.search(r"(?:^|:)ngpus=(\d+)", found[2] or "") if found else None
-    return {"num_nodes": int(found[1]), "gpus_per_node": int(gpus[1])} if found and gpus else {}
+    chunks = [re.match(r"(?:(\d+):)?(?:\S*?:)?ngpus=(\d+)", chunk) for chunk in found[1].split("+")] if found else []
+    counts = [(int(chunk[1] or 1), int(chunk[2])) for chunk in chunks if chunk is not None]
+    if not counts or len(counts) < len(chunks):
+        return {}
+    if len({gpus for _, gpus in counts}) > 1:
+        return {"world": sum(nodes * gpus for nodes, gpus in counts)}
+    return {"num_nodes": sum(nodes for nodes, _ in counts), "gpus_per_node": counts[0][1]}
 
 
 def _words(line: str) -> list[str]:

@@ -58,6 +58,8 @@ def test_a_started_script_that_is_missing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("directives", [
     "#SBATCH -p batch --nodes=2 --exclusive --mem=0 --gres=gpu:8 # two of them", "#SBATCH -N2 --gpus-per-node h100:8",
     "#PBS -q large\n#PBS -l select=2:ncpus=192:ngpus=8", "#PBS -N name -l select=2:ngpus=8:mem=100gb",
+    "#PBS -l select=1:ngpus=8+1:ncpus=4:ngpus=8", "#PBS -l select=1:ngpus=8+2:ngpus=4",
+    "#PBS -l select=ngpus=8+ngpus=8",
 ])  # fmt: skip
 def test_ranks_of_directives(tmp_path: Path, directives: str) -> None:
     text = f"#!/bin/bash\n{directives}\nLAYERS=4\npython pretrain_gpt.py {SIZES} --bf16 --micro-batch-size 1 " \
