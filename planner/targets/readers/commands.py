@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Starts = Callable[[Sequence[str]], int | None]
 # Keys of a document with the ranks that its command starts, and with the program.
 RANKS, PROGRAM = "ranks of the command", "program of the command"
+_NULLS = ("null", "Null", "NULL", "~")
 Load = Callable[[str, str, Sequence[str]], Document]
 
 
@@ -84,12 +85,27 @@ def only(path: str, jobs: Sequence[Command], documents: Sequence[Document]) -> D
 
 
 def value_of(text: str) -> Any:
-    """The value of a word. Of a path the last part is enough; one that only a run knows stands as `${NAME}`."""
+    """The value of a word: a number, a switch, null, a mapping or a list in brackets, or its text. Of a path the last
+    part is enough; a value that only a run knows stands as `${NAME}`. Raises InputError for broken brackets."""
     unknown = marks(text if "/" not in text else text.rpartition("/")[2])
     if unknown:
         name = re.sub(r"[${}]", "", unknown[0])
         return f"${{{name}}}"
-    return shown(text) if marks(text) else read_document("--arg", text or "''").data
+    if marks(text) or text.strip()[:1] in ("", "#"):
+        return shown(text)
+    value = read_document("--arg", text).data
+    start = text.strip()[0]
+    typed = (isinstance(value, int | float) or (value is None and text.strip() in _NULLS)
+             or (isinstance(value, Mapping | list) and start in "{[") or (isinstance(value, str) and start in "'\""))
+    return value if typed else text
+
+
+def _word(text: str) -> Any:
+    """The value of a word, which argparse takes as text where it is no value of YAML."""
+    try:
+        return value_of(text)
+    except InputError:
+        return text
 
 
 def _document(path: str, text: str, job: Command, start: int, followed: Followed) -> Document:
@@ -101,7 +117,7 @@ def _document(path: str, text: str, job: Command, start: int, followed: Followed
     for index, (word, line) in enumerate(words):
         if index >= start and word.startswith("--"):
             name, equals, attached = word[2:].partition("=")
-            data[name], places[name,] = _values(words[index + 1 :]) if not equals else value_of(attached), line
+            data[name], places[name,] = _values(words[index + 1 :]) if not equals else _word(attached), line
         elif index < start and word.partition("=")[0] == "--config_file":
             named = word.partition("=")[2] or words[index + 1][0]
             data["--config_file"], places["--config_file",] = shown(named), line
@@ -112,7 +128,7 @@ def _document(path: str, text: str, job: Command, start: int, followed: Followed
 def _values(following: Sequence[tuple[str, int]]) -> Any:
     """The value behind an option: true where there is none, a list of several."""
     end = next((index for index, (word, _) in enumerate(following) if word.startswith("--")), len(following))
-    values = [value_of(word) for word, _ in following[:end]]
+    values = [_word(word) for word, _ in following[:end]]
     return True if not values else values[0] if len(values) == 1 else values
 
 

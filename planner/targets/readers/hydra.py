@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ....profiles.io.document import Document, FieldPath
+from ....errors import InputError
+from ....profiles.io.document import Document, FieldPath, file_error
 from ....profiles.io.reader import read_document
 from ..shell.values import shown
 from .commands import jobs_of, only, value_of
@@ -43,6 +44,15 @@ def _starts(module: str, text: str) -> bool:
     return module in text and re.search(rf"(?m)\\\s*$|{one_line[4:]}", text) is not None
 
 
+def _value(path: str, line: int, keys: FieldPath, text: str) -> Any:
+    """The value of an override. Raises InputError with its place for one that cannot be read."""
+    try:
+        return value_of(text)
+    except InputError:
+        raise file_error(path, line, f"`{shown(text)}` cannot be read as a value", "put text in quotes within quotes",
+                         path=keys) from None  # fmt: skip
+
+
 def _document(path: str, job: Command) -> Document:
     """The overrides of a command. A value that only a run knows stands as a reference, which nothing resolves."""
     data: dict[str, Any] = {}
@@ -59,5 +69,5 @@ def _document(path: str, job: Command) -> Document:
                 lines.setdefault(keys[:depth], line)
                 inner = holder.setdefault(key, {})
                 holder = inner if isinstance(inner, dict) else {}
-            holder[keys[-1]], lines[keys] = value_of(found[2]), line
+            holder[keys[-1]], lines[keys] = _value(path, line, keys, found[2]), line
     return Document(path, data, line_of=lambda at: lines.get(at, job.line))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from meshwright.planner.importing import Imported, import_config
+from meshwright.planner.targets.readers.commands import value_of
 
 from meshwright.errors import InputError
 
@@ -57,6 +58,29 @@ def test_a_command_of_llama_factory(tmp_path: Path) -> None:
     assert found.request.workload.train.lora is not None
     (gap,) = imported(tmp_path, "llama-factory", FACTORY).gaps
     assert (gap.field, gap.line) == ("deepspeed", 1)
+
+
+@pytest.mark.parametrize("launcher", [
+    "deepspeed --include localhost:0,1,2,5", "deepspeed --include=a:0,1@b:0,1", "CUDA_VISIBLE_DEVICES=0,1,2,3 python",
+    "export CUDA_VISIBLE_DEVICES=0,1,2,3\ndeepspeed",
+])  # fmt: skip
+def test_devices_that_a_command_names(tmp_path: Path, launcher: str) -> None:
+    text = TRAINER.replace("torchrun --nproc_per_node=4 --master_port=25000", launcher)
+    assert imported(tmp_path, "hf-trainer", text, STAGE_3, arguments=("SIZE=2",)).layout.dp == 4
+
+
+@pytest.mark.parametrize("word", ["[INST] be brief", "{% for x in y %}", "*x", "[x", "#x", "Answer: x", "@", "a: b: c"])
+def test_a_word_that_is_no_yaml_is_text(tmp_path: Path, word: str) -> None:
+    found = imported(tmp_path, "swift", SWIFT.replace("--packing", f"--system '{word}' --packing"))
+    assert (str(found.layout), found.gaps) == ("dp8-mbs1-z3-rfull", ())
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("Answer: x", "Answer: x"), ("#x", "#x"), ("{a: 1}", {"a": 1}), ("[1, 2]", [1, 2]), ("1e-5", 1e-5), ("8", 8),
+    ("true", True), ("null", None), ("", ""), ("a b", "a b"), ("2026-01-01", "2026-01-01"), ("- x", "- x"), (" ", " "),
+])  # fmt: skip
+def test_values_of_words(text: str, value: object) -> None:
+    assert value_of(text) == value
 
 
 def test_a_command_of_a_trainer(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_a_slower_config_is_named_as_such(tmp_path: Path) -> None:
         ("trainer.nnodes=1", "trainer.nnodes=1 async_training.staleness_threshold=1", "sampler.max_off_policy_thresh"),
         ("trainer.nnodes=1", "trainer.nnodes=1 trainer.v1.trainer_mode=separate_async", "GPUs of its own for the"),
         ("trainer.nnodes=1", "trainer.nnodes=0", "0 GPUs train"),
+        ("trainer.nnodes=1", "trainer.nnodes=1 trainer.name='[x'", "trainer.name: `[x` cannot be read as a value"),
         ("trainer.nnodes=1", "trainer.nnodes=1 actor_rollout_ref.rollout.gpu_memory_utilization=90",
          "gpu_memory_utilization: must be above 0 and at most 1, is 90"),
         ("rollout.n=8", "rollout.n=8 actor_rollout_ref.actor.ppo_epochs=2", "2 passes over the answers of"),
