@@ -13,6 +13,10 @@ from .megatron import of_megatron
 _DISPATCH = {"allgather": "allgather", "alltoall": "alltoall", "deepep": "deduplicated", "hybridep": "deduplicated"}
 _NODE = 8  # GPUs of an NVLink domain of DeepEP, at most (deepseek-ai/DeepEP, NUM_MAX_NVL_PEERS)
 _TYPE, _BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
+# DeepEP and HybridEP take fp32 probabilities only. Others are cast, with a warning in every dispatch (Megatron-LM
+# d98e8a64, core/transformer/moe/token_dispatcher.py:1139 and :1316).
+_ROUTER = "--moe-router-dtype"
+_FLEX = {_TYPE: "flex", _ROUTER: "fp32"}
 
 
 def has_experts(problem: Problem) -> bool:
@@ -49,8 +53,9 @@ MOE_DISPATCHER = Switch(
     subject="mixtures of experts",
     options=of_megatron({
         "allgather": {}, "alltoall": {_TYPE: "alltoall"},
-        "deepep": {_TYPE: "flex", _BACKEND: "deepep"}, "hybridep": {_TYPE: "flex", _BACKEND: "hybridep"},
+        "deepep": {**_FLEX, _BACKEND: "deepep"}, "hybridep": {**_FLEX, _BACKEND: "hybridep"},
     }, nemo=("allgather", "alltoall", "deepep")),
+    companions=frozenset({_ROUTER}),
     choices=_dispatchers,
 )  # fmt: skip
 EP_OVERLAP = Switch(

@@ -158,8 +158,8 @@ _TWINS = (
       for name in ("moe_paged_stash_buffer_size_factor_cuda", "moe_paged_stash_buffer_size_factor_cpu",
                    "moe_expert_rank_capacity_factor", "moe_mlp_glu_interleave_size")),
     *(_same(f"--{name.replace('_', '-')}", f"model.{name}")
-      for name in ("moe_flex_dispatcher_backend", "cuda_graph_impl", "cuda_graph_modules", "cuda_graph_scope",
-                   "offload_modules", "fine_grained_offloading_max_inflight_offloads")),
+      for name in ("moe_flex_dispatcher_backend", "moe_router_dtype", "cuda_graph_impl", "cuda_graph_modules",
+                   "cuda_graph_scope", "offload_modules", "fine_grained_offloading_max_inflight_offloads")),
     _flag("--fine-grained-activation-offloading", "model.fine_grained_activation_offloading"),
     _same("--cpu-offloading-num-layers", "model.cpu_offloading_num_layers"),
     _flag("--te-rng-tracker", "model.use_te_rng_tracker", "rng.te_rng_tracker"),

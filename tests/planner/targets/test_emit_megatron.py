@@ -130,7 +130,8 @@ def test_experts_and_fsdp() -> None:
     lines = arguments(plan_of(MOE, "tp2-dp8-ep4-mbs1-z3-rfull"))
     for line in (
         "--num-experts 8", "--expert-model-parallel-size 4", "--expert-tensor-parallel-size 1",
-        "--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend deepep", "--use-megatron-fsdp",
+        "--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend deepep", "--moe-router-dtype fp32",
+        "--use-megatron-fsdp",
         "--data-parallel-sharding-strategy optim_grads_params", "--ckpt-format fsdp_dtensor",
         "--recompute-method uniform", "--recompute-num-layers 1",
     ):  # fmt: skip

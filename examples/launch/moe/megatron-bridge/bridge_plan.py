@@ -66,6 +66,7 @@ def plan() -> ConfigContainer:
             fine_grained_activation_offloading=True,
             offload_modules=["core_attn", "attn_proj"],
             moe_token_dispatcher_type="flex",
+            moe_router_dtype="fp32",
             moe_flex_dispatcher_backend="deepep",
             overlap_moe_expert_parallel_comm=True,
             delay_wgrad_compute=True,

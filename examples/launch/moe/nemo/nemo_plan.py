@@ -53,6 +53,7 @@ def plan() -> run.Partial:
                 recompute_method="uniform",
                 recompute_num_layers=1,
                 moe_token_dispatcher_type="flex",
+                moe_router_dtype="fp32",
                 moe_flex_dispatcher_backend="deepep",
                 moe_permute_fusion=True,
                 cross_entropy_loss_fusion=True,
