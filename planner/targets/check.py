@@ -163,7 +163,7 @@ def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Check
         written = folder.config.read_folder(files, folder.options).settings
         problems += differences(settings, written, places, folder.config.judged, named, folder.options.defaults)
     return replace(checked, problems=known + _first_of_lines(problems, known), layout=layout, num_gpus=num_gpus,
-                   not_judged=not_judged(places, folder.config.judged))  # fmt: skip
+                   not_judged=not_judged(places, folder.config.judged, folder.options.options))  # fmt: skip
 
 
 def _first_of_lines(problems: list[FieldProblem], known: list[FieldProblem]) -> list[FieldProblem]:

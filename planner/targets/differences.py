@@ -7,7 +7,7 @@ Any other option is compared by its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...errors import FieldProblem, InputError
@@ -65,9 +65,12 @@ def _in_words(name: str, given: Any, planned: Any) -> str:
     return f"{name} is {given}, plan.json has {planned}"
 
 
-def not_judged(places: Places, changes: Callable[[str], str]) -> list[str]:
-    """The options of the files that neither the plan nor a rule covers."""
-    return [name for name in places.given.settings if name not in places.table.options and not changes(name)]
+def not_judged(places: Places, changes: Callable[[str], str], known: Iterable[str]) -> list[str]:
+    """The options of the files that neither the plan nor a rule covers. A constructor is none. known:
+    the options of the framework."""
+    given = places.given.settings
+    parts = {name.rpartition(".")[0] for name in (*given, *known)}
+    return [name for name in given if name not in places.table.options | parts and not changes(name)]
 
 
 def _plain(value: Any) -> Any:

@@ -176,3 +176,10 @@ def test_the_rest_is_listed_as_not_judged() -> None:
     checked = check_files(added)
     assert not checked.problems
     assert checked.not_judged == ["--seed", "--log-interval"]
+
+
+@pytest.mark.parametrize("target", ["megatron-bridge", "nemo"])
+def test_constructors_are_no_options_that_are_not_judged(target: str) -> None:
+    names = check_files(emitted("llama-3.1-8b", "tp2-dp8-mbs1-z1-rnone", target)).not_judged
+    assert names
+    assert all("." in name for name in names)
