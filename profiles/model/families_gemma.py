@@ -163,10 +163,11 @@ def gemma3n(f: Fields) -> ModelSpec:
                        lambda n: isinstance(n, int) and n > 0, "a whole number above 0")  # fmt: skip
     shares = _by_layer(f, "activation_sparsity_pattern", layers, lambda index: 0.95 * (layers > 10 > index),
                        lambda s: isinstance(s, int | float) and 0 <= s < 1, "a share from 0 to below 1")  # fmt: skip
+    rank = f.count("laurel_rank", default=64)
     kinds = [
         Layer(attention=replace(own if index < layers - shared else taken, window=window if slides else None),
               feed_forward=FeedForward(inner=widths[index], sparsity=float(shares[index])), num_norms=4,
-              augmented_rank=f.count("laurel_rank", default=64))
+              augmented_rank=rank)
         for index, slides in enumerate(_slides_of_gemma3n(f, layers, shared))
     ]  # fmt: skip
     spec = assemble(f, "gemma3n", kinds, hidden=hidden, tied=True, vocab=262_400,
