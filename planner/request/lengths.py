@@ -179,5 +179,6 @@ def check_positions(model: ModelSpec, longest: int, *, stretches: bool) -> list[
         return [f"{text}: its rotary positions must be stretched"]
     raise InputError(
         f"seq_len {longest} is longer than the {model.max_positions} positions of {model.name}",
-        hint=f"`--seq-len {model.max_positions}` or less, or a config.json with more positions",
+        hint=f"`--seq-len {model.max_positions}` or less, or `--model FOLDER` of a release whose config.json has more "
+        "positions",
     )
