@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Starts = Callable[[Sequence[str]], int | None]
 # Keys of a document with the ranks that its command starts, and with the program.
 RANKS, PROGRAM = "ranks of the command", "program of the command"
+_OPTIONS_FILE = re.compile(r".+\.(ya?ml|json)")
 _NULLS = ("null", "Null", "NULL", "~")
 Load = Callable[[str, str, Sequence[str]], Document]
 
@@ -70,8 +71,18 @@ def jobs_of(path: str, text: str, given: Sequence[str], is_job: Callable[[Sequen
     followed = follow(text, slurm_variables(text) | variables, [])
     jobs = [command for command in followed.commands if is_job(command.words)]
     if not jobs:
-        raise InputError.of([FieldProblem(f"starts no {program}", file=path)])
+        raise InputError.of([_elsewhere(program, followed)._replace(file=path)])
     return followed, jobs
+
+
+def _elsewhere(program: str, followed: Followed) -> FieldProblem:
+    """The file with the options of a program that is started without any: `PROGRAM FILE.yaml`."""
+    for command in followed.commands:
+        words = [shown(word) for word in command.words]
+        file = next((word for word in words if _OPTIONS_FILE.fullmatch(word)), "")
+        if file and f" {program} " in f" {' '.join(words)} ":
+            return FieldProblem(f"its options are in {file}", line=command.line, hint="give that file")
+    return FieldProblem(f"starts no {program}")
 
 
 def only(path: str, jobs: Sequence[Command], documents: Sequence[Document]) -> Document:
