@@ -13,6 +13,8 @@ from ..readers.interpolation import resolved
 from .base import RlTarget
 from .overrides import Overrides
 
+_DECODE = "`${oc.env:NAME,8}` is text: `${oc.decode:${oc.env:NAME,8}}` is a number, or --arg NAME=VALUE"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StatedStep:
@@ -72,7 +74,7 @@ class StepConfig:
             self.fail(name, f"`{value}` is set when it runs", "give its value: --arg NAME=VALUE")
             return default
         if text := self.options.options[name].wrong_type(value):
-            self.fail(name, text)
+            self.fail(name, text, _DECODE if isinstance(value, str) and value.isdigit() else "")
             return default
         return value
 

@@ -77,7 +77,8 @@ def _value(document: Document, inner: str, path: tuple[str, ...], root: str) -> 
         whole = function is not None and len(numbers) == call[2].count(",") + 1 and 0 not in numbers[1:]
         return function(numbers) if function is not None and whole else None
     if variable := _VARIABLE.fullmatch(inner):
-        return variable[1].strip().strip("'\"")
+        default = variable[1].strip()
+        return _NOTHING if default.lower() == "null" else default.strip("'\"")
     if decoded := _DECODED.fullmatch(inner):
         value = read_document("oc.decode", decoded[1].strip() or "null").data
         return _NOTHING if value is None else value

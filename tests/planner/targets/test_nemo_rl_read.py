@@ -132,6 +132,16 @@ def test_modules_that_are_recomputed_are_named(tmp_path: Path) -> None:
         assert (step.train["recompute"], line in step.assumed) == (1, named)
 
 
+def test_variables_give_text(tmp_path: Path) -> None:
+    """OmegaConf 2.3: the default of oc.env is text, `null` is none."""
+    child = CHILD.replace("num_nodes: 2", "num_nodes: ${oc.env:NODES,2}")
+    with pytest.raises(InputError, match=r"line 12, cluster\.num_nodes: `2` is not a whole number") as caught:
+        read(written(tmp_path, child=child).with_name("child.yaml"))
+    assert "oc.decode" in caught.value.hint
+    child = CHILD.replace("num_nodes: 2", "num_nodes: ${oc.env:NODES,null}")
+    assert read(written(tmp_path, child=child).with_name("child.yaml")).gpus == 8
+
+
 def test_dtensor_trains_where_megatron_is_off(tmp_path: Path) -> None:
     child = CHILD.replace("  megatron_cfg:\n", "  dtensor_cfg: {enabled: true}\n  megatron_cfg:\n    enabled: false\n")
     step = read(written(tmp_path, child=child).with_name("child.yaml"))
