@@ -67,15 +67,19 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
     Raises InputError with all problems: options of another release, wrong values, degrees that divide nothing.
     """
     config, merged = StepConfig(option_list("nemo-rl")[0], file=next(iter(files))), _Merged()
+    if all(Path(path).name == OVERRIDES.file for path in files):  # they change the example that has their trainer on
+        core = any(_CORE in text for text in files.values())
+        merged.add(_option(f"{_CORE}enabled", core, next(iter(files))))
+        merged.add(_option(f"{_DTENSOR}enabled", not core, next(iter(files))))
     for path, text in files.items():
         if Path(path).name == OVERRIDES.file:
-            config.add_overrides(OVERRIDES, path, text)
+            options, problems = OVERRIDES.read(text)
+            config.problems += problems
+            for name, option in options.items():
+                merged.add(_option(name, option.value, path, option.line))
         else:
             for document in _family(path, text, files, ()):
                 merged.add(document)
-    if not merged.data:  # overrides change the example of their trainer, which switches it on
-        core = any(name.startswith(_CORE) for name in config.values)
-        merged.data |= {"policy": {"megatron_cfg": {"enabled": core}, "dtensor_cfg": {"enabled": not core}}}
     for word in given:
         merged.add(_argument(word))
     whole = Document(next(iter(files)), merged.data)
@@ -93,10 +97,14 @@ def _argument(word: str) -> Document:
     name, equals, text = word.lstrip("+").partition("=")
     if not equals or not name:
         raise file_error("--arg", 0, f"`{word}` sets no option", "--arg policy.model_name=NAME")
-    data = read_document("--arg", text or "''").data
+    return _option(name, read_document("--arg", text or "''").data, "--arg")
+
+
+def _option(name: str, value: Any, file: str, line: int = 0) -> Document:
+    """One option as a document."""
     for key in reversed(name.split(".")):
-        data = {key: data}
-    return Document("--arg", data)
+        value = {key: value}
+    return Document(file, value, line_of=lambda path: line)
 
 
 def _family(path: str, text: str, files: Mapping[str, str], children: tuple[str, ...]) -> Iterator[Document]:

@@ -132,6 +132,14 @@ def test_modules_that_are_recomputed_are_named(tmp_path: Path) -> None:
         assert (step.train["recompute"], line in step.assumed) == (1, named)
 
 
+def test_overrides_change_the_files_before_them(tmp_path: Path) -> None:
+    text = "grpo.num_prompts_per_step=128\ncluster.num_nodes=%s\n"
+    step = read_step({"base.yaml": PARENT, "child.yaml": CHILD, "nemo-rl.overrides": text % 4})
+    assert (step.fields["prompts"], step.gpus) == (128, 32)
+    with pytest.raises(InputError, match=r"nemo-rl\.overrides, line 2, cluster\.num_nodes: must be 1 or more"):
+        read_step({"base.yaml": PARENT, "child.yaml": CHILD, "nemo-rl.overrides": text % 0})
+
+
 def test_variables_give_text(tmp_path: Path) -> None:
     """OmegaConf 2.3: the default of oc.env is text, `null` is none."""
     child = CHILD.replace("num_nodes: 2", "num_nodes: ${oc.env:NODES,2}")
