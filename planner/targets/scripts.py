@@ -214,12 +214,14 @@ def _may_hold_options(word: str, followed: Followed) -> str:
     return f"may hold options: {', '.join(absent)} is not here" if absent and shown(word) != "$@" else ""
 
 
-def ranks_of(words: Sequence[str], followed: Followed, text: str) -> Mapping[str, int]:
-    """num_nodes, gpus_per_node and world, as far as the launcher, variables or directives of a script state them."""
+def ranks_of(words: Sequence[str], followed: Followed, path: str,
+             text: str) -> tuple[dict[str, int], list[FieldProblem]]:  # fmt: skip
+    """num_nodes, gpus_per_node and world, as far as the launcher, variables or directives of a script state them, and
+    gaps in them."""
     arguments = Arguments()
     _launched(words, arguments)
-    _describe(arguments, followed, "", pbs_ranks(text))
-    return arguments.ranks
+    _describe(arguments, followed, path, pbs_ranks(text))
+    return arguments.ranks, arguments.gaps
 
 
 def _launched(words: Sequence[str], arguments: Arguments) -> None:
@@ -256,6 +258,8 @@ def _describe(arguments: Arguments, followed: Followed, path: str, of_job: Mappi
         visible = values.get("CUDA_VISIBLE_DEVICES", "")
         seen = {"gpus_per_node": visible.count(",") + 1} if _DEVICES.fullmatch(visible) and not arguments.alone else {}
         arguments.ranks |= known or of_job or seen
+        if not known and "world" in of_job:
+            arguments.gaps.append(FieldProblem("#PBS asks for nodes of unlike numbers of GPUs", file=path))
         if not arguments.ranks and arguments.alone:
             arguments.ranks["world"] = 1
     elif "world" not in arguments.ranks:

@@ -50,7 +50,9 @@ def prepared(document: Document, arguments: Arguments) -> Document:
     """The document without its ranks, which go to the arguments, and without values that only a run knows."""
     if not isinstance(document.data, dict) or RANKS not in document.data:
         return document
-    arguments.ranks |= document.data.pop(RANKS)
+    ranks, gaps = document.data.pop(RANKS)
+    arguments.ranks |= ranks
+    arguments.gaps += gaps
     arguments.program = document.data.pop(PROGRAM)
     for name, text in [*document.data.items()]:
         if isinstance(text, str) and re.fullmatch(r"\$\{.*\}", text):
@@ -132,7 +134,7 @@ def _document(path: str, text: str, job: Command, start: int, followed: Followed
         elif index < start and word.partition("=")[0] == "--config_file":
             named = word.partition("=")[2] or words[index + 1][0]
             data["--config_file"], places["--config_file",] = shown(named), line
-    data[RANKS], data[PROGRAM] = dict(ranks_of(job.words[:start], followed, text)), shown(job.words[start - 1])
+    data[RANKS], data[PROGRAM] = ranks_of(job.words[:start], followed, path, text), shown(job.words[start - 1])
     return Document(path, data, line_of=lambda at: places.get(at, job.line))
 
 

@@ -58,13 +58,21 @@ def test_a_started_script_that_is_missing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("directives", [
     "#SBATCH -p batch --nodes=2 --exclusive --mem=0 --gres=gpu:8 # two of them", "#SBATCH -N2 --gpus-per-node h100:8",
     "#PBS -q large\n#PBS -l select=2:ncpus=192:ngpus=8", "#PBS -N name -l select=2:ngpus=8:mem=100gb",
-    "#PBS -l select=1:ngpus=8+1:ncpus=4:ngpus=8", "#PBS -l select=1:ngpus=8+2:ngpus=4",
-    "#PBS -l select=ngpus=8+ngpus=8",
+    "#PBS -l select=1:ngpus=8+1:ncpus=4:ngpus=8", "#PBS -l select=ngpus=8+ngpus=8",
 ])  # fmt: skip
 def test_ranks_of_directives(tmp_path: Path, directives: str) -> None:
     text = f"#!/bin/bash\n{directives}\nLAYERS=4\npython pretrain_gpt.py {SIZES} --bf16 --micro-batch-size 1 " \
            "--global-batch-size 64\n"  # fmt: skip
     assert imported(tmp_path, {"run.sh": text}).layout.dp == 16
+
+
+def test_unlike_nodes_are_a_gap(tmp_path: Path) -> None:
+    text = f"#PBS -l select=1:ngpus=8+2:ngpus=4\nLAYERS=4\npython pretrain_gpt.py {SIZES} --bf16 " \
+           "--micro-batch-size 1 --global-batch-size 64\n"  # fmt: skip
+    (gap,) = imported(tmp_path, {"run.sh": text}).gaps
+    assert gap.message == "#PBS asks for nodes of unlike numbers of GPUs"
+    started = text.replace("python", "torchrun --nproc_per_node 8 --nnodes 2")
+    assert imported(tmp_path, {"run.sh": started}).layout.dp == 16
 
 
 def test_options_in_a_file_of_the_program(tmp_path: Path) -> None:

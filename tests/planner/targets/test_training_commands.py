@@ -69,6 +69,13 @@ def test_devices_that_a_command_names(tmp_path: Path, launcher: str) -> None:
     assert imported(tmp_path, "hf-trainer", text, STAGE_3, arguments=("SIZE=2",)).layout.dp == 4
 
 
+def test_unlike_nodes_are_a_gap(tmp_path: Path) -> None:
+    text = TRAINER.replace("torchrun --nproc_per_node=4 --master_port=25000", "python")
+    text = text.replace("#!/bin/bash", "#PBS -l select=1:ngpus=2+2:ngpus=1")
+    (gap,) = imported(tmp_path, "hf-trainer", text, STAGE_3, arguments=("SIZE=2",)).gaps
+    assert gap.message == "#PBS asks for nodes of unlike numbers of GPUs"
+
+
 @pytest.mark.parametrize("word", ["[INST] be brief", "{% for x in y %}", "*x", "[x", "#x", "Answer: x", "@", "a: b: c"])
 def test_a_word_that_is_no_yaml_is_text(tmp_path: Path, word: str) -> None:
     found = imported(tmp_path, "swift", SWIFT.replace("--packing", f"--system '{word}' --packing"))
