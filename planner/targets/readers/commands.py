@@ -40,7 +40,8 @@ def from_command(program: str, starts: Starts, load: Load = _plain) -> Load:
     def read(path: str, text: str, given: Sequence[str]) -> Document:
         if not is_script(path, text):
             return load(path, text, given)
-        followed, jobs = jobs_of(path, text, given, lambda words: starts(words) is not None, program)
+        followed, jobs = jobs_of(path, text, given, lambda words: starts(words) is not None and any(
+            word.startswith("--") for word in words), program)  # fmt: skip
         return only(path, jobs, [_document(path, text, job, starts(job.words) or 0, followed) for job in jobs])
 
     return read

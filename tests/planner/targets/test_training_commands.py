@@ -108,6 +108,7 @@ def test_the_file_of_accelerate_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "text", "words"), [
     ("swift", "swift export --model x --to_mcore true\n", "starts no swift sft"),
     ("llama-factory", "cd x\nllamafactory-cli train examples/a.yaml\n", "line 2: its options are in examples/a.yaml"),
+    ("swift", "CUDA_VISIBLE_DEVICES=0 swift sft a.yaml\n", "line 1: its options are in a.yaml"),
     ("llama-factory", "llamafactory-cli train --lr 1\ncp a.yaml b\n", "starts no llamafactory-cli train"),
     ("swift", SWIFT + SWIFT.replace("zero3", "zero2"), "starts 2 jobs with different options .line 1, line 6"),
     ("hf-trainer", "python train.py --lr 1\n", "starts no training with --per_device_train_batch_size"),
