@@ -21,7 +21,7 @@ all commands take are accepted before and after the command.
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: nothing fits or nothing is legal; `diff --exit-code` found a difference |
+| 1 | the answer is no: nothing fits; `check` found problems in launch files; `diff --exit-code` a difference |
 | 2 | your input: a flag, a file, a missing extra, a target that cannot do it; a result that cannot be written |
 | 3 | our bug: the traceback is in a file that is named |
 | 130 | interrupted; a search prints the best layout so far |

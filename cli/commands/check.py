@@ -32,7 +32,10 @@ def command(
                      show_default=False),
     ] = None,
 ) -> None:
-    """Check launch files, plans and requests; exit code 1 if something is wrong.
+    """Check launch files, plans and requests.
+
+    The exit code is 1 if launch files have problems; a plan or a request that is
+    wrong is an error with its own lines (exit code 2).
 
     Launch files are compared with the options of the framework's release, with
     the rules that it checks late, and with the plan beside them. The framework's
