@@ -66,7 +66,7 @@ def emit(
         hint = who_trains(setup.problem) if lacks else ""
         subject = f"{framework} cannot express layout {choice}, {setup.candidate.layout_id}"
         raise LayoutRefusedError(f"{subject}\n{lines}", fields, hint=hint)
-    job = target.trainer.job(setup, _header(setup, framework, options), options)
+    job = target.trainer.job(setup, _header(setup, framework, options, _priced_for(plan, to)), options)
     hosts, devices = (setup.candidate.placement.hosts, None) if target.runs_plans else place(setup)
     plan_file = {"plan.json": plan.to_json()}
     # A launcher passes the files of the job to the nodes. Our runtime needs the plan there.
@@ -141,10 +141,16 @@ def refusals(target: Target, setup: Setup, options: OptionList | None) -> list[t
     return out
 
 
-def _header(setup: Setup, framework: str, options: OptionList | None) -> tuple[str, ...]:
+def _priced_for(plan: Plan, to: str) -> str:
+    """The framework whose price the plan has, where it is not the one that trains."""
+    planned = plan.resolved["target"]
+    return "" if planned == to else f" for `--target {planned}`"
+
+
+def _header(setup: Setup, framework: str, options: OptionList | None, priced_for: str) -> tuple[str, ...]:
     checked = f"; options checked against {framework}" if options is not None else ""
     return (
         f"{setup.candidate.layout_id}: {setup.model.name} on {setup.nodes}, "
-        f"{setup.step_s:.3g} s per step predicted",
+        f"{setup.step_s:.3g} s per step predicted{priced_for}",
         f"Plan {setup.plan_id}, layout {setup.choice}. Written by {setup.tool}{checked}.",
     )

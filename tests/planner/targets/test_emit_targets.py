@@ -155,6 +155,7 @@ def test_headers_say_plan_tool_and_release(target: str) -> None:
     assert f"Plan {plan.request_sha256[:12]}, layout 1. Written by meshwright " in text
     options = option_list(target)[0]
     assert f"{options.version} ({options.commit})" in text
+    assert ("s per step predicted for `--target" in text) == (plan.resolved["target"] != target)
 
 
 def test_what_the_json_of_deepspeed_cannot_say() -> None:
