@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..console import table
 from . import serving_plan
-from .serving_plan import BINDS, ROLES, ms
+from .serving_plan import BINDS, ROLES, ms, promises
 
 if TYPE_CHECKING:
     from ...planner.document.serving_plan import ServingCandidate, ServingPlan
@@ -58,7 +58,8 @@ def unit(candidate: ServingCandidate) -> str:
 def why_lines(plan: ServingPlan, candidate: ServingCandidate, explanation: ServingExplanation) -> list[str]:
     """What it carries, what binds, and why it has so many instances."""
     each = unit(candidate)
-    lines = [f"Carries {text.significant(candidate.largest_load)}{each} within the promises. Beyond that breaks: "
+    within = " within the promises" if promises(plan) else ""
+    lines = [f"Carries {text.significant(candidate.largest_load)}{each}{within}. Beyond that breaks: "
              f"{BINDS[candidate.binds]}."]  # fmt: skip
     asked = asked_load(plan)
     if explanation.one_less is not None and asked:

@@ -57,8 +57,15 @@ def header(plan: ServingPlan) -> list[Part]:
     used = ", ".join(f"{name} ({_knobs(knobs)})" if knobs else name
                      for name, knobs in plan.resolved.get("techniques", {}).items())  # fmt: skip
     by = [text.wrapped(f"Served by {used}")] if used else []
-    return [text.wrapped(first), *by, f"Promised to {work['percentile']:g} % of the requests: "
-            f"{text.listed(promised) or 'nothing'}"]  # fmt: skip
+    stated = (f"Promised to {work['percentile']:g} % of the requests: {text.listed(promised)}" if promised else
+              f"No latency is promised; those below hold for {work['percentile']:g} % of the requests")  # fmt: skip
+    return [text.wrapped(first), *by, stated]
+
+
+def promises(plan: ServingPlan) -> bool:
+    """Whether the request has a latency that the deployment must keep."""
+    work = plan.request["workload"]
+    return bool(work["ttft"] or work["tpot"])
 
 
 def _knobs(knobs: Mapping[str, float]) -> str:
@@ -100,13 +107,13 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
     rows = [row for pool in best.pools for row in _pool(plan, pool)]
     if best.simulated is not None:
         kept = f"by {text.percent(best.simulated.kept)} % of {best.simulated.requests:,} simulated requests"
-        rows += [("TTFT ms", _spread(best.simulated.ttft_s)), ("TPOT ms", _spread(best.simulated.tpot_s)),
-                 ("promises kept", kept)]  # fmt: skip
-    unit = _unit(plan)
+        rows += [("TTFT ms", _spread(best.simulated.ttft_s)), ("TPOT ms", _spread(best.simulated.tpot_s))]
+        rows += [("promises kept", kept)] if promises(plan) else []
+    unit, within = _unit(plan), " within the promises" if promises(plan) else ""
     stable = f"; stable up to {text.significant(best.stable_load)}/s" if best.stable_load is not None else ""
     rows += [
         ("throughput", f"{best.output_tokens_per_s:,.0f} tokens/s, {best.output_tokens_per_s_per_gpu:,.0f} per GPU"),
-        ("carries", f"{text.significant(best.largest_load)}{unit} within the promises{stable}"),
+        ("carries", f"{text.significant(best.largest_load)}{unit}{within}{stable}"),
         ("goodput", f"{text.significant(best.goodput_per_gpu)}{unit} per GPU"),
         ("binds", BINDS[best.binds]),
     ]  # fmt: skip
@@ -163,7 +170,8 @@ def separation(plan: ServingPlan) -> list[Part]:
         return []
     chosen, most = len(best.pools) > 1, plan.certificate.unit.startswith("requests")
     if apart.best is None or apart.largest_load is None:
-        reason = "no deployment of separate prefill and decode keeps the promises on these GPUs"
+        able = "keeps the promises" if promises(plan) else "is possible"
+        reason = f"no deployment of separate prefill and decode {able} on these GPUs"
     elif chosen:
         better = "carries more" if most else "is cheaper, or as cheap and carries more"
         reason = f"no deployment with both on the same instances {better}"
@@ -224,7 +232,8 @@ def closing(plan: ServingPlan) -> list[Part]:
 
 def _proof(plan: ServingPlan) -> str:
     """The value that no deployment is better than, where deployment 1 does not have it."""
-    proof, none = plan.certificate, "deployment of this space that keeps the promises"
+    proof, keeps = plan.certificate, " that keeps the promises" if promises(plan) else ""
+    none = f"deployment of this space{keeps}"
     cheapest = not proof.unit.startswith("requests")
     if proof.proven:
         return f"no other {none} {'is cheaper' if cheapest else 'carries more'}"

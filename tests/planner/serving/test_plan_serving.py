@@ -282,6 +282,13 @@ def test_the_screen_fits_80_columns() -> None:
     assert "Proven by the closed form: no other deployment" in result.out
 
 
+def test_a_screen_without_promises_has_none() -> None:
+    asked = ("--model", "llama-3.1-8b", "--cluster", "1xh100-sxm-80gb", "--input", "500", "--output", "100")
+    shown = run_here("plan", "--workload", "serve", *asked, "--rate", "2/s").out
+    assert "No latency is promised; those below hold for 90 % of the requests" in shown
+    assert shown.lower().count("promise") == 1
+
+
 def test_an_error_has_its_exit_code() -> None:
     with pytest.raises(NoFeasibleLayoutError):
         planned({"rate": "400/s"})
