@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..console import table
 from . import serving_plan
-from .serving_plan import BINDS, ROLES, ms, promises
+from .serving_plan import BINDS, ROLES, ms, within
 
 if TYPE_CHECKING:
     from ...planner.document.serving_plan import ServingCandidate, ServingPlan
@@ -45,7 +45,7 @@ def why_not_screen(plan: ServingPlan, comparison: ServingComparison) -> list[Par
     rival = _against(comparison.rival, latencies=comparison.enough)
     lines = [f"{other.deployment_id}: {rival}. Beyond that breaks: {BINDS[other.binds]}."]
     if asked and not comparison.enough:
-        lines.append(f"Too little for {asked:g}{each} within the promises.")
+        lines.append(f"Too little for {asked:g}{each}{within(plan)}.")
     return [*serving_plan.header(plan), "", table(*columns, rows=rows, right=columns[1:]), "",
             *(text.wrapped(line) for line in lines)]  # fmt: skip
 
@@ -58,8 +58,7 @@ def unit(candidate: ServingCandidate) -> str:
 def why_lines(plan: ServingPlan, candidate: ServingCandidate, explanation: ServingExplanation) -> list[str]:
     """What it carries, what binds, and why it has so many instances."""
     each = unit(candidate)
-    within = " within the promises" if promises(plan) else ""
-    lines = [f"Carries {text.significant(candidate.largest_load)}{each}{within}. Beyond that breaks: "
+    lines = [f"Carries {text.significant(candidate.largest_load)}{each}{within(plan)}. Beyond that breaks: "
              f"{BINDS[candidate.binds]}."]  # fmt: skip
     asked = asked_load(plan)
     if explanation.one_less is not None and asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import text
-from .serving_plan import BINDS
+from .serving_plan import BINDS, within
 
 if TYPE_CHECKING:
     from ...planner.document.serving_plan import ServingPlan
@@ -59,6 +59,6 @@ def _deployment(name: str, plan: ServingPlan, rate: float | None) -> list[Part]:
         asked = f", {'enough' if best.largest_load >= rate else 'not enough'} for {text.significant(rate)}/s"
     latencies = (f"TTFT {text.duration(best.ttft_promised_s)}, TPOT {text.duration(best.tpot_promised_s)} "
                  f"(p{plan.request['workload']['percentile']:g})")  # fmt: skip
-    carried = f"carries {text.significant(best.largest_load)}/s within the promises{asked}; {latencies}"
+    carried = f"carries {text.significant(best.largest_load)}/s{within(plan)}{asked}; {latencies}"
     return [f"{name:<{len(_INDENT)}}{best.deployment_id}", text.wrapped(f"{_INDENT}{carried}", hanging=_INDENT),
             f"{_INDENT}binds: {BINDS[best.binds]}"]  # fmt: skip

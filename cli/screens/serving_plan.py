@@ -68,6 +68,11 @@ def promises(plan: ServingPlan) -> bool:
     return bool(work["ttft"] or work["tpot"])
 
 
+def within(plan: ServingPlan) -> str:
+    """The limit of a load that a deployment carries, in words."""
+    return " within the promises" if promises(plan) else ""
+
+
 def _knobs(knobs: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in knobs.items())
 
@@ -109,11 +114,11 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
         kept = f"by {text.percent(best.simulated.kept)} % of {best.simulated.requests:,} simulated requests"
         rows += [("TTFT ms", _spread(best.simulated.ttft_s)), ("TPOT ms", _spread(best.simulated.tpot_s))]
         rows += [("promises kept", kept)] if promises(plan) else []
-    unit, within = _unit(plan), " within the promises" if promises(plan) else ""
+    unit = _unit(plan)
     stable = f"; stable up to {text.significant(best.stable_load)}/s" if best.stable_load is not None else ""
     rows += [
         ("throughput", f"{best.output_tokens_per_s:,.0f} tokens/s, {best.output_tokens_per_s_per_gpu:,.0f} per GPU"),
-        ("carries", f"{text.significant(best.largest_load)}{unit}{within}{stable}"),
+        ("carries", f"{text.significant(best.largest_load)}{unit}{within(plan)}{stable}"),
         ("goodput", f"{text.significant(best.goodput_per_gpu)}{unit} per GPU"),
         ("binds", BINDS[best.binds]),
     ]  # fmt: skip

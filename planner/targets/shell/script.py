@@ -233,7 +233,7 @@ class _Runner:
             self.out.not_there.setdefault(posixpath.basename(shown(words[0])), line)
 
     def _script(self, words: list[str], line: int) -> bool:
-        """Follows another script that a command starts, in a process of its own: what it sets is lost behind it."""
+        """Follows another script that a command starts, in a process of its own, so its variables end with it."""
         if (place := started_script(words)) is None:
             return False
         name = shown(words[place])

@@ -486,7 +486,7 @@ def test_a_nic_is_shared_by_one_at_least(tmp_path: Path) -> None:
     ],
 )
 def test_latent_attention_gathers_latents(model: str, stack: str, width: int) -> None:
-    """What is gathered forward, and scattered backward, is as wide as the latents; the output is as wide as h."""
+    """The input of attention is gathered and scattered at the width of the latents, its output at that of h."""
     spec = load_model(model)[0]
     for sequence_parallel in (1, 0):
         layout = Layout(tp=8, sequence_parallel=sequence_parallel)

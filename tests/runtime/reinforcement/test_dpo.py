@@ -55,11 +55,8 @@ def trained_alone(job: RlJob) -> tuple[list[list[float]], plain.Weights]:
     return out, policy
 
 
-@pytest.mark.parametrize("layouts", [
-    ("tp2-pp2-dp1-mbs2-z1-rnone", "dp4-mbs1-z0-rnone"), ("cp2r-dp2-mbs4-z2-rnone", "tp2-dp2-mbs1-z0-rnone"),
-])  # fmt: skip
-def test_steps_and_weights_equal_those_of_one_process(layouts: tuple[str, str]) -> None:
-    job = dpo(*layouts)
+def trained_on_four_ranks(job: RlJob) -> list[tuple[list[Event], list[Box]]]:
+    """[rank] events of the steps, and its weights behind the last one; none on a rank that does not train."""
 
     def one(rank: int) -> tuple[list[Event], list[Box]]:
         loop = loop_of(job, rank, plain.fill)
@@ -69,7 +66,15 @@ def test_steps_and_weights_equal_those_of_one_process(layouts: tuple[str, str]) 
         loop.trainer.settle()
         return events, boxes(list(weights(loop.trainer)))
 
-    every = fork(4, one)
+    return fork(4, one)
+
+
+@pytest.mark.parametrize("layouts", [
+    ("tp2-pp2-dp1-mbs2-z1-rnone", "dp4-mbs1-z0-rnone"), ("cp2r-dp2-mbs4-z2-rnone", "tp2-dp2-mbs1-z0-rnone"),
+])  # fmt: skip
+def test_steps_and_weights_equal_those_of_one_process(layouts: tuple[str, str]) -> None:
+    job = dpo(*layouts)
+    every = trained_on_four_ranks(job)
     expected, policy = trained_alone(job)
     for event, values in zip(every[0][0], expected, strict=True):
         assert [event["margin"], event["loss"], event["gradient_norm"]] == pytest.approx(values, rel=1e-9, abs=1e-12)

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import torch
 from meshwright.runtime.checkpoint.checkpoint import Checkpoints
-from meshwright.runtime.checkpoint.states import weights
 from meshwright.runtime.reinforcement.job import RlJob
 from meshwright.runtime.reinforcement.preferences import Preferences
 from meshwright.runtime.reinforcement.states import LoopStates
-from meshwright.runtime.report import Event
 from torch.nn.functional import logsigmoid
 
 from meshwright.errors import InputError
@@ -23,9 +21,9 @@ from meshwright.errors import InputError
 from ..fork import fork
 from . import plain
 from .rl_jobs import loop_of
-from .test_dpo import BETA, RATE, dpo
+from .test_dpo import BETA, RATE, dpo, trained_on_four_ranks
 from .test_resume_rl import lives, measures
-from .test_transfer import Box, boxes, wholes
+from .test_transfer import wholes
 
 ROW = 17  # tokens of a prompt and an answer
 Pair = dict[str, list[int]]
@@ -85,16 +83,7 @@ def trained_alone(job: RlJob, pairs: list[Pair]) -> tuple[list[list[float]], pla
 ])  # fmt: skip
 def test_steps_and_weights_equal_those_of_rows_without_padding(layouts: tuple[str, str], tmp_path: Path) -> None:
     job = on_file(tmp_path / "a.jsonl", *layouts, steps=2)
-
-    def one(rank: int) -> tuple[list[Event], list[Box]]:
-        loop = loop_of(job, rank, plain.fill)
-        events = [loop.step(index)[0] for index in range(job.steps)]
-        if loop.trainer is None:
-            return events, []
-        loop.trainer.settle()
-        return events, boxes(list(weights(loop.trainer)))
-
-    every = fork(4, one)
+    every = trained_on_four_ranks(job)
     expected, policy = trained_alone(job, random_pairs(13))
     for event, values in zip(every[0][0], expected, strict=True):
         assert [event["loss"], event["gradient_norm"]] == pytest.approx(values, rel=1e-9, abs=1e-12)
