@@ -21,6 +21,7 @@ from ...profiles.io.document import Document, FieldPath, dotted
 from ...profiles.io.reader import read_document
 from .fix import parse_fix
 from .keywords import FLAT
+from .places import item_at, leaves_of, parse_set, parts_of
 from .problems import explain, field_of
 from .reinforcement import ALGORITHMS, RL_FLAT, RlRequest
 from .schema import BaseRequest, Request, request_from_dict, request_to_dict
@@ -71,8 +72,10 @@ def load_any_request(
     for text in sets:
         draft.set(text)
     draft.override(given)
+    replaced = [_PLACES[name] for name in given if given[name]]
     for text in sets:  # again, what lies inside of a value that an override has replaced
-        if any(_set(text)[0][: len(_PLACES[name])] == _PLACES[name] != _set(text)[0] for name in given if given[name]):
+        place, _ = parse_set(text)
+        if any(place[: len(whole)] == whole != place for whole in replaced):
             draft.set(text)
     if draft.kind == "rl":
         return draft.request(RlRequest)
@@ -92,14 +95,6 @@ def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
     for place, value in sets.items():
         draft.put(place, value, _of_set(place))
     return draft.request(Request)
-
-
-def _set(text: str) -> tuple[FieldPath, Any]:
-    """`a.b=c` -> (place, value). Raises InputError."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise InputError(f"--set `{text}` is not `field=value`", hint="write `--set workload.seq_len=4096`")
-    return tuple(name.strip().split(".")), read_document("--set", text=value).data
 
 
 _AnyRequest = TypeVar("_AnyRequest", bound=BaseRequest)
@@ -129,7 +124,7 @@ class _Draft:
                 raise InputError.of([document.problem((), "is not a request", "it starts with `model: llama-3.1-8b`")])
             self.data = copy.deepcopy(dict(document.data))
             self._anchor_paths(Path(document.name).parent if document.name != "stdin" else Path())
-            for place in _leaves(self.data):
+            for place in leaves_of(self.data):
                 self.origins[place] = _Origin(f"{document.name}, line {document.line(place)}", "file")
 
     def _anchor_paths(self, folder: Path) -> None:
@@ -142,9 +137,9 @@ class _Draft:
                 holder[name] = str(folder / value)  # type: ignore[index]  # a dict, as value was in it
 
     def put(self, place: FieldPath, value: Any, origin: _Origin) -> None:
-        holder = self.data
+        holder: Any = self.data
         for depth, part in enumerate(place[:-1], 1):
-            below = holder.get(str(part))
+            below = item_at(holder, place[:depth], origin.text)
             if isinstance(below, str) and part == "cluster":
                 below = holder[part] = _spelled_out(below)
             elif isinstance(below, str | list) and part == "fix":
@@ -152,10 +147,11 @@ class _Draft:
             elif isinstance(below, str) and part in ("model", "stack"):
                 hint = f"write `{part}` out in a request file to change parts of it"
                 raise InputError(f"{origin.text}: {dotted(place[:depth])} is the name `{below}`", hint=hint)
-            if not isinstance(below, dict):
-                below = holder[str(part)] = {}
+            if not isinstance(below, dict | list):
+                below = holder[part] = {}
             holder = below
-        holder[str(place[-1])] = value
+        item_at(holder, place, origin.text)
+        holder[place[-1]] = value
         self.origins = {key: known for key, known in self.origins.items() if key[: len(place)] != place}
         self.origins[place] = origin
 
@@ -167,7 +163,7 @@ class _Draft:
                 self.put((name,), environ[variable], _Origin(f"environment {variable}", "environment"))
 
     def set(self, text: str) -> None:
-        place, value = _set(text)
+        place, value = parse_set(text)
         self.put(place, value, _of_set(place))
 
     def override(self, given: Mapping[str, Any]) -> None:
@@ -227,9 +223,13 @@ class _Draft:
         """File and line of every field that is as the file gives it."""
         if self.document is None:
             return {}
-        file, same = self.document, [name for name, value in self.data.items() if value == self.document.at((name,))]
-        places = (place for name in same for place in _parts(file.data[name], (name,)))
-        return {dotted(place): (file.name, file.line(place)) for place in places}
+        file, given = self.document, {place for place, origin in self.origins.items() if origin.kind != "file"}
+        places = (place for place in parts_of(self.data) if file.at(place) is not None)
+        return {
+            dotted(place): (file.name, file.line(place))
+            for place in places
+            if given.isdisjoint(place[:n] for n in range(1, len(place) + 1))
+        }
 
     def _problem(self, error: ErrorDetails) -> FieldProblem:
         place = field_of(error)
@@ -267,15 +267,3 @@ def _together(problems: list[FieldProblem]) -> InputError:
     ]
     inline[0] = inline[0]._replace(hint=general)
     return InputError.of(inline)
-
-
-def _parts(data: Any, place: FieldPath) -> list[FieldPath]:
-    """`place` and everything below it, items of lists too."""
-    below = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    return [place, *(part for key, value in below for part in _parts(value, (*place, key)))]
-
-
-def _leaves(data: Any, place: FieldPath = ()) -> list[FieldPath]:
-    if isinstance(data, dict) and data:
-        return [leaf for key, value in data.items() for leaf in _leaves(value, (*place, str(key)))]
-    return [place] if place else []

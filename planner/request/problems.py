@@ -69,13 +69,7 @@ def _explained(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest])
         case "input":
             return str(context["message"]), str(context["hint"])
         case "extra_forbidden":
-            known = _keys_at(place[:-1], schema)
-            if schema is not ServingRequest and place[-1] in ServeWorkload.model_fields:
-                return f"`{place[-1]}` belongs to serving", "add `--workload serve`, in a file `kind: serve`"
-            if schema is not RlRequest and place[-1] in {**RlWorkload.model_fields, **RlRequest.model_fields}:
-                return f"`{place[-1]}` belongs to post-training", "add `--workload grpo`, in a file `kind: rl`"
-            hint = did_you_mean(nearest(str(place[-1]), known), otherwise=f"known: {', '.join(known)}")
-            return f"unknown key `{place[-1]}`", hint
+            return _unknown_key(place, schema)
         case "missing" if place == ("model",):
             return "is missing", "name a model (`--model llama-3.1-8b`) or the folder of its config.json"
         case "missing":
@@ -99,3 +93,17 @@ def _explained(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest])
             return f"must be {_EXPECTED[kind]}", ""
         case _:
             return error["msg"], ""
+
+
+def _unknown_key(place: FieldPath, schema: type[BaseRequest]) -> tuple[str, str]:
+    """The text of a key that is not the request's, and a hint: the kind of document or workload that has it."""
+    known = _keys_at(place[:-1], schema)
+    if place == ("groups",):
+        hint = "give the file of a cluster as `--cluster FILE`; a request has them under `cluster:`"
+        return "`groups` belongs to a cluster", hint
+    if schema is not ServingRequest and place[-1] in ServeWorkload.model_fields:
+        return f"`{place[-1]}` belongs to serving", "add `--workload serve`, in a file `kind: serve`"
+    if schema is not RlRequest and place[-1] in {**RlWorkload.model_fields, **RlRequest.model_fields}:
+        return f"`{place[-1]}` belongs to post-training", "add `--workload grpo`, in a file `kind: rl`"
+    hint = did_you_mean(nearest(str(place[-1]), known), otherwise=f"known: {', '.join(known)}")
+    return f"unknown key `{place[-1]}`", hint

@@ -11,7 +11,8 @@ from .schema import BaseRequest
 
 def located(request: BaseRequest, error: InputError, name: str) -> InputError:
     """`error` on what field `name` refers to, with the file and the lines of the request that it lies in."""
-    if name not in request._places:
+    changed = [field for field in request._origins if field.startswith(name) and _by_set(request, field)]
+    if name not in request._places and not changed:
         return error
     if isinstance(error, UnknownNameError):  # of the reference itself: its class is its code in JSON
         error.message = str(_placed(request, FieldProblem(error.message, name)))
@@ -21,10 +22,16 @@ def located(request: BaseRequest, error: InputError, name: str) -> InputError:
     return InputError.of(sorted(placed, key=lambda problem: problem.line))
 
 
+def _by_set(request: BaseRequest, field: str) -> bool:
+    return request._origins.get(field, "").startswith("--set ")
+
+
 def _placed(request: BaseRequest, problem: FieldProblem) -> FieldProblem:
-    """The problem with the place of its field, or of the nearest one around it that the file gives."""
+    """The problem with the place of its field, or of the nearest one around it that the file or a `--set` gives."""
     field = problem.field
     while field and field not in request._places:
+        if _by_set(request, field):
+            return problem._replace(field=request._origins[field])
         field = field[: max(field.rfind("."), field.rfind("["), 0)]
     file, line = request._places.get(field, ("", 0))
     return problem._replace(file=file, line=line)

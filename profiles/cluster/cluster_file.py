@@ -26,6 +26,8 @@ from .links import with_links
 _KEYS = ("name", "groups", "hosts", "links", "fabric", "sites", "wan", "collectives", "measured", "profiles")
 _GROUP_KEYS = ("node", "count", "name", "gpu", "gpus_per_node", "intra_node", "domain", "nics", "nic_bandwidth",
                "network", "host_memory", "host_memory_bandwidth", "price", "slowdown")  # fmt: skip
+_GROUPS_HINT = ("`groups: [{node: dgx-h100, count: 16}]`, or of your own nodes "
+                "`[{gpu: h100-sxm-80gb, gpus_per_node: 8, count: 2}]`")  # fmt: skip
 _LINK_KEYS = ("intra_node", "inter_node", "between_groups", "slow_nodes", "matrix")
 LoadGpu = Callable[[str], registry.GpuEntry]
 
@@ -37,7 +39,10 @@ def read_cluster(document: Document, gpu: str | None = None, exclude: Sequence[s
     Raises InputError with every problem found.
     """
     facts = Facts(document)
-    if not facts.keys((), _KEYS):
+    stray = [key for key in _GROUP_KEYS if key not in _KEYS and document.at((key,)) is not None]
+    for key in stray:
+        facts.fail((key,), "belongs to a group of nodes", _GROUPS_HINT)
+    if not facts.keys((), (*_KEYS, *stray)):
         facts.finish()
     known = device_files.devices(facts)
     groups = _groups(facts, gpu, lambda name: known.get(name) or registry.gpu_entry(name))
@@ -67,8 +72,8 @@ def _groups(facts: Facts, gpu: str | None, load_gpu: LoadGpu) -> list[Group]:
     if isinstance(listed, str):
         return _shorthand(facts, ("groups",), listed, gpu)
     if not isinstance(listed, list) or not listed:
-        facts.fail(("groups",), "must list the groups of nodes" if listed is not None else "`groups` is missing",
-                   "`groups: [{node: dgx-h100, count: 16}]`")  # fmt: skip
+        absent = listed is None
+        facts.fail(("groups",), "`groups` is missing" if absent else "must list the groups of nodes", _GROUPS_HINT)
         return []
     groups: list[Group] = []
     for position, item in enumerate(listed):

@@ -208,10 +208,43 @@ def test_bad_flags_are_named(given: dict[str, Any], message: str) -> None:
         ("workload.seq_len=0", "--set workload.seq_len: must be 1 or more, is 0"),
         ("workload.sequence=1", "--set workload.sequence: unknown key `sequence`"),
         ("model.hidden=3", "model is the name `llama-3.1-8b`"),
+        ("cluster.groups[3].count=4", "`cluster.groups` is a list without `3`: its items are [0] to [0]"),
+        ("cluster.groups.count=4", "`cluster.groups` is a list without `count`"),
+        (".=3", "is not `field=value`"),
     ],
 )
 def test_bad_sets_are_named(text: str, message: str) -> None:
     assert message in problem(None, BASIC, [text]).message
+
+
+CLUSTER = """cluster:
+  groups:
+    - {node: dgx-h100, count: 2}
+  fabric: NONE
+"""
+
+
+def test_a_set_changes_one_item_of_a_list(tmp_path: Path) -> None:
+    cluster = CLUSTER.replace("NONE", "non-blocking")
+    path = write(tmp_path, f"model: llama-3.1-8b\nworkload: {{global_batch: 16}}\n{cluster}")
+    request = load_request(path, {}, ["cluster.groups[0].count=4"])
+    assert isinstance(request.cluster, dict)
+    assert request.cluster["groups"] == [{"node": "dgx-h100", "count": 4}]
+    assert resolve(request).cluster.num_gpus == 32
+
+
+def test_parts_beside_a_set_keep_their_line_and_the_set_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path, f"model: llama-3.1-8b\nworkload: {{global_batch: 16}}\n{CLUSTER}")
+    with pytest.raises(InputError) as raised:
+        resolve(load_request(path, {}, ["cluster.groups[0].count=0", "cluster.fabrik=torus"]))
+    assert [(it.field, it.line) for it in raised.value.problems] == [
+        ("--set cluster.fabrik", 0), ("--set cluster.groups[0].count", 0), ("cluster.fabric", 6),
+    ]  # fmt: skip
+
+
+def test_the_file_of_a_cluster_is_no_request(tmp_path: Path) -> None:
+    path = write(tmp_path, "groups: [{node: dgx-h100, count: 2}]\n")
+    assert "`groups` belongs to a cluster (give the file of a cluster as `--cluster FILE`" in str(problem(path))
 
 
 def test_an_unknown_argument_is_answered_with_the_nearest() -> None:

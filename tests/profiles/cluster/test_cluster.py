@@ -202,6 +202,18 @@ def test_all_problems_of_a_file_at_once() -> None:
     assert len(caught.value.details["problems"]) == 5
 
 
+def test_a_key_of_a_group_at_the_top_is_sent_into_one() -> None:
+    with pytest.raises(InputError) as caught:
+        from_text("gpu: h100-sxm-80gb\ngpus_per_node: 8\ncount: 2\n")
+    assert caught.value.message.splitlines() == [
+        "c.yaml, line 1, gpu: belongs to a group of nodes",
+        "c.yaml, line 1, groups: `groups` is missing",
+        "c.yaml, line 2, gpus_per_node: belongs to a group of nodes",
+        "c.yaml, line 3, count: belongs to a group of nodes",
+    ]
+    assert "`[{gpu: h100-sxm-80gb, gpus_per_node: 8, count: 2}]`" in caught.value.hint
+
+
 def test_a_description_without_a_file_names_fields_as_set_does(tmp_path: Path) -> None:
     data = {"groups": "dgx-h100:4", "links": {"inter_node": {"bandwidth": 400}}}
     with pytest.raises(InputError) as caught:
