@@ -71,10 +71,15 @@ def read_config(
     return replace(spec, name=name, source=source, tower=tower), warnings
 
 
+# Mappings of a config that are no other part of the model. By the chunks of dual chunk attention an engine serves
+# prompts beyond the trained positions (arXiv:2402.17463); training has none.
+_NO_PARTS = ("text_config", "quantization_config", "generation_config", "dual_chunk_attention_config")
+
+
 def _text_part(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...], list[str]]:
     """The config of the language model in `data`, the path to it, and the names of the other parts."""
     others = [key for key in data if key.endswith("_config") and isinstance(data[key], Mapping)]
-    others = sorted(key for key in others if key not in ("text_config", "quantization_config", "generation_config"))
+    others = sorted(key for key in others if key not in _NO_PARTS)
     text = data.get("text_config")
     if not isinstance(text, Mapping):
         return data, (), others

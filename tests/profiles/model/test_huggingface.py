@@ -222,6 +222,12 @@ def test_flat_multimodal_config_warns_too() -> None:
     assert any("vision_config" in warning for warning in read_config(data, "m")[1])
 
 
+def test_chunks_of_long_prompts_are_no_other_part() -> None:
+    data = {**LLAMA, "model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}
+
+    assert not read_config(data, "m")[1]
+
+
 def test_flat_multimodal_config_has_its_tower() -> None:
     scaling = {"type": "mrope", "mrope_section": [8, 12, 12]}
     data = {**LLAMA, "model_type": "qwen2_vl", "vision_config": {"depth": 3}, "rope_scaling": scaling}
