@@ -85,15 +85,15 @@ class Pool:
 
     @property
     def weights_bytes(self) -> Array:
-        """Of a GPU: dense blocks and head split over tp, experts over all GPUs of a stage, the token table beside
-        the head; the same of the draft, whose head counts although a module for further tokens shares the model's. Of
-        layers that are read from a disk those of the window alone. A vision tower has 16 bits, and is on the first
-        stage."""
+        """Of a GPU: dense blocks, token table and head split over tp, experts over all GPUs of a stage; the same of the
+        draft. A head that is the token table is held again by the last of several stages. Of layers that are read from
+        a disk those of the window alone. A vision tower has 16 bits, and is on the first stage."""
         methods, heads = self.methods, np.zeros_like(self.tp)
         layers = heads
         for model in (self.model, self.draft)[: 1 if methods.draft_elsewhere else 2]:
             whole = methods.whole_heads or methods.patches
-            heads = heads + 2 * methods.head_bytes * model.head_parameters / (1.0 if whole else self.tp)
+            tables = np.where(self.pp > 1, 2.0 * (model.tables > 0), model.tables)
+            heads = heads + tables * methods.head_bytes * model.head_parameters / (1.0 if whole else self.tp)
             layers = layers + self._layers_bytes(model)
         if methods.window_layers:
             layers = layers * np.minimum(methods.window_layers / self.model.layers, 1.0)

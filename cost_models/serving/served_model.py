@@ -23,6 +23,7 @@ class ServedModel:
     dense_parameters: Array  # of layers, that a token passes, without routed experts
     still_parameters: Array  # of layers, that it does not: modulation, which a sequence passes, and the other stream
     head_parameters: Array  # of the output projection
+    tables: Array  # of that size in one stage: the token table and the projection; 1: tied, 0: those of another model
     expert_parameters: Array  # of all routed experts
     experts: Array  # of a layer, 1 where there are none
     top_k: Array  # of them, of a token
@@ -39,14 +40,16 @@ class ServedModel:
     @classmethod
     def of(cls, model: ModelSpec) -> ServedModel:
         """The model without its modules for further tokens."""
-        return cls._of(model, [model.kinds[index] for index in model.pattern], beside=0)
+        tables = 1 if model.tied_embeddings else 2
+        return cls._of(model, [model.kinds[index] for index in model.pattern], beside=0, tables=tables)
 
     @classmethod
     def of_next_tokens(cls, model: ModelSpec) -> ServedModel:
         """One module for further tokens: a layer, and a projection of the hidden state beside the embedding
-        (DeepSeek-V3, arXiv 2412.19437, section 2.2). The head is the model's and is read again."""
+        (DeepSeek-V3, arXiv 2412.19437, section 2.2). The token table and the head are the model's; the head is read
+        again."""
         index = model.mtp_pattern[0] if model.mtp_pattern else model.pattern[-1]
-        return cls._of(model, [model.kinds[index]], beside=2 * model.hidden**2)
+        return cls._of(model, [model.kinds[index]], beside=2 * model.hidden**2, tables=0)
 
     def rows(self, index: Ints) -> ServedModel:
         """The rows `index` [m] of columns [n]."""
@@ -59,7 +62,7 @@ class ServedModel:
         return cls(**{name: np.asarray(float(name in ("experts", "top_k", "kv_heads"))) for name in names})
 
     @classmethod
-    def _of(cls, model: ModelSpec, layers: Sequence[Layer], beside: int) -> ServedModel:
+    def _of(cls, model: ModelSpec, layers: Sequence[Layer], beside: int, tables: int) -> ServedModel:
         """Sums over the layers. The widest window counts where a model has several. beside: further parameters."""
         attentions = [kind.attention for kind in layers if kind.attention is not None]
         full = [block for block in attentions if block.window is None]
@@ -71,7 +74,7 @@ class ServedModel:
             "dense_parameters": beside + sum(_passed_parameters(model, kind) for kind in layers),
             "still_parameters": sum(_dense_parameters(model, kind) - _passed_parameters(model, kind)
                                     for kind in layers),
-            "head_parameters": table_parameters(model),
+            "head_parameters": table_parameters(model), "tables": tables,
             "expert_parameters": sum(expert_parameters(model, kind) for kind in layers),
             "experts": max((block.experts for block in experts), default=1),
             "top_k": max((block.top_k for block in experts), default=1),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.model import ModelSpec
 
-# Bytes per element; those of fp4 with the scales of its blocks: a byte per 16 elements (NVFP4) or per 32 (MXFP4).
+# Bytes per element. Formats of 4 bits have the scales of their blocks: a byte per 16 elements (NVFP4) or 32 (MXFP4), 16
+# bits with a zero point of 4 bits per 128 (int4: group_size of AutoAWQ and GPTQModel, `q_group_size`, `zero_point`).
 BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "fp4": 0.5625, "mxfp4": 0.53125,
-         "int4": 0.5, "int8": 1.0}  # fmt: skip
+         "int4": 0.5 + 2.5 / 128, "int8": 1.0}  # fmt: skip
 # Format of the products where it has another name, or where weights are widened before they are multiplied.
 PRODUCTS = {"fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int8": "fp8", "int4": "bf16", "fp16": "bf16"}
 
@@ -21,10 +22,12 @@ def dense_format(model: ModelSpec, weights: str) -> str:
 
 
 def cache_format(model: ModelSpec, weights: str, cache: str) -> str:
-    """Format of the KV cache. `auto` is that of the checkpoint: NVIDIA's of fp8 and fp4 state fp8, gpt-oss none."""
+    """Format of the KV cache. `auto` is that of the checkpoint: NVIDIA's of fp8 and fp4 state fp8; gpt-oss and those of
+    integers (AWQ, GPTQ, quantization_config without a kv_cache_scheme) state none, and engines keep 16 bits."""
     if cache in BYTES:
         return cache
-    return "bf16" if weights in ("bf16", "fp16", "mxfp4") or model.family == "gpt_oss" else "fp8"
+    stated = weights not in ("bf16", "fp16", "mxfp4", "int4", "int8") and model.family != "gpt_oss"
+    return "fp8" if stated else "bf16"
 
 
 def cache_read_bytes(gpu: GpuSpec, cache: str) -> float:

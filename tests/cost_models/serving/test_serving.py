@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from meshwright.cost_models.quantities import params
 from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds, touched_experts
 from meshwright.cost_models.serving.load import steady_state
@@ -87,6 +88,24 @@ def test_capacity_is_the_memory_that_weights_leave() -> None:
     assert float(of_pool.capacity(column(1000), column(300))[0]) == room // per_sequence
     assert 70e9 < float(of_pool.weights_bytes[0]) < 74e9
     assert float(pool(memory_gib=64).capacity(column(1000), column(300))[0]) == 0
+
+
+def test_a_tied_head_is_the_token_table_until_stages_part_them() -> None:
+    """gemma-3-1b has 999,885,952 parameters with its table of 262,144 x 1,152 once (transformers), here in 2 bytes."""
+    one = pool("gemma-3-1b", weight_bytes=2)
+    two = replace(one, pp=column(2))
+    table = 262_144 * 1152
+    assert float(one.weights_bytes[0]) == 2 * 999_885_952 - 2 * 1152  # without the norm before the head
+    assert float(2 * two.weights_bytes[0] - one.weights_bytes[0]) == 2 * table
+
+
+def test_a_module_for_further_tokens_has_no_tables() -> None:
+    """One layer of DeepSeek-V3 and the projection of 2 x 7,168 columns; its table and head are the model's."""
+    model = load_model("deepseek-v3")[0]
+    with_module = replace(pool("deepseek-v3"), draft=stacked([ServedModel.of_next_tokens(model)]))
+    layer = sum(params.layer_parameters(model, model.kinds[model.pattern[-1]]).values())
+    more = float((with_module.weights_bytes - pool("deepseek-v3").weights_bytes)[0])
+    assert more == pytest.approx(layer + 2 * 7168**2, rel=1e-9)
 
 
 def test_shared_blocks_lie_in_the_cache_once() -> None:
