@@ -157,6 +157,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "ministral3": dense.ministral3,
     "mistral": _mistral,
     "mixtral": moe.mixtral,
+    "mt5": encoder_decoder.t5,
     "nemotron": layernorm.nemotron,
     "nemotron_h": state_space.nemotron_h,
     "olmo2": _olmo2,

@@ -13,13 +13,14 @@ _MAX_LAYERS = 10_000  # as in blocks.py
 
 
 def t5(f: Fields) -> ModelSpec:
-    """T5 and its version 1.1 with gates, and Flan-T5: learned biases by distance in place of positions, whose table
+    """T5 and its version 1.1 with gates, Flan-T5 and mT5: learned biases by distance in place of positions, whose table
     is in the first layer of each stack; scores are not scaled; a head that is tied takes scaled inputs, or as
-    `scale_decoder_outputs` of newer configs states."""
+    `scale_decoder_outputs` of newer configs states. mT5 is of version 1.1, and no head of it takes scaled inputs."""
+    multilingual = f.get("model_type") == "mt5"
     hidden, heads, width = f.count("d_model"), f.count("num_heads"), f.count("d_kv", default=64)
     layers = f.count("num_layers", maximum=_MAX_LAYERS)
     decoder_layers = f.count("num_decoder_layers", default=layers, maximum=_MAX_LAYERS)
-    gated = str(f.get("feed_forward_proj") or "relu").startswith("gated-")
+    gated = str(f.get("feed_forward_proj") or ("gated-gelu" if multilingual else "relu")).startswith("gated-")
     block = FeedForward(inner=f.count("d_ff"), gated=gated)
     attention = Attention(heads=heads, kv_heads=heads, head_dim=width, value_head_dim=width, rotary=False,
                           score_scale=1.0)  # fmt: skip
@@ -29,8 +30,10 @@ def t5(f: Fields) -> ModelSpec:
     decoder = Layer(attention=biased, feed_forward=block, cross_attention=attention, num_norms=3)
     stacks = [stacked(encoder, layers, table), stacked(decoder, decoder_layers, table)]
     positions = f.count("n_positions", default=512)
-    spec = assemble(f, "t5", stacks[0] + stacks[1], hidden=hidden, tied=True, max_positions=positions, vocab=32128)
-    scale = hidden**-0.5 if f.flag("scale_decoder_outputs", spec.tied_embeddings) else 1.0
+    spec = assemble(f, "t5", stacks[0] + stacks[1], hidden=hidden, tied=True, max_positions=positions,
+                    vocab=250112 if multilingual else 32128)  # fmt: skip
+    scaled = f.flag("scale_decoder_outputs", spec.tied_embeddings and not multilingual)
+    scale = hidden**-0.5 if scaled else 1.0
     return replace(spec, encoder=Encoder(layers=layers, max_positions=positions), logit_scale=scale)
 
 

@@ -72,6 +72,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "minimax_m2": _Defaults(5e6),
     "ministral3": _Defaults(1e6, 1e-5),
     "mixtral": _Defaults(1e6, 1e-5),
+    "mt5": _Defaults(None, 1e-6, "gelu_tanh"),
     "nemotron": _Defaults(norm_epsilon=1e-5, activation="relu2"),
     "nemotron_h": _Defaults(None, 1e-5, "relu2"),
     "olmo2": _Defaults(norm_epsilon=1e-5),
@@ -104,6 +105,7 @@ _ACTIVATION_FIELDS: Mapping[str, tuple[str, ...]] = {
     "gemma2": ("hidden_activation",), "gemma3": ("hidden_activation",), "gemma3_text": ("hidden_activation",),
     "gemma3n": ("hidden_activation",), "gemma3n_text": ("hidden_activation",),
     "nemotron_h": ("mlp_hidden_act",),
+    "mt5": ("feed_forward_proj",),
     "t5": ("feed_forward_proj",),
     "gpt_oss": (),  # its config has silu, but its code clamps gate and input
 }  # fmt: skip

@@ -22,16 +22,63 @@ _MAKERS = re.compile(r"^(meta|nvidia)-", re.IGNORECASE)
 # Trained further for code or mathematics, with the shapes of the general model (arXiv:2409.12186 table 1,
 # arXiv:2409.12122 section 2).
 _SUBJECTS = re.compile(r"(?<=^qwen2\.5)-(coder|math)(?=-)", re.IGNORECASE)
-# Trained further under another name (arXiv:2501.12948 section 2.4; the model cards of the others). The distilled
-# 1.5B is not here: its table of output tokens is its own, that of Qwen2.5-1.5B is tied.
+# Trained further under another name, by the model card where no other source is named. The distilled 1.5B is not here:
+# its table of output tokens is its own, that of Qwen2.5-1.5B is tied.
 _TRAINED_FROM = {
+    # arXiv:2501.12948 sections 2.2 and 2.4
+    "deepseek-r1-zero": "deepseek-v3",
     "deepseek-r1-distill-llama-8b": "llama-3.1-8b",
     "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
     "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
     "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
-    "glm-4.7": "glm-4.5",
+    "deepseek-r1-0528-qwen3-8b": "qwen3-8b",
+    # config.json compared field by field: ai-dynamo/aiconfigurator@095f58a5, aic-core/.../model_configs
+    "deepseek-v3.1": "deepseek-v3",
+    "deepseek-v3.1-terminus": "deepseek-v3",
+    "kimi-k2.6": "kimi-k2.5",
+    "kimi-k2.7-code": "kimi-k2.5",
+    "minimax-m2.7": "minimax-m2.5",
+    "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
+    # sizes compared: Lightning-AI/litgpt@26857050, litgpt/config.py
+    "codegemma-7b": "gemma-7b",
+    "llama-3.1-nemotron-70b": "llama-3.1-70b",
+    "phi-4-reasoning": "phi-4",
+    "phi-4-reasoning-plus": "phi-4",
+    "qwen2.5-7b-instruct-1m": "qwen2.5-7b",
+    "qwen2.5-14b-instruct-1m": "qwen2.5-14b",
     "qwq-32b": "qwen2.5-32b",
+    "qwq-32b-preview": "qwen2.5-32b",
+    # arXiv:2406.11931 section 3, of DeepSeek-V2 and its Lite
+    "deepseek-coder-v2": "deepseek-v2",
+    "deepseek-coder-v2-lite": "deepseek-v2-lite",
+    "deepseek-v2.5": "deepseek-v2",
+    "qwen3-coder-next": "qwen3-next-80b-a3b",
+    # arXiv:2408.11857 section 2
+    "hermes-3-llama-3.1-8b": "llama-3.1-8b",
+    "hermes-3-llama-3.1-70b": "llama-3.1-70b",
+    "hermes-3-llama-3.1-405b": "llama-3.1-405b",
+    "llama-3.1-nemotron-nano-8b-v1": "llama-3.1-8b",
+    "llama-guard-3-8b": "llama-3.1-8b",
+    # lm-sys/FastChat, docs/vicuna_weights_version.md
+    "vicuna-7b-v1.3": "llama-7b",
+    "vicuna-13b-v1.3": "llama-13b",
+    "vicuna-33b-v1.3": "llama-30b",
+    "vicuna-7b-v1.5": "llama-2-7b",
+    "vicuna-13b-v1.5": "llama-2-13b",
+    # arXiv:2310.16944, arXiv:2310.10631
+    "zephyr-7b-beta": "mistral-7b",
+    "llemma_7b": "codellama-7b",
+    # arXiv:2210.11416, arXiv:2110.08207: of T5 1.1 on whole sentences
+    **{f"flan-t5-{size}": f"t5-v1.1-{size}" for size in ("small", "base", "large", "xl", "xxl")},
+    "t0_3b": "t5-v1.1-xl",
+    "t0pp": "t5-v1.1-xxl",
+    # arXiv:2211.01786, arXiv:2402.07827
+    **{f"mt0-{size}": f"mt5-{size}" for size in ("small", "base", "large", "xl", "xxl")},
+    "aya-101": "mt5-xxl",
+    "bloomz": "bloom-176b",
+    "bloomz-560m": "bloom-560m",
+    "bloomz-7b1": "bloom-7b1",
 }
 
 

@@ -582,7 +582,7 @@ def test_numerics_of_our_own_form() -> None:
 
 @pytest.mark.parametrize(("fields", "scale"), [
     ({}, 512**-0.5), ({"tie_word_embeddings": False}, 1.0), ({"scale_decoder_outputs": False}, 1.0),
-    ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, 512**-0.5),
+    ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, 512**-0.5), ({"model_type": "mt5"}, 1.0),
 ])  # fmt: skip
 def test_t5_scales_what_a_tied_head_takes_or_what_the_config_states(fields: dict[str, Any], scale: float) -> None:
     """T5Config of transformers 5.24 writes the choice beside a head that is always tied."""

@@ -241,7 +241,10 @@ def test_spellings_of_one_model(spelling: str) -> None:
      ("amd/Llama-3.1-405B-Instruct-FP8-KV", "llama-3.1-405b"), ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
      ("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w4a16", "llama-3.1-70b"),
      ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "nemotron-3-nano-30b-a3b"), ("Qwen/QwQ-32B-AWQ", "qwen2.5-32b"),
-     ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.3-70b"), ("zai-org/GLM-4.7-FP8", "glm-4.5")],
+     ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.3-70b"), ("zai-org/GLM-4.7-FP8", "glm-4.7"),
+     ("lmsys/vicuna-13b-v1.5", "llama-2-13b"), ("HuggingFaceH4/zephyr-7b-beta", "mistral-7b"),
+     ("google/flan-t5-xl", "t5-v1.1-xl"), ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
+     ("nvidia/Llama-3.1-Nemotron-70B-Instruct", "llama-3.1-70b"), ("Qwen/Qwen2.5-7B-Instruct-1M", "qwen2.5-7b")],
 )  # fmt: skip
 def test_a_release_is_priced_with_the_shapes_of_its_model(release: str, model: str) -> None:
     spec, (warning, *_) = load_model(release)

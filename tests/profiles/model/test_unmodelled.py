@@ -18,7 +18,8 @@ from ...snapshots import ROOT
 CONFIGS = ROOT / "tests" / "data" / "configs"
 # No part of the network: initial weights, generation, heads for other tasks, rounding, what is worked out of the rest.
 NO_EFFECT = {
-    "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "init_std", "use_cache", "pretraining_tp",
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "initializer_range", "init_std",
+    "use_cache", "pretraining_tp",
     "reorder_and_upcast_attn", "slow_but_exact", "classifier_dropout", "is_decoder", "model_type",
     "output_router_logits",  # of what a forward pass returns; the balancing loss is there with its coefficient
     "original_max_position_embeddings",  # longrope reads it
