@@ -26,6 +26,8 @@ STACKS = (("encoder.block", "decoder.block"), ("model.encoder.layers", "model.de
 LAYER_LISTS = ("model.layers", "transformer.h", "gpt_neox.layers", "backbone.layers", "model.decoder.layers",
                "bert.encoder.layer", "roberta.encoder.layer")  # fmt: skip
 
+MASKED = ("bert", "roberta", "xlm-roberta")
+
 
 def text_config(data: dict[str, Any]) -> PretrainedConfig:
     """The config of the text model; only what the file says, no code and no network."""
@@ -52,7 +54,7 @@ def build(data: dict[str, Any]) -> torch.nn.Module:
     config = text_config(data)
     if isinstance(config, Step3p7TextConfig):
         return _text_of_step(config)
-    kind: Any = AutoModelForMaskedLM if config.model_type in ("bert", "roberta") else AutoModelForCausalLM
+    kind: Any = AutoModelForMaskedLM if config.model_type in MASKED else AutoModelForCausalLM
     if config.is_encoder_decoder:
         kind = AutoModelForSpeechSeq2Seq if config.model_type == "whisper" else AutoModelForSeq2SeqLM
     with torch.device("meta"):

@@ -22,10 +22,11 @@ def bert(f: Fields) -> ModelSpec:
 
 
 def roberta(f: Fields) -> ModelSpec:
-    """RoBERTa as RobertaForMaskedLM, or as RobertaForSequenceClassification with a head of classes; positions count
-    from the row after that of padding."""
-    classifier = "RobertaForSequenceClassification"
-    spec = _encoder(f, "roberta", ("RobertaForMaskedLM", classifier))
+    """RoBERTa and XLM-R as RobertaForMaskedLM, or as RobertaForSequenceClassification with a head of classes; positions
+    count from the row after that of padding."""
+    prefix = "XLMRoberta" if f.get("model_type") == "xlm-roberta" else "Roberta"
+    classifier = f"{prefix}ForSequenceClassification"
+    spec = _encoder(f, "roberta", (f"{prefix}ForMaskedLM", classifier))
     if f.get("architectures") == [classifier]:
         spec = _classifier(f, spec)
     before = f.count("pad_token_id", default=1, minimum=0) + 1

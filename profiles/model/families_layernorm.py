@@ -58,12 +58,15 @@ def stablelm(f: Fields) -> ModelSpec:
 
 
 def gpt2(f: Fields) -> ModelSpec:
-    hidden = f.count("n_embd", "hidden_size")
+    """GPT-2, and StarCoder's GPTBigCode, where all heads share one pair of keys and values."""
+    family, hidden = str(f.get("model_type")), f.count("n_embd", "hidden_size")
     ffn = FeedForward(inner=f.count("n_inner", default=4 * hidden), gated=False, bias=True)
     positions = f.count("n_positions", "max_position_embeddings")
     dropout = f.number("resid_pdrop", 0.1) > 0
-    attention = attention_of(f, hidden, kv_heads=f.count("num_attention_heads", "n_head"), bias=(True, True))
-    spec = dense_model(f, "gpt2", attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
+    shared = f.flag("multi_query", family == "gpt_bigcode")
+    kv_heads = 1 if shared else f.count("num_attention_heads", "n_head")
+    attention = attention_of(f, hidden, kv_heads=kv_heads, bias=(True, True))
+    spec = dense_model(f, family, attention, hidden, ffn=ffn, norm_bias=True, tied=True, dropout=dropout,
                   max_positions=positions)  # fmt: skip
     return replace(spec, learned_positions=positions)
 
@@ -89,6 +92,19 @@ def gptj(f: Fields) -> ModelSpec:
     spec = dense_model(f, "gptj", attention, hidden, ffn=ffn, num_norms=1, norm_bias=True, dropout=dropout,
                   max_positions=positions, parallel=True)  # fmt: skip
     return replace(spec, head_bias=True, partial_rotary_factor=f.count("rotary_dim", default=64) / attention.head_dim)
+
+
+def phi(f: Fields) -> ModelSpec:
+    """Phi-1 to Phi-2: one norm feeds attention and feed-forward in parallel; all have biases, also the head; norms of
+    heads have weights and biases as wide as one head."""
+    hidden = f.count("hidden_size")
+    attention = attention_of(f, hidden, bias=(True, True))
+    if f.flag("qk_layernorm", False):
+        attention = replace(attention, norm_parameters=4 * attention.head_dim)
+    ffn = FeedForward(inner=f.count("intermediate_size"), gated=False, bias=True)
+    spec = dense_model(f, "phi", attention, hidden, ffn=ffn, num_norms=1, norm_bias=True, parallel=True,
+                       dropout=f.number("resid_pdrop", 0.0) > 0)  # fmt: skip
+    return replace(spec, head_bias=True, partial_rotary_factor=0.5)
 
 
 def opt(f: Fields) -> ModelSpec:

@@ -94,6 +94,21 @@ def dots1(f: Fields) -> ModelSpec:
     return _model(f, "dots1", attention, moe, _routed(f, 0), windows=windows)
 
 
+def deepseek(f: Fields) -> ModelSpec:
+    """DeepSeekMoE and Ling 1 (published code of deepseek-ai and inclusionAI): softmax scores, dense layers before those
+    with experts; Ling's config has either of two spellings, and its head rows of length 1 with `norm_head`."""
+    family, inner = str(f.get("model_type")), f.count("moe_intermediate_size")
+    bias = f.flag("attention_bias", f.flag("use_qkv_bias", False)), f.flag("attention_bias", f.flag("use_bias", False))
+    attention = attention_of(f, f.count("hidden_size"), bias=bias)
+    shared = f.count("n_shared_experts", "num_shared_experts", default=0, minimum=0)
+    moe = MixtureOfExperts(
+        experts=f.count("n_routed_experts", "num_experts"), top_k=f.count("num_experts_per_tok"), expert_inner=inner,
+        shared_inner=inner * shared, router_normalised=f.flag("norm_topk_prob", False),
+    )  # fmt: skip
+    spec = _model(f, family, attention, moe, _routed(f, 0))
+    return replace(spec, unmodelled=("head of rows with length 1",) * f.flag("norm_head", False))
+
+
 def bailing_v2(f: Fields) -> ModelSpec:
     """Ling 2.0 and Ring 2.0 (published code of inclusionAI): half of a head turns."""
     norms = f.flag("use_qk_norm", True)

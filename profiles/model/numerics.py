@@ -51,6 +51,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "glm4_moe_lite": _Defaults(norm_epsilon=1e-5),
     "glm_moe_dsa": _Defaults(norm_epsilon=1e-5),
     "gpt2": _Defaults(None, 1e-5, "gelu_tanh"),
+    "gpt_bigcode": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_neox": _Defaults(norm_epsilon=1e-5, activation="gelu"),
     "gpt_oss": _Defaults(150_000.0, 1e-5, "clamped swiglu"),
     "gptj": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
@@ -79,6 +80,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "olmo3": _Defaults(500_000.0, 1e-5),
     "olmoe": _Defaults(norm_epsilon=1e-5),
     "opt": _Defaults(None, 1e-5, "relu"),
+    "phi": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
     "phi3": _Defaults(norm_epsilon=1e-5),
     "phi4_multimodal": _Defaults(norm_epsilon=1e-5),
     "phimoe": _Defaults(1e6, 1e-5),
@@ -94,6 +96,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "step3p5": _Defaults(norm_epsilon=1e-5),
     "t5": _Defaults(None, 1e-6, "relu"),
     "whisper": _Defaults(None, 1e-5, "gelu"),
+    "xlm-roberta": _Defaults(None, 1e-12, "gelu"),
 }
 # Numbers that are in the code of the family, so that its config has none of them.
 _FIXED = {"bloom": {"activation"}, "gpt_oss": {"activation"}, "gptj": {"rope_theta"}, "opt": {"norm_epsilon"},

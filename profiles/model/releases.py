@@ -33,14 +33,14 @@ _TRAINED_FROM = {
     "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
     "deepseek-r1-0528-qwen3-8b": "qwen3-8b",
-    # config.json compared field by field: ai-dynamo/aiconfigurator@095f58a5, aic-core/.../model_configs
+    # config.json compared field by field: ai-dynamo/aiconfigurator@095f58a5
     "deepseek-v3.1": "deepseek-v3",
     "deepseek-v3.1-terminus": "deepseek-v3",
     "kimi-k2.6": "kimi-k2.5",
     "kimi-k2.7-code": "kimi-k2.5",
     "minimax-m2.7": "minimax-m2.5",
     "qwen3.6-35b-a3b": "qwen3.5-35b-a3b",
-    # sizes compared: Lightning-AI/litgpt@26857050, litgpt/config.py
+    # sizes compared: Lightning-AI/litgpt@26857050
     "codegemma-7b": "gemma-7b",
     "llama-3.1-nemotron-70b": "llama-3.1-70b",
     "phi-4-reasoning": "phi-4",
@@ -60,7 +60,7 @@ _TRAINED_FROM = {
     "hermes-3-llama-3.1-405b": "llama-3.1-405b",
     "llama-3.1-nemotron-nano-8b-v1": "llama-3.1-8b",
     "llama-guard-3-8b": "llama-3.1-8b",
-    # lm-sys/FastChat, docs/vicuna_weights_version.md
+    # lm-sys/FastChat, the table of Vicuna's weights
     "vicuna-7b-v1.3": "llama-7b",
     "vicuna-13b-v1.3": "llama-13b",
     "vicuna-33b-v1.3": "llama-30b",
