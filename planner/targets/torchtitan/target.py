@@ -51,6 +51,10 @@ def _gathers(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["cp"] == 1) | (columns["cp_algorithm"] == CP_ALGORITHMS.index("allgather")))
 
 
+def _predicts_further(columns: Columns, problem: Problem) -> Mask:  # MTPDecoder.Config of deepseek_v3/mtp.py
+    return np.asarray((columns["pp"] == 1) & (columns["cp"] == 1) | (problem.model.mtp_layers == 0))
+
+
 _MODULE = """\
 \"\"\"{header}
 
@@ -67,13 +71,14 @@ def plan() -> Trainer.Config:
     model_spec = as_planned(model_registry("{flavor}"{model_arguments}))
     return Trainer.Config(
         model_spec=model_spec,
-        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        loss={loss}.Config(global_vocab_size=decoder_vocab_size(model_spec)),
         optimizer=default_adamw(lr=3e-4),
 {dataloader}{blocks}        activation_checkpoint={recompute},
     )
 """
+_LOSS = "from torchtitan.components.loss import CrossEntropyLoss\n"
+_FURTHER_LOSS = "from torchtitan.models.deepseek_v3.mtp import MTPLoss\n"  # MTPDecoder returns a list of logits
 _IMPORTS = """\
-from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import ParallelismConfig, TrainingConfig
 from torchtitan.models.common.config_utils import decoder_vocab_size
@@ -122,7 +127,8 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
     family, flavor = str(settings["model_spec"]).split("/")
     data_import, dataloader = _GRAIN if "training.num_tokens_per_train_step" in options.options else _TEXT
     more = f", num_mtp_layers={setup.model.mtp_layers}" if setup.model.mtp_layers else ""
-    imports = _IMPORTS.format(family=family) + data_import
+    further = setup.model.mtp_layers > 0
+    imports = _IMPORTS.format(family=family) + data_import + (_FURTHER_LOSS if further else _LOSS)
     if settings.get("converters"):
         names = ["Float8LinearConverter"] + (["Float8GroupedExpertsConverter"] if setup.model.is_moe else [])
         imports += _FLOAT8.format(names=", ".join(sorted(names)))
@@ -138,6 +144,7 @@ def _module(setup: Setup, header: tuple[str, ...], options: OptionList) -> str:
         return flux.module_of(header, flavor, _imported(flux.IMPORTS + checkpoints, blocks), blocks, recompute)
     return _MODULE.format(
         header="\n".join(header), imports=_imported(imports, blocks), flavor=flavor,
+        loss="MTPLoss" if further else "CrossEntropyLoss",
         model_arguments=more, as_planned=changes_of(setup.model), dataloader=dataloader, blocks=blocks,
         recompute=recompute,
     )  # fmt: skip
@@ -270,6 +277,9 @@ TARGET = Target(
         only(_N, "etp", (1,), "torchtitan has no expert-tensor parallelism (etp {etp})"),
         only(_N, "schedule", ("1f1b", "gpipe", "interleaved", "zb-v", "dualpipe-v"),
              "torchtitan has no {schedule_name}"),
+        Rule(f"{_N}: mtp_layers", ("pp", "cp"), _predicts_further,
+             "its prediction modules refuse pipelines and context parallelism (pp {pp}, cp {cp}): plan without them by "
+             "`--set workload.mtp_layers=0`"),
         *micro_batches.rules(_N),
         whole_heads(_N, _N),
         only(_N, "zero", (0, 2, 3),
