@@ -14,6 +14,7 @@ import deepspeed
 import ds_plan
 import numpy as np
 import torch
+from deepspeed.utils import RepeatingLoader
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig"""
 MAIN = """\
@@ -39,7 +40,8 @@ def main():
         model.gradient_checkpointing_enable()
     rows = Tokens(args.tokens, model.config.get_text_config().vocab_size)
     engine, _, loader, _ = deepspeed.initialize(model=model, config=in_pieces.config, training_data=rows)
-    batches = iter(loader)
+    engine.train()  # weights that are read come in evaluation mode, which recomputes nothing
+    batches = RepeatingLoader(loader)
     for step in range(1, args.steps + 1):
         total = 0.0
         for _ in range(engine.gradient_accumulation_steps()):

@@ -368,6 +368,16 @@ def test_a_training_script_comes_along_where_the_layout_needs_no_other_model(tar
     assert ': "${TRAIN_SCRIPT:?must be your training script' in without["launch.sh"]
 
 
+def test_the_script_of_deepspeed_trains_weights_that_are_read() -> None:
+    """transformers reads weights in evaluation mode (modeling_utils.py, from_pretrained), in which a checkpointed layer
+    keeps its activations (modeling_layers.py, GradientCheckpointingLayer); deepspeed.initialize leaves the mode."""
+    text = emit(plan_of("tp8-nosp-dp8-mbs1-z1-rfull"), "deepspeed").files["train.py"]
+    calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    at = {name: text.index(f"{name}(") for name in ("deepspeed.initialize", "engine.train", "engine.backward")}
+    assert at["deepspeed.initialize"] < at["engine.train"] < at["engine.backward"]
+    assert "RepeatingLoader" in calls  # data that end before the steps do begin again
+
+
 def test_the_learning_rate_of_deepspeed_is_a_marked_place() -> None:
     plan = plan_of("tp8-nosp-dp8-mbs1-z1-rfull")
     written = emit(plan, "deepspeed")
