@@ -70,7 +70,7 @@ PRICES: Mapping[str, str] = {
         "other messages",
     r"--(reset-attention-mask|dataloader-inter-document-masking)": "attention within documents, by other kernels",
     r"--(activation-offload-fraction|delay-offload-until-cuda-graph|delta-offload-bytes-across-pp-ranks|"
-    r"min-offloaded-tensor-size|cpu-offloading-retain-pinned-cpu-buffers)": "other activations on the host",
+    r"min-offloaded-tensor-size)": "other activations on the host",
     r"--(disable-bf16-reduced-precision-matmul|use-kitchen-.*|disable-mamba-mem-eff-path)": "other kernels",
     r"--(no|disable)-clone-scatter-output-in-embedding|--keep-fp8-transpose-cache|--ep-overlap-early-attn-memory-release":
         "another memory",

@@ -23,6 +23,9 @@ from ..setup import Setup
 _LAYERS, _MODULES = "--cpu-offloading-num-layers", "--offload-modules"
 _FINE_GRAINED = "--fine-grained-activation-offloading"
 FIELDS = ("offload_layers", "offload_modules")
+# Pinned memory is not made anew while a graph is captured (before torch 2.11): TransformerEngine d0067d0d,
+# docs/features/other_optimizations/cpu_offloading, retain_pinned_cpu_buffers.
+_PINNED = "--cpu-offloading-retain-pinned-cpu-buffers"
 _IN_FLIGHT = "--fine-grained-offloading-max-inflight-offloads"
 # The variable for TransformerEngine's older offloading. training/arguments.py rejects modules without it (TE >= 2.10).
 VARIABLE = "NVTE_CPU_OFFLOAD_V1"
@@ -96,13 +99,14 @@ def rules(target: str) -> tuple[Rule, ...]:
 
 def _write(setup: Setup) -> Settings:
     layout = setup.layout
+    whole = layout.cuda_graphs == GRAPH_CODE["full_iteration"]
     if layout.offload_layers:
-        return {_LAYERS: layout.offload_layers}
+        return {_LAYERS: layout.offload_layers, **({_PINNED: True} if whole else {})}
     if not layout.offload_modules:
         return {}
     out: Settings = {_FINE_GRAINED: True, _MODULES: OFFLOAD_MODULES[layout.offload_modules].split("+")}
     # A graph of the iteration contains the waits for copies of the previous layer.
-    return {**out, _IN_FLIGHT: 1} if layout.cuda_graphs == GRAPH_CODE["full_iteration"] else out
+    return {**out, _IN_FLIGHT: 1} if whole else out
 
 
 def _read(settings: Settings, facts: Facts) -> Facts:
@@ -114,13 +118,16 @@ def _read(settings: Settings, facts: Facts) -> Facts:
     return {"offload_layers": int(settings.get(_LAYERS, 0)), "offload_modules": modules}
 
 
-ENTRY = Entry(FIELDS, (_LAYERS, _FINE_GRAINED, _MODULES, _IN_FLIGHT), _write, _read)
+ENTRY = Entry(FIELDS, (_LAYERS, _PINNED, _FINE_GRAINED, _MODULES, _IN_FLIGHT), _write, _read)
 
 
 def conflicts(settings: Settings, variables: Mapping[str, str]) -> list[tuple[str, str]]:
     """Rules of validate_args and TransformerConfig about these options."""
     fine, layers, modules = (settings.get(name) for name in (_FINE_GRAINED, _LAYERS, _MODULES))
+    whole = settings.get("--cuda-graph-impl") == "full_iteration"
     out = []
+    if layers and whole and not settings.get(_PINNED):
+        out.append((_LAYERS, f"with a graph of the whole iteration needs {_PINNED}"))
     if layers and settings.get("--pipeline-model-parallel-size", 1) > 1:
         out.append((_LAYERS, "does not go with a pipeline (--pipeline-model-parallel-size)"))
     if layers and not 0 < layers < settings.get("--num-layers", layers + 1):
@@ -133,7 +140,7 @@ def conflicts(settings: Settings, variables: Mapping[str, str]) -> list[tuple[st
         out.append((_FINE_GRAINED, f"needs {_MODULES}"))
     if fine and modules and "attn_proj" in modules and "core_attn" not in modules:
         out.append((_MODULES, "attn_proj needs core_attn"))
-    if fine and settings.get("--cuda-graph-impl") == "full_iteration" and _IN_FLIGHT not in settings:
+    if fine and whole and _IN_FLIGHT not in settings:
         out.append((_FINE_GRAINED, f"with a graph of the whole iteration needs {_IN_FLIGHT}"))
     if fine and variables.get(VARIABLE) != "1":
         out.append((VARIABLE, f"is {variables.get(VARIABLE) or 'not set'}; {_FINE_GRAINED} needs 1"))

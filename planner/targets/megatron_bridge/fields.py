@@ -162,6 +162,7 @@ _TWINS = (
                    "cuda_graph_scope", "offload_modules", "fine_grained_offloading_max_inflight_offloads")),
     _flag("--fine-grained-activation-offloading", "model.fine_grained_activation_offloading"),
     _same("--cpu-offloading-num-layers", "model.cpu_offloading_num_layers"),
+    _same("--cpu-offloading-retain-pinned-cpu-buffers", "model.cpu_offloading_retain_pinned_cpu_buffers"),
     _flag("--te-rng-tracker", "model.use_te_rng_tracker", "rng.te_rng_tracker"),
     Twin("--no-check-for-nan-in-loss-and-grad",
          ("rerun_state_machine.check_for_nan_in_loss", "ddp.check_for_nan_in_grad"), lambda value: False,

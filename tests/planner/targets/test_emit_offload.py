@@ -117,6 +117,19 @@ def test_sharded_weights_are_in_no_graph_of_older_releases() -> None:
         emit(plan, "megatron", version="0.17.0")
 
 
+def test_a_graph_of_the_iteration_keeps_the_pinned_memory_of_layers() -> None:
+    pinned = "--cpu-offloading-retain-pinned-cpu-buffers"
+    files = dict(files_of("tp8-dp8-gfull-mbs1-z1-rnone-off40"))
+    assert f"{pinned}\n" in files["megatron.args"]
+    assert check_files(files).problems == []
+    assert pinned not in files_of("tp8-dp8-mbs1-z1-rnone-off40")["megatron.args"]
+    assert "cpu_offloading_retain_pinned_cpu_buffers=True" in files_of(
+        "tp8-dp8-gfull-mbs1-z1-rnone-off40", target="megatron-bridge")["bridge_plan.py"]
+    without = {**files, "megatron.args": files["megatron.args"].replace(f"{pinned}\n", "")}
+    (problem, *_) = check_files(without).problems
+    assert f"with a graph of the whole iteration needs {pinned}" in str(problem)
+
+
 def test_a_graph_of_the_iteration_bounds_the_copies() -> None:
     layout = "tp8-dp8-gfull-mbs1-z1-rnone-off(core_attn)"
     assert "--fine-grained-offloading-max-inflight-offloads 1\n" in files_of(layout)["megatron.args"]
