@@ -29,6 +29,8 @@ class LaunchConfig:
     table: Callable[[OptionList], Table]
     # The release that a plan needs where the newest one cannot run it; None: the newest.
     release: Callable[[Setup], str | None] = lambda setup: None
+    # File -> regular expressions of lines that state values of the plan beside options; the group is the value.
+    stated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Prefix of the settings in the file of the user's script, which no release knows; "" without such a file.
     script_prefix: str = ""
     # Settings and environment -> (option, sentence) per rule that options break in combination.

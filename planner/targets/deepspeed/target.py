@@ -168,6 +168,7 @@ def _read_together(files: Mapping[str, str], options: OptionList, given: Sequenc
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     more_files=(f"{PYTHON}.py",),
+    stated={f"{PYTHON}.py": (r"^(?:PIPELINE_STAGES|TENSOR_PARALLEL|DATA_PARALLEL|SEQUENCE_LENGTH) = (\S+)",)},
     read=_read,
     read_together=_read_together,
     table=lambda options: TABLE,

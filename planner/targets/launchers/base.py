@@ -62,6 +62,8 @@ class Launcher:
     files: Callable[[Job], dict[str, str]]
     # The command that starts the job.
     next_step: Callable[[Job], str]
+    # File -> regular expressions of lines with nodes, tasks or GPUs; the group is the number.
+    stated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def comment(lines: tuple[str, ...], mark: str = "#") -> str:

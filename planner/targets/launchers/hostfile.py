@@ -40,4 +40,5 @@ def next_step(job: Job) -> str:
     return f"{edit}{needs}sh launch-mpi.sh" + (f" {job.example}" if job.example else "")
 
 
-LAUNCHER = Launcher("hostfile", "hostfile and launch-mpi.sh: mpirun, one process per node", files, next_step)
+LAUNCHER = Launcher("hostfile", "hostfile and launch-mpi.sh: mpirun, one process per node", files, next_step, {
+    "hostfile": (r"^[^#\n]*slots=(\d+)",), "launch-mpi.sh": (r"ppr:(\d+):node", r"-np (\d+)")})  # fmt: skip

@@ -11,7 +11,7 @@ import re
 
 from ....errors import UnsupportedError
 from .base import Job, Launcher, comment, node_script
-from .pods import IMAGE, adapters, locked_memory
+from .pods import GPUS_OF_POD, IMAGE, adapters, locked_memory
 
 _TRAINJOB = """\
 {header}apiVersion: trainer.kubeflow.org/v1alpha1
@@ -160,4 +160,6 @@ def next_step(job: Job) -> str:
     return "edit trainjob.yaml (or jobset.yaml), then kubectl apply -f configmap.yaml -f trainjob.yaml"
 
 
-LAUNCHER = Launcher("kubernetes", "trainjob.yaml (Kubeflow) or jobset.yaml, and a ConfigMap", files, next_step)
+LAUNCHER = Launcher("kubernetes", "trainjob.yaml (Kubeflow) or jobset.yaml, and a ConfigMap", files, next_step, {
+    "trainjob.yaml": (r"^ *numNodes: (\S+)", r"^ *numProcPerNode: (\S+)", GPUS_OF_POD),
+    "jobset.yaml": (r"^ *parallelism: (\S+)", r"^ *completions: (\S+)", GPUS_OF_POD)})  # fmt: skip

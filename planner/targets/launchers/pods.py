@@ -5,6 +5,7 @@ from __future__ import annotations
 from .base import Job
 
 IMAGE = "registry.example.com/training:latest"
+GPUS_OF_POD = r"^ *nvidia\.com/gpu: (\S+)"
 
 
 def adapters(job: Job, indent: int) -> str:

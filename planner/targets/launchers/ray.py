@@ -11,7 +11,7 @@ import json
 
 from ....errors import UnsupportedError
 from .base import PORT, Job, Launcher, comment, node_script
-from .pods import IMAGE, adapters, locked_memory
+from .pods import GPUS_OF_POD, IMAGE, adapters, locked_memory
 
 _DRIVER = '''\
 {header}
@@ -116,4 +116,6 @@ def next_step(job: Job) -> str:
     return f"{needs}python launch_ray.py" + (f" {job.example}" if job.example else "")
 
 
-LAUNCHER = Launcher("ray", "launch_ray.py: Ray Train, one worker per node", files, next_step)
+LAUNCHER = Launcher("ray", "launch_ray.py: Ray Train, one worker per node", files, next_step, {
+    "launch_ray.py": (r"^NUM_NODES = (\S+)", r"^GPUS_PER_NODE = (\S+)"),
+    "ray_worker.yaml": (GPUS_OF_POD,)})  # fmt: skip

@@ -59,4 +59,5 @@ def next_step(job: Job) -> str:
     return "edit sky.yaml, then sky launch sky.yaml"
 
 
-LAUNCHER = Launcher("skypilot", "sky.yaml: SkyPilot rents the nodes and runs launch.sh on each", files, next_step)
+LAUNCHER = Launcher("skypilot", "sky.yaml: SkyPilot rents the nodes and runs launch.sh on each", files, next_step, {
+    "sky.yaml": (r"^num_nodes: (\S+)", r"^ *accelerators: [^\s:]+:(\S+)")})  # fmt: skip

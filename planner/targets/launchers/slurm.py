@@ -62,4 +62,5 @@ def next_step(job: Job) -> str:
     return f"{needs}sbatch launch.sbatch" + (f" {job.example}" if job.example else "")
 
 
-LAUNCHER = Launcher("slurm", "launch.sbatch: srun, one task per node", files, next_step)
+LAUNCHER = Launcher("slurm", "launch.sbatch: srun, one task per node", files, next_step, {"launch.sbatch": (
+    r"^#SBATCH --nodes=(\S+)", r"^#SBATCH --ntasks-per-node=(\S+)", r"^#SBATCH --gpus-per-node=(\S+)")})  # fmt: skip
