@@ -130,6 +130,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "glm_moe_dsa": moe.glm_moe_dsa,
     "gpt2": layernorm.gpt2,
     "gpt_bigcode": layernorm.gpt2,
+    "gpt_neo": layernorm.gpt_neo,
     "gpt_neox": layernorm.gpt_neox,
     "gpt_oss": moe.gpt_oss,
     "gptj": layernorm.gptj,

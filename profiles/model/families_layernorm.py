@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from ...cost_models.specs.model import FeedForward, ModelSpec
 from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
@@ -80,6 +81,34 @@ def gpt_neox(f: Fields) -> ModelSpec:
     parallel = f.flag("use_parallel_residual", True)
     spec = dense_model(f, "gpt_neox", attention, hidden, ffn=ffn, norm_bias=True, dropout=dropout, parallel=parallel)
     return replace(spec, partial_rotary_factor=f.number("rotary_pct", 0.25))
+
+
+def gpt_neo(f: Fields) -> ModelSpec:
+    """Every other layer sees a window; queries, keys and values have no bias, and scores are not scaled."""
+    hidden, heads, positions = f.count("hidden_size"), f.count("num_heads"), f.count("max_position_embeddings")
+    ffn = FeedForward(inner=f.count("intermediate_size", default=4 * hidden), gated=False, bias=True)
+    attention = attention_of(f, hidden, heads=heads, kv_heads=heads, bias=(False, True))
+    size = f.count("window_size", default=256)
+    windows = [size if kind == "local" else None for kind in _kinds_of_neo(f)]
+    spec = dense_model(f, "gpt_neo", replace(attention, rotary=False, score_scale=1.0), hidden, ffn=ffn, norm_bias=True,
+                       windows=windows, tied=True, dropout=f.number("resid_dropout", 0.0) > 0,
+                       max_positions=positions)  # fmt: skip
+    return replace(spec, learned_positions=positions)
+
+
+def _kinds_of_neo(f: Fields) -> list[str]:
+    """`global` or `local` of each layer: `attention_types` has pairs of such words and how often they are repeated."""
+    layers = f.count("num_layers", maximum=10_000)
+    pairs = f.get("attention_types") or [[["global", "local"], -(-layers // 2)]]
+    try:
+        kinds = list(islice((str(kind) for words, times in pairs for _ in range(times) for kind in words), layers))
+    except (TypeError, ValueError):
+        kinds = []
+    if len(kinds) < layers or not set(kinds) <= {"global", "local"}:
+        f.problem("attention_types", f"must be pairs of words and numbers for {layers} layers, is {pairs!r}",
+                  hint='as in [[["global", "local"], 12]] for 24 layers')  # fmt: skip
+        return ["global"] * layers
+    return kinds
 
 
 def gptj(f: Fields) -> ModelSpec:

@@ -52,6 +52,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "glm_moe_dsa": _Defaults(norm_epsilon=1e-5),
     "gpt2": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_bigcode": _Defaults(None, 1e-5, "gelu_tanh"),
+    "gpt_neo": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_neox": _Defaults(norm_epsilon=1e-5, activation="gelu"),
     "gpt_oss": _Defaults(150_000.0, 1e-5, "clamped swiglu"),
     "gptj": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),

@@ -79,6 +79,9 @@ _TRAINED_FROM = {
     "bloomz": "bloom-176b",
     "bloomz-560m": "bloom-560m",
     "bloomz-7b1": "bloom-7b1",
+    # arXiv:2408.12570 section 2
+    "ai21-jamba-1.5-mini": "jamba-v0.1",
+    "ai21-jamba-mini-1.5": "jamba-v0.1",
 }
 
 

@@ -170,6 +170,9 @@ FAMILY_SWITCHES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         "decoder_attention_heads": st.sampled_from([5, 20]), "num_mel_bins": st.integers(8, 40)}),
     "bert-large-uncased": _encoder, "roberta-base": _encoder,
     "gpt2": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "n_positions": st.integers(8, 64)}),
+    "gpt-neo-2.7b": st.builds(
+        lambda times: {"num_layers": 2 * times, "num_heads": 4, "attention_types": [[["global", "local"], times]]},
+        st.integers(1, 2)),
     "phi-2": st.just({"partial_rotary_factor": 0.5}),
     "starcoder-15b": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "multi_query": st.booleans()}),
     "gpt-j-6b": st.fixed_dictionaries({"n_inner": st.sampled_from([None, 40]), "rotary_dim": st.just(4)}),
@@ -306,7 +309,7 @@ PERTURBED += [
     "glm-5", "granite-3.1-3b-a800m", "hunyuan-7b", "hunyuan-a13b", "hy3-295b-a21b", "internlm3-8b", "mimo-v2-flash",
     "minimax-m2.5", "nemotron-4-340b", "olmo-3.1-32b", "olmoe-1b-7b", "phi-2", "phi-3.5-moe", "seed-oss-36b",
     "smollm3-3b", "stablelm-2-1.6b", "starcoder-15b", "gemma-3n-e4b", "gemma-4-31b", "gemma-4-26b-a4b",
-    "step-3.5-flash",
+    "step-3.5-flash", "gpt-neo-2.7b",
 ]  # fmt: skip
 
 

@@ -588,3 +588,14 @@ def test_t5_scales_what_a_tied_head_takes_or_what_the_config_states(fields: dict
     """T5Config of transformers 5.24 writes the choice beside a head that is always tied."""
     sizes = {"model_type": "t5", "d_model": 512, "num_heads": 8, "num_layers": 6, "d_ff": 2048, "vocab_size": 32128}
     assert read_config({**sizes, **fields}, "t5")[0].logit_scale == pytest.approx(scale)
+
+
+@pytest.mark.parametrize(
+    "types", [[[["global", "local"], 1]], [[["global", "near"], 2]], "global", [["global"]], [[["global"], "x"]]]
+)
+def test_kinds_of_gpt_neo_that_its_layers_cannot_have(types: Any) -> None:
+    sizes = {"model_type": "gpt_neo", "hidden_size": 64, "num_heads": 4, "num_layers": 4, "vocab_size": 100,
+             "max_position_embeddings": 32}  # fmt: skip
+    assert [kind.attention.window for kind in read_config(sizes, "m")[0].kinds if kind.attention] == [None, 256]
+    message = problems({**sizes, "attention_types": types})
+    assert "attention_types: must be pairs of words and numbers for 4 layers" in message

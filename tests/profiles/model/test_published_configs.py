@@ -38,8 +38,8 @@ def named(entries: list[dict[str, Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("entry", entries, ids=[entry["name"] for entry in entries])
 
 
-def test_the_list_has_sixty_nine_models_with_a_source() -> None:
-    assert len({entry["name"] for entry in ENTRIES}) == len(ENTRIES) == 69
+def test_the_list_has_seventy_models_with_a_source() -> None:
+    assert len({entry["name"] for entry in ENTRIES}) == len(ENTRIES) == 70
     assert all(entry["source"] for entry in ENTRIES)
 
 
