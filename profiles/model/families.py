@@ -22,6 +22,7 @@ from . import families_masked as masked
 from . import families_moe as moe
 from . import families_shared_experts as shared
 from . import families_state_space as state_space
+from . import families_unequal as unequal
 from .blocks import attention_of, dense_model, num_layers_of, window_size, windows_of
 from .fields import Fields
 
@@ -163,6 +164,7 @@ FAMILIES: Mapping[str, Callable[[Fields], ModelSpec]] = {
     "mixtral": moe.mixtral,
     "mt5": encoder_decoder.t5,
     "nemotron": layernorm.nemotron,
+    "nemotron-nas": unequal.nemotron_nas,
     "nemotron_h": state_space.nemotron_h,
     "olmo2": _olmo2,
     "olmo3": dense.olmo3,

@@ -76,6 +76,7 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "mixtral": _Defaults(1e6, 1e-5),
     "mt5": _Defaults(None, 1e-6, "gelu_tanh"),
     "nemotron": _Defaults(norm_epsilon=1e-5, activation="relu2"),
+    "nemotron-nas": _Defaults(norm_epsilon=1e-5),
     "nemotron_h": _Defaults(None, 1e-5, "relu2"),
     "olmo2": _Defaults(norm_epsilon=1e-5),
     "olmo3": _Defaults(500_000.0, 1e-5),

@@ -27,7 +27,7 @@ from ...snapshots import ROOT
 CONFIGS = ROOT / "tests" / "data" / "configs"
 # Families without a class in transformers.
 NOT_IN_TRANSFORMERS = {"Dream", "baichuan", "bailing_moe", "bailing_moe_v2", "deepseek", "internlm", "internlm2",
-                       "kimi_k2", "llada", "mimo", "rwkv7"}  # fmt: skip
+                       "kimi_k2", "llada", "mimo", "nemotron-nas", "rwkv7"}  # fmt: skip
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 64,
