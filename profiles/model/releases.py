@@ -53,6 +53,9 @@ _TRAINED_FROM = {
     "deepseek-coder-v2": "deepseek-v2",
     "deepseek-coder-v2-lite": "deepseek-v2-lite",
     "deepseek-v2.5": "deepseek-v2",
+    "gemma-1.1-2b": "gemma-2b",
+    "gemma-1.1-7b": "gemma-7b",
+    "intellect-3": "glm-4.5-air",
     "qwen3-coder-next": "qwen3-next-80b-a3b",
     # arXiv:2408.11857 section 2
     "hermes-3-llama-3.1-8b": "llama-3.1-8b",
@@ -87,10 +90,11 @@ _TRAINED_FROM = {
 
 def names_of_models(release: str) -> Iterator[str]:
     """Names that the model of a release may have, the longest first: `NousResearch/Meta-Llama-3-8B-Instruct` may be
-    `Meta-Llama-3-8B` or `Llama-3-8B`."""
-    name = _SUBJECTS.sub("", release.rstrip("/").rpartition("/")[2])
+    `NousResearch/Meta-Llama-3-8B`, `Meta-Llama-3-8B` or `Llama-3-8B`."""
+    maker, slash, last = release.rstrip("/").rpartition("/")
+    name = _SUBJECTS.sub("", last)
     while True:
-        yield from dict.fromkeys((name, _MAKERS.sub("", name)))
+        yield from dict.fromkeys((maker + slash + name, name, _MAKERS.sub("", name)))
         if (origin := _TRAINED_FROM.get(name.lower())) is not None:
             yield origin
         shorter = _ENDING.sub("", name)

@@ -243,7 +243,8 @@ def test_spellings_of_one_model(spelling: str) -> None:
      ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8", "nemotron-3-nano-30b-a3b"), ("Qwen/QwQ-32B-AWQ", "qwen2.5-32b"),
      ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.3-70b"), ("zai-org/GLM-4.7-FP8", "glm-4.7"),
      ("lmsys/vicuna-13b-v1.5", "llama-2-13b"), ("HuggingFaceH4/zephyr-7b-beta", "mistral-7b"),
-     ("google/flan-t5-xl", "t5-v1.1-xl"), ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
+     ("google/flan-t5-xl", "t5-v1.1-xl"), ("allenai/OLMo-2-1124-13B-Instruct", "olmo-2-13b"),
+     ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3"),
      ("nvidia/Llama-3.1-Nemotron-70B-Instruct", "llama-3.1-70b"), ("Qwen/Qwen2.5-7B-Instruct-1M", "qwen2.5-7b")],
 )  # fmt: skip
 def test_a_release_is_priced_with_the_shapes_of_its_model(release: str, model: str) -> None:
