@@ -28,8 +28,8 @@ class ServingConstants:
     expert_share: float  # rate of routed experts over those of dense blocks
     cache_share: float  # rate of reading the KV cache over the same bandwidth
     layer_s: float  # that a layer takes beside its reads and products: kernels too short to fill a GPU
-    latency_share: float  # latency of a collective over NCCL's: engines have one-shot kernels
-    traffic_share: float  # bandwidth of a collective over NCCL's
+    latency_share: float  # latency of an engine's own collective over NCCL's
+    traffic_share: float  # bandwidth of an engine's own collective over NCCL's
     sequence_s: float  # of the host, per sequence of an iteration: scheduling, sampling, detokenising
     burst: float  # prompts of equal length that come together, over the root of those that run
     prompt_token_s: float  # of the front end, per token of a prompt: tokenising, hashing of blocks
@@ -234,7 +234,7 @@ def _images_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
     flops, read = prompts * sum(images.flops), np.where(tokens > 0, 2.0 * images.parameters, 0.0)
     products_s = _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
                                read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
-    summed = _seconds(pool.all_reduce, constants, ACTIVATION_BYTES * images.width * images.rows * prompts)
+    summed = _sum_s(pool, constants, ACTIVATION_BYTES * images.width * images.rows * prompts)
     each_s = constants.layer_s + np.where(pool.tp > 1, REDUCTIONS_PER_LAYER * summed, 0.0)
     layers_s = np.where(tokens > 0, images.layers * each_s, 0.0)
     return np.asarray(left * (products_s / pool.tp + layers_s))
@@ -259,12 +259,9 @@ def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, together: A
 
 def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tuple[Array, Array]:
     """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
-    model, one_shot = pool.model, pool.one_shot > 0
+    model = pool.model
     hidden = ACTIVATION_BYTES * model.hidden * tokens
-    each = _seconds(pool.all_reduce, constants, hidden)
-    if not one_shot.all():
-        each = np.where(one_shot, each, collectives.seconds(pool.all_reduce, hidden))
-    reduced = np.asarray(each * REDUCTIONS_PER_LAYER * model.layers)
+    reduced = np.asarray(_sum_s(pool, constants, hidden) * REDUCTIONS_PER_LAYER * model.layers)
     if not (pool.attention_dp > 1).any():
         return reduced, np.zeros_like(reduced)
     copies = np.minimum(model.top_k, pool.stage_gpus)
@@ -285,6 +282,15 @@ def _messages_s(pool: Pool, tokens: Array) -> Array:
     hidden = ACTIVATION_BYTES * pool.model.hidden * tokens
     each = collectives.seconds(pool.p2p, hidden / pool.tp) + collectives.seconds(pool.all_gather, hidden)
     return np.asarray(_STAGE_TENSORS * (pool.pp - 1.0) * each)
+
+
+def _sum_s(pool: Pool, constants: ServingConstants, num_bytes: Array) -> Array:
+    """An all-reduce over tp. NCCL's, of more bytes, takes no less than the largest by the engine."""
+    own = _seconds(pool.all_reduce, constants, np.minimum(num_bytes, pool.own_sum_bytes))
+    by_nccl = num_bytes > pool.own_sum_bytes
+    if not by_nccl.any():
+        return own
+    return np.where(by_nccl, np.maximum(own, collectives.seconds(pool.all_reduce, num_bytes)), own)
 
 
 def _seconds(curve: collectives.Curve, constants: ServingConstants, num_bytes: Array) -> Array:

@@ -83,7 +83,9 @@ def _at(
     decoding = decoding_batch(running, decode, load)
     decode_s = iteration_seconds(decode, constants, decoding)
     # Groups with a prompt in the same iteration: in an open loop as many as prompts come during one.
-    arriving = np.clip(load.rate / prefill.instances / prefill.pp * before.mixed_s, 1.0, prefill.attention_dp)
+    # and one at least: E max(1, N), where N are those of a Poisson process.
+    met = load.rate / prefill.instances / prefill.pp * before.mixed_s
+    arriving = np.minimum(met + np.exp(-met), prefill.attention_dp)
     groups = np.where(load.rate > 0, arriving, prefill.attention_dp)
     alone_s, beside = np.where(apart, 0.0, decode_s), np.where(apart, 0.0, decoding.sequences)
     mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)

@@ -45,7 +45,7 @@ class Pool:
     memory_bytes: Array  # of a GPU
     all_reduce: Curve  # over tp
     in_node: Array  # 1: tp is within a node
-    one_shot: Array  # 1: all-reduces over tp are kernels of the engine; 0: NCCL's
+    own_sum_bytes: Array  # of the largest all-reduce over tp that a kernel of the engine makes; NCCL makes larger ones
     all_to_all: Curve  # over tp x attention_dp
     all_gather: Curve  # over tp
     p2p: Curve  # from stage to stage, the slowest way

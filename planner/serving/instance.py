@@ -27,8 +27,6 @@ from ...profiles.stack.engines import Engine
 from ...profiles.stack.rates import ASSUMED_PCIE_EFFICIENCY
 from .formats import BYTES, PRODUCTS, cache_read_bytes, dense_format
 
-_ONE_SHOT_OVER_PCIE = 2  # ranks
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
@@ -114,7 +112,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         memory_bw_bytes_per_s=column(lambda row: _memory_rate(row.gpu)),
         memory_bytes=column(lambda row: row.gpu.memory_bytes),
         all_reduce=_joined([_curve(row.levels, "all_reduce", row.layout.tp) for row in rows]),
-        in_node=column(lambda row: row.layout.tp <= row.levels[0].size), one_shot=column(_one_shot),
+        in_node=column(lambda row: row.layout.tp <= row.levels[0].size), own_sum_bytes=column(_own_sum_bytes),
         all_to_all=_joined([_curve(row.levels, "all_to_all", row.layout.stage_gpus) for row in rows]),
         all_gather=_joined([_curve(row.levels, "all_gather", row.layout.tp) for row in rows]),
         p2p=_joined([_curve(row.levels, "p2p", row.layout.pp, row.layout.stage_gpus) for row in rows]),
@@ -159,11 +157,14 @@ def _launch_s(row: Instance) -> float:
     return row.engine.kernel_s * row.model.num_layers * (row.engine.layer_kernels + sums)
 
 
-def _one_shot(row: Instance) -> bool:
-    """Whether its engine sums by kernels of its own: within a node, but not over PCIe among more than two
-    (`CustomAllreduce` of vLLM 0.32, whose check needs NVLink or XGMI for more)."""
-    node, tp = row.levels[0], row.layout.tp
-    return row.engine.one_shot and tp <= node.size and (tp <= _ONE_SHOT_OVER_PCIE or not node.kind.startswith("pcie"))
+def _own_sum_bytes(row: Instance) -> float:
+    """The largest all-reduce that its engine makes by a kernel of its own: within a node alone, and over PCIe among as
+    many GPUs as the engine allows."""
+    node, tp, engine = row.levels[0], row.layout.tp, row.engine
+    over_pcie = node.kind.startswith("pcie")
+    if tp > node.size or (over_pcie and tp > engine.own_sums_over_pcie):
+        return 0.0
+    return engine.own_sum_bytes(None if over_pcie else row.gpu.compute_capability, tp)
 
 
 @lru_cache(maxsize=256)

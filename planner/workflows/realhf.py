@@ -38,7 +38,7 @@ def software(sequences: int) -> Software:
     layers = load_stack("megatron-lm")
     engine = Engine(
         name="realhf", chunk_tokens=16384, max_sequences=sequences, mixes_prompts=False, decodes_first=True,
-        reserved_output=1.0, one_shot=False, layer_kernels=layers.kernels_per_layer, kernel_s=layers.host_s_per_kernel,
+        reserved_output=1.0, layer_kernels=layers.kernels_per_layer, kernel_s=layers.host_s_per_kernel,
     )  # fmt: skip
     return Software(engine=engine, rules=_rules(), scoring_parts=_SCORING_PARTS)
 

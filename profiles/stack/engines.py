@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,8 @@ from ...errors import UnknownNameError
 from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
 
-_LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output")
+_LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output", "own_sums",
+           "own_sums_over_pcie")  # fmt: skip
 FITTED_FILE = MEASURED / "serving.yaml"
 UNSTATED = "unstated"
 # Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
@@ -35,7 +36,15 @@ class Engine:
     # 0: iterations that only decode replay CUDA graphs.
     layer_kernels: float = 0.0
     kernel_s: float = 0.0
-    one_shot: bool = True  # within a node it has all-reduces of its own; else NCCL's
+    # Bytes of the largest all-reduce by a kernel of its own, by compute capability (`any`: all others) and ranks, and
+    # the most ranks over PCIe; NCCL makes all others.
+    own_sums: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    own_sums_over_pcie: int = 0
+
+    def own_sum_bytes(self, capability: float | None, ranks: int) -> float:
+        """Bytes; 0: NCCL makes all. capability: of GPUs joined by a switch of NVLink, None: of all others."""
+        known = self.own_sums.get(str(capability), self.own_sums.get("any", {}))
+        return float(known.get(ranks, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
         pp=column(1), ep=column(ep), instances=column(instances), weight_bytes=column(weight_bytes),
         expert_bytes=column(weight_bytes), kv_bytes=column(2), kv_read_bytes=column(2), flops_per_s=column(1e15),
         attention_flops_per_s=column(6e14), memory_bw_bytes_per_s=column(4.6e12), memory_bytes=column(memory_gib * GIB),
-        all_reduce=none, in_node=column(1), one_shot=column(1), all_to_all=none, all_gather=none, p2p=none,
+        all_reduce=none, in_node=column(1), own_sum_bytes=column(np.inf), all_to_all=none, all_gather=none, p2p=none,
         host_s=column(0.02), chunk_tokens=column(8192), largest_batch=column(8192), max_sequences=column(1024),
         mixes_prompts=column(1), decodes_first=column(1), reserved_output=column(1),
         int4_flops_per_s=column(0), launch_s=column(0), host_bw_bytes_per_s=column(25e9),
@@ -53,6 +53,27 @@ def test_an_engine_without_graphs_launches_every_kernel() -> None:
     eager = iteration_seconds(replace(pool(), launch_s=column(0.5)), CONSTANTS, batch)
     assert plain < 0.1
     assert eager == pytest.approx(0.5 + CONSTANTS.step_s + 4 * CONSTANTS.sequence_s)
+
+
+def test_sums_above_the_largest_of_the_engine_are_those_of_nccl() -> None:
+    """70B, of 80 layers and width 8,192: an own sum holds 100 tokens at most."""
+    curve = Curve(column(1e-5), column(1e-9), column(0))
+    summing = replace(pool(tp=8), all_reduce=curve, own_sum_bytes=column(2 * 8192 * 100))
+
+    def sum_s(tokens: float) -> float:
+        batch = Batch(sequences=column(tokens), context=column(100), prompt_tokens=column(0), prompt_context=column(0),
+                      prompt_groups=column(1))  # fmt: skip
+        whole, without = (iteration_seconds(it, CONSTANTS, batch) for it in (summing, pool(tp=8)))
+        return float((whole - without)[0]) / (2 * 80)
+
+    def own_s(tokens: float) -> float:
+        return CONSTANTS.latency_share * 1e-5 + 2e-9 * 8192 * tokens / CONSTANTS.traffic_share
+
+    assert sum_s(50) == pytest.approx(own_s(50), rel=1e-6)
+    assert sum_s(100) == pytest.approx(own_s(100), rel=1e-6)
+    assert sum_s(1000) == pytest.approx(1e-5 + 2e-9 * 8192 * 1000, rel=1e-6)
+    assert own_s(100) > 1e-5 + 2e-9 * 8192 * 101
+    assert sum_s(101) == pytest.approx(own_s(100), rel=1e-6), "a larger sum takes no less"
 
 
 def serve(of_pool: Pool, of_load: Load) -> Service:

@@ -57,7 +57,7 @@ SPREAD = RequestLengths.independent(Lengths.lognormal(1000, 1250), Lengths.logno
 
 
 @pytest.mark.parametrize(("row", "rate"), [
-    (instance(tp=4), 1.0), (instance(tp=4), 4.0), (instance(tp=8), 8.0), (instance("llama-3.1-8b"), 10.0),
+    (instance(tp=4), 1.0), (instance(tp=4), 4.0), (instance(tp=8), 9.0), (instance("llama-3.1-8b"), 10.0),
 ], ids=["70b, idle", "70b, busy", "70b tp8", "8b"])  # fmt: skip
 def test_the_closed_form_follows_the_spread_of_lengths(row: Instance, rate: float) -> None:
     columns, together = pool([row]), np.array([False])

@@ -27,8 +27,9 @@ PROMPTS = (15, 50, 128, 206, 275, 345, 415, 481, 558, 641, 727, 817, 901, 1001, 
 ANSWERS = (3, 7, 10, 13, 16, 20, 25, 32, 44, 64, 94, 134, 188, 234, 281, 329, 375, 450, 572, 835)
 SHAREGPT = RequestLengths.independent(Lengths.of(dict.fromkeys(PROMPTS, 1)), Lengths.of(dict.fromkeys(ANSWERS, 1)))
 # Its engine makes the first token where it prefills (simdistserve/base/organize_data.py: the latency of the first token
-# ends with the prefill). The rest is vLLM as it ships, its host seconds included.
-ENGINE = replace(ENGINES.of("vllm"), decodes_first=False)
+# ends with the prefill), and its sums are NCCL's (LLMServe/SwiftTransformer, src/csrc/util/nccl_utils.cc at 9948e31).
+# The rest is vLLM as it ships, its host seconds included.
+ENGINE = replace(ENGINES.of("vllm"), decodes_first=False, own_sums={})
 
 
 def instance(tp: int, pp: int, chunk_tokens: int) -> Instance:

@@ -104,14 +104,20 @@ def test_messages_take_the_links_that_stages_are_on() -> None:
     assert sent[2] / sent[1] == pytest.approx(inside / between, rel=0.5)
 
 
-@pytest.mark.parametrize(("cluster", "tp", "own"), [
-    ("8xh100-sxm-80gb", 8, 1), ("8xh100-pcie-80gb", 2, 1), ("8xh100-pcie-80gb", 4, 0),
-    ("dgx-h100:2", 16, 0)])  # fmt: skip
-def test_engines_sum_by_kernels_of_their_own_where_gpus_read_each_other(cluster: str, tp: int, own: int) -> None:
-    """Not over PCIe among more than two (vLLM 0.32), nor between nodes: there the sums are NCCL's."""
-    served = Served.of(load_model("llama-3.1-70b")[0], "fp8", "bf16", shipped_engines(), "vllm")
+@pytest.mark.parametrize(("engine", "cluster", "tp", "own"), [
+    ("vllm", "8xh100-sxm-80gb", 8, 2**18), ("vllm", "8xh100-sxm-80gb", 4, 2**23),
+    ("vllm", "8xb200-sxm-180gb", 8, 2**20), ("vllm", "8xa100-sxm-80gb", 8, 2**23),
+    ("sglang", "8xh100-sxm-80gb", 8, 2**23),
+    ("tensorrt-llm", "8xh100-sxm-80gb", 2, 16e6), ("tensorrt-llm", "8xh100-sxm-80gb", 8, 8e6),
+    ("vllm", "8xh100-pcie-80gb", 2, 2**23), ("vllm", "8xh100-pcie-80gb", 4, 0),
+    ("tensorrt-llm", "8xh100-pcie-80gb", 2, 0), ("vllm", "dgx-h100:2", 16, 0)])  # fmt: skip
+def test_engines_sum_by_kernels_of_their_own_where_gpus_read_each_other(
+    engine: str, cluster: str, tp: int, own: float
+) -> None:  # fmt: skip
+    """Not over PCIe among more than two (vLLM, SGLang) or at all (TensorRT-LLM), nor between nodes."""
+    served = Served.of(load_model("llama-3.1-70b")[0], "fp8", "bf16", shipped_engines(), engine)
     space = space_of(sites_of(load_cluster(cluster))[0], served, {"tp": tp}, across_nodes=True)
-    assert set(pool(space.instances).one_shot) == {own}
+    assert set(pool(space.instances).own_sum_bytes) == {own}
 
 
 def test_the_counts_add_up(plan: ServingPlan) -> None:

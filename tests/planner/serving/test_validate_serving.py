@@ -136,8 +136,8 @@ def test_a_release_that_no_run_measured_takes_the_median_of_its_engine() -> None
 
 
 def some_cases(tmp_path: Path) -> list[ServingCase]:
-    grid = [(tp, isl, osl, n, engine) for tp in (1, 2, 8) for isl, osl in ((500, 500), (4000, 200)) for n in (2, 64)
-            for engine in ("vllm", "sglang")]  # fmt: skip
+    grid = [(tp, isl, osl, n, engine) for tp in (1, 2, 8) for isl, osl in ((500, 500), (4000, 200))
+            for n in (2, 16, 64, 256) for engine in ("vllm", "sglang")]  # fmt: skip
     rows = [text(id=f"run{i}", parallel=f"{{tp: {tp}}}", gpus=tp, isl=isl, osl=osl, concurrency=n, engine=engine,
                  version="0.1.0") for i, (tp, isl, osl, n, engine) in enumerate(grid)]  # fmt: skip
     return [row for row in read(tmp_path, "".join(rows)) if isinstance(row, ServingCase)]
