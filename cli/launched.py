@@ -99,6 +99,9 @@ def _train(
     except KeyboardInterrupt:
         recorder.stopped = "interrupted"
         terminal.talk(f"all ranks stopped after {len(recorder.steps)} finished steps")
+        if settings.checkpoint:
+            terminal.talk("steps since the last checkpoint are not saved: SIGTERM saves before the end, "
+                          "`--checkpoint-every` more often")  # fmt: skip
         raise
     except Exception as error:
         recorder.stopped = str(error).splitlines()[0]
