@@ -199,19 +199,15 @@ def _traffic(whole: Ledger, units: Ledger, rates: Rates, num: int) -> tuple[Arra
     rows = np.flatnonzero((whole.layouts["zero"] >= 2) & ~whole.states.whole_in_pipeline)
     if not len(rows):
         return gathering, scattering, copies_s
-    again, first, scatters = sharded_states.when(whole, rows, whole.layouts["zero"][rows] == 3)
-    curves, plan = sharded_states.curves_of(whole, rates, rows), whole.exchanges
-    parts = [sharded_states.moved_by(units, rows, k, curves)[2:] for k in range(num)]
-    gathered, scattered = (np.array(part) for part in zip(*parts, strict=True))
+    times = sharded_states.when(whole, rows, whole.layouts["zero"][rows] == 3)[:, None]
+    curves = sharded_states.curves_of(whole, rates, rows)
+    moved = np.stack([sharded_states.moved_by(units, rows, k, curves)[1] for k in range(num)], axis=1)
     for j in range(whole.num_profiles):
-        gather, scatter, all_gathered, all_scattered = sharded_states.moved_by(whole, rows, j, curves)
-        part = share(gathered, all_gathered)
-        gathering[j][:, rows] = first * gather[plan.forward] * part
-        scattering[j][:, rows] = again * gather[plan.backward] * part
-        scattering[j][:, rows] += scatters * scatter * share(scattered, all_scattered)
+        seconds, of_all = (part[:, None] for part in sharded_states.moved_by(whole, rows, j, curves))
+        forward, backward, gradients = times * seconds * share(moved, of_all)
+        gathering[j][:, rows], scattering[j][:, rows] = forward, backward + gradients
     shards = whole.dense_groups.shard[rows] > 1
-    forward, backward, into = sharded_states.copied_s(whole, rates, shards, gathered, scattered)
-    copies_s[:, rows] = first * forward + again * backward + scatters * into
+    copies_s[:, rows] = (times * sharded_states.copied_s(whole, rates, shards, moved)).sum(axis=0)
     return gathering, scattering, copies_s
 
 

@@ -242,6 +242,18 @@ class Tables:
         return of_rank(self.problem, self.keys)
 
     @cached_property
+    def gathered_again(self) -> Array:
+        """[kind] share of the weights that a second pass needs: those of layers through which gradients flow. FSDP2
+        prefetches the module that ran before (FSDPParamGroup._backward_prefetch of torch), and so one without."""
+        problem, layers = self.problem, self.problem.pattern
+        needs = np.array([ops.trains != "frozen" or not problem.stack.differentiates for ops in self.operations], float)
+        if problem.stack.is_fsdp2:
+            first = next((i for i, kind in enumerate(layers) if needs[kind]), len(layers))
+            before = layers[first - 1] if first else problem.num_kinds
+            needs[before] = max(needs[before], 1.0 / max(layers.count(before), 1))
+        return needs
+
+    @cached_property
     def gathered_bytes(self) -> Array:
         """[kind, key] bytes of all weights as they are gathered."""
         return np.asarray(self.parameters["dense_gathered_bytes"] + self.parameters["experts_gathered_bytes"])

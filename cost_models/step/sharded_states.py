@@ -18,6 +18,9 @@ from .data_parallel import SHARDS, hop_curve, in_pieces
 Hops = tuple[Hop, ...]
 Curves = dict[Hops, list[Curve]]
 
+WAYS = ("forward", "backward", "gradients")  # gathers for each pass, and the scatter of gradients
+BACKWARD = WAYS.index("backward")
+
 _PARTS = (("dense_gathered_bytes", "trained_dense"), ("experts_gathered_bytes", "trained_experts"))  # columns of Tables
 
 
@@ -44,9 +47,9 @@ def exchange(
     curves = curves_of(unlike, rates, needed) if shards_known else _least_curves(unlike, rates, needed, least_shard)
     sent = _sent(unlike, rates, needed, curves, states=states)[..., number]
     for j in range(ledger.num_profiles):
-        calls = np.inf if ledger.splits.is_bound else np.maximum(ledger.layers[j][rows], 1.0)
+        calls = [np.inf, np.inf] if ledger.splits.is_bound else calls_of_ways(ledger, rows, j)
         for way, (seconds, copied) in enumerate(zip(sent[0, :, j], sent[1, :, j], strict=True)):
-            hidden = hidden_s(rates.stack, seconds, compute[way, j], calls)
+            hidden = hidden_s(rates.stack, seconds, compute[way, j], calls[way])
             exposed[way, j] = seconds - (1.0 - contention) * hidden + copied
             used[way, j] = hidden
     return exposed, used
@@ -55,55 +58,67 @@ def exchange(
 def _sent(ledger: Ledger, rates: Rates, rows: Ints, curves: list[Curves], *, states: bool) -> Array:
     """[2, 2, J, r] seconds per micro-batch: of messages, and of copies of their buffers; forward and backward."""
     plan, sent = ledger.exchanges, np.zeros((2, 2, ledger.num_profiles, len(rows)))
-    again, first, scatters = when(ledger, rows, (ledger.layouts["zero"][rows] == 3) & states)
+    times = when(ledger, rows, (ledger.layouts["zero"][rows] == 3) & states)
     for j in range(ledger.num_profiles):
-        gather, scatter, *moved = moved_by(ledger, rows, j, curves)
-        back, scatter = again * gather[plan.backward], scatters * scatter
+        seconds, moved = moved_by(ledger, rows, j, curves)
+        forward, back, scatter = times * seconds
         # Gathers and scatters of the backward pass share one communicator and follow each other, unless NICs do both:
         # their two directions are independent.
-        sent[0, :, j] = first * gather[plan.forward], np.maximum(back, scatter) if plan.by_nic else back + scatter
-        copies = copied_s(ledger, rates, ledger.dense_groups.shard[rows] > 1, *moved)
-        sent[1, :, j] = first * copies[0], again * copies[1] + scatters * copies[2]
+        sent[0, :, j] = forward, np.maximum(back, scatter) if plan.by_nic else back + scatter
+        copies = times * copied_s(ledger, rates, ledger.dense_groups.shard[rows] > 1, moved)
+        sent[1, :, j] = copies[0], copies[1] + copies[2]
     return sent
 
 
-def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
-    """[r] times that a micro-batch gathers weights, for its backward and forward passes, and scatters gradients."""
+def when(ledger: Ledger, rows: Ints, gathers: NDArray[np.bool_]) -> Array:
+    """[3, r] times that a micro-batch has each of WAYS."""
     again, workload = gathers.astype(np.float64), ledger.problem.workload
     first = np.ones(len(rows)) if ledger.problem.stack.is_fsdp2 else again
     if workload.reference:  # weights that are still whole need no gather: those of the base beside adapters
         first = first + (first if workload.has_second_weights else again)
-    return again, first, (~ledger.states.reduces_once[rows]).astype(np.float64)
+    return np.array([first, again, (~ledger.states.reduces_once[rows]).astype(np.float64)])
 
 
-def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[dict[Hops, Array], Array, Array, Array]:
-    """[r] seconds of gathering all weights of profile j, by hops, and of scattering its gradients, in a call per layer;
-    and what that is: bytes of weights, parameters with a gradient."""
+def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[Array, Array]:
+    """[3, r] seconds of each of WAYS on profile j, in a call per layer that has it; and what it moves: bytes of
+    weights, parameters with a gradient."""
     plan = ledger.exchanges
-    gather = {hops: np.zeros(len(rows)) for hops in {plan.forward, plan.backward}}
-    scatter, gathered, scattered = (np.zeros(len(rows)) for _ in range(3))
+    seconds, moved = np.zeros((2, len(WAYS), len(rows)))
     for part, (weights, trained) in zip(curves, _PARTS, strict=False):
-        of_weights, of_trained = (ledger.per_kind(ledger.tables.parameters[name]) for name in (weights, trained))
+        gathered, of_trained = (ledger.per_kind(ledger.tables.parameters[name]) for name in (weights, trained))
+        again = {kind: of * ledger.tables.gathered_again[kind] for kind, of in gathered.items()}
         gradient = ledger.problem.state_bytes.gradient * ledger.states.narrowing
         gradients = {kind: parameters * gradient for kind, parameters in of_trained.items()}
-        for hops in gather:
-            gather[hops] += _seconds(part[hops], ledger, rows, j, of_weights)
-        scatter += _seconds(part[plan.gradients], ledger, rows, j, gradients)
-        gathered += ledger.on_profile(j, of_weights)[rows]
-        scattered += ledger.on_profile(j, of_trained)[rows]
-    return gather, scatter, gathered, scattered
+        ways = ((plan.forward, gathered, gathered), (plan.backward, again, again),
+                (plan.gradients, gradients, of_trained))  # fmt: skip
+        for way, (hops, sent, of) in enumerate(ways):
+            seconds[way] += _seconds(part[hops], ledger, rows, j, sent, _calls_of(ledger, sent, way))
+            moved[way] += ledger.on_profile(j, of)[rows]
+    return seconds, moved
 
 
-def copied_s(
-    ledger: Ledger, rates: Rates, shards: NDArray[np.bool_], gathered: Array, scattered: Array
-) -> tuple[Array, Array, Array]:
-    """Seconds of copying gathered weights out of their buffer, forward and backward, and gradients into theirs."""
+def _calls_of(ledger: Ledger, sent: dict[int, Array], way: int) -> dict[int, Array]:
+    """Kind -> [n] calls of one of WAYS of a layer of that kind. Ends of the model go with layers."""
+    layers, again = ledger.problem.num_kinds, ledger.tables.gathered_again
+    return {kind: (of > 0) * (kind < layers) * (again[kind] if way == BACKWARD else 1.0) for kind, of in sent.items()}
+
+
+def calls_of_ways(ledger: Ledger, rows: Ints, j: int) -> list[Array]:
+    """[r] layers of profile j whose weights a forward pass needs, and a backward pass; at least 1."""
+    layers, again = range(ledger.problem.num_kinds), ledger.tables.gathered_again
+    passed = sum((count[rows] * again[kind] for kind, count in ledger.counts[j].items() if kind in layers),
+                 np.zeros(len(rows)))  # fmt: skip
+    return [np.maximum(calls, 1.0) for calls in (ledger.layers[j][rows], passed)]
+
+
+def copied_s(ledger: Ledger, rates: Rates, shards: NDArray[np.bool_], moved: Array) -> Array:
+    """[3, ...] seconds of copying weights out of their buffer, or gradients into theirs, for what `moved_by` gives."""
     plan, stack, weight = ledger.exchanges, rates.stack, ledger.problem.state_bytes.weight
     per_s = np.where(shards, 1.0 / rates.memory_bw_bytes_per_s, 0.0)
-    forward, backward, gradients = (sum(hop.moved for hop in way) for way in
-                                    (plan.forward, plan.backward, plan.gradients))  # fmt: skip
-    ways = ((stack.gather_copy_bytes + extra) * gathered / weight * per_s for extra in (forward, backward))
-    return next(ways), next(ways), (stack.scatter_copy_bytes + gradients) * scattered * per_s
+    coded = [sum(hop.moved for hop in hops) for hops in (plan.forward, plan.backward, plan.gradients)]
+    per_unit = [(stack.gather_copy_bytes + coded[0]) / weight, (stack.gather_copy_bytes + coded[1]) / weight,
+                stack.scatter_copy_bytes + coded[2]]  # fmt: skip
+    return np.array([of * way * per_s for of, way in zip(moved, per_unit, strict=True)])
 
 
 def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | float) -> Array:
@@ -115,29 +130,31 @@ def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | fl
     return np.asarray(np.minimum(hidden, seconds - seconds / calls))
 
 
-def _seconds(curves: list[Curve], ledger: Ledger, rows: Ints, j: int, bytes_by_kind: dict[int, Array]) -> Array:
-    """[r] seconds of `bytes_by_kind` of the layers on profile j, a call per layer, one hop after another."""
-    total = ledger.on_profile(j, bytes_by_kind)[rows]
+def _seconds(
+    curves: list[Curve], ledger: Ledger, rows: Ints, j: int, bytes_by_kind: dict[int, Array],
+    calls_by_kind: dict[int, Array],
+) -> Array:  # fmt: skip
+    """[r] seconds of `bytes_by_kind` of the layers on profile j, in `calls_by_kind`, one hop after another."""
+    total, calls = (ledger.on_profile(j, of)[rows] for of in (bytes_by_kind, calls_by_kind))
     if ledger.splits.is_bound:
-        return _least_seconds(curves, ledger, rows, j, {kind: of[rows] for kind, of in bytes_by_kind.items()}, total)
-    calls = np.maximum(ledger.layers[j][rows], 1.0)
-    return np.asarray(sum(in_pieces(curve, total, calls) for curve in curves))
+        return _least_seconds(curves, ledger, rows, j, (bytes_by_kind, calls_by_kind), (total, calls))
+    return np.asarray(sum(in_pieces(curve, total, np.maximum(calls, 1.0)) for curve in curves))
 
 
 def _least_seconds(
-    curves: list[Curve], ledger: Ledger, rows: Ints, j: int, bytes_by_kind: dict[int, Array], total: Array
-) -> Array:
-    """The same of mean stages, no more than the mean over the stages of any split. Where a ramp adds to a call (it is
-    concave), layers and ends together take no less than each alone; where it takes from it (convex), no split takes
-    less than the mean. Layers without such bytes need no call: a split may keep them apart from those that do."""
+    curves: list[Curve], ledger: Ledger, rows: Ints, j: int, by_kind: tuple[dict[int, Array], dict[int, Array]],
+    together: tuple[Array, Array],
+) -> Array:  # fmt: skip
+    """The same of mean stages, no more than the mean over the stages of any split; of bytes and calls, by kind and of
+    all. Where a ramp adds to a call (it is concave), layers and ends together take no less than each alone; where it
+    takes from it (convex), no split takes less than the mean. Layers without such bytes need no call: a split may keep
+    them apart from those that do."""
     counts = {kind: number[rows] for kind, number in ledger.counts[j].items()}
-    layers = ledger.problem.num_kinds
-    calls = {kind: ((kind < layers) & (of > 0)).astype(np.float64) for kind, of in bytes_by_kind.items()}
-    together = np.asarray(sum(counts[kind] * number for kind, number in calls.items()))
+    num_bytes, calls = ({kind: of[rows] for kind, of in part.items()} for part in by_kind)
     seconds = np.zeros(len(rows))
     for curve in curves:
-        alone = sum(counts[kind] * in_pieces(curve, of, calls[kind]) for kind, of in bytes_by_kind.items())
-        seconds += np.minimum(alone, in_pieces(curve, total, together))
+        alone = sum(counts[kind] * in_pieces(curve, of, calls[kind]) for kind, of in num_bytes.items())
+        seconds += np.minimum(alone, in_pieces(curve, *together))
     return seconds
 
 

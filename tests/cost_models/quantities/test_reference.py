@@ -91,7 +91,7 @@ def test_its_pass_is_never_recomputed() -> None:
 def test_sharded_weights_are_gathered_for_it(layout: str, stack: str, fields: dict[str, Any], gathers: int) -> None:
     """Beside adapters FSDP2 has the weights of the base still whole in stage 2."""
     of = ledger(layout, stack, reference=True, **fields)
-    again, forward, _ = when(of, np.array([0]), of.layouts["zero"] == 3)
+    forward, again, _ = when(of, np.array([0]), of.layouts["zero"] == 3)
     assert (forward[0], again[0]) == (gathers, layout.endswith("z3-rnone"))
 
 
