@@ -53,12 +53,13 @@ def build(
     def rewritten(layouts: Layouts, key: Ints, split: Ints) -> Ledger:
         code = layouts["recompute"] << 8 | layouts["recompute_modules"]
         codes, index = distinct(code, len(RECOMPUTE_MODES) << 8)
-        return registry.rewrite(Ledger(
+        ledger = Ledger(
             problem=problem, tables=tables, layouts=layouts, key=key,
             codes=tuple((int(c >> 8), int(c & 0xFF)) for c in codes), code=index,
             splits=splits, split=split, stalls=None if mean else Stalls(problem, tuple(keys), partition),
-            traffic=(StateTraffic.of(problem.state_bytes),),
-        ))  # fmt: skip
+            traffic=(),
+        )  # fmt: skip
+        return registry.rewrite(replace(ledger, traffic=(StateTraffic.of(ledger.states),)))
 
     whole = rewritten(layouts, key, split[row])
     if isinstance(first, slice) or isinstance(row, slice):

@@ -167,12 +167,12 @@ class DeviceMemory:
         if not ledger.problem.stack.master_weights and not ledger.states.open:
             weights = weights + ((zero == 3) & ledger.states.whole_in_pipeline) * ledger.updated[j] * states.weight
         gradient = trained_dense / gradient_shards[0] + trained_experts / gradient_shards[1]
-        gradient = gradient * np.where(divided, 1.0, ledger.states.narrowing)
+        gradient = gradient * np.where(divided, states.gradient, ledger.states.whole_gradient_bytes)
         optimizer = np.where(ledger.states.away, 0.0, optimizer_bytes(ledger, j))
         copies = np.where(ledger.states.away, 0.0, ledger.updated[j] * states.master_gradient)
         return {
             "weights": weights + adapter_bytes(ledger, j),
-            "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient * states.gradient) + copies,
+            "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient) + copies,
             "optimizer": optimizer + self._traffic_bytes(j),
         }
 

@@ -65,7 +65,7 @@ def _accumulated(ledger: Ledger, dense: Array, experts: Array, scattered: bool) 
     divided = scattered & (ledger.layouts["zero"] >= 2) & ~ledger.states.whole_gradients
     sharers = ledger.state_sharers(ledger.exchanges.gradients_over, divided)
     summed = dense / sharers[0] + experts / sharers[1]
-    moved = 2 * ledger.problem.state_bytes.gradient * np.where(divided, 1.0, ledger.states.narrowing) * summed
+    moved = 2 * np.where(divided, ledger.problem.state_bytes.gradient, ledger.states.whole_gradient_bytes) * summed
     if not ledger.problem.stack.fused_accumulation:
         whole = np.where(divided, 0.0, dense + experts)  # what is scattered was written by its collective
         moved = moved + 2 * activation_bytes(ledger.problem.workload) * whole

@@ -42,6 +42,7 @@ class StateBytes:
     weight: float  # as products read it
     frozen_weight: float  # of a frozen base, quantised under LoRA
     gradient: float  # as it is summed
+    sharded_sum: float  # the same of a whole gradient under ZeRO-2 and 3
     master_gradient: float  # its fp32 copy for the update, of what a rank updates
     optimizer: float  # moments and master weight
     orthogonalised: float  # the same of a matrix that Muon updates
@@ -61,12 +62,15 @@ class StateBytes:
         # Without fp32 copies the optimizer works on bf16 weights, and its moments are bf16 too.
         width = 1.0 if fp32 or stack.master_weights else 0.5
         master = 0.0 if fp32 or not stack.master_weights else MASTER_BYTES
+        gradient = 4.0 if fp32 else GRADIENT_BYTES if fp16_gradients else float(stack.gradient_bytes)
+        narrow = stack.sharded_sum_bytes if stack.sharded_sum_bytes and not fp32 else gradient
         once = quantises_once(workload, stack, any_fp8_layout=any_fp8_layout)
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
         return cls(
             weight=4.0 if fp32 else 2.0,
             frozen_weight=4.0 if fp32 else base,
-            gradient=4.0 if fp32 else GRADIENT_BYTES if fp16_gradients else float(stack.gradient_bytes),
+            gradient=gradient,
+            sharded_sum=min(narrow, gradient),
             master_gradient=MASTER_BYTES if fp16_gradients else 0.0,
             optimizer=OPTIMIZER_BYTES[workload.optimizer] * width + master,
             orthogonalised=MOMENTUM_BYTES * width + master,

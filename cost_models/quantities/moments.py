@@ -260,7 +260,7 @@ def _scattered_beside(ledger: Ledger) -> Array:
     where these are scattered apart."""
     dense, experts = (ledger.tables.parameters[name][:, ledger.key] for name in ("trained_dense", "trained_experts"))
     layers = slice(ledger.problem.num_kinds)
-    gradient = ledger.problem.state_bytes.gradient * ledger.states.narrowing
+    gradient = ledger.states.whole_gradient_bytes
     apart = (experts[layers] > 0) & ledger.states.separate_experts
     return np.asarray(gradient * np.where(apart, np.minimum(dense, experts)[layers], (dense + experts)[layers]))
 
@@ -281,7 +281,7 @@ def _freed_by_last_layer(memory: DeviceMemory, j: int) -> Array:
 def _made_at_once(ledger: Ledger) -> Callable[[int], Array]:
     """[n] bytes of the gradients of a kind before they are scattered."""
     dense, experts = (ledger.tables.parameters[name] for name in ("trained_dense", "trained_experts"))
-    gradient, apart = ledger.problem.state_bytes.gradient * ledger.states.narrowing, ledger.states.separate_experts
+    gradient, apart = ledger.states.whole_gradient_bytes, ledger.states.separate_experts
 
     def of(kind: int) -> Array:
         together = (dense[kind] + experts[kind])[ledger.key]

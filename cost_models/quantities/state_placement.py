@@ -62,12 +62,10 @@ class StatePlacement:
         return np.asarray((zero == 1) | ((zero >= 2) & self.whole_gradients))
 
     @cached_property
-    def narrowing(self) -> Array | float:
-        """[n] bytes of a whole gradient, as it is summed and reduced, over those of a shard (see sharded_sum_bytes)."""
-        narrow, states = self.problem.stack.sharded_sum_bytes, self.problem.state_bytes
-        if not narrow or narrow >= states.gradient or self.problem.workload.precision == "fp32":
-            return 1.0
-        return np.where(self.layouts["zero"] >= 2, narrow / states.gradient, 1.0)
+    def whole_gradient_bytes(self) -> Array:
+        """[n] bytes per parameter of a whole gradient, as it is summed and reduced."""
+        states = self.problem.state_bytes
+        return np.where(self.layouts["zero"] >= 2, states.sharded_sum, states.gradient)
 
     @property
     def sums_gradients(self) -> bool:

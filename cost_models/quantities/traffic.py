@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from ..arrays import Array
 from .exchanges import Op
-from .memory import StateBytes
+from .state_placement import StatePlacement
 
 
 @dataclass(frozen=True)
 class StateTraffic:
     """Traffic of the states in a share of all steps."""
 
-    scattered: float  # bytes per parameter of a gradient on its way within a shard group
+    scattered: Array  # [n] bytes per parameter of a gradient on its way within a shard group
     gathered: float  # bytes per parameter of a weight on its way within a shard group
     replicated: Array | float  # [n] bytes per parameter that a copy sends the others
     # How copies exchange them: all_reduce the sum of all; all_gather each gets those of all; p2p of one other copy.
@@ -36,6 +36,7 @@ class StateTraffic:
         return self.period > 1 or self.delay > 0
 
     @classmethod
-    def of(cls, states: StateBytes) -> StateTraffic:
+    def of(cls, states: StatePlacement) -> StateTraffic:
         """Traffic of plain training: all of it, every step."""
-        return cls(scattered=states.gradient, gathered=states.weight, replicated=states.gradient)
+        gradient = states.whole_gradient_bytes
+        return cls(scattered=gradient, gathered=states.problem.state_bytes.weight, replicated=gradient)

@@ -129,7 +129,7 @@ def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
     if ledger.problem.stack.reduces == "buckets" or not (tp > 1).any():
         return np.zeros(len(tp))
     curve = group_curve(rates, "tp", "all_reduce", tp, np.ones_like(tp))
-    num_bytes = gradients.trained_whole(ledger) * ledger.problem.state_bytes.gradient * ledger.states.narrowing
+    num_bytes = gradients.trained_whole(ledger) * ledger.states.whole_gradient_bytes
     return in_pieces(curve, num_bytes, gradients.whole_parts(ledger))
 
 
@@ -155,7 +155,7 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
     gathers: Op = "broadcast" if broadcasts else "all_gather"
     plan, per_pass, calls_of = ledger.exchanges, ledger.layouts["zero"] == 3, gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
-        scattered = largest * traffic.scattered * ledger.states.narrowing
+        scattered = largest * traffic.scattered
         gathered, buckets = largest * traffic.gathered, calls_of[part]
         for hop in (Hop("all_reduce"),) if ledger.states.sums_gradients else plan.gradients:
             scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
@@ -182,7 +182,7 @@ def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces:
         calls = calls_of[part]
         calls = np.where(calls > 0, np.maximum(calls / pieces, 1.0), 0.0)  # a piece is one call at the least
         copies = group_curve(rates, REPLICAS[part], traffic.among_copies, groups.replicate, groups.replicate_stride)
-        sent = largest * traffic.replicated * ledger.states.narrowing / groups.shard
+        sent = largest * traffic.replicated / groups.shard
         if traffic.among_copies == "all_gather":  # its curve is over the bytes of all
             sent = sent * groups.replicate
         seconds += in_pieces(copies, sent / pieces, calls)

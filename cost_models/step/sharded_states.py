@@ -87,8 +87,7 @@ def moved_by(ledger: Ledger, rows: Ints, j: int, curves: list[Curves]) -> tuple[
     for part, (weights, trained) in zip(curves, _PARTS, strict=False):
         gathered, of_trained = (ledger.per_kind(ledger.tables.parameters[name]) for name in (weights, trained))
         again = {kind: of * ledger.tables.gathered_again[kind] for kind, of in gathered.items()}
-        gradient = ledger.problem.state_bytes.gradient * ledger.states.narrowing
-        gradients = {kind: parameters * gradient for kind, parameters in of_trained.items()}
+        gradients = {kind: parameters * ledger.states.whole_gradient_bytes for kind, parameters in of_trained.items()}
         ways = ((plan.forward, gathered, gathered), (plan.backward, again, again),
                 (plan.gradients, gradients, of_trained))  # fmt: skip
         for way, (hops, sent, of) in enumerate(ways):

@@ -32,7 +32,7 @@ def narrow_scatter(ledger: Ledger, bits: float) -> tuple[Hop, ...]:
 
     Encoding reads the gradient and writes it narrow; what a node sent is read again to be summed.
     """
-    gradient = ledger.problem.state_bytes.gradient
+    gradient = ledger.problem.state_bytes.sharded_sum
     if bits == PLAIN_BITS:
         return (Hop("reduce_scatter"),)
     scale, moved = bits / 8 / gradient, gradient + 2 * bits / 8

@@ -171,7 +171,7 @@ def data_parallel_s(resolved: Resolved, ledger: Ledger, rows: Array) -> tuple[Ar
         calls = max(float(total[0]) * per_chunk, 1.0) if total[0] else 0.0
         trained = rows @ ledger.tables.parameters[name][:, int(ledger.key[0])]
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
-        gradient = trained * states.gradient * float(np.max(ledger.states.narrowing))
+        gradient = trained * float(np.max(ledger.states.whole_gradient_bytes))
         weight = trained * states.weight
         if ledger.states.reduces_once[0]:
             op: Op = "all_reduce" if ledger.states.sums_gradients else "reduce_scatter"

@@ -42,7 +42,7 @@ def _sent(ledger: Ledger, stage: int, traffic: StateTraffic) -> float:
     total = 0.0
     for trained, groups in zip(ledger.trained[stage], (ledger.dense_groups, ledger.expert_groups), strict=True):
         copies = int(groups.replicate[0])
-        part = float((trained * traffic.replicated * ledger.states.narrowing / groups.shard).item())
+        part = float((trained * traffic.replicated / groups.shard).item())
         total += part * _ring(traffic.among_copies, copies)
     return total
 
