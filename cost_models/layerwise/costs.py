@@ -70,7 +70,8 @@ class Prices(Bytes):
         cast_s = np.array([gradients.cast_bytes(units, k) for k in kinds]) / bandwidth
         common = (forward, backward, accumulate_s + copies_s)
         early = early_sum_s(whole, rates, whole.traffic[0])
-        reduced, gathered, early = (share(trained, most) * seconds for seconds in (reduced, gathered, early))
+        reduced, early = (share(trained, most) * seconds for seconds in (reduced, early))
+        gathered = _share_of_new(whole) * gathered
         once = (reduced, gathered, update_s, cast_s, early)
         profiles = range(whole.num_profiles)
         seconds = np.array([[*common, gathering[j], scattering[j], *once] for j in profiles])
@@ -189,6 +190,13 @@ def _compute(units: Ledger, seconds: KernelSeconds, num: int) -> tuple[Array, Ar
     forward, backward = units.per_kind(seconds.forward_s), units.per_kind(seconds.backward_s)
     redo = units.per_code(seconds.recompute_by_code)
     return np.array([forward[k] for k in range(num)]), np.array([backward[k] + redo[k] for k in range(num)])
+
+
+def _share_of_new(whole: Ledger) -> Array:
+    """[kind, n] part that a layer has of the new weights that ranks of the fullest stage gather."""
+    rows = whole.new_weights(0)
+    most = np.max([whole.on_profile(j, {k: rows[k] for k in whole.kinds}) for j in range(whole.num_profiles)], axis=0)
+    return share(rows, most)
 
 
 def _traffic(whole: Ledger, units: Ledger, rates: Rates, num: int) -> tuple[Array, Array, Array]:

@@ -182,6 +182,17 @@ class Ledger:
             for j in range(self.num_profiles)
         ]
 
+    def new_weights(self, part: int) -> Array:
+        """[kind, n] bytes of a rank's trained weights, dense (0) or of experts (1), as they are gathered once an update
+        has written them."""
+        states, kinds = self.problem.state_bytes, self.problem.parameters
+        trained = self.tables.parameters[("trained_dense", "trained_experts")[part]][:, self.key]
+        if states.gathered == states.weight:
+            return np.asarray(trained * states.weight)
+        narrow = np.array([states.weight if kind.frozen or i >= self.problem.num_kinds else states.gathered
+                           for i, kind in enumerate(kinds)])[:, None]  # fmt: skip
+        return np.asarray(trained * np.where(self.states.quantises_update, narrow, states.weight))
+
     @cached_property
     def updated(self) -> list[Array]:
         """Per profile: parameters a rank's optimizer steps over, its shard from ZeRO-1 on."""

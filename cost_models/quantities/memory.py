@@ -40,6 +40,7 @@ class StateBytes:
     """Bytes per parameter of each state."""
 
     weight: float  # as products read it
+    gathered: float  # of a layer, on its way to ranks that share it
     frozen_weight: float  # of a frozen base, quantised under LoRA
     gradient: float  # as it is summed
     sharded_sum: float  # the same of a whole gradient under ZeRO-2 and 3
@@ -66,8 +67,10 @@ class StateBytes:
         narrow = stack.sharded_sum_bytes if stack.sharded_sum_bytes and not fp32 else gradient
         once = quantises_once(workload, stack, any_fp8_layout=any_fp8_layout)
         base = BASE_WEIGHT_BYTES[workload.lora.base_dtype] if workload.lora else 2.0
+        weight = 4.0 if fp32 else 2.0
         return cls(
-            weight=4.0 if fp32 else 2.0,
+            weight=weight,
+            gathered=_gathered_bytes(workload, stack) or weight,
             frozen_weight=4.0 if fp32 else base,
             gradient=gradient,
             sharded_sum=min(narrow, gradient),
@@ -79,6 +82,16 @@ class StateBytes:
             # Weights of TransformerEngine that are quantised before they are gathered.
             replaces_weight=workload.is_quantised and stack.caches_fp8_weights and stack.fp8_gather,
         )
+
+
+def _gathered_bytes(workload: Workload, stack: StackSpec) -> float:
+    """Of a weight that is quantised before it is gathered: in fp8 a byte; of NVFP4 two in a byte, without the scales of
+    blocks (Megatron-LM d98e8a64, core/distributed/param_and_grad_buffer.py, _compute_nvfp4_packed_layout). 0: of one
+    that is not."""
+    if not stack.fp8_gather or stack.gathers_in_bf16:
+        return 0.0
+    of_kept = 0.5 if stack.caches_fp8_weights else 0.0
+    return {"fp8": 1.0, "fp4": of_kept}.get(workload.precision, 0.0)
 
 
 def _splits_master(workload: Workload, stack: StackSpec) -> bool:

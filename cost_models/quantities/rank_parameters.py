@@ -36,8 +36,7 @@ def of_rank(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> dict[str
                          for i, p in enumerate(rows)])[:, None]  # fmt: skip
     copies = np.array([states.quantised_copy if i < num_layers else 0.0 for i in range(len(rows))])[:, None]
     at_rest = gathered
-    if problem.workload.precision == "fp8" and problem.stack.fp8_gather:
-        gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, 1.0), gathered)
+    gathered = np.where(np.arange(len(rows))[:, None] < num_layers, np.minimum(gathered, states.gathered), gathered)
     return {
         "dense": dense,
         "experts": experts,

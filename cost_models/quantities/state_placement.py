@@ -41,6 +41,12 @@ class StatePlacement:
         return np.asarray(self.offloads_optimizer | self.stores_optimizer)
 
     @cached_property
+    def quantises_update(self) -> Mask:
+        """[n] whether an update may write quantised weights: that of a distributed optimizer on the GPU (Megatron Core
+        d98e8a64, DistributedOptimizer)."""
+        return np.asarray((self.layouts["zero"] > 0) & (~self.offloads_optimizer | self.open))
+
+    @cached_property
     def offloads_activations(self) -> Mask:
         return np.isin(self.layouts["offload"], (OFFLOADS.index("act"), OFFLOADS.index("opt+act")))
 

@@ -1,7 +1,7 @@
 """Traffic per step of ranks that shard or replicate parameters, and its buffers: bytes per parameter.
 
-Gradients are scattered and weights gathered within a shard group; replica groups sum their gradients. Techniques
-(techniques/) change only this part of a step's data parallelism.
+Gradients are scattered within a shard group; replica groups sum theirs. Techniques (techniques/) change only this part
+of a step's data parallelism.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ class StateTraffic:
     """Traffic of the states in a share of all steps."""
 
     scattered: Array  # [n] bytes per parameter of a gradient on its way within a shard group
-    gathered: float  # bytes per parameter of a weight on its way within a shard group
     replicated: Array | float  # [n] bytes per parameter that a copy sends the others
     # How copies exchange them: all_reduce the sum of all; all_gather each gets those of all; p2p of one other copy.
     among_copies: Op = "all_reduce"
@@ -39,4 +38,4 @@ class StateTraffic:
     def of(cls, states: StatePlacement) -> StateTraffic:
         """Traffic of plain training: all of it, every step."""
         gradient = states.whole_gradient_bytes
-        return cls(scattered=gradient, gathered=states.problem.state_bytes.weight, replicated=gradient)
+        return cls(scattered=gradient, replicated=gradient)

@@ -74,8 +74,7 @@ def _of_reference(ledger: Ledger, j: int, name: str) -> Array | float:
 
 
 def _with_copies(ledger: Ledger, j: int, name: str) -> Array:
-    """[n] bytes of all weights of a part with their quantised copies, which may be all there is of those of layers:
-    a distributed optimizer on the GPU writes the quantised ones (Megatron Core d98e8a64, DistributedOptimizer)."""
+    """[n] bytes of all weights of a part with their quantised copies, which may be all there is of those of layers."""
     tables = ledger.tables.parameters
     whole = ledger.on_profile(j, ledger.per_kind(tables[f"{name}_bytes"]))
     if not ledger.problem.workload.is_quantised:
@@ -85,6 +84,4 @@ def _with_copies(ledger: Ledger, j: int, name: str) -> Array:
     if not ledger.problem.state_bytes.replaces_weight:
         return both
     kept = np.where(copies > 0, copies, tables[f"{name}_bytes"])
-    stays = ~ledger.states.offloads_optimizer | ledger.states.open
-    replaces = (ledger.layouts["zero"] > 0) & stays
-    return np.where(replaces, ledger.on_profile(j, ledger.per_kind(kept)), both)
+    return np.where(ledger.states.quantises_update, ledger.on_profile(j, ledger.per_kind(kept)), both)

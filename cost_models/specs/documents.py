@@ -56,6 +56,7 @@ _SILENT = {
     "weighs_activations": False,
     "splits_master_weights": False,
     "scales_tensors": False,
+    "gathers_in_bf16": False,
     "fuses_expert_blocks": False,
     "reduces": "buckets",
     "messages_ahead": 0,

@@ -36,7 +36,7 @@ class StackSpec:
     gather_copy_bytes: float
     scatter_copy_bytes: float
     # Training in fp8. Where a line does not say `fp8 alone`, fp4 training has it too.
-    fp8_gather: bool  # sharded weights of layers are quantised before they are gathered (fp8 alone)
+    fp8_gather: bool  # weights of layers are quantised before they are gathered; in fp4 where they are kept so
     cp_overlap: float  # of the exchange of keys and values
     ep_overlap: float  # of the messages of experts
     offload_overlap: float  # of the compute beside them, what copies to the host may hide behind
@@ -90,6 +90,8 @@ class StackSpec:
     splits_master_weights: bool = False
     # A tensor in fp8 has one scale, and is kept once on GPUs whose products take it in either layout (fp8 alone).
     scales_tensors: bool = False
+    # Weights that are quantised when they are kept go round in bf16 all the same.
+    gathers_in_bf16: bool = False
     # The products and the activation of experts are one kernel, which leaves out rows that are only room, in a graph of
     # the whole iteration. So in NVFP4, whatever this says.
     fuses_expert_blocks: bool = False

@@ -156,7 +156,7 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
     plan, per_pass, calls_of = ledger.exchanges, ledger.layouts["zero"] == 3, gradients.reductions(ledger)
     for part, largest, groups in _largest_parts(ledger):
         scattered = largest * traffic.scattered
-        gathered, buckets = largest * traffic.gathered, calls_of[part]
+        buckets = calls_of[part]
         for hop in (Hop("all_reduce"),) if ledger.states.sums_gradients else plan.gradients:
             scatter = hop_curve(ledger, rates, SHARDS[part], hop, groups)
             reduce_s += np.where(ledger.states.reduces_once, in_pieces(scatter, scattered, buckets), 0.0)
@@ -167,12 +167,19 @@ def _within_shards(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> tuple
             reduce_s += per_pass * in_pieces(there, scattered, buckets)
         for hop in plan.from_optimizer:
             back = hop_curve(ledger, rates, SHARDS[part], hop, groups)
-            gather_s += per_pass * in_pieces(back, gathered, buckets)
+            gather_s += per_pass * in_pieces(back, largest * ledger.problem.state_bytes.weight, buckets)
         gather = group_curve(rates, SHARDS[part], gathers, groups.shard, groups.shard_stride)
         # InternEvo gathers nothing: every rank broadcasts the parameters that it updated.
         calls = groups.shard.astype(np.float64) if broadcasts else buckets
-        gather_s += np.where(ledger.states.gathers_once, in_pieces(gather, gathered, calls), 0.0)
+        gather_s += np.where(ledger.states.gathers_once, in_pieces(gather, _largest_new(ledger, part), calls), 0.0)
     return reduce_s, gather_s
+
+
+def _largest_new(ledger: Ledger, part: int) -> Array:
+    """[n] bytes of new weights that ranks of the fullest stage gather: dense (0), of experts (1)."""
+    rows = ledger.new_weights(part)
+    of_kind = {kind: rows[kind] for kind in ledger.kinds}
+    return np.max([ledger.on_profile(j, of_kind) for j in range(ledger.num_profiles)], axis=0)
 
 
 def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces: float = 1.0) -> Array:

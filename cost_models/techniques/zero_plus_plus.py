@@ -20,11 +20,10 @@ PLAIN_BITS = 16  # of a weight or gradient that is sent as it is
 
 def narrow_gather(ledger: Ledger, bits: float) -> Hop:
     """A gather of weights in `bits`; 16 sends them as they are. Decoding reads what came and writes the weight."""
-    states, problem = ledger.problem.state_bytes, ledger.problem
-    already = 1.0 if problem.workload.precision == "fp8" and problem.stack.fp8_gather else states.weight
-    if bits == PLAIN_BITS or bits / 8 >= already:
+    states = ledger.problem.state_bytes
+    if bits == PLAIN_BITS or bits / 8 >= states.gathered:
         return Hop("all_gather")
-    return Hop("all_gather", scale=bits / 8 / already, moved=bits / 8 + states.weight)
+    return Hop("all_gather", scale=bits / 8 / states.gathered, moved=bits / 8 + states.weight)
 
 
 def narrow_scatter(ledger: Ledger, bits: float) -> tuple[Hop, ...]:

@@ -161,18 +161,17 @@ def message_seconds(staged: Staged) -> tuple[Array, Array]:
 def data_parallel_s(resolved: Resolved, ledger: Ledger, rows: Array) -> tuple[Array, Array]:
     """[chunk] seconds to reduce the gradients and to gather the weights of [chunk, kind] layers, as in `step`: of both
     the part that may hide (`hiding_shares`)."""
-    states = resolved.problem.state_bytes
     reduce_s, gather_s = np.zeros((2, len(rows)))
     per_chunk = int(ledger.layouts["pp"][0]) / len(rows)
     parts: list[tuple[str, str, Groups]] = [("trained_dense", "", ledger.dense_groups)]
     if resolved.model.is_moe:
         parts.append(("trained_experts", "expert_", ledger.expert_groups))
-    for (name, prefix, groups), total in zip(parts, reductions(ledger), strict=False):
+    for part, ((name, prefix, groups), total) in enumerate(zip(parts, reductions(ledger), strict=False)):
         calls = max(float(total[0]) * per_chunk, 1.0) if total[0] else 0.0
         trained = rows @ ledger.tables.parameters[name][:, int(ledger.key[0])]
         shard, stride = int(groups.shard[0]), int(groups.shard_stride[0])
         gradient = trained * float(np.max(ledger.states.whole_gradient_bytes))
-        weight = trained * states.weight
+        weight = rows @ ledger.new_weights(part)[:, 0]
         if ledger.states.reduces_once[0]:
             op: Op = "all_reduce" if ledger.states.sums_gradients else "reduce_scatter"
             reduce_s += _collective_s(resolved, f"{prefix}shard", op, shard, stride, gradient, calls)

@@ -40,14 +40,14 @@ def never_hidden_s(parts: Sequence[IslandPart], layouts: Sequence[Layout]) -> Ar
 def _of_rows(ledger: Ledger, rates: Rates) -> Array:
     """[kind, n] seconds of one layer."""
     gathers, reduces = hiding_shares(rates.stack)
-    of_parts = [trained * ((1.0 - reduces) * reduce_s + (1.0 - gathers) * gather_s)
-                for trained, reduce_s, gather_s in _per_parameter(ledger, rates)]  # fmt: skip
+    of_parts = [(1.0 - reduces) * reduce_s + (1.0 - gathers) * gather_s for reduce_s, gather_s in _parts(ledger, rates)]
     return np.asarray(np.sum(of_parts, axis=0))
 
 
-def _per_parameter(ledger: Ledger, rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
-    """[kind, n] trained parameters, and [n] seconds to reduce and to gather one, of dense weights and of experts."""
-    states, of_bytes = ledger.states, ledger.problem.state_bytes
+def _parts(ledger: Ledger, rates: Rates) -> Iterator[tuple[Array, Array]]:
+    """[kind, n] seconds to reduce the gradients and to gather the weights of a layer, dense ones and those of experts.
+    """
+    states = ledger.states
     scatter: Op = "all_reduce" if states.sums_gradients else "reduce_scatter"
     gather: Op = "broadcast" if ledger.problem.stack.dp_gather == "broadcasts" else "all_gather"
     names = ("trained_dense", "trained_experts")[: 1 + ledger.problem.model.is_moe]
@@ -59,4 +59,5 @@ def _per_parameter(ledger: Ledger, rates: Rates) -> Iterator[tuple[Array, Array,
         of_copies = group_curve(rates, REPLICAS[part], "all_reduce", *between).s_per_byte / groups.shard
         reduced = np.where(states.reduces_once, of_scatter, 0.0) + of_copies
         gathered = np.where(states.gathers_once, of_gather, 0.0)
-        yield ledger.tables.parameters[name][:, ledger.key], of_bytes.gradient * reduced, of_bytes.weight * gathered
+        trained = ledger.tables.parameters[name][:, ledger.key]
+        yield trained * states.whole_gradient_bytes * reduced, ledger.new_weights(part) * gathered

@@ -48,8 +48,10 @@ FP8_RECIPE = Switch(
     meaning="how the scale of a quantised tensor is found",
     values=tuple(_CASTS),
     changes=lambda stack, value: {"cast_bytes": _CASTS[value], "fuses_expert_blocks": value == "mxfp8",
-                                  "scales_tensors": value in ("delayed", "current")},
-    source="TransformerEngine, pytorch/module/_common.py, tensor/*_tensor.py and ops/fused/grouped_mlp.py; torchao",
+                                  "scales_tensors": value in ("delayed", "current"),
+                                  "gathers_in_bf16": value == "mxfp8"},
+    source="TransformerEngine, pytorch/module/_common.py, tensor/*_tensor.py and ops/fused/grouped_mlp.py; torchao; "
+           "Megatron-LM d98e8a64, core/distributed/param_and_grad_buffer.py:1160",
     concerns=lambda problem: problem.workload.precision == "fp8",
     subject="training in fp8",
     options=of_megatron({value: {"--fp8-recipe": spelled} for value, spelled in _MEGATRON_RECIPES.items()}),

@@ -62,7 +62,9 @@ def sent(technique: Any, layout: str, sum_bytes: int, **changed: Any) -> tuple[A
     return price_layouts(problem, rates, Layouts.of([parse(layout)]))[1].terms, rates
 
 
-@pytest.mark.parametrize("technique", [{"1-bit-adam": {"warmup": 0.0}}, {"diloco": {"delay": 0}}, {"co2": {"late": 0, "period": 8}}])
+@pytest.mark.parametrize(
+    "technique", [{"1-bit-adam": {"warmup": 0.0}}, {"diloco": {"delay": 0}}, {"co2": {"late": 0, "period": 8}}]
+)
 def test_copies_exchange_the_bits_of_their_technique(technique: Any) -> None:
     """A sign or a difference is as long whatever the dtype in which gradients are summed within shard groups."""
     narrow, wide = (sent(technique, "dp16-sh8-mbs1-z3-rfull", size)[0]["dp"] for size in (2, 4))

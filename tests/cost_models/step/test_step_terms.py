@@ -344,6 +344,31 @@ def test_weights_gathered_in_fp8() -> None:
     assert (bf16.tables.parameters["dense_gathered_bytes"][:, 0] == bytes_of[False]).all()
 
 
+# Precision, changes of the stack, and bytes of a weight of a layer that is gathered after an update.
+NEW_WEIGHTS: list[tuple[Precision, dict[str, Any], float]] = [
+    ("bf16", {"fp8_gather": True}, 2), ("fp8", {}, 2), ("fp8", {"fp8_gather": True}, 1),
+    ("fp8", {"fp8_gather": True, "gathers_in_bf16": True}, 2), ("fp4", {"fp8_gather": True}, 2),
+    ("fp4", {"fp8_gather": True, "caches_fp8_weights": True}, 0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("precision", "changed", "width"), NEW_WEIGHTS)
+def test_updated_weights_are_gathered_as_they_are_kept(
+    precision: Precision, changed: dict[str, Any], width: float
+) -> None:
+    """ZeRO-1: token table, head and final norm are in bf16 throughout; an optimizer on the host writes bf16, too."""
+    stack = stack_of(dp_overlap=0.0, dp_gather_overlap=0.0, contention=0.0, gradient_bytes=4, **changed)
+    params, ends = total_parameters(LLAMA), 2 * 128256 * 4096 + 4096
+    for offload, of_layer in (("none", width), ("opt", 2.0)):
+        layout = Layout(dp=8, shard=8, zero=1, offload=OFFLOADS.index(offload))
+        terms, ledger, rates = step_of(LLAMA, stack, layout, cluster="dgx-b200:1", precision=precision)
+        buckets, expected = float(reductions(ledger)[0][0]), 0.0
+        for op, num_bytes in (("reduce_scatter", 4 * params), ("all_gather", 2 * ends + of_layer * (params - ends))):
+            curve = collectives.curve(rates.collectives, rates.levels, op, 8, 1)  # type: ignore[arg-type]
+            expected += buckets * float(collectives.seconds(curve, num_bytes / buckets)[0])
+        assert terms["dp"] == pytest.approx(expected, rel=1e-9)
+
+
 def test_traffic_beside_the_same_compute_shows_once() -> None:
     """Activations go to the host and sharded states round the ranks over links of their own: the longer shows."""
     layout = Layout(dp=16, shard=16, zero=3)
