@@ -129,7 +129,9 @@ class Problem:
             else self._parameters_of(v)
             for v in self.variants
         )
-        embedding, head, *beside = memory.edge_parameters(self.model, self.trains_everything, self.tower_parameters)
+        embedding, head, *beside = memory.edge_parameters(
+            self.model, self.trains_everything, self.tower_parameters,
+            splits_projection=self.stack.splits_mtp_projection)  # fmt: skip
         return (*layers, embedding, with_aggregation(head, self.model.hidden, self.stack), *beside)
 
     def _parameters_of(self, variant: Variant) -> KindParameters:
@@ -149,7 +151,8 @@ class Problem:
         layers = [layer_matrices(self.model, self.model.kinds[v.kind]) if v.trains == "all" and not v.repeats
                   else ()
                   for v in self.variants]  # fmt: skip
-        edges = edge_matrices(self.model) if self.trains_everything else ()
+        ends = edge_matrices(self.model, splits_projection=self.stack.splits_mtp_projection)
+        edges = ends if self.trains_everything else ()
         for kind, matrices in enumerate((*layers, *edges)):
             for matrix, number in matrices:
                 found.setdefault(matrix, np.zeros(len(self.parameters)))[kind] += self.model.towers * number

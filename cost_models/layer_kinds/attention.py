@@ -15,6 +15,7 @@ from ..specs.model import Attention
 from . import latent_attention
 from .attention_scores import add_relative_bias, add_statistics
 from .rings import add_ring
+from .split_heads import made_in_parts, of_all_heads
 from .torch_ring import add_torch_ring
 
 
@@ -100,6 +101,8 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         g = own = a  # MLA decompresses keys and values for every head before the core
     else:
         made = a * d + own * (d + dv * makes_values(attention)) + attention.gates / shard.tp
+        if builder.stack.gathers_projections:
+            made = made_in_parts(builder, ops, attention.kv_heads, sum(_widths(attention).values()), made)
         builder.add_gemm(ops, "qkv", tokens, made, h)
         ops.wgrad_stash.append(w * tokens * made)
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
@@ -201,22 +204,10 @@ def add_head_norms(builder: Builder, ops: LayerOperations, attention: Attention,
         elements = builder.shard.sp_tokens * attention.norm_parameters
     else:  # they keep what goes in; what comes out, turned to its positions, is what attention keeps
         if builder.model.diffusion is not None and attention.norm_parameters > 2 * attention.head_dim:
-            elements = _gathered_heads(builder, ops, elements)
+            elements = of_all_heads(builder, ops, elements)
         inputs = builder.activation_bytes * elements
         ops.saved.append(Saved("input of query and key norms", inputs, offload=mask_of_modules("qkv_linear")))
     ops.traffic.append(builder.norm_traffic("query and key norms", elements))
-
-
-def _gathered_heads(builder: Builder, ops: LayerOperations, elements: Array) -> Array:
-    """[key] elements of queries and keys of all heads, which ranks of tp gather for norms over all heads, and cut again
-    behind them; backward they gather gradients (DiTSelfAttention of Megatron-Bridge 067f987d). Passes: two copies
-    before and one behind, of what a rank has; of the whole, heads put side by side and once more in order."""
-    tp, w = builder.shard.tp, builder.activation_bytes
-    whole = elements * tp
-    moved = np.where(tp > 1, w * (6 * elements + 4 * whole), 0.0)
-    ops.exchanges.append(Exchange("tp", "all_gather", np.where(tp > 1, w * whole, 0.0), tp, np.ones_like(tp), 1, 1))
-    ops.traffic.append(MemoryTraffic("queries and keys gathered", moved, moved, fusable=False))
-    return np.asarray(whole)
 
 
 def add_rotary_positions(builder: Builder, ops: LayerOperations, attention: Attention, elements: Array) -> None:

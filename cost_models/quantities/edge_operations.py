@@ -9,6 +9,7 @@ from ..layer_kinds.alternating_updates import add_first_streams, add_last_stream
 from ..layer_kinds.layer_inputs import add_inputs
 from ..layer_kinds.residual_streams import add_joined_streams
 from ..specs.graph import Graph
+from .exchanges import Op
 from .operation_builder import Builder
 from .operations import Exchange, LayerOperations, MemoryTraffic, Saved, Trains
 from .parallel_streams import add_aggregation
@@ -138,7 +139,26 @@ def mtp(builder: Builder, trains: Trains = "all") -> LayerOperations:
     """An MTP module beside its layer: two norms, a 2h -> h product, another run of the head (DeepSeek-V3, 2.2)."""
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     ops = LayerOperations(name="mtp", trains=trains, kernels=16.0)
-    builder.add_gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h, wide=True)
+    if builder.stack.splits_mtp_projection:
+        builder.add_gemm(ops, "mtp projection", shard.tokens, h / shard.tp, 2.0 * h, wide=True)
+        _add_split_projection(builder, ops)
+    else:
+        builder.add_gemm(ops, "mtp projection", shard.sp_tokens, float(h), 2.0 * h, wide=True)
     ops.saved.append(Saved("mtp input", (2 + 2 * ops.keeps_input()) * w * h * shard.sp_tokens))
     _add_head(builder, ops)
     return ops
+
+
+def _add_split_projection(builder: Builder, ops: LayerOperations) -> None:
+    """Exchanges of a projection 2h -> h whose outputs are split over tp, gathered, and with sequence parallelism cut
+    along the sequence (Megatron Core d98e8a64, multi_token_prediction.py, _concat_embeddings). Input: gathered in both
+    passes and its gradient scattered, or its gradient alone summed. Output: gathered; backward the cut of the sequence
+    is gathered, that of the outputs takes a part."""
+    shard, with_sp = builder.shard, np.minimum(builder.shard.sp, 1.0)
+    output = np.where(shard.tp > 1, builder.activation_bytes * builder.model.hidden * shard.tokens, 0.0)
+    calls: list[tuple[Op, Array, Array | float, Array | float]] = [
+        ("all_gather", 2 * output, with_sp, with_sp), ("reduce_scatter", 2 * output, 0.0, with_sp),
+        ("all_reduce", 2 * output, 0.0, 1.0 - with_sp), ("all_gather", output, 1.0, with_sp),
+    ]  # fmt: skip
+    for op, num_bytes, forward, backward in calls:
+        ops.exchanges.append(Exchange("tp", op, num_bytes, shard.tp, np.ones_like(output), forward, backward))

@@ -53,11 +53,13 @@ def _of_one_stream(model: ModelSpec, kind: Layer) -> Iterator[tuple[Matrix, int]
         yield from experts.matrices(block, h)
 
 
-def edge_matrices(model: ModelSpec) -> tuple[tuple[tuple[Matrix, float], ...], ...]:
+def edge_matrices(
+    model: ModelSpec, *, splits_projection: bool = False
+) -> tuple[tuple[tuple[Matrix, float], ...], ...]:
     """Matrices of the edges, in the order of stages.py. Adam updates the token table and the head. Megatron marks only
     these two (language_module.py), so tables of positions and types and dense layers of a head are matrices of Muon."""
     table = Matrix(((model.vocab, model.embedding_dim or model.hidden),), orthogonalised=False)
-    projection = Matrix(((model.hidden, 2 * model.hidden),), split=False)
+    projection = Matrix(((model.hidden, 2 * model.hidden),), split=splits_projection)
     tables = [rows for rows in (model.learned_positions, model.token_types) if rows]
     embedding = ((table, 1.0), *((Matrix(((rows, model.hidden),), split=False), 1.0) for rows in tables))
     own = model.token_head and not model.tied_embeddings

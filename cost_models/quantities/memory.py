@@ -148,22 +148,23 @@ def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workl
 
 
 def edge_parameters(
-    model: ModelSpec, trains_all: bool, tower: KindParameters | None = None
+    model: ModelSpec, trains_all: bool, tower: KindParameters | None = None, *, splits_projection: bool = False
 ) -> tuple[KindParameters, ...]:
     """Embedding with the vision tower, head with the final norm, MTP projection with its norms, and the copy of the
-    embedding (stages.py). Of these ends, tensor parallelism splits what has a row per token."""
+    embedding (stages.py). Of these ends, tensor parallelism splits what has a row per token; splits_projection: and
+    the projection."""
     table, beside = float(params.table_parameters(model)), float(params.beside_head_parameters(model))
     norm = float(params.final_norm_parameters(model))
-    mtp = float(2 * model.hidden * model.hidden + 3 * model.hidden) if model.mtp_layers else 0.0
-    if model.mtp_shared and model.mtp_layers:  # those of one are a part of each
-        mtp /= model.mtp_layers
+    share = 1 / model.mtp_layers if model.mtp_layers and model.mtp_shared else 1.0  # those of one are a part of each
+    projection, norms = (share * number * (model.mtp_layers > 0) for number in (2 * model.hidden**2, 3 * model.hidden))
+    mtp = (projection, norms) if splits_projection else (0.0, projection + norms)
 
     def edge(sharded: float, replicated: float) -> KindParameters:
         share = 1.0 if trains_all else 0.0
         return KindParameters(sharded, replicated, 0.0, share * sharded, share * replicated, 0.0, not trains_all)
 
     embedding, head = params.embedding_parameters(model) - table, params.head_parameters(model) - beside
-    ends = edge(table, embedding), edge(head, beside + norm), edge(0.0, mtp), edge(table, 0.0)
+    ends = edge(table, embedding), edge(head, beside + norm), edge(*mtp), edge(table, 0.0)
     return ends if tower is None else (_together(ends[0], tower), *ends[1:])
 
 

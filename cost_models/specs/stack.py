@@ -90,6 +90,14 @@ class StackSpec:
     splits_master_weights: bool = False
     # A tensor in fp8 has one scale, and is kept once on GPUs whose products take it in either layout (fp8 alone).
     scales_tensors: bool = False
+    # Ranks of tp each make a part of the outputs of a prediction module's projection and gather those of the others;
+    # else each has all of its weights and projects its part of the sequence.
+    splits_mtp_projection: bool = False
+    # Where tp has more ranks than there are key/value heads, each makes a part of all that the projections put out and
+    # gathers those of the others, of which it takes the heads that it needs; else it makes these heads.
+    gathers_projections: bool = False
+    # For norms of queries and keys over all heads, ranks of tp gather those of the others; else they sum squares.
+    gathers_normed_heads: bool = False
     # Weights that are quantised when they are kept go round in bf16 all the same.
     gathers_in_bf16: bool = False
     # The products and the activation of experts are one kernel, which leaves out rows that are only room, in a graph of

@@ -179,7 +179,7 @@ def _largest_new(ledger: Ledger, part: int) -> Array:
     """[n] bytes of new weights that ranks of the fullest stage gather: dense (0), of experts (1)."""
     rows = ledger.new_weights(part)
     of_kind = {kind: rows[kind] for kind in ledger.kinds}
-    return np.max([ledger.on_profile(j, of_kind) for j in range(ledger.num_profiles)], axis=0)
+    return np.asarray(np.max([ledger.on_profile(j, of_kind) for j in range(ledger.num_profiles)], axis=0))
 
 
 def _between_copies(ledger: Ledger, rates: Rates, traffic: StateTraffic, pieces: float = 1.0) -> Array:

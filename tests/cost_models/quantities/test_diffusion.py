@@ -135,9 +135,11 @@ def test_saved_bytes_of_a_modulated_layer_are_those_that_torch_keeps(compiled: b
 
 
 def test_norms_over_all_heads_gather_queries_and_keys(tmp_path: Path) -> None:
-    """Over tp 2, queries of 32,760 tokens for both attentions, keys of these and of the text's 512; as many back."""
+    """Over tp 2, queries of 32,760 tokens for both attentions, keys of these and of the text's 512; as many back. Where
+    no code gathers them, ranks sum up squares of queries and of keys in fp32."""
     of = problem(tmp_path, WAN, "1@480x832x81")
-    one, two = (operations(of, "single-stream block", dp=8 // tp, tp=tp) for tp in (1, 2))
+    plain, bridge = (replace(of, stack=replace(of.stack, gathers_normed_heads=gathers)) for gathers in (False, True))
+    one, two = (operations(bridge, "single-stream block", dp=8 // tp, tp=tp) for tp in (1, 2))
     elements = [2 * 32_760 * 5120, (32_760 + 512) * 5120]
     gathers = [each for each in two.exchanges if each.op == "all_gather" and float(each.num_bytes[0]) in
                {2.0 * number for number in elements}]  # fmt: skip
@@ -146,6 +148,9 @@ def test_norms_over_all_heads_gather_queries_and_keys(tmp_path: Path) -> None:
               for each in (one, two)]  # fmt: skip
     assert inputs == [[2 * number for number in elements]] * 2
     assert not any("gathered" in part.name and part.forward_bytes[0] > 0 for part in one.traffic)
+    sums = [float(each.num_bytes[0]) for each in operations(plain, "single-stream block", dp=4, tp=2).exchanges
+            if each.op == "all_reduce" and each.forward_calls == each.backward_calls == 1]  # fmt: skip
+    assert sums.count(2 * 4 * 32_760) == 2
 
 
 def test_two_streams_have_weights_of_their_own(tmp_path: Path) -> None:

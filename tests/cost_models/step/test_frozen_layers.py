@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -20,13 +20,14 @@ from meshwright.profiles.stack.load import load_stack
 from meshwright.profiles.stack.rates import rates_for
 
 LLAMA, CLUSTER = load_model("llama-3.1-8b")[0], load_cluster("dgx-h100:2")
+Kind = Literal["zero", "fsdp2"]
 RANKS, LAYERS, MICRO_BATCHES = 16, 32, 4
 TABLE, HEAD = table_parameters(LLAMA), head_parameters(LLAMA) + LLAMA.hidden  # the final norm is in front of the head
 LAYER = (total_parameters(LLAMA) - TABLE - HEAD) // LAYERS
 ADAPTERS = 8 * LAYERS * (4096 + 4096 + 4096 + 1024)  # of rank 8, on queries and values
 
 
-def exposed_s(zero: int, kind: str, model: ModelSpec = LLAMA, **workload: Any) -> tuple[float, Any]:
+def exposed_s(zero: int, kind: Kind, model: ModelSpec = LLAMA, **workload: Any) -> tuple[float, Any]:
     """Seconds of gathers and scatters of a step without overlap, and the rates."""
     stack = replace(load_stack("generic"), sharded_states=kind, fsdp_overlap=0.0, contention=0.0, gather_copy_bytes=0.0,
                     scatter_copy_bytes=0.0, gradient_bytes=4)  # fmt: skip
@@ -44,7 +45,7 @@ def call_s(rates: Any, op: Any, num_bytes: float, calls: int) -> float:
 
 @pytest.mark.parametrize(("kind", "prefetched"), [("zero", 0), ("fsdp2", 1)])
 @pytest.mark.parametrize("trained", [1, 5, 31])
-def test_layers_before_the_first_that_trains_have_no_backward_gather(kind: str, prefetched: int, trained: int) -> None:
+def test_layers_before_the_first_that_trains_have_no_backward_gather(kind: Kind, prefetched: int, trained: int) -> None:
     """The head lets gradients through, so that its weights come again. FSDP2 brings one layer more than it needs."""
     exposed, rates = exposed_s(3, kind, trains_layers=trained)
     again = trained + prefetched
@@ -55,7 +56,7 @@ def test_layers_before_the_first_that_trains_have_no_backward_gather(kind: str, 
 
 
 @pytest.mark.parametrize(("kind", "table"), [("zero", 0), ("fsdp2", TABLE)])
-def test_frozen_weights_behind_adapters_are_gathered_twice(kind: str, table: int) -> None:
+def test_frozen_weights_behind_adapters_are_gathered_twice(kind: Kind, table: int) -> None:
     """All layers are needed for the gradients of their inputs. FSDP2 prefetches the embedding, which has none."""
     exposed, rates = exposed_s(3, kind, trains_layers=0, lora=Lora(rank=8, targets=("q", "v")))
     forward = call_s(rates, "all_gather", 2 * (TABLE + HEAD + LAYERS * LAYER), LAYERS)
