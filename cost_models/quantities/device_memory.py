@@ -172,7 +172,7 @@ class DeviceMemory:
         copies = np.where(ledger.states.away, 0.0, ledger.updated[j] * states.master_gradient)
         return {
             "weights": weights + adapter_bytes(ledger, j),
-            "gradients": np.where(ledger.states.stores_optimizer, 0.0, gradient) + copies,
+            "gradients": np.where(ledger.states.stores_optimizer | ledger.states.sums_on_host, 0.0, gradient) + copies,
             "optimizer": optimizer + self._traffic_bytes(j),
         }
 

@@ -47,6 +47,12 @@ class StatePlacement:
         return np.asarray((self.layouts["zero"] > 0) & (~self.offloads_optimizer | self.open))
 
     @cached_property
+    def sums_on_host(self) -> Mask:
+        """[n] whether gradients are summed up in buffers on the host (StackSpec.sums_on_host)."""
+        whole = (self.layouts["zero"] < 3) | self.whole_gradients
+        return np.asarray(self.offloads_optimizer & ~whole & self.problem.stack.sums_on_host)
+
+    @cached_property
     def offloads_activations(self) -> Mask:
         return np.isin(self.layouts["offload"], (OFFLOADS.index("act"), OFFLOADS.index("opt+act")))
 

@@ -57,6 +57,7 @@ _SILENT = {
     "splits_master_weights": False,
     "scales_tensors": False,
     "gathers_in_bf16": False,
+    "sums_on_host": False,
     "splits_mtp_projection": False,
     "gathers_projections": False,
     "gathers_normed_heads": False,

@@ -90,6 +90,9 @@ class StackSpec:
     splits_master_weights: bool = False
     # A tensor in fp8 has one scale, and is kept once on GPUs whose products take it in either layout (fp8 alone).
     scales_tensors: bool = False
+    # Where the optimizer is on the host, ZeRO-3 sums up gradients in buffers there: in every micro-batch a rank's part
+    # comes to the GPU and goes back, or goes there and comes back. The update takes an fp32 copy of the last.
+    sums_on_host: bool = False
     # Ranks of tp each make a part of the outputs of a prediction module's projection and gather those of the others;
     # else each has all of its weights and projects its part of the sequence.
     splits_mtp_projection: bool = False

@@ -7,6 +7,7 @@ import numpy as np
 from ..arrays import Array
 from ..quantities.gradients import cast_bytes
 from ..quantities.ledger import Ledger
+from ..quantities.memory import MASTER_BYTES
 from ..quantities.stores import ADAM_BYTES
 from ..quantities.zeroth_order import noise_bytes
 from ..rates.rates import Rates
@@ -44,7 +45,8 @@ def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
         on_gpu = updated * update_bytes(ledger) / rates.bandwidth("update")[0] + cast + extra
     # The update starts when the gradient is in host memory, and the next step when the weights are back: nothing hides
     # either way.
-    over_pcie = updated * (states.gradient + states.weight) / rates.pcie_bw_bytes_per_s
+    gradient = np.where(ledger.states.sums_on_host, MASTER_BYTES, states.gradient)
+    over_pcie = updated * (gradient + states.weight) / rates.pcie_bw_bytes_per_s
     adam_s = updated * ADAM_BYTES * store_seconds.host_s_per_byte(ledger, rates)
     return on_gpu, over_pcie + cast + extra + adam_s
 

@@ -117,6 +117,9 @@ def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Arra
         return out
     if (some := offloads_of(ledger)) is not None:
         out += np.array(some.sent) * copy_s
+    if ledger.states.sums_on_host.any():
+        both_ways = 2 * ledger.problem.state_bytes.gradient / rates.pcie_bw_bytes_per_s
+        out[1] += np.where(ledger.states.sums_on_host, np.array(ledger.updated) * both_ways, 0.0)
     return out if ledger.store is None else out + ledger.once(lambda unlike: store_seconds.pass_s(unlike, rates))
 
 
