@@ -20,7 +20,7 @@ _NUMBER_BYTES = 8.0  # in double precision
 def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
     """Seconds of the optimizer where it is."""
     if ledger.store is not None and ledger.store.optimizer:
-        beside = _extra_s(ledger, rates), _reductions_s(ledger, rates)
+        beside = _extra_s(ledger, rates), reductions_s(ledger, rates)
         return store_seconds.update_s(ledger.store, ledger, rates) + beside[0] + beside[1]
     on_gpu, on_host = optimizer_places_s(ledger, rates)
     if ledger.store is not None and ledger.store.weights and ledger.store.on_host:
@@ -37,7 +37,7 @@ def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
     states = ledger.problem.state_bytes
     updated = np.max(ledger.updated, axis=0)
     cast = np.max([cast_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) / rates.memory_bw_bytes_per_s
-    extra = _extra_s(ledger, rates) + _reductions_s(ledger, rates)
+    extra = _extra_s(ledger, rates) + reductions_s(ledger, rates)
     if ledger.problem.workload.optimizer == "muon":
         on_gpu = muon_seconds.update_s(ledger, rates) + cast + extra
     else:
@@ -63,7 +63,7 @@ def _extra_s(ledger: Ledger, rates: Rates) -> Array:
     return np.asarray(moved * np.max(ledger.updated, axis=0) / rates.memory_bw_bytes_per_s)
 
 
-def _reductions_s(ledger: Ledger, rates: Rates) -> Array:
+def reductions_s(ledger: Ledger, rates: Rates) -> Array:
     """[n] seconds of summing single numbers over all ranks (StackSpec.step_reductions)."""
     calls = np.full(len(ledger.layouts), float(ledger.problem.stack.step_reductions))
     if not calls.any():

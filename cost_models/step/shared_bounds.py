@@ -67,7 +67,7 @@ def least_pipeline(
     ))  # fmt: skip
     round_trips = np.where(schedule == CODE["1f1b"], np.ceil(first.m / pp) * (least + 2 * one_way_s), 0.0)
     step_s = np.maximum(np.maximum(step_s, round_trips), first.m * link_s)
-    return np.asarray(step_s + _update(batches, rates, states_known))
+    return np.asarray(step_s + np.min(_updates(batches, rates, states_known), axis=0))
 
 
 def _shares(
@@ -101,11 +101,13 @@ def least_replicas(
         x = batches[0].layouts
         window = np.where((x["vpp"] > 1) & (x["pp"] > 1), x["pp"], 1.0)
         step_s = step_s + np.maximum(sum_s - window * np.max(cycles, axis=0), 0.0)
-    return np.asarray(step_s + _update(batches, rates, states_known))
+    # Whichever replica ends last waits for sums in which every rank has its part.
+    sums = np.array([optimizer_seconds.reductions_s(batch, rate) for batch, rate in zip(batches, rates, strict=True)])
+    update = np.min(_updates(batches, rates, states_known) - sums, axis=0) + np.tensordot(np.asarray(shares), sums, 1)
+    return np.asarray(step_s + update)
 
 
-def _update(batches: Sequence[Ledger], rates: Sequence[Rates], states_known: bool) -> Array:
-    """[n] seconds of the optimizer at least."""
-    update = [optimizer_seconds.least_optimizer_s(batch, rate, states_known)
-              for batch, rate in zip(batches, rates, strict=True)]  # fmt: skip
-    return np.asarray(np.min(update, axis=0))
+def _updates(batches: Sequence[Ledger], rates: Sequence[Rates], states_known: bool) -> Array:
+    """[class, n] seconds of the optimizer at least."""
+    return np.array([optimizer_seconds.least_optimizer_s(batch, rate, states_known)
+                     for batch, rate in zip(batches, rates, strict=True)])  # fmt: skip

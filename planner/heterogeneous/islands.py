@@ -15,6 +15,7 @@ from ...cost_models.rates import collectives
 from ...cost_models.rates.collectives import Curve
 from ...cost_models.rates.rates import Rates
 from ...cost_models.specs.cluster import Bridge, ClusterSpec, NetworkLevel
+from ...cost_models.step.optimizer_seconds import reductions_s
 from ...errors import InputError
 from ...profiles.stack.rates import rates_for
 from ..evaluation.staged import Staged
@@ -55,6 +56,15 @@ class IslandPart:
     def in_job(self, num_gpus: int) -> Resolved:
         """The request for a job of `num_gpus`, as a GPU of this island sees it."""
         return replace(self.alone, job_gpus=num_gpus)
+
+
+def sums_over_all(parts: Sequence[IslandPart], singles: Sequence[Staged]) -> list[float]:
+    """[part] seconds that sums of single numbers over all ranks take, beyond what they would if all ranks were on this
+    part. A number goes from rank to rank (gloo sends no empty segments, allreduce.cc, ring), so each rank adds the
+    seconds of its own island."""
+    own = np.array([float(reductions_s(single.ledger, single.resolved.rates)[0]) for single in singles])
+    together = float(np.average(own, weights=[part.num_gpus for part in parts]))
+    return [float(together - seconds) for seconds in own]
 
 
 @dataclass(frozen=True)

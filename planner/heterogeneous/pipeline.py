@@ -25,7 +25,7 @@ from ...cost_models.specs.cluster import Bridge
 from ...cost_models.step import stage_messages, step
 from ..evaluation.staged import Staged, even_partition
 from ..request.resolve import Resolved
-from .islands import IslandPart, OnIslands, bridge_between, bridged, crossing_s, joined, sending_s
+from .islands import IslandPart, OnIslands, bridge_between, bridged, crossing_s, joined, sending_s, sums_over_all
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,9 @@ class CrossIslandPipeline(OnIslands):
             name: tuple(getattr(alone[island], name)[chunk] for chunk, island in enumerate(chunk_on))
             for name in ("forward_s", "weight_s", "input_s", "reduce_s", "gather_s")
         }
-        update_s = tuple(float(self.singles[island].estimate.terms["optimizer"][0]) for island in self.on)
+        more_s = sums_over_all(self.parts, self.singles)
+        update_s = tuple(float(self.singles[island].estimate.terms["optimizer"][0]) + more_s[island]
+                         for island in self.on)  # fmt: skip
         return replace(alone[0], **of_chunks, optimizer_s=update_s, forward_hop_s=self.hops_s[0],
                        backward_hop_s=self.hops_s[1], forward_link_s=self.links_s[0],
                        backward_link_s=self.links_s[1])  # fmt: skip

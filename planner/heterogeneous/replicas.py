@@ -19,10 +19,11 @@ import numpy as np
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.rates.collectives import Levels
 from ...cost_models.specs.cluster import NetworkLevel
+from ...cost_models.step import stragglers
 from ..document.partitions import layout_id
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
-from .islands import IslandPart, OnIslands, bridge_between, bridged, gradient_bytes, joined
+from .islands import IslandPart, OnIslands, bridge_between, bridged, gradient_bytes, joined, sums_over_all
 
 _AROUND = 2  # numbers of micro-batches, on either side of the point where all islands end together, that are compared
 _MOST_PRICED = 4  # shares that are priced, the best by the closed form
@@ -47,14 +48,18 @@ class Replicas(OnIslands):
             if share < 1 or not _allowed(on_part, layout):
                 return None
             singles.append(Staged.of(on_part, layout, simulate=simulate))
-        last = max(singles, key=lambda single: single.step_s)
+        last = _ends_last(parts, singles)[0]
         return cls(joined(whole, parts), layout, last.partition, last.ledger, last.estimate, simulate, tuple(parts),
                    tuple(singles), tuple(shares))  # fmt: skip
+
+    @cached_property
+    def _last(self) -> tuple[Staged, float]:
+        return _ends_last(self.parts, self.singles)
 
     @property
     def last(self) -> Staged:
         """The island that ends last, priced as if all replicas were its own."""
-        return max(self.singles, key=lambda single: single.step_s)
+        return self._last[0]
 
     @property
     def is_uneven(self) -> bool:
@@ -78,7 +83,12 @@ class Replicas(OnIslands):
 
     @cached_property
     def step_s(self) -> float:
-        return self.last.step_s
+        return self.last.step_s + self._more_s
+
+    @property
+    def _more_s(self) -> float:
+        """Seconds that the sums over the ranks of all islands add to its step, and waiting for them."""
+        return self._last[1] * (1.0 + stragglers.straggler_share(self.last.ledger))
 
     @property
     def gradient_bytes(self) -> float:
@@ -92,11 +102,18 @@ class Replicas(OnIslands):
 
     @property
     def closed_s(self) -> float:
-        return self.last.closed_s
+        return self.last.closed_s + self._more_s
 
     @cached_property
     def terms(self) -> dict[str, float]:
-        return self.last.terms
+        terms, more_s = self.last.terms, self._last[1]
+        waits_s = self._more_s - more_s
+        return {**terms, "optimizer": terms["optimizer"] + more_s, "stragglers": terms["stragglers"] + waits_s}
+
+
+def _ends_last(parts: Sequence[IslandPart], singles: Sequence[Staged]) -> tuple[Staged, float]:
+    """The island that ends last, and seconds that sums over the ranks of all islands add to its update."""
+    return max(zip(singles, sums_over_all(parts, singles), strict=True), key=lambda each: each[0].step_s + each[1])
 
 
 def best_shares(whole: Resolved, parts: Sequence[IslandPart], layout: Layout) -> Replicas | None:

@@ -14,7 +14,9 @@ from meshwright.cli.screens.explain import why_not_screen
 from meshwright.cost_models.layouts import Layout, parse
 from meshwright.cost_models.quantities.exchanges import OPS
 from meshwright.cost_models.quantities.stages import Partition
+from meshwright.cost_models.rates import collectives
 from meshwright.cost_models.step import shared_bounds
+from meshwright.cost_models.step.stragglers import straggler_share_of
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import read_plan
@@ -128,6 +130,27 @@ def test_replicas_share_micro_batches_so_that_all_end_together() -> None:
     even = equal_shares(found, best.parts, best.layout)
     assert even is not None
     assert best.step_s < 0.5 * even.step_s
+
+
+def test_a_sum_over_all_ranks_takes_what_each_of_them_takes() -> None:
+    """12 A100 and 4 T4: a number goes from rank to rank, over links of their own kind."""
+    found = found_on("a100_t4", "llama-3.2-1b", precision="fp16", target="any", seq_len=1024, global_batch=256)
+    steps, optimizers, expected = {}, {}, 0.0
+    for number in (0, 5):
+        asked = replace(found, stack=replace(found.stack, step_reductions=number))
+        parts, _ = parts_of(asked)
+        across = CrossIslandPipeline.over(asked, parts, parse("pp4-dp4-mbs1-z0-rnone-fp16"))
+        apart = equal_shares(asked, parts, parse("dp16-mbs1-z0-rnone-fp16"))
+        assert apart is not None
+        steps[number], optimizers[number] = (across.step_s, apart.step_s), across.terms["optimizer"]
+        assert sum(apart.terms.values()) == pytest.approx(apart.step_s)
+        for part in parts:
+            curve = collectives.curve(part.rates.collectives, part.rates.levels_of("world"), "all_reduce", 16, 1)
+            expected += number * float(collectives.seconds(curve, 8.0)[0]) * part.num_gpus / 16
+    assert optimizers[5] - optimizers[0] == pytest.approx(expected, rel=1e-6)
+    more = [with_them - without for with_them, without in zip(steps[5], steps[0], strict=True)]
+    share = 1 + straggler_share_of(found.stack, 16)
+    assert more == pytest.approx([share * expected] * 2, rel=1e-6)
 
 
 SMALL: dict[str, Any] = {"seq_len": 1024, "global_batch": 24,
