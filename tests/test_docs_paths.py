@@ -42,6 +42,8 @@ FOREIGN = {
         "megatron/core/transformer/experimental_attention_variant/absorbed_mla.py",
         "megatron/core/transformer/experimental_attention_variant/dsa.py",
         "megatron/core/transformer/moe/moe_layer.py", "megatron/core/transformer/moe/paged_stash.py",
+        "megatron/core/transformer/attention.py", "megatron/core/transformer/multi_token_prediction.py",
+        "megatron/core/tensor_parallel/mappings.py", "megatron/core/distributed/param_and_grad_buffer.py",
     ),
     "Emerging-Optimizers": ("emerging_optimizers/orthogonalized_optimizers/muon_utils.py",),
     "Megatron-Bridge": (

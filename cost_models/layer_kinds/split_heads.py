@@ -13,8 +13,8 @@ from ..quantities.operations import Exchange, LayerOperations, MemoryTraffic
 def made_in_parts(builder: Builder, ops: LayerOperations, kv_heads: int, width: float, made: Array) -> Array:
     """[key] elements per token that a rank's projections put out, where tp has more ranks than there are key/value
     heads an equal part of all, `width`; else `made`. It gathers the parts of the others, puts them side by side, and
-    backward scatters the gradient, zero but for its heads (Megatron Core d98e8a64, transformer/attention.py,
-    get_query_key_value_tensors; tensor_parallel/mappings.py, _AllGatherFromTensorParallelRegion)."""
+    backward scatters the gradient, zero but for its heads (Megatron Core d98e8a64, core/transformer/attention.py,
+    get_query_key_value_tensors; core/tensor_parallel/mappings.py, _AllGatherFromTensorParallelRegion)."""
     shard, splits = builder.shard, builder.shard.tp > kv_heads
     whole = np.where(splits, builder.activation_bytes * shard.tokens * width, 0.0)
     if not splits.any():
