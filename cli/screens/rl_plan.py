@@ -155,10 +155,11 @@ def factors(plan: RlPlan) -> list[Part]:
     given, target = plan.resolved.get("factors"), plan.request["target"]
     if given is None:
         return []
-    calls = f"Generation takes {given['generation']:.2f} and training" if generates(plan.best) else "Training takes"
+    copies = given.get("copies")
+    slow = f", and copies to the host {copies:.1f} times as long as over their link" if copies else ""
     others = "" if target == "nemo-rl" else f", assumed of {target or 'other frameworks'}"
-    return [text.wrapped(f"{calls} {given['training']:.2f} times as long as in tuned runs: fitted to steps of NeMo-RL"
-                         f"{others}.")]  # fmt: skip
+    return [text.wrapped(f"Training takes {given['training']:.2f} times as long as in tuned runs{slow}: fitted to "
+                         f"steps of NeMo-RL{others}.")]  # fmt: skip
 
 
 def proof(plan: RlPlan) -> list[Part]:

@@ -153,11 +153,20 @@ def rollout_seconds(pool: Pool, constants: ServingConstants, rollout: Rollout) -
     """[n] seconds until the last answer ends, mean; infinite where the longest does not fit into the cache."""
     lengths, prompt = rollout.lengths, np.asarray(rollout.prompt)
     fits = pool.capacity(prompt + lengths.longest(rollout.answers), np.asarray(0.0)) >= 1
-    parts = phases(rollout, np.maximum(room(pool, rollout), 1.0), pool.instances)
+    parts = _phases(pool, rollout)
     seconds = _prompts_s(pool, constants, rollout)
     for iterations, batch, age in zip(parts.iterations, parts.batch, parts.age, strict=True):
         seconds = seconds + iterations * _iteration_s(pool, constants, batch, rollout.prompt + age)
     return np.where(fits, seconds, np.inf)
+
+
+def decoding_iterations(pool: Pool, rollout: Rollout) -> Array:
+    """[n] iterations of an instance until the last answer ends, mean, without those of prompts."""
+    return np.asarray(_phases(pool, rollout).iterations.sum(axis=0))
+
+
+def _phases(pool: Pool, rollout: Rollout) -> Phases:
+    return phases(rollout, np.maximum(room(pool, rollout), 1.0), pool.instances)
 
 
 def room(pool: Pool, rollout: Rollout) -> Array:

@@ -68,7 +68,8 @@ def import_step(
                                [f"workload.old_logprobs={step.old_logprobs}"])  # fmt: skip
     if not isinstance(request, RlRequest):
         raise InputError("the workload is not one to post-train", hint="take `workload.kind` out of the environment")
-    question = replace(question_of(request)[0], fixed={"train": step.train, "generate": step.generate})
+    question = replace(question_of(request)[0], fixed={"train": step.train, "generate": step.generate},
+                       memory_share=step.memory_share)  # fmt: skip
     if question.cluster.num_gpus != step.gpus:
         raise InputError(f"the config starts {step.gpus} ranks, the cluster has {question.cluster.num_gpus} GPUs",
                          hint="name a cluster of as many")  # fmt: skip

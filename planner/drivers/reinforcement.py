@@ -59,7 +59,7 @@ def plan_rl(request: RlRequest) -> RlPlan:
             "trainer": question.resolved.target.name,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
                                 "longest": lengths.longest(work.answers), "per_step": work.answers}),
-            "factors": {"generation": prices.constants.generation, "training": prices.constants.training},
+            "factors": {"training": prices.constants.training, "copies": prices.constants.copies},
         },
         warnings=warnings,
     )  # fmt: skip

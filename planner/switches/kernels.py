@@ -14,7 +14,10 @@ COMPILED_KERNELS = 14
 COMPILED_TRAFFIC = 1.0  # over perfect fusion; 1 by definition, because torch.compile reads and writes each tensor once
 # Bytes moved per logit and held at the loss. Moved: FIDELITY 3. Held: fused in place of the logits (2 and an fp32
 # softmax of 4), torch as stacks/torch-fsdp.yaml counts it; None: as the stack does it.
-_LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, None)}
+# log_softmax: NVIDIA-NeMo/RL@5fb58893, distributed/model_utils.py, DistributedLogprob: a cast (6), maximum (4), shift
+# (8), exponentials (8), sum (4), shift (8), exponentials (8); backwards a negation (8), product (8) and cast (6). Held:
+# fp32 logits, shifted ones and exponentials (12).
+_LOSS = {"fused": (14.0, 6.0), "plain": (24.0, 12.0), "parallel": (56.0, None), "log_softmax": (68.0, 12.0)}
 
 
 def _loss(stack: StackSpec, value: str) -> Changes:
@@ -55,7 +58,8 @@ ATTENTION = Switch(
 )  # fmt: skip
 CROSS_ENTROPY = Switch(
     name="cross_entropy",
-    meaning="kernel of the loss: torch's on all logits, one over tensor-parallel ranks, or that fused",
+    meaning="kernel of the loss: torch's on all logits, one over tensor-parallel ranks, that fused, or log-softmax in "
+            "fp32 over them",
     values=tuple(_LOSS),
     changes=_loss,
     source="FIDELITY 3 (bytes moved per logit); stacks/torch-fsdp.yaml (bytes held)",

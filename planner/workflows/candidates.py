@@ -16,8 +16,8 @@ def candidate(found: Found, question: Question, choice: int) -> RlCandidate:
     """found: the placement; choice: its number in the list."""
     work, gpus = question.work, question.cluster.num_gpus
     tokens = work.answers * (work.input + question.lengths.mean)
-    trainers = max(it.mesh.end for it in found.placed if not (found.lag and it.call.kind == "generate"))
-    busy = sum((it.end_s - it.start_s) * it.mesh.gpus for it in found.placed) + found.sync_s * trainers
+    received = gpus if found.lag else max(it.mesh.end for it in found.placed)
+    busy = sum((it.end_s - it.start_s) * it.mesh.gpus for it in found.placed) + found.sync_s * received
     rollout = [it.mesh.gpus for it in found.placed if it.call.kind == "generate"]
     return RlCandidate(
         choice=choice, placement_id=placement_id(found, gpus), lag=found.lag, step_s=found.step_s, sync_s=found.sync_s,
@@ -74,9 +74,10 @@ def _engine(option: Option) -> EngineLayout | None:
 
 def _binds(found: Found) -> Binds:
     """The kind of calls that takes most of the step; with lag of its slower side."""
-    if found.lag and found.step_s == max(it.end_s for it in found.placed if it.call.kind == "generate"):
-        return "generation"
     side = [it for it in found.placed if not (found.lag and it.call.kind == "generate")]
+    generated_s = max((it.end_s for it in found.placed if it not in side), default=0.0)
+    if generated_s > max(it.end_s for it in side) + found.controller_s:
+        return "generation"
     seconds: dict[Binds, float] = {
         "generation": sum(it.option.seconds for it in side if it.call.kind == "generate"),
         "scoring": sum(it.option.seconds for it in side if it.call.kind == "infer"),

@@ -36,6 +36,7 @@ class Option:
     leaner: tuple[Option, ...] = ()  # slower ones that leave more memory to other models, the fastest first
     instance: Instance | None = None  # of generation
     instances: int = 0
+    hosted_iterations: float = 0.0  # of generation, which the host prepares while the GPUs wait
     cache_sequences: int = 0  # that the caches of an instance hold
 
 

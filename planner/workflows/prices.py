@@ -14,7 +14,7 @@ from ...cost_models.arrays import Array
 from ...cost_models.quantities.memory import engine_bytes
 from ...cost_models.rates import collectives
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
-from ...cost_models.serving.rollout import rollout_seconds, room
+from ...cost_models.serving.rollout import decoding_iterations, rollout_seconds, room
 from ...cost_models.specs.variants import valued
 from ...profiles.stack.engines import shipped_engines
 from ...profiles.stack.post_training import PostTrainingConstants, post_training_constants
@@ -68,7 +68,9 @@ class Prices:
         """The fastest option; None where nothing fits. lag: of the answers; those of so many steps are generated at
         once."""
         if call.kind == "generate":
-            return longer(self.generate(gpus, lag), self.constants.generation)
+            option = self.generate(gpus, lag)
+            return option if option is None else replace(
+                option, seconds=option.seconds + option.hosted_iterations * self.constants.iteration_s)  # fmt: skip
         role = self._same(call.role)
         option = self.train(role, gpus) if call.kind == "train" else self.infer(role, gpus)
         return longer(option, self.constants.training)
@@ -93,7 +95,7 @@ class Prices:
                 return None
             given |= _fields(policy, joint)
         answers = self.question.work.answers // self.question.work.updates
-        packed = [self.question.on(role, gpus, answers, each) for each in self.question.packings(answers)]
+        packed = [self.question.on(role, gpus, answers, each) for each in self.question.packings(answers, gpus)]
         tried = [(option, resolved) for resolved in packed
                  if (option := self._trained(resolved, given, resolved.budget_bytes)) is not None]  # fmt: skip
         if not tried:
@@ -160,18 +162,22 @@ class Prices:
         if not rows:
             return None
         instances, most = zip(*rows, strict=True)
-        columns = replace(pool(instances), instances=np.array(most, dtype=float))
+        columns = pool(instances)
+        columns = replace(columns, instances=np.array(most, dtype=float),
+                          memory_bytes=columns.memory_bytes * question.memory_share / MEMORY_SHARE)  # fmt: skip
         steps = max(lag, 1)
         rollout = replace(question.rollout, prompts=float(question.work.prompts * steps))
         seconds = rollout_seconds(columns, engines.constants, rollout) / steps
-        best = int(np.argmin(seconds))
+        hosted = np.where(question.ray_engine & (columns.gpus > columns.instances),
+                          decoding_iterations(columns, rollout) / steps, 0.0)  # fmt: skip
+        best = int(np.argmin(seconds + self.constants.iteration_s * hosted))
         if not np.isfinite(seconds[best]):
             return None
         weights = float(columns.weights_bytes[best])
         return Option(
             seconds=float(seconds[best]), peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE,
             kept_bytes=weights, instance=instances[best], instances=most[best],
-            cache_sequences=int(room(columns, rollout)[best]),
+            cache_sequences=int(room(columns, rollout)[best]), hosted_iterations=float(hosted[best]),
         )  # fmt: skip
 
     def moved_s(self, num_bytes: float, span: int) -> float:
@@ -194,4 +200,4 @@ class Prices:
 
     def copied_s(self, num_bytes: Array) -> Array:
         """Seconds in which each GPU copies so many bytes to its host, or back."""
-        return num_bytes / float(self.question.resolved.rates.pcie_bw_bytes_per_s)
+        return self.constants.copies * num_bytes / float(self.question.resolved.rates.pcie_bw_bytes_per_s)

@@ -8,14 +8,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from ...cost_models.serving.pool import MEMORY_SHARE
 from ...cost_models.serving.rollout import AnswerLengths, Rollout
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
+from ..batches.one_degree import best_fit
 from ..request.reinforcement import RlWorkload
 from ..request.resolve import Resolved
 from ..serving.instance import InstanceLayout
 from ..space.rules import Rule
+from ..switches.base import Settings
+from ..switches.registry import SWITCHES
 from ..targets.post_training.base import RlTarget
+from ..targets.post_training.core import CORE, PLAIN
 from ..targets.post_training.limits import RlStep
 from .graph import Role
 from .software import Software
@@ -40,6 +45,11 @@ class Question:
     stays: bool = False  # models that train never leave their GPUs
     fixed: Fixed = field(default_factory=dict)
     software: Software | None = None  # that runs the calls; None: the trainer and the engine, as they are named
+    core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core
+    ray_engine: bool = False  # as `RlTarget.ray_engine`
+    # Of a run as it was: tokens that a packed sequence holds at most, and the share of a GPU's memory for the engine.
+    row_tokens: int | None = None
+    memory_share: float = MEMORY_SHARE
 
     @property
     def weights(self) -> str:
@@ -106,9 +116,11 @@ class Question:
         """Tokens of the longest answer that the engine does not stop, with its prompt."""
         return self.work.input + (self.work.output_max or math.ceil(self.lengths.longest(self.work.answers)))
 
-    def packings(self, answers: int) -> list[tuple[int, int]]:
-        """Ways to pack so many answers: sequences, and tokens of each, which hold the longest answer. One where degrees
-        are given, or other software runs the calls: of a run as it was."""
+    def packings(self, answers: int, gpus: int) -> list[tuple[int, int]]:
+        """Ways to pack so many answers that train on so many GPUs: sequences, and tokens of each, which hold the
+        longest answer. One where degrees are given, or other software runs the calls: of a run as it was."""
+        if self.row_tokens is not None:
+            return [self._filled(answers, gpus, self.row_tokens)]
         mean = self.work.input + self.lengths.mean
         # A sequence of the longest answer holds so many of the mean length.
         most = max(answers // math.ceil(self.longest / mean), 1)
@@ -117,14 +129,33 @@ class Question:
         out = [(sequences, math.ceil(each / _SEQUENCE_UNIT) * _SEQUENCE_UNIT) for sequences, each in tokens.items()]
         return out[:1] if self.fixed or self.software is not None else out
 
+    def _filled(self, answers: int, gpus: int, room: int) -> tuple[int, int]:
+        """Whole answers fill sequences of `room` tokens, as many on each copy of the model; stages need all equally
+        long (NVIDIA-NeMo/RL@5fb58893, BatchedDataDict.shard_by_batch_size)."""
+        given = self.fixed.get("train", {})
+        copies = gpus // math.prod(given.get(axis, 1) for axis in ("tp", "pp", "cp"))
+        lengths = self.work.input + self.lengths.evenly(answers)
+        sequences = math.ceil(len(best_fit(lengths, room)) / copies) * copies
+        tokens = room if given.get("pp", 1) > 1 else float(lengths.sum()) / sequences
+        return sequences, math.ceil(tokens / _SEQUENCE_UNIT) * _SEQUENCE_UNIT
+
     def on(self, role: Role, gpus: int, answers: int, packing: tuple[int, int] | None = None) -> Resolved:
         """Training a model on so many answers, packed in the first way or in another."""
-        sequences, seq_len = packing or self.packings(answers)[0]
+        sequences, seq_len = packing or self.packings(answers, gpus)[0]
         whole = self.work.input + self.lengths.tokens
         workload = replace(self.resolved.workload, seq_len=seq_len, global_batch=sequences,
                            mean_len=float(whole.mean()), mean_square_len=float((whole**2).mean()))  # fmt: skip
         cluster = part_of(self.cluster, gpus)
-        return replace(self.resolved, model=self.models[role], cluster=cluster, workload=workload).switched()
+        asked = replace(self.resolved, model=self.models[role], cluster=cluster, workload=workload)
+        return as_set(asked.switched(), self.core)
+
+
+def as_set(resolved: Resolved, core: Settings) -> Resolved:
+    """With the switches that a framework of post-training sets, where Megatron-Core trains."""
+    if resolved.target.name not in CORE:
+        return resolved
+    concerned = {name: value for name, value in core.items() if SWITCHES[name].concerns(resolved.problem)}
+    return resolved.under(replace(resolved.switches, settings={**resolved.switches.settings, **concerned}))
 
 
 def part_of(cluster: ClusterSpec, gpus: int) -> ClusterSpec:

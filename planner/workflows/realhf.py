@@ -30,7 +30,7 @@ _NONE = ("recompute_layers", "offload", "offload_layers", "offload_modules")
 
 # The seconds of a step beyond its parts were measured of NeMo-RL alone. Those of ReaLHF are not known: its parts count
 # as they are.
-PARTS_ALONE = PostTrainingConstants(generation=1.0, training=1.0, step_s=0.0)
+PARTS_ALONE = PostTrainingConstants(training=1.0, copies=1.0, iteration_s=0.0, step_s=0.0)
 
 
 def software(sequences: int) -> Software:

@@ -11,10 +11,11 @@ from ..request.model_reference import referenced_model, text_model
 from ..request.reinforcement import RlRequest, RlWorkload
 from ..request.resolve import resolve
 from ..request.schema import Request
+from ..targets.post_training.core import PLAIN
 from ..targets.post_training.registry import rl_target
 from .answer_degrees import check as check_degrees
 from .graph import Role, check
-from .question import Question
+from .question import Question, as_set
 
 
 def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
@@ -42,7 +43,9 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
                          f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work)
     texts += text_model(request.model)[1]
-    question = Question(whole, work, engine, models, target)
+    core = target.core if target is not None else PLAIN
+    question = Question(as_set(whole, core), work, engine, models, target, core=core,
+                        ray_engine=target is not None and target.ray_engine)  # fmt: skip
     if work.lengths_rule is not None:
         check_degrees(question, referenced_model(request.model)[0].tower is not None)
     texts += check_positions(whole.model, question.longest, stretches=True)

@@ -1,10 +1,11 @@
 """A measured step of post-training, read from a row of a file of published measurements.
 
-NeMo-RL (NVIDIA-NeMo/RL@7ea279ab): the recipes of its performance summary train once on all answers or in batches of
-`train_global_batch`, stop answers at `train_max_seq` with their prompt, score answers by the reference on
-the GPUs that train (reference_policy_kl_penalty 0.01 of grpo_math_1B.yaml), and by the policy before several updates
-(force_on_policy_ratio). Experts of an engine are split by tensor parallelism, and no groups attend apart
-(expert_parallel_size 1). verl (verl-project/verl@1dda039b): the trainer scores answers first.
+NeMo-RL (NVIDIA-NeMo/RL@5fb58893, v0.6.0: recipes of its performance tests and grpo_math_1B.yaml of its examples): they
+train once on all answers or in batches of `train_global_batch`, one pack of `train_max_seq` tokens in a micro-batch,
+which also is the limit of an answer with its prompt. All answers are scored by the policy and by the reference on the
+GPUs that train (grpo_train and async_grpo_train). Experts of an engine are split by tensor
+parallelism, and no groups attend apart (expert_parallel_size 1). verl (verl-project/verl@1dda039b): the trainer scores
+answers first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...cost_models.serving.pool import MEMORY_SHARE
 from ...errors import UnknownNameError
 from ...profiles.io import registry
 from ...profiles.model.load import load_model
@@ -20,11 +22,21 @@ from ..accuracy.row import RowReader
 from ..accuracy.unpriced_forms import STEPS, form_of, read_unpriced
 from ..request.reinforcement import RlRequest
 from ..serving.row import LeftOut
+from ..switches.base import Settings
+from ..targets.nemo_rl.target import NEMO_RL
+from ..targets.verl.target import VERL
 from .gains import GainCase, read_gain_row
 from .question import Fixed
 
 _SHORT = {"DeepSeek V3": "deepseek-v3", "Qwen3-235B": "qwen3-235b-a22b", "Qwen3-30B3A": "qwen3-30b-a3b"}
-# What the recipes of NeMo-RL set and its tables do not show: activation_checkpointing.
+# What the recipes of NeMo-RL set and its tables do not show: activation_checkpointing, train_micro_batch_size and
+# use_distributed_optimizer; gpu_memory_utilization beside the trainer, and apart from it; moe_permute_fusion.
+_ALL = {"micro_batch": 1, "zero": 1, "etp": 1, "offload": 0, "offload_layers": 0, "offload_modules": 0}
+_SHARES = {("deepseek-v3", "gb200"): 0.3, ("qwen3-235b-a22b", "gb200"): 0.4}
+_USUAL_SHARE, _SHARE_APART = 0.6, 0.8
+# colocated.resources.num_nodes of the one recipe that does not give the engine half of the nodes: 8 of 24.
+_UNEVEN = {("qwen3-30b-a3b", 192): 128}
+_PERMUTES = {"qwen3-30b-a3b": "off"}
 _RECIPES = {"deepseek-v3": {"recompute": 2}, "qwen3-235b-a22b": {"recompute": 2}, "qwen3-30b-a3b": {"recompute": 0}}
 _PROMPT = 128  # tokens of a question in the data of NeMo-RL's tables (OpenMathInstruct-2), assumed
 _LAGS = {"on policy": 0, "colocate sync": 0, "colocate_async": 1, "fully async": 1}
@@ -41,6 +53,10 @@ class RlCase:
     fixed: Fixed
     gpus: int
     trainer_gpus: int | None  # None: not published
+    row_tokens: int | None  # of a pack, at most; None: not stated
+    memory_share: float  # of a GPU, for the engine
+    core: Settings  # switches of Megatron-Core
+    ray_engine: bool  # as `RlTarget.ray_engine`
     step_s: float
     pair: str  # runs that differ in lag or GPUs alone have the same
 
@@ -88,15 +104,18 @@ def _case(row: RowReader, model: str) -> RlCase:
     request = RlRequest.model_validate({"model": model, "gpu": gpu, "gpus": gpus, "workload": {
         "kind": "rl", "algorithm": row.text("workflow"), "prompts": answers, "samples": 1, "input": _PROMPT,
         "output": round(mean), "output_max": longest, "updates": max(answers // batch, 1), "lag": lag, "kl": nemo,
-        "old_logprobs": not nemo or answers > batch, "precision": row.text("precision", default="BF16").lower(),
+        "old_logprobs": True, "precision": row.text("precision", default="BF16").lower(),
     }})  # fmt: skip
     fixed: Fixed = {
-        "train": {"vpp": 1, **(_RECIPES.get(model, {}) if nemo else {}),
+        "train": {"vpp": 1, **({**_ALL, **_RECIPES.get(model, {})} if nemo else {}),
                   **{name: value for name, value in training.items() if value is not None}},
         "generate": {**row.part("generation"), "ep": 1, "attention_dp": 1},
     }  # fmt: skip
     return RlCase(id=row.text("id"), source=row.text("source"), family=model, request=request, fixed=fixed,
-                  gpus=gpus, trainer_gpus=_trainer(row, gpus), pair=_pair(row),
+                  gpus=gpus, trainer_gpus=_trainer(row, model, gpus), pair=_pair(row),
+                  core=_switches(model) if nemo else VERL.core, ray_engine=nemo and NEMO_RL.ray_engine,
+                  row_tokens=row.whole("train_max_seq") if nemo else None,
+                  memory_share=_share(model, row.text("gpu"), lag) if nemo else MEMORY_SHARE,
                   step_s=row.number("measured", "step_s") or 0.0)  # fmt: skip
 
 
@@ -111,9 +130,17 @@ def _lag(row: RowReader) -> int:
     return _LAGS.get(text, int(text.partition("-")[0]) if text[:1].isdigit() else 1)
 
 
-def _trainer(row: RowReader, gpus: int) -> int | None:
+def _trainer(row: RowReader, model: str, gpus: int) -> int | None:
     split = str(row.get("split_train_rollout") or "")
-    return int(split.partition(":")[0]) if ":" in split else None
+    return int(split.partition(":")[0]) if ":" in split else _UNEVEN.get((model, gpus))
+
+
+def _switches(model: str) -> Settings:
+    return {**NEMO_RL.core, "moe_permute_fusion": _PERMUTES.get(model, "on")}
+
+
+def _share(model: str, gpu: str, lag: int) -> float:
+    return _SHARE_APART if lag else _SHARES.get((model, gpu), _USUAL_SHARE)
 
 
 def _pair(row: RowReader) -> str:

@@ -186,4 +186,9 @@ def sync_s(prices: Prices, placed: Sequence[Placed], sizes: Sequence[int]) -> fl
     if engine is None:
         return 0.0
     trainer = next(it for it in placed if it.call.name == "train")
-    return prices.moved_s(prices.weights_bytes("policy"), joint_gpus(sizes, engine.mesh, trainer.mesh))
+    return new_weights_s(prices, engine.mesh, trainer.mesh, sizes)
+
+
+def new_weights_s(prices: Prices, engine: Mesh, trainer: Mesh, sizes: Sequence[int]) -> float:
+    """Seconds in which every GPU of one mesh receives the weights of the policy from another."""
+    return prices.moved_s(prices.weights_bytes("policy"), joint_gpus(sizes, engine, trainer))

@@ -2,7 +2,8 @@
 
 A node places the first calls of the graph. Its bound is below the step of all placements under it: the calls that are
 not placed take their least seconds on any mesh and wait for no GPU, no model moves, and all GPUs are busy all the time.
-An engine beside the others has its GPUs already: no step is shorter than its part. Meshes that an exchange of equal
+An engine beside the others has its GPUs already: no step is shorter than its part and the new weights that it gets from
+the nearest mesh. Meshes that an exchange of equal
 free parts of the cluster makes equal are tried once.
 """
 
@@ -17,7 +18,7 @@ from math import inf
 from .graph import Call
 from .meshes import Mesh, distinct
 from .prices import Prices
-from .schedule import Placed, schedule, sync_s, trains
+from .schedule import Placed, new_weights_s, schedule, sync_s, trains
 
 MOST_NODES = 2_000  # of a search; beyond it the plan states its gap
 TOLERANCE = 0.01  # relative: placements that are at most so much faster are not looked for
@@ -80,6 +81,8 @@ class PlacementSearch:
         self.least = {call.name: self._least(call) for call in self.calls}
         self.kinds = cache(lambda placed: distinct(self.meshes, self.sizes, placed))
         self.engine_s = 0.0 if self.engine is None else self._engine_s(self.engine)
+        self.least_sync_s = 0.0 if self.engine is None else min(
+            new_weights_s(self.prices, self.engine, mesh, self.sizes) for mesh in self.meshes)  # fmt: skip
 
     def run(self) -> Found | None:
         """The best placement that beats the incumbent."""
@@ -182,7 +185,7 @@ class PlacementSearch:
             ends[call.name] = start + seconds
             work += least_work
         side = max(max(ends.values()), work / gpus) + self.prices.controller_s
-        return max(side, self.engine_s)
+        return max(side, self.engine_s) + self.least_sync_s
 
     def _price(self, placed: dict[str, Mesh]) -> None:
         if self._step_s(placed) < inf:
@@ -207,7 +210,8 @@ def price(
     lag: int,
 ) -> Found | None:  # fmt: skip
     """The step of one placement. Without lag all calls follow one another; with it the engine generates the answers of
-    later steps while the others run on those of earlier ones, and new weights reach it meanwhile."""
+    later steps while the others run on those of earlier ones, and both wait for the new weights that reach it: vLLM
+    loads them between two iterations (NVIDIA-NeMo/RL@5fb58893, update_weights_from_collective)."""
     sides = [graph]
     if lag:
         sides = [[call for call in graph if (call.kind == "generate") == generates] for generates in (True, False)]
@@ -220,5 +224,5 @@ def price(
     sync, controller = sync_s(prices, placed, sizes), prices.controller_s
     generated = max((it.end_s for it in placed if lag and it.call.kind == "generate"), default=0.0)
     others = max(it.end_s for it in placed if not (lag and it.call.kind == "generate"))
-    return Found(step_s=max(generated, others + sync + controller), lag=lag, placed=tuple(placed), sync_s=sync,
+    return Found(step_s=max(generated, others + controller) + sync, lag=lag, placed=tuple(placed), sync_s=sync,
                  controller_s=controller)  # fmt: skip

@@ -11,11 +11,12 @@ from ..rates.calibration import load_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostTrainingConstants:
-    """Factors on seconds of the parts, and seconds of the controller (measured/post_training.yaml)."""
+    """What the parts of a step take beyond their seconds alone (measured/post_training.yaml)."""
 
-    generation: float
-    training: float  # and scoring
-    step_s: float
+    training: float  # times that training and scoring take as long
+    copies: float  # times that copies of models to the host and back take as long as its link does
+    iteration_s: float  # of the host, in an iteration of an engine that is not scheduled beside the one before
+    step_s: float  # of the controller
 
 
 @cache

@@ -248,9 +248,7 @@ def _core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
         out["etp"] = config.count(f"{_CORE}expert_tensor_parallel_size", 1)
     granularity, name = str(config.get(f"{_CORE}recompute_granularity", "full")), f"{_CORE}activation_checkpointing"
     if not config.get(name, False):
-        config.assumed.append(f"{name} false: priced with the fastest recomputation and offload that fit, because "
-                              "NeMo-RL reduces gradients in bf16 and plans hold them in fp32")  # fmt: skip
-        return {**out, "vpp": 1}
+        return {**out, "vpp": 1, "recompute": 0}
     if granularity not in _RECOMPUTE:
         config.fail(f"{_CORE}recompute_granularity", f"`{granularity}` is none of {', '.join(_RECOMPUTE)}")
     modules = f"{_CORE}recompute_modules"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, of_train, scores_first
-from ..post_training.core import on_core
+from ..post_training.core import PLAIN, on_core
 from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
 from .options import OVERRIDES, overrides
 
 _CHECKOUT, _EXAMPLES = "NEMO_RL_PATH", "examples"
+# NVIDIA-NeMo/RL@5fb58893 (0.6.0): distributed_data_parallel_config of grpo_math_1B.yaml of its examples, and
+# DistributedLogprob of nemo_rl/distributed/model_utils.py.
+_SWITCHES = {**PLAIN, "grad_reduce_dtype": "bf16", "cross_entropy": "log_softmax"}
 _BEYOND = "data.train.dataset_name=... policy.megatron_cfg.optimizer.lr=1e-6"
 
 
@@ -79,4 +82,5 @@ def _notes(setup: RlSetup) -> list[str]:
 
 NEMO_RL = RlTarget(name="nemo-rl", framework="nemo-rl", release="0.6.0", files=_files, notes=_notes,
                    limits=Limits(step=_step, layouts=_layouts, engine=_engine), option_file=OVERRIDES,
+                   core=_SWITCHES, ray_engine=True,  # vllm_worker.py, distributed_executor_backend
                    engines=("vllm",), next_step=f"{_CHECKOUT}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -77,4 +77,5 @@ OPENRLHF = RlTarget(name="openrlhf", framework="openrlhf", release="0.11.2", fil
                                   # models/ring_attn_utils.py: ring-flash-attn in place of DeepSpeed's Ulysses.
                                   without=frozenset({"deepspeed: cp_algorithm"})),
                     engines=("vllm",), trainer=_TRAINER, option_file=ARGUMENTS,
+                    ray_engine=True,  # trainer/ray/vllm_engine.py, distributed_executor_backend
                     next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ....cost_models.layouts import Layout
@@ -14,6 +14,8 @@ from ....cost_models.specs.stack import StackSpec
 from ....errors import FieldProblem, InputError
 from ...document.rl_plan import EngineLayout, RlCall, RlCandidate, RlPlan
 from ...document.specs import hub_name, model_of, stack_of
+from ...switches.base import Settings
+from .core import PLAIN
 from .limits import Limits, RlStep
 
 if TYPE_CHECKING:
@@ -179,6 +181,10 @@ class RlTarget:
     option_file: OptionFile
     next_step: str  # the command that starts it
     trainer: str = "megatron"  # that trains where a request names none
+    core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core, as it trains
+    # Whether Ray runs the workers of an engine on several GPUs: vLLM 0.17.1 then schedules an iteration after the one
+    # before it, not beside it (vllm/config/vllm.py, executor_supports_async_sched).
+    ray_engine: bool = False
     # Edited files -> options that it refuses beside one another.
     conflicts: Callable[[Mapping[str, str]], list[FieldProblem]] = lambda files: []
     # Option that no plan writes -> its effect on the step, "" for none.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....cost_models.layouts import Layout, modules_of
 from ....cost_models.offload_modules import OFFLOAD_MODULES
+from ...switches.base import Settings
 from ..megatron.options import MODULES
 from .limits import RlStep
 
@@ -11,6 +12,16 @@ from .limits import RlStep
 OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd"}
 # Targets whose layouts Megatron-Core runs; all others are written for FSDP.
 CORE = ("megatron", "megatron-bridge", "nemo")
+
+
+# Switches that frameworks of post-training leave as Megatron-Core has them: their files set none of them, and they pack
+# answers of all lengths. verl-project/verl@1dda039b, workers/engine/megatron/transformer_impl.py, provider_overrides
+# (alltoall), utils/megatron_utils.py, ddp_config_dict (sums in fp32), utils/megatron/tensor_parallel.py
+# (vocab_parallel_cross_entropy on fp32 logits); inclusionAI/AReaL@4aef98d8, api/cli_args.py, models/mcore/registry.py.
+# Data parallelism overlaps by an option that all of them have, and that verl and AReaL leave off unless it is given.
+PLAIN: Settings = {
+    "moe_dispatcher": "alltoall", "tp_comm_overlap": "off", "cross_entropy": "parallel", "grad_reduce_dtype": "fp32",
+}  # fmt: skip
 
 
 def on_core(step: RlStep) -> bool:

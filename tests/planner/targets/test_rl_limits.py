@@ -14,7 +14,7 @@ from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.serving.instance import InstanceLayout
 from meshwright.planner.targets.post_training.base import RlSetup
 from meshwright.planner.targets.post_training.emit import emit_rl
-from meshwright.planner.targets.post_training.limits import BF16, Limits
+from meshwright.planner.targets.post_training.limits import BF16, LayoutLimit, Limits
 from meshwright.planner.targets.post_training.registry import RL_TARGETS
 from meshwright.planner.workflows.prices import Prices
 from meshwright.planner.workflows.resolve import question_of
@@ -82,7 +82,8 @@ def test_drawn_plans_for_a_framework_are_all_written(to: str) -> None:
 def test_a_limit_that_the_search_does_not_keep_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search without the limits of layouts and engines finds a placement that the emitter refuses."""
     target = RL_TARGETS["nemo-rl"]
-    lax = Limits(step=target.limits.step, layouts=lambda step, leaves: (BF16,), engine=lambda engine, lag: [])
+    sharded = LayoutLimit(("zero",), lambda x: x["zero"] == 3, "z{zero}")  # NeMo-RL has no Megatron-FSDP
+    lax = Limits(step=target.limits.step, layouts=lambda step, leaves: (BF16, sharded), engine=lambda engine, lag: [])
     with monkeypatch.context() as patch:
         patch.setitem(RL_TARGETS, "nemo-rl", replace(target, limits=lax))
         plan = plan_rl(**_NODES, target="nemo-rl")
@@ -97,7 +98,8 @@ def test_an_engine_of_experts_keeps_to_the_limits_of_the_asynchronous_one() -> N
              "workload": {"kind": "rl", "output": 2000, "output_max": 8192, "lag": 1}}  # fmt: skip
 
     def engine(lag: int, **target: str) -> InstanceLayout:
-        option = Prices(question_of(RlRequest.model_validate({**asked, **target}))[0]).generate(48, lag)
+        question = replace(question_of(RlRequest.model_validate({**asked, **target}))[0], ray_engine=False)
+        option = Prices(question).generate(48, lag)
         assert option is not None
         assert option.instance is not None
         return option.instance.layout

@@ -121,7 +121,7 @@ def test_sequences_and_memory_are_those_of_the_engine(plans: list[RlPlan]) -> No
 
 def test_a_reference_on_fsdp_has_the_layout_of_the_actor() -> None:
     [plan] = drawn([plan_rl(**{**_FSDP, "kl": True})], "verl", 1)
-    notes = emit_rl(plan, "verl").warnings
+    notes = emit_rl(plan, "verl", plan.best.choice).warnings
     train = next(call for call in plan.best.calls if call.name == "train")
     assert any(note.startswith(f"reference: verl runs it by the layout of train, {train.layout_id}") for note in notes)
 

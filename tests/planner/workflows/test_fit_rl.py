@@ -19,7 +19,7 @@ ROW = (
     "train_global_batch: 512, generation: {{tp: 2, pp: 1}}, training: {{tp: {tp}, cp: 1, pp: 1}}, "
     "measured: {{step_s: 1.0}}}}\n"
 )
-MADE_BY = PostTrainingConstants(generation=1.2, training=1.5, step_s=12.0)
+MADE_BY = PostTrainingConstants(training=1.5, copies=3.0, iteration_s=5e-3, step_s=20.0)
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RlRun]:
 
 
 def test_the_fit_finds_steps_that_constants_made(runs: list[RlRun]) -> None:
-    before = abs(np.log(ratios_of(runs, PostTrainingConstants(generation=1.0, training=1.0, step_s=10.0))))
+    other = PostTrainingConstants(training=1.0, copies=3.0, iteration_s=5e-3, step_s=10.0)
+    before = abs(np.log(ratios_of(runs, other)))
     after = abs(np.log(ratios_of(runs, fit(runs))))
     assert before.max() > 0.15
     assert after.max() < 0.03
 
 
-@pytest.mark.parametrize("name", ["generation", "training", "step_s"])
+@pytest.mark.parametrize("name", ["training", "copies", "iteration_s", "step_s"])
 def test_a_step_is_priced_by_the_constants_that_are_given(runs: list[RlRun], name: str) -> None:
     more = replace(MADE_BY, **{name: getattr(MADE_BY, name) + 5.0})
     if name == "step_s":

@@ -61,7 +61,7 @@ def test_with_lag_the_slower_side_is_the_step(lagged: RlPlan) -> None:
     assert {it.rollout_gpus + it.training_gpus for it in apart} == {4}
     for it in apart:
         generate, train = (next(call for call in it.calls if call.name == name) for name in ("generate", "train"))
-        assert it.step_s == pytest.approx(max(generate.end_s, train.end_s + it.sync_s + it.controller_s))
+        assert it.step_s == pytest.approx(max(generate.end_s, train.end_s + it.controller_s) + it.sync_s)
 
 
 def test_the_plan_is_proven_and_accounts_for_every_placement(lagged: RlPlan) -> None:

@@ -47,10 +47,74 @@ def test_a_model_that_scores_keeps_its_weights_alone(prices: Prices) -> None:
 
 def test_constants_lengthen_the_same_options(prices: Prices) -> None:
     generate, _, train = graph_of(prices.question.work)
-    other = prices.under(PostTrainingConstants(generation=2.0, training=3.0, step_s=1.0))
+    other = prices.under(PostTrainingConstants(training=3.0, copies=5.0, iteration_s=1.0, step_s=1.0))
     taken = [getattr(found.of(call, 4), "seconds", np.nan) for found in (prices, other) for call in (generate, train)]
-    constants = prices.constants
-    assert taken[2:] == pytest.approx([taken[0] / constants.generation * 2.0, taken[1] / constants.training * 3.0])
+    assert taken[2:] == pytest.approx([taken[0], taken[1] / prices.constants.training * 3.0])
+    copied = [it.copied_s(np.array(1.0)) / it.constants.copies for it in (prices, other)]
+    assert copied[0] == pytest.approx(copied[1])
+
+
+def test_an_engine_that_ray_runs_waits_for_the_host() -> None:
+    """Instances of two GPUs take `iteration_s` more in every iteration, of which the longest answer has one a token;
+    those of one GPU, and engines that others run, do not."""
+    ray = Prices(replace(question_of(REQUEST)[0], ray_engine=True))
+    slower = ray.under(replace(ray.constants, iteration_s=ray.constants.iteration_s + 0.01))
+    for tp, waits in ((2, True), (1, False)):
+        given = replace(ray.question, fixed={"generate": {"tp": tp}})
+        asked = [Prices(given).under(it.constants) for it in (ray, slower)]
+        one, other = (found.of(graph_of(REQUEST.workload)[0], 4) for found in asked)
+        assert one is not None
+        assert other is not None
+        assert other.seconds - one.seconds == pytest.approx(0.01 * one.hosted_iterations)
+        assert (one.hosted_iterations > 300) == waits
+    plain = Prices(replace(ray.question, ray_engine=False, fixed={"generate": {"tp": 2}})).generate(4, 0)
+    assert plain is not None
+    assert plain.hosted_iterations == 0
+
+
+def test_an_engine_with_less_memory_holds_fewer_answers() -> None:
+    request = REQUEST.model_copy(update={"model": "llama-3.1-8b"})
+    question = replace(question_of(request)[0], fixed={"generate": {"tp": 1}})
+    whole, half = (Prices(replace(question, memory_share=share)).generate(4, 0) for share in (0.9, 0.45))
+    assert whole is not None
+    assert half is not None
+    assert half.cache_sequences < 0.6 * whole.cache_sequences
+    assert half.peak_bytes == whole.peak_bytes  # models that train leave for it all the same
+
+
+def test_packs_are_filled_by_whole_answers() -> None:
+    """64 answers of 128 + 100 to 400 tokens in packs of 600: each holds whole answers, and each of 4 copies as many.
+    Stages need packs of one length."""
+    request = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "workload": {
+        "kind": "rl", "algorithm": "grpo", "prompts": 64, "samples": 1, "input": 128, "output": 250,
+        "output_max": 472}})  # fmt: skip
+    question = replace(question_of(request)[0], row_tokens=600, fixed={"train": {"tp": 1}})
+    tokens = 128 + question.lengths.evenly(64)
+    ((packs, each),) = question.packings(64, 4)
+    assert packs % 4 == 0
+    assert tokens.sum() / 600 < packs <= 64
+    assert packs * each >= tokens.sum() > packs * (each - 128)
+    piped = replace(question, fixed={"train": {"pp": 2}})
+    assert piped.packings(64, 4)[0][1] == 640  # 600 in units of 128
+    assert piped.packings(64, 4)[0][0] % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "gradient_bytes", "loss_bytes"), [(None, 4, 56), ("verl", 4, 56), ("nemo-rl", 2, 68)]
+)
+def test_frameworks_set_the_switches_of_megatron(target: str | None, gradient_bytes: int, loss_bytes: int) -> None:
+    """NeMo-RL reduces gradients in bf16 and has a loss of its own, verl reduces them in fp32. None has DeepEP, a fused
+    loss or products beside their collectives, all of which `plan --target megatron` chooses."""
+    request = RlRequest.model_validate({"model": "qwen3-30b-a3b", "cluster": "dgx-h100:2", "target": target,
+        "workload": {"kind": "rl", "algorithm": "grpo", "output": 300}})  # fmt: skip
+    question = question_of(request)[0]
+    for resolved in (question.resolved, question.on("policy", 8, 128)):
+        stack = resolved.stack
+        assert (stack.gradient_bytes, stack.loss_traffic_bytes) == (gradient_bytes, loss_bytes)
+        assert (stack.ep_dispatch, stack.sequence_parallel_overlap) == ("alltoall", 0.0)
+    fsdp = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "dgx-h100:1", "trainer": "torchtitan",
+        "workload": {"kind": "rl", "algorithm": "grpo", "output": 300}})  # fmt: skip
+    assert question_of(fsdp)[0].resolved.switches.settings["torch_compile"] == "on"
 
 
 def test_openrlhf_has_ring_attention_in_place_of_ulysses() -> None:
@@ -71,8 +135,8 @@ def test_answers_are_packed_so_that_more_degrees_divide_them() -> None:
     most = 256 // -int(-longest // mean)
     assert 48 <= most < 56
     expected = [(number, -int(-256 * mean / number // 128) * 128) for number in (48, 32)]
-    assert question.packings(256) == expected
-    assert replace(question, fixed={"train": {"tp": 2}}).packings(256) == expected[:1]
+    assert question.packings(256, 32) == expected
+    assert replace(question, fixed={"train": {"tp": 2}}).packings(256, 32) == expected[:1]
     trained = Prices(question).train("policy", 32)
     fewer = [Prices(replace(question, fixed={"train": {"tp": tp}})).train("policy", 32) for tp in (1, 2, 4, 8)]
     assert trained is not None

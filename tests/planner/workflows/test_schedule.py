@@ -86,7 +86,7 @@ def ends_of(
     options: Mapping[str, Option], at_home: Mapping[str, bool],
 ) -> dict[str, float]:  # fmt: skip
     """Call -> when it ends. Of two rounds the second counts: a step begins as the one before it left the models."""
-    bytes_per_s = float(prices.question.resolved.rates.pcie_bw_bytes_per_s)
+    bytes_per_s = float(prices.question.resolved.rates.pcie_bw_bytes_per_s) / prices.constants.copies
     away = set[Role]()
     for _ in range(2):
         ends = dict[str, float]()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from meshwright.planner.accuracy.runs import Problems, read_rows
+from meshwright.planner.workflows.graph import graph_of
+from meshwright.planner.workflows.row import RlCase, read_rl_row
 from meshwright.planner.workflows.validate import RlValidation, are_rl, validate_rl
 
 from meshwright.errors import InputError
@@ -32,6 +35,22 @@ def test_deepseek_v3_on_256_gpus_is_in_the_space_and_fits(validation: RlValidati
     together = validation.rows[1]
     assert (together.lag, together.gpus, together.trainer_gpus) == (0, 256, 256)
     assert together.step_s == pytest.approx(134.0, rel=0.2)
+
+
+def test_steps_of_nemo_rl_are_priced_as_its_recipes_run(tmp_path: Path) -> None:
+    """Both frozen copy and policy score all answers, packs of 1,536 tokens train one by one, an engine has 60 % of the
+    memory beside the trainer and 80 % apart from it."""
+    ran = (("On policy", 256), ("1-step Off", 512))
+    rows = [STEP.format(id=lag, gpus=gpus, lag=lag, step_s=9.0) for lag, gpus in ran]
+    (file := tmp_path / "rows.yaml").write_text("".join(f"- {row}\n" for row in rows))
+    cases = [row for row in read_rows([file], read_rl_row, Problems([])) if isinstance(row, RlCase)]
+    assert [(case.memory_share, case.row_tokens, case.ray_engine) for case in cases] == [
+        (0.6, 1536, True), (0.8, 1536, True)]  # fmt: skip
+    for case in cases:
+        names = [call.name for call in graph_of(case.request.workload)]
+        assert names == ["generate", "reference", "logprobs", "train"]
+        assert case.fixed["train"]["micro_batch"] == 1
+        assert case.core["grad_reduce_dtype"] == "bf16"
 
 
 def test_a_split_that_is_not_published_is_half(validation: RlValidation) -> None:

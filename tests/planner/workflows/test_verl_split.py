@@ -1,6 +1,6 @@
 """Splits of 128 H20 between trainer and engine (verl-project/verl@1dda039b, docs/advance/fully_async.md).
 
-Its tables state no length of answers. At 930 tokens the update of the colocated run on 32 GPUs takes its measured
+Its tables state no length of answers. At 1,400 tokens the update of the colocated run on 32 GPUs takes its measured
 270 s; the run with the split is predicted by that length.
 """
 
@@ -21,7 +21,7 @@ def step(gpus: int, trainer: int, lag: int) -> Found | None:
     """DAPO of Qwen2.5-7B, 512 x 16 answers of at most 28k tokens, updates on 32 prompts, FSDP2."""
     request = RlRequest.model_validate({
         "model": "qwen2.5-7b", "gpu": "h20-sxm-96gb", "gpus": gpus, "trainer": "torchtitan",
-        "workload": {"kind": "rl", "algorithm": "dapo", "prompts": 512, "samples": 16, "input": 256, "output": 930,
+        "workload": {"kind": "rl", "algorithm": "dapo", "prompts": 512, "samples": 16, "input": 256, "output": 1400,
                      "output_max": 28672, "updates": 16, "lag": lag},
     })  # fmt: skip
     question = replace(question_of(request)[0], fixed={"train": {"tp": 1, "pp": 1, "zero": 3}})
