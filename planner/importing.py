@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..cost_models.layouts import Layout
 from ..errors import FieldProblem, InputError, UnknownNameError
 from ..profiles.cluster.load import load_cluster
 from ..profiles.io.reader import read_text
+from ..profiles.stack.rates import NoUnitsError, check_units
 from .document.plan import Plan
 from .drivers.given_layout import evaluate_resolved
 from .request.load import Request, load_request
@@ -34,9 +35,8 @@ from .targets.registry import TARGETS
 from .targets.switch_options import SWITCH
 
 # Format by name, in the order of screens.
-FORMATS: dict[str, Format] = {
-    entry.name: entry for entry in (*filter(None, map(of_target, TARGETS.values())), *READERS)
-}
+FORMATS: dict[str, Format] = {entry.name: entry for entry in (*filter(None, map(of_target, TARGETS.values())),
+                                                              *READERS)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Imported:
     switched: tuple[str, ...] = ()
     # What is not understood and may change layout, model or batch. With a gap there is no price.
     gaps: tuple[FieldProblem, ...] = ()
+    unpriced: bool = False  # whether the only gap is a precision that the GPUs lack
     # The facts that are read nevertheless, by field of a plan.
     stated: Mapping[str, Any] = field(default_factory=dict)
     # Layers of each chunk of the pipeline, in the order of the model; None: the config leaves them open.
@@ -153,9 +154,14 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
     try:
         request = _request(facts, arguments, options, given, compared, assumed)
         resolved = resolve(request)
+        check_units(resolved.cluster, resolved.workload.precision)
     except NoCounterpartError as error:
         arguments.gaps.append(of_error(arguments, error, facts[CHOSEN][1:]))
         return _with_gaps(facts, arguments, table, given, about, assumed)
+    except NoUnitsError as error:
+        named = tuple(name for entry in table.entries if "precision" in entry.fields for name in entry.options)
+        gap = of_error(arguments, error, named)._replace(hint="name another GPU by `--gpu`")
+        return replace(_with_gaps(facts, arguments, table, given, about, assumed), gaps=(gap,), unpriced=True)
     except InputError as error:
         known = list(error.problems) or [FieldProblem(error.message, hint=error.hint)]
         problems = [placed(problem, arguments, table, facts) for problem in known]

@@ -64,7 +64,8 @@ def gaps_screen(imported: Imported, *, several: bool) -> list[Part]:
         parts.append(f"layout   {imported.read_layout}")
     elif said := ", ".join(_facts(imported)):
         parts.append(text.wrapped(f"read     {said}", hanging=_INDENT))
-    parts += ["", "Not compared, because these may change the layout, the model or the batch:"]
+    why = "these may change the layout, the model or the batch"
+    parts += ["", f"Not compared, because {'it has no price on these GPUs' if imported.unpriced else why}:"]
     by_text: dict[tuple[str, str, int, str], list[str]] = {}
     for gap in imported.gaps:
         by_text.setdefault((gap.message, gap.file, gap.line, gap.hint), []).append(gap.field)

@@ -90,6 +90,15 @@ def _with_measured(stack: StackSpec, cluster: ClusterSpec) -> StackSpec:
     return stack
 
 
+def check_units(cluster: ClusterSpec, precision: Precision) -> None:
+    """Raises NoUnitsError where the limiting GPU multiplies in no number format of a precision."""
+    _compute_dtype(surfaces_for(cluster.gpu, device_files.calibrated(shipped(), cluster)), precision, cluster.gpu)
+
+
+class NoUnitsError(InputError):
+    """Raised for a GPU that multiplies in none of the number formats of a precision."""
+
+
 def _compute_dtype(device: DeviceSurfaces, precision: Precision, gpu: GpuSpec) -> str:
     """The number format of products: of `precision`, but bf16 for fp16 where a device has the one only, and on TPUs
     without fp8 int8, in which MaxText trains there (AQT)."""
@@ -98,7 +107,7 @@ def _compute_dtype(device: DeviceSurfaces, precision: Precision, gpu: GpuSpec) -
     dtype: str = other if precision not in device.gemm and other in device.gemm else precision
     if dtype not in device.gemm:
         known = ", ".join(sorted(set(device.gemm) & set(OPERAND_BYTES)))
-        raise InputError(f"{gpu.name} has no {precision} matrix units", hint=f"it has {known}: `--dtype`")
+        raise NoUnitsError(f"{gpu.name} has no {precision} matrix units", hint=f"it has {known}: `--dtype`")
     return dtype
 
 
