@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,19 @@ class Arguments:
         self.lines[name] = line
         self.unclear.append(FieldProblem(text, file=path, line=line, field=name, hint=hint))
 
+    def gap(self, name: str, text: str) -> None:
+        """Stores that an option has no counterpart in a plan."""
+        self.gaps.append(FieldProblem(text, file=self.files.get(name, ""), line=self.lines.get(name, 0), field=name))
+
+    def replace(self, old: str, new: Mapping[str, Any]) -> None:
+        """Replaces an option by new ones on its line. A value given under a new name stays."""
+        line, file = self.lines.get(old, 0), self.files.get(old, "")
+        self.settings.pop(old, None)
+        for name, value in new.items():
+            self.settings.setdefault(name, value)
+            self.lines.setdefault(name, line)
+            self.files.setdefault(name, file)
+
     def problems_under(self, option: str) -> list[FieldProblem]:
         """The problems of a file, for the reader of the file that names it by `option`."""
         return [problem._replace(field=option, message=f"{problem.field}: {problem.message}".removeprefix(": "))
@@ -107,10 +120,14 @@ class Arguments:
 
 
 def read_words(
-    words: Sequence[tuple[str, int]], options: OptionList, arguments: Arguments, path: str
-) -> list[tuple[str, int]]:
+    words: Sequence[tuple[str, int]], options: OptionList, arguments: Arguments, path: str,
+    holders: Collection[str] = (),
+) -> list[tuple[str, int]]:  # fmt: skip
     """Parses options from (word, line) by the types in `options`. Wrong values become problems. Returns the unknown
-    words that belong to no option; they may hold further options."""
+    words that belong to no option; they may hold further options.
+
+    holders: unknown words that may hold options, and are no value of one without a type.
+    """
     position, loose = 0, []
     while position < len(words):
         word, line = words[position]
@@ -124,6 +141,8 @@ def read_words(
         values = [attached] if equals else []
         option = options.options.get(name)
         while not equals and position < len(words) and _takes(option, name, len(values), words[position][0]):
+            if option is None and words[position][0] in holders:
+                break
             values.append(words[position][0])
             position += 1
         if launcher_name(name) in LAUNCHER and option is None:

@@ -177,7 +177,8 @@ def _read_job(path: str, job: Command, followed: Followed, options: OptionList) 
         arguments.program = shown(job.words[start])
     _launched(job.words[: max(start, 0)], arguments)
     words = list(zip(job.words, lines, strict=True))[start + 1 :]
-    for word, line in read_words(words, options, arguments, path):
+    holders = [word for word, _ in words if any(choice.startswith("--") for choice in _choices(word, followed))]
+    for word, line in read_words(words, options, arguments, path, holders):
         _loose(word, line, followed, options, arguments, path)
     return arguments
 
@@ -196,7 +197,7 @@ def _loose(word: str, line: int, followed: Followed, options: OptionList, argume
         arguments.notes += [note] if note not in arguments.notes else []
     if not unknown:
         return
-    choices = [choice for text in unknown for choice in followed.choices.get(text, ())]
+    choices = _choices(word, followed)
     dashes = "--" if word.startswith("--") else ""
     held = sorted({dashes + part for choice in choices for part in choice.split() if dashes + part in options.options})
     if held or not choices:
@@ -204,6 +205,11 @@ def _loose(word: str, line: int, followed: Followed, options: OptionList, argume
         hint = f"give the value of {unknown[0].rpartition(' ')[2]} by --arg"
         arguments.unclear += [FieldProblem(f"`{name}` may hold {what}", file=path, line=line, field=option, hint=hint)
                               for option in held or [""]]  # fmt: skip
+
+
+def _choices(word: str, followed: Followed) -> list[str]:
+    """The possible values of the unknown parts of a word."""
+    return [choice for text in marks(word, UNKNOWN) for choice in followed.choices.get(text, ())]
 
 
 def _may_hold_options(word: str, followed: Followed) -> str:

@@ -68,22 +68,17 @@ def modernise(arguments: Arguments) -> None:
     if kind == "DEEPSPEED":
         _plugin(arguments)
     elif kind == "MEGATRON_LM":
-        _gap(arguments, "distributed_type", "the engine is Megatron-LM: give its script as megatron-args")
+        arguments.gap("distributed_type", "the engine is Megatron-LM: give its script as megatron-args")
     elif kind == "NO":
         if given.get("num_processes", 1) != 1:
             count = given["num_processes"]
             arguments.notes.append(f"distributed_type NO starts one process, whatever num_processes says ({count})")
         given["num_processes"] = 1
     if str(given.get("use_cpu", False)).lower() in ("true", "yes"):
-        _gap(arguments, "use_cpu", "trains on CPUs")
+        arguments.gap("use_cpu", "trains on CPUs")
         given.pop("use_cpu")
     if any("dynamo" in name and str(arguments.settings[name]).upper() != "NO" for name in given):
         arguments.notes.append("dynamo_config: the compiled model is priced as the plain one")
-
-
-def _gap(arguments: Arguments, name: str, text: str) -> None:
-    arguments.gaps.append(FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0),
-                                       field=name))  # fmt: skip
 
 
 def _plugin(arguments: Arguments) -> None:
@@ -95,21 +90,21 @@ def _plugin(arguments: Arguments) -> None:
         _read_json(arguments, path)
         return
     if named is not None:
-        _gap(arguments, FILE, f"the ZeRO stage is in {named}: give it as a further FILE")
+        arguments.gap(FILE, f"the ZeRO stage is in {named}: give it as a further FILE")
         return
     if _STAGE not in given:
         given[_STAGE] = _DEFAULT_STAGE
         arguments.notes.append(f"deepspeed_config has no zero_stage: {_DEFAULT_STAGE} is accelerate's default")
     states, weights = (f"{PLUGIN}offload_{part}_device" for part in ("optimizer", "param"))
     if (device := str(given.get(states, "none")).lower()) == "nvme":
-        _gap(arguments, states, "keeps states on nvme")
+        arguments.gap(states, "keeps states on nvme")
     if str(given[_STAGE]) != "3" and str(given.get(weights, "none")).lower() != "none":
         arguments.notes.append(STAGE_3_ALONE)
         del given[weights]
     # The technique cpu-offload: weights on the host, with the states or alone.
     planned = ("none", "cpu") if device in ("cpu", "none") else ("none",)
     if (device := str(given.get(weights, "none")).lower()) not in planned:
-        _gap(arguments, weights, f"keeps weights on {device}")
+        arguments.gap(weights, f"keeps weights on {device}")
         given.pop(weights)
 
 

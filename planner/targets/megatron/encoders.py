@@ -57,7 +57,7 @@ def modernise(arguments: Arguments) -> None:
         _vocabulary(arguments)
         return
     if name == "task" and task not in _HEADS:
-        _gap(arguments, _TASK, f"`{task}` of {_TASKS} trains nothing: it evaluates")
+        arguments.gap(_TASK, f"`{task}` of {_TASKS} trains nothing: it evaluates")
         return
     parts: dict[str, Any] = {"name": "bert", "task": task} if name == "task" else {"name": name}
     for old, new in (("--encoder-num-layers", "--num-layers"), ("--encoder-seq-length", "--seq-length")):
@@ -72,7 +72,7 @@ def modernise(arguments: Arguments) -> None:
     else:
         parts |= _of_t5(arguments)
     for option, text in _cannot(arguments, parts["name"]).items():
-        _gap(arguments, option, text)
+        arguments.gap(option, text)
     _vocabulary(arguments)
     given[PROGRAM] = parts
 
@@ -96,7 +96,7 @@ def _of_t5(arguments: Arguments) -> dict[str, Any]:
     decoder = given.pop("--decoder-num-layers", layers)
     if decoder != layers:
         text = f"Megatron Core gives the decoder the {layers} layers of the encoder, older releases {decoder}"
-        _gap(arguments, "--decoder-num-layers", text)
+        arguments.gap("--decoder-num-layers", text)
     parts: dict[str, Any] = {"seq_len": given.pop("--decoder-seq-length", None), "relative_buckets": 0}
     if parts["seq_len"] is None:
         arguments.problems.append(FieldProblem("pretrain_t5.py needs it", field="--decoder-seq-length",
@@ -135,10 +135,6 @@ def _vocabulary(arguments: Arguments) -> None:
     if words is not None:
         more = _SPECIAL + given.get("--vocab-extra-ids", 0)
         take(arguments, words + more, f"the {words:,} words of BERT for English and {more} more")
-
-
-def _gap(arguments: Arguments, name: str, text: str) -> None:
-    arguments.gaps.append(FieldProblem(text, name, arguments.files.get(name, ""), arguments.lines.get(name, 0)))
 
 
 def _read(settings: Settings, facts: Facts) -> Facts:

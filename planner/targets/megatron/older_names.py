@@ -6,20 +6,14 @@ megatron/training/arguments.py; bigscience-workshop/Megatron-DeepSpeed for its o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 
-from ....errors import FieldProblem
 from ..argv import Arguments
-from ..cpu_offload import FACT
-from ..deepspeed.compression import without_rounding
-from ..deepspeed.target import CONFIG as DEEPSPEED
-from ..option_lists import Option, option_list
-from ..options import Settings
-from ..reading import read_facts
+from ..option_lists import Option
 from . import (
     encoders,
+    engine_json,
     layer_inputs,
     llama_forks,
     megablocks,
@@ -31,8 +25,6 @@ from . import (
 )
 from .layer_patterns import pattern_text
 
-# The option that names DeepSpeed's JSON.
-_CONFIG = "--deepspeed_config"
 FLAGS = (
     layer_inputs.OLDER, layer_inputs.OF_DEEPSPEED, "--checkpoint-activations", "--no-position-embedding",
     "--fp8-hybrid", "--fp8-e4m3", "--deepspeed", "--no-pipeline-parallel", "--cpu-optimizer",
@@ -47,7 +39,7 @@ NUMBERS = (
 )  # fmt: skip
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
 WORDS = ("--task", "--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
-         "--pp-partition-method", _CONFIG)  # fmt: skip
+         "--pp-partition-method", engine_json.CONFIG)  # fmt: skip
 OLDER: Mapping[str, Option] = {
     **{name: Option(name, "flag") for name in FLAGS}, **{name: Option(name, "int") for name in NUMBERS},
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
@@ -76,14 +68,6 @@ _RENAMED = {
 }  # fmt: skip
 # Size of the states, fp32 by default.
 _STATES = re.compile(r"--(megatron-fsdp-)?main-(grads|params)-dtype")
-# ZeRO stage -> the options of today that shard the same states.
-_SHARDED: Mapping[int, Settings] = {
-    0: {}, 1: {"--use-distributed-optimizer": True},
-    2: {"--use-distributed-optimizer": True, "--use-megatron-fsdp": True,
-        "--data-parallel-sharding-strategy": "optim_grads"},
-    3: {"--use-distributed-optimizer": True, "--use-megatron-fsdp": True,
-        "--data-parallel-sharding-strategy": "optim_grads_params"},
-}  # fmt: skip
 
 
 def modernise(arguments: Arguments) -> None:
@@ -91,33 +75,21 @@ def modernise(arguments: Arguments) -> None:
     given = arguments.settings
     for old, new in _RENAMED.items():
         if old in given:
-            _put(arguments, old, {new: given[old]})
+            arguments.replace(old, {new: given[old]})
     for read in _READERS:
         read(arguments)
-
-
-def _put(arguments: Arguments, old: str, new: Settings) -> None:
-    """Replaces an option by new ones on its line. A value given under a new name stays."""
-    line, file = arguments.lines.get(old, 0), arguments.files.get(old, "")
-    arguments.settings.pop(old, None)
-    for name, value in new.items():
-        arguments.settings.setdefault(name, value)
-        arguments.lines.setdefault(name, line)
-        arguments.files.setdefault(name, file)
-
-
-def _gap(arguments: Arguments, name: str, text: str) -> None:
-    arguments.gaps.append(FieldProblem(text, file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0),
-                                       field=name))  # fmt: skip
 
 
 def _recompute(arguments: Arguments) -> None:
     """Renames --checkpoint-activations, which recomputes every layer, or blocks by the method."""
     given = arguments.settings
+    older = ("--checkpoint-activations", "--activations-checkpoint-method")
+    if any(doubt.field in older for doubt in arguments.unclear):
+        arguments.open_fields.add("recompute")
     method = given.get("--activations-checkpoint-method")
     if method is not None or given.get("--checkpoint-activations"):
         old = "--activations-checkpoint-method" if method is not None else "--checkpoint-activations"
-        _put(arguments, old, {"--recompute-granularity": "full", "--recompute-method": method or "uniform"})
+        arguments.replace(old, {"--recompute-granularity": "full", "--recompute-method": method or "uniform"})
     given.pop("--checkpoint-activations", None)
     layer_inputs.modernise(arguments)
     given.pop("--deepspeed-activation-checkpointing", None)
@@ -140,15 +112,15 @@ def _names(arguments: Arguments) -> None:
     if norm:
         given["--normalization"] = norm
     elif "--normalization" in given:
-        _gap(arguments, "--normalization", f"`{given.pop('--normalization')}` is no norm of a plan")
+        arguments.gap("--normalization", f"`{given.pop('--normalization')}` is no norm of a plan")
     fp8 = next((value for name, value in (("--fp8-hybrid", "hybrid"), ("--fp8-e4m3", "e4m3")) if given.get(name)), None)
     if fp8:
-        _put(arguments, "--fp8-hybrid" if fp8 == "hybrid" else "--fp8-e4m3", {"--fp8-format": fp8})
+        arguments.replace("--fp8-hybrid" if fp8 == "hybrid" else "--fp8-e4m3", {"--fp8-format": fp8})
     activation = given.get("--glu-activation")
     if activation == "swiglu":
-        _put(arguments, "--glu-activation", {"--swiglu": True})
+        arguments.replace("--glu-activation", {"--swiglu": True})
     elif activation is not None:
-        _gap(arguments, "--glu-activation", f"`{given.pop('--glu-activation')}` has no counterpart in a plan")
+        arguments.gap("--glu-activation", f"`{given.pop('--glu-activation')}` has no counterpart in a plan")
 
 
 def _positions(arguments: Arguments) -> None:
@@ -165,7 +137,7 @@ def _positions(arguments: Arguments) -> None:
     elif kind in ("rotary", "absolute"):
         given[name] = {"rotary": "rope", "absolute": "learned_absolute"}[kind]
     elif kind not in (None, "learned_absolute", "rope", "yarn", "none"):
-        _gap(arguments, name, f"`{given.pop(name)}` has no counterpart in a plan")
+        arguments.gap(name, f"`{given.pop(name)}` has no counterpart in a plan")
 
 
 def _attention(arguments: Arguments) -> None:
@@ -173,10 +145,10 @@ def _attention(arguments: Arguments) -> None:
     heads = given.get("--num-attention-heads")
     if (groups := given.get("--num-key-value-heads")) is not None:
         new = {"--group-query-attention": True, "--num-query-groups": groups} if groups != heads else {}
-        _put(arguments, "--num-key-value-heads", new)
+        arguments.replace("--num-key-value-heads", new)
     for name, value in (("--attention-head-type", "multiquery"), ("--multi-query-attention", True)):
         if given.get(name) == value:
-            _put(arguments, name, {"--group-query-attention": True, "--num-query-groups": 1})
+            arguments.replace(name, {"--group-query-attention": True, "--num-query-groups": 1})
     given.pop("--attention-head-type", None)
 
 
@@ -187,9 +159,10 @@ def _experts(arguments: Arguments) -> None:
     if isinstance(counts, list):
         given["--num-experts"] = counts[0]
         if len(set(counts)) > 1:
-            _gap(arguments, "--num-experts", "layers with different numbers of experts")
+            arguments.gap("--num-experts", "layers with different numbers of experts")
     of_deepspeed = bool(given.get("--deepspeed"))
     if given.get("--num-experts", 1) < 2 and (of_deepspeed or given.get("--num-experts") == 1):
+        arguments.unclear = [doubt for doubt in arguments.unclear if doubt.field != "--moe-expert-parallel-size"]
         for name in ("--num-experts", "--expert-model-parallel-size", "--moe-aux-loss-coeff", "--expert-interval",
                      "--moe-train-capacity-factor", "--moe-router-topk", "--enable-expert-tensor-parallelism",
                      "--disable-moe-token-dropping", "--mlp-type"):  # fmt: skip
@@ -209,7 +182,7 @@ def _experts(arguments: Arguments) -> None:
     if not given.pop("--disable-moe-token-dropping", False):
         given.setdefault("--moe-expert-capacity-factor", capacity)
     if given.pop("--mlp-type", "standard") != "standard":
-        _gap(arguments, "--mlp-type", "residual experts: a dense block beside the routed one")
+        arguments.gap("--mlp-type", "residual experts: a dense block beside the routed one")
 
 
 def _stages(arguments: Arguments) -> None:
@@ -223,67 +196,17 @@ def _stages(arguments: Arguments) -> None:
     if method == "type:transformer|embedding":
         given |= {"--account-for-embedding-in-pipeline-split": True, "--account-for-loss-in-pipeline-split": True}
     elif method not in ("type:transformer", "uniform", "parameters"):
-        _gap(arguments, "--pp-partition-method", f"`{method}` is no division of a plan")
+        arguments.gap("--pp-partition-method", f"`{method}` is no division of a plan")
 
 
 def _sequence(arguments: Arguments) -> None:
     """Ulysses of DeepSpeed, under the names of context parallelism."""
     size = arguments.settings.get("--ds-sequence-parallel-size", 1)
     if size > 1:
-        _put(arguments, "--ds-sequence-parallel-size", {"--context-parallel-size": size, "--cp-comm-type": ["a2a"]})
+        arguments.replace("--ds-sequence-parallel-size", {"--context-parallel-size": size, "--cp-comm-type": ["a2a"]})
     arguments.settings.pop("--ds-sequence-parallel-size", None)
-
-
-def _zero(arguments: Arguments) -> None:
-    """The ZeRO stage, from the JSON of --deepspeed_config if it is given, or else from --zero-stage."""
-    given = arguments.settings
-    deepspeed, stage = given.pop("--deepspeed", None), given.pop("--zero-stage", None)
-    config = str(given.pop(_CONFIG, ""))
-    arguments.unclear = [doubt for doubt in arguments.unclear if doubt.field != _CONFIG]
-    if not deepspeed:
-        return
-    if (path := _json_of(arguments.texts, config)) is not None:
-        stage = _read_json(arguments, path)
-    elif stage is None:
-        _gap(arguments, _CONFIG, "the ZeRO stage is in this file: give it as a further FILE")
-        arguments.open_fields |= {"zero", "shard", "offload"}
-        return
-    elif config:
-        note = f"ZeRO stage {stage:g} is that of --zero-stage: the JSON of --deepspeed_config is not here"
-        arguments.notes.append(note)
-    _put(arguments, "--zero-stage", _SHARDED.get(int(stage), {}))
-    arguments.notes.append("the engine is DeepSpeed: its messages are priced as those of Megatron's own optimizer")
-
-
-def _json_of(texts: Mapping[str, str], name: str) -> str | None:
-    """The path of DeepSpeed's JSON; None where it is missing or still a template."""
-    own = re.split(r"[/\\]", name)[-1]
-    for path, text in texts.items():
-        if re.split(r"[/\\]", path)[-1] == own or (path.endswith(".json") and '"zero_optimization"' in text):
-            try:
-                data = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(data, dict):
-                return path
-    return None
-
-
-def _read_json(arguments: Arguments, path: str) -> int:
-    """The ZeRO stage of DeepSpeed's JSON. Its offload goes to the settings, its gaps and problems to those here."""
-    options, _ = option_list("deepspeed")
-    inner = DEEPSPEED.import_files({path: arguments.texts[path]}, options, ())
-    facts = without_rounding(read_facts(inner, DEEPSPEED.table(options)), inner)
-    arguments.problems += inner.problems_under(_CONFIG)
-    arguments.gaps += inner.gaps
-    for name in facts.get(FACT, {}):
-        _gap(arguments, _CONFIG, f"{name}, which is no technique of Megatron")
-    if facts.get("offload") == "opt":
-        arguments.settings.setdefault("--optimizer-cpu-offload", True)
-    curriculum = json.loads(arguments.texts[path]).get("curriculum_learning")
-    if isinstance(curriculum, dict) and curriculum.get("enabled"):
-        arguments.notes.append("curriculum_learning: priced at the length that sequences grow to")
-    return int(facts.get("zero", 0))
+    if arguments.settings.get("--context-parallel-size", 1) == 1:  # MindSpeed's kind of it
+        arguments.unknown.pop("--context-parallel-algo", None)
 
 
 def _batch(arguments: Arguments) -> None:
@@ -293,6 +216,7 @@ def _batch(arguments: Arguments) -> None:
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
     megablocks.modernise, llama_forks.modernise, older_hybrids.modernise, zero_bubble.modernise, encoders.modernise,
-    multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence, _zero, _batch,
+    multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence,
+    engine_json.modernise, _batch,
     vocabulary.modernise,
 )  # fmt: skip

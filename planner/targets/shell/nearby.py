@@ -5,11 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from .values import shown
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+# Options of a shell before the text that it runs.
+SHELL_FLAGS = ("-c", "-lc", "-xc", "-ec")
 # Commands that start a script among their words.
 _STARTERS = (*SHELLS, "srun", "sbatch", "salloc", "qsub", "mpirun", "mpiexec", "exec", "nohup", "env", "time", "setsid",
              "singularity", "apptainer", "docker", "enroot", "numactl", "jsrun", "aprun", "flux", "ssh",
@@ -39,6 +41,16 @@ def started_script(words: Sequence[str]) -> int | None:
     if not words or posixpath.basename(words[0]) not in _STARTERS:
         return None
     return next((index for index, script in enumerate(is_script) if script), None)
+
+
+def passed_text(words: Sequence[str]) -> tuple[int, str] | None:
+    """(place, text) of a script among the words of a command: behind `bash -c`, with the place of the shell, or in one
+    word with a program and its options, with 0."""
+    for place, (word, flag) in enumerate(pairwise(words)):
+        if posixpath.basename(word) in SHELLS and flag in SHELL_FLAGS and place + 2 < len(words):
+            return place, words[place + 2]
+    holder = next((word for word in words if " --" in word and (".py" in word or "-m " in word)), None)
+    return None if holder is None else (0, holder)
 
 
 def is_script(path: str, text: str) -> bool:

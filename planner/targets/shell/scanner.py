@@ -85,13 +85,17 @@ class Scanner:
     def _newline(self) -> None:
         self.position += 1
         for document in self._documents:
-            end = document.target.raw.strip("'\"\\")
-            pattern = rf"^{chr(9) + '*' if document.operator == '<<-' else ''}{re.escape(end)}[ \t]*$"
-            found = re.compile(pattern, re.MULTILINE).search(self.text, self.position)
-            stop = len(self.text) if found is None else found.start()
-            document.text = self.text[self.position : stop]
-            self.position = len(self.text) if found is None else min(found.end() + 1, len(self.text))
+            document.text, self.position = self._body(document, self.position)
         self._documents.clear()
+
+    def _body(self, document: _Redirection, start: int) -> tuple[str, int]:
+        """(text, position behind it) of a here-document whose lines begin at `start`."""
+        end = document.target.raw.strip("'\"\\")
+        pattern = rf"^{chr(9) + '*' if document.operator == '<<-' else ''}{re.escape(end)}[ \t]*$"
+        found = re.compile(pattern, re.MULTILINE).search(self.text, start)
+        if found is None:
+            return self.text[start:], len(self.text)
+        return self.text[start : found.start()], min(found.end() + 1, len(self.text))
 
     def take(self, *operators: str, unless: tuple[str, ...] = ()) -> str | None:
         """Reads the next operator if it is one of these."""
@@ -153,10 +157,8 @@ class Scanner:
             pass
 
     def written(self) -> tuple[Word, str, bool] | None:
-        """(file, text, whether it is expanded) of the here-document that the last command writes to a file.
-
-        The text is read with the end of the line, which must be next.
-        """
+        """(file, text, whether it is expanded) of the here-document that the last command writes to a file. The file is
+        empty where it passes the text on. The text begins behind the line, which may hold more of a pipe."""
         document = next((item for item in self.redirections if item.operator in ("<<", "<<-")), None)
         if document is None:
             return None
@@ -164,8 +166,13 @@ class Scanner:
         if self.starts("\n"):
             self._newline()
             self.position -= 1  # the end of the line still separates commands
-        file = next((item.target for item in self.redirections if item.operator in (">", ">>", "&>")), Word("", 0))
-        return file, document.text, document.target.raw[:1] not in ("'", '"', "\\")
+        else:
+            document.text, _ = self._body(document, self.text.find("\n", self.position) + 1)
+        return self.target() or Word("", 0), document.text, document.target.raw[:1] not in ("'", '"', "\\")
+
+    def target(self) -> Word | None:
+        """The file that the last command writes its output to."""
+        return next((item.target for item in self.redirections if item.operator in (">", ">>", "&>")), None)
 
     def is_function(self, word: str) -> bool:
         """Whether the next word is the name in a function definition."""

@@ -12,10 +12,12 @@ import posixpath
 from collections.abc import Mapping, Sequence
 
 from .conditions import both, depends_on, either, ends, holds, is_condition, is_test
+from .documents import passed_scripts
 from .expansion import Expander
+from .filled import filled
 from .followed import Command, Followed
 from .jobs import slurm_variables, started_by
-from .nearby import SHELLS, started_script, text_of
+from .nearby import passed_text, started_script, text_of
 from .outputs import output
 from .scanner import Word
 from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop, Negated, Node, Simple, parse
@@ -86,6 +88,9 @@ class _Runner:
                 status = self.node(node.command)
                 return None if status is None else not status
             case Group():
+                if node.piped:
+                    self._fill(node.body)
+                    self._document(node.body)
                 return self.block(node.body)
         return True
 
@@ -164,6 +169,8 @@ class _Runner:
             return True
         words, line = [field for field, _ in fields], self._outer_line or node.line
         name = posixpath.basename(words[0])
+        self._fill([node])
+        self._document([node])
         if name in ("[", "[[", "test"):
             closing = 0 if name == "test" else 1
             return holds(words[1 : len(words) - closing])
@@ -200,19 +207,23 @@ class _Runner:
 
     def _inner(self, words: list[str], line: int) -> bool:
         """Follows text that a command passes to a shell: `bash -c "..."`, `srun sh -c "..."`, `ssh host "..."`."""
-        for index, word in enumerate(words):
-            following = words[index + 1] if index + 1 < len(words) else ""
-            runs_text = posixpath.basename(word) in SHELLS and following in ("-c", "-lc", "-xc", "-ec")
-            if runs_text and index + 2 < len(words):
-                if index:
-                    self.out.commands.append(Command(tuple(words[:index]), line, (line,) * index))
-                self._text(words[index + 2], line)
-                return True
-        holder = next((word for word in words if " --" in word and (".py" in word or "-m " in word)), None)
-        if holder is None:
+        if (found := passed_text(words)) is None:
             return False
-        self._text(holder, line)
+        if place := found[0]:
+            self.out.commands.append(Command(tuple(words[:place]), line, (line,) * place))
+        self._text(found[1], line)
         return True
+
+    def _document(self, parts: list[Node]) -> None:
+        """Follows a here-document that commands pass to a shell, a scheduler or Kubernetes."""
+        for script, line in passed_scripts(parts, self._expander):
+            self.out.variables.values |= slurm_variables(script)
+            self._text(script, self._outer_line or line)
+
+    def _fill(self, parts: list[Node]) -> None:
+        """Stores the text that commands make from a template and write to a file."""
+        made = filled(parts, self._expander, lambda name: text_of(name, self.out.files) or text_of(name, self._beside))
+        self.out.files |= dict([made] if made else [])
 
     def _text(self, text: str, line: int) -> None:
         """Follows text as a script. All its lines count as the line of the command that contains it."""

@@ -41,6 +41,8 @@ class Simple:
     line: int
     # (file, text, whether the text is expanded).
     written: tuple[Word, str, bool] | None = None
+    # The file that its output goes to.
+    target: Word | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Group:
     """`{ }`, `( )`, or the commands of a pipe."""
 
     body: list[Node] = field(default_factory=list)
+    piped: bool = False
 
 
 Node = Simple | If | Loop | Case | Function | Chain | Negated | Group
@@ -148,7 +151,7 @@ class _Parser:
         while self.scan.take("|&", "|", unless=("||",)) is not None:
             self.scan.skip_blank()
             parts.append(self.command())
-        return parts[0] if len(parts) == 1 else Group(parts)
+        return parts[0] if len(parts) == 1 else Group(parts, piped=True)
 
     def command(self) -> Node:
         word = self.scan.peek_word()
@@ -275,7 +278,7 @@ class _Parser:
                 words.append(word)
         if not words and not assignments and not redirections:
             raise NotShellError("no command")
-        return Simple(tuple(words), tuple(assignments), line, self.scan.written())
+        return Simple(tuple(words), tuple(assignments), line, self.scan.written(), self.scan.target())
 
     def _assignment(self, word: Word, head: str) -> Assignment:
         name, appends = head.rstrip("=").rstrip("+"), head.endswith("+=")

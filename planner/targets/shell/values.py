@@ -16,6 +16,9 @@ _PLANE = 0xF0000
 Value = str | list[str]
 # Variables that every shell sets.
 _OF_THE_SHELL = ("?", "$", "!", "-", "RANDOM", "HOSTNAME", "PWD", "HOME", "USER", "SECONDS", "LINENO", "BASH_SOURCE")
+# Variables with the place of a process, which launchers set: PMIx, PMI, Open MPI, MVAPICH, PALS, Slurm.
+_OF_A_RANK = re.compile(r"(PMIX?|OMPI_COMM_WORLD(_LOCAL|_NODE)?|MV2_COMM_WORLD(_LOCAL)?|PALS)_(LOCAL_)?RANK(ID)?"
+                        r"|SLURM_(PROC|LOCAL|NODE)ID")
 
 
 def mark(kind: str, text: str) -> str:
@@ -70,7 +73,7 @@ class Variables:
             return list(self.arguments) if self.arguments is not None else mark(UNSET, f"${name}")
         if name == "#":
             return mark(MISSING, "$#") if self.arguments is None else str(len(self.arguments))
-        if name in _OF_THE_SHELL and name not in self.values:
+        if name not in self.values and (name in _OF_THE_SHELL or _OF_A_RANK.fullmatch(name)):
             return mark(UNKNOWN, f"${name}")
         return self.values.get(name, mark(UNSET, f"${name}"))
 

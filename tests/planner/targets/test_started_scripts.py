@@ -80,3 +80,41 @@ def test_options_in_a_file_of_the_program(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 2: its program reads its options from \$1") as error:
         imported(tmp_path, {"run.sh": text})
     assert error.value.hint == "give them as a file of lines `--option value`"
+
+
+JOB = f"torchrun --nproc_per_node 8 --nnodes ${{NODES:-1}} pretrain_gpt.py {SIZES.replace('$LAYERS', '4')} --bf16 " \
+      "--micro-batch-size $M --global-batch-size 64"  # fmt: skip
+MANIFEST = """spec:
+  containers:
+  - name: train
+    command:
+    - /bin/bash
+    - -lc
+    - |
+      set -e
+      NODES=2
+      %s
+"""
+
+
+@pytest.mark.parametrize("script", [
+    f"sbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=2\nNODES=\\$SLURM_NNODES\n{JOB.replace('${', chr(92) + '${')}\nEOF\n",
+    f"cat << 'EOF' | sbatch --nodes=2\nM=2 NODES=2\n{JOB}\nEOF\n",
+    f"ssh node1 bash <<EOF\nNODES=2\n{JOB.replace('${', chr(92) + '${')}\nEOF\n",
+    f"cat <<EOF | kubectl apply -f -\n{MANIFEST % JOB.replace('${', chr(92) + '${')}EOF\n",
+])  # fmt: skip
+def test_scripts_in_here_documents(tmp_path: Path, script: str) -> None:
+    """The shell expands an unquoted one before it is passed on."""
+    found = imported(tmp_path, {"run.sh": f"M=2\n{script}echo done\n"})
+    assert (found.gaps, str(found.layout)) == ((), "dp16-mbs2-z0-rnone")
+
+
+def test_input_of_a_script_is_no_script(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"starts step\.sh, which is not here"):
+        imported(tmp_path, {"run.sh": f"bash step.sh <<EOF\nM=2\n{JOB}\nEOF\n"})
+
+
+@pytest.mark.parametrize("manifest", ["a: [", "- 3", "command: [bash]", "command: 5", "{command: {a: [sh, -c]}}"])
+def test_manifests_without_a_script(tmp_path: Path, manifest: str) -> None:
+    with pytest.raises(InputError, match="no option of Megatron-LM in it"):
+        imported(tmp_path, {"run.sh": f"cat <<EOF | kubectl apply -f -\n{manifest}\nEOF\n"})

@@ -1,0 +1,89 @@
+"""Reads DeepSpeed's JSON beside a command of Megatron-DeepSpeed: ZeRO stage, offload, curriculum.
+
+Source: deepspeedai/Megatron-DeepSpeed 3.0, megatron/arguments.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from ..argv import Arguments
+from ..cpu_offload import FACT
+from ..deepspeed.compression import without_rounding
+from ..deepspeed.target import CONFIG as DEEPSPEED
+from ..option_lists import option_list
+from ..options import Settings
+from ..reading import read_facts
+
+# The option that names DeepSpeed's JSON.
+CONFIG = "--deepspeed_config"
+# ZeRO stage -> the options of today that shard the same states.
+_SHARDED: Mapping[int, Settings] = {
+    0: {}, 1: {"--use-distributed-optimizer": True},
+    2: {"--use-distributed-optimizer": True, "--use-megatron-fsdp": True,
+        "--data-parallel-sharding-strategy": "optim_grads"},
+    3: {"--use-distributed-optimizer": True, "--use-megatron-fsdp": True,
+        "--data-parallel-sharding-strategy": "optim_grads_params"},
+}  # fmt: skip
+
+
+def modernise(arguments: Arguments) -> None:
+    """The ZeRO stage, from the JSON of --deepspeed_config if it is given, or else from --zero-stage."""
+    given = arguments.settings
+    deepspeed, stage = given.pop("--deepspeed", None), given.pop("--zero-stage", None)
+    config = str(given.pop(CONFIG, ""))
+    arguments.unclear = [doubt for doubt in arguments.unclear if doubt.field != CONFIG]
+    if not deepspeed:
+        return
+    if (path := _json_of(arguments.texts, config)) is not None:
+        stage = _read_json(arguments, path)
+    elif stage is None:
+        arguments.gap(CONFIG, "the ZeRO stage is in this file: give it as a further FILE")
+        arguments.open_fields |= {"zero", "shard", "offload"}
+        return
+    elif config:
+        note = f"ZeRO stage {stage:g} is that of --zero-stage: the JSON of --deepspeed_config is not here"
+        arguments.notes.append(note)
+    arguments.replace("--zero-stage", _SHARDED.get(int(stage), {}))
+    arguments.notes.append("the engine is DeepSpeed: its messages are priced as those of Megatron's own optimizer")
+
+
+def _json_of(texts: Mapping[str, str], name: str) -> str | None:
+    """The path of DeepSpeed's JSON; None where it is missing or still a template."""
+    own = re.split(r"[/\\]", name)[-1]
+    for path, text in texts.items():
+        if re.split(r"[/\\]", path)[-1] == own or (path.endswith(".json") and '"zero_optimization"' in text):
+            try:
+                data = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(data, dict):
+                return path
+    return None
+
+
+def _read_json(arguments: Arguments, path: str) -> int:
+    """The ZeRO stage of DeepSpeed's JSON. Its offload goes to the settings, its gaps and problems to those here."""
+    options, _ = option_list("deepspeed")
+    inner = DEEPSPEED.import_files({path: arguments.texts[path]}, options, ())
+    facts = without_rounding(read_facts(inner, DEEPSPEED.table(options)), inner)
+    arguments.problems += inner.problems_under(CONFIG)
+    arguments.gaps += inner.gaps
+    for name in facts.get(FACT, {}):
+        arguments.gap(CONFIG, f"{name}, which is no technique of Megatron")
+    if facts.get("offload") == "opt":
+        arguments.settings.setdefault("--optimizer-cpu-offload", True)
+    _check_precision(arguments, str(facts.get("precision", "")))
+    curriculum = json.loads(arguments.texts[path]).get("curriculum_learning")
+    if isinstance(curriculum, dict) and curriculum.get("enabled"):
+        arguments.notes.append("curriculum_learning: priced at the length that sequences grow to")
+    return int(facts.get("zero", 0))
+
+
+def _check_precision(arguments: Arguments, precision: str) -> None:
+    """A gap where the JSON trains in another number format than the options of the command."""
+    stated = next((name for name in ("bf16", "fp16") if arguments.settings.get(f"--{name}")), "fp32")
+    if precision in ("bf16", "fp16") and precision != stated:
+        arguments.gap(CONFIG, f"it trains in {precision}, the command in {stated}")
