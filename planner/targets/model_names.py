@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ...cost_models.quantities.params import total_parameters
@@ -16,11 +17,16 @@ from .options import Facts
 # Number formats in the names of releases that recipes train: full precision, and the base weights of adapters that they
 # quantise themselves.
 _TRAINED_IN = (None, "bf16", "bnb-4bit", "unsloth-bnb-4bit")
+# Folder of a model in the cache of huggingface_hub 1.0 (constants.py, REPO_ID_SEPARATOR).
+_CACHED = re.compile(r"(?:^|/)models--([^/]+?)--([^/]+)(?:/|$)")
 
 
 def known_model(name: str) -> ModelSpec | None:
-    """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`); None for one in
-    a number format that plans do not train."""
+    """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`), also of its
+    folder in the Hub's cache (`models--Qwen--Qwen2.5-14B/snapshots/97e1e763`); None for one in a number format that
+    plans do not train."""
+    if cached := _CACHED.search(name):
+        name = f"{cached[1]}/{cached[2]}"
     return catalogued(name) or (release_of(name) if number_format(name) in _TRAINED_IN else None)
 
 

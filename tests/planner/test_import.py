@@ -398,6 +398,24 @@ mode = "full"
     assert str(found.layout) == "tp4-dp8-mbs2-z3-rfull-fp8"
 
 
+@pytest.mark.parametrize(("experts", "gaps"), [("", []), ("expert_parallel_degree = 1\n", []),
+                                               ("expert_parallel_degree = 4\n", ["expert_tensor_parallel_degree"])])
+def test_the_degree_inside_experts_of_torchtitan(tmp_path: Path, experts: str, gaps: list[str]) -> None:
+    """torchtitan 0.2.2, torchtitan/config/job_config.py: without a degree of experts it has no effect."""
+    path = tmp_path / "moe.toml"
+    path.write_text(f"""[model]
+name = "llama4"
+flavor = "17bx16e"
+[training]
+local_batch_size = 1
+[parallelism]
+tensor_parallel_degree = 8
+expert_tensor_parallel_degree = 8
+{experts}""", encoding="utf-8")
+    found = import_config("torchtitan", [path], {"cluster": "dgx-h100:8", "model": "llama-4-scout"})
+    assert [gap.field.rpartition(".")[2] for gap in found.gaps] == gaps
+
+
 MEGABLOCKS = (
     "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --max-position-embeddings 1024 "
     "--micro-batch-size 32 --bf16"

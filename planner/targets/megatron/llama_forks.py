@@ -3,7 +3,8 @@
 Sources: epfLLM/Megatron-LLM 806a8330 (2024-06-19), megatron/arguments.py and finetune.py, which spells names with
 underscores and has no bias unless it is asked for; okoge-kaz/Megatron-LM 79b87456, megatron/training/arguments.py
 (--rope-factor and its companions); MinfanZhao/Megatron-LM_ 22af1b98, megatron/arguments.py (--use-rmsnorm,
---llama-swiglu); genggui001/Megatron-DeepSpeed-Llama, megatron/model/llama_model.py.
+--llama-swiglu); genggui001/Megatron-DeepSpeed-Llama, megatron/model/llama_model.py; alibaba/Megatron-LLaMA 25306de8,
+megatron/arguments.py and megatron/model/llama_model.py (--RMSNorm, --causal-lm, --overlapped-distributed-optimizer).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from ....errors import FieldProblem
 from ..argv import Arguments
 from ..option_lists import Option
 
-FLAGS = ("--use-rms-norm", "--use-rmsnorm", "--no-tie-embed-logits", "--use-bias", "--llama-swiglu")
+FLAGS = ("--use-rms-norm", "--use-rmsnorm", "--no-tie-embed-logits", "--use-bias", "--llama-swiglu",
+         "--RMSNorm", "--causal-lm", "--overlapped-distributed-optimizer")  # fmt: skip
+_OVERLAPPED = {"--use-distributed-optimizer": True, "--overlap-grad-reduce": True, "--overlap-param-gather": True}
 # Positions of Llama 3.1 in four numbers, and those that they have in Megatron-LM, whose factor alone is an option.
 _FACTOR = "--rope-factor"
 _SCALING = {"--rope-low-freq-factor": 1.0, "--rope-high-freq-factor": 4.0,
@@ -38,11 +41,14 @@ def modernise(arguments: Arguments) -> None:
     """Rewrites the settings of a script of a fork."""
     given = arguments.settings
     of_fork = str(given.pop("--model-name", "")) in _MODELS
-    for name in ("--use-rms-norm", "--use-rmsnorm"):
+    for name in ("--use-rms-norm", "--use-rmsnorm", "--RMSNorm"):
         if given.pop(name, False):
             given["--normalization"] = "RMSNorm"
-    if given.pop("--no-tie-embed-logits", False):
-        given["--untie-embeddings-and-output-weights"] = True
+    for name in ("--no-tie-embed-logits", "--causal-lm"):
+        if given.pop(name, False):
+            given["--untie-embeddings-and-output-weights"] = True
+    if given.get("--overlapped-distributed-optimizer"):
+        arguments.replace("--overlapped-distributed-optimizer", _OVERLAPPED)
     for old, new in ((_THETA, _BASE), ("--num-attention-heads-kv", "--num-key-value-heads")):
         if old in given:
             given.setdefault(new, given.pop(old))

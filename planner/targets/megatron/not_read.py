@@ -89,10 +89,13 @@ PRICES: Mapping[str, str] = {
 # Whole words of names of options that the release does not have.
 HARMLESS = (
     r"^--(export-|enable-gpt-oss$)|"  # of megatron/post_training, which --modelopt-enabled switches on
+    r"^--(rank|world-size|local-rank|dist-url)$|"  # of a process, given by its launcher
+    # Ascend/MindSpeed-LLM c77308a1: weights of the Hub, converted first, and files on folders of one node.
+    r"^--(enable-hf2mg-convert|model-type-hf|no-shared-storage|use-flush-denormal|reduce-bucket-size)$|"
     r"^--(no-)?lr\b|-lr-|^--ademamix-|(^--|[-_])(flash-attn|use-contiguous|DDP-impl|mcore|mcore-models|hidden-dropout|"
     r"\w*fusion|masked-softmax|softmax-in-fp32|query-key-layer-scaling|no-bias|gradient-accumulation-fusion|finetune|"
     r"no-load|universal-checkpoint|abort-on|codecarbon|rampup|embedding-weights-in-fp32|create-moe-param-group|use-tutel|"
-    r"moe-min-capacity|onnx|causal-lm|llama-model|jit|synchronize|override|cpu_torch_adam|pipeline-timers|curriculum|"
+    r"moe-min-capacity|onnx|llama-model|jit|synchronize|override|cpu_torch_adam|pipeline-timers|curriculum|"
     r"train-tokens|data-efficiency|repo-path|skip-train|numeric-match|post-validation|empty-unused\w*|"
     r"distributed-(backend|timeout|port|run)|make-vocab|accumulate-allreduce|ring-exchange|answer|local_rank|"
     r"contigious-checkpointing|te|wandb|use-cpu|straggler|rotary-interleaved|scatter-gather|max-padding|keep-last|"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 
+from ....cost_models.specs.model import ModelSpec
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..model_names import known_model
@@ -24,6 +25,7 @@ _TYPE = "--tokenizer-type"
 # reserved ones in its tokenizer_config.json).
 _TOKENS = {"GPT2BPETokenizer": (50257, "GPT-2"), "Llama2Tokenizer": (32000, "Llama 2"),
            "Llama3Tokenizer": (128256, "Llama 3")}  # fmt: skip
+_SENTENCES = "Llama2Tokenizer"
 _BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py"), "GPT2BPETokenizer")
 # Types that load a tokenizer of the Hub, and the options that name it.
 _OF_THE_HUB = ("HuggingFaceTokenizer", "HFTokenizer", "PretrainedFromHF")
@@ -34,13 +36,32 @@ def modernise(arguments: Arguments) -> None:
     """Adds the padded table of a tokenizer whose tokens are known."""
     given = arguments.settings
     kind = given.get(_TYPE, _BY_DEFAULT.get(posixpath.basename(arguments.program), ""))
-    named = next((str(given[option]) for option in _NAMES if option in given), "")
-    model = known_model(named) if kind in _OF_THE_HUB and named else None
+    named = _named(arguments)
+    model = _model_of(named) if kind in (*_OF_THE_HUB, _SENTENCES) else None
     if model is not None:
         take(arguments, model.vocab, f"the table of {model.name}")
-    elif kind in _TOKENS:
+    elif kind in _TOKENS and (kind != _SENTENCES or _may_be_llamas(named)):
         tokens, whose = _TOKENS[kind]
         take(arguments, tokens, f"the {tokens:,} tokens of {whose}")
+
+
+def _named(arguments: Arguments) -> str:
+    """The name of the tokenizer, whose folder may be open (`$HOME/tokenizer.model`); "" for none."""
+    given = arguments.settings
+    open_names = {doubt.field: doubt.message.split("`")[1] for doubt in arguments.unclear if "`" in doubt.message}
+    return next((str(names[option]) for names in (given, open_names) for option in _NAMES if option in names), "")
+
+
+def _model_of(named: str) -> ModelSpec | None:
+    """The model whose tokenizer has this name, or whose folder holds its file."""
+    folder = posixpath.dirname(named) if posixpath.splitext(named)[1] in (".model", ".json") else ""
+    return next((model for name in (named, folder) if name and (model := known_model(name)) is not None), None)
+
+
+def _may_be_llamas(named: str) -> bool:
+    """Whether a file may be Llama 2's tokenizer: its type reads the file of any SentencePiece tokenizer."""
+    file = posixpath.basename(named)
+    return file in ("", "tokenizer.model") or "llama" in named.lower() or "$" in file
 
 
 def take(arguments: Arguments, tokens: int, text: str) -> None:

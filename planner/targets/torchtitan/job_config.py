@@ -34,6 +34,8 @@ _RENAMED = {
     "training.compile": "compile.enable", **flux.OLDER,
 }
 _ACCUMULATION = Option(ACCUMULATION, "int")
+# Of releases up to 0.2: the degree inside experts, which has no effect where these have no degree of their own.
+_ETP = "parallelism.expert_tensor_parallel_degree"
 CHANGES: Mapping[str, str] = {
     r"parallelism\.pipeline_parallel_split_points": "stages by names of modules",
     r"parallelism\.pipeline_parallel_microbatches": "a number of micro-batches",
@@ -90,7 +92,7 @@ def _move(arguments: Arguments, data: Mapping[str, Any], options: OptionList, pa
         moved = f"parallelism.{rest}" if section in _FORMER_SECTIONS and "parallel" in rest else name
         new = _RENAMED.get(name, moved)
         value = data.get(section, {}).get(rest) if isinstance(data.get(section), Mapping) else None
-        if new == "parallelism.expert_tensor_parallel_degree" and value == 1:
+        if new == _ETP and (value == 1 or (data.get(section) or {}).get("expert_parallel_degree", 1) == 1):
             arguments.unknown.pop(name)
         elif (option := _ACCUMULATION if new == ACCUMULATION else options.options.get(new)) is not None:
             arguments.unknown.pop(name)

@@ -238,3 +238,29 @@ def test_sequences_that_grow_are_priced_at_their_last_length(tmp_path: Path) -> 
         notes[enabled] = import_config("megatron-args", paths, {"gpu": "h100-sxm-80gb"}).assumed
     assert [note for note in notes["true"] if note not in notes["false"]] == [
         "curriculum_learning: priced at the length that sequences grow to"]  # fmt: skip
+
+
+def test_options_of_megatron_llama(tmp_path: Path) -> None:
+    """alibaba/Megatron-LLaMA 25306de8: its causal head is a matrix of its own, its optimizer keeps shares of states."""
+    added = "--RMSNorm --swiglu --causal-lm --overlapped-distributed-optimizer --reduce-bucket-size=2e8"
+    found = imported(tmp_path, LLAMA.replace("--bf16", f"--bf16 {added}"))
+    model = found.request.model
+    assert isinstance(model, dict)
+    assert (found.gaps, found.layout.zero, model["tied_embeddings"], model["norm_bias"]) == ((), 1, False, False)
+    assert found.settings["overlap_grad_reduce"] == "on"
+
+
+@pytest.mark.parametrize("added", [
+    "--rank 3 --world-size 8 --local-rank 3 --dist-url tcp://host:1", "--use-flush-denormal",
+    "--context-parallel-algo ulysses_cp_algo", "--enable-hf2mg-convert --model-type-hf qwen3",
+])  # fmt: skip
+def test_options_without_effect_on_a_price(tmp_path: Path, added: str) -> None:
+    text = LLAMA.replace("--bf16", f"--bf16 {added}")
+    assert not imported(tmp_path, text).gaps
+    (gap,) = imported(tmp_path, text.replace("--bf16", "--bf16 --lora-rank 3")).gaps
+    assert gap.field == "--lora-rank"
+
+
+def test_the_kind_of_context_parallelism_counts_with_a_degree(tmp_path: Path) -> None:
+    text = LLAMA.replace("--bf16", "--bf16 --context-parallel-size 2 --context-parallel-algo ulysses_cp_algo")
+    assert [gap.field for gap in imported(tmp_path, text).gaps] == ["--context-parallel-algo"]

@@ -196,6 +196,13 @@ def test_layers_recompute_in_llama_factory_whatever_transformers_is_given(tmp_pa
     [
         ("--tensor-model-parallel-size 4", 50688, "GPT-2"), ("--tokenizer-type Llama2Tokenizer", 32000, "Llama 2"),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-7B-Instruct", 152064, "qwen2.5-7b"),
+        ("--tokenizer-type HFTokenizer --tokenizer-model models--Qwen--Qwen2.5-14B/x/9", 152064, "qwen2.5-14b"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /m/Mistral-7B-v0.3/tokenizer.model", 32768, "mistral-7b"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /m/tokenizer.model", 32000, "Llama 2"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model v4_alpha_1.0.model", 128256, "128,256 taken"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model $ENV/v4_alpha_1.0.model", 128256, "128,256 taken"),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model $TOKENIZER", 32000, "Llama 2"),
+        ("--tokenizer-type HFTokenizer --tokenizer-model $HOME/Qwen2.5-7B", 152064, "qwen2.5-7b"),
         ("--tokenizer-type GPT2BPETokenizer --make-vocab-size-divisible-by 1", 50257, "GPT-2"),
         ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /data/my-own", 128256, "128,256 taken"),
         ("--vocab-size 1024", 1024, ""), ("--no-pad-vocab-size", 50257, "GPT-2"),
