@@ -15,8 +15,10 @@ from .syntax import Node, Simple
 TextOf = Callable[[str], str | None]
 
 _SUBSTITUTION = re.compile(r"s([/|#,:@])(.*?)(?<!\\)\1(.*?)(?<!\\)\1(g?)", re.DOTALL)
-# Characters of a pattern that stand for more than themselves.
-_PATTERN = re.compile(r"(?<!\\)[\[\]*^$.]")
+# What stands for more than itself in a pattern, in one of -E too, and in a replacement.
+_PATTERN = re.compile(r"(?<!\\)[\[\]*.]|^\^|(?<!\\)\$$|\\[\w(){}+?|]")
+_EXTENDED = re.compile(r"[(){}+?|]")
+_REPLACEMENT = re.compile(r"(?<!\\)&|\\\w")
 
 
 def filled(parts: Sequence[Node], expander: Expander, text_of: TextOf) -> tuple[str, str] | None:
@@ -35,8 +37,9 @@ def filled(parts: Sequence[Node], expander: Expander, text_of: TextOf) -> tuple[
             return None
     if text is not None and target is not None:
         return expander.text(target.raw), text
-    in_place = text is not None and any(word.startswith("-i") for word in words)
-    return (_sed_words(words)[1][0], text or "") if in_place else None
+    _, files = _sed_words(words)
+    in_place = files and any(word.startswith(("-i", "--in-place")) for word in words)
+    return (files[0], text or "") if in_place else None
 
 
 def _edited(words: Sequence[str], text: str | None, text_of: TextOf) -> str | None:
@@ -47,7 +50,8 @@ def _edited(words: Sequence[str], text: str | None, text_of: TextOf) -> str | No
     out = _source(files, text, text_of)
     for script in (part for text in scripts for part in re.split(r";\s*(?=s\W)", text)):
         found = _SUBSTITUTION.fullmatch(script.strip())
-        if out is None or found is None or _PATTERN.search(found[2]):
+        extended = {"-E", "-r"} & set(words) and found is not None and _EXTENDED.search(found[2])
+        if out is None or found is None or extended or _PATTERN.search(found[2]) or _REPLACEMENT.search(found[3]):
             return None
         old, new = (re.sub(r"\\(\W)", r"\1", part) for part in (found[2], found[3]))
         out = out.replace(old, new) if found[4] else "\n".join(line.replace(old, new, 1) for line in out.split("\n"))

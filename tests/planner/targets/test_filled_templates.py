@@ -43,7 +43,10 @@ def test_a_template_that_sed_fills_in_place(tmp_path: Path) -> None:
     assert (found.gaps, found.layout.zero) == ((), 2)
 
 
-@pytest.mark.parametrize("script", ["s/STA.E/1/", "s/STAGE/$(nproc)/", "1d", "y/ab/cd/", "s/STAGE/1"])
+@pytest.mark.parametrize("script", [
+    "s/STA.E/1/", "s/STAGE/$(nproc)/", "1d", "y/ab/cd/", "s/STAGE/1", "s/STAGE/&1/",
+    "-E s/(STAGE)/1/", "s/STAGE/\\\\n/",
+])
 def test_a_template_that_more_than_words_fill(tmp_path: Path, script: str) -> None:
     text = (FILLED % 1).replace("s/STAGE/1/", script)
     (gap,) = imported(tmp_path, text + COMMAND % "ds_$NAME.json", template=TEMPLATE).gaps
@@ -56,7 +59,16 @@ def test_only_the_first_match_of_a_line_is_replaced() -> None:
     files = {"t.json": "a a"}
     assert follow("sed s/a/b/ t.json > u", beside=files).files["u"] == "b a"
     assert follow("cat t.json | sed s/a/b/g > u", beside=files).files["u"] == "b b"
-    assert not follow("sed s/a/b/ missing.json > u; sed s/a/b/ t.json; sed > v; sed -i; cat > w", beside=files).files
+    for text in ("sed s/a/b/ missing.json > u", "sed s/a/b/ t.json", "sed > v", "sed -i", "cat > w",
+                 "cat t.json | sed -i s/a/b/"):  # fmt: skip
+        assert not follow(text, beside=files).files
+
+
+def test_brackets_are_words_in_a_plain_pattern() -> None:
+    """GNU sed 4.9 prints `4 c` for both."""
+    files = {"t.json": "{{TP}} c", "u.json": "${TP} c"}
+    assert follow("sed 's/{{TP}}/4/' t.json > v", beside=files).files["v"] == "4 c"
+    assert follow('sed "s/\\${TP}/4/" u.json > v', beside=files).files["v"] == "4 c"
 
 
 def test_a_json_that_trains_in_another_format(tmp_path: Path) -> None:

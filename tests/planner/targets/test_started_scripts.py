@@ -114,7 +114,8 @@ def test_input_of_a_script_is_no_script(tmp_path: Path) -> None:
         imported(tmp_path, {"run.sh": f"bash step.sh <<EOF\nM=2\n{JOB}\nEOF\n"})
 
 
-@pytest.mark.parametrize("manifest", ["a: [", "- 3", "command: [bash]", "command: 5", "{command: {a: [sh, -c]}}"])
+@pytest.mark.parametrize("manifest", ["a: [", "- 3", "command: [bash]", "command: 5", "[" * 5000,
+                                      "{command: {a: [sh, -c]}}"])  # fmt: skip
 def test_manifests_without_a_script(tmp_path: Path, manifest: str) -> None:
     with pytest.raises(InputError, match="no option of Megatron-LM in it"):
         imported(tmp_path, {"run.sh": f"cat <<EOF | kubectl apply -f -\n{manifest}\nEOF\n"})
