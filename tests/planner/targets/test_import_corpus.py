@@ -19,7 +19,7 @@ from meshwright.planner.request.load import Request
 from meshwright.planner.request.resolve import resolve
 from meshwright.planner.targets.model_names import no_model
 
-from meshwright.errors import MeshwrightError
+from meshwright.errors import InputError, MeshwrightError
 
 from ...snapshots import ROOT
 from ...table import Row
@@ -72,7 +72,9 @@ def readings(item: Item) -> Iterator[Imported | MeshwrightError]:
 
 
 def priced(imported: Imported) -> Imported:
-    """The import itself. Raises MeshwrightError where it is whole and has no price."""
+    """The import itself. Raises MeshwrightError where it is whole and has no price, on these GPUs or at all."""
+    if imported.unpriced:
+        raise InputError.of(imported.gaps)
     if not imported.gaps:
         imported.price()
     return imported
