@@ -24,6 +24,7 @@ from .request.resolve import Resolved, resolve
 from .request.serving import ServingFields, ServingRequest
 from .request.target_choice import for_able_target
 from .search.executors import opened
+from .search.known_tables import MOST_KEYS, KnownTables
 from .search.tasks import check_time_limit
 from .search.techniques import with_techniques
 
@@ -202,9 +203,10 @@ def _plan_with_techniques(
     if request.stages == "own":
         text = "stages of their own are simulated, and no simulation knows techniques"
         raise InputError(text, hint="leave out `--stages own`")
+    known = KnownTables(MOST_KEYS)
     return with_techniques(
         request,
         allowed,
-        lambda resolved, incumbent: search(resolved, watch, top=1, incumbent=incumbent),
+        lambda resolved, incumbent: search(resolved, watch, top=1, incumbent=incumbent, known=known),
         lambda chosen: plan_resolved(for_able_target(resolve(chosen)), watch, seed, fastest=fastest),
     )

@@ -26,6 +26,7 @@ from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching, alike
 from .dominance import dominated_recomputes
+from .known_tables import KnownTables
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
 from .mesh_bounds import MeshBounds
@@ -50,7 +51,8 @@ class Search:
     memory_bytes, host_bytes: memory of a GPU, and its share of host memory. top: number of layouts to list. objective:
     `step` minimises seconds, `memory` bytes. should_stop: stops the search. incumbent: only better values are
     searched. family, window: see TopK. start: of another search of the same meshes. tally: whether `count` has the
-    exclusions of each rule; with `start` and without `tally` it counts only layouts that pass all rules.
+    exclusions of each rule; with `start` and without `tally` it counts only layouts that pass all rules. known: tables
+    that other searches share.
     """
 
     warm_starts = True  # whether a large space is searched in its plain part first (warm_start.py)
@@ -62,11 +64,12 @@ class Search:
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
         objective: str = "step", progress: Progress | None = None, should_stop: ShouldStop | None = None,
         incumbent: float = np.inf, family: tuple[str, ...] = (), start: Start | None = None,
-        tally: bool = True, window: float = 0.0,
+        tally: bool = True, window: float = 0.0, known: KnownTables | None = None,
     ) -> None:  # fmt: skip
         self.space = space
         self.problem = space.problem
-        self.rates = rates
+        self.known = known or KnownTables()
+        self.rates = self.known.rates(rates)
         self.memory_bytes = memory_bytes
         self.host_bytes = host_bytes
         self.objective = objective
@@ -135,7 +138,7 @@ class Search:
         plain = Search(
             plain_part(self.space), self.rates, memory_bytes=self.memory_bytes, host_bytes=self.host_bytes,
             top=self.top.limit, objective=self.objective, should_stop=self.should_stop, incumbent=self.incumbent,
-            family=self.top.family, tally=False, window=self.top.window,
+            family=self.top.family, tally=False, window=self.top.window, known=self.known,
         )  # fmt: skip
         plain.warm_starts = False
         self.open_bound = 0.0  # if it stops here, nothing is proven about the whole space
@@ -151,7 +154,7 @@ class Search:
         order = np.flatnonzero(roots.needed <= self.memory_bytes)
         self.count.out_of_memory += int(roots.weight.sum() - roots.weight[order].sum())
         order = order[np.argsort(bounds[order], kind="stable")]
-        start, size, ahead = 0, self.first_meshes, TablesAhead(self.problem, roots.meshes, order)
+        start, size, ahead = 0, self.first_meshes, TablesAhead(self.problem, roots.meshes, order, self.known)
         ordered = bounds[order]
         while start < len(order):
             batch = order[start : start + size]
@@ -184,7 +187,8 @@ class Search:
     def _mesh_bounds(self, meshes: Columns) -> tuple[Array, Array]:
         """[mesh] lower bounds on seconds and bytes of layouts on the mesh."""
         limit_s = np.inf if self.objective == "memory" else self.incumbent
-        return MeshBounds(self.branching.counts, self.rates, self.any_split).bounds(meshes, self._limit, limit_s)
+        return MeshBounds(self.branching.counts, self.rates, self.any_split, self.known).bounds(
+            meshes, self._limit, limit_s)
 
     def _expand(self, tables: Tables, nodes: Columns, level: int) -> None:
         """Cross `nodes` with the options of `level`, price or bound the children, and expand promising ones."""

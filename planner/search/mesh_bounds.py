@@ -6,7 +6,7 @@ therefore bounded at the start, and the search begins with the most promising on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.stages import EXTRA_KINDS
-from ...cost_models.quantities.tables import build, index_keys
+from ...cost_models.quantities.tables import index_keys
 from ...cost_models.rates.kernel_seconds import KernelSeconds, kernel_seconds
 from ...cost_models.rates.rates import Rates
 from ...cost_models.schedule_kinds import INTERLEAVED, SPLITS_BACKWARD
@@ -23,6 +23,7 @@ from ...cost_models.step.stragglers import straggler_share_of
 from ...cost_models.techniques.registry import fill_by_layers, keep_weights, least_work
 from ..space.counting import LayoutCounts
 from ..space.tree import Columns, select
+from .known_tables import KnownTables
 from .limits import ShouldStop, stop_if_late
 
 KEYS = 1 << 14  # shard keys per table: few calls for millions of keys, within tens of megabytes
@@ -35,6 +36,7 @@ class MeshBounds:
     counts: LayoutCounts
     rates: Rates
     any_split: bool = False
+    known: KnownTables = field(default_factory=KnownTables)  # shared with other searches
 
     @property
     def _problem(self) -> Problem:
@@ -54,7 +56,8 @@ class MeshBounds:
             return self._by_key(meshes, np.arange(len(meshes["tp"])), self.rates, should_stop)
         # Overlapped expert messages never add time. Graphs remove launches and add copies.
         without = {"ep_overlap": np.ones_like(meshes["tp"]), "cuda_graphs": np.zeros_like(meshes["tp"])}
-        idle_host = replace(self.rates, stack=replace(self.rates.stack, host_s_per_kernel=0.0), latency_s={})
+        idle_host = self.known.rates(
+            replace(self.rates, stack=replace(self.rates.stack, host_s_per_kernel=0.0), latency_s={}))
         seconds, needed = self._by_key({**meshes, **without}, np.arange(len(meshes["tp"])), idle_host, should_stop)
         near = np.flatnonzero(seconds <= limit_s)
         seconds[near] = self._by_key(select(meshes, near), near, self.rates, should_stop)[0]
@@ -71,7 +74,7 @@ class MeshBounds:
         for start in range(0, len(work_s), KEYS):
             stop_if_late(should_stop)
             part = slice(start, start + KEYS)
-            tables = build(self._problem, {name: column[part] for name, column in keys.items()})
+            tables = self.known.of(self._problem, {name: column[part] for name, column in keys.items()})
             work_s[part], filling_s[part] = self.work(totals, kernel_seconds(tables, rates))
             states[part] = totals @ (tables.parameters["dense"] + tables.parameters["experts"])
             fixed_bytes[part] = tables.workspace.min(axis=0)  # the fullest stage has layers of some kind

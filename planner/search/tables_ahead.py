@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from ...cost_models.arrays import Ints
 from ...cost_models.problem import Problem
-from ...cost_models.quantities.tables import Tables, build, index_keys
+from ...cost_models.quantities.tables import Tables, index_keys
 from ..space.tree import Columns, select
+from .known_tables import KnownTables
 
 MESHES = 1 << 13  # meshes per table at most, so that working arrays stay small
 
@@ -17,8 +18,8 @@ MESHES = 1 << 13  # meshes per table at most, so that working arrays stay small
 class TablesAhead:
     """Tables for consecutive batches of `order`, rows of `meshes`."""
 
-    def __init__(self, problem: Problem, meshes: Columns, order: Ints) -> None:
-        self.problem, self.meshes, self.order = problem, meshes, order
+    def __init__(self, problem: Problem, meshes: Columns, order: Ints, known: KnownTables) -> None:
+        self.problem, self.meshes, self.order, self.known = problem, meshes, order, known
         self._start = self._end = 0  # range of the meshes in the tables
 
     def of(self, start: int, end: int, known_end: int) -> tuple[Tables, Ints]:
@@ -26,5 +27,5 @@ class TablesAhead:
         if start < self._start or end > self._end:
             self._start, self._end = start, max(end, min(start + MESHES, known_end))
             keys, self._keys = index_keys(select(self.meshes, self.order[start : self._end]))
-            self._tables = build(self.problem, keys)
+            self._tables = self.known.of(self.problem, keys)
         return self._tables, self._keys[start - self._start : end - self._start]

@@ -9,7 +9,7 @@ recompute_layers and offload_layers are 0, and the mesh.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ Counts = NDArray[np.int64]
 Options = tuple[Columns, Ints]  # of a level, and the category of each
 # The last two: full recompute of some layers, and none while some layers are offloaded.
 _MODES = len(RECOMPUTE_MODES) + 2
+_BLOCK = 1 << 18  # pairs of a signature and an option at once, so that working arrays stay small
 _CATEGORIES = (len(SCHEDULES), _MODES, 4, len(OFFLOADS))
 # Key of `level_rules` -> the fields of a mesh that the options of the level depend on, and the number of categories.
 _OPTIONS = {"schedule": (("pp",), len(SCHEDULES)), "recompute": (("pp",), _MODES), "state": (("dp", "cp"), 4)}
@@ -170,14 +171,16 @@ class LayoutCounts:
         rows, of_signature = self._read_by(rules, *fields)
         out = np.zeros((len(rules) + 1 if each else 1, len(rows["tp"]), width), dtype=np.int64)
         first, alike = group_rows(rows[name] for name in fields)
-        for index, values in enumerate(zip(*(rows[name][first].tolist() for name in fields), strict=True)):
-            which = np.flatnonzero(alike == index)
-            options, categories = options_of(*values)
-            pairs = cross(select(rows, which), options) if rules else {}
-            passes = [np.ones(len(which) * len(categories), dtype=bool),
-                      *(rule.allows(pairs, self.space.problem) for rule in rules)]  # fmt: skip
-            kept = np.logical_and.accumulate(passes)[-len(out) :].reshape(len(out), len(which), -1)
-            out[:, which] = kept.astype(np.float64) @ np.eye(width)[categories]
+        options, categories = zip(*(options_of(*values) for values in
+                                    zip(*(rows[name][first].tolist() for name in fields), strict=True)), strict=True)
+        read = set[str]().union(*(rule.fields for rule in rules))
+        every = {name: np.concatenate([some[name] for some in options]) for name in read & set(options[0])}
+        for row, option in _pairs([len(some) for some in categories], alike):
+            pairs = {name: every[name][option] if name in every else rows[name][row] for name in read}
+            passes = [np.ones(len(row), dtype=bool), *(rule.allows(pairs, self.space.problem) for rule in rules)]
+            cell = row * width + np.concatenate(categories)[option]
+            for number, kept in zip(out, np.logical_and.accumulate(passes)[-len(out) :], strict=True):
+                number += np.bincount(cell[kept], minlength=number.size).reshape(number.shape)
         return out, of_signature
 
     def _read_by(self, rules: Sequence[Rule], *also: str) -> tuple[Columns, Ints]:
@@ -246,6 +249,8 @@ class LayoutCounts:
         options: dict[str, Callable[..., Options]]
         options = {"schedule": self._schedules, "recompute": self._recomputes, "state": self._shards}
         counted = {level: self._counted(level, of, each=True) for level, of in options.items()}
+        known = {"schedule": "num_schedules", "recompute": "_num_undominated", "state": "num_shards"}
+        vars(self).update({known[level]: PerSignature.of(numbers[-1], row) for level, (numbers, row) in counted.items()})
         sizes = {level: numbers[0].sum(axis=1)[row] for level, (numbers, row) in counted.items()}
         for level, (numbers, row) in counted.items():
             beside = meshes_of * len(OFFLOADS) * math.prod(sizes[other] for other in sizes if other != level)
@@ -269,6 +274,18 @@ class LayoutCounts:
         counts = LayoutCounts(self.space, self.meshes, self.dominated, rules, self.signatures, self.known_groups)
         vars(counts).update({name: getattr(self, name) for name in ("num_schedules", "_num_undominated", "num_shards")})
         return counts
+
+
+def _pairs(number: Sequence[int], which: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Each row with each of the options of its group, in blocks: the row, and the option among those of all groups.
+    number: [group] options. which: [row] its group."""
+    lengths = np.array(number, dtype=np.int64)
+    starts, of_row = np.cumsum(lengths) - lengths, lengths[which]
+    before = np.cumsum(of_row) - of_row
+    for block in np.unique(before // _BLOCK):
+        rows = np.flatnonzero(before // _BLOCK == block)
+        row = np.repeat(rows, of_row[rows])
+        yield row, np.arange(len(row)) + np.repeat(starts[which[rows]] - before[rows] + before[rows[0]], of_row[rows])
 
 
 def distinct_rows(columns: Columns, fields: set[str]) -> tuple[Columns, Ints]:
