@@ -49,8 +49,8 @@ class NodeBounds:
             ledger = self._ledger(tables, relaxed, key)
             if self.in_bytes:
                 return np.full(len(key), np.inf), reserved_memory.least_bytes(ledger, self.rates)
-            seconds, needed = lower_bounds.bound(ledger, self.rates, states_known=False, memory=False)
-            return self._raised(seconds, ledger, level, limit), needed
+            needed = reserved_memory.fixed_bytes(ledger, self.rates)
+            return self._seconds(ledger, level, limit, placed=False), needed
         may_move = relaxed["offload"] & ACTIVATIONS_ON_HOST
         if level == 2 or self.bytes_count or not may_move.any():
             return self._of_rows(tables, relaxed, key, level, limit)
