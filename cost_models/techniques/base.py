@@ -95,6 +95,7 @@ RING = "what ranks of context parallelism send round"
 TP_OVERLAP, EP_OVERLAP = "what hides messages of tensor parallelism", "what hides messages of experts"
 PHASES, PROPOSER = "how prompts and answers share a GPU", "what proposes tokens"
 HOME = "where tokens meet their experts"
+WEIGHTS = "the bytes of weights"
 
 
 _T = TypeVar("_T")
@@ -125,7 +126,7 @@ class Technique:
     chooses: tuple[str, ...] = ()  # of those above; it excludes all that choose the same
     zero: int | None = None  # the ZeRO stage that `needs` leaves to several ranks, None: any; it excludes other stages
     excludes: Mapping[str, str] = field(default_factory=dict)  # further technique that it cannot go with -> reason
-    order: int = 0  # of its rewrite among several
+    order: int = 0  # of its rewrite, or of `on_pool`, among several; of one order they give the same in any
     keeps_weights: bool = True  # GPUs hold at least their share of the weights; bounds rely on it
     only_costs: bool = False  # no step of the same work is shorter by it, whatever its knobs: `all` leaves it out
     least_work: Callable[[Knobs], float] | None = None  # least share of the layers' work that is left, for bounds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Knob, Knobs, PoolNeed, Serves, Technique
+from .base import WEIGHTS, Knob, Knobs, PoolNeed, Serves, Technique
 
 if TYPE_CHECKING:
     from ..serving.pool import Pool
@@ -48,4 +48,5 @@ TECHNIQUE = Technique(
     serves=Serves(on_pool=_on_pool, needs=(PoolNeed(_multiplies_int4, "GPUs that multiply 4-bit integers: NVIDIA's "
                                                     "Turing, Ampere and Ada"),)),
     caveat="its kernels are closed; the answers of a model in 4 bits differ from those in 16",
+    chooses=(WEIGHTS,),
 )  # fmt: skip

@@ -88,5 +88,5 @@ TECHNIQUE = Technique(
     serves=Serves(on_pool=_on_pool, needs=(
         PoolNeed(_proposes_nothing_else, "no `--speculate`"), PoolNeed(_one_stage, "one pipeline stage"), DECODES)),
     caveat="the prompt tokens must be trained; how often their guesses are right depends on the text",
-    chooses=(PROPOSER,),
+    chooses=(PROPOSER,), order=1,  # the tree is as large as what the others leave of a GPU allows
 )  # fmt: skip

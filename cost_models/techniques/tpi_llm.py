@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Knob, Knobs, PoolNeed, Serves, Technique
+from .base import WEIGHTS, Knob, Knobs, PoolNeed, Serves, Technique
 
 if TYPE_CHECKING:
     from ..arrays import Array
@@ -63,4 +63,5 @@ TECHNIQUE = Technique(
     serves=Serves(on_pool=_on_pool, across_nodes=True,
                   needs=(PoolNeed(_over_nodes, "tensor parallelism over nodes (`--fix tp=8` of 8 devices)"),)),
     caveat="devices are as fast as one another here; heads dealt by speed are not priced",
+    chooses=(WEIGHTS,),
 )  # fmt: skip

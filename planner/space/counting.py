@@ -249,8 +249,8 @@ class LayoutCounts:
         options: dict[str, Callable[..., Options]]
         options = {"schedule": self._schedules, "recompute": self._recomputes, "state": self._shards}
         counted = {level: self._counted(level, of, each=True) for level, of in options.items()}
-        known = {"schedule": "num_schedules", "recompute": "_num_undominated", "state": "num_shards"}
-        vars(self).update({known[level]: PerSignature.of(numbers[-1], row) for level, (numbers, row) in counted.items()})
+        name = {"schedule": "num_schedules", "recompute": "_num_undominated", "state": "num_shards"}
+        vars(self).update({name[level]: PerSignature.of(numbers[-1], row) for level, (numbers, row) in counted.items()})
         sizes = {level: numbers[0].sum(axis=1)[row] for level, (numbers, row) in counted.items()}
         for level, (numbers, row) in counted.items():
             beside = meshes_of * len(OFFLOADS) * math.prod(sizes[other] for other in sizes if other != level)

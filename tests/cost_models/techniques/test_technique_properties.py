@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.techniques.base import Knob
-from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
+from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, reasons_apart
 from meshwright.planner.document.candidate import Candidate
 from meshwright.planner.drivers.given_layout import evaluate_resolved
 from meshwright.planner.request.load import load_request
@@ -44,8 +45,8 @@ SETS = [(one, other) if one != other else (one,) for one in TECHNIQUES for other
 
 
 @cache
-def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
-    """Its price, or why there is none."""
+def evaluated(layout_id: str, techniques: Any, *, backwards: bool = False) -> Candidate | str:
+    """Its price, or why there is none. backwards: the last of the techniques is applied first."""
     model = EXPERTS if "-ep" in layout_id else DENSE if "cp2r" in layout_id else "llama-3.2-1b"
     asked: dict[str, Any] = {"model": model, "cluster": "dgx-h100:2", "seq_len": 1024, "global_batch": 256,
              "stack": "megatron-core" if "tp2" in layout_id and "pp" in layout_id else "deepspeed"}  # fmt: skip
@@ -54,6 +55,9 @@ def evaluated(layout_id: str, techniques: Any) -> Candidate | str:
     try:
         chosen = {name: dict(knobs) for name, knobs in techniques}
         resolved = resolve(load_request(None, {**asked, "technique": chosen}))
+        if backwards:
+            last_first = resolved.workload.techniques[::-1]
+            resolved = replace(resolved, workload=replace(resolved.workload, techniques=last_first)).switched()
         # By the closed form: with a technique, a pipeline is not simulated.
         return evaluate_resolved(resolved, layout_id, "closed form").best
     except InputError as error:
@@ -141,6 +145,21 @@ def test_every_pair_that_is_not_refused_trains_some_layout_and_shows_both() -> N
                 break
         assert trains, names
         assert not unseen, f"{unseen} changes nothing beside the other of {names}: one of them must exclude the other"
+
+
+@pytest.mark.slow
+def test_pairs_are_priced_alike_in_either_order() -> None:
+    """Where the order of two rewrites matters, `order` says which is the first, whatever the user's order."""
+    for names in SETS:
+        chosen: dict[str, dict[str, float]] = {name: {} for name in names}
+        chosen |= {"three-level": {"weights_over": 1, "gradients_over": 2}} if "three-level" in names else {}
+        if len(names) == 1 or len({TECHNIQUES[name].order for name in names}) == 2 or any(reasons_apart(names)):
+            continue
+        asked = frozen(chosen)
+        layout_id = next(layout_id for layout_id in LAYOUTS if isinstance(evaluated(layout_id, asked), Candidate))
+        prices = [evaluated(layout_id, asked, backwards=backwards) for backwards in (False, True)]
+        first, last = (list(numbers(price)) for price in prices if isinstance(price, Candidate))
+        assert first == pytest.approx(last, rel=1e-9), names
 
 
 def differs(alone: Candidate | str, both: Candidate) -> bool:

@@ -40,7 +40,8 @@ RUNS: dict[str, tuple[str, Any, dict[str, int]]] = {
     "pcpp": IMAGES, "streamdiffusion": IMAGES}  # fmt: skip
 
 
-def instances(name: str, techniques: dict[str, dict[str, float]]) -> Pool:
+def instances(name: str, techniques: dict[str, dict[str, float]], *, backwards: bool = False) -> Pool:
+    """backwards: the last of the techniques is applied first."""
     model, given, degrees = RUNS[name]
     cluster = load_cluster(given, gpu=None, num_gpus=None, exclude=())
     layout = InstanceLayout(**{"tp": 1, "attention_dp": 1, "pp": 1, "ep": 1, "instances": 1, **degrees})
@@ -50,7 +51,7 @@ def instances(name: str, techniques: dict[str, dict[str, float]]) -> Pool:
         engine=ENGINES.of("vllm"), host_s=0.0, layout=layout, chunk_tokens=8192, max_sequences=256, speculation=draft,
         passes=passes_of(load_model(model)[0], 8, 256.0) if name == "streamdiffusion" else None,
         images=images_of(model) if name == "ai-flow" else None,
-        techniques=applied(techniques, SERVING))])  # fmt: skip
+        techniques=applied(techniques, SERVING)[:: -1 if backwards else 1])])  # fmt: skip
 
 
 def images_of(model: str) -> SeenImages:
@@ -87,7 +88,7 @@ def test_neutral_knobs_change_nothing(name: str) -> None:
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(SERVING, 2)))
 def test_pairs_show_both_or_exclude_each_other(one: str, other: str) -> None:
-    """Where both serve by the same instances, each changes what the other leaves."""
+    """Where both serve by the same instances, each changes what the other leaves, in any order unless it is given."""
     if SERVING[one].reason_apart(SERVING[other]):
         with pytest.raises(InputError, match="exclude one another"):
             applied({one: {}, other: {}}, SERVING)
@@ -98,6 +99,9 @@ def test_pairs_show_both_or_exclude_each_other(one: str, other: str) -> None:
     if where is not None:
         together = quantities(instances(where, {one: {}, other: {}}))
         assert all(together != quantities(instances(where, {name: {}})) for name in (one, other))
+        if SERVING[one].order == SERVING[other].order:
+            backwards = quantities(instances(where, {one: {}, other: {}}, backwards=True))
+            assert together == pytest.approx(backwards, rel=1e-9)
 
 
 def gains(plain: Pool, changed: Pool) -> bool:

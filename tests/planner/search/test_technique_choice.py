@@ -109,6 +109,7 @@ def test_every_pair_works_or_is_refused_with_a_reason() -> None:
         reason = TECHNIQUES[one].reason_apart(TECHNIQUES[other])
         if reason is None:
             assert len(applied({one: {}, other: {}})) == 2
+            assert applied({one: {}, other: {}}) == applied({other: {}, one: {}})
             continue
         with pytest.raises(InputError, match="exclude one another") as refusal:
             applied({one: {}, other: {}})
