@@ -67,6 +67,7 @@ def current(resolved: Resolved, path: str) -> Value | None:
         "gpus": resolved.cluster.num_gpus, "gpu": resolved.cluster.gpu.name, "cluster": resolved.cluster.name,
         "model": resolved.model.name, "stack": resolved.stack.name, "target": resolved.target.name,
         "workload.seq_len": resolved.workload.seq_len, "workload.global_batch": resolved.workload.global_batch,
+        "workload.techniques": ", ".join(name for name, _ in resolved.workload.techniques) or None,
     }  # fmt: skip
     value: Any = resolved_names.get(path, resolved.request.model_dump(mode="json"))
     if path not in resolved_names:

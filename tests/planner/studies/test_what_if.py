@@ -82,6 +82,15 @@ def test_nothing_changed_is_the_plan() -> None:
     assert same.warnings == ()
 
 
+def test_techniques_stand_by_name() -> None:
+    asked = {**plan().request, "target": "any"}
+    asked["workload"] = {**asked["workload"], "techniques": {"diloco": {}, "zero++": {}}}
+    several = resolve(request_from_dict(asked))
+
+    assert current(several, "workload.techniques") == "diloco, zero++"
+    assert current(base(), "workload.techniques") is None
+
+
 @pytest.mark.parametrize("path", [path for path in known_paths() if current(base(), path) is not None])
 def test_the_value_that_is_there_changes_nothing(path: str) -> None:
     now = current(base(), path)
