@@ -8,6 +8,7 @@ shard x cp x tp / (ep x etp).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,12 +133,17 @@ class KindParameters:
 NO_PARAMETERS = KindParameters(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, False)  # of a layer with the weights of another one
 
 
+def replicated_parameters(kind: Layer, named: Mapping[str, int]) -> int:
+    """Elements of a layer that every rank of tensor parallelism has whole. named: its groups."""
+    whole = (*REPLICATED, *(kind_of(kind.mixer).replicated if kind.mixer is not None else ()))
+    return sum(named.get(name, 0) for name in whole)
+
+
 def layer_parameters(model: ModelSpec, kind: Layer, trains: str, workload: Workload) -> KindParameters:
     """Parameters of a decoder layer; `trains` as in operations.Trains."""
     named = params.layer_parameters(model, kind)
     experts = float(params.expert_parameters(model, kind))
-    whole = (*REPLICATED, *(kind_of(kind.mixer).replicated if kind.mixer is not None else ()))
-    replicated = float(sum(named.get(name, 0) for name in whole))
+    replicated = float(replicated_parameters(kind, named))
     sharded = sum(named.values()) - experts - replicated
     if trains == "all":
         return KindParameters(sharded, replicated, experts, sharded, replicated, experts, False)

@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import Array
 from ..rates import collectives
 from .methods import PLAIN, Methods
-from .pool import ACTIVATION_BYTES, Pool
+from .pool import ACTIVATION_BYTES, Pool, dense_of_rank
 from .seen_images import placement
 
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
@@ -189,9 +189,9 @@ def _dense_s(pool: Pool, constants: ServingConstants, decoded: Array, tokens: Ar
     """Attention projections, dense blocks, shared experts; and the head, for tokens that are sampled."""
     model = pool.model
     sampled = decoded / pool.attention_dp
-    flops = 2.0 * (model.dense_parameters * tokens + model.head_parameters * sampled) / pool.tp
-    layers = model.dense_parameters + model.still_parameters
-    read = (layers * pool.weight_bytes + 2.0 * model.head_parameters) / pool.tp
+    dense, head = dense_of_rank(model, pool.tp), model.head_parameters / pool.tp
+    flops = 2.0 * (dense * tokens + head * sampled)
+    read = (dense + model.still_parameters / pool.tp) * pool.weight_bytes + 2.0 * head
     return _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
                          read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
 

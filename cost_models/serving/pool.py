@@ -85,9 +85,10 @@ class Pool:
 
     @property
     def weights_bytes(self) -> Array:
-        """Of a GPU: dense blocks, token table and head split over tp, experts over all GPUs of a stage; the same of the
-        draft. A head that is the token table is held again by the last of several stages. Of layers that are read from
-        a disk those of the window alone. A vision tower has 16 bits, and is on the first stage."""
+        """Of a GPU: dense blocks (but `whole_parameters`), token table and head split over tp, experts over all GPUs of
+        a stage; the same of the draft. A head that is the token table is held again by the last of several stages. Of
+        layers that are read from a disk those of the window alone. A vision tower has 16 bits, and is on the first
+        stage."""
         methods, heads = self.methods, np.zeros_like(self.tp)
         layers = heads
         for model in (self.model, self.draft)[: 1 if methods.draft_elsewhere else 2]:
@@ -102,9 +103,10 @@ class Pool:
 
     def _layers_bytes(self, model: ServedModel) -> Array:
         """The part of a rank in the layers of all stages."""
-        dense = (model.dense_parameters + model.still_parameters) * self.weight_bytes
+        ranks = np.ones_like(self.tp) if self.methods.patches else self.tp
+        dense = dense_of_rank(model, ranks) + model.still_parameters / ranks
         experts = model.expert_parameters * self.expert_bytes / self.stage_gpus
-        return np.asarray(dense / (1.0 if self.methods.patches else self.tp) + experts)
+        return np.asarray(dense * self.weight_bytes + experts)
 
     @property
     def streamed_bytes(self) -> Array:
@@ -214,6 +216,11 @@ class Pool:
         copied = self.kv_bytes * self.kv_elements(tokens) / self.pp
         once = copied / self.host_bw_bytes_per_s + copied / self.methods.swap_copy_bytes * self.methods.swap_copy_s
         return np.asarray(2.0 * self.methods.swaps * once)
+
+
+def dense_of_rank(model: ServedModel, tp: Array) -> Array:
+    """[n] of `dense_parameters`, those that a rank has and multiplies its tokens with."""
+    return np.asarray((model.dense_parameters - model.whole_parameters) / tp + model.whole_parameters)
 
 
 _COLUMNS = [field.name for field in fields(Pool) if field.type == "Array"]

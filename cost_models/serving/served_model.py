@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..quantities.memory import replicated_parameters
 from ..quantities.params import expert_parameters, layer_parameters, table_parameters
 from ..specs.model import Attention, Layer, MixtureOfExperts, ModelSpec
 
@@ -21,6 +22,9 @@ class ServedModel:
     mixer_layers: Array  # with a recurrence in place of attention or beside it
     hidden: Array
     dense_parameters: Array  # of layers, that a token passes, without routed experts
+    # Of `dense_parameters`, what engines give every rank of tensor parallelism whole: down projections of latent
+    # attention, its index, routers, norms (vLLM 0.32 and SGLang 0.5: ReplicatedLinear, disable_tp).
+    whole_parameters: Array
     still_parameters: Array  # of layers, that it does not: modulation, which a sequence passes, and the other stream
     head_parameters: Array  # of the output projection
     tables: Array  # of that size in one stage: the token table and the projection; 1: tied, 0: those of another model
@@ -72,6 +76,7 @@ class ServedModel:
             "layers": len(layers), "moe_layers": len(experts), "hidden": model.hidden,
             "mixer_layers": sum(kind.mixer is not None for kind in layers),
             "dense_parameters": beside + sum(_passed_parameters(model, kind) for kind in layers),
+            "whole_parameters": sum(_whole_parameters(model, kind) for kind in layers),
             "still_parameters": sum(_dense_parameters(model, kind) - _passed_parameters(model, kind)
                                     for kind in layers),
             "head_parameters": table_parameters(model), "tables": tables,
@@ -112,6 +117,11 @@ def _dense_parameters(model: ModelSpec, kind: Layer) -> int:
 def _passed_parameters(model: ModelSpec, kind: Layer) -> float:
     modulation = kind.streams * kind.modulation.parameters if kind.modulation is not None else 0
     return (_dense_parameters(model, kind) - modulation) / kind.streams
+
+
+def _whole_parameters(model: ModelSpec, kind: Layer) -> float:
+    named = layer_parameters(model, kind)
+    return (replicated_parameters(kind, named) - named.get("modulation", 0)) / kind.streams
 
 
 def _block_elements(kind: Layer) -> int:

@@ -129,6 +129,20 @@ def test_a_module_for_further_tokens_has_no_tables() -> None:
     assert more == pytest.approx(layer + 2 * 7168**2, rel=1e-9)
 
 
+def test_ranks_copy_the_down_projections_of_latent_attention() -> None:
+    """In each of 61 layers of DeepSeek-V3 7,168 x (1,536 + 576), norms of 2 x 7,168 + 1,536 + 512, and in 58 a router
+    of 7,168 x 256: 8 ranks have those 8 times, and read them each."""
+    whole = 61 * (7168 * (1536 + 576) + 2 * 7168 + 1536 + 512) + 58 * 7168 * 256
+    one, eight = pool("deepseek-v3"), pool("deepseek-v3", tp=8)
+    assert float(8 * eight.weights_bytes[0] - one.weights_bytes[0]) == pytest.approx(7 * whole, rel=1e-9)
+    model = one.model
+    read = whole + (model.dense_parameters - whole) / 8 + 2 * model.head_parameters / 8
+    without_experts = replace(eight, model=replace(model, expert_parameters=column(0), moe_layers=column(0)))
+    more = iteration_seconds(without_experts, CONSTANTS, decoding(1, context=1)) - CONSTANTS.step_s
+    more = more - CONSTANTS.sequence_s - 61 * CONSTANTS.layer_s
+    assert float(more[0]) == pytest.approx(float(read[0]) / (4.6e12 * CONSTANTS.bandwidth_share), rel=5e-3)
+
+
 def test_shared_blocks_lie_in_the_cache_once() -> None:
     """Of 1,000 tokens 62 blocks of 16 are shared; ten prefixes take ten times those, sequences the rest."""
     of_pool, token = pool(), 2 * 2 * 80 * 8 * 128
