@@ -84,22 +84,38 @@ class Pool:
         return np.minimum(self.tp, self.model.kv_heads)
 
     @property
+    def stage_shares(self) -> Array:
+        """[stage, n] of all layers, those of each stage of `stage_layers`. Layers count as equal ones."""
+        return stage_layers(self.model.layers, self.pp) / np.maximum(self.model.layers, 1.0)
+
+    @property
+    def fullest_share(self) -> Array:
+        """[n] of all layers, those of the stage with most."""
+        return np.asarray(self.stage_shares.max(axis=0))
+
+    @property
     def weights_bytes(self) -> Array:
-        """Of a GPU: dense blocks (but `whole_parameters`), token table and head split over tp, experts over all GPUs of
-        a stage; the same of the draft. A head that is the token table is held again by the last of several stages. Of
-        layers that are read from a disk those of the window alone. A vision tower has 16 bits, and is on the first
-        stage."""
-        methods, heads = self.methods, np.zeros_like(self.tp)
-        layers = heads
+        """[n] of a GPU of the fullest stage."""
+        return np.asarray(self._stage_weights_bytes.max(axis=0))
+
+    @property
+    def _stage_weights_bytes(self) -> Array:
+        """[stage, n] of a GPU: dense blocks (but `whole_parameters`), token table and head split over tp, experts over
+        all GPUs of a stage; the same of the draft. The table is on the first stage and the head on the last, which
+        holds a table again that is tied. Of layers that are read from a disk those of the window alone. A vision tower
+        has 16 bits, and is on the first stage."""
+        methods, none = self.methods, np.zeros_like(self.tp)
+        layers = both = end = none
         for model in (self.model, self.draft)[: 1 if methods.draft_elsewhere else 2]:
             whole = methods.whole_heads or methods.patches
-            tables = np.where(self.pp > 1, 2.0 * (model.tables > 0), model.tables)
-            heads = heads + tables * methods.head_bytes * model.head_parameters / (1.0 if whole else self.tp)
+            size = methods.head_bytes * model.head_parameters / (1.0 if whole else self.tp)
+            both, end = both + model.tables * size, end + (model.tables > 0) * size
             layers = layers + self._layers_bytes(model)
         if methods.window_layers:
             layers = layers * np.minimum(methods.window_layers / self.model.layers, 1.0)
         tower = 0.0 if self.images is None else ACTIVATION_BYTES * self.images.parameters / self.tp
-        return np.asarray((heads + layers) / self.pp + tower)
+        ends = np.where(self.pp > 1, end, both)
+        return np.asarray(layers * self.stage_shares + np.array([ends + tower, none, ends]))
 
     def _layers_bytes(self, model: ServedModel) -> Array:
         """The part of a rank in the layers of all stages."""
@@ -136,6 +152,15 @@ class Pool:
     def cache_bytes(self) -> Array:
         """[n] of a GPU that weights and buffers leave."""
         return np.asarray(self.memory_bytes * MEMORY_SHARE - self.weights_bytes - self.working_bytes)
+
+    @property
+    def room_bytes(self) -> Array:
+        """[n] bytes that caches of all layers may have, on a GPU of each stage: the stage with least room for its share
+        of them gives as many blocks to all (vLLM 0.32, get_kv_cache_configs)."""
+        room = self.memory_bytes * MEMORY_SHARE - self._stage_weights_bytes - self.working_bytes
+        shares = self.stage_shares
+        held = np.maximum(room, 0.0) / np.where(shares > 0, shares, 1.0)
+        return np.asarray(np.where(shares > 0, held, np.inf).min(axis=0))
 
     @property
     def working_bytes(self) -> Array | float:
@@ -176,7 +201,7 @@ class Pool:
         return np.minimum(self.step_tokens, output) if self.methods.fills else self.step_tokens
 
     def held_bytes(self, prompt: Array, output: Array) -> Array:
-        """[n] bytes of a request on a GPU, times the stages: the cache of its sequence, or all that a pass over its
+        """[n] bytes of a request on a GPU, of all layers: the cache of its sequence, or all that a pass over its
         tokens holds, where the model fills them in."""
         if self.methods.fills:
             return self._pass_bytes(prompt + output)
@@ -205,7 +230,7 @@ class Pool:
         decode at a time, when their answers are whole. prefix_hit: share of the prompt in blocks that lie in the cache
         once for all sequences; prefixes: how many different ones are kept there. Windows share nothing."""
         shared = self.kv_bytes * self.prefix_elements(prompt, prefix_hit)
-        room = np.maximum(self.cache_bytes, 0.0) * self.pp - prefixes * shared
+        room = self.room_bytes - prefixes * shared
         held = np.floor(np.maximum(room, 0.0) / (self.held_bytes(prompt, output) - shared))
         groups = 1.0 if self.methods.context_everywhere else self.attention_dp
         return np.asarray(np.minimum(held, self.max_sequences * self.attention_dp / groups) * groups)
@@ -213,9 +238,19 @@ class Pool:
     def swap_s(self, tokens: Array) -> Array:
         """Seconds in which the cache of a request of so many tokens leaves the GPU and comes back, for all of its
         swaps: its bytes at the rate of the link, and the start of every copy."""
-        copied = self.kv_bytes * self.kv_elements(tokens) / self.pp
+        copied = self.kv_bytes * self.kv_elements(tokens) * self.fullest_share
         once = copied / self.host_bw_bytes_per_s + copied / self.methods.swap_copy_bytes * self.methods.swap_copy_s
         return np.asarray(2.0 * self.methods.swaps * once)
+
+
+def stage_layers(layers: Array, pp: Array) -> Array:
+    """[stage, n] layers of the first of `pp` stages, of the fullest one between (0: there is none) and of the last.
+    Layers that are left where all have equally many go to the stages before the last one, from behind, and to the first
+    one only where every other has one (vLLM 0.32, get_pp_indices)."""
+    even = np.floor(layers / pp)
+    left = layers - even * pp
+    first = even + (pp > 1) * (left == pp - 1)
+    return np.array([first, np.where(pp > 2, even + (left > 0), 0.0), even])
 
 
 def dense_of_rank(model: ServedModel, tp: Array) -> Array:

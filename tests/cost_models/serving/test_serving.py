@@ -10,7 +10,7 @@ from meshwright.cost_models.quantities import params
 from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds, touched_experts
 from meshwright.cost_models.serving.load import steady_state
-from meshwright.cost_models.serving.pool import Pool
+from meshwright.cost_models.serving.pool import Pool, stage_layers
 from meshwright.cost_models.serving.served_model import ServedModel, stacked
 from meshwright.cost_models.serving.service import Load, Service
 from meshwright.profiles.model.load import load_model
@@ -141,6 +141,26 @@ def test_ranks_copy_the_down_projections_of_latent_attention() -> None:
     more = iteration_seconds(without_experts, CONSTANTS, decoding(1, context=1)) - CONSTANTS.step_s
     more = more - CONSTANTS.sequence_s - 61 * CONSTANTS.layer_s
     assert float(more[0]) == pytest.approx(float(read[0]) / (4.6e12 * CONSTANTS.bandwidth_share), rel=5e-3)
+
+
+def test_the_fullest_stage_has_a_layer_more_and_the_ends_the_tables() -> None:
+    """vLLM's 61 layers of 16 stages are 3, 13 times 4, 3 + ... : 13 are left over 48, before the last from behind."""
+    pp = np.array([1.0, 2.0, 3.0, 4.0, 16.0])
+    assert stage_layers(np.full(5, 61.0), pp).T.tolist() == [
+        [61, 0, 61], [31, 0, 30], [20, 21, 20], [15, 16, 15], [3, 4, 3]]  # fmt: skip
+    assert stage_layers(column(62), column(3))[:, 0].tolist() == [21, 21, 20]
+
+
+def test_stages_hold_as_much_as_the_one_with_least_room() -> None:
+    """llama-3.1-8b in 2 bytes on 5 stages: 6 of 32 layers with the table of 128,256 x 4,096 first, 7 between. A token
+    takes 4 KiB of a layer. The ends have room for most of a layer less, and the middle for a cache of 7 layers."""
+    of_pool = replace(pool("llama-3.1-8b", memory_gib=16, weight_bytes=2), pp=column(5))
+    layer = 2 * (4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336 + 2 * 4096)
+    ends, between = 6 * layer + 2 * 128_256 * 4096, 7 * layer
+    assert float(of_pool.weights_bytes[0]) == max(ends, between)
+    left = 16 * GIB * 0.9 - 4 * GIB
+    tokens = min((left - ends) / (6 * 4096), (left - between) / (7 * 4096))
+    assert float(of_pool.capacity(column(1000), column(300))[0]) == tokens // 1300
 
 
 def test_shared_blocks_lie_in_the_cache_once() -> None:
