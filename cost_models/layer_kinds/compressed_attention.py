@@ -215,5 +215,6 @@ KIND = MixerKind(
     # Ranks of cp keep their tokens whatever the stack says, so only tp splits heads.
     heads=lambda mixer: {"heads of compressed attention": (mixer.heads, True),
                          "output groups": (mixer.output_groups, True)},
+    state=None,  # a window and entries that grow with the sequence
     kernels=10.0,  # three products more, three norms, positions of three, the core, pooling (assumed)
 )  # fmt: skip

@@ -83,6 +83,7 @@ KIND = MixerKind(
     spec=GatedDeltaNet, parameters=_parameters, replicated=("mixer_norm",), matrices=_matrices,
     add=_add,
     heads=lambda mixer: {"key heads of linear attention": (mixer.key_heads, False)},
+    state=lambda mixer: (mixer.convolved * (mixer.conv_kernel - 1) + mixer.values * mixer.key_head_dim, 0),
     # Convolution, norms of queries and keys, cumulated decays, products of keys, inverse, transformed keys and values,
     # states, output, gated norm (flash-linear-attention, ops/gated_delta_rule/chunk.py); one projection more.
     kernels=10.0,

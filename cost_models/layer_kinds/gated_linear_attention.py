@@ -89,5 +89,6 @@ def _add(builder: Builder, ops: LayerOperations, mixer: GatedLinearAttention) ->
 KIND = MixerKind(
     spec=GatedLinearAttention, parameters=_parameters, replicated=("mixer_norm", "mixer_decay_in"), matrices=_matrices,
     add=_add, heads=lambda mixer: {"heads of linear attention": (mixer.heads, False)},
+    state=lambda mixer: (mixer.values * mixer.key_head_dim, 0),
     kernels=6.0,  # activation or decays, states, scores, output, gated norm, a projection more (assumed)
 )  # fmt: skip

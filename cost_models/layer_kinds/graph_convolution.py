@@ -70,5 +70,6 @@ def past_embeddings(builder: Builder) -> bool:
 KIND = MixerKind(
     spec=GraphConvolution, parameters=_parameters, replicated=("mixer_bias",), matrices=_matrices, add=_add,
     heads=lambda mixer: {"parts of the channels of a vertex": (1, True)},  # tp 1
+    state=None,  # of sequences, which it has not
     kernels=4.0,  # the sum, the product, activation and dropout
 )  # fmt: skip

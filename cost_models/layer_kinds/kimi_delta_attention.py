@@ -74,5 +74,6 @@ def _add(builder: Builder, ops: LayerOperations, mixer: KimiDeltaAttention) -> N
 KIND = MixerKind(
     spec=KimiDeltaAttention, parameters=_parameters, replicated=("mixer_norm", "mixer_low_rank_in"),
     matrices=_matrices, add=_add, heads=lambda mixer: {"heads of linear attention": (mixer.heads, False)},
+    state=lambda mixer: (3 * mixer.width * (mixer.conv_kernel - 1), mixer.width * mixer.head_dim),
     kernels=13.0,  # those of gated DeltaNet, and three projections of decay and gate more
 )  # fmt: skip

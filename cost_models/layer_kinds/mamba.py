@@ -110,5 +110,6 @@ def _add_scan(builder: Builder, ops: LayerOperations, mixer: Mamba) -> None:
 KIND = MixerKind(
     spec=Mamba, parameters=_parameters, replicated=("mixer_out_bias", "mixer_norm"), matrices=_matrices, add=_add,
     heads=lambda mixer: {"state-space channels": (mixer.channels, False)},
+    state=lambda mixer: (mixer.channels * (mixer.conv_kernel - 1 + mixer.state), 0),
     kernels=4.0,  # convolution, two projections more, scan
 )  # fmt: skip

@@ -88,5 +88,6 @@ def _add(builder: Builder, ops: LayerOperations, mixer: Mamba2) -> None:
 KIND = MixerKind(
     spec=Mamba2, parameters=_parameters, replicated=("mixer_out_bias",), matrices=_matrices, add=_add,
     heads=lambda mixer: {"state-space heads": (mixer.heads, False), "state-space groups": (mixer.groups, True)},
+    state=lambda mixer: (mixer.convolved * (mixer.conv_kernel - 1) + mixer.inner * mixer.state, 0),
     kernels=7.0,  # convolution, cumulated decays, states, their passing, scores, scan, gated norm (ssd_combined.py)
 )  # fmt: skip

@@ -183,5 +183,6 @@ def _add_context(builder: Builder, ops: LayerOperations, mixer: ParaRnn, d: Arra
 KIND = MixerKind(
     spec=ParaRnn, parameters=_parameters, replicated=(), matrices=_matrices, add=_add,
     heads=lambda mixer: {"heads of the recurrent cell": (mixer.heads, False)},
+    state=lambda mixer: (mixer.channels * (mixer.conv_kernel - 1 + mixer.costs.states), 0),
     kernels=3.0,  # convolution, a product more, the recurrence
 )  # fmt: skip

@@ -111,5 +111,7 @@ def _add_scan(builder: Builder, ops: LayerOperations, mixer: Rwkv7, chunks: Arra
 KIND = MixerKind(
     spec=Rwkv7, parameters=_parameters, replicated=("mixer_low_rank_in", "mixer_shift"), matrices=_matrices, add=_add,
     heads=lambda mixer: {"heads of linear attention": (mixer.heads, False)},
+    # Two tokens that shifts keep, of this block and the feed-forward one; the state of heads (RWKV7Attention of fla).
+    state=lambda mixer: (2 * mixer.width, mixer.width * mixer.head_dim),
     kernels=18.0,  # three and eight products more, shifts, update of keys, scan in five, norm, gate (rwkv7.py of fla)
 )  # fmt: skip

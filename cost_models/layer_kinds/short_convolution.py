@@ -67,5 +67,6 @@ KIND = MixerKind(
     spec=ShortConvolution, parameters=_parameters, replicated=("mixer_out_bias",), matrices=_matrices, add=_add,
     # Ranks of cp keep their tokens whatever the stack says, so only tp splits channels.
     heads=lambda mixer: {"channels of the convolution": (mixer.channels, True)},
+    state=lambda mixer: (mixer.channels * (mixer.conv_kernel - 1), 0),
     kernels=3.0,  # two products of elements and the convolution
 )  # fmt: skip

@@ -218,7 +218,8 @@ def _decode_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -
     model, sequences = pool.model, batch.sequences / pool.attention_dp
     split = np.minimum(pool.tp, model.kv_heads)
     cached = model.kv_elements * batch.context + model.window_kv_elements * np.minimum(batch.context, model.window)
-    read = sequences * pool.kv_read_bytes * cached / split
+    # A recurrence reads its state and writes it.
+    read = sequences * (pool.kv_read_bytes * cached / split + 2.0 * model.state_bytes / pool.tp)
     flops = sequences * (1.0 + pool.draft_tokens) * batch.context * model.decode_pair_flops / pool.tp
     return _soft_maximum(flops / pool.attention_flops_per_s,
                          read / (pool.memory_bw_bytes_per_s * constants.cache_share))  # fmt: skip

@@ -149,6 +149,17 @@ class Pool:
         return np.asarray(own / self.kv_split + draft / np.minimum(self.tp, self.draft.kv_heads))
 
     @property
+    def state_bytes(self) -> Array:
+        """[n] of a sequence on a rank, those of a draft too: recurrences keep the state before each token that is to be
+        verified (vLLM 0.32, MambaSpec.num_speculative_blocks)."""
+        draft = self.draft.state_bytes * (not self.methods.draft_elsewhere)
+        return np.asarray((self.model.state_bytes * (1.0 + self.draft_tokens) + draft) / self.tp)
+
+    def sequence_bytes(self, tokens: Array) -> Array:
+        """[n] of the cache of a sequence of so many tokens on a rank, all layers."""
+        return np.asarray(self.kv_bytes * self.kv_elements(tokens) + self.state_bytes)
+
+    @property
     def cache_bytes(self) -> Array:
         """[n] of a GPU that weights and buffers leave."""
         return np.asarray(self.memory_bytes * MEMORY_SHARE - self.weights_bytes - self.working_bytes)
@@ -205,7 +216,7 @@ class Pool:
         tokens holds, where the model fills them in."""
         if self.methods.fills:
             return self._pass_bytes(prompt + output)
-        return np.asarray(self.kv_bytes * self.kv_elements(prompt + self.reserved_output * output))
+        return self.sequence_bytes(prompt + self.reserved_output * output)
 
     def _pass_bytes(self, tokens: Array) -> Array:
         """Bytes of each copy of a sequence in a pass: the hidden state of its tokens, and the input of a block of a
@@ -238,7 +249,7 @@ class Pool:
     def swap_s(self, tokens: Array) -> Array:
         """Seconds in which the cache of a request of so many tokens leaves the GPU and comes back, for all of its
         swaps: its bytes at the rate of the link, and the start of every copy."""
-        copied = self.kv_bytes * self.kv_elements(tokens) * self.fullest_share
+        copied = self.sequence_bytes(tokens) * self.fullest_share
         once = copied / self.host_bw_bytes_per_s + copied / self.methods.swap_copy_bytes * self.methods.swap_copy_s
         return np.asarray(2.0 * self.methods.swaps * once)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from ..arrays import Array, Ints
+from ..layer_kinds.registry import kind_of
 from ..quantities.memory import replicated_parameters
 from ..quantities.params import expert_parameters, layer_parameters, table_parameters
 from ..specs.model import Attention, Layer, MixtureOfExperts, ModelSpec
@@ -35,6 +36,7 @@ class ServedModel:
     kv_elements: Array  # cached per token in layers that see all tokens before
     window: Array  # tokens that the other layers see
     window_kv_elements: Array  # cached per token of the window in those
+    state_bytes: Array  # of a sequence, kept by the recurrences and convolutions of all layers; ranks split them
     # FLOPs of scores and values per pair of a query and a token that it sees, full layers and windowed layers.
     pair_flops: Array
     window_pair_flops: Array
@@ -87,6 +89,7 @@ class ServedModel:
             "kv_elements": sum(map(kv_elements, full)),
             "window": max((block.window or 0 for block in windowed), default=0),
             "window_kv_elements": sum(map(kv_elements, windowed)),
+            "state_bytes": sum(_state_bytes(kind) for kind in layers),
             "pair_flops": sum(map(_pair_flops, full)),
             "window_pair_flops": sum(map(_pair_flops, windowed)),
             "decode_pair_flops": sum(map(_decode_pair_flops, full)),
@@ -108,6 +111,12 @@ def kv_elements(attention: Attention) -> int:
     if attention.takes_keys:
         return 0
     return attention.kv_heads * (attention.head_dim + attention.value_head_dim * (not attention.values_from_keys))
+
+
+def _state_bytes(kind: Layer) -> int:
+    state = kind_of(kind.mixer).state if kind.mixer is not None else None
+    halves, singles = state(kind.mixer) if state is not None else (0, 0)
+    return 2 * halves + 4 * singles
 
 
 def _dense_parameters(model: ModelSpec, kind: Layer) -> int:

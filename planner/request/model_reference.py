@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...cost_models.layer_kinds.compressed_attention import CompressedAttention
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.variants import text_of
 from ...errors import UnsupportedError
@@ -20,6 +21,10 @@ def referenced_model(reference: str | Mapping[str, Any]) -> tuple[ModelSpec, lis
     return read_explicit_form(reference, name=str(reference.get("name", "model")), source="request")
 
 
+def _compresses(model: ModelSpec) -> bool:
+    return any(isinstance(kind.mixer, CompressedAttention) for kind in model.kinds)
+
+
 def text_model(
     reference: str | Mapping[str, Any], *, trains: bool = False, fills: bool = False, sees: bool = False
 ) -> tuple[ModelSpec, list[str]]:
@@ -27,7 +32,8 @@ def text_model(
     request is one of training, which can have images and an encoder. fills: the model may fill in masked tokens. sees:
     it keeps its tower.
 
-    Raises UnsupportedError for an encoder, a model with one, one of diffusion, or Gemma 3n, where it is not trained.
+    Raises UnsupportedError for an encoder, a model with one, one of diffusion, Gemma 3n, or compressed attention, where
+    it is not trained.
     """
     model, warnings = referenced_model(reference)
     kinds = {"has an encoder beside its decoder": model.encoder is not None,
@@ -35,6 +41,7 @@ def text_model(
              "is a classifier": not model.token_head,
              "is a diffusion transformer": model.diffusion is not None and not fills,
              "has embeddings of each layer or streams of AltUp": model.layer_inputs is not None or model.alternates,
+             "keeps caches of compressed attention, which are not modelled": _compresses(model),
              "is a graph network": model.graph is not None}  # fmt: skip
     if not trains and (kind := next((kind for kind, applies in kinds.items() if applies), None)):
         raise UnsupportedError(f"{model.name} {kind}: only its training is priced",

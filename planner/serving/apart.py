@@ -118,7 +118,7 @@ def _side(
     return Side(
         space, columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number, layout_gpus[instance] * number,
         seconds_under(np.full(len(rows), load)),
-        columns.kv_bytes * columns.kv_elements(np.array(promises.requests.prompt)) * columns.fullest_share,
+        columns.sequence_bytes(np.array(promises.requests.prompt)) * columns.fullest_share,
         largest(lambda load: seconds_under(load) <= limit_s, number.astype(float)) if bounded
         else np.full(len(rows), np.inf),
     )  # fmt: skip

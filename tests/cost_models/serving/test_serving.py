@@ -13,6 +13,8 @@ from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.pool import Pool, stage_layers
 from meshwright.cost_models.serving.served_model import ServedModel, stacked
 from meshwright.cost_models.serving.service import Load, Service
+from meshwright.errors import UnsupportedError
+from meshwright.planner.request.model_reference import text_model
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.engines import shipped_engines
 
@@ -163,6 +165,26 @@ def test_stages_hold_as_much_as_the_one_with_least_room() -> None:
     assert float(of_pool.capacity(column(1000), column(300))[0]) == tokens // 1300
 
 
+@pytest.mark.parametrize(
+    ("name", "state_bytes"),
+    [  # shapes of vLLM's MambaStateShapeCalculator: what a convolution sees before, and the state of heads
+        ("mamba2-codestral-7b", 64 * 2 * (3 * (8192 + 2 * 8 * 128) + 128 * 64 * 128)),
+        ("qwen3-next-80b-a3b", 36 * 2 * (3 * (2 * 16 * 128 + 32 * 128) + 32 * 128 * 128)),
+    ],
+)
+def test_recurrences_keep_a_state_of_each_sequence(name: str, state_bytes: int) -> None:
+    """In capacity, whatever the length; split over ranks; a copy for each token to verify; read and written."""
+    one, short = pool(name, tp=2), column(16.0)
+    caches = 2 * one.kv_elements(short)
+    assert float((one.held_bytes(short, column(0)) - caches)[0]) == state_bytes / 2
+    proposing = replace(one, draft_tokens=column(3))
+    assert float((proposing.held_bytes(short, column(0)) - caches)[0]) == 4 * state_bytes / 2
+    without = replace(one, model=replace(one.model, state_bytes=column(0)))
+    more = iteration_seconds(one, CONSTANTS, decoding(512, context=0))
+    more = more - iteration_seconds(without, CONSTANTS, decoding(512, context=0))
+    assert float(more[0]) == pytest.approx(512 * state_bytes / (4.6e12 * CONSTANTS.cache_share), rel=1e-3)
+
+
 def test_shared_blocks_lie_in_the_cache_once() -> None:
     """Of 1,000 tokens 62 blocks of 16 are shared; ten prefixes take ten times those, sequences the rest."""
     of_pool, token = pool(), 2 * 2 * 80 * 8 * 128
@@ -245,3 +267,9 @@ def test_two_instances_serve_twice_the_load() -> None:
     two = serve(pool(tp=2, instances=2), load(concurrency=32))
     assert float(two.output_tokens_per_s_per_gpu[0]) == pytest.approx(float(one.output_tokens_per_s_per_gpu[0]))
     assert float(two.tpot_s[0]) == pytest.approx(float(one.tpot_s[0]))
+
+
+def test_caches_that_are_not_modelled_are_refused_by_the_name_of_the_model() -> None:
+    with pytest.raises(UnsupportedError, match="deepseek-v4-flash keeps caches of compressed attention"):
+        text_model("deepseek-v4-flash")
+    assert text_model("deepseek-v4-flash", trains=True)[0].name == "deepseek-v4-flash"
