@@ -217,10 +217,10 @@ def _experts_s(pool: Pool, constants: ServingConstants, together: Array) -> Arra
 def _decode_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     model, sequences = pool.model, batch.sequences / pool.attention_dp
     split = np.minimum(pool.tp, model.kv_heads)
-    cached = model.kv_elements * batch.context + model.window_kv_elements * np.minimum(batch.context, model.window)
+    cached = pool.kv_read_bytes * model.read_elements(batch.context) / split + model.index_bytes * batch.context
     # A recurrence reads its state and writes it.
-    read = sequences * (pool.kv_read_bytes * cached / split + 2.0 * model.state_bytes / pool.tp)
-    flops = sequences * (1.0 + pool.draft_tokens) * batch.context * model.decode_pair_flops / pool.tp
+    read = sequences * (cached + 2.0 * model.state_bytes / pool.tp)
+    flops = sequences * (1.0 + pool.draft_tokens) * model.decode_flops(batch.context, pool.tp)
     return _soft_maximum(flops / pool.attention_flops_per_s,
                          read / (pool.memory_bw_bytes_per_s * constants.cache_share))  # fmt: skip
 
@@ -242,9 +242,8 @@ def _images_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
 
 
 def _prompt_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
-    model, tokens = pool.model, batch.prompt_tokens / batch.prompt_groups
-    seen = np.minimum(batch.prompt_context, model.window)
-    flops = tokens * (batch.prompt_context * model.pair_flops + seen * model.window_pair_flops) / pool.tp
+    tokens = batch.prompt_tokens / batch.prompt_groups
+    flops = tokens * pool.model.prompt_flops(batch.prompt_context, pool.tp)
     return np.asarray(flops / pool.attention_flops_per_s)
 
 

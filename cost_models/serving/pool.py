@@ -157,7 +157,13 @@ class Pool:
 
     def sequence_bytes(self, tokens: Array) -> Array:
         """[n] of the cache of a sequence of so many tokens on a rank, all layers."""
-        return np.asarray(self.kv_bytes * self.kv_elements(tokens) + self.state_bytes)
+        return np.asarray(self.kv_bytes * self.kv_elements(tokens) + self._beside_bytes * tokens + self.state_bytes)
+
+    @property
+    def _beside_bytes(self) -> Array:
+        """[n] per token on a rank: keys of indexes, and what latents in fp8 of layers with one have beside elements."""
+        model = self.model
+        return np.asarray(model.index_bytes + np.where(self.kv_bytes < ACTIVATION_BYTES, model.chosen_fp8_bytes, 0.0))
 
     @property
     def cache_bytes(self) -> Array:
@@ -191,10 +197,10 @@ class Pool:
         """With so much more of the bytes that weights and buffers leave, as a share of them."""
         return replace(self, memory_bytes=self.memory_bytes + more * self.cache_bytes / MEMORY_SHARE)
 
-    def prefix_elements(self, prompt: Array, prefix_hit: Array | float) -> Array:
-        """Elements of the whole blocks of a shared prefix on a rank that splits it, in layers that see all tokens."""
+    def prefix_bytes(self, prompt: Array, prefix_hit: Array | float) -> Array:
+        """Bytes of the whole blocks of a shared prefix on a rank that splits it, in layers that cache all tokens."""
         tokens = np.floor(prompt * prefix_hit / BLOCK_TOKENS) * BLOCK_TOKENS
-        return np.asarray(self.model.kv_elements * tokens / self.kv_split)
+        return np.asarray((self.kv_bytes * self.model.kv_elements / self.kv_split + self._beside_bytes) * tokens)
 
     def first_tokens(self, output: Array) -> Array:
         """[n] tokens of an answer that come first, together: one, of models that fill in a block or all of them."""
@@ -240,7 +246,7 @@ class Pool:
         """Sequences that an instance has room for; 0 where the weights leave none. prompt, output: tokens of those that
         decode at a time, when their answers are whole. prefix_hit: share of the prompt in blocks that lie in the cache
         once for all sequences; prefixes: how many different ones are kept there. Windows share nothing."""
-        shared = self.kv_bytes * self.prefix_elements(prompt, prefix_hit)
+        shared = self.prefix_bytes(prompt, prefix_hit)
         room = self.room_bytes - prefixes * shared
         held = np.floor(np.maximum(room, 0.0) / (self.held_bytes(prompt, output) - shared))
         groups = 1.0 if self.methods.context_everywhere else self.attention_dp

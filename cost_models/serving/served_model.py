@@ -13,6 +13,9 @@ from ..quantities.memory import replicated_parameters
 from ..quantities.params import expert_parameters, layer_parameters, table_parameters
 from ..specs.model import Attention, Layer, MixtureOfExperts, ModelSpec
 
+_SCALE_BYTES = 4  # of the scale of so many elements in fp8, in caches of latents and indexes (vLLM 0.32, Indexer)
+_SCALED = 128
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
@@ -36,11 +39,18 @@ class ServedModel:
     kv_elements: Array  # cached per token in layers that see all tokens before
     window: Array  # tokens that the other layers see
     window_kv_elements: Array  # cached per token of the window in those
+    # Layers that see the tokens that an index chooses, which cache all (DeepSeek-V3.2, arXiv 2512.02556, section 2.1).
+    chosen: Array  # tokens
+    chosen_kv_elements: Array  # of `kv_elements`, theirs
+    chosen_fp8_bytes: Array  # cached per token beside a byte per element, where that is the format
+    index_bytes: Array  # of the keys of their indexes per token, whole on each rank
     state_bytes: Array  # of a sequence, kept by the recurrences and convolutions of all layers; ranks split them
     # FLOPs of scores and values per pair of a query and a token that it sees, full layers and windowed layers.
     pair_flops: Array
     window_pair_flops: Array
     decode_pair_flops: Array  # the same of full layers in decoding: latent attention works on the latents there
+    chosen_pair_flops: Array  # of those layers, per chosen token
+    index_pair_flops: Array  # of their indexes, per token before
     block_elements: Array  # of a token, that the widest block of a layer makes of its input and has at once
 
     @classmethod
@@ -57,6 +67,26 @@ class ServedModel:
         index = model.mtp_pattern[0] if model.mtp_pattern else model.pattern[-1]
         return cls._of(model, [model.kinds[index]], beside=2 * model.hidden**2, tables=0)
 
+    def read_elements(self, context: Array) -> Array:
+        """[n] cached, that attention reads for a sequence with so many tokens before."""
+        everywhere = (self.kv_elements - self.chosen_kv_elements) * context
+        windows = self.window_kv_elements * np.minimum(context, self.window)
+        return np.asarray(everywhere + windows + self.chosen_kv_elements * np.minimum(context, self.chosen))
+
+    def decode_flops(self, context: Array, tp: Array) -> Array:
+        """[n] of the attention of a token on one of `tp` ranks. Indexes are whole on each."""
+        return np.asarray(context * self.decode_pair_flops / tp + self._chosen_flops(context, tp))
+
+    def prompt_flops(self, context: Array, tp: Array) -> Array:
+        """[n] the same of a prompt's token, which sees so many in the mean."""
+        windows = np.minimum(context, self.window) * self.window_pair_flops
+        return np.asarray((context * self.pair_flops + windows) / tp + self._chosen_flops(context, tp))
+
+    def _chosen_flops(self, context: Array, tp: Array) -> Array:
+        """Attention to chosen tokens works on the latents, in prompts too (vLLM 0.32, FlashMLASparseBackend)."""
+        seen = np.minimum(context, self.chosen)
+        return np.asarray(seen * self.chosen_pair_flops / tp + context * self.index_pair_flops)
+
     def rows(self, index: Ints) -> ServedModel:
         """The rows `index` [m] of columns [n]."""
         return ServedModel(**{field.name: getattr(self, field.name)[index] for field in fields(ServedModel)})
@@ -71,7 +101,10 @@ class ServedModel:
     def _of(cls, model: ModelSpec, layers: Sequence[Layer], beside: int, tables: int) -> ServedModel:
         """Sums over the layers. The widest window counts where a model has several. beside: further parameters."""
         attentions = [kind.attention for kind in layers if kind.attention is not None]
-        full = [block for block in attentions if block.window is None]
+        full = [block for block in attentions if block.window is None and block.index is None]
+        sparse = [block for block in attentions if block.index is not None]
+        indexes = [block.index for block in sparse if block.index is not None]
+        own = [index for index in indexes if not index.shared]
         windowed = [block for block in attentions if block.window is not None]
         experts = [kind.feed_forward for kind in layers if isinstance(kind.feed_forward, MixtureOfExperts)]
         return cls(**{name: np.asarray(float(value)) for name, value in {
@@ -86,13 +119,19 @@ class ServedModel:
             "experts": max((block.experts for block in experts), default=1),
             "top_k": max((block.top_k for block in experts), default=1),
             "kv_heads": min((1 if block.is_mla else block.kv_heads for block in attentions), default=1),
-            "kv_elements": sum(map(kv_elements, full)),
+            "kv_elements": sum(map(kv_elements, full + sparse)),
             "window": max((block.window or 0 for block in windowed), default=0),
             "window_kv_elements": sum(map(kv_elements, windowed)),
+            "chosen": max((index.top_k for index in indexes), default=0),
+            "chosen_kv_elements": sum(map(kv_elements, sparse)),
+            "chosen_fp8_bytes": sum(map(_fp8_bytes, sparse)),
+            "index_bytes": sum(index.head_dim + _SCALE_BYTES * index.head_dim / _SCALED for index in own),
             "state_bytes": sum(_state_bytes(kind) for kind in layers),
             "pair_flops": sum(map(_pair_flops, full)),
             "window_pair_flops": sum(map(_pair_flops, windowed)),
             "decode_pair_flops": sum(map(_decode_pair_flops, full)),
+            "chosen_pair_flops": sum(map(_decode_pair_flops, sparse)),
+            "index_pair_flops": sum(2.0 * index.heads * index.head_dim for index in own),
             "block_elements": max((_block_elements(kind) for kind in layers), default=0),
         }.items()})  # fmt: skip
 
@@ -111,6 +150,12 @@ def kv_elements(attention: Attention) -> int:
     if attention.takes_keys:
         return 0
     return attention.kv_heads * (attention.head_dim + attention.value_head_dim * (not attention.values_from_keys))
+
+
+def _fp8_bytes(attention: Attention) -> float:
+    """Positions stay in 16 bits, and 128 elements of the latent share a scale of 4 bytes: 656 bytes for 576 elements
+    (`fp8_ds_mla` of vLLM 0.32, which SGLang 0.5 has, too)."""
+    return attention.rope_head_dim + _SCALE_BYTES * (attention.kv_lora_rank or 0) / _SCALED
 
 
 def _state_bytes(kind: Layer) -> int:

@@ -78,7 +78,7 @@ def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleL
     room = columns.cache_bytes
     best = int(np.argmax(room / columns.fullest_share))
     requests = question.promises.requests
-    shared = columns.kv_bytes * columns.prefix_elements(np.array(requests.running_prompt), requests.prefix_hit)
+    shared = columns.prefix_bytes(np.array(requests.running_prompt), requests.prefix_hit)
     held = columns.held_bytes(np.array(requests.running_prompt), np.array(requests.running_output))
     needed = ((held + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)) * columns.fullest_share)[best]
     whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB

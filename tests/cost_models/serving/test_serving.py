@@ -13,10 +13,11 @@ from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.pool import Pool, stage_layers
 from meshwright.cost_models.serving.served_model import ServedModel, stacked
 from meshwright.cost_models.serving.service import Load, Service
-from meshwright.errors import UnsupportedError
 from meshwright.planner.request.model_reference import text_model
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.engines import shipped_engines
+
+from meshwright.errors import UnsupportedError
 
 CONSTANTS = shipped_engines().constants
 GIB = 2.0**30
@@ -183,6 +184,23 @@ def test_recurrences_keep_a_state_of_each_sequence(name: str, state_bytes: int) 
     more = iteration_seconds(one, CONSTANTS, decoding(512, context=0))
     more = more - iteration_seconds(without, CONSTANTS, decoding(512, context=0))
     assert float(more[0]) == pytest.approx(512 * state_bytes / (4.6e12 * CONSTANTS.cache_share), rel=1e-3)
+
+
+def test_sparse_attention_reads_chosen_latents_and_all_keys_of_its_index() -> None:
+    """DeepSeek-V3.2 caches 576 elements a token and layer, 656 bytes in fp8, and 128 + 4 of the index. Of 100,000
+    tokens it reads 2,048 latents and all keys; 128 heads of 1,088 products, and 64 of 128 in the index."""
+    of_pool, tokens = pool("deepseek-v3.2"), column(100_000)
+    assert float(of_pool.sequence_bytes(tokens)[0]) == 61 * 1e5 * (2 * 576 + 132)
+    in_fp8 = replace(of_pool, kv_bytes=column(1), kv_read_bytes=column(1))
+    assert float(in_fp8.sequence_bytes(tokens)[0]) == 61 * 1e5 * (656 + 132)
+    assert float(in_fp8.prefix_bytes(tokens, 0.8)[0]) == 61 * 80_000 * (656 + 132)
+    model = of_pool.model
+    assert float(model.read_elements(tokens)[0]) == 61 * 2048 * 576
+    flops = 61 * (2048 * 2 * 128 * 1088 / 8 + 1e5 * 2 * 64 * 128)
+    assert float(model.decode_flops(tokens, column(8))[0]) == float(model.prompt_flops(tokens, column(8))[0]) == flops
+    dense = iteration_seconds(pool("deepseek-v3"), CONSTANTS, decoding(32, context=1e5))
+    sparse = iteration_seconds(of_pool, CONSTANTS, decoding(32, context=1e5))
+    assert float((dense - sparse)[0]) > 0.5 * 32 * 61 * 576 * 2 * 1e5 / 4.6e12  # most of what reads took
 
 
 def test_shared_blocks_lie_in_the_cache_once() -> None:
