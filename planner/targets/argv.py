@@ -121,11 +121,9 @@ class Arguments:
 
 def read_words(
     words: Sequence[tuple[str, int]], options: OptionList, arguments: Arguments, path: str,
-    holders: Collection[str] = (),
-) -> list[tuple[str, int]]:  # fmt: skip
+    holders: Collection[str] = ()) -> list[tuple[str, int]]:  # fmt: skip
     """Parses options from (word, line) by the types in `options`. Wrong values become problems. Returns the unknown
     words that belong to no option; they may hold further options.
-
     holders: unknown words that may hold options, and are no value of one without a type.
     """
     position, loose = 0, []
@@ -138,13 +136,9 @@ def read_words(
         written, equals, attached = word.partition("=")
         if (name := option_name(written, options)) != written:
             arguments.respelled[written] = arguments.lines[written] = line
-        values = [attached] if equals else []
         option = options.options.get(name)
-        while not equals and position < len(words) and _takes(option, name, len(values), words[position][0]):
-            if option is None and words[position][0] in holders:
-                break
-            values.append(words[position][0])
-            position += 1
+        values = [attached] if equals else _values(words[position:], option, name, holders)
+        position += 0 if equals else len(values)
         if launcher_name(name) in LAUNCHER and option is None:
             if values and values[0].isdigit():
                 arguments.ranks[LAUNCHER[launcher_name(name)]] = int(values[0])
@@ -164,6 +158,16 @@ def read_words(
         else:
             arguments.record(option, _typed(option, values), line, path)
     return loose
+
+
+def _values(words: Sequence[tuple[str, int]], option: Option | None, name: str, holders: Collection[str]) -> list[str]:
+    """The words that an option takes as its values, of those behind it."""
+    out: list[str] = []
+    for word, _ in words:
+        if not _takes(option, name, len(out), word) or (option is None and word in holders):
+            break
+        out.append(word)
+    return out
 
 
 def option_name(name: str, options: OptionList) -> str:
