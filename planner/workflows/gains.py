@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..accuracy.row import RowReader
 from ..request.reinforcement import RlRequest
+from ..targets.post_training.core import PLAIN
 from .graph import graph_of
 from .meshes import Mesh, sub_meshes
 from .prices import Prices
@@ -98,4 +99,4 @@ def question_for(case: GainCase) -> Question:
         "output": _GENERATED - 1, "output_p90": _GENERATED, "output_max": _GENERATED + 1,
         "updates": _UPDATES, "critic": critic, "reward": critic, "old_logprobs": False,
     }})  # fmt: skip
-    return replace(question_of(request)[0], software=software(_SEQUENCES))
+    return replace(question_of(request)[0], software=software(_SEQUENCES), core=PLAIN)

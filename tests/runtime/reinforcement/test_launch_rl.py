@@ -49,7 +49,10 @@ def test_every_placement_fits_four_ranks(fields: dict[str, object], tmp_path: Pa
         assert job.global_batch % (job.layout.dp * job.layout.micro_batch) == 0
         assert all(job.answers % place.layout.dp == 0 for place in job.places)
         assert (job.engine is None) == (job.algorithm == "dpo")
-        assert job.engine is None or set(job.engine.ranks).isdisjoint(job.train.ranks) == (job.lag > 0)
+        if job.engine is not None:
+            meshes = load_rl_plan(path).candidate(choice).calls
+            there = {it.name: set(range(it.first_gpu, it.first_gpu + it.gpus)) for it in meshes}
+            assert set(job.engine.ranks).isdisjoint(job.train.ranks) == there["generate"].isdisjoint(there["train"])
         assert {rank for place in job.places for rank in place.ranks} == set(range(job.world_size))
         before = rl_job(load_rl_plan(path), choice, path)
         for one, other in combinations(range(len(before.places)), 2):
