@@ -31,8 +31,8 @@ class MixerKind:
     # context parallelism may have the same one.
     heads: Callable[[Any], Mapping[str, tuple[int, bool]]]
     kernels: float  # launched per forward pass beside those of two projections and a norm
-    # spec -> numbers that serving keeps of a sequence on all ranks together, in 16 bits and in 32 (mamba_utils.py of
-    # vLLM 0.32, MambaStateShapeCalculator, and MambaStateDtypeCalculator with `auto`); None: none of fixed size.
+    # spec -> numbers that serving keeps of a sequence on all ranks together, in 16 bits and in 32 (vLLM 0.32,
+    # MambaStateShapeCalculator, and MambaStateDtypeCalculator with `auto`); None: none of fixed size.
     state: Callable[[Any], tuple[int, int]] | None
     graph_part: str = "mixer"  # of cuda_graphs.PARTS, the one that holds it
 
