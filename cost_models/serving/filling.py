@@ -51,7 +51,8 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
         ttft_s=front_s + queue_s + wait_s + first_s, tpot_s=pass_s / given, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / decode.gpus, sequences=running, capacity=capacity, prompt_load=none,
         load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s, pipeline_s=none,
-        first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, prompt_scv=none, interval_scv=none + 1.0,
+        first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, prompt_groups=none + 1.0, prompt_scv=none,
+        interval_scv=none + 1.0,
         stable=np.where(opened, queue.load_factor < FULLEST, number <= capacity),
     )  # fmt: skip
 

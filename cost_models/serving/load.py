@@ -38,7 +38,7 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
         opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, apart), capacity)
         running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.step_s))
-    opened = (state.prompt_load < BUSIEST) & (running < FULLEST * capacity)
+    opened = (state.prompts_taken < BUSIEST) & (running < FULLEST * capacity)
     stable = np.where(load.rate > 0, opened, number <= capacity)
     waiting = load.waiting(number, held) * decode.instances
     tokens = rate * load.output
@@ -48,15 +48,15 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
         load_factor=np.zeros_like(running), queue_s=state.queue_s + waiting / rate,
         pipeline_s=state.pipeline_s, first_token_s=state.first_token_s, decode_s=state.decode_s,
-        prompt_s=state.prompt_s, prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill), stable=stable,
+        prompt_s=state.prompt_s, prompt_groups=state.groups, prompt_scv=state.prompt_scv,
+        interval_scv=_interval_scv(load, prefill), stable=stable,
     )  # fmt: skip
 
 
 def _decoding_at(rate: Array, steps: Array, state: _State, apart: Mask) -> Array:
     """Sequences b that decode on an instance at a rate of arrivals, out of b = rate (steps decode_s + (b-1) prompt_s):
     prompts that come meanwhile lengthen the answer, and so bring more of them."""
-    beside_s = np.where(apart, 0.0, state.prompt_s)
-    share = np.minimum(rate * beside_s, BUSIEST)
+    beside_s, share = np.where(apart, 0.0, state.prompt_s), np.where(apart, 0.0, state.prompt_load)
     return np.asarray(rate * np.maximum(steps * state.decode_s - beside_s, 0.0) / (1.0 - share))
 
 
@@ -65,13 +65,15 @@ class _State:
     ttft_s: Array
     step_s: Array  # of an iteration that decodes, prompts beside it included
     prompt_load: Array
+    prompts_taken: Array  # prompts that come, over as many as all groups of an instance can take
     queue_s: Array
     pipeline_s: Array
     first_token_s: Array
     decode_s: Array
     prompt_s: Array
     prompt_scv: Array
-    mixed_s: Array  # of an iteration with prompts
+    groups: Array  # that have a prompt in the same iteration
+    meanwhile: Array  # prompts that come to a stage in the seconds of one
 
 
 def _at(
@@ -82,11 +84,7 @@ def _at(
     steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens
     decoding = decoding_batch(running, decode, load)
     decode_s = iteration_seconds(decode, constants, decoding)
-    # Groups with a prompt in the same iteration: in an open loop as many as prompts come during one.
-    # and one at least: E max(1, N), where N are those of a Poisson process.
-    met = load.rate / prefill.instances / prefill.pp * before.mixed_s
-    arriving = np.minimum(met + np.exp(-met), prefill.attention_dp)
-    groups = np.where(load.rate > 0, arriving, prefill.attention_dp)
+    groups = _together_in(before.meanwhile, prefill)
     alone_s, beside = np.where(apart, 0.0, decode_s), np.where(apart, 0.0, decoding.sequences)
     mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)
     mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
@@ -95,6 +93,7 @@ def _at(
     prompt_scv = _prompt_scv(prefill, constants, mixed, load, alone_s, added_s)
     if prefill.methods.nano_batches > 1:
         added_s = _shared_s(prefill, constants, mixed, load, alone_s, added_s, decoding.sequences / steps)
+    shared_s = added_s * groups  # of prompts of so many groups at a time
     together = _together(held, prefill.mixes_prompts, load, constants)
     others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
     ahead = together * all_others / 2.0 * decode.instances / prefill.instances
@@ -104,18 +103,42 @@ def _at(
     if decode.methods.swaps:
         step_s = step_s + decode.swap_s(load.context) / steps
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * step_s)) / prefill.instances
-    prompt_load = np.minimum(rate * added_s, BUSIEST)
+    # Where all that come meanwhile are taken at once, prompts take no more of the time than they add to an iteration.
+    whole_s = shared_s + alone_s * chunks / prefill.pp
+    prompt_load = np.minimum(rate * added_s, np.maximum(shared_s / whole_s, BUSIEST))
+    prompts_taken = np.minimum(rate * shared_s / prefill.attention_dp, BUSIEST)
     unevenness = np.where(load.rate > 0, _interval_scv(load, prefill), 1.0) + prompt_scv
-    queue = np.minimum(unevenness * prompt_load / (2.0 * (1.0 - prompt_load)),
-                       others / 2.0 + np.where(load.rate > 0, np.inf, 0.0))  # fmt: skip
-    queue = queue + ahead
-    begin_s = front_s(prefill, constants, load.prompt) + load.transfer_s
+    queue_s = unevenness / 2.0 * shared_s * prompt_load * queued(prompt_load, prompts_taken, prefill)
+    queue_s = np.where(load.rate > 0, queue_s, np.minimum(queue_s, others / 2.0 * added_s)) + ahead * added_s
     first_token_s = np.where(apart & (decode.decodes_first == 0), 0.0, _WAITS * decode_s)
-    pipeline_s = np.where(apart & (load.rate > 0), _pipeline_s(prefill, load, added_s, prompt_load, prompt_scv), 0.0)
-    queue_s = queue * added_s + pipeline_s
-    ttft_s = begin_s + first_token_s + mixed_s * chunks + queue_s
-    return _State(ttft_s, step_s, prompt_load, queue_s, pipeline_s, first_token_s, decode_s, added_s, prompt_scv,
-                  mixed_s)  # fmt: skip
+    pipeline_s = np.where(apart & (load.rate > 0), _pipeline_s(prefill, load, added_s, prompts_taken, prompt_scv), 0.0)
+    begin_s = front_s(prefill, constants, load.prompt) + load.transfer_s + first_token_s
+    ttft_s = begin_s + mixed_s * chunks + queue_s + pipeline_s
+    return _State(ttft_s, step_s, prompt_load, prompts_taken, queue_s + pipeline_s, pipeline_s, first_token_s, decode_s,
+                  added_s, prompt_scv, groups, rate * whole_s)  # fmt: skip
+
+
+def _together_in(meanwhile: Array, prefill: Pool) -> Array:
+    """Groups with a prompt in an iteration that has any. meanwhile: prompts that come during one.
+
+    Engines do not gather prompts of several groups for an iteration (vLLM 0.32, docs/serving/data_parallel_deployment:
+    each rank schedules its own; TensorRT-LLM 1.2, AttentionDpConfig: `enable_balance` is off). So the first iteration
+    after one without prompts has one, and each further one those that came during the one before it: a Poisson number
+    n of them, and none with probability exp(-n) that ends the row, so that it has n + exp(-n) in the mean.
+    """
+    return np.minimum(meanwhile + np.exp(-meanwhile), prefill.attention_dp)
+
+
+def queued(busy: Array, taken: Array, prefill: Pool) -> Array:
+    """The mean wait of a prompt over the half of an iteration with prompts that it meets with probability `busy`.
+
+    taken: prompts that come, over as many as all groups of an instance can take. Behind the rest of the iteration a
+    prompt waits for those that the groups cannot take at once, as in a queue with as many servers (H. Sakasegawa, An
+    approximation formula L = alpha rho^beta / (1 - rho), 1977). With one group it is that of Pollaczek and Khinchine.
+    """
+    groups = prefill.attention_dp
+    beyond = taken ** np.sqrt(2.0 * (groups + 1.0)) / (groups * (1.0 - taken))
+    return np.asarray(1.0 + beyond / np.maximum(busy, 1e-12))
 
 
 def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:

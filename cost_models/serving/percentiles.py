@@ -11,7 +11,7 @@ from ..arrays import Array, Mask
 from .filling import filling_latencies
 from .iteration import ServingConstants, iteration_seconds
 from .lengths import RequestLengths
-from .load import decoding_batch, prompt_iterations
+from .load import decoding_batch, prompt_iterations, queued
 from .pool import Pool
 from .service import BUSIEST, PROBE, Load, Service
 
@@ -48,8 +48,8 @@ def latencies(
     gain = np.maximum(probed_s - first_s, 0.0) / (PROBE * service.tpot_s * decode.step_tokens)
     gain = np.minimum(gain + np.where(apart, 0.0, service.prompt_load), 0.9)
     spread = 1.0 + NormalDist().inv_cdf(share) / np.sqrt(sequences) / (1.0 - gain)
-    # A closed loop has no more than its requests.
-    most = np.where(load.rate > 0, np.inf, load.concurrency / decode.instances)
+    # An instance has no more than there is room for, and of a closed loop no more than its requests.
+    most = np.where(load.rate > 0, service.capacity, load.concurrency / decode.instances)
     spread = np.minimum(spread, np.maximum(most / sequences, 1.0))
     decode_s = _decode_s(sequences * spread, service, decode, load, constants)
     decode_s = np.where(spread > 1.0, np.maximum(decode_s, service.decode_s), decode_s)
@@ -64,7 +64,7 @@ def _ttft_s(
 ) -> Array:  # fmt: skip
     """The seconds of a prompt of each stratum and the wait, which does not depend on its length."""
     served_s = service.ttft_s - service.queue_s
-    waits = _waits(service, apart, load)
+    waits = _waits(service, prefill, apart, load)
     strata = requests.prompt_lengths.strata(_STRATA)
     if len(strata) == 1:
         return np.asarray(served_s + waits.at_most(share))
@@ -110,12 +110,13 @@ class _Waits:
         return np.where(seconds >= 0, 1.0 - self.busy * waited, 0.0)
 
 
-def _waits(service: Service, apart: Mask, load: Load) -> _Waits:
+def _waits(service: Service, prefill: Pool, apart: Mask, load: Load) -> _Waits:
     """Of an open loop as above, of a closed one by its own mean."""
-    beside_s = np.where(apart, 0.0, service.decode_s)
-    opened = np.minimum(service.prompt_load * (1.0 + beside_s / service.prompt_s), BUSIEST)
+    beside_s, shared_s = np.where(apart, 0.0, service.decode_s), service.prompt_s * service.prompt_groups
+    opened = np.minimum(service.prompt_load * (1.0 + beside_s / shared_s), BUSIEST)
+    taken = np.minimum(opened * service.prompt_groups / prefill.attention_dp, BUSIEST)
     unevenness = service.interval_scv + service.prompt_scv
-    opened_s = (service.prompt_s * unevenness + beside_s) / (2.0 * (1.0 - opened))
+    opened_s = (shared_s * unevenness + beside_s) / 2.0 * queued(opened, taken, prefill)
     opened_s = opened_s * (1.0 + service.pipeline_s / np.maximum(service.queue_s - service.pipeline_s, 1e-12))
     closed = np.maximum(service.prompt_load, 1e-9)
     is_open = load.rate > 0

@@ -106,6 +106,7 @@ class Service:
     first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
     prompt_s: Array  # that a prompt adds to the iterations of its instance
-    prompt_scv: Array  # squared coefficient of variation of that
+    prompt_groups: Array  # groups of attention data parallelism that have a prompt in the same iteration
+    prompt_scv: Array  # squared coefficient of variation of `prompt_s`
     interval_scv: Array  # of the times between arrivals at an instance
     stable: Mask  # whether the queue of an open loop does not grow, and caches hold all requests of a closed one
