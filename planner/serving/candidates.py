@@ -210,12 +210,13 @@ def _simulated(question: Question, deployment: Deployment, rate: float, each: fl
 
 
 def _requests(question: Question, stand: Stand, rate: float, number: int, *, closed: bool) -> Requests:
-    """The share of an instance."""
+    """The share of an instance. Of a closed loop those that it begins with come beside the number."""
     columns = pool([stand.instance])
+    clients = max(int(np.ceil((question.load or 0.0) / stand.instances)), 1)
     return Requests(
         lengths=question.promises.requests, rate=0.0 if closed else rate / stand.instances,
         share=(1.0 - columns.methods.skipped) / stand.instances,
-        concurrency=max(round((question.load or 0.0) / stand.instances), 1), number=number,
+        concurrency=clients, number=number + clients * closed,
         front_s=float(front_s(columns, question.constants, np.zeros(1))[0]),
     )  # fmt: skip
 

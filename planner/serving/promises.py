@@ -19,7 +19,8 @@ from ...cost_models.serving.service import Load, Service
 _HALVINGS = 40  # of the logarithm of the load: to 1e-9 of it
 ROUNDING = 1e-6  # relative, of the bisection: a load that it misses by less is kept
 ALONE = 1e-4  # requests per second, or at once, of an instance: none meets another one
-_MOST = 1e4
+_FIRST_TRIED = 1e4  # load of an instance, doubled while it is kept
+_DOUBLINGS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +70,35 @@ def priced(
         burst_share=np.zeros(shape), transfer_s=np.zeros(shape) if transfer_s is None else transfer_s,
     )  # fmt: skip
     service = steady_state(prefill, decode, apart, columns, constants)
-    tails = latencies(promises.share, service, prefill, decode, apart, columns, promises.requests, constants)
-    kept = service.stable & (tails.ttft_s <= promises.ttft_s) & (tails.tpot_s <= promises.tpot_s)
+    fullest, at_fullest = service, columns
+    whole = _whole_requests(load, decode, apart) if promises.closed else load
+    if (whole > load).any():
+        at_fullest = replace(columns, concurrency=whole)
+        fullest = steady_state(prefill, decode, apart, at_fullest, constants)
+    tails = latencies(promises.share, fullest, prefill, decode, apart, at_fullest, promises.requests, constants)
+    kept = fullest.stable & (tails.ttft_s <= promises.ttft_s) & (tails.tpot_s <= promises.tpot_s)
     return Priced(service, tails, kept, columns)
+
+
+def _whole_requests(load: Array, decode: Pool, apart: Mask) -> Array:
+    """[n] requests at any time if all instances had as many as the fullest one; of pools apart the given ones, since
+    those that decode are not a fixed number."""
+    each = np.ceil(load / decode.instances * (1 - ROUNDING))
+    return np.where(apart, load, np.maximum(each * decode.instances, load))
 
 
 def largest_load(
     prefill: Pool, decode: Pool, apart: Mask, promises: Promises, constants: ServingConstants,
     transfer_s: Array | None = None,
 ) -> Array:  # fmt: skip
-    """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them."""
-    return largest(lambda load: priced(prefill, decode, apart, load, promises, constants, transfer_s).kept,
+    """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them. Equal
+    instances have whole requests of a closed loop."""
+    load = largest(lambda load: priced(prefill, decode, apart, load, promises, constants, transfer_s).kept,
                    np.minimum(prefill.instances, decode.instances))  # fmt: skip
+    if not promises.closed:
+        return load
+    each = np.floor(load / decode.instances * (1 + ROUNDING))
+    return np.where(apart, load, each * decode.instances)
 
 
 def largest(keeps: Callable[[Array], Mask], instances: Array) -> Array:
@@ -88,8 +106,13 @@ def largest(keeps: Callable[[Array], Mask], instances: Array) -> Array:
 
     Bisects: latencies grow with the load. instances: [n] of each row.
     """
-    low, high = np.full(instances.shape, np.log(ALONE)), np.log(_MOST * instances)
+    low, high = np.full(instances.shape, np.log(ALONE)), np.log(_FIRST_TRIED * instances)
     alone = keeps(np.exp(low))
+    for _ in range(_DOUBLINGS):
+        kept = keeps(np.exp(high)) & alone
+        if not kept.any():
+            break
+        low, high = np.where(kept, high, low), np.where(kept, high + np.log(2.0), high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         kept = keeps(np.exp(middle))
