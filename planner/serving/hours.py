@@ -20,7 +20,8 @@ def over_hours(
     deployments: Sequence[Deployment], rates: Sequence[float], promises: Promises, constants: ServingConstants, *,
     rented: bool,
 ) -> tuple[Deployment, ...]:  # fmt: skip
-    """The same layouts with the cheapest instances, one or more of each pool, that keep the promises in each hour.
+    """The same layouts with the cheapest instances that keep the promises in each hour, of each pool `Stand.least` or
+    more.
 
     rates: requests per second, none above what a deployment carries. rented: the cheapest by rent, else by GPUs.
     """
@@ -44,9 +45,8 @@ def over_hours(
 def _numbers(deployment: Deployment, *, rented: bool) -> Iterator[tuple[int, ...]]:
     """Instances of each pool, the cheapest first and those of the peak last."""
     peak = tuple(stand.instances for stand in deployment.stands)
-    most = [stand.site.num_gpus // stand.instance.layout.gpus for stand in deployment.stands]
-    priced_numbers = [(deployment.price_of(number, rented=rented), number)
-                      for number in product(*(range(1, n + 1) for n in most))]  # fmt: skip
+    every = [range(stand.least, stand.site.num_gpus // stand.instance.layout.gpus + 1) for stand in deployment.stands]
+    priced_numbers = [(deployment.price_of(number, rented=rented), number) for number in product(*every)]
     limit = deployment.price_of(peak, rented=rented) * (1 - TIE)
     yield from (number for price, number in sorted(priced_numbers) if price < limit)
     yield peak

@@ -52,7 +52,8 @@ class Side:
         return self.stand_of(int(self.instance[row]), int(self.number[row]))
 
     def stand_of(self, instance: int, number: int) -> Stand:
-        return Stand(site=self.space.site, instance=self.space.instances[instance], instances=number)
+        return Stand(site=self.space.site, instance=self.space.instances[instance], instances=number,
+                     least=self.space.least)  # fmt: skip
 
 
 @dataclass(frozen=True)

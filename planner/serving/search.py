@@ -31,6 +31,7 @@ class Stand:
     site: Site
     instance: Instance
     instances: int
+    least: int = 1  # instances that an hour of a day has at least
 
     @property
     def gpus(self) -> int:
@@ -186,7 +187,7 @@ def _kept(
 
 
 def _together(space: Space, row: int, instances: int, largest_load: float) -> Deployment:
-    stand = Stand(site=space.site, instance=space.instances[row], instances=instances)
+    stand = Stand(site=space.site, instance=space.instances[row], instances=instances, least=space.least)
     return Deployment(prefill=stand, decode=stand, largest_load=largest_load)
 
 

@@ -1,0 +1,66 @@
+"""No deployment is named that breaks its promise, and none is refused that keeps it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from meshwright.cost_models.serving.lengths import RequestLengths
+from meshwright.planner.serving.instance import pool
+from meshwright.planner.serving.promises import Promises, largest, largest_load, priced
+from meshwright.planner.serving.search import search
+
+from .test_plan_serving import ENGINES, planned, space
+
+
+def promises(prompt: float, output: float, *, closed: bool, tpot_s: float = np.inf) -> Promises:
+    return Promises(requests=RequestLengths.equal(prompt, output), ttft_s=np.inf, tpot_s=tpot_s, share=0.9,
+                    closed=closed)  # fmt: skip
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 5, 7, 8])
+def test_an_instance_has_whole_requests_of_a_closed_loop(concurrency: int) -> None:
+    """Two instances share three requests as two and one: every number of instances by its fullest one."""
+    asked = promises(8000, 300, closed=True, tpot_s=0.0092)
+    of_model = space("llama-3.1-8b", "8xh100-sxm-80gb", {"pp": 1, "chunk_tokens": 8192})
+    found = search([of_model], float(concurrency), asked, ENGINES.constants)
+    least = list[int]()
+    for row, most in enumerate(of_model.most):
+        columns = pool([of_model.instances[row]] * most)
+        fullest = np.ceil(concurrency / np.arange(1.0, most + 1))
+        kept = priced(columns, columns, np.zeros(most, dtype=bool), fullest, asked, ENGINES.constants).kept
+        least += [int(np.argmax(kept)) + 1] if kept.any() else []
+    assert sorted(it.decode.instances for it in found.deployments) == sorted(least)
+    assert any(number > 1 for number in least) == (concurrency > 1)
+    assert all(it.largest_load == round(it.largest_load) >= concurrency for it in found.deployments)
+
+
+def test_a_closed_loop_is_as_large_as_there_is_room_for() -> None:
+    of_model = space("deepseek-v3", "dgx-h200:4",
+                     {"tp": 1, "pp": 1, "attention_dp": 32, "ep": 32, "chunk_tokens": 8192})  # fmt: skip
+    columns, asked = pool(of_model.instances), promises(200, 100, closed=True)
+    room = columns.capacity(np.array(200.0), np.array(100.0))
+    assert room[0] > 12000
+    assert largest_load(columns, columns, np.array([False]), asked, ENGINES.constants) == pytest.approx(room)
+
+
+def test_loads_far_above_the_first_that_is_tried_are_found() -> None:
+    most = np.array([0.5, 3.0, 4e4, 7e7])
+    assert largest(lambda load: load <= most, np.ones(4)) == pytest.approx(most)
+
+
+def test_an_instance_near_its_room_decodes_no_more_than_that() -> None:
+    """The promise is kept up to the rate at which the cache is full, since more sequences than fit never decode."""
+    of_model = space("llama-3.1-8b", "8xh100-sxm-80gb", {"tp": 1, "pp": 1, "chunk_tokens": 8192})
+    columns, together = pool(of_model.instances), np.array([False])
+    stable = largest_load(columns, columns, together, promises(2000, 300, closed=False), ENGINES.constants)
+    full = priced(columns, columns, together, stable, promises(2000, 300, closed=False), ENGINES.constants)
+    asked = promises(2000, 300, closed=False, tpot_s=float(full.latencies.tpot_s[0]) * 1.02)
+    kept = largest_load(columns, columns, together, asked, ENGINES.constants)
+    assert kept == pytest.approx(stable)
+
+
+def test_fixed_replicas_run_in_every_hour() -> None:
+    plan = planned({"model": "llama-3.1-8b", "rate": None, "hourly": "1/s,20/s", "fix": ["tp=1", "pp=1", "replicas=4"]})
+    assert plan.hourly is not None
+    assert plan.hourly.instances == ((4,), (4,))
+    assert plan.hourly.gpu_hours == 8
