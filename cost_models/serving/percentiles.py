@@ -55,6 +55,10 @@ def latencies(
     decode_s = np.where(spread > 1.0, np.maximum(decode_s, service.decode_s), decode_s)
     step_s = service.tpot_s * decode.step_tokens
     beside_s = np.where(apart, 0.0, np.maximum(step_s - service.decode_s, 0.0)) * np.maximum(spread, 0.0)
+    # Prompts beside more sequences may add less: what these take already is not taken twice.
+    usual_s, beside_more_s = (_added_s(sequences * more, service, prefill, decode, load, constants)
+                              for more in (1.0, spread))  # fmt: skip
+    beside_s = beside_s * np.minimum(beside_more_s / np.maximum(usual_s, 1e-12), 1.0)
     return Latencies(ttft_s, np.asarray((decode_s + beside_s) / decode.step_tokens))
 
 
@@ -128,3 +132,15 @@ def _decode_s(sequences: Array, service: Service, decode: Pool, load: Load, cons
     """Of an iteration without prompts."""
     sequences = np.clip(sequences, 0.0, service.capacity)
     return iteration_seconds(decode, constants, decoding_batch(sequences, decode, load))
+
+
+def _added_s(
+    sequences: Array, service: Service, prefill: Pool, decode: Pool, load: Load, constants: ServingConstants
+) -> Array:  # fmt: skip
+    """That a prompt adds to its iterations beside so many sequences."""
+    beside = decoding_batch(np.clip(sequences, 0.0, service.capacity), decode, load)
+    mixed = replace(beside, prompt_groups=service.prompt_groups)
+    mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
+    launched_s = prefill.host_s * load.prefilled / prefill.chunk_tokens
+    alone_s = iteration_seconds(decode, constants, beside)
+    return np.asarray(np.maximum(mixed_s - alone_s, 0.0) * chunks + launched_s)
