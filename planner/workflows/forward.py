@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,11 +12,23 @@ from ...cost_models import build_ledger
 from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.quantities import tables
+from ...cost_models.quantities.element_bytes import activation_bytes
 from ...cost_models.quantities.ledger import Ledger
+from ...cost_models.quantities.moments import SOFTMAX_BYTES
+from ...cost_models.quantities.stages import HEAD
 from ...cost_models.quantities.weight_bytes import weight_bytes
 from ...cost_models.serving.pool import WORKING_BYTES
 from ...cost_models.step.stage_seconds import compute_s
 from ..request.resolve import Resolved
+
+
+class Forward(NamedTuple):
+    """A way to pass over the answers."""
+
+    seconds: float
+    peak_bytes: float  # of the fullest GPU
+    weights_bytes: float  # of the weights of it, which stay after the call
+    layout: Layout
 
 
 def forward_of(resolved: Resolved, layout: Layout) -> float:
@@ -25,10 +38,9 @@ def forward_of(resolved: Resolved, layout: Layout) -> float:
 
 def fastest_forwards(
     resolved: Resolved, budgets: Sequence[float], given: Mapping[str, int], parts: int | None
-) -> list[tuple[float, float, Layout]]:  # fmt: skip
-    """(seconds, bytes of a GPU, layout) of the fastest of all degrees whose weights fit, for each budget of bytes; none
-    for a budget in which none do. given: fields of the layout; parts: micro-batches of a stage, None: one per
-    sequence."""
+) -> list[Forward]:  # fmt: skip
+    """The fastest of all degrees that fit, for each budget of bytes of a GPU, the largest first; none for a budget in
+    which none do. given: fields of the layout; parts: micro-batches of a stage, None: one per sequence."""
     degrees = [it for it in _degrees(resolved, parts) if all(getattr(it, name) == n for name, n in given.items())]
     if not degrees:
         return []
@@ -38,11 +50,22 @@ def fastest_forwards(
     if not len(legal):
         return []
     ledger = _ledger(resolved, [legal.layout(row) for row in range(len(legal))])
-    num_bytes = np.max([weight_bytes(ledger, j) for j in range(ledger.num_profiles)], axis=0) + WORKING_BYTES
+    stages = range(ledger.num_profiles)
+    weights = np.max([weight_bytes(ledger, j) for j in stages], axis=0)
+    peak = np.max([weight_bytes(ledger, j) + _logits_bytes(ledger, j) for j in stages], axis=0) + WORKING_BYTES
     seconds = _seconds(ledger, resolved)
-    within = (np.where(num_bytes <= budget, seconds, np.inf) for budget in budgets)
+    within = (np.where(peak <= budget, seconds, np.inf) for budget in budgets)
     best = [int(np.argmin(fits)) for fits in within if np.isfinite(fits).any()]
-    return [(float(seconds[row]), float(num_bytes[row]), legal.layout(row)) for row in best]
+    return [Forward(float(seconds[row]), float(peak[row]), float(weights[row]), legal.layout(row)) for row in best]
+
+
+def _logits_bytes(ledger: Ledger, j: int) -> Array:
+    """[n] of the logits, or values, of a micro-batch on a rank of stage j, with their softmax in fp32: frameworks take
+    log-probabilities by it (verl-project/verl@1dda039b, vocab_parallel_log_probs_from_logits, which is Megatron's
+    parallel cross entropy; NVIDIA-NeMo/RL@7ea279ab, DistributedLogprob, without `logprob_chunk_size`)."""
+    heads = ledger.counts[j].get(ledger.splits.counts.shape[2] + HEAD, np.zeros(len(ledger.layouts)))
+    num_bytes = activation_bytes(ledger.problem.workload) + SOFTMAX_BYTES
+    return np.asarray((heads > 0) * num_bytes * ledger.tables.logits[ledger.key])
 
 
 def _degrees(resolved: Resolved, parts: int | None) -> list[Layout]:

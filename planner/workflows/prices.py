@@ -13,7 +13,7 @@ import numpy as np
 from ...cost_models.arrays import Array
 from ...cost_models.quantities.memory import engine_bytes
 from ...cost_models.rates import collectives
-from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ...cost_models.serving.pool import MEMORY_SHARE
 from ...cost_models.serving.rollout import decoding_iterations, rollout_seconds, room
 from ...cost_models.specs.variants import valued
 from ...profiles.stack.engines import shipped_engines
@@ -140,14 +140,20 @@ class Prices:
         return replace(scores[0], leaner=tuple(scores[1:]))
 
     def _infer(self, role: Role, gpus: int) -> Option | None:
-        resolved = self.question.on(role, gpus, self.question.work.answers)
-        budgets = [resolved.budget_bytes / part for part in (1, *LEAN_PARTS)]
-        software, given = self.question.software, self.question.fixed.get("infer", {})
-        found = fastest_forwards(resolved, budgets, given, software.scoring_parts if software is not None else None)
+        question, answers = self.question, self.question.work.answers
+        software, given = question.software, question.fixed.get("infer", {})
+        parts = software.scoring_parts if software is not None else None
+        found = []
+        for packing in question.packings(answers, gpus):
+            resolved = question.on(role, gpus, answers, packing)
+            budgets = [resolved.budget_bytes / part for part in (1, *LEAN_PARTS)]
+            found.append(fastest_forwards(resolved, budgets, given, parts))
+        # What fits into a smaller budget fits into the larger ones before it.
+        fastest = [min((each[place] for each in found if len(each) > place), key=lambda it: it.seconds)
+                   for place in range(max(map(len, found)))]  # fmt: skip
         # Activations and buffers are free after the call.
-        return with_leaner([
-            Option(seconds=seconds, peak_bytes=num_bytes, kept_bytes=num_bytes - WORKING_BYTES, layout=layout)
-            for seconds, num_bytes, layout in found])  # fmt: skip
+        return with_leaner([Option(seconds=it.seconds, peak_bytes=it.peak_bytes, kept_bytes=it.weights_bytes,
+                                   layout=it.layout) for it in fastest])  # fmt: skip
 
     def _generate(self, gpus: int, lag: int) -> Option | None:
         question, engines = self.question, shipped_engines()

@@ -17,6 +17,7 @@ from meshwright.cost_models.serving.pool import WORKING_BYTES
 from meshwright.cost_models.specs.variants import valued
 from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.request.resolve import Resolved
+from meshwright.planner.workflows.forward import fastest_forwards
 from meshwright.planner.workflows.graph import Role, graph_of
 from meshwright.planner.workflows.prices import Prices
 from meshwright.planner.workflows.resolve import question_of
@@ -42,7 +43,40 @@ def test_a_model_that_scores_keeps_its_weights_alone(prices: Prices) -> None:
     assert option.layout is not None
     parts = option.layout.tp * option.layout.pp
     assert option.kept_bytes == pytest.approx(prices.weights_bytes("reference") / parts, rel=0.05)
-    assert option.peak_bytes == option.kept_bytes + WORKING_BYTES
+    assert option.peak_bytes > option.kept_bytes + WORKING_BYTES
+
+
+def test_a_pass_that_scores_holds_the_logits_of_a_sequence() -> None:
+    """Answers of up to 38,000 tokens packed into sequences of 45,440 by a vocabulary of 151,936: in bf16 and their
+    softmax in fp32 41.4 GB on a rank without tensor parallelism, which no GPU has beside 65.5 GB of weights."""
+    request = RlRequest.model_validate({"model": "qwen3-32b", "cluster": "dgx-h100:4", "workload": {
+        "kind": "rl", "algorithm": "grpo", "kl": True, "prompts": 64, "samples": 16, "output": 8000,
+        "output_max": 38000}})  # fmt: skip
+    long = Prices(question_of(request)[0])
+    option = long.infer("reference", 32)
+    assert option is not None
+    assert option.layout is not None
+    assert option.layout.tp > 1
+    packed = {seq_len for _, seq_len in long.question.packings(64 * 16, 32)}
+    logits = [seq_len * 151_936 / option.layout.tp * (2 + 4) for seq_len in packed]
+    beside = option.peak_bytes - WORKING_BYTES - option.kept_bytes
+    assert beside <= max(logits) * 1.001
+    assert option.layout.pp > 1 or any(beside == pytest.approx(it, rel=1e-3) for it in logits)
+
+
+def test_scoring_takes_the_best_of_all_packings() -> None:
+    request = RlRequest.model_validate({"model": "qwen3-8b", "cluster": "dgx-h100:4", "workload": {
+        "kind": "rl", "algorithm": "grpo", "kl": True, "prompts": 8, "samples": 4, "output": 2000,
+        "output_max": 16000}})  # fmt: skip
+    prices = Prices(question_of(request)[0])
+    question, option = prices.question, prices.infer("reference", 32)
+    assert option is not None
+    tried = []
+    for packing in question.packings(32, 32):
+        resolved = question.on("reference", 32, 32, packing)
+        tried.append(fastest_forwards(resolved, [resolved.budget_bytes], {}, None)[0].seconds)
+    assert len(tried) == 2
+    assert option.seconds == min(tried) < 0.7 * max(tried)
 
 
 def test_constants_lengthen_the_same_options(prices: Prices) -> None:
