@@ -100,11 +100,7 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         latent_attention.add_projections(builder, ops, attention)
         g = own = a  # MLA decompresses keys and values for every head before the core
     else:
-        made = a * d + own * (d + dv * makes_values(attention)) + attention.gates / shard.tp
-        if builder.stack.gathers_projections:
-            made = made_in_parts(builder, ops, attention.kv_heads, sum(_widths(attention).values()), made)
-        builder.add_gemm(ops, "qkv", tokens, made, h)
-        ops.wgrad_stash.append(w * tokens * made)
+        _add_heads(builder, ops, attention, own)
     builder.add_gemm(ops, "attention output", tokens, h, a * dv)
     ops.wgrad_stash += [builder.kept_input * tokens * a * dv, w * h * shard.sp_tokens]
     context = _context(builder, attention)
@@ -132,6 +128,16 @@ def add_attention(builder: Builder, ops: LayerOperations, attention: Attention) 
         add_relative_bias(builder, ops, attention)
     taken = _repeated(builder, ops, a, g, d + dv)
     _add_context_parallel(builder, ops, a, a * d, taken * d, taken * dv)
+
+
+def _add_heads(builder: Builder, ops: LayerOperations, attention: Attention, own: Array) -> None:
+    """The product that makes queries, keys and values of the heads of a rank, `own` [key] of keys and values."""
+    shard, d, dv = builder.shard, attention.head_dim, attention.value_head_dim
+    made = attention.heads / shard.tp * d + own * (d + dv * makes_values(attention)) + attention.gates / shard.tp
+    if builder.stack.gathers_projections:
+        made = made_in_parts(builder, ops, attention.kv_heads, sum(_widths(attention).values()), made)
+    builder.add_gemm(ops, "qkv", shard.tokens, made, builder.model.hidden)
+    ops.wgrad_stash.append(builder.activation_bytes * shard.tokens * made)
 
 
 def _added_prefix(builder: Builder, ops: LayerOperations, width: Array) -> Array:

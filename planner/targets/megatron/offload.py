@@ -23,8 +23,8 @@ from ..setup import Setup
 _LAYERS, _MODULES = "--cpu-offloading-num-layers", "--offload-modules"
 _FINE_GRAINED = "--fine-grained-activation-offloading"
 FIELDS = ("offload_layers", "offload_modules")
-# Pinned memory is not made anew while a graph is captured (before torch 2.11): TransformerEngine d0067d0d,
-# docs/features/other_optimizations/cpu_offloading, retain_pinned_cpu_buffers.
+# Pinned memory is not made anew while a graph is captured (before torch 2.11): retain_pinned_cpu_buffers in the manual
+# of TransformerEngine d0067d0d, cpu_offloading.rst.
 _PINNED = "--cpu-offloading-retain-pinned-cpu-buffers"
 _IN_FLIGHT = "--fine-grained-offloading-max-inflight-offloads"
 # The variable for TransformerEngine's older offloading. training/arguments.py rejects modules without it (TE >= 2.10).
