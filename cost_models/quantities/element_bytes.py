@@ -6,6 +6,9 @@ from ..specs.stack import StackSpec
 from ..specs.workload import Workload
 
 FP32_BYTES = 4.0  # of an element
+# Of a weight in 4-bit integers: 128 share a scale of 16 bits and a zero point of 4 (group_size of AutoAWQ and
+# GPTQModel, `q_group_size`, `zero_point`).
+INT4_BYTES = 0.5 + 2.5 / 128
 
 
 def activation_bytes(workload: Workload) -> float:

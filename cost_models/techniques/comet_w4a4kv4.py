@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..quantities.element_bytes import INT4_BYTES
 from .base import WEIGHTS, Knob, Knobs, PoolNeed, Serves, Technique
 
 if TYPE_CHECKING:
     from ..serving.pool import Pool
 
-_BYTES = 0.5  # of a 4-bit integer
+_BYTES = 0.5  # of a 4-bit integer of the cache
 
 
 def _multiplies_int4(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
@@ -26,7 +27,7 @@ def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
     if wide < 0:
         return pool
     none = np.zeros_like(pool.tp)
-    return replace(pool, weight_bytes=none + _BYTES, expert_bytes=none + _BYTES, kv_bytes=none + _BYTES,
+    return replace(pool, weight_bytes=none + INT4_BYTES, expert_bytes=none + INT4_BYTES, kv_bytes=none + _BYTES,
                    kv_read_bytes=none + _BYTES, flops_per_s=pool.int4_flops_per_s / (1.0 + wide))  # fmt: skip
 
 

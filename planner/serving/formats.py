@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ...cost_models.quantities.element_bytes import INT4_BYTES
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.model import ModelSpec
 
-# Bytes per element. Formats of 4 bits have the scales of their blocks: a byte per 16 elements (NVFP4) or 32 (MXFP4), 16
-# bits with a zero point of 4 bits per 128 (int4: group_size of AutoAWQ and GPTQModel, `q_group_size`, `zero_point`).
+# Bytes per element. Formats of 4 bits have the scales of their blocks: a byte per 16 elements (NVFP4) or 32 (MXFP4).
 BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "fp4": 0.5625, "mxfp4": 0.53125,
-         "int4": 0.5 + 2.5 / 128, "int8": 1.0}  # fmt: skip
+         "int4": INT4_BYTES, "int8": 1.0}  # fmt: skip
 # Format of the products where it has another name, or where weights are widened before they are multiplied.
 PRODUCTS = {"fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4", "int8": "fp8", "int4": "bf16", "fp16": "bf16"}
 
