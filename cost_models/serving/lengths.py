@@ -105,6 +105,11 @@ class RequestLengths:
         return float(self.answers @ self.weights)
 
     @property
+    def longest(self) -> float:
+        """Tokens of the longest prompt with the longest answer."""
+        return float(self.prompts.max() + self.answers.max())
+
+    @property
     def prompt_square(self) -> float:
         """Mean square of the tokens of a prompt."""
         return float(self.prompts**2 @ self.weights)

@@ -79,7 +79,7 @@ def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleL
     best = int(np.argmax(room / columns.fullest_share))
     requests = question.promises.requests
     shared = columns.prefix_bytes(np.array(requests.running_prompt), requests.prefix_hit)
-    held = columns.held_bytes(np.array(requests.running_prompt), np.array(requests.running_output))
+    held = columns.held_bytes(np.array(requests.longest), np.array(0.0))
     needed = ((held + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)) * columns.fullest_share)[best]
     whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB
     working = float(np.broadcast_to(columns.working_bytes, room.shape)[best])
@@ -88,7 +88,8 @@ def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleL
     what = "a pass has room for no sequence" if columns.methods.fills else "the KV cache holds no sequence"
     text = (f"{what}: of {whole:.1f} GiB of a GPU for the engine, {name} "
             f"takes {weights:.1f} for weights and {working / _GIB:.1f} for buffers, which leaves "
-            f"{max(room[best], 0.0) / _GIB:.1f} for {beside}a sequence of {needed / _GIB:.2f}")  # fmt: skip
+            f"{max(room[best], 0.0) / _GIB:.1f} for {beside}a sequence of {needed / _GIB:.2f}"
+            f"{'' if len(requests.weights) == 1 else f', the longest: {requests.longest:,.0f} tokens'}")  # fmt: skip
     return NoFeasibleLayoutError(text, hint="more GPUs for an instance, `--dtype fp8`, or shorter requests")
 
 

@@ -51,8 +51,9 @@ def capacity(pool: Pool, requests: RequestLengths) -> Array:
 
 
 def holds_a_sequence(pool: Pool, promises: Promises) -> Mask:
-    """[n] whether an instance has room for a request."""
-    return capacity(pool, promises.requests) >= 1
+    """[n] whether an instance has room for a request, the longest too: engines refuse what their cache cannot hold."""
+    longest = pool.capacity(np.array(promises.requests.longest), np.array(0.0))
+    return np.asarray(np.minimum(capacity(pool, promises.requests), longest) >= 1)
 
 
 def priced(

@@ -91,7 +91,8 @@ def _transfer_refusals(service: Service) -> list[str]:
 def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
     model, lengths, work = plan.resolved["model"], plan.lengths, plan.request["workload"]
     speculate = work["speculate"] or {}
-    held = pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2)
+    held = max(pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2),
+               int(lengths.prompt.most + lengths.output.most))  # fmt: skip
     groups = plan.resolved["cluster"]["groups"]
     on_cpus = any(is_cpu(group["gpu"]["arch"]) for group in groups if group["gpu"]["name"] == pool.gpu)
     draft, techniques = plan.resolved.get("draft"), tuple(plan.resolved.get("techniques", {}))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from meshwright.cost_models.serving.lengths import RequestLengths
+from meshwright.planner.api import plan_serving
 from meshwright.planner.serving.instance import pool
 from meshwright.planner.serving.promises import Promises, largest, largest_load, priced
 from meshwright.planner.serving.search import search
+from meshwright.planner.targets.engines.emit import emit_serving
+
+from meshwright.errors import NoFeasibleLayoutError
 
 from .test_plan_serving import ENGINES, planned, space
 
@@ -64,3 +71,17 @@ def test_fixed_replicas_run_in_every_hour() -> None:
     assert plan.hourly is not None
     assert plan.hourly.instances == ((4,), (4,))
     assert plan.hourly.gpu_hours == 8
+
+
+def test_the_longest_request_has_to_fit() -> None:
+    """Llama-3.1-8B in bf16 leaves 1.2 GiB of an RTX 4090, 9,500 tokens of 128 KiB: no room for 60,000 and their answer,
+    although the mean of 6,900 has it. vLLM refuses such a request by --max-model-len."""
+    asked: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "1xrtx-4090", "output": 200, "rate": "0.005/s",
+                             "ttft": "60s", "percentile": 99}  # fmt: skip
+    with pytest.raises(NoFeasibleLayoutError, match=r"sequence of 7\.35, the longest: 60,200 tokens"):
+        plan_serving(**asked, input="1000:0.9,60000:0.1")
+    plan = plan_serving(**asked, input="1000:0.9,9000:0.1")
+    assert plan.best.pools[0].cache_sequences >= 1
+    options = emit_serving(plan, "vllm").files
+    (given,) = {found for text in options.values() for found in re.findall(r"--max-model-len[= ](\d+)", text)}
+    assert int(given) >= 9200
