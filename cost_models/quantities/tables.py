@@ -5,7 +5,7 @@ Built once per set of shard keys; a layout then only looks up its key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -177,8 +177,8 @@ class Tables:
         weight, too, and its output's is what a collective has brought. Those of other weights are left out: by then the
         layer has let go of about as much, but of less where a rank has few tokens beside the width of its experts.
         Experts' rows in two orders may be more."""
-        return np.array([np.max(list(self._workspace_of_parts(kind).values()), axis=0)
-                         for kind in range(self.problem.num_kinds)])  # fmt: skip
+        kinds = range(self.problem.num_kinds)
+        return np.array([self._most(self._workspace_of_parts(kind).values()) for kind in kinds])
 
     def _workspace_of_parts(self, kind: int) -> dict[str, Array]:
         """Part of a layer (graph_parts.parts_of) -> [key] bytes of the gradients of its widest product."""
@@ -208,7 +208,7 @@ class Tables:
             inside = [np.where(IN_GRAPH[part][codes], widest, 0.0) for part, widest in of_parts.items()]
             outside = [np.where(IN_GRAPH[part][codes], 0.0, widest) for part, widest in of_parts.items()]
             gradients = kept_gradients(codes, layer) * self.operations[kind].input_bytes
-            rows.append((np.max(inside, axis=0), np.max(outside, axis=0), gradients + np.zeros(self.num_keys)))
+            rows.append((self._most(inside), self._most(outside), gradients + np.zeros(self.num_keys)))
         inside_rows, outside_rows, gradient_rows = (np.array(part) for part in zip(*rows, strict=True))
         return inside_rows, outside_rows, gradient_rows
 
@@ -220,14 +220,23 @@ class Tables:
     @cached_property
     def made_gradient(self) -> Array:
         """[kind of layer, key] bytes of the largest gradient of a layer's weight."""
-        layers = self.operations[: self.problem.num_kinds]
-        return np.array([np.max([self._made(gemm) for gemm in ops.gemms], axis=0) for ops in layers])
+        return self._largest(self._made)
 
     @cached_property
     def largest_weight(self) -> Array:
         """[kind of layer, key] bytes of the largest weight of a layer."""
-        w, layers = activation_bytes(self.problem.workload), self.operations[: self.problem.num_kinds]
-        return np.array([np.max([w * gemm.count * gemm.n * gemm.k for gemm in ops.gemms], axis=0) for ops in layers])
+        w = activation_bytes(self.problem.workload)
+        return self._largest(lambda gemm: w * gemm.count * gemm.n * gemm.k)
+
+    def _largest(self, bytes_of: Callable[[Gemm], Array]) -> Array:
+        """[kind of layer, key] the most bytes [key] of a product of a layer."""
+        layers = self.operations[: self.problem.num_kinds]
+        return np.array([self._most(bytes_of(gemm) for gemm in ops.gemms) for ops in layers])
+
+    def _most(self, rows: Iterable[Array]) -> Array:
+        """[key] the largest of rows that broadcast to it; 0 where there are none, as of a layer without products."""
+        none = np.zeros(self.num_keys)
+        return np.asarray(np.max([none, *(none + row for row in rows)], axis=0))
 
     def _made(self, gemm: Gemm) -> Array:
         """[key] bytes of the gradient of a weight as the product makes it, before it is added to the sum; 0 where the

@@ -121,7 +121,7 @@ def _at(
 def _together_in(meanwhile: Array, prefill: Pool) -> Array:
     """Groups with a prompt in an iteration that has any. meanwhile: prompts that come during one.
 
-    Engines do not gather prompts of several groups for an iteration (vLLM 0.32, docs/serving/data_parallel_deployment:
+    Engines do not gather prompts of several groups for an iteration (vLLM 0.32, its page on data parallel deployment:
     each rank schedules its own; TensorRT-LLM 1.2, AttentionDpConfig: `enable_balance` is off). So the first iteration
     after one without prompts has one, and each further one those that came during the one before it: a Poisson number
     n of them, and none with probability exp(-n) that ends the row, so that it has n + exp(-n) in the mean.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 from meshwright.cost_models.layouts import FIELD_NAMES, FIELDS, PRECISIONS, Layout, Layouts
 from meshwright.cost_models.offload_modules import OF_EXPERTS
+from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
@@ -188,3 +190,11 @@ def _in_turn(layouts: list[Layout], count: int) -> list[int]:
         chosen.append(index)
         tried.update(away[index])
     return chosen
+
+
+def without_whole_windows(model: ModelSpec) -> ModelSpec:
+    """Windows of all positions see every token: a framework is asked for none of them at that length."""
+    kinds = [replace(kind, attention=replace(kind.attention, window=None))
+             if kind.attention is not None and kind.attention.window == model.max_positions else kind
+             for kind in model.kinds]  # fmt: skip
+    return replace(model, kinds=tuple(kinds))
