@@ -290,4 +290,4 @@ def _untrained(resolved: Resolved) -> list[Notice]:
         raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
     refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
     text = f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"
-    return [Notice("target", text)]
+    return [Notice("untrained", text)]

@@ -215,6 +215,14 @@ def test_lag_where_answers_must_be_fresh() -> None:
     assert "2 x 4 + 3 = 11 updates old" in raised.value.message
 
 
+def test_a_framework_has_not_the_limits_of_files_of_training() -> None:
+    """verl builds the model of Megatron-Core by itself; a plan without a framework is one of Megatron-LM."""
+    asked: dict[str, Any] = {"model": "gemma-2-9b", "cluster": "dgx-h100:1", "workload": {
+        "kind": "rl", "algorithm": "grpo", "prompts": 16, "output": 300}}  # fmt: skip
+    texts = [question_of(RlRequest.model_validate({**asked, **more}))[1] for more in ({}, {"target": "verl"})]
+    assert [any("cannot train gemma-2-9b, `emit` refuses" in text for text in each) for each in texts] == [True, False]
+
+
 def test_a_reward_model_without_a_place() -> None:
     with pytest.raises(NoFeasibleLayoutError) as raised:
         plan_rl(**{**SMALL, "cluster": "1xh100-sxm-80gb"}, reward="llama-3.1-70b")
