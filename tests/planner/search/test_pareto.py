@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.tables import build, index_keys
-from meshwright.cost_models.step import lower_bounds
 from meshwright.planner.search.branching import Branching
 from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.search.exhaustive import Search
+from meshwright.planner.search.node_bounds import NodeBounds
 from meshwright.planner.search.pareto import FrontierSearch, nine_digits
 from meshwright.planner.space.counting import LayoutCounts
 from meshwright.planner.space.tree import MESH_FIELDS, Count
@@ -87,14 +87,14 @@ def test_a_stopped_search_keeps_what_it_has_and_a_bound(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("which", [0, 1])
 def test_inadmissible_bound_is_seen(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of seconds, or of bytes, 3 % too high prunes a point of some frontier, and the check above says so."""
-    honest = lower_bounds.bound
+    honest = NodeBounds.of
 
-    def too_high(*args: Any, **kwargs: Any) -> Any:
-        found = list(honest(*args, **kwargs))
+    def too_high(*args: Any) -> Any:
+        found = list(honest(*args))
         found[which] = found[which] * 1.03
         return tuple(found)
 
-    monkeypatch.setattr(lower_bounds, "bound", too_high)
+    monkeypatch.setattr(NodeBounds, "of", too_high)
     assert any(mismatch(seed) for seed in SEEDS)
 
 

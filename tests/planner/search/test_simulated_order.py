@@ -17,11 +17,12 @@ from meshwright.planner.search.executors import Here
 
 from meshwright import plan
 
-# The best closed form of the first is not its best simulated step: one with fewer stages exposes less traffic.
 DEEP: dict[str, Any] = {"model": "llama-3.1-405b", "cluster": "dgx-h100:2048", "target": "megatron",
                         "fix": ["micro_batch=1", "zero=1"]}  # fmt: skip
 SHALLOW: dict[str, Any] = {"model": "llama-3.1-8b", "cluster": "dgx-h100:2", "global_batch": 128, "seq_len": 8192,
                            "fix": ["pp=4"]}  # fmt: skip
+# The layout with its best closed form takes 3.8 % longer than the best by the simulator.
+FEW: dict[str, Any] = {**SHALLOW, "global_batch": 32, "fix": ["pp=8"]}
 _BOUND = 1e-3  # regret
 
 
@@ -35,7 +36,7 @@ def regret(fields: dict[str, Any]) -> tuple[float, SimulatedOrder]:
     return order.rows[0][0] / min(steps) - 1, order
 
 
-@pytest.mark.parametrize("fields", [DEEP, SHALLOW], ids=["deep", "shallow"])
+@pytest.mark.parametrize("fields", [DEEP, SHALLOW, FEW], ids=["deep", "shallow", "few"])
 def test_no_layout_near_the_best_is_faster(fields: dict[str, Any]) -> None:
     loss, order = regret(fields)
     assert loss < _BOUND
@@ -47,10 +48,10 @@ def test_no_layout_near_the_best_is_faster(fields: dict[str, Any]) -> None:
 def test_an_order_without_runs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The closed form alone puts a slower layout first."""
     monkeypatch.setattr(Staged, "is_simulated", False)
-    resolved = resolve(load_request(None, DEEP))
+    resolved = resolve(load_request(None, FEW))
     first = best_of_families(resolved, Watch(None, None, Here()), FAMILIES).top.rows[0][2]
     monkeypatch.undo()
-    assert regret(DEEP)[1].rows[0][0] < Staged.of(resolved, first, simulate=True).step_s * (1 - _BOUND)
+    assert regret(FEW)[1].rows[0][0] < Staged.of(resolved, first, simulate=True).step_s * (1 - _BOUND)
 
 
 def test_the_plan_lists_simulated_steps_and_says_what_is_proven() -> None:
