@@ -11,6 +11,7 @@ import pytest
 from meshwright.cli.screens import rl_plan as screen
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
+from meshwright.profiles.stack.post_training import post_training_constants
 
 from ..snapshots import run_here
 
@@ -80,8 +81,9 @@ def test_a_step_that_generates_nothing_names_no_engine(grpo: RlPlan, dpo: RlPlan
 
 
 def test_factors_of_calls_name_the_framework_that_shows_them(grpo: RlPlan, dpo: RlPlan) -> None:
-    fitted = ("1.24 times as long as in tuned runs, and copies to the host 6.8 times as long as over their link: "
-              "fitted to steps of NeMo-RL")  # fmt: skip
+    constants = post_training_constants()
+    fitted = (f"{constants.training:.3g} times as long as in tuned runs, and copies to the host {constants.copies:.1f} "
+              "times as long as over their link: fitted to steps of NeMo-RL")  # fmt: skip
     for plan in (grpo, dpo):
         assert f"Training takes {fitted}, assumed of other frameworks." in words(plan)
     for target, assumed in (("verl", ", assumed of verl."), ("nemo-rl", ".")):
