@@ -74,7 +74,9 @@ def solve(
             search.polish(incumbent)
     search.relaxed()
     idle = 0
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
+        if number == rounds:  # it has to prove what the others found, also where they proposed no partition again
+            search.nodes = _MANY_NODES
         before, bound_s = min(search.best[0], worth_s), search.bound_s
         if search.closed or left_s() <= 0 or not search.whole():
             break

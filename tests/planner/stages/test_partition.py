@@ -553,8 +553,8 @@ def test_a_target_that_cannot_be_told_gets_even_stages() -> None:
 
 
 def test_deepseek_v3_by_hand_and_by_program() -> None:
-    """61 layers and an MTP module on 16 stages of 2 chunks. The second program proposes the best split again, 13 %
-    above what its nodes prove; with ten times as many the third, the last of a plan (finalists.ROUNDS), proves it."""
+    """61 layers and an MTP module on 16 stages of 2 chunks. The nodes of the first two programs leave 9 % to prove; the
+    third, the last of a plan (finalists.ROUNDS), has ten times as many and proves it."""
     asked = {"model": "deepseek-v3", "cluster": "dgx-h100:256", "seq_len": 4096, "global_batch": 15360,
              "precision": "fp8", "target": "any"}  # fmt: skip
     resolved = resolve(load_request(None, asked))
