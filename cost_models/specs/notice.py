@@ -12,6 +12,7 @@ Code = Literal[
     "estimate",  # times are scaled from another device instead of measured
     "target",  # the target cannot run what is planned
     "technique",  # who trains by a technique, and what no price of it shows
+    "untrained",  # the target cannot train the model: the plan is no more than priced
 ]
 
 
