@@ -59,9 +59,9 @@ class IslandPart:
 
 
 def sums_over_all(parts: Sequence[IslandPart], singles: Sequence[Staged]) -> list[float]:
-    """[part] seconds that sums of single numbers over all ranks take, beyond what they would if all ranks were on this
-    part. A number goes from rank to rank (gloo sends no empty segments, allreduce.cc, ring), so each rank adds the
-    seconds of its own island."""
+    """[part] seconds of sums of single numbers over all ranks, less those of ranks that are all on this part. A number
+    goes from rank to rank (gloo sends no empty segments, allreduce.cc, ring), so each rank adds the seconds of its own
+    island."""
     own = np.array([float(reductions_s(single.ledger, single.resolved.rates)[0]) for single in singles])
     together = float(np.average(own, weights=[part.num_gpus for part in parts]))
     return [float(together - seconds) for seconds in own]

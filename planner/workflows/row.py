@@ -3,9 +3,8 @@
 NeMo-RL (NVIDIA-NeMo/RL@5fb58893, v0.6.0: recipes of its performance tests and grpo_math_1B.yaml of its examples): they
 train once on all answers or in batches of `train_global_batch`, one pack of `train_max_seq` tokens in a micro-batch,
 which also is the limit of an answer with its prompt. All answers are scored by the policy and by the reference on the
-GPUs that train (grpo_train and async_grpo_train). Experts of an engine are split by tensor
-parallelism, and no groups attend apart (expert_parallel_size 1). verl (verl-project/verl@1dda039b): the trainer scores
-answers first.
+GPUs that train (grpo_train and async_grpo_train). Experts of an engine are split by tensor parallelism, and no groups
+attend apart (expert_parallel_size 1). verl (verl-project/verl@1dda039b): the trainer scores answers first.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A node places the first calls of the graph. Its bound is below the step of all placements under it: the calls that are
 not placed take their least seconds on any mesh and wait for no GPU, no model moves, and all GPUs are busy all the time.
-An engine beside the others has its GPUs already: no step is shorter than its part and the new weights that it gets from
-the nearest mesh. Meshes that an exchange of equal
+An engine beside the others has its GPUs already: no step is shorter than its part and the new weights that it gets
+from the nearest mesh. Meshes that an exchange of equal
 free parts of the cluster makes equal are tried once.
 """
 

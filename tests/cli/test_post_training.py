@@ -82,7 +82,7 @@ def test_a_step_that_generates_nothing_names_no_engine(grpo: RlPlan, dpo: RlPlan
 
 def test_factors_of_calls_name_the_framework_that_shows_them(grpo: RlPlan, dpo: RlPlan) -> None:
     constants = post_training_constants()
-    fitted = (f"{constants.training:.3g} times as long as in tuned runs, and copies to the host {constants.copies:.1f} "
+    fitted = (f"{constants.training:.2f} times as long as in tuned runs, and copies to the host {constants.copies:.1f} "
               "times as long as over their link: fitted to steps of NeMo-RL")  # fmt: skip
     for plan in (grpo, dpo):
         assert f"Training takes {fitted}, assumed of other frameworks." in words(plan)

@@ -74,7 +74,7 @@ def test_copies_exchange_the_bits_of_their_technique(technique: Any) -> None:
 
 
 def test_gradients_of_four_bits_come_from_what_is_reduced() -> None:
-    """The wire has four bits either way; what is encoded is read in 2 bytes or in 4, and copied before it is sent."""
+    """The wire has four bits either way; gradients are read in 2 bytes or in 4, encoded, and copied before the send."""
     ways = [sent({"zero++": {"secondary": 1, "weight_bits": 16}}, "dp16-mbs1-z3-rfull", size) for size in (2, 4)]
     read = 2 * PARAMETERS / ways[0][1].memory_bw_bytes_per_s
     assert ways[1][0]["fsdp"][0] - ways[0][0]["fsdp"][0] == pytest.approx(read, rel=1e-6)
