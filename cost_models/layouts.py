@@ -248,11 +248,11 @@ def encode(name: str, value: Any) -> int:
         raise InputError(f"unknown layout field `{name}`", hint=f"fields: {', '.join(FIELD_NAMES)}")
     if name in _MASKS and isinstance(value, str | list | tuple):
         return mask_of(value.split("+") if isinstance(value, str) else value, _MASKS[name], name.split("_")[0])
-    choices = _FIELD[name].choices
-    if choices:
+    if choices := _FIELD[name].choices:
         if str(value) in choices:
             return choices.index(str(value))
-        raise InputError(f"{name}: `{value}` is none of {', '.join(choices)}", hint=f"write `{name}={choices[0]}`")
+        meant = next((choice for choice in choices if str(value).startswith(choice)), choices[0])
+        raise InputError(f"{name}: `{value}` is none of {', '.join(choices)}", hint=f"write `{name}={meant}`")
     if name in FLAGS and str(value).lower() in _TRUTHS:
         return _TRUTHS[str(value).lower()]
     if (number := whole_number(value)) is None:

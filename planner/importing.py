@@ -22,7 +22,7 @@ from .switches.registry import SWITCHES
 from .targets.adapter_choices import CHOSEN, chosen_adapters
 from .targets.argv import Arguments
 from .targets.engines.command_line import READ_ENGINES
-from .targets.facts import cannot_exist, layout_of, ranks_stated, request_part
+from .targets.facts import batch_of, cannot_exist, layout_of, ranks_stated, request_part
 from .targets.foreign import owner_hint, refuse_foreign
 from .targets.import_format import Compared, Format, of_target
 from .targets.model_names import model_of, no_model
@@ -172,7 +172,7 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
     with located(arguments, table):
         layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
     # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
-    if "global_batch" not in given and (batch := _batch(facts, layout, resolved.workload.global_batch, assumed)):
+    if "global_batch" not in given and (batch := batch_of(facts, layout, resolved.workload.global_batch, assumed)):
         update = {"workload": request.workload.model_copy(update={"global_batch": batch})}
         request = request.model_copy(update=update)
     assumed += _regrouped(facts, layout, resolved.workload.global_batch)
@@ -182,19 +182,6 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
         switched=_switched_options(settings, resolved, table),
         stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
-
-
-def _batch(facts: Facts, layout: Layout, default: int, assumed: list[str]) -> int | None:
-    """The global batch of a config that states it per rank, or not at all; None where that of the request stands."""
-    if "batch_per_rank" in facts:
-        return int(facts["batch_per_rank"]) * layout.dp
-    step = layout.dp * layout.micro_batch
-    if "workload.global_batch" in facts or default % step == 0:
-        return None
-    taken = -(-default // step) * step
-    assumed.append(f"{default} is no multiple of dp {layout.dp} x micro batch {layout.micro_batch}: "
-                   f"--global-batch {taken} is taken")  # fmt: skip
-    return taken
 
 
 def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any]) -> list[FieldProblem]:
@@ -280,20 +267,21 @@ def _request(
     fields |= {name: value for name, value in given.items() if value is not None}
     if CHOSEN in facts and given.get("lora") is None and "model" in fields:
         fields["lora"] = chosen_adapters(facts, referenced_model(fields["model"])[0], assumed)
-    if "images" not in fields:  # the text model is planned, beside which nothing is frozen
-        fields = {name: value for name, value in fields.items() if not name.startswith("freeze_")}
     if "model" not in fields:
         raise no_model(facts.get("model_name") or facts.get("registered"))
+    if "images" not in fields:  # the text model is planned, beside which no tower is frozen
+        fields.pop("freeze_tower", None)
     if "cluster" not in fields and "gpu" not in fields:
         ranks = f"it starts {gpus} ranks: " if gpus else ""
         raise InputError("the config does not name its GPUs",
                          hint=f"{ranks}add `--cluster dgx-h100:{max(1, (gpus or 8) // 8)}`")  # fmt: skip
-    if not {"micro_batch", "accumulation"} & facts.keys():
+    if "micro_batch" not in facts and not {"accumulation", "workload.global_batch"} <= facts.keys():
         assumed.append("the micro-batch is not in the config: 1 sequence is taken")
     if "precision" not in facts:
         assumed.append("the precision is not in the config: the default of `plan` is taken")
     for name in ("seq_len", "global_batch"):
-        stated = f"workload.{name}" in facts or (name == "global_batch" and "batch_per_rank" in facts)
+        named = {f"workload.{name}"} | ({"batch_per_rank", "accumulation"} if name == "global_batch" else set())
+        stated = not named.isdisjoint(facts)
         if name not in fields and not stated:
             flag = f"--{name.replace('_', '-')}"
             assumed.append(f"{flag} is not in the config: the default of `plan` is taken")

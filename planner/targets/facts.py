@@ -47,14 +47,29 @@ def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
     if dp % replicas:
         raise InputError(f"{replicas} replicas of the sharded states do not divide dp {dp}", hint="a divisor of dp")
     known = {name: facts[name] for name in _LAYOUT if name in facts}
-    if "micro_batch" not in facts and (steps := facts.get("accumulation")):
-        batch = facts["workload.global_batch"]
+    batch = facts.get("workload.global_batch")
+    if "micro_batch" not in facts and batch and (steps := facts.get("accumulation")):
         if batch % (dp * steps):
             raise InputError(f"the batch of {batch} is no multiple of dp {dp} x {steps} accumulation steps",
                              hint="the quotient is the micro-batch; give another number of GPUs",
                              details=_OF_BATCH)  # fmt: skip
         known["micro_batch"] = batch // (dp * steps)
     return Layout.from_dict({**known, "dp": dp, "shard": dp // replicas if known.get("zero") else dp})
+
+
+def batch_of(facts: Facts, layout: Layout, default: int, assumed: list[str]) -> int | None:
+    """The global batch of a config that states it per rank, or not at all; None where that of the request stands."""
+    if "batch_per_rank" in facts:
+        return int(facts["batch_per_rank"]) * layout.dp
+    if "workload.global_batch" not in facts and "accumulation" in facts:
+        return int(facts["accumulation"]) * layout.dp * layout.micro_batch
+    step = layout.dp * layout.micro_batch
+    if "workload.global_batch" in facts or default % step == 0:
+        return None
+    taken = -(-default // step) * step
+    assumed.append(f"{default} is no multiple of dp {layout.dp} x micro batch {layout.micro_batch}: "
+                   f"--global-batch {taken} is taken")  # fmt: skip
+    return taken
 
 
 def cannot_exist(layout: Layout, facts: Facts) -> str:

@@ -21,7 +21,7 @@ _STAGE = f"{PLUGIN}zero_stage"
 # The option that names DeepSpeed's JSON; the facts of the JSON where it is given beside the YAML.
 FILE = f"{PLUGIN}deepspeed_config_file"
 _OF_JSON = ("zero", "offload", FACT, "tp", "cp", "cp_algorithm", "workload.optimizer", "micro_batch",
-            "workload.global_batch", "batch_per_rank", "dp_by_batch")  # fmt: skip
+            "workload.global_batch", "batch_per_rank", "dp_by_batch", "accumulation")  # fmt: skip
 # Default stage of DeepSpeedPlugin.
 _DEFAULT_STAGE = 2
 _KINDS = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....cost_models.layouts import CP_ALGORITHMS
 from .. import cpu_offload
-from ..options import Entry, Facts, NoCounterpartError, Settings, Table, always, number, word
+from ..options import Entry, Facts, NoCounterpartError, Settings, Table, always, number, positive, word
 from ..setup import Setup
 from ..switch_options import entries_of
 from .older_names import FILE, PLUGIN
@@ -24,7 +24,7 @@ _STRATEGIES = {
     "HYBRID_SHARD_ZERO2": (2, True), "5": (2, True),
 }  # fmt: skip
 # Facts of the batch.
-_BATCH = ("micro_batch", "workload.global_batch", "batch_per_rank", "dp_by_batch")
+_BATCH = ("micro_batch", "workload.global_batch", "batch_per_rank", "dp_by_batch", "accumulation")
 _TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "MULTI_CPU", "XLA", "TP")
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_8bit", "sgd": "sgd"}
 
@@ -108,8 +108,11 @@ def _batch_read(settings: Settings, facts: Facts) -> Facts:
         return of_json
     size = settings.get(f"{ARGUMENTS}per_device_train_batch_size")
     steps = settings.get(f"{ARGUMENTS}gradient_accumulation_steps",
-                         settings.get(f"{PLUGIN}gradient_accumulation_steps", 1))  # fmt: skip
-    return {} if size is None else {"micro_batch": size, "batch_per_rank": size * steps}
+                         settings.get(f"{PLUGIN}gradient_accumulation_steps"))  # fmt: skip
+    positive(settings, f"{PLUGIN}gradient_accumulation_steps")
+    if size is None:
+        return {} if steps is None else {"accumulation": steps}
+    return {"micro_batch": size, "batch_per_rank": size * (steps or 1)}
 
 
 def _whole(field: str, value: Any) -> Entry:

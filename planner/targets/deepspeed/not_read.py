@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ....errors import FieldProblem
 from ..argv import Arguments
+from ..option_lists import Option
 
 CHANGES: Mapping[str, str] = {
     r"activation_checkpointing\.(cpu_checkpointing|partition_activations)": "saved activations elsewhere",
@@ -47,6 +48,9 @@ PRECISION_OPEN = "the precision is `auto`, that of the trainer: taken as on, bf1
 STAGE_3_ALONE = "offload_param is read as none: DeepSpeed keeps weights on the host in ZeRO-3 alone"
 # Older name of a block that keeps states or weights on the host (runtime/zero/config.py) -> its present name.
 _DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
+# Older name of `bf16.enabled`, which counts where that is absent (deepspeed 0.19, runtime/precision_config.py).
+_OLDER_BF16 = "bfloat16.enabled"
+OLDER: Mapping[str, Option] = {_OLDER_BF16: Option(_OLDER_BF16, "bool")}
 HARMLESS = (
     r"^[_#]|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
     r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
@@ -59,6 +63,11 @@ HARMLESS = (
 def modernise(arguments: Arguments) -> None:
     """Names weights and states that the file keeps in another place than a plan does."""
     given = arguments.settings
+    if _OLDER_BF16 in arguments.lines:
+        stated = {} if _OLDER_BF16 not in given or "bf16.enabled" in arguments.lines else {
+            "bf16.enabled": given[_OLDER_BF16]}  # fmt: skip
+        arguments.lines.setdefault("bf16.enabled", arguments.lines[_OLDER_BF16])
+        arguments.replace(_OLDER_BF16, stated)
     for old, block in _DEPRECATED.items():
         if given.pop(f"zero_optimization.{old}", False) is True:
             name, device = f"zero_optimization.{old}", f"zero_optimization.{block}.device"

@@ -83,7 +83,7 @@ def _batch_read(settings: Settings, facts: Facts) -> Facts:
     batch, micro, steps = (settings.get(name) for name in names)
     out: Facts = {} if batch is None else {"workload.global_batch": batch}
     if micro is None:  # DeepSpeed divides the batch by the ranks and steps
-        return out | ({"accumulation": steps} if batch and steps else {})
+        return out | ({"accumulation": steps} if steps else {})
     out |= {"micro_batch": micro}
     if batch is None:
         return out | {"batch_per_rank": micro * (steps or 1)}

@@ -28,7 +28,7 @@ from ..setup import Setup
 from ..switch_options import rules_of
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
 from . import techniques, templates
-from .not_read import CHANGES, EXCLUSIVE, HARMLESS, PRICES, modernise
+from .not_read import CHANGES, EXCLUSIVE, HARMLESS, OLDER, PRICES, modernise
 from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
 from .train_script import IMPORTS, MAIN
 
@@ -176,7 +176,7 @@ CONFIG = LaunchConfig(
     conflicts=conflicts,
     import_format=_N,
     prices=PRICES,
-    reading=Reading(modernise=modernise, changes=CHANGES, harmless=HARMLESS, exclusive=EXCLUSIVE),
+    reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES, harmless=HARMLESS, exclusive=EXCLUSIVE),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
         case=lambda files, setup: {

@@ -19,6 +19,7 @@ from ..foreign import is_recipe
 from ..option_lists import option_list
 from ..reading import fields_of, read_facts
 from . import accelerator_block
+from .shipped import options_of
 
 # The option of `accelerate launch` that names its file; the file is given beside the recipe.
 CONFIG_FILE = "--config_file"
@@ -46,7 +47,11 @@ def modernise(arguments: Arguments) -> None:
                                            line=arguments.lines.get(CONFIG_FILE, 0), field=CONFIG_FILE))  # fmt: skip
     given, path = arguments.settings.get(DEEPSPEED), arguments.files.get(DEEPSPEED, "")
     line = arguments.lines.get(DEEPSPEED, 0)
-    if isinstance(given, str) and given:
+    if isinstance(given, str) and (shipped := options_of(given)) is not None:
+        release, block = shipped
+        arguments.notes.append(f"{given} is taken as {release} ships it: another one is given as a further FILE")
+        arguments.add(_inside(block, path, line), path)
+    elif isinstance(given, str) and given:
         text = f"the ZeRO stage is in {given}: give it as a further FILE"
         arguments.gaps.append(FieldProblem(text, file=path, line=line, field=DEEPSPEED))
     elif isinstance(given, Mapping) and "facts" not in given:

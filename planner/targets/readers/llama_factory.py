@@ -14,7 +14,7 @@ from . import accelerator_block, commands, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
-_FREEZES = "freeze_vision_tower"
+_FREEZES, _FREEZES_TEXT = "freeze_vision_tower", "freeze_language_model"
 # With the options in a YAML the command has none of its own.
 _COMMAND = commands.of_program(r"(^|[\s/])(llamafactory-cli train|\S*train(_bash)?\.py) ", ("stage", "finetuning_type"))
 _LORA = ("finetuning_type", "lora_rank", "lora_target", "quantization_bit", "freeze_trainable_layers")
@@ -41,6 +41,14 @@ def _trained(settings: Settings, facts: Facts) -> Facts:
     return family.adapters(settings.get("lora_rank", 8), "lora_target", settings.get("lora_target", "all"), base, words)
 
 
+def _frozen(settings: Settings, facts: Facts) -> Facts:
+    """Parts of a model that sees: towers are frozen by default. Adapters take no part in it."""
+    if settings.get("finetuning_type", "lora") != "full":
+        return {}
+    return {"workload.freeze_tower": settings.get(_FREEZES, True),
+            "workload.freeze_language": settings.get(_FREEZES_TEXT, False)}  # fmt: skip
+
+
 def _stage(settings: Settings, facts: Facts) -> Facts:
     stage = settings.get("stage", "sft")
     if stage not in _STAGES:
@@ -60,7 +68,7 @@ READER = Reader(
     version="0.9.5",
     commit="ff6d4d12",
     kinds={
-        _FREEZES: "bool",
+        _FREEZES: "bool", _FREEZES_TEXT: "bool",
         **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
         "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
         "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int",
@@ -82,6 +90,7 @@ READER = Reader(
         family.optimizer(),
         family.kernels("flash_attn"),
         reads(("workload.lora", "workload.train_layers"), (*_LORA, _FREEZES), _trained),
+        reads(("workload.freeze_tower", "workload.freeze_language"), (_FREEZES, _FREEZES_TEXT), _frozen),
         preferences.entry(),
         family.weights(lambda settings: settings.get("pure_bf16")),
     ),
@@ -95,7 +104,7 @@ READER = Reader(
             r"use_(galore|apollo|badam|adam_mini|muon)": "an optimizer whose states have another size",
             r"use_(llama_pro|dora|asft_loss|unsloth_gc)|pissa_init|additional_target|freeze_extra_modules|"
             r"freeze_trainable_modules": "another part of the model that learns",
-            r"(image|video)_(max|min)_pixels|freeze_(vision|language|multi).*|.*vision_tower.*": "a model of images",
+            r"(?!freeze_vision_tower$).*vision_tower.*": "a model of images",
             r"shift_attn": "attention in groups",
             r"rope_scaling": "other rotary positions",
             r"auto_find_batch_size": "a batch that follows the memory",
@@ -113,6 +122,7 @@ READER = Reader(
             r"fp8_enable_fsdp_float8_all_gather|infer_dtype|export_\w+|max_grad_norm|fp8_backend|dataloader_\w+|include_\w+|predict_with_generate|"
             r"compute_(accuracy|dtype)|early_stopping_steps|low_cpu_mem_usage|offload_folder|swanlab_\w+|ray_\w+|"
             r"create_new_adapter|tf32|(vllm|sglang)_\w+|image_do_pan_and_scan|moe_aux_loss_coef|label_\w+|"
+            r"(image|video|audio)_\w+|freeze_multi_modal_projector|"
             r"remove_unused_columns|group_by_length|disable_shuffling|gradient_checkpointing(_kwargs)?)(\.|$)"
         ),
         modernise=_modernise,
