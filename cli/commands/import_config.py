@@ -23,8 +23,8 @@ def command(
         str,
         typer.Argument(metavar="FORMAT", show_default=False,
                        help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
-                    "hf-trainer, axolotl, llama-factory, swift, nemo, nanotron, maxtext, verl, nemo-rl, slime, "
-                    "vllm, sglang."),
+                    "hf-trainer, axolotl, llama-factory, swift, megatron-swift, nemo, nanotron, maxtext, verl, "
+                    "nemo-rl, slime, vllm, sglang."),
     ],
     files: Annotated[
         list[Path],

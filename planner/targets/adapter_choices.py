@@ -24,6 +24,8 @@ BY_PEFT = "all linear modules"
 BY_NAME = "modules with the name of a linear one"
 # The same, without those of towers.
 OF_LANGUAGE = "linear modules of the language model"
+# ms-swift lists the linear modules of Megatron-Core, those of all experts among them.
+OF_CORE = "linear modules of Megatron-Core"
 # The file lists names, among them those of feed-forward blocks.
 LISTED = "these names"
 # peft has modules for the family.
@@ -69,15 +71,15 @@ def chosen_adapters(facts: Facts, model: ModelSpec, assumed: list[str]) -> dict[
                                      "which no plan has adapters", hint="leave them out")  # fmt: skip
         return dict(facts[LORA])
     else:
-        if model.family in _CONVOLUTIONS and chosen != BY_PEFT:
+        if model.family in _CONVOLUTIONS and chosen in (BY_NAME, OF_LANGUAGE):
             raise NoCounterpartError(f"{option}: {model.family} has no linear module to pick")
         if beyond := [*_beyond(model, chosen)]:
             raise NoCounterpartError(f"{option}: {chosen}: no plan has adapters of {', '.join(beyond)}",
                                      hint="name the modules that learn")  # fmt: skip
         targets = lora_targets(model)
-        if model.tower is not None and chosen != OF_LANGUAGE:
+        if model.tower is not None and chosen not in (OF_LANGUAGE, OF_CORE):
             assumed.append(f"{option}: linear modules of the tower learn, too: priced without their adapters")
-    if (fused := _FUSED.get(model.family)) is not None:
+    if (fused := "linear_qkv and linear_fc1" if chosen == OF_CORE else _FUSED.get(model.family)) is not None:
         assumed.append(f"{option}: the adapter of {fused} is priced as one of each of its projections")
     return {**facts[LORA], "targets": targets}
 
@@ -92,6 +94,10 @@ def _beyond(model: ModelSpec, chosen: str) -> Iterator[str]:
         yield "cross attention"
     if model.embedding_dim not in (None, model.hidden):
         yield "projections of the embedding"
+    if chosen == OF_CORE:
+        if any(kind.is_moe for kind in model.kinds):
+            yield "routed experts"
+        return
     if model.family in _LINEAR_ROUTER:
         yield "the router"
     if not any(kind.is_moe for kind in model.kinds) or model.family in (*_ALONE, *_LINEAR_ROUTER):

@@ -20,6 +20,8 @@ _RECIPE = re.compile(rf"(?m)(^|[{{,])\s*\"?({_RECIPES})\"?\s*:")
 _LOOKS_LIKE = (
     (r"(?m)\bConfigContainer\b|^\s*(from|import) megatron\.bridge", "Megatron-Bridge", "megatron-bridge"),
     (r"(?m)^\s*(import nemo_run|from nemo\.collections import llm)", "NeMo 2", "nemo-recipe"),
+    (r"(?m)^\s*(\w+=\S* +)*megatron (sft|pt|rlhf)\b|\bcli/_megatron/|^(tensor|pipeline|expert)_model_parallel_size:|"
+     r"^\s*\"(tensor|pipeline|expert)_model_parallel_size\":", "ms-swift on Megatron-Core", "megatron-swift"),
     (rf"(?m)(^|[{{,])\s*\"?({_SWIFT})\"?\s*:", "ms-swift", "swift"),
     (rf"(?m)^\s*\"?({_FACTORY})\"?\s*:", "LLaMA-Factory", "llama-factory"),
     (rf"(?m)^({_AXOLOTL}):", "Axolotl", "axolotl"),

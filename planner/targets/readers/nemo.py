@@ -6,22 +6,21 @@ megatron_gpt_model.py and megatron_base_model.py (build_transformer_config) of i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from ....errors import FieldProblem, InputError
+from ....errors import FieldProblem
 from ....profiles.io.document import Document
 from ..adapters import LORA
 from ..argv import Arguments
 from ..import_format import Compared, on_stack
 from ..megatron.options import TABLE
-from ..options import Entry, Facts, NoCounterpartError, Settings, remembered
+from ..options import Facts, NoCounterpartError, Settings, remembered
 from ..reading import Reading
 from ..switch_options import SWITCH
 from . import nemo_adapters
 from .interpolation import resolved
-from .reader import Reader, reads
+from .reader import Reader, reads, translated
 
 _SAME = {
     "num_layers": "--num-layers", "hidden_size": "--hidden-size", "ffn_hidden_size": "--ffn-hidden-size",
@@ -80,7 +79,6 @@ _ARGUMENT = {**{f"model.{name}": argument for name, argument in (_SAME | _FLAGS)
              "model.fp8": "--fp8-format", "model.optim.name": "--use-distributed-optimizer"}  # fmt: skip
 # Where fine-tuning states the length.
 _FINE_TUNED = "model.data.train_ds.max_seq_length"
-_FIELD = {argument: name for name, argument in _ARGUMENT.items()}
 
 
 @remembered
@@ -105,23 +103,6 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
         out["--expert-tensor-parallel-size"] = settings.get("model.expert_tensor_parallel_size") or out.get(
             "--tensor-model-parallel-size", 1)  # fmt: skip
     return out
-
-
-def _translated(entry: Entry) -> Entry:
-    """The entry of Megatron's table in NeMo's names."""
-
-    def read(settings: Settings, facts: Facts) -> Facts:
-        try:
-            return entry.read(to_arguments(settings), facts)
-        except InputError as error:
-            text, hint = (re.sub(r"--[a-z][\w-]*", lambda word: _FIELD.get(word[0], word[0]), given)
-                          for given in (error.message, error.hint or ""))  # fmt: skip
-            kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
-            raise kind(text, hint=hint) from None
-
-    fields = [name for name, argument in _ARGUMENT.items() if argument in entry.options]
-    fields += [_FINE_TUNED] * ("--seq-length" in entry.options)
-    return Entry(entry.fields, tuple(fields), lambda setup: {}, read)
 
 
 def _named(settings: Settings, facts: Facts) -> Facts:
@@ -170,7 +151,7 @@ READER = Reader(
     kinds=_KINDS,
     entries=(
         reads(("precision", "workload.optimizer"), tuple(_WORDS), _named),
-        *(entry for entry in map(_translated, TABLE.entries)
+        *(entry for entry in translated(TABLE, to_arguments, _ARGUMENT | {_FINE_TUNED: "--seq-length"})
           if entry.options or not entry.fields[0].startswith(SWITCH)),
         nemo_adapters.ENTRY,
     ),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ....errors import FieldProblem
+from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document
 from ....profiles.io.reader import read_document
 from ..argv import Arguments
 from ..documents import read_blocks
 from ..import_format import Compared, Format
 from ..option_lists import Option, OptionList
-from ..options import Entry, Facts, Settings, Table
+from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..reading import DEGREES, Reading, judge
 from ..shell.nearby import is_script
 
@@ -38,6 +38,32 @@ def value(fact: str, option: str, default: Any = None, also: tuple[str, ...] = (
         return {} if given is None else {fact: given}
 
     return reads((fact,), (option, *also), read)
+
+
+def translated(table: Table, to_arguments: Callable[[Settings], Settings], names: Mapping[str, str]) -> Iterator[Entry]:
+    """The entries of another framework's table in the names of this one.
+
+    to_arguments: settings of this framework -> those of the other; names: option here -> the option there that it sets.
+    Errors name the options of this framework.
+    """
+    here = {theirs: ours for ours, theirs in reversed([*names.items()])}
+
+    def named(text: str) -> str:
+        return re.sub(r"--[a-z][\w-]*", lambda word: here.get(word[0], word[0]), text)
+
+    def reading(entry: Entry) -> Callable[[Settings, Facts], Facts]:
+        def read(settings: Settings, facts: Facts) -> Facts:
+            try:
+                return entry.read(to_arguments(settings), facts)
+            except InputError as error:
+                kind = NoCounterpartError if isinstance(error, NoCounterpartError) else InputError
+                raise kind(named(error.message), hint=named(error.hint or "")) from None
+
+        return read
+
+    for entry in table.entries:
+        options = tuple(ours for ours, theirs in names.items() if theirs in entry.options)
+        yield reads(entry.fields, options, reading(entry))
 
 
 def noted(facts: Facts, note: str) -> Facts:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from . import axolotl, hf_trainer, llama_factory, maxtext, nanotron, nemo, slime, swift, verl
+from . import axolotl, hf_trainer, llama_factory, maxtext, megatron_swift, nanotron, nemo, slime, swift, verl
 
 READERS = (
-    *(module.READER.format for module in (hf_trainer, axolotl, llama_factory, swift, nemo, nanotron, maxtext, verl)),
+    *(module.READER.format for module in (
+        hf_trainer, axolotl, llama_factory, swift, megatron_swift, nemo, nanotron, maxtext, verl)),
     slime.FORMAT,
-)
+)  # fmt: skip

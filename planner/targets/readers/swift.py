@@ -192,7 +192,7 @@ def _dtype(settings: Settings) -> str | None:
     return str(given).removeprefix("torch.") if (given := settings.get("torch_dtype")) is not None else None
 
 
-def _precision(settings: Settings, facts: Facts) -> Facts:
+def precision(settings: Settings, facts: Facts) -> Facts:
     """model_args.py, _init_mixed_precision: what bf16 and fp16 leave open follows torch_dtype."""
     dtype = _dtype(settings)
     if dtype not in (None, *_DTYPES):
@@ -208,14 +208,14 @@ def _precision(settings: Settings, facts: Facts) -> Facts:
     return {"precision": {"float32": "fp32", "float16": "fp16"}.get(str(dtype), "bf16")}
 
 
-def _head(settings: Settings, facts: Facts) -> Facts:
+def head(settings: Settings, facts: Facts) -> Facts:
     kind = settings.get("task_type") or "causal_lm"
     if kind != "causal_lm":
         raise NoCounterpartError(f"task_type `{kind}`: another head than that of the vocabulary")
     return {}
 
 
-def _frozen(settings: Settings, facts: Facts) -> Facts:
+def frozen(settings: Settings, facts: Facts) -> Facts:
     """Towers are frozen unless swift is asked otherwise; texts are priced without them."""
     for name in ("freeze_vit", "freeze_aligner"):
         if settings.get(name) is False:
@@ -250,15 +250,15 @@ READER = Reader(
         reads(("cp", "cp_algorithm"), (_CHUNKS,), _chunks),
         family.length("max_length", _WITHOUT_PADDING),
         family.batch(default=1),
-        reads(("precision",), ("torch_dtype", "bf16", "fp16"), _precision),
+        reads(("precision",), ("torch_dtype", "bf16", "fp16"), precision),
         family.recompute(default=True),
         family.optimizer(),
         family.kernels("attn_impl"),
         reads(("workload.lora",), _LORA, _trained),
         reads((), ("quant_bits",), _unquantised),
         reads((), (*_IN_DEEPSPEED, "packing_length"), lambda settings, facts: {}),  # _modernise has moved them
-        reads((), ("task_type",), _head),
-        reads((), _FREEZES, _frozen),
+        reads((), ("task_type",), head),
+        reads((), _FREEZES, frozen),
         family.weights(_dtype),
     ),
     reading=Reading(
