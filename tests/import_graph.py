@@ -8,9 +8,44 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import networkx as nx
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """All that the rules ask of a file, so that each is parsed and walked once."""
+
+    imports: tuple[ast.Import | ast.ImportFrom, ...]  # wherever in the file they are
+    typing: frozenset[ast.AST]  # those under `if TYPE_CHECKING`: not executed
+    asserts: int
+    functions: tuple[tuple[str, int, int], ...]  # (name, line, lines as `_length` counts them)
+
+
+def parsed(path: Path) -> Parsed:
+    return _parsed(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> Parsed:
+    found = list(_statements(ast.parse(text)))
+    typing = {inner for node in found if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+              for statement in node.body for inner in (statement, *_statements(statement))}  # fmt: skip
+    imports = tuple(node for node in found if isinstance(node, ast.Import | ast.ImportFrom))
+    functions = tuple((node.name, node.lineno, _length(node)) for node in found
+                      if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))  # fmt: skip
+    asserts = sum(isinstance(node, ast.Assert) for node in found)
+    return Parsed(imports, frozenset(typing.intersection(imports)), asserts, functions)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All below a node, however deep; expressions, which hold no statement, are not walked."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from _statements(child)
 
 
 @dataclass(frozen=True, order=True)
@@ -49,23 +84,16 @@ def package_imports(root: Path, layers: Sequence[str]) -> list[Import]:
 
 
 def _imports_of(root: Path, file: str, known: Set[str]) -> Iterator[Import]:
-    tree = ast.parse((root / file).read_text(encoding="utf-8"))
-    typing = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
+    found = parsed(root / file)
     package = PurePosixPath(file).parent.parts
-    for node in ast.walk(tree):
+    for node in found.imports:
         if not isinstance(node, ast.ImportFrom) or not 0 < node.level <= len(package) + 1:
             continue
         base = (*package[: len(package) - node.level + 1], *(node.module.split(".") if node.module else ()))
         for alias in node.names:
             module, parent = "/".join((*base, alias.name)) + ".py", "/".join(base) + ".py"
             if target := next((name for name in (module, parent) if name in known), None):
-                yield Import(file, node.lineno, target, id(node) in typing)
+                yield Import(file, node.lineno, target, node in found.typing)
 
 
 def breaks_of_order(imports: Sequence[Import], layer: str, order: Sequence[Sequence[str]]) -> list[str]:
@@ -155,13 +183,8 @@ def long_files(root: Path, files: Sequence[Path], max_lines: int) -> list[str]:
 
 def long_functions(root: Path, files: Sequence[Path], max_lines: int) -> list[str]:
     """Functions of more than `max_lines` lines, signature and docstring counted; of a command only its body counts."""
-    problems = []
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (count := _length(node)) > max_lines:
-                where = f"{path.relative_to(root)}:{node.lineno} {node.name}"
-                problems.append(f"{where}: {count} lines, at most {max_lines}")
-    return problems
+    return [f"{path.relative_to(root)}:{line} {name}: {count} lines, at most {max_lines}"
+            for path in files for name, line, count in parsed(path).functions if count > max_lines]  # fmt: skip
 
 
 def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

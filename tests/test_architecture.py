@@ -10,11 +10,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from .import_graph import (
+    Import,
     breaks_of_doors,
     breaks_of_order,
     breaks_of_privacy,
@@ -23,6 +25,7 @@ from .import_graph import (
     long_files,
     long_functions,
     package_imports,
+    parsed,
 )
 from .snapshots import ROOT, environment
 
@@ -103,7 +106,12 @@ MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 300, 40
 # Scripts that a framework's own Python runs; the package never imports them.
 SCRIPTS = set((ROOT / "planner" / "targets").glob("*/parser.py"))
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if path not in SCRIPTS)
-IMPORTS = package_imports(ROOT, LAYERS)
+
+
+@cache
+def relative_imports() -> list[Import]:
+    """Those of all layers; read by the first test that asks, so that to collect this file parses nothing."""
+    return package_imports(ROOT, LAYERS)
 
 
 def ident(path: Path) -> str:
@@ -113,12 +121,12 @@ def ident(path: Path) -> str:
 def imports(path: Path) -> Iterator[str]:
     """Absolute dotted names of all that a file imports, wherever in it: `meshwright.planner.api`, `numpy`."""
     package = ("meshwright", *path.relative_to(ROOT).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in parsed(path).imports:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = ".".join((*package[: len(package) - node.level + 1], *([node.module] if node.module else [])))
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
@@ -131,51 +139,62 @@ def nothing_in(problems: list[str]) -> None:
         )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ident)
-def test_layers_point_one_way(path: Path) -> None:
-    layer = path.relative_to(ROOT).parts[0]
-    ours = [name.split(".")[1] for name in imports(path) if name.startswith("meshwright.")]
-    assert set(ours) <= ALLOWED[layer] | LEAVES
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0]
+
+
+def test_layers_point_one_way() -> None:
+    ours = {path: {name.split(".")[1] for name in imports(path) if name.startswith("meshwright.")} for path in SOURCES}
+    nothing_in([f"{ident(path)} imports {', '.join(sorted(wrong))}" for path, names in ours.items()
+                if (wrong := names - ALLOWED[layer_of(path)] - LEAVES)])  # fmt: skip
 
 
 def test_folders_of_planner_point_down() -> None:
-    nothing_in(breaks_of_order(IMPORTS, "planner", PLANNER))
+    nothing_in(breaks_of_order(relative_imports(), "planner", PLANNER))
 
 
 def test_folders_of_cost_models_point_down() -> None:
-    nothing_in(breaks_of_table(IMPORTS, "cost_models", COST_MODELS))
+    nothing_in(breaks_of_table(relative_imports(), "cost_models", COST_MODELS))
 
 
 def test_runtime_reads_the_plan_and_its_rules() -> None:
-    nothing_in(breaks_of_doors(IMPORTS, DOORS))
+    nothing_in(breaks_of_doors(relative_imports(), DOORS))
 
 
 def test_private_folders_are_imported_by_their_owner_only() -> None:
-    nothing_in(breaks_of_privacy(IMPORTS, PRIVATE))
+    nothing_in(breaks_of_privacy(relative_imports(), PRIVATE))
 
 
 def test_files_form_no_circles() -> None:
-    nothing_in(circles(IMPORTS, MOST_FILES_OF_A_CIRCLE))
+    nothing_in(circles(relative_imports(), MOST_FILES_OF_A_CIRCLE))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ident)
-def test_third_parties_stay_in_their_layer(path: Path) -> None:
-    layer = path.relative_to(ROOT).parts[0]
+def test_third_parties_stay_in_their_layer() -> None:
+    nothing_in([f"{ident(path)} imports {', '.join(sorted(wrong))}" for path in SOURCES if (wrong := strangers(path))])
+
+
+def strangers(path: Path) -> set[str]:
+    """Packages of others that a file imports and may not."""
     others = {name.split(".")[0] for name in imports(path)} - {"meshwright"} - set(sys.stdlib_module_names)
-    assert others <= THIRD_PARTY[layer]
-    assert not others & {"distributed", "ray"} or path.name == "executors.py"
-    if "torch" in others:
-        assert layer == "runtime" or path.is_relative_to(ROOT / "profiles" / "profilers")
+    wrong = others - THIRD_PARTY[layer_of(path)]
+    if path.name != "executors.py":
+        wrong |= others & {"distributed", "ray"}
+    if layer_of(path) != "runtime" and not path.is_relative_to(ROOT / "profiles" / "profilers"):
+        wrong |= others & {"torch"}
+    return wrong
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ident)
-def test_inside_the_package_imports_are_relative(path: Path) -> None:
+def test_inside_the_package_imports_are_relative() -> None:
     """A bare `planner`, or an absolute `meshwright`, would make renaming hard and could load a second copy."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module or ""]
-        assert not {name.split(".")[0] for name in names} & {"meshwright", *LAYERS}
+    nothing_in([f"{ident(path)}:{node.lineno}" for path in SOURCES for node in parsed(path).imports
+                if {name.split(".")[0] for name in absolute(node)} & {"meshwright", *LAYERS}])  # fmt: skip
+
+
+def absolute(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The modules that a statement names from the top."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [] if node.level else [node.module or ""]
 
 
 def test_errors_is_a_leaf() -> None:
@@ -258,9 +277,8 @@ def test_planning_needs_no_torch() -> None:
     assert "torch" not in loaded_after("import meshwright; meshwright.plan")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=ident)
-def test_no_asserts_in_sources(path: Path) -> None:
-    assert not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+def test_no_asserts_in_sources() -> None:
+    nothing_in([f"{ident(path)}: {parsed(path).asserts} asserts" for path in SOURCES if parsed(path).asserts])
 
 
 def test_the_parsers_of_frameworks_are_imported_nowhere() -> None:

@@ -7,7 +7,7 @@ the end of their path (`ledger.py`, `schedules/simulator.py`). Files of other pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -84,7 +84,10 @@ PAGES = sorted(
     for path in ROOT.glob(pattern) if path.name != "CHANGELOG.md"
 )  # fmt: skip
 SOURCES = sorted(path for folder in (*LAYERS, "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
-NAMES = {path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+
+# Every Python file by every end of its path: `planner/space/tree.py`, `space/tree.py`, `tree.py`.
+ENDS = {"/".join(parts[start:]) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
+        for parts in [path.relative_to(ROOT).parts] for start in range(len(parts))}  # fmt: skip
 
 _PATH = re.compile(rf"(?<![\w./$@-])(?:{'|'.join(FOLDERS)})/[\w./*<>{{}},-]*[\w*>}}/]")
 _FILE = re.compile(r"(?<![\w./*<>{}-])[a-z_][\w]*(?:/\w+)*\.py\b")
@@ -119,33 +122,34 @@ def absent(text: str, *, files: bool) -> Iterator[str]:
         name = found[0]
         if name.split("/")[0] in FOLDERS or is_foreign(name):
             continue
-        if not any(f"/{known}".endswith(f"/{name}") for known in NAMES):
+        if name not in ENDS:
             yield name
 
 
-def nothing_absent(path: Path, missing: list[str]) -> None:
-    if missing:
-        pytest.fail(f"{ident(path)} names what is not there: {', '.join(missing)}", pytrace=False)
+def nothing_absent(missing: Mapping[Path, list[str]]) -> None:
+    """missing: what each file names that is not there."""
+    wrong = [f"{ident(path)} names what is not there: {', '.join(names)}" for path, names in missing.items() if names]
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ident)
-def test_paths_of_a_page_exist(page: Path) -> None:
-    text = "\n".join(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
-    nothing_absent(page, list(absent(text, files=True)))
+def test_paths_of_pages_exist() -> None:
+    quoted = {page: "\n".join(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))) for page in PAGES}
+    nothing_absent({page: list(absent(text, files=True)) for page, text in quoted.items()})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ident)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8"))
-    nothing_absent(page, [link for link in links if not (page.parent / link).exists()])
+def test_links_of_pages_lead_somewhere() -> None:
+    links = {page: re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", page.read_text(encoding="utf-8")) for page in PAGES}
+    nothing_absent({page: [link for link in names if not (page.parent / link).exists()]
+                    for page, names in links.items()})  # fmt: skip
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=ident)
-def test_paths_in_a_source_exist(source: Path) -> None:
+def test_paths_in_sources_exist() -> None:
     """In targets and switches, most files that are named by their end are those of the frameworks."""
     folders = (ROOT / "planner" / "targets", ROOT / "planner" / "switches", ROOT / "tools")
-    of_framework = any(source.is_relative_to(folder) for folder in folders)
-    nothing_absent(source, list(absent(source.read_text(encoding="utf-8"), files=not of_framework)))
+    of_framework = {source for source in SOURCES if any(source.is_relative_to(folder) for folder in folders)}
+    nothing_absent({source: list(absent(source.read_text(encoding="utf-8"), files=source not in of_framework))
+                    for source in SOURCES})  # fmt: skip
 
 
 def test_no_foreign_file_is_listed_for_nothing() -> None:
