@@ -138,3 +138,4 @@ check: lint types test test-slow  ## what has to pass before a change goes in
 
 clean:  ## remove what the gates leave behind (not $(VENV))
 	rm -rf build dist .typecheck .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path '*/$(VENV)/*' -not -path './$(UPSTREAM)/*' -prune -exec rm -rf {} +

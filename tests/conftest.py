@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,11 @@ from .table import PROPERTY, Row, lines
 # A shell starts jobs in the background with SIGINT ignored; programs that tests start and interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Hundreds of tests start the command line or ranks. Where modules are not kept compiled, as in many containers, each of
+# them compiles the package anew, which doubles its start; and every worker rewrites the asserts of every test.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Without a deadline of 200 ms for an example, which a busy machine misses.
 settings.register_profile("meshwright", deadline=None)
