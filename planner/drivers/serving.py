@@ -19,8 +19,6 @@ from ...cost_models.specs.model import ModelSpec
 from ...cost_models.techniques.registry import GAINING, SERVING, of, technique
 from ...errors import InputError
 from ...profiles.cluster.document import cluster_to_dict
-from ...profiles.cluster.load import load_cluster
-from ...profiles.stack.engine_file import load_engines
 from ...profiles.stack.engines import Engines
 from ..document.base import rounded
 from ..document.certificate import SpaceCount
@@ -37,11 +35,11 @@ from ..document.serving_plan import (
 from ..request.allowed_techniques import allowed_techniques
 from ..request.images import assumed_of_images, served_images
 from ..request.lengths import check_positions
-from ..request.model_reference import text_model
 from ..request.passes import about_passes, check_passes
 from ..request.request_lengths import request_lengths
 from ..request.serving import ServeWorkload, ServingRequest
-from ..request.speculation import MODULE, step_tokens
+from ..request.serving_references import ServingReferences
+from ..request.speculation import step_tokens
 from ..serving.apart import Apart
 from ..serving.candidates import Question, candidates, deployment_id
 from ..serving.formats import BYTES, cache_format
@@ -74,18 +72,17 @@ def plan_serving(
     Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
     """
     work = request.workload
-    model, warnings = text_model(request.model, fills=True, sees=work.images is not None)
     _check_load(work)
-    engines = load_engines(request.stack, request.target)
+    named = ServingReferences.of(request)
+    model, engines, cluster = named.model, named.engines, named.cluster
     if max_sequences is not None:
         engines = engines.limited(request.target, max_sequences)
     question = question_of(work, engines)
     requests = question.promises.requests
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
-    warnings = [*warnings, *check_passes(model, work, request.fix, requests.output),
+    warnings = [*named.warnings, *check_passes(model, work, request.fix, requests.output),
                 *check_positions(model, longest, stretches=True)]  # fmt: skip
-    cluster = load_cluster(request.cluster, gpu=request.gpu, num_gpus=request.gpus, exclude=request.exclude)
-    served = served_of(model, work, engines, request.target)
+    served = served_of(model, work, engines, request.target, named.draft)
     field, best, every = _chosen(request, served, cluster, question, allow)
     found = summed(best, every, question.load)
     served = replace(served, techniques=best.techniques)
@@ -137,24 +134,25 @@ def _check_load(work: ServeWorkload) -> None:
                          hint="add the share that is found: `--prefix-hit 0.6`")  # fmt: skip
 
 
-def served_of(model: ModelSpec, work: ServeWorkload, engines: Engines, target: str) -> Served:
-    """The model as all instances serve it. Raises UnknownNameError for an engine that is not known."""
+def served_of(
+    model: ModelSpec, work: ServeWorkload, engines: Engines, target: str, draft: ModelSpec | None
+) -> Served:  # fmt: skip
+    """The model as all instances serve it. draft: as `work` names one."""
     cache, lengths = cache_format(model, work.precision, work.kv_cache), request_lengths(work.input, work.output)
     return Served.of(model, work.precision, cache if cache in BYTES else "bf16", engines, target,
-                     speculation=_speculation(model, work.speculate) if work.speculate else None,
+                     speculation=_speculation(model, work.speculate, draft) if work.speculate else None,
                      passes=passes_of(model, work.passes, lengths.output),
                      images=served_images(model, work.images, lengths.prompt))  # fmt: skip
 
 
-def _speculation(model: ModelSpec, given: Mapping[str, Any]) -> Speculation:
+def _speculation(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None) -> Speculation:
     """Raises InputError for a draft that cannot propose tokens of the model."""
     tokens = step_tokens(given["tokens"], given["accepted"])
-    if given["draft"] == MODULE:
+    if draft is None:
         if not model.mtp_layers:
             raise InputError(f"speculate: {model.name} has no module for further tokens",
                              hint="name a smaller model with the same vocabulary as the draft")  # fmt: skip
         return Speculation(tokens=given["tokens"], step_tokens=tokens, draft=None)
-    draft = text_model(given["draft"])[0]
     if draft.vocab != model.vocab:
         raise InputError(f"speculate: {draft.name} has a vocabulary of {draft.vocab:,} tokens, {model.name} "
                          f"{model.vocab:,}", hint="a draft needs the tokenizer of the model")  # fmt: skip

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.variants import valued
 from ...errors import InputError
+from ...profiles.cluster.load import load_cluster
 from ...profiles.stack.engines import shipped_engines
 from ..request.lengths import check_positions
 from ..request.model_reference import referenced_model, text_model
+from ..request.references import together
 from ..request.reinforcement import RlRequest, RlWorkload
 from ..request.resolve import resolve
 from ..request.schema import Request
+from ..targets.post_training.base import RlTarget
 from ..targets.post_training.core import PLAIN
 from ..targets.post_training.registry import rl_target
+from ..targets.registry import target as trainer_of
 from .answer_degrees import check as check_degrees
 from .graph import Role, check
 from .question import Question, as_set
@@ -22,10 +30,10 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     """The models and the cluster behind a request, and warnings. Raises InputError."""
     work = request.workload
     check(work)
-    target = rl_target(request.target) if request.target is not None else None
+    loaded = _references(request)
+    target: RlTarget | None = loaded.get("target")
     engine = request.engine or (target.engines[0] if target is not None else "vllm")
     trainer = request.trainer or (target.trainer if target is not None else "megatron")
-    shipped_engines().of(engine)
     whole = resolve(Request.model_validate({
         "model": request.model, "cluster": request.cluster, "gpu": request.gpu, "gpus": request.gpus,
         "exclude": request.exclude, "target": trainer,
@@ -41,8 +49,8 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     if positions and work.output_max is None and work.input + (work.output_p90 or 0) > positions:
         raise InputError(f"input {work.input} + output_p90 {work.output_p90} are more than the {positions} positions "
                          f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
-    models, texts = _models(whole.model, work)
-    texts += text_model(request.model)[1]
+    models, texts = _models(whole.model, work, loaded)
+    texts += loaded["model"][1]
     # All have an option for the overlap of tensor parallelism, which none of them writes.
     core = target.core if target is not None else {**PLAIN, "tp_comm_overlap": "on"}
     question = Question(as_set(whole, core), work, engine, models, target, core=core,
@@ -58,9 +66,30 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     return question, tuple(dict.fromkeys(texts))
 
 
-def _models(policy: ModelSpec, work: RlWorkload) -> tuple[dict[Role, ModelSpec], list[str]]:
-    """Role -> model. The reference is a copy of the policy before its first step; critic and reward model give values
-    in place of logits, and are one model where one name, or none, is given for both."""
+def _references(request: RlRequest) -> dict[str, Any]:
+    """Field -> what it refers to. Raises the InputError of all that are unknown."""
+    work = request.workload
+    given: Mapping[str, tuple[str | None, Callable[[str], Any]]] = {
+        "target": (request.target, rl_target), "trainer": (request.trainer, trainer_of),
+        "engine": (request.engine, shipped_engines().of),
+        "workload.critic": (work.critic if work.algorithm == "ppo" else None, text_model),
+        "workload.reward": (work.reward if work.reward_model else None, text_model),
+    }  # fmt: skip
+    loads: dict[str, Callable[[], Any]] = {
+        "model": partial(text_model, request.model),
+        "cluster": partial(load_cluster, request.cluster, gpu=request.gpu, num_gpus=request.gpus,
+                           exclude=request.exclude),
+        **{field: partial(load, name) for field, (name, load) in given.items() if name is not None},
+    }  # fmt: skip
+    return dict(zip(loads, together(request, loads), strict=True))
+
+
+def _models(
+    policy: ModelSpec, work: RlWorkload, loaded: Mapping[str, Any]
+) -> tuple[dict[Role, ModelSpec], list[str]]:  # fmt: skip
+    """Role -> model. loaded: field -> the model that it names, and warnings. The reference is a copy of the policy
+    before its first step; critic and reward model give values in place of logits, and are one model where one name, or
+    none, is given for both."""
     models: dict[Role, ModelSpec] = {"policy": policy}
     texts, scoring = list[str](), dict[str | None, ModelSpec]()
     named: list[tuple[Role, bool, str | None]] = [
@@ -68,7 +97,7 @@ def _models(policy: ModelSpec, work: RlWorkload) -> tuple[dict[Role, ModelSpec],
     ]  # fmt: skip
     for role, there, name in named:
         if there and name not in scoring:
-            model, warnings = (policy, list[str]()) if name is None else text_model(name)
+            model, warnings = loaded.get(f"workload.{role}", (policy, []))
             scoring[name] = valued(model)
             texts += warnings
         if there:

@@ -1,0 +1,53 @@
+"""What a request to serve refers to: the model, the engine, the cluster, the draft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...cost_models.specs.cluster import ClusterSpec
+from ...cost_models.specs.model import ModelSpec
+from ...profiles.cluster.load import load_cluster
+from ...profiles.stack.engine_file import load_engines
+from ...profiles.stack.engines import Engines
+from .model_reference import text_model
+from .references import together
+from .serving import ServingRequest
+from .speculation import MODULE
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingReferences:
+    """All that a request names."""
+
+    model: ModelSpec
+    warnings: list[str]  # on the model
+    engines: Engines
+    cluster: ClusterSpec
+    draft: ModelSpec | None  # that proposes tokens; None: none, or a module of the model itself
+
+    @classmethod
+    def of(cls, request: ServingRequest) -> ServingReferences:
+        """Raises the InputError of all that are unknown."""
+        work = request.workload
+        (model, warnings), engines, cluster, draft = together(request, {
+            "model": partial(text_model, request.model, fills=True, sees=work.images is not None),
+            "target": partial(_engines, request),
+            "cluster": partial(load_cluster, request.cluster, gpu=request.gpu, num_gpus=request.gpus,
+                               exclude=request.exclude),
+            "workload.speculate": partial(_draft, work.speculate or {}),
+        })  # fmt: skip
+        return cls(model=model, warnings=warnings, engines=engines, cluster=cluster, draft=draft)
+
+
+def _engines(request: ServingRequest) -> Engines:
+    """Raises UnknownNameError for an engine that is not known."""
+    engines = load_engines(request.stack, request.target)
+    engines.of(request.target)
+    return engines
+
+
+def _draft(given: Mapping[str, Any]) -> ModelSpec | None:
+    return text_model(given["draft"])[0] if given.get("draft", MODULE) != MODULE else None
