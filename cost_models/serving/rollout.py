@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp, inf, log
@@ -22,7 +23,10 @@ _WIDEST_SPREAD = NormalDist().inv_cdf(0.9)
 MOST_P90 = exp(_WIDEST_SPREAD**2 / 2.0)  # times the mean
 _PARTS = 64  # of the longest answer, in each of which the batch counts as constant
 _BEYOND = 32.0  # times the answers, whose longest ends the parts: the rest of a long tail has few tokens
-_NONE = 1e-12  # share of the slots
+_FINE = 4  # points of a part, between which the lengths lie on lines
+_GROUPS = 16  # of the answers that run or wait
+_WAVES = 2.0  # times the answers that run, beyond which the ages of those that run are those at any time
+_NONE, _LEAST = 1e-12, 1e-300  # in place of 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,11 @@ class AnswerLengths:
     def mean_square(self) -> float:
         return self.moment(2, self.largest)
 
+    @property
+    def met(self) -> float:
+        """Tokens of an answer, when it is whole, that is met at any time: long ones are met more often."""
+        return self.mean_square / self.mean
+
     def longest(self, answers: float) -> float:
         """Tokens of the longest of so many answers, median."""
         return self.quantile(0.5 ** (1.0 / max(answers, 1.0)))
@@ -83,11 +92,9 @@ class AnswerLengths:
         shorter = exp(power * self.centre + (power * self.spread) ** 2 / 2.0) * share(z - power * self.spread)
         return shorter + (float(cut) ** power * share(-z) if z < inf else 0.0)
 
-    def running(self, edges: Array) -> Array:
-        """[k] share of the answers that run, mean between two of the edges [k + 1]: tokens, rising, the last at most
-        `largest`."""
-        within = np.array([self.moment(1, float(edge)) for edge in edges])
-        return np.asarray(np.diff(within) / np.diff(edges))
+    def within(self, edges: Array) -> Array:
+        """[k] tokens of an answer, mean, up to each of the edges [k], at most `largest`."""
+        return np.array([self.moment(1, edge) for edge in edges.tolist()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +112,14 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """Caches of an instance, and the answers that an engine decodes at once."""
+
+    sequences: Array  # [n] at most, by the options of the engine
+    share: Callable[[Array], Array]  # tokens of an answer so far [..., n] -> what it takes of the caches of an instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
     """Iterations of a rollout, in the order of parts in which the batch counts as constant."""
 
@@ -113,66 +128,111 @@ class Phases:
     age: Array  # [part, n] tokens that each of them has, mean
 
 
-def phases(rollout: Rollout, held: Array, instances: Array) -> Phases:
-    """The batch of an instance over time. held: [n] answers that the cache of an instance has room for, instances: [n].
+def phases(rollout: Rollout, cache: Cache, instances: Array) -> Phases:
+    """The batch of an instance over time. instances: [n].
 
-    All slots start at once, and a slot whose answer ends takes the next until none waits: a renewal process, whose
-    start times are those that keep all slots full. Iterations count by the chance that any slot of any instance still
-    runs. The tokens of all parts are those of the answers; only where the mean batch is under one they are more: the
-    other instances are done then.
+    An engine admits by the tokens in its cache (vLLM 0.32, Scheduler.schedule): all answers start whose prompts have
+    room, the cache fills as they grow, and where it is full the last that came stop, to go on with their tokens when
+    others end. So the first in line run that fit together. The line is cut into equal groups, of which the last may run
+    in part. What is prefilled again of those that stopped is not counted.
+
+    Iterations count by the chance that any answer of any instance still runs. The tokens of all parts are those of the
+    answers; only where the mean batch is under one they are more: the other instances are done then.
     """
-    lengths = rollout.lengths
+    lengths, answers = rollout.lengths, rollout.answers / instances
     most = lengths.longest(_BEYOND * max(rollout.answers, _BEYOND))
     width = most / _PARTS
-    running = lengths.running(np.linspace(0.0, most, _PARTS + 1))
-    answers = rollout.answers / instances
-    slots = np.minimum(answers, held)
-    taken = _starts(running, answers / slots)
-    later = np.arange(2 * _PARTS)[None, :] - np.arange(_PARTS)[:, None]  # parts since the start
-    alive = np.where((later >= 0) & (later < _PARTS), running[np.clip(later, 0, _PARTS - 1)], 0.0)
-    busy = np.clip(taken @ alive, 0.0, 1.0).T  # [part, n] share of the slots
-    age = (taken @ (alive * (later + 0.5) * width)).T / np.maximum(busy, _NONE)
-    some = -np.expm1(slots * instances * np.log1p(-np.minimum(busy, 1.0 - _NONE)))
-    batch = slots * busy / np.maximum(some, _NONE)
-    # Iterations for the answers that start after the longest of the first ended.
-    full = np.maximum(answers / slots - taken.sum(axis=1), 0.0) * lengths.mean
-    steady = lengths.mean_square / (2.0 * lengths.mean)  # age of an answer that is met at any time
-    return Phases(iterations=np.vstack([full, width * some]), batch=np.maximum(np.vstack([slots, batch]), 1.0),
-                  age=np.vstack([np.full_like(full, steady), age]))  # fmt: skip
+    met = lengths.met / 2.0  # age of an answer
+    steady = np.minimum(1.0 / cache.share(np.full_like(answers, met)), cache.sequences)
+    later = np.maximum(answers - _WAVES * steady, 0.0)  # while the cache is full, and the ages are those at any time
+    line = _Line.of(lengths, most, (answers - later) / _GROUPS)
+    iterations, batch, age = [later / steady * lengths.mean], [steady], [np.full_like(answers, met)]
+    while not line.done:
+        none_left, ran, ages = line.run(cache, width)
+        some = -np.expm1(instances * none_left)
+        iterations.append(width * some)
+        batch.append(ran / np.maximum(width * some, _NONE))
+        age.append(ages)
+    return Phases(iterations=np.array(iterations), batch=np.maximum(batch, 1.0), age=np.array(age))
 
 
-def _starts(running: Array, owed: Array) -> Array:
-    """[n, part] answers that a slot starts in each part, `owed` [n] at most: the share that keeps it full."""
-    full = np.zeros(_PARTS)
-    for part in range(_PARTS):
-        full[part] = (1.0 - full[:part] @ running[part:0:-1]) / running[0]
-    return np.clip(owed[:, None] - (np.cumsum(full) - full), 0.0, full)
+@dataclass(slots=True)
+class _Line:
+    """Answers in the order in which they came, in equal groups."""
+
+    size: Array  # [n] answers of a group
+    edges: Array  # [k] tokens, rising
+    within: Array  # [k] of an answer, mean, up to so many
+    age: Array  # [group, n] tokens of the answers that have not ended
+
+    @classmethod
+    def of(cls, lengths: AnswerLengths, most: float, size: Array) -> _Line:
+        edges = np.linspace(0.0, most, _FINE * _PARTS + 1)
+        return cls(size, edges, lengths.within(edges), np.zeros((_GROUPS, len(size))))
+
+    @property
+    def done(self) -> bool:
+        return bool((self.age >= self.edges[-1]).all())
+
+    def _until(self, age: Array) -> Array:
+        """[group, n] tokens of an answer, mean, up to this age."""
+        return np.interp(age, self.edges, self.within)
+
+    def run(self, cache: Cache, width: float) -> tuple[Array, Array, Array]:
+        """Run for `width` iterations: [n] the logarithm of the chance that all answers have ended, the tokens that
+        come, and the mean age of the answers that get them."""
+        start, before = self.age, self._until(self.age)
+        alive = (self._until(start + width) - before) / width  # share of the answers, mean
+        number = self.size * alive
+        share = number * cache.share(start + width / 2.0)
+        part = np.minimum(_that_fits(share, np.ones_like(self.size)), _that_fits(number, cache.sequences))
+        self.age = start + part * width
+        tokens = self.size * (self._until(self.age) - before)
+        ran = tokens.sum(axis=0)
+        none_left = (self.size * np.log(np.maximum(1.0 - alive, _LEAST))).sum(axis=0)
+        return none_left, ran, (tokens * (start + self.age)).sum(axis=0) / 2.0 / np.maximum(ran, _NONE)
 
 
-def rollout_seconds(pool: Pool, constants: ServingConstants, rollout: Rollout) -> Array:
-    """[n] seconds until the last answer ends, mean; infinite where the longest does not fit into the cache."""
-    lengths, prompt = rollout.lengths, np.asarray(rollout.prompt)
-    fits = pool.capacity(prompt + lengths.longest(rollout.answers), np.asarray(0.0)) >= 1
-    parts = _phases(pool, rollout)
-    seconds = _prompts_s(pool, constants, rollout)
-    for iterations, batch, age in zip(parts.iterations, parts.batch, parts.age, strict=True):
-        seconds = seconds + iterations * _iteration_s(pool, constants, batch, rollout.prompt + age)
-    return np.where(fits, seconds, np.inf)
+def _that_fits(sizes: Array, room: Array) -> Array:
+    """[group, n] of each group, the share that fits beside those before it. sizes: [group, n], room: [n]."""
+    left = room - (np.cumsum(sizes, axis=0) - sizes)
+    return np.clip(left / np.maximum(sizes, _NONE), 0.0, 1.0)
 
 
-def decoding_iterations(pool: Pool, rollout: Rollout) -> Array:
-    """[n] iterations of an instance until the last answer ends, mean, without those of prompts."""
-    return np.asarray(_phases(pool, rollout).iterations.sum(axis=0))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutTime:
+    """Of a step; infinite where the longest answer does not fit into the cache."""
+
+    seconds: Array  # [n] until the last answer ends, mean
+    iterations: Array  # [n] of an instance until then, without those of prompts
+    sequences: Array  # [n] that its caches hold while others wait, or, where they are more, that start together
 
 
-def _phases(pool: Pool, rollout: Rollout) -> Phases:
-    return phases(rollout, np.maximum(room(pool, rollout), 1.0), pool.instances)
+def rollout_time(pool: Pool, constants: ServingConstants, rollout: Rollout) -> RolloutTime:
+    """The time that an engine takes for all answers."""
+    longest = rollout.prompt + rollout.lengths.longest(rollout.answers)
+    fits = np.flatnonzero(pool.capacity(np.asarray(longest), np.asarray(0.0)) >= 1)
+    (seconds, iterations), sequences = np.full((2, len(pool.tp)), np.inf), np.zeros(len(pool.tp))
+    if len(fits):
+        fitting = pool.rows(fits, pool.instances[fits])
+        parts = phases(rollout, _cache(fitting, rollout), fitting.instances)
+        decoded = sum(number * _iteration_s(fitting, constants, batch, rollout.prompt + age)
+                      for number, batch, age in zip(parts.iterations, parts.batch, parts.age, strict=True))  # fmt: skip
+        seconds[fits] = _prompts_s(fitting, constants, rollout) + decoded
+        iterations[fits] = parts.iterations.sum(axis=0)
+        sequences[fits] = parts.batch.max(axis=0)
+    return RolloutTime(seconds=seconds, iterations=iterations, sequences=sequences)
 
 
-def room(pool: Pool, rollout: Rollout) -> Array:
-    """[n] answers that the caches of an instance hold: long ones are met more often among those that decode."""
-    lengths = rollout.lengths
-    return pool.capacity(np.asarray(rollout.prompt), np.asarray(lengths.mean_square / lengths.mean))
+def _cache(pool: Pool, rollout: Rollout) -> Cache:
+    whole, grows = pool.room_bytes * pool.attention_dp, pool.reserved_output < 1.0
+
+    def share(age: Array) -> Array:
+        """An engine that does not take room as an answer grows reserves that of a whole one."""
+        tokens = np.where(grows, age / pool.reserved_output, rollout.lengths.met)
+        return np.asarray(pool.held_bytes(np.asarray(rollout.prompt), tokens) / whole)
+
+    return Cache(sequences=pool.max_sequences * pool.attention_dp, share=share)
 
 
 def _iteration_s(pool: Pool, constants: ServingConstants, sequences: Array, context: Array) -> Array:

@@ -25,7 +25,7 @@ class EngineLayout(DocumentPart):
     ep: int
     attention_dp: int
     instances: int
-    cache_sequences: int  # that the cache of an instance holds
+    cache_sequences: int  # that the cache of an instance holds, short ones that start together too
 
 
 class RlCall(DocumentPart):

@@ -14,7 +14,7 @@ from ...cost_models.arrays import Array
 from ...cost_models.quantities.memory import engine_bytes
 from ...cost_models.rates import collectives
 from ...cost_models.serving.pool import MEMORY_SHARE
-from ...cost_models.serving.rollout import decoding_iterations, rollout_seconds, room
+from ...cost_models.serving.rollout import rollout_time
 from ...cost_models.specs.variants import valued
 from ...profiles.stack.engines import shipped_engines
 from ...profiles.stack.post_training import PostTrainingConstants, post_training_constants
@@ -173,9 +173,9 @@ class Prices:
                           memory_bytes=columns.memory_bytes * question.memory_share / MEMORY_SHARE)  # fmt: skip
         steps = max(lag, 1)
         rollout = replace(question.rollout, prompts=float(question.work.prompts * steps))
-        seconds = rollout_seconds(columns, engines.constants, rollout) / steps
-        hosted = np.where(question.ray_engine & (columns.gpus > columns.instances),
-                          decoding_iterations(columns, rollout) / steps, 0.0)  # fmt: skip
+        time = rollout_time(columns, engines.constants, rollout)
+        seconds = time.seconds / steps
+        hosted = np.where(question.ray_engine & (columns.gpus > columns.instances), time.iterations / steps, 0.0)
         best = int(np.argmin(seconds + self.constants.iteration_s * hosted))
         if not np.isfinite(seconds[best]):
             return None
@@ -183,7 +183,7 @@ class Prices:
         return Option(
             seconds=float(seconds[best]), peak_bytes=site.gpu.memory_bytes * MEMORY_SHARE,
             kept_bytes=weights, instance=instances[best], instances=most[best],
-            cache_sequences=int(room(columns, rollout)[best]), hosted_iterations=float(hosted[best]),
+            cache_sequences=round(float(time.sequences[best])), hosted_iterations=float(hosted[best]),
         )  # fmt: skip
 
     def moved_s(self, num_bytes: float, span: int) -> float:
