@@ -28,16 +28,20 @@ from .gains import GainCase, read_gain_row
 from .question import Fixed
 
 _SHORT = {"DeepSeek V3": "deepseek-v3", "Qwen3-235B": "qwen3-235b-a22b", "Qwen3-30B3A": "qwen3-30b-a3b"}
-# What the recipes of NeMo-RL set and its tables do not show: activation_checkpointing, train_micro_batch_size and
-# use_distributed_optimizer; gpu_memory_utilization beside the trainer, and apart from it; moe_permute_fusion.
+# What the recipes of NeMo-RL set and its tables do not show. Of all of a model, from the one that they extend, or from
+# grpo_math_1B.yaml: train_micro_batch_size, use_distributed_optimizer; activation_checkpointing; moe_permute_fusion.
 _ALL = {"micro_batch": 1, "zero": 1, "etp": 1, "offload": 0, "offload_layers": 0, "offload_modules": 0}
-_SHARES = {("deepseek-v3", "gb200"): 0.3, ("qwen3-235b-a22b", "gb200"): 0.4}
+_RECOMPUTE = {"deepseek-v3": 2, "qwen3-235b-a22b": 2, "qwen3-30b-a3b": 0}
+_PERMUTES = ("deepseek-v3", "qwen3-235b-a22b")
+# Of single recipes, by their names: gpu_memory_utilization, where it is neither that of grpo_math_1B.yaml nor that of
+# all that generate apart; GPUs beside colocated.resources.num_nodes, where those are not half of the nodes.
+_SHARES = {"deepseek-v3-32n4g": 0.3, "deepseek-v3-64n4g": 0.3, "qwen3-235b-a22b-16n4g": 0.4}
 _USUAL_SHARE, _SHARE_APART = 0.6, 0.8
-# colocated.resources.num_nodes of the one recipe that does not give the engine half of the nodes: 8 of 24.
-_UNEVEN = {("qwen3-30b-a3b", 192): 128}
-_PERMUTES = {"qwen3-30b-a3b": "off"}
-_RECIPES = {"deepseek-v3": {"recompute": 2}, "qwen3-235b-a22b": {"recompute": 2}, "qwen3-30b-a3b": {"recompute": 0}}
+_TRAINERS = {"qwen3-30b-a3b-24n8g-async-8off": 128}
+_NODES = {"gb200": 4}  # GPUs of a node in their names; others have 8
 _PROMPT = 128  # tokens of a question in the data of NeMo-RL's tables (OpenMathInstruct-2), assumed
+# verl leaves it off unless it is given (utils/megatron_utils.py, ddp_config_dict).
+_VERL: Settings = {**VERL.core, "overlap_grad_reduce": "off"}
 _LAGS = {"on policy": 0, "colocate sync": 0, "colocate_async": 1, "fully async": 1}
 
 
@@ -99,22 +103,22 @@ def _case(row: RowReader, model: str) -> RlCase:
     batch = int(row.number("train_global_batch") or answers)
     mean = row.number("generated_avg_len") or row.number("measured", "mean_response") or 0.0
     longest = int(row.number("max_response") or (row.number("train_max_seq") or 0) - _PROMPT)
-    gpu = registry.gpu_entry(row.text("gpu").partition(" (")[0]).spec.name
+    gpu, recipe = registry.gpu_entry(row.text("gpu").partition(" (")[0]).spec.name, _recipe(row, model, gpus, lag)
     request = RlRequest.model_validate({"model": model, "gpu": gpu, "gpus": gpus, "workload": {
         "kind": "rl", "algorithm": row.text("workflow"), "prompts": answers, "samples": 1, "input": _PROMPT,
         "output": round(mean), "output_max": longest, "updates": max(answers // batch, 1), "lag": lag, "kl": nemo,
         "old_logprobs": True, "precision": row.text("precision", default="BF16").lower(),
     }})  # fmt: skip
     fixed: Fixed = {
-        "train": {"vpp": 1, **({**_ALL, **_RECIPES.get(model, {})} if nemo else {}),
+        "train": {"vpp": 1, **(_trained(model) if nemo else {}),
                   **{name: value for name, value in training.items() if value is not None}},
         "generate": {**row.part("generation"), "ep": 1, "attention_dp": 1},
     }  # fmt: skip
     return RlCase(id=row.text("id"), source=row.text("source"), family=model, request=request, fixed=fixed,
-                  gpus=gpus, trainer_gpus=_trainer(row, model, gpus), pair=_pair(row),
-                  core=_switches(model) if nemo else VERL.core, ray_engine=nemo and NEMO_RL.ray_engine,
+                  gpus=gpus, trainer_gpus=_trainer(row, recipe), pair=_pair(row),
+                  core=_switches(model) if nemo else _VERL, ray_engine=nemo and NEMO_RL.ray_engine,
                   row_tokens=row.whole("train_max_seq") if nemo else None,
-                  memory_share=_share(model, row.text("gpu"), lag) if nemo else MEMORY_SHARE,
+                  memory_share=_share(recipe, lag) if nemo else MEMORY_SHARE,
                   step_s=row.number("measured", "step_s") or 0.0)  # fmt: skip
 
 
@@ -129,17 +133,27 @@ def _lag(row: RowReader) -> int:
     return _LAGS.get(text, int(text.partition("-")[0]) if text[:1].isdigit() else 1)
 
 
-def _trainer(row: RowReader, model: str, gpus: int) -> int | None:
+def _recipe(row: RowReader, model: str, gpus: int, lag: int) -> str:
+    """The name of NeMo-RL's recipe, without its algorithm and its precision."""
+    node = _NODES.get(row.text("gpu"), 8)
+    return f"{model}-{gpus // node}n{node}g" + (f"-async-{lag}off" if lag else "")
+
+
+def _trainer(row: RowReader, recipe: str) -> int | None:
     split = str(row.get("split_train_rollout") or "")
-    return int(split.partition(":")[0]) if ":" in split else _UNEVEN.get((model, gpus))
+    return int(split.partition(":")[0]) if ":" in split else _TRAINERS.get(recipe)
+
+
+def _trained(model: str) -> dict[str, int]:
+    return {**_ALL, **({"recompute": _RECOMPUTE[model]} if model in _RECOMPUTE else {})}
 
 
 def _switches(model: str) -> Settings:
-    return {**NEMO_RL.core, "moe_permute_fusion": _PERMUTES.get(model, "on")}
+    return {**NEMO_RL.core, "moe_permute_fusion": "on" if model in _PERMUTES else "off"}
 
 
-def _share(model: str, gpu: str, lag: int) -> float:
-    return _SHARE_APART if lag else _SHARES.get((model, gpu), _USUAL_SHARE)
+def _share(recipe: str, lag: int) -> float:
+    return _SHARE_APART if lag else _SHARES.get(recipe, _USUAL_SHARE)
 
 
 def _pair(row: RowReader) -> str:
