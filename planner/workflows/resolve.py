@@ -51,8 +51,7 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
                          f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work, loaded)
     texts += loaded["model"][1]
-    # All have an option for the overlap of tensor parallelism, which none of them writes.
-    core = target.core if target is not None else {**PLAIN, "tp_comm_overlap": "on"}
+    core = target.core if target is not None else PLAIN
     question = Question(as_set(whole, core), work, engine, models, target, core=core,
                         ray_engine=target is not None and target.ray_engine)  # fmt: skip
     if work.lengths_rule is not None:

@@ -12,7 +12,7 @@ from ...document.objective import CLIP, CLIP_HIGH
 from ...document.rl_plan import RlCall
 from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
-from ..post_training.core import on_core, recomputed
+from ..post_training.core import on_core, overlaps, recomputed
 from ..post_training.overrides import Overrides
 
 OVERRIDES = Overrides(framework="areal", file="areal.overrides")
@@ -77,7 +77,9 @@ def _trained(setup: RlSetup, call: RlCall, prefix: str) -> Settings:
     if not on_core(setup):
         return out
     core = f"{prefix}megatron."
-    out[f"{core}virtual_pipeline_parallel_size"] = layout.vpp
+    out |= {f"{core}virtual_pipeline_parallel_size": layout.vpp, f"{core}ddp.overlap_grad_reduce": overlaps(layout)}
+    if setup.models[call.role].is_moe:
+        out[f"{core}moe_permute_fusion"] = True
     if mode == "selective":
         out |= {f"{core}recompute_granularity": mode, f"{core}recompute_method": None,
                 f"{core}recompute_num_layers": None, f"{core}recompute_modules": recomputed(layout)}  # fmt: skip

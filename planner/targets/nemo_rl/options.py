@@ -61,7 +61,8 @@ def _core(setup: RlSetup, layout: Layout) -> Settings:
         f"{_CORE}optimizer.use_distributed_optimizer": layout.zero > 0,
     }  # fmt: skip
     if setup.models["policy"].is_moe:
-        out |= {f"{_CORE}expert_model_parallel_size": layout.ep, f"{_CORE}expert_tensor_parallel_size": layout.etp}
+        out |= {f"{_CORE}expert_model_parallel_size": layout.ep, f"{_CORE}expert_tensor_parallel_size": layout.etp,
+                f"{_CORE}moe_permute_fusion": True}  # fmt: skip
     mode = RECOMPUTE_MODES[layout.recompute]
     out[f"{_CORE}activation_checkpointing"] = mode != "none"
     if mode != "none":

@@ -12,7 +12,7 @@ from .options import OVERRIDES, overrides
 _CHECKOUT, _EXAMPLES = "NEMO_RL_PATH", "examples"
 # NVIDIA-NeMo/RL@5fb58893 (0.6.0): distributed_data_parallel_config of grpo_math_1B.yaml of its examples, and
 # DistributedLogprob of nemo_rl/distributed/model_utils.py.
-_SWITCHES = {**PLAIN, "grad_reduce_dtype": "bf16", "cross_entropy": "log_softmax"}
+_SWITCHES = {**PLAIN, "grad_reduce_dtype": "bf16", "cross_entropy": "log_softmax", "overlap_param_gather": "on"}
 _BEYOND = "data.train.dataset_name=... policy.megatron_cfg.optimizer.lr=1e-6"
 
 

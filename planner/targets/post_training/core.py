@@ -14,14 +14,22 @@ OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd"}
 CORE = ("megatron", "megatron-bridge", "nemo")
 
 
-# Switches that frameworks of post-training leave as Megatron-Core has them: their files set none of them, and they pack
-# answers of all lengths. verl-project/verl@1dda039b, workers/engine/megatron/transformer_impl.py, provider_overrides
+# Switches of frameworks of post-training, which pack answers of all lengths. Most are left as Megatron-Core has them:
+# files set none of them. verl-project/verl@1dda039b, workers/engine/megatron/transformer_impl.py, provider_overrides
 # (alltoall), utils/megatron_utils.py, ddp_config_dict (sums in fp32), utils/megatron/tensor_parallel.py
 # (vocab_parallel_cross_entropy on fp32 logits); inclusionAI/AReaL@4aef98d8, api/cli_args.py, models/mcore/registry.py.
-# Data parallelism overlaps by an option that all of them have, and that verl and AReaL leave off unless it is given.
+# Reductions of gradients overlap, and tokens are permuted by one kernel, by options that they leave off, and that our
+# files give (register_megatron_training_hooks of verl, engine/megatron_engine.py of AReaL, slime's
+# megatron_utils/model.py do what the first needs). Gathers of weights do not: files give no option for them.
 PLAIN: Settings = {
     "moe_dispatcher": "alltoall", "tp_comm_overlap": "off", "cross_entropy": "parallel", "grad_reduce_dtype": "fp32",
+    "overlap_grad_reduce": "on", "overlap_param_gather": "off", "moe_permute_fusion": "on",
 }  # fmt: skip
+
+
+def overlaps(layout: Layout) -> bool:
+    """Whether there are gradients of copies to reduce beside the backward pass."""
+    return layout.dp * layout.cp > 1
 
 
 def on_core(step: RlStep) -> bool:

@@ -16,6 +16,7 @@ from ..megatron.options import LAYOUT
 from ..options import Settings, Table
 from ..post_training.arguments import Arguments
 from ..post_training.base import RlSetup, layout_of
+from ..post_training.core import overlaps
 from ..post_training.training_setup import training_setup
 
 ARGUMENTS = Arguments(framework="slime", file="slime.args", submits=True, open_prefixes=("--router-",))
@@ -65,7 +66,10 @@ def _megatron(setup: RlSetup) -> Settings:
     trained = training_setup(setup, setup.train)
     out = {name: value for name, value in _TRAINED.write(trained).items() if name not in _ITS_OWN}
     if trained.model.is_moe:
-        out["--moe-token-dispatcher-type"] = "alltoall"  # slime's lengths vary
+        # slime's lengths vary.
+        out |= {"--moe-token-dispatcher-type": "alltoall", "--moe-permute-fusion": True}
+    if overlaps(trained.layout):
+        out["--overlap-grad-reduce"] = True
     if "--moe-router-enable-expert-bias" in out:
         out["--moe-router-bias-update-rate"] = 0.0
     variables = {name: value for name, value in environment(trained, "megatron").items() if value is not None}

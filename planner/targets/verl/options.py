@@ -19,7 +19,7 @@ from ..megatron.offload import VARIABLE
 from ..megatron.options import CP_COMM, STRATEGIES
 from ..options import Settings
 from ..post_training.base import RlSetup, layout_of
-from ..post_training.core import OPTIMIZERS, offloaded, on_core, recomputed
+from ..post_training.core import OPTIMIZERS, offloaded, on_core, overlaps, recomputed
 from ..post_training.overrides import Overrides
 
 # A field of workers/config/critic.py that the YAML lacks. The V1 trainer takes the tokens of the critic's micro-batches
@@ -153,6 +153,8 @@ def _core(layout: Layout, model: ModelSpec) -> Settings:
     if layout.zero > 1:
         out |= {"use_megatron_fsdp": True,
                 "+override_ddp_config.data_parallel_sharding_strategy": STRATEGIES[layout.zero]}  # fmt: skip
+    if overlaps(layout):
+        out["+override_ddp_config.overlap_grad_reduce"] = True
     if layout.vpp > 1:
         out["virtual_pipeline_model_parallel_size"] = layout.vpp
     if model.is_moe:
@@ -169,6 +171,8 @@ def _layers(layout: Layout, model: ModelSpec) -> Settings:
     elif mode == "full":
         out |= {"recompute_granularity": "full", "recompute_method": "block" if layout.recompute_layers else "uniform",
                 "recompute_num_layers": layout.recompute_layers or 1}  # fmt: skip
+    if model.is_moe:
+        out["+moe_permute_fusion"] = True
     if layout.cp > 1:
         out["+cp_comm_type"] = CP_COMM[CP_ALGORITHMS[layout.cp_algorithm]]
     if layout.offload_modules:
