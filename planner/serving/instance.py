@@ -154,7 +154,8 @@ def _launch_s(row: Instance) -> float:
     if not row.engine.layer_kernels:
         return 0.0
     sums = REDUCTIONS_PER_LAYER if row.layout.tp > 1 else 0.0
-    return row.engine.kernel_s * row.model.num_layers * (row.engine.layer_kernels + sums)
+    layers = row.model.num_layers * (row.engine.layer_kernels + sums)
+    return row.engine.kernel_s * (layers + row.layout.pp * row.engine.token_kernels)
 
 
 def _own_sum_bytes(row: Instance) -> float:

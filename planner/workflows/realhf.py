@@ -1,10 +1,11 @@
 """ReaLHF as it ran when its weak scaling was measured: facts of its source, openpsi-project/ReaLHF.
 
-The figure came with commit 3c70e749 (17 June 2024). There generation launches every kernel of every token (the use of
-CUDA graphs is commented out in real_llm_generate until #12, two weeks later) and sums over tensor parallelism by
-NCCL. Training is Megatron's or DeepSpeed's with ZeRO 1, whole layers are recomputed, and a stage trains on two and
-scores in one micro-batch for each stage (default_train_mbs and default_inf_mbs of pipe_runner). Its search keeps
-tensor and data parallelism of training within a node (enumerate of its search engine).
+The script that read its logs (auto_ppo_parselog.py, deleted in b1b6b74b) names runs of 7 to 13 April 2024; 5469ca4f is
+of 11 April. There generation launches every kernel of every token (the use of CUDA graphs is commented out in
+flash_generate.py) and sums over tensor parallelism by NCCL. Training is DeepSpeed's with ZeRO 2, under stages ZeRO 1
+(make_train_backend_config), its reductions overlap (deepspeed_utils.py), whole layers are recomputed, and a stage
+trains on two, scores and generates in one micro-batch for each stage (ppo_flash_interface.py). Its search keeps tensor
+and data parallelism of training within a node (enumerate of its search engine).
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from .software import Software
 
 _NODE = 8  # GPUs
 _TRAINING_PARTS, _SCORING_PARTS = 2, 1  # micro-batches of a stage
+# Launches of the host, counted in 5469ca4f. Of a layer that decodes (attn.py, mlp.py, flash_mqat_base.py), without sums:
+# 16 of two norms in plain torch, 3 of queries, keys and values, 1 of attention, 1 of its projection, 5 of the MLP, 2 of
+# residuals, 1 of the lengths. Of the next tokens (genstep, logits_warper.py; multinomial and the checks of Categorical
+# in torch/distributions): 3 of the logits, 14 of top-k and top-p, 5 of the distribution, 13 of the sample, 8 of its
+# log-probability, 9 of what has ended.
+_LAYER_LAUNCHES, _TOKEN_LAUNCHES = 29.0, 52.0
 _ONE = {"vpp": 1, "cp": 1}
 _NONE = ("recompute_layers", "offload", "offload_layers", "offload_modules")
 
@@ -35,10 +42,10 @@ PARTS_ALONE = PostTrainingConstants(training=1.0, copies=1.0, iteration_s=0.0, s
 
 def software(sequences: int) -> Software:
     """With an engine that generates so many sequences at once, prompts first."""
-    layers = load_stack("megatron-lm")
     engine = Engine(
         name="realhf", chunk_tokens=16384, max_sequences=sequences, mixes_prompts=False, decodes_first=True,
-        reserved_output=1.0, layer_kernels=layers.kernels_per_layer, kernel_s=layers.host_s_per_kernel,
+        reserved_output=1.0, layer_kernels=_LAYER_LAUNCHES, token_kernels=_TOKEN_LAUNCHES,
+        kernel_s=load_stack("megatron-lm").host_s_per_kernel,  # whose layers its are
     )  # fmt: skip
     return Software(engine=engine, rules=_rules(), scoring_parts=_SCORING_PARTS)
 
@@ -65,7 +72,7 @@ def _rules() -> tuple[Rule, ...]:
     return (
         *(rule(f"{name} {value}", (name,), lambda x, _, name=name, value=value: x[name] == value)  # type: ignore[misc]
           for name, value in {**_ONE, **dict.fromkeys(_NONE, 0), "recompute": full}.items()),
-        rule("ZeRO 1", ("zero",), lambda x, _: x["zero"] <= 1),
+        rule("ZeRO", ("zero", "pp"), lambda x, _: x["zero"] <= np.where(x["pp"] > 1, 1, 2)),
         rule("a node", ("tp", "dp"), lambda x, _: x["tp"] * x["dp"] <= _NODE),
         rule("micro-batches", ("pp", "dp", "micro_batch"), micro_batches),
     )  # fmt: skip

@@ -35,6 +35,7 @@ class Engine:
     # Kernels of a layer that the host launches one by one in every iteration, beside sums over tp, and seconds of each;
     # 0: iterations that only decode replay CUDA graphs.
     layer_kernels: float = 0.0
+    token_kernels: float = 0.0  # that the last stage launches to choose the next tokens of a part of the sequences
     kernel_s: float = 0.0
     # Bytes of the largest all-reduce by a kernel of its own, by compute capability (`any`: all others) and ranks, and
     # the most ranks over PCIe; NCCL makes all others.

@@ -43,8 +43,9 @@ def test_training_recomputes_all_in_two_micro_batches_for_each_stage(symmetric: 
 
 def test_no_token_is_faster_than_the_launches_of_its_kernels(symmetric: Found) -> None:
     generate = symmetric.placed[0]
-    # 40 layers of 13B, 19 kernels and 2 sums each, 40 us a launch; 895 tokens follow the prompt's.
-    launches_s = 40 * (19 + 2) * 40e-6 * 895
+    # 40 layers of 13B, 29 kernels and 2 sums each; 52 choose the tokens of each of 2 parts; 40 us a launch. 895 tokens
+    # follow the prompt's.
+    launches_s = (40 * (29 + 2) + 2 * 52) * 40e-6 * 895
     assert launches_s < generate.option.seconds < 1.1 * launches_s
 
 
@@ -61,4 +62,4 @@ def test_searched_training_keeps_to_its_limits() -> None:
         assert layout is not None
         assert (layout.recompute, layout.vpp, layout.cp, layout.offload, layout.offload_modules) == (2, 1, 1, 0, 0)
         assert layout.tp * layout.dp <= 8
-        assert layout.zero <= 1
+        assert layout.zero <= (1 if layout.pp > 1 else 2)
