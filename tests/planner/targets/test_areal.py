@@ -61,6 +61,11 @@ def test_files_state_the_plan(plans: list[RlPlan]) -> None:
         assert math.prod(trained[name] for name in "dptc") == calls["train"].gpus
         assert math.prod(served.values()) == calls["generate"].gpus
         assert served["t"] == engine.tp * engine.attention_dp
+        # api/cli_args.py has both off; the price has them on.
+        overlaps = str(layout.dp * layout.cp > 1) if plan.resolved["trainer"] == "megatron" else None
+        assert given.get("actor.megatron.ddp.overlap_grad_reduce") == overlaps
+        experts = "moe" in plan.resolved["models"]["policy"]["name"]
+        assert ("actor.megatron.moe_permute_fusion" in given) == (experts and overlaps is not None)
         assert int(given["rollout.max_head_offpolicyness"]) == placed.lag
         assert ("rollout.scheduling_strategy.target" in given) == (placed.lag == 0)
         assert (given["enable_offload"] == "True") >= (placed.lag == 0)

@@ -66,6 +66,9 @@ def test_files_state_the_plan(plans: list[RlPlan]) -> None:
         align_to = layout.dp * (layout.pp if layout.vpp > 1 else 1)
         assert int(given["--global-batch-size"]) % align_to == 0
         assert given.get("--recompute-granularity", "none") == RECOMPUTE_MODES[layout.recompute]
+        # Megatron-LM has both off unless they are given; the price has them on.
+        assert ("--overlap-grad-reduce" in given) == (layout.dp * layout.cp > 1)
+        assert ("--moe-permute-fusion" in given) == ("moe" in plan.resolved["models"]["policy"]["name"])
         assert ("--use-kl-loss" in given) == any(call.role == "reference" for call in placed.calls)
         assert given["--advantage-estimator"] == work["algorithm"]
 

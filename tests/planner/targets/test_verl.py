@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.cost_models.layouts import parse
+from meshwright.cost_models.layouts import Layout, parse
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
 from meshwright.planner.request.reinforcement import RlRequest
@@ -48,6 +48,10 @@ def test_every_option_of_drawn_placements_is_one_of_its_release(plans: list[RlPl
     for plan in drawn(plans, "verl", 100):
         files = emit_rl(plan, "verl", plan.best.choice).files
         assert check_rl(plan, files).problems == ()
+        # utils/megatron_utils.py, ddp_config_dict has it off; the price has it on.
+        trained = Layout.from_dict(next(it.layout for it in plan.best.calls if it.name == "train") or {})
+        overlaps = plan.resolved["trainer"] == "megatron" and trained.dp * trained.cp > 1
+        assert ("megatron.override_ddp_config.overlap_grad_reduce=True" in files[_FILE]) == overlaps
 
 
 def test_an_engine_beside_the_trainer_has_gpus_of_its_own(grpo: RlPlan) -> None:
