@@ -138,14 +138,17 @@ def test_packs_are_filled_by_whole_answers() -> None:
 )
 def test_frameworks_set_the_switches_of_megatron(target: str | None, gradient_bytes: int, loss_bytes: int) -> None:
     """NeMo-RL reduces gradients in bf16 and has a loss of its own, verl reduces them in fp32. None has DeepEP, a fused
-    loss or products beside their collectives, all of which `plan --target megatron` chooses."""
+    loss or products beside their collectives, all of which `plan --target megatron` chooses. Only the files of NeMo-RL
+    gather weights beside the next pass."""
     request = RlRequest.model_validate({"model": "qwen3-30b-a3b", "cluster": "dgx-h100:2", "target": target,
         "workload": {"kind": "rl", "algorithm": "grpo", "output": 300}})  # fmt: skip
     question = question_of(request)[0]
     for resolved in (question.resolved, question.on("policy", 8, 128)):
         stack = resolved.stack
         assert (stack.gradient_bytes, stack.loss_traffic_bytes) == (gradient_bytes, loss_bytes)
-        assert (stack.ep_dispatch, stack.sequence_parallel_overlap > 0) == ("alltoall", target is None)
+        assert (stack.ep_dispatch, stack.sequence_parallel_overlap) == ("alltoall", 0)
+        assert stack.dp_overlap > 0
+        assert (stack.dp_gather_overlap > 0) == (target == "nemo-rl")
     fsdp = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "dgx-h100:1", "trainer": "torchtitan",
         "workload": {"kind": "rl", "algorithm": "grpo", "output": 300}})  # fmt: skip
     assert question_of(fsdp)[0].resolved.switches.settings["torch_compile"] == "on"
