@@ -1,10 +1,10 @@
 """ReaLHF as it ran when its weak scaling was measured: facts of its source, openpsi-project/ReaLHF.
 
-The script that read its logs (auto_ppo_parselog.py, deleted in b1b6b74b) names runs of 7 to 13 April 2024; 5469ca4f is
+The script that read its logs (auto_ppo_parselog, deleted in b1b6b74b) names runs of 7 to 13 April 2024; 5469ca4f is
 of 11 April. There generation launches every kernel of every token (the use of CUDA graphs is commented out in
-flash_generate.py) and sums over tensor parallelism by NCCL. Training is DeepSpeed's with ZeRO 2, under stages ZeRO 1
-(make_train_backend_config), its reductions overlap (deepspeed_utils.py), whole layers are recomputed, and a stage
-trains on two, scores and generates in one micro-batch for each stage (ppo_flash_interface.py). Its search keeps tensor
+flash_generate) and sums over tensor parallelism by NCCL. Training is DeepSpeed's with ZeRO 2, under stages ZeRO 1
+(make_train_backend_config), its reductions overlap (deepspeed_utils), whole layers are recomputed, and a stage
+trains on two, scores and generates in one micro-batch for each stage (ppo_flash_interface). Its search keeps tensor
 and data parallelism of training within a node (enumerate of its search engine).
 """
 
@@ -26,9 +26,9 @@ from .software import Software
 
 _NODE = 8  # GPUs
 _TRAINING_PARTS, _SCORING_PARTS = 2, 1  # micro-batches of a stage
-# Launches of the host, counted in 5469ca4f. Of a layer that decodes (attn.py, mlp.py, flash_mqat_base.py), without sums:
+# Launches of the host, counted in 5469ca4f. Of a layer that decodes (attn, mlp, flash_mqat_base), without sums:
 # 16 of two norms in plain torch, 3 of queries, keys and values, 1 of attention, 1 of its projection, 5 of the MLP, 2 of
-# residuals, 1 of the lengths. Of the next tokens (genstep, logits_warper.py; multinomial and the checks of Categorical
+# residuals, 1 of the lengths. Of the next tokens (genstep, logits_warper; multinomial and the checks of Categorical
 # in torch/distributions): 3 of the logits, 14 of top-k and top-p, 5 of the distribution, 13 of the sample, 8 of its
 # log-probability, 9 of what has ended.
 _LAYER_LAUNCHES, _TOKEN_LAUNCHES = 29.0, 52.0

@@ -40,7 +40,7 @@ _USUAL_SHARE, _SHARE_APART = 0.6, 0.8
 _TRAINERS = {"qwen3-30b-a3b-24n8g-async-8off": 128}
 _NODES = {"gb200": 4}  # GPUs of a node in their names; others have 8
 _PROMPT = 128  # tokens of a question in the data of NeMo-RL's tables (OpenMathInstruct-2), assumed
-# verl leaves it off unless it is given (utils/megatron_utils.py, ddp_config_dict).
+# verl leaves it off unless it is given (ddp_config_dict of its megatron_utils).
 _VERL: Settings = {**VERL.core, "overlap_grad_reduce": "off"}
 _LAGS = {"on policy": 0, "colocate sync": 0, "colocate_async": 1, "fully async": 1}
 

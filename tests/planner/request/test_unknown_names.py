@@ -31,16 +31,19 @@ workload:
 """
 
 
+def resolved(request: object) -> None:
+    if isinstance(request, RlRequest):
+        question_of(request)
+    elif isinstance(request, ServingRequest):
+        ServingReferences.of(request)
+
+
 def told(text: str, folder: Path) -> list[str]:
     """The problems of a request, up to the name that is unknown."""
     path = folder / "request.yaml"
     path.write_text(text, encoding="utf-8")
-    request = load_any_request(path)
     with pytest.raises(InputError) as caught:
-        if isinstance(request, RlRequest):
-            question_of(request)
-        elif isinstance(request, ServingRequest):
-            ServingReferences.of(request)
+        resolved(load_any_request(path))
     lines = caught.value.details.get("problems") or [caught.value.message]
     return [line.removeprefix(f"{path}, ").partition(": unknown ")[0] for line in lines]
 
