@@ -49,7 +49,7 @@ def test_every_option_of_drawn_placements_is_one_of_its_release(plans: list[RlPl
         files = emit_rl(plan, "verl", plan.best.choice).files
         assert check_rl(plan, files).problems == ()
         # utils/megatron_utils.py, ddp_config_dict has it off; the price has it on.
-        trained = Layout.from_dict(next(it.layout for it in plan.best.calls if it.name == "train") or {})
+        trained = Layout.from_dict(next(it.layout or {} for it in plan.best.calls if it.name == "train"))
         overlaps = plan.resolved["trainer"] == "megatron" and trained.dp * trained.cp > 1
         assert ("megatron.override_ddp_config.overlap_grad_reduce=True" in files[_FILE]) == overlaps
 
