@@ -134,7 +134,7 @@ def phases(rollout: Rollout, cache: Cache, instances: Array) -> Phases:
     An engine admits by the tokens in its cache (vLLM 0.32, Scheduler.schedule): all answers start whose prompts have
     room, the cache fills as they grow, and where it is full the last that came stop, to go on with their tokens when
     others end. So the first in line run that fit together. The line is cut into equal groups, of which the last may run
-    in part. What is prefilled again of those that stopped is not counted.
+    in part. Those that stopped are prefilled again, which is not counted.
 
     Iterations count by the chance that any answer of any instance still runs. The tokens of all parts are those of the
     answers; only where the mean batch is under one they are more: the other instances are done then.

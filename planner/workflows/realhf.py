@@ -26,10 +26,10 @@ from .software import Software
 
 _NODE = 8  # GPUs
 _TRAINING_PARTS, _SCORING_PARTS = 2, 1  # micro-batches of a stage
-# Launches of the host, counted in 5469ca4f. Of a layer that decodes (attn, mlp, flash_mqat_base), without sums:
+# Launches of the host, counted in 5469ca4f. A layer that decodes (attn, mlp, flash_mqat_base) has, without sums,
 # 16 of two norms in plain torch, 3 of queries, keys and values, 1 of attention, 1 of its projection, 5 of the MLP, 2 of
-# residuals, 1 of the lengths. Of the next tokens (genstep, logits_warper; multinomial and the checks of Categorical
-# in torch/distributions): 3 of the logits, 14 of top-k and top-p, 5 of the distribution, 13 of the sample, 8 of its
+# residuals, 1 of the lengths. The next tokens (genstep, logits_warper; multinomial and the checks of Categorical in
+# torch/distributions) have 3 of the logits, 14 of top-k and top-p, 5 of the distribution, 13 of the sample, 8 of its
 # log-probability, 9 of what has ended.
 _LAYER_LAUNCHES, _TOKEN_LAUNCHES = 29.0, 52.0
 _ONE = {"vpp": 1, "cp": 1}

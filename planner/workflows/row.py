@@ -28,13 +28,14 @@ from .gains import GainCase, read_gain_row
 from .question import Fixed
 
 _SHORT = {"DeepSeek V3": "deepseek-v3", "Qwen3-235B": "qwen3-235b-a22b", "Qwen3-30B3A": "qwen3-30b-a3b"}
-# What the recipes of NeMo-RL set and its tables do not show. Of all of a model, from the one that they extend, or from
-# grpo_math_1B.yaml: train_micro_batch_size, use_distributed_optimizer; activation_checkpointing; moe_permute_fusion.
+# Options that recipes of NeMo-RL set and its tables do not show. The recipes of a model share those of the recipe that
+# they extend, or of grpo_math_1B.yaml: train_micro_batch_size, use_distributed_optimizer; activation_checkpointing;
+# moe_permute_fusion.
 _ALL = {"micro_batch": 1, "zero": 1, "etp": 1, "offload": 0, "offload_layers": 0, "offload_modules": 0}
 _RECOMPUTE = {"deepseek-v3": 2, "qwen3-235b-a22b": 2, "qwen3-30b-a3b": 0}
 _PERMUTES = ("deepseek-v3", "qwen3-235b-a22b")
-# Of single recipes, by their names: gpu_memory_utilization, where it is neither that of grpo_math_1B.yaml nor that of
-# all that generate apart; GPUs beside colocated.resources.num_nodes, where those are not half of the nodes.
+# Single recipes, by their names, have others: gpu_memory_utilization, where it is neither that of grpo_math_1B.yaml nor
+# that of all that generate apart; GPUs beside colocated.resources.num_nodes, where those are not half of the nodes.
 _SHARES = {"deepseek-v3-32n4g": 0.3, "deepseek-v3-64n4g": 0.3, "qwen3-235b-a22b-16n4g": 0.4}
 _USUAL_SHARE, _SHARE_APART = 0.6, 0.8
 _TRAINERS = {"qwen3-30b-a3b-24n8g-async-8off": 128}
