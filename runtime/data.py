@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .pairs import PADDING, Pairs, PairShape
-from .shards import Row, Shards, open_shard, open_text
+from .shards import Row, Shards, open_shard, open_text, pair_files, token_files
 from .shuffling import places_of
 
 
@@ -131,23 +131,11 @@ def open_source(
         return Synthetic(vocab, seq_len, global_batch, seed, ahead)
     path, shuffle_seed = Path(name), seed if shuffle else None
     if pairs is not None:
-        return StoredPairs(Pairs(files_of(path, "JSON lines", ".jsonl"), pairs), vocab, global_batch, shuffle_seed)
-    files = files_of(path, "token shards", ".bin", ".npy")
+        return StoredPairs(Pairs(pair_files(path), pairs), vocab, global_batch, shuffle_seed)
+    files = token_files(path)
     is_text = path.is_file() and path.suffix not in (".bin", ".npy")
     arrays = [open_text(path)] if is_text else [open_shard(file, vocab) for file in files]
     return Stored(Shards(files, arrays), vocab, seq_len, global_batch, ahead, shuffle_seed)
-
-
-def files_of(path: Path, kind: str, *suffixes: str) -> list[Path]:
-    """The file, or the files of a folder with one of the suffixes."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
-    files = sorted(file for file in path.iterdir() if file.suffix in suffixes)
-    if not files:
-        raise InputError(f"{path}: no {kind} ({', '.join(suffixes)}) in it", hint="`--data synthetic` needs no files")
-    return files
 
 
 def open_evaluated(

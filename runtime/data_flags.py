@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, UnsupportedError
 from .job import Job
 from .pairs import START
 from .reinforcement.job import RlJob
+from .shards import pair_files, token_files
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -40,3 +42,7 @@ def check_data(job: Job, settings: Settings) -> None:
     if end is not None and job.model.mtp_layers:
         raise InputError(f"--end-token {end}: not with prediction of more than one token",
                          hint="plan with `--set workload.mtp_layers=0`, or leave it out")  # fmt: skip
+    files = pair_files if isinstance(job, RlJob) or job.source_len is not None else token_files
+    for name in (settings.data, settings.eval_data):
+        if name is not None and name != "synthetic":
+            files(Path(name))

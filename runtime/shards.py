@@ -55,6 +55,27 @@ class Shards:
                              hint="restore it, and go on from the last checkpoint with `--resume`")  # fmt: skip
 
 
+def token_files(path: Path) -> list[Path]:
+    """The file, or the shards of a folder. Raises InputError where there are none."""
+    return _files_of(path, "token shards", ".bin", ".npy")
+
+
+def pair_files(path: Path) -> list[Path]:
+    """The file, or the JSON lines of a folder. Raises InputError where there are none."""
+    return _files_of(path, "JSON lines", ".jsonl")
+
+
+def _files_of(path: Path, kind: str, *suffixes: str) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
+    files = sorted(file for file in path.iterdir() if file.suffix in suffixes)
+    if not files:
+        raise InputError(f"{path}: no {kind} ({', '.join(suffixes)}) in it", hint="`--data synthetic` needs no files")
+    return files
+
+
 def _stat(path: Path) -> tuple[int, ...]:
     """Identity, size and time of the last change; zeros for a missing file."""
     try:

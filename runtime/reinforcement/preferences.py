@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from ...errors import FieldProblem
-from ..data import files_of
-from ..shards import Row, digest_of
+from ..shards import Row, digest_of, pair_files
 from ..shuffling import places_of
 from ..token_lines import Line, read_lines
 from .job import END, RlJob
@@ -38,7 +37,7 @@ class Preferences:
 
     def __init__(self, job: RlJob) -> None:
         """Raises InputError for files without a pair, and with all problems of their lines."""
-        files = files_of(Path(job.data), "JSON lines", ".jsonl")
+        files = pair_files(Path(job.data))
         self.job, self.shuffle_seed = job, job.seed if job.shuffle else None
         self.pairs = read_lines(files, _FIELDS, job.model.vocab, partial(_pair, job.seq_len + 1))
         self.digests: Mapping[str, str] = {path.name: digest_of(path) for path in files}

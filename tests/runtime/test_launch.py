@@ -179,11 +179,12 @@ def test_a_dead_launcher_leaves_nothing(plan: Path) -> None:
     assert all_gone(plan)
 
 
-@pytest.mark.slow
-def test_missing_data_is_said_once(plan: Path) -> None:
-    code, _, err = finish(start(str(plan), "--scale-down", "--data", "no-such-file.txt"))
-    assert code == 2
-    assert "no-such-file.txt: no such file or folder" in err
+def test_missing_data_is_said_before_ranks_start(plan: Path) -> None:
+    for flag in ("--data", "--eval-data"):
+        code, out, err = finish(start(str(plan), "--scale-down", flag, "no-such-file.txt"))
+        assert code == 2
+        assert "no-such-file.txt: no such file or folder" in err
+        assert "training" not in out + err
 
 
 def test_a_port_in_use(plan: Path) -> None:
