@@ -35,7 +35,7 @@ def resumed(states: States, settings: Settings, recorder: Recorder) -> tuple[Sav
     start = checkpoints.resume()
     if start.step >= states.job.steps and not restarts:
         raise InputError(f"{start.folder}: step {start.step} is done, nothing is left of --steps {states.job.steps}",
-                         hint=f"`--steps {2 * start.step}`: steps before the checkpoint count, too")  # fmt: skip
+                         hint=f"`--steps {start.step + states.job.steps}`: steps before it count, too")  # fmt: skip
     tell({"event": "resumed", "step": start.step, "folder": str(start.folder or ""), "layout_id": start.layout_id,
            "skipped": list(start.skipped), "restarts": restarts}, settings, recorder)  # fmt: skip
     return saver, start.step

@@ -33,7 +33,7 @@ def checked_tracker(text: str) -> str:
     """`NAME` or `NAME=PLACE` with the whole path of a folder. Raises UnknownNameError, MissingExtraError."""
     name, _, where = text.partition("=")
     if name not in TRACKERS:
-        raise UnknownNameError("tracker", name, TRACKERS, see="launch --help")
+        raise UnknownNameError("tracker", name, TRACKERS)
     if find_spec(name) is None:
         raise MissingExtraError(name, f"--tracker {name}")
     kind = TRACKERS[name]
