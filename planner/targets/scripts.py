@@ -202,7 +202,8 @@ def _loose(word: str, line: int, followed: Followed, options: OptionList, argume
     held = sorted({dashes + part for choice in choices for part in choice.split() if dashes + part in options.options})
     if held or not choices:
         what = ", ".join(held) if held else "options"
-        hint = f"give the value of {unknown[0].rpartition(' ')[2]} by --arg"
+        source = unknown[0].rpartition(" by ")[2]
+        hint = "put what it prints in its place" if "(" in source else f"give the value of {source} by --arg"
         arguments.unclear += [FieldProblem(f"`{name}` may hold {what}", file=path, line=line, field=option, hint=hint)
                               for option in held or [""]]  # fmt: skip
 

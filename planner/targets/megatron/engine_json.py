@@ -28,6 +28,9 @@ _SHARDED: Mapping[int, Settings] = {
         "--data-parallel-sharding-strategy": "optim_grads_params"},
 }  # fmt: skip
 
+# Fact of the JSON -> the option of the command that states it, too.
+_SAME = {"workload.global_batch": "--global-batch-size", "micro_batch": "--micro-batch-size"}
+
 
 def modernise(arguments: Arguments) -> None:
     """The ZeRO stage, from the JSON of --deepspeed_config if it is given, or else from --zero-stage."""
@@ -76,6 +79,10 @@ def _read_json(arguments: Arguments, path: str) -> int:
     if facts.get("offload") == "opt":
         arguments.settings.setdefault("--optimizer-cpu-offload", True)
     _check_precision(arguments, str(facts.get("precision", "")))
+    for fact, name in _SAME.items():
+        here, there = arguments.settings.get(name), facts.get(fact)
+        if isinstance(here, int) and there is not None and here != there:
+            arguments.gap(CONFIG, f"it has {there} for {name}, the command {here}")
     curriculum = json.loads(arguments.texts[path]).get("curriculum_learning")
     if isinstance(curriculum, dict) and curriculum.get("enabled"):
         arguments.notes.append("curriculum_learning: priced at the length that sequences grow to")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from ..scripts import trains
-from . import multimodal
+from . import mindspeed, multimodal
 from .encoders import program_of
 
 # Regular expression of options -> their effect.
@@ -29,7 +29,11 @@ CHANGES: Mapping[str, str] = {
     r"--modelopt-enabled": "a model that ModelOpt builds: other layers, perhaps quantised or beside a teacher",
     r"--(sparsify|pruning-(type|freq)|final-sparsity|balancer|packing|packed-num-gpus)":
         "layers that are pruned while they learn, by kernels of sparse products",
-    r"--lora.*|--adapter.*|--peft.*": "adapters",
+    r"--(?!lora-(r|target-modules|alpha|load|fusion|ckpt-filter)$)lora.*|--adapter.*|--peft.*": "adapters",
+    r"--stage": "preferences or rewards: passes beside those of a training step",
+    r"--(noop-layers|num-layer-list)": "no list of layers",
+    r"--rope-scaling-type": "positions that are scaled otherwise",
+    r"--swap-(attention|optimizer)": "activations or states on the host",
     r"--decrease-batch-size-if-needed": "a batch that follows the ranks",
     r"--step-batch-size-schedule": "a batch that changes",
     r"--(expert-)?tensor-parallel-num-weight-shards": "weights in shards over tp ranks",
@@ -88,8 +92,9 @@ PRICES: Mapping[str, str] = {
 # Parts of harmless unknown options: kernels with the same result, checks, names.
 # Whole words of names of options that the release does not have.
 HARMLESS = (
+    rf"{mindspeed.HARMLESS}|"
     r"^--(export-|enable-gpt-oss$)|"  # of megatron/post_training, which --modelopt-enabled switches on
-    r"^--(rank|world-size|local-rank|dist-url)$|"  # of a process, given by its launcher
+    r"^--(rank|world[-_]size|local-rank|dist[-_]url)$|"  # of a process, given by its launcher
     # Ascend/MindSpeed-LLM c77308a1: weights of the Hub, converted first, and files on folders of one node.
     r"^--(enable-hf2mg-convert|model-type-hf|no-shared-storage|use-flush-denormal|reduce-bucket-size)$|"
     r"^--(no-)?lr\b|-lr-|^--ademamix-|(^--|[-_])(flash-attn|use-contiguous|DDP-impl|mcore|mcore-models|hidden-dropout|"
@@ -100,7 +105,7 @@ HARMLESS = (
     r"distributed-(backend|timeout|port|run)|make-vocab|accumulate-allreduce|ring-exchange|answer|local_rank|"
     r"contigious-checkpointing|te|wandb|use-cpu|straggler|rotary-interleaved|scatter-gather|max-padding|keep-last|"
     r"temperature|out-seq-length|top[-_][kp]|input-len|repetition|reset|use-mpi|logs|fused|legacy-models|pretrain-script|"
-    r"sdpa|number-of|threads|gradient-clip\w*|bias-update|zero-mean|scattered|deterministic|symmetric|nvtx|prefetch|"
+    r"sdpa|number-of|threads|gradient-clip\w*|bias-update|zero-mean|scattered|torchrun|deterministic|symmetric|nvtx|prefetch|"
     r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
     r"seq-len-plus-one|goldfish|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score))($|[-_])"
 )

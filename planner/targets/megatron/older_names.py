@@ -17,6 +17,7 @@ from . import (
     layer_inputs,
     llama_forks,
     megablocks,
+    mindspeed,
     multimodal,
     older_hybrids,
     retrieval,
@@ -45,10 +46,12 @@ OLDER: Mapping[str, Option] = {
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
     "--num-experts": Option("--num-experts", "int", many=True),
     **megablocks.OPTIONS,
+    **mindspeed.OPTIONS,
     **llama_forks.OPTIONS,
     **multimodal.OPTIONS,
     **older_hybrids.OPTIONS,
     **retrieval.OPTIONS,
+    **vocabulary.OPTIONS,
     # Forks accept more values than a release. The entry of an option checks each value.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),
@@ -104,6 +107,8 @@ def _names(arguments: Arguments) -> None:
     given = arguments.settings
     for name in [name for name, value in given.items() if _STATES.fullmatch(name) and value == "fp32"]:
         del given[name]
+    if given.get("--moe-token-dispatcher-type") == "flex":
+        given.setdefault("--moe-flex-dispatcher-backend", "deepep")  # its default
     if given.get("--attention-backend") == "auto":  # its default
         given.pop("--attention-backend")
     if str(given.get("--optimizer")).lower() in ("adamw", "fusedadam", "fusedadamw"):
@@ -205,8 +210,6 @@ def _sequence(arguments: Arguments) -> None:
     if size > 1:
         arguments.replace("--ds-sequence-parallel-size", {"--context-parallel-size": size, "--cp-comm-type": ["a2a"]})
     arguments.settings.pop("--ds-sequence-parallel-size", None)
-    if arguments.settings.get("--context-parallel-size", 1) == 1:  # MindSpeed's kind of it
-        arguments.unknown.pop("--context-parallel-algo", None)
 
 
 def _batch(arguments: Arguments) -> None:
@@ -215,8 +218,8 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
-    megablocks.modernise, llama_forks.modernise, older_hybrids.modernise, zero_bubble.modernise, encoders.modernise,
-    multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence,
+    mindspeed.modernise, megablocks.modernise, llama_forks.modernise, older_hybrids.modernise, zero_bubble.modernise,
+    encoders.modernise, multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence,
     engine_json.modernise, _batch,
     vocabulary.modernise,
 )  # fmt: skip

@@ -8,11 +8,13 @@ an option turns that off).
 from __future__ import annotations
 
 import posixpath
+import re
 
 from ....cost_models.specs.model import ModelSpec
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..model_names import known_model
+from ..option_lists import Option
 
 _DIVISOR, _DIVISOR_BY_DEFAULT = "--make-vocab-size-divisible-by", 128
 _TP = "--tensor-model-parallel-size"
@@ -26,6 +28,13 @@ _TYPE = "--tokenizer-type"
 _TOKENS = {"GPT2BPETokenizer": (50257, "GPT-2"), "Llama2Tokenizer": (32000, "Llama 2"),
            "Llama3Tokenizer": (128256, "Llama 3")}  # fmt: skip
 _SENTENCES = "Llama2Tokenizer"
+# Of Pai-Megatron-Patch a098ca5a, megatron_patch/tokenizer (its types add --extra-vocab-size to vocab.json, of which
+# Qwen2's has 151,643 tokens: 151,936 rows with the 293 of its scripts, as in config.json of Qwen2.5-0.5B).
+_PATCHED, _EXTRA = "--patch-tokenizer-type", "--extra-vocab-size"
+_PATCHES = dict.fromkeys(("Qwen2Tokenizer", "Qwen2VLTokenizer", "Qwen3Tokenizer"), (151643, "Qwen2"))
+OPTIONS = {_PATCHED: Option(_PATCHED, "str"), _EXTRA: Option(_EXTRA, "int")}
+# The file of the tokenizer that older programs build without a type.
+_FILE, _GPT2 = "--vocab-file", re.compile(r"gpt-?2")
 _BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py"), "GPT2BPETokenizer")
 # Types that load a tokenizer of the Hub, and the options that name it.
 _OF_THE_HUB = ("HuggingFaceTokenizer", "HFTokenizer", "PretrainedFromHF")
@@ -35,7 +44,9 @@ _NAMES = ("--tokenizer-model", "--tokenizer-name-or-path")
 def modernise(arguments: Arguments) -> None:
     """Adds the padded table of a tokenizer whose tokens are known."""
     given = arguments.settings
-    kind = given.get(_TYPE, _BY_DEFAULT.get(posixpath.basename(arguments.program), ""))
+    by_file = "GPT2BPETokenizer" if _GPT2.search(posixpath.basename(str(given.get(_FILE, "")))) else ""
+    kind = given.get(_TYPE, _BY_DEFAULT.get(posixpath.basename(arguments.program), by_file))
+    _patched(arguments)
     named = _named(arguments)
     model = _model_of(named) if kind in (*_OF_THE_HUB, _SENTENCES) else None
     if model is not None:
@@ -43,6 +54,20 @@ def modernise(arguments: Arguments) -> None:
     elif kind in _TOKENS and (kind != _SENTENCES or _may_be_llamas(named)):
         tokens, whose = _TOKENS[kind]
         take(arguments, tokens, f"the {tokens:,} tokens of {whose}")
+
+
+def _patched(arguments: Arguments) -> None:
+    """The table of a tokenizer of Pai-Megatron-Patch, which lies in the folder of --load."""
+    given = arguments.settings
+    if _PATCHED not in given or given.keys() & set(_SIZES):
+        return
+    model, (tokens, whose) = known_model(str(given.get("--load", ""))), _PATCHES.get(given[_PATCHED], (0, ""))
+    if model is not None:
+        given["--padded-vocab-size"] = model.vocab
+        arguments.notes.append(f"the vocabulary is that of {model.name}, the model of --load: {model.vocab:,}")
+    elif tokens and _EXTRA in given:
+        given["--padded-vocab-size"] = rows = tokens + given[_EXTRA]
+        arguments.notes.append(f"the vocabulary is {rows:,}: the {tokens:,} tokens of {whose} and {_EXTRA}")
 
 
 def _named(arguments: Arguments) -> str:

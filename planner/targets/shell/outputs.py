@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 
+from .conditions import holds, is_test
 from .expansion import Expander
+from .syntax import Chain, Node, Simple, parse
 from .values import MISSING, UNKNOWN, mark, marks
 
 # Filters that only remove spaces.
@@ -13,7 +15,9 @@ _SQUEEZE = r"xargs|tr (-s )?'\\n' ' '|tr -s ' '|sed (-e )?'s/ +\*?/ /g'"
 
 
 def output(text: str, expander: Expander) -> str:
-    """The output of a plain command substitution (`expr`, `echo`, `echo ... | bc`), or a mark."""
+    """The output of a plain command substitution (`expr`, `echo`, `echo ... | bc`, tests before `echo`), or a mark."""
+    if "&&" in text and len(nodes := parse(text)) == 1 and (result := _result(nodes[0], expander)) is not None:
+        return result[0]
     first, *rest = text.split("|")
     try:
         words = shlex.split(first, posix=False)
@@ -31,3 +35,20 @@ def output(text: str, expander: Expander) -> str:
             return " ".join(said.split())
     missing = marks(expander.document(text), MISSING) if not rest else []
     return mark(UNKNOWN, missing[0] if missing else f"$({text})")
+
+
+def _result(node: Node, expander: Expander) -> tuple[str, bool] | None:
+    """What tests and `echo` print, joined by && and ||, and whether they succeed; None where a run decides."""
+    if isinstance(node, Chain):
+        first = _result(node.first, expander)
+        if first is None or first[1] != (node.operator == "&&"):
+            return first
+        second = _result(node.second, expander)
+        return None if second is None else (first[0] + second[0], second[1])
+    if not isinstance(node, Simple) or node.assignments or node.written is not None:
+        return None
+    words = [field for word in node.words for field in expander.fields(word.raw)]
+    if is_test(node):
+        status = holds(words[1 : len(words) - (words[0] != "test")])
+        return None if status is None else ("", status)
+    return (" ".join(words[1:]), True) if words[:1] == ["echo"] else None

@@ -261,6 +261,32 @@ def test_options_without_effect_on_a_price(tmp_path: Path, added: str) -> None:
     assert gap.field == "--lora-rank"
 
 
-def test_the_kind_of_context_parallelism_counts_with_a_degree(tmp_path: Path) -> None:
-    text = LLAMA.replace("--bf16", "--bf16 --context-parallel-size 2 --context-parallel-algo ulysses_cp_algo")
-    assert [gap.field for gap in imported(tmp_path, text).gaps] == ["--context-parallel-algo"]
+SMALL = """torchrun --nproc_per_node 8 {program} --num-layers 4 --hidden-size 512 --num-attention-heads 8 \\
+  --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 16 --bf16 """
+
+
+@pytest.mark.parametrize(("program", "added", "rows"), [
+    ("pretrain_gpt_mine.py", "--vocab-file ../data/gpt2-vocab.json --merge-file m.txt", 50304),
+    ("pretrain_gpt_mine.py", "--vocab-file ../data/vocab.json --merge-file m.txt", 128256),
+    ("pretrain_qwen.py", "--patch-tokenizer-type Qwen2Tokenizer --extra-vocab-size 421", 152064),
+    ("pretrain_x.py", "--patch-tokenizer-type DeepSeekV2Tokenizer --extra-vocab-size 4 --load /DeepSeek-V3", 129280),
+    ("pretrain_x.py", "--patch-tokenizer-type DeepSeekV2Tokenizer --extra-vocab-size 467", 128256),
+])  # fmt: skip
+def test_tables_of_tokenizers(tmp_path: Path, program: str, added: str, rows: int) -> None:
+    """Rows are those of config.json of Qwen2.5-7B and DeepSeek-V3; of GPT-2 in multiples of 128."""
+    model = imported(tmp_path, SMALL.format(program=program) + added).request.model
+    assert isinstance(model, dict)
+    assert model["vocab"] == rows
+
+
+def test_a_batch_that_the_json_states_otherwise(tmp_path: Path) -> None:
+    heredoc = 'cat <<E > ds.json\n{"train_batch_size": SIZE, "zero_optimization": {"stage": 1}}\nE\n'
+    command = SMALL.format(program="pretrain_gpt.py") + "--deepspeed --deepspeed_config ds.json --using-torchrun"
+    assert not imported(tmp_path, heredoc.replace("SIZE", "16") + command).gaps
+    (gap,) = imported(tmp_path, heredoc.replace("SIZE", "32") + command).gaps
+    assert (gap.field, gap.message) == ("--deepspeed_config", "it has 32 for --global-batch-size, the command 16")
+
+
+def test_flexible_dispatch_is_deepep_by_default(tmp_path: Path) -> None:
+    added = "--num-experts 8 --moe-token-dispatcher-type flex --moe-enable-deepep --moe-router-dtype fp32"
+    assert imported(tmp_path, SMALL.format(program="pretrain_gpt.py") + added).settings["moe_dispatcher"] == "deepep"

@@ -26,6 +26,8 @@ SCRIPTS = {
     "lines": "show a \\\n  b \\\n  c # comment\nA=\"\n  --x 1 \\\n  --y 2\n\"\nshow $A",
     "set": "set -- p q r; shift; show $1 $# $@",
     "echo": "show $(echo hello   world) `echo again` $(expr 3 + 4)",
+    "tests that print": ("F=true; show $( [ $F = true ] && echo --on ) $( [ $F = no ] && echo --x ) "
+                         "$([[ $F == no ]] && echo a || echo b) $([ 1 = 1 ] && [ 2 = 2 ] && echo c || echo d) end"),
     "negation": "if ! [ 1 = 2 ]; then show yes; fi; [ 1 = 2 ] || show or",
     "test": "if [[ 8B == *B ]]; then show match; fi; if ((3 > 2)); then show three; fi; unset Q; show ${Q:-none}",
     "exports": "export A=1 B=2; declare -a C=(x y); show $A $B ${C[@]}",
