@@ -253,7 +253,8 @@ def _included(hosts: str) -> dict[str, int]:
 
 def _describe(arguments: Arguments, followed: Followed, path: str, of_job: Mapping[str, int]) -> None:
     """Stores ranks, variables, and the files that the script writes or misses. of_job: ranks that a scheduler gives."""
-    values = {name: shown(value) for name, value in followed.variables.values.items() if isinstance(value, str)}
+    ends = followed.inner | followed.variables.values
+    values = {name: shown(value) for name, value in ends.items() if isinstance(value, str)}
     arguments.environment |= values
     counts = {_COUNTS[name]: int(value) for name, value in values.items() if name in _COUNTS and value.isdigit()}
     if not arguments.ranks:

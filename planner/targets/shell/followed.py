@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .values import Variables
+from .values import Value, Variables
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Followed:
 
     commands: list[Command] = field(default_factory=list)
     variables: Variables = field(default_factory=Variables)
+    # Variable -> its value at the end of a script that is started.
+    inner: dict[str, Value] = field(default_factory=dict)
     # Variable -> line of its last assignment.
     lines: dict[str, int] = field(default_factory=dict)
     # File -> text of a here-document.

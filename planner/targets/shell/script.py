@@ -21,7 +21,7 @@ from .nearby import passed_text, started_script, text_of
 from .outputs import output
 from .scanner import Word
 from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop, Negated, Node, Simple, parse
-from .values import UNKNOWN, UNSET, Value, Variables, mark, marks, shown, without
+from .values import UNKNOWN, UNSET, Value, Variables, appended, mark, marks, shown, without
 from .ways import agreed
 
 # Limit of followed commands and loop rounds, against endless scripts.
@@ -50,7 +50,9 @@ class _Runner:
         self.out = out
         self._beside = beside
         self._given = given  # variables whose values win over those that only a run knows
+        self._passed: frozenset[str] = frozenset()  # variables in front of the command that is followed
         self._functions: dict[str, Function] = {}
+        self._exports_all = False
         self._steps = 0
         self._depth = 0
         # The line in the main file while text from a variable, a function or a sourced file is followed.
@@ -167,6 +169,9 @@ class _Runner:
         fields = [(field, word.line) for word in node.words for field in self._expander.fields(word.raw)]
         if not fields:
             return True
+        self._passed = frozenset(assignment.name for assignment in node.assignments)
+        if fields[0][0] == "export" or (fields[0][0] in DECLARES and "-x" in [field for field, _ in fields]):
+            self.out.variables.exported |= self._passed | {field for field, _ in fields[1:]}
         words, line = [field for field, _ in fields], self._outer_line or node.line
         name = posixpath.basename(words[0])
         self._fill([node])
@@ -185,11 +190,12 @@ class _Runner:
         if name in (*DECLARES, *_SILENT):
             return True
         if name == "shift":
-            self._shift(int(words[1]) if len(words) > 1 and words[1].isdigit() else 1)
+            self.out.variables.shift(int(words[1]) if len(words) > 1 and words[1].isdigit() else 1)
         elif name == "unset":
             for variable in words[1:]:
                 self.out.variables.values.pop(variable, None)
         elif name == "set":
+            self._exports_all = "-a" in words or "allexport" in words or (self._exports_all and "+a" not in words)
             if "--" in words:
                 self.out.variables.arguments = words[words.index("--") + 1 :]
         elif name == "read":
@@ -251,11 +257,12 @@ class _Runner:
         if (text := text_of(name, self._beside)) is None or self._depth >= _MOST_DEPTH:
             self.out.started.setdefault(posixpath.basename(name), line)
             return False
-        before, variables = self.out.variables, self.out.variables.copy()
-        variables.arguments, variables.numbered = list(words[place + 1 :]), {}
-        variables.values |= slurm_variables(text) | started_by(words[:place])
+        before, scheduler = self.out.variables, slurm_variables(text) | started_by(words[:place])
+        variables = before.passed({*self._given, *self._passed, *scheduler}, list(words[place + 1 :]))
+        variables.values |= scheduler
         self.out.variables = variables
         self._text(text, line)
+        self.out.inner = self.out.variables.values | self.out.inner
         self.out.variables = before
         return True
 
@@ -268,12 +275,6 @@ class _Runner:
         self.block(function.body)
         self.out.variables.arguments, self.out.variables.numbered = given, numbered
         self._depth -= 1
-
-    def _shift(self, count: int) -> None:
-        variables = self.out.variables
-        if variables.arguments is not None:
-            variables.arguments = variables.arguments[count:]
-        variables.numbered = {number - count: text for number, text in variables.numbered.items() if number > count}
 
     def _assign(self, assignment: Assignment) -> None:
         name, _, index = assignment.name.partition("[")
@@ -291,10 +292,7 @@ class _Runner:
             if marks(new) == ["$?"]:  # of which nobody can give the value
                 new = mark(UNKNOWN, f"${name}")
         if assignment.appends and name in values:
-            old = values[name]
-            if isinstance(old, list) or isinstance(new, list):
-                new = [*([old] if isinstance(old, str) else old), *([new] if isinstance(new, str) else new)]
-            else:
-                new = old + new
+            new = appended(values[name], new)
         values[name] = new
+        self.out.variables.exported |= {name} if self._exports_all else set()
         self.out.lines[name] = self._outer_line or assignment.line

@@ -6,6 +6,7 @@ A mark stands in a text for an unknown value. It contains no space, so that word
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 # An unset variable, a missing positional parameter, and anything else: `$(date)`.
@@ -50,6 +51,13 @@ def is_mark(text: str) -> bool:
     return MARK.fullmatch(text) is not None
 
 
+def appended(old: Value, new: Value) -> Value:
+    """The value after `NAME+=new`: a longer text, or further items of an array."""
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    return [*([old] if isinstance(old, str) else old), *([new] if isinstance(new, str) else new)]
+
+
 @dataclass
 class Variables:
     """The variables and positional parameters of a script at one point."""
@@ -59,11 +67,27 @@ class Variables:
     arguments: list[str] | None = None
     # Positional parameters given by number.
     numbered: dict[int, str] = field(default_factory=dict)
+    # Variables that scripts which are started see, too.
+    exported: set[str] = field(default_factory=set)
 
     def copy(self) -> Variables:
         return Variables({name: list(value) if isinstance(value, list) else value
                           for name, value in self.values.items()},
-                         None if self.arguments is None else list(self.arguments), dict(self.numbered))  # fmt: skip
+                         None if self.arguments is None else list(self.arguments), dict(self.numbered),
+                         set(self.exported))  # fmt: skip
+
+    def passed(self, beside: Collection[str], arguments: list[str]) -> Variables:
+        """Those of a script that is started with `arguments`. beside: further variables that are passed to it."""
+        seen = self.exported | set(beside)
+        values: dict[str, Value] = {name: value for name, value in self.values.items()
+                                    if name in seen and isinstance(value, str)}
+        return Variables(values, arguments, exported=seen)
+
+    def shift(self, count: int) -> None:
+        """Drops the first positional parameters."""
+        if self.arguments is not None:
+            self.arguments = self.arguments[count:]
+        self.numbered = {number - count: text for number, text in self.numbered.items() if number > count}
 
     def get(self, name: str) -> Value:
         """The value of `$name`, or a mark."""

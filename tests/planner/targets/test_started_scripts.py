@@ -119,3 +119,33 @@ def test_input_of_a_script_is_no_script(tmp_path: Path) -> None:
 def test_manifests_without_a_script(tmp_path: Path, manifest: str) -> None:
     with pytest.raises(InputError, match="no option of Megatron-LM in it"):
         imported(tmp_path, {"run.sh": f"cat <<EOF | kubectl apply -f -\n{manifest}\nEOF\n"})
+
+
+CHILD = f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {SIZES} --bf16 --micro-batch-size ${{MBS:-1}} " \
+        "--global-batch-size 64 --tensor-model-parallel-size ${TP:-1}\n"  # fmt: skip
+
+
+@pytest.mark.parametrize(("outer", "layout"), [
+    ("export LAYERS=4\nMBS=2\nTP=2\nbash train.sh\n", "dp8-mbs1-z0-rnone"),
+    ("export LAYERS=4 MBS=2\nTP=2 bash train.sh\n", "tp2-nosp-dp4-mbs2-z0-rnone"),
+    ("LAYERS=4\nMBS=2\nexport LAYERS MBS\ndeclare -x TP=4\nbash train.sh\n", "tp4-nosp-dp2-mbs2-z0-rnone"),
+    ("set -a\nLAYERS=4\nMBS=4\nset +a\nTP=2\nbash train.sh\n", "dp8-mbs4-z0-rnone"),
+    ("export LAYERS=4\nMBS=2\nsource train.sh\n", "dp8-mbs2-z0-rnone"),
+])  # fmt: skip
+def test_a_script_sees_what_is_exported(tmp_path: Path, outer: str, layout: str) -> None:
+    assert str(imported(tmp_path, {"run.sh": outer, "train.sh": CHILD}).layout) == layout
+
+
+def test_a_variable_that_is_given_is_exported(tmp_path: Path) -> None:
+    for name, text in {"run.sh": "LAYERS=${LAYERS:-8}\nbash train.sh\n", "train.sh": CHILD}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    paths = [tmp_path / "run.sh", tmp_path / "train.sh"]
+    found = import_config("megatron-args", paths, GPU, None, ["LAYERS=4"])
+    assert isinstance(found.request.model, dict)
+    assert found.request.model["layers"] == 4
+
+
+def test_ranks_that_a_started_script_states_in_variables(tmp_path: Path) -> None:
+    inner = CHILD.replace("torchrun --nproc_per_node 8 --nnodes 1", "export NPROC_PER_NODE=8 NNODES=2\npython")
+    found = imported(tmp_path, {"run.sh": "export LAYERS=4\nbash train.sh\n", "train.sh": inner})
+    assert str(found.layout) == "dp16-mbs1-z0-rnone"
