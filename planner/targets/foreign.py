@@ -32,8 +32,8 @@ _LOOKS_LIKE = (
     (r"(?m)^(fsdp_config|distributed_type|compute_environment):", "accelerate", "accelerate"),
     (r"\"zero_optimization\"", "DeepSpeed", "deepspeed"),
     (r"(?m)^\[(parallelism|training)\]|\bTrainer\.Config\b", "torchtitan", "torchtitan"),
-    (r"\bactor_rollout_ref\b", "verl", "verl"),
-    (r"(?ms)^policy:.*^\s+(train_global_batch_size|dtensor_cfg|megatron_cfg):", "NeMo-RL", ""),
+    (r"\bactor_rollout_ref\b", "verl", "verl"), (r"openrlhf[./]cli[./]train_", "OpenRLHF", "openrlhf"),
+    (r"(?ms)^policy:.*^\s+(train_global_batch_size|dtensor_cfg|megatron_cfg):", "NeMo-RL", "nemo-rl"),
     (r"--(actor-num-nodes|rollout-batch-size)\b", "slime", "slime"),
     (r"--(num-layers|tensor-model-parallel-size)", "Megatron-LM", "megatron-args"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ _FORMATS = r"bf16|fp8|fp4|mxfp4|nvfp4|int[48]|w\da\d+|awq|gptq|gguf|(?:unsloth-)
 # length, so it is a date in names of DeepSeek alone.
 _ENDING = re.compile(
     rf"[-_.]((?:{_FORMATS})(?:-(?:kv|dynamic|block|v\d))?|quantized|(?:instruct|thinking|chat)-\d{{4}}|0324|0528|instruct"
-    r"|base|chat|thinking|it|pt|sft|dpo|hf|checkpoints|rope-\d+k|v0\.1)$",
+    r"|base|chat|thinking|it|pt|sft|dpo|rlhf|ppo|grpo|orpo|simpo|kto|mixture|lora|merged|finetuned?|hf|checkpoints|rope-\d+k|v0\.1)$",
     re.IGNORECASE,
 )
 _FORMAT = re.compile(rf"[-_.]({_FORMATS})(?=[-_.]|$)", re.IGNORECASE)

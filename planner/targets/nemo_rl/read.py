@@ -33,7 +33,7 @@ _HELD = ("cluster.", "grpo.", _CORE, _DTENSOR, _ENGINE, _COLOCATED)
 _NEAR = 0.95  # least similarity of a misspelt option
 _WHOLE = "_override_"  # a block with it replaces that of the parent
 _ADAPTERS = (f"{_CORE}peft.enabled", f"{_DTENSOR}lora_cfg.enabled")
-_RECOMPUTE = {"selective": 1, "full": 2}
+RECOMPUTE = {"selective": 1, "full": 2}
 _UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
 
 
@@ -90,6 +90,17 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
     if config.problems:
         raise InputError.of(config.problems)
     return step
+
+
+def merged(files: Mapping[str, str]) -> Document:
+    """The files (path -> text) of a config as one document: the first, and its parents, which may be among the others.
+    Options of parents have no lines."""
+    (path, text), *_ = files.items()
+    out = _Merged()
+    for document in _family(path, text, files, ()):
+        out.add(document)
+    own = {place: line for place, (file, line) in out.places.items() if file == path}
+    return Document(path, out.data, line_of=lambda place: own.get(place, 0))
 
 
 def _argument(word: str) -> Document:
@@ -249,12 +260,12 @@ def _core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
     granularity, name = str(config.get(f"{_CORE}recompute_granularity", "full")), f"{_CORE}activation_checkpointing"
     if not config.get(name, False):
         return {**out, "vpp": 1, "recompute": 0}
-    if granularity not in _RECOMPUTE:
-        config.fail(f"{_CORE}recompute_granularity", f"`{granularity}` is none of {', '.join(_RECOMPUTE)}")
+    if granularity not in RECOMPUTE:
+        config.fail(f"{_CORE}recompute_granularity", f"`{granularity}` is none of {', '.join(RECOMPUTE)}")
     modules = f"{_CORE}recompute_modules"
     if granularity == "selective" and config.get(modules, None) not in (None, ["core_attn"]):
         config.assumed.append(f"{modules}: priced as selective recomputation of attention")
-    return {**out, "vpp": 1, "recompute": _RECOMPUTE.get(granularity, 0)}
+    return {**out, "vpp": 1, "recompute": RECOMPUTE.get(granularity, 0)}
 
 
 def _dtensor(config: StepConfig) -> dict[str, int]:

@@ -50,15 +50,15 @@ def modernise(arguments: Arguments) -> None:
     if isinstance(given, str) and (shipped := options_of(given)) is not None:
         release, block = shipped
         arguments.notes.append(f"{given} is taken as {release} ships it: another one is given as a further FILE")
-        arguments.add(_inside(block, path, line), path)
+        arguments.add(inside(block, path, line), path)
     elif isinstance(given, str) and given:
         text = f"the ZeRO stage is in {given}: give it as a further FILE"
         arguments.gaps.append(FieldProblem(text, file=path, line=line, field=DEEPSPEED))
     elif isinstance(given, Mapping) and "facts" not in given:
-        arguments.add(_inside(given, path, line), path)
+        arguments.add(inside(given, path, line), path)
 
 
-def _inside(block: Mapping[str, Any], path: str, line: int) -> Arguments:
+def inside(block: Mapping[str, Any], path: str, line: int) -> Arguments:
     """The facts of DeepSpeed's options that stand in the recipe, all in the line of the block."""
     out = _facts_of(DEEPSPEED, f"{DEEPSPEED}.json", json.dumps(block))
     for name in ("problems", "gaps"):

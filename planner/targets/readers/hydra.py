@@ -44,13 +44,17 @@ def _starts(module: str, text: str) -> bool:
     return module in text and re.search(rf"(?m)\\\s*$|{one_line[4:]}", text) is not None
 
 
-def _value(path: str, line: int, keys: FieldPath, text: str) -> Any:
-    """The value of an override. Raises InputError with its place for one that cannot be read."""
+def override(path: str, line: int, word: str) -> tuple[str, Any] | None:
+    """(option, value) of a word, None for a word of another form. Raises InputError with its place for a value that
+    cannot be read."""
+    found = _OVERRIDE.fullmatch(word)
+    if found is None:
+        return None
     try:
-        return value_of(text)
+        return found[1], value_of(found[2])
     except InputError:
-        raise file_error(path, line, f"`{shown(text)}` cannot be read as a value", "put text in quotes within quotes",
-                         path=keys) from None  # fmt: skip
+        raise file_error(path, line, f"`{shown(found[2])}` cannot be read as a value",
+                         "put text in quotes within quotes", path=tuple(found[1].split("."))) from None  # fmt: skip
 
 
 def _document(path: str, job: Command) -> Document:
@@ -62,12 +66,12 @@ def _document(path: str, job: Command) -> Document:
         if word.startswith(_CONFIG_NAME):
             named = word.partition("=")[2] or (words[index + 1][0] if index + 1 < len(words) else "")
             data["config_name"], lines["config_name",] = shown(named), line
-        elif found := _OVERRIDE.fullmatch(word):
-            keys = tuple(found[1].split("."))
+        elif (found := override(path, line, word)) is not None:
+            keys = tuple(found[0].split("."))
             holder = data
             for depth, key in enumerate(keys[:-1], 1):
                 lines.setdefault(keys[:depth], line)
                 inner = holder.setdefault(key, {})
                 holder = inner if isinstance(inner, dict) else {}
-            holder[keys[-1]], lines[keys] = _value(path, line, keys, found[2]), line
+            holder[keys[-1]], lines[keys] = found[1], line
     return Document(path, data, line_of=lambda at: lines.get(at, job.line))

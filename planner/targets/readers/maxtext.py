@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....profiles.io.document import Document
+from ....profiles.io.reader import read_document
 from ..argv import Arguments
 from ..import_format import Compared
 from ..maxtext.model import OF_MODEL, VOCAB, twin_of
@@ -17,6 +18,7 @@ from ..maxtext.options import BATCH, TABLE
 from ..model_names import known_model
 from ..options import Facts
 from ..reading import Reading
+from .maxtext_commands import from_script
 from .reader import Reader
 
 # Options that say nothing with these values: those of base.yml, and kernels that keep no scores.
@@ -117,5 +119,7 @@ READER = Reader(
         ),
     ),
     prepared=_prepared,
+    document=from_script(lambda path, text, given: read_document(path, text)),
+    commands=True,
     compared=_compared,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from .reader import noted, reads
 
 # The setting and the fact with the way to learn that a file states: `pairs`, `pairs and a reference`, `rewards`.
 LEARNS = "learns by"
-_ALONE, _COMPARED, _REWARDED = "pairs", "pairs and a reference", "rewards"
+_ALONE, COMPARED, _REWARDED = "pairs", "pairs and a reference", "rewards"
 _WITHOUT_REFERENCE = ("orpo", "simpo")
 # Losses of DPOConfig on pairs; `sigmoid` is its default.
 _OF_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_pair",
@@ -53,13 +53,13 @@ def of_trl(arguments: Arguments) -> None:
     named = losses if isinstance(losses, list) else [losses]
     if all(loss in _OF_DPO for loss in named):
         before = given.get("precompute_ref_log_probs") is True  # the reference is not there when the model learns
-        _takes(arguments, _ALONE if before else _COMPARED,
+        _takes(arguments, _ALONE if before else COMPARED,
                r"beta|loss_(type|weights)|rpo_alpha|ld_alpha|truncation_mode|use_weighting|precompute_ref_\w+")
 
 
 def _kind(name: str, compared: Sequence[str]) -> str:
     """The way to learn of a loss; "" for one that is not read."""
-    return _ALONE if name in _WITHOUT_REFERENCE else _COMPARED if name in compared else ""
+    return _ALONE if name in _WITHOUT_REFERENCE else COMPARED if name in compared else ""
 
 
 def _takes(arguments: Arguments, kind: str, options: str) -> None:
@@ -86,18 +86,19 @@ def entry() -> Entry:
             return {LEARNS: kind} | noted(facts, "not read, of rewards: generation, rewards and reference. The step of "
                                                  "the model that learns is priced, on answers at their longest")
         told = "chosen and rejected answers are two sequences: micro-batch and batch count twice those of the file"
-        if kind == _COMPARED:
+        if kind == COMPARED:
             copy = "the pass" if "workload.lora" in facts else "the pass and the weights"
             told += f"; {copy} of the frozen reference {'is' if copy == 'the pass' else 'are'} in the price"
-        pairs = {name: 2 * facts[name] for name in ("micro_batch", "batch_per_rank")}
-        return {LEARNS: kind, "workload.reference": kind == _COMPARED} | pairs | noted(facts, told)
+        sizes = ("micro_batch", "batch_per_rank", "workload.global_batch")
+        pairs = {name: 2 * facts[name] for name in sizes if name in facts}
+        return {LEARNS: kind, "workload.reference": kind == COMPARED} | pairs | noted(facts, told)
 
     return reads((LEARNS, "micro_batch", "workload.global_batch", "workload.reference"), (LEARNS,), read)
 
 
 def fixed(facts: Facts) -> Facts:
     """The micro-batch where it is of pairs: a search would part them."""
-    return {"micro_batch": facts["micro_batch"]} if facts.get(LEARNS) in (_ALONE, _COMPARED) else {}
+    return {"micro_batch": facts["micro_batch"]} if facts.get(LEARNS) in (_ALONE, COMPARED) else {}
 
 
 def length_of_answers(settings: Settings) -> int | None:

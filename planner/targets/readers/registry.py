@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from . import axolotl, hf_trainer, llama_factory, maxtext, megatron_swift, nanotron, nemo, slime, swift, verl
+from . import (
+    axolotl,
+    hf_trainer,
+    llama_factory,
+    maxtext,
+    megatron_swift,
+    nanotron,
+    nemo,
+    nemo_rl,
+    openrlhf,
+    slime,
+    swift,
+    verl,
+)  # fmt: skip
 
 READERS = (
     *(module.READER.format for module in (
-        hf_trainer, axolotl, llama_factory, swift, megatron_swift, nemo, nanotron, maxtext, verl)),
-    slime.FORMAT,
+        hf_trainer, axolotl, llama_factory, swift, megatron_swift, nemo, nanotron, maxtext, verl, openrlhf)),
+    nemo_rl.FORMAT, slime.FORMAT,
 )  # fmt: skip

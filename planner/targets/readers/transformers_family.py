@@ -120,10 +120,10 @@ def contradiction(arguments: Arguments, name: str, text: str, hint: str = "keep 
 def sharding() -> Entry:
     """ZeRO stage, shards and degrees: of DeepSpeed, FSDP or accelerate; without them plain data parallelism."""
     fields = ("zero", "shard", "dp", "offload", "tp", "cp", "cp_algorithm", "num_gpus")
-    return reads(fields, tuple(SHARDING_KINDS), _sharding)
+    return reads(fields, tuple(SHARDING_KINDS), sharded)
 
 
-def _sharding(settings: Settings, facts: Facts) -> Facts:
+def sharded(settings: Settings, facts: Facts) -> Facts:
     plain: Facts = {"zero": 0, "offload": "none", "tp": 1, "cp": 1}
     for name in (DEEPSPEED, "fsdp"):
         if isinstance(number := settings.get(name), int | float) and not isinstance(number, bool):

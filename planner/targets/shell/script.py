@@ -199,8 +199,9 @@ class _Runner:
             if "--" in words:
                 self.out.variables.arguments = words[words.index("--") + 1 :]
         elif name == "read":
+            whole = self.out.files.pop("", None) if "-d" in words else None  # read -d '' NAME <<EOF
             for variable in words[1:]:
-                self.out.variables.values[variable] = mark(UNKNOWN, f"${variable}")
+                self.out.variables.values[variable] = whole or mark(UNKNOWN, f"${variable}")
         elif name in (".", "source"):
             self._source(words[1:], line)
         elif name == "eval":
@@ -242,11 +243,9 @@ class _Runner:
         self._depth -= 1
 
     def _source(self, words: list[str], line: int) -> None:
-        if not words:
-            return
-        if (text := text_of(words[0], self._beside)) is not None:
+        if words and (text := text_of(words[0], self._beside)) is not None:
             self._text(text, line)
-        else:
+        elif words:
             self.out.not_there.setdefault(posixpath.basename(shown(words[0])), line)
 
     def _script(self, words: list[str], line: int) -> bool:

@@ -1,0 +1,172 @@
+"""The training part of NeMo-RL's configs: SFT, and the policy of GRPO, on its DTensor worker (FSDP2) or Megatron-Core.
+
+Source: NeMo-RL 7ea279ab (0.6.0): examples/configs/sft.yaml and grpo_math_1B.yaml (names, defaults),
+nemo_rl/models/policy/lm_policy.py (choice of the worker), nemo_rl/models/policy/workers/dtensor_policy_worker.py (FSDP2
+over all ranks that tp and cp leave, dynamic batches and packing), nemo_rl/models/megatron/setup.py (recomputation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ....profiles.io.document import Document
+from .. import cpu_offload
+from ..argv import Arguments
+from ..import_format import Compared, on_stack
+from ..nemo_rl.read import RECOMPUTE, merged
+from ..option_lists import OptionList
+from ..options import Facts, NoCounterpartError, Settings
+from ..reading import Reading
+from .interpolation import resolved
+from .reader import Reader, noted, reads, states, value, whole_micro_batch
+
+_POLICY = "policy."
+_CORE, _DTENSOR = f"{_POLICY}megatron_cfg.", f"{_POLICY}dtensor_cfg."
+_ON = (f"{_CORE}enabled", f"{_DTENSOR}enabled")
+_OF_CORE = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+            "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size"}  # fmt: skip
+_OF_DTENSOR = {"tp": "tensor_parallel_size", "cp": "context_parallel_size", "ep": "expert_parallel_size"}
+_NAMES = tuple([*(f"{_CORE}{name}" for name in _OF_CORE.values()),
+                *(f"{_DTENSOR}{name}" for name in _OF_DTENSOR.values())])  # fmt: skip
+_FLAGS = tuple(f"{block}{name}" for block in (_CORE, _DTENSOR)
+               for name in ("sequence_parallel", "activation_checkpointing"))  # fmt: skip
+_GRANULARITY, _HOST = f"{_CORE}recompute_granularity", f"{_DTENSOR}cpu_offload"
+_ADAPTERS = (f"{_CORE}peft.enabled", f"{_DTENSOR}lora_cfg.enabled")
+_UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
+_MICRO, _BATCH = f"{_POLICY}train_micro_batch_size", f"{_POLICY}train_global_batch_size"
+_LENGTH, _DTYPE = f"{_POLICY}max_total_sequence_length", f"{_POLICY}precision"
+_BY_TOKENS = {name: (f"{_POLICY}{name}.enabled", f"{_POLICY}{name}.train_mb_tokens")
+              for name in ("dynamic_batching", "sequence_packing")}  # fmt: skip
+_TOKENS = tuple(option for pair in _BY_TOKENS.values() for option in pair)
+_OPTIMIZER, _OF_CORES = f"{_POLICY}optimizer.name", f"{_CORE}optimizer.optimizer"
+_GPUS = ("cluster.num_nodes", "cluster.gpus_per_node")
+_COLOCATED = f"{_POLICY}generation.colocated.enabled"
+_OPTIMIZERS = {"adamw": "adamw", "adam": "adamw", "sgd": "sgd"}
+
+
+def _layout(settings: Settings, facts: Facts) -> Facts:
+    """Degrees and recomputation of the worker that is switched on."""
+    core, dtensor = (settings.get(name, False) for name in _ON)
+    if core == dtensor:
+        raise NoCounterpartError(f"{_ON[1]}: {'both workers are' if core else 'no worker is'} switched on",
+                                 hint=f"one of {' and '.join(_ON)} is true")  # fmt: skip
+    block, names = (_CORE, _OF_CORE) if core else (_DTENSOR, _OF_DTENSOR)
+    out: Facts = {name: settings.get(f"{block}{option}") or 1 for name, option in names.items()}
+    if not core and out["ep"] > 1:
+        raise NoCounterpartError(f"{_DTENSOR}expert_parallel_size: experts over the ranks of Automodel")
+    full = bool(settings.get(f"{block}activation_checkpointing"))
+    granularity = str(settings.get(_GRANULARITY, "full")) if core else "full"
+    if full and granularity not in RECOMPUTE:
+        raise NoCounterpartError(f"{_GRANULARITY} `{granularity}` has no counterpart in a plan")
+    mode = {"mode": "full"} if granularity == "full" else {"mode": "selective", "modules": ["act"]}
+    host = cpu_offload.of_stage(3, "fsdp") if not core and settings.get(_HOST) else {}
+    return {"pp": 1, "etp": 1, **out, **({"cp_algorithm": "allgather"} if out["cp"] > 1 else {}), **host,
+            "zero": 1 if core else 3, "recompute": mode if full else {"mode": "none"},
+            "sequence_parallel": out["tp"] > 1 and bool(settings.get(f"{block}sequence_parallel"))}  # fmt: skip
+
+
+def _uneven(settings: Settings, facts: Facts) -> Facts:
+    if given := next((name for name in _UNEVEN if settings.get(name)), ""):
+        raise NoCounterpartError(f"{given}: stages of unlike numbers of layers are not read")
+    if given := next((name for name in _ADAPTERS if settings.get(name)), ""):
+        raise NoCounterpartError(f"{given}: adapters are not read")
+    return {}
+
+
+def _batch(settings: Settings, facts: Facts) -> Facts:
+    """Sequences of an optimizer step, and of a micro-batch, which tokens may limit."""
+    batch, micro = settings.get(_BATCH, 32), settings.get(_MICRO, 1)
+    used = next((name for name, (on, _) in _BY_TOKENS.items() if settings.get(on)), "")
+    if not used:
+        return {"micro_batch": micro, "workload.global_batch": batch}
+    length = facts["workload.seq_len"]
+    tokens = settings.get(_BY_TOKENS[used][1]) or length * micro
+    copies = settings.get(_GPUS[0], 1) * settings.get(_GPUS[1], 1) // (facts["tp"] * facts["cp"] * facts["pp"])
+    size = whole_micro_batch(tokens // max(length, 1), batch, copies)
+    told = f"{used}: {tokens} tokens are priced as {size} sequences of {length}"
+    return {"micro_batch": size, "workload.global_batch": batch} | noted(facts, told)
+
+
+def _precision(settings: Settings, facts: Facts) -> Facts:
+    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    if (name := str(settings.get(_DTYPE, "bfloat16"))) not in known:
+        raise NoCounterpartError(f"{_DTYPE} `{name}` has no counterpart in a plan", hint=f"known: {', '.join(known)}")
+    return {"precision": known[name]}
+
+
+def _optimizer(settings: Settings, facts: Facts) -> Facts:
+    option = _OF_CORES if facts["zero"] == 1 else _OPTIMIZER
+    name = str(settings.get(option, "adamw")).rpartition(".")[2].lower()
+    if name not in _OPTIMIZERS:
+        raise NoCounterpartError(f"{option} `{name}` has no counterpart in a plan")
+    return {"workload.optimizer": _OPTIMIZERS[name]}
+
+
+def _prepared(document: Document, arguments: Arguments) -> Document:
+    """The document without references, and what of the config is not read."""
+    found, open_texts = resolved(document)
+    for path, text in open_texts.items():
+        arguments.doubt(".".join(path), f"`{text}` is set when it runs", document.line(path), document.name,
+                        "give its value: --arg OPTION=VALUE")  # fmt: skip
+    if found.at(("grpo",)):
+        arguments.notes.append("not read: generation, reference and rewards (`--output N` compares all of it)")
+        if found.at(tuple(_COLOCATED.split(".")), True) is False:
+            arguments.gap(_COLOCATED, "its engine has GPUs of its own: `--output N` compares the whole step")
+    ranks = {name: found.at(("cluster", name)) for name in ("num_nodes", "gpus_per_node")}
+    arguments.ranks |= {name: count for name, count in ranks.items() if isinstance(count, int) and count > 0}
+    return found
+
+
+def _compared(facts: Facts) -> Compared:
+    """Layouts of Megatron-Core; those of FSDP2 with the same ranks of a sequence."""
+    if facts["zero"] == 1:
+        return Compared("any", {**on_stack("megatron-core").fields})
+    return Compared("any", {"fix": {"pp": 1, "ep": 1, "cp": facts["cp"]}, "stack": "torchtitan"})
+
+
+READER = Reader(
+    name="nemo-rl",
+    framework="NeMo-RL",
+    version="0.6.0",
+    commit="7ea279ab",
+    kinds={**dict.fromkeys((*_NAMES, _MICRO, _BATCH, _LENGTH, *_GPUS, *_UNEVEN), "int"),
+           **dict.fromkeys((*_FLAGS, *_ON, *_ADAPTERS, _HOST, *(on for on, _ in _BY_TOKENS.values())), "bool"),
+           **dict.fromkeys((tokens for _, tokens in _BY_TOKENS.values()), "int"),
+           **dict.fromkeys((_GRANULARITY, _DTYPE, _OPTIMIZER, _OF_CORES, f"{_POLICY}model_name"), "str")},
+    entries=(
+        states(vpp=1, schedule="1f1b"),
+        value("model_name", f"{_POLICY}model_name"),
+        reads(("tp", "pp", "cp", "ep", "etp", "zero", "sequence_parallel", "recompute", "offload"),
+              (*_ON, *_NAMES, *_FLAGS, _GRANULARITY, _HOST), _layout),
+        reads(("stages", "workload.lora"), (*_UNEVEN, *_ADAPTERS), _uneven),
+        value("workload.seq_len", _LENGTH, 512),
+        reads(("micro_batch", "workload.global_batch"), (_MICRO, _BATCH, *_TOKENS), _batch),
+        reads(("precision",), (_DTYPE,), _precision),
+        reads(("workload.optimizer",), (_OPTIMIZER, _OF_CORES), _optimizer),
+        reads(("num_gpus",), _GPUS, lambda settings, facts: {}),
+    ),
+    reading=Reading(
+        changes={
+            r"dpo(\..*)?": "pairs, and a reference that changes places with the model",
+            r"(rm|distillation|teacher)(\..*)?": "a head or a teacher that is not read",
+            rf"{_POLICY}(draft|reward_model_cfg)\..*": "another model beside the policy",
+            rf"{_CORE}fp8_cfg(\..*)?": "training in fp8",
+        },
+        harmless=(r"^(sft|grpo|data|env|loss_fn|checkpointing|logger|cluster|defaults|policy\.(tokenizer|generation|"
+                  r"scheduler|optimizer|make_sequence|max_grad|logprob|offload_optimizer|refit|hf_config|dynamic_batching|"
+                  r"sequence_packing|megatron_cfg\.(?!fp8)|dtensor_cfg\.))"),
+    ),
+    prepared=_prepared,
+    compared=_compared,
+)  # fmt: skip
+
+
+def _read(files: Mapping[str, str], options: OptionList, given: Sequence[str]) -> Arguments:
+    """The settings of files, each the child of the next, and of the parents that they name."""
+    whole = merged(files)
+    reader = replace(READER, document=lambda path, text, words: whole)
+    return reader.format.read({whole.name: ""}, options, given)
+
+
+FORMAT = replace(READER.format, read=_read)
