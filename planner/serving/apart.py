@@ -111,15 +111,15 @@ def _side(
     rows = every[fits[every[:, 0]]]
     instance, number = rows[:, 0], rows[:, 1]
 
-    def seconds_under(load: Array) -> Array:
-        return _seconds(columns, instance, number, load, promises, constants, prefills=prefills)
+    def seconds_under(load: Array, at: Ints) -> Array:
+        return _seconds(columns, instance[at], number[at], load, promises, constants, prefills=prefills)
 
     limit_s = promises.ttft_s if prefills else np.finfo(float).max
     return Side(
         space, columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number, layout_gpus[instance] * number,
-        seconds_under(np.full(len(rows), load)),
+        seconds_under(np.full(len(rows), load), np.arange(len(rows))),
         columns.sequence_bytes(np.array(promises.requests.prompt)) * columns.fullest_share,
-        largest(lambda load: seconds_under(load) <= limit_s, number.astype(float)) if bounded
+        largest(lambda load, at: seconds_under(load, at) <= limit_s, number.astype(float)) if bounded
         else np.full(len(rows), np.inf),
     )  # fmt: skip
 

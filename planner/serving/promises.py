@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...cost_models.arrays import Array, Mask
+from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.lengths import RequestLengths
 from ...cost_models.serving.load import steady_state
@@ -21,6 +21,7 @@ ROUNDING = 1e-6  # relative, of the bisection: a load that it misses by less is 
 ALONE = 1e-4  # requests per second, or at once, of an instance: none meets another one
 _FIRST_TRIED = 1e4  # load of an instance, doubled while it is kept
 _DOUBLINGS = 64
+_COLUMNS = 512  # that are priced in hardly more time than one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,31 +95,57 @@ def largest_load(
 ) -> Array:  # fmt: skip
     """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them. Equal
     instances have whole requests of a closed loop."""
-    load = largest(lambda load: priced(prefill, decode, apart, load, promises, constants, transfer_s).kept,
-                   np.minimum(prefill.instances, decode.instances))  # fmt: skip
+
+    def keeps(load: Array, rows: Ints) -> Mask:
+        first, second = (pool.rows(rows, pool.instances[rows]) for pool in (prefill, decode))
+        seconds = None if transfer_s is None else transfer_s[rows]
+        return priced(first, second, apart[rows], load, promises, constants, seconds).kept
+
+    load = largest(keeps, np.minimum(prefill.instances, decode.instances))
     if not promises.closed:
         return load
     each = np.floor(load / decode.instances * (1 + ROUNDING))
     return np.where(apart, load, each * decode.instances)
 
 
-def largest(keeps: Callable[[Array], Mask], instances: Array) -> Array:
+def largest(keeps: Callable[[Array, Ints], Mask], instances: Array) -> Array:
     """[n] the largest load that each row keeps; 0 where it does not keep that of one request alone.
 
-    Bisects: latencies grow with the load. instances: [n] of each row.
+    Bisects: latencies grow with the load. keeps: whether rows, each as often as it is named, keep a load each.
+    instances: [n] of each row.
     """
+    rows = np.arange(len(instances))
     low, high = np.full(instances.shape, np.log(ALONE)), np.log(_FIRST_TRIED * instances)
-    alone = keeps(np.exp(low))
+    alone = keeps(np.exp(low), rows)
     for _ in range(_DOUBLINGS):
-        kept = keeps(np.exp(high)) & alone
+        kept = keeps(np.exp(high), rows) & alone
         if not kept.any():
             break
         low, high = np.where(kept, high, low), np.where(kept, high + np.log(2.0), high)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        kept = keeps(np.exp(middle))
-        low, high = np.where(kept, middle, low), np.where(kept, high, middle)
+    left = _HALVINGS
+    while left:
+        levels = min(max(int(np.log2(_COLUMNS / max(len(rows), 1) + 1)), 1), left)
+        low, high = _halved(keeps, low, high, levels)
+        left -= levels
     return np.where(alone, np.exp(low), 0.0)
+
+
+def _halved(
+    keeps: Callable[[Array, Ints], Mask], low: Array, high: Array, levels: int
+) -> tuple[Array, Array]:  # fmt: skip
+    """[n] ends of the intervals halved so often, by one call for all loads that the halvings may ask for."""
+    ends, tree = np.array([low, high]), list[Array]()
+    for _ in range(levels):
+        tree.append((ends[:-1] + ends[1:]) / 2)
+        ends = np.insert(ends, np.arange(1, len(ends)), tree[-1], axis=0)
+    middles, rows = np.concatenate(tree), np.arange(len(low))  # the halves of interval i are 2i + 1 and 2i + 2
+    kept = keeps(np.exp(middles).ravel(), np.tile(rows, len(middles))).reshape(middles.shape)
+    at = np.zeros(len(low), dtype=np.int64)
+    for _ in range(levels):
+        middle, goes_up = middles[at, rows], kept[at, rows]
+        low, high = np.where(goes_up, middle, low), np.where(goes_up, high, middle)
+        at = 2 * at + 1 + goes_up
+    return low, high
 
 
 def unpromised(promises: Promises) -> Promises:
