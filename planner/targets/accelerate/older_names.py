@@ -74,6 +74,12 @@ def modernise(arguments: Arguments) -> None:
             count = given["num_processes"]
             arguments.notes.append(f"distributed_type NO starts one process, whatever num_processes says ({count})")
         given["num_processes"] = 1
+    ranks, machines = (given.get(name, 1) for name in ("num_processes", "num_machines"))
+    if kind != "NO" and type(ranks) is int and type(machines) is int and machines > 1 and ranks % machines:
+        arguments.problems.append(FieldProblem(
+            f"{ranks} counts the processes of all machines, and is no multiple of num_machines {machines}",
+            "num_processes", arguments.files.get("num_processes", ""), arguments.lines.get("num_processes", 0),
+            f"num_processes: {machines * 8} starts 8 on each"))  # fmt: skip
     if str(given.get("use_cpu", False)).lower() in ("true", "yes"):
         arguments.gap("use_cpu", "trains on CPUs")
         given.pop("use_cpu")

@@ -57,10 +57,14 @@ _CHANGES = {
     r"model_init_kwargs(\..*)?|config_(name|overrides)": "another model than model_name_or_path",
     r"activation_offloading": "saved activations on the host",
     r"teacher_.*": "a teacher beside the model that learns",
+    r"(vision_(tower|tokenizer)|mm_|tune_(mm|vision)|pretrain_(mm|vision)|freeze_(mm|vision)|unfreeze_mm|image_(fold|"
+    r"token)_len|max_slice_nums).*": "the program adds a model of images to the one of model_name_or_path",
+    r"lora_enable": "adapters of modules that the program picks",
 }
 _HARMLESS = (
     family.FSDP_HARMLESS + r"|^(dataset\w*|pad_to\w*|gradient_checkpointing_kwargs|per_device_eval_batch_size|"
     r"do_(train|eval|predict)|average_tokens_across_devices|remove_unused_columns|overwrite_output_dir|"
+    r"lazy_preprocess|image_(aspect_ratio|grid_pinpoints)|group_by_modality\w*|llm_type|"
     r"lora_(alpha|dropout|bias)|bnb_\w+|use_bnb_nested_quant|tf32|full_determinism|include_\w+|"
     r"label_(names|smoothing_factor)|neftune_noise_alpha|benchmarks|callbacks|system_prompt|assistant_only_loss|"
     r"completion_only_loss|num_train_epochs|max_steps|max_grad_norm|dataloader_\w+|ignore_data_skip|disable_tqdm|"

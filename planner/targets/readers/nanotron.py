@@ -14,6 +14,12 @@ from .reader import Reader, reads
 # Every layer of that number has no positions, in models/qwen.py alone.
 _WITHOUT = f"{M}no_rope_layer"
 
+# The model of models/starcoder2.py, and its options that have other names than those of Llama.
+_STARCODER = f"{M}is_starcoder2_config"
+_OWN = {f"{M}num_kv_heads": f"{M}num_key_value_heads", f"{M}layer_norm_epsilon": f"{M}rms_norm_eps"}
+_ACTIVATION, _ONE_HEAD, _ROTARY = f"{M}activation_function", f"{M}multi_query", f"{M}use_rotary_embeddings"
+_GROUPED, _WINDOW = f"{M}grouped_query", f"{M}sliding_window_size"
+_ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Options of the model that are no whole number.
 _KINDS = {LLAMA: "any", QWEN2: "any", f"{M}rms_norm_eps": "float", f"{M}rope_theta": "float",
           f"{M}tie_word_embeddings": "bool", f"{M}attention_bias": "bool"}  # fmt: skip
@@ -25,9 +31,41 @@ def _modernise(arguments: Arguments) -> None:
     stages = arguments.settings.get("data_stages")
     if isinstance(stages, list) and any(isinstance(stage, dict) and stage.get("sequence_length") for stage in stages):
         arguments.gaps.append(_problem(arguments, "data_stages", "a stage of data has its own sequence_length"))
+    if arguments.settings.get(_STARCODER):
+        _starcoder(arguments)
     for name in (*(f"{P}{name}" for name in DEGREES), f"{T}micro_batch_size", f"{T}batch_accumulation_per_replica"):
         if isinstance(number := arguments.settings.get(name), int) and number < 1:
             arguments.problems.append(_problem(arguments, name, f"`{number}` is not 1 or more"))
+
+
+def _starcoder(arguments: Arguments) -> None:
+    """Gives its options the names of Llama's, with the defaults of Starcoder2Config (config/models_config.py)."""
+    given = arguments.settings
+    for own, name in _OWN.items():
+        if own in given:
+            arguments.replace(own, {name: given[own]})
+    if not given.get(_GROUPED):
+        given[f"{M}num_key_value_heads"] = 1
+    given.setdefault(f"{M}intermediate_size", 4 * given.get(f"{M}hidden_size", 2048))
+    given.setdefault(f"{M}rms_norm_eps", 1e-5)
+    given.setdefault(LLAMA, True)
+
+
+def _model_of_starcoder(settings: Settings, facts: Facts) -> Facts:
+    """Biases everywhere, blocks of two products, and a head that is tied to the table. Behind the table's entries."""
+    if not settings.get(_STARCODER):
+        return {}
+    name = str(settings.get(_ACTIVATION) or "gelu_pytorch_tanh")
+    if name not in _ACTIVATIONS:
+        raise NoCounterpartError(f"{_ACTIVATION} `{name}` has no counterpart in a plan")
+    if facts["pp"] > 1:
+        raise NoCounterpartError(f"{_STARCODER}: stages are cut by costs of its own blocks")
+    if settings.get(_ROTARY) is False:
+        raise NoCounterpartError(f"{_ROTARY} false: positions of another kind")
+    if (window := settings.get(_WINDOW)) and window < facts["workload.seq_len"]:
+        raise NoCounterpartError(f"{_WINDOW} {window}: windows shorter than the sequence")
+    return {"model.bias": True, "model.qkv_bias": True, "model.gated_mlp": False, "model.tied_embeddings": True,
+            "model.activation": _ACTIVATIONS[name]}  # fmt: skip
 
 
 def _problem(arguments: Arguments, name: str, text: str) -> FieldProblem:
@@ -46,7 +84,7 @@ def _without_positions(settings: Settings, facts: Facts) -> Facts:
 def _compared(facts: Facts) -> Compared:
     """Layouts of its target, or any with its degrees where the target plans no such model or training."""
     plain = facts["precision"] == "bf16" and facts["workload.optimizer"] == "adamw"
-    if plain and "model.no_rope_layer_interval" not in facts:
+    if plain and not {"model.no_rope_layer_interval", "model.bias"} & facts.keys():
         return Compared("nanotron")
     fixed = {"vpp": 1, "ep": 1, "cp": facts["cp"], "zero": facts["zero"], "offload": "none",
              "schedule": facts["schedule"]}  # fmt: skip
@@ -68,17 +106,23 @@ READER = Reader(
         **{name: _KINDS.get(name, "int") for name in sorted(TABLE.options) if name.startswith(M)},
         f"{P}tp_linear_async_communication": "any", f"{P}tp_recompute_allgather": "any",
         f"{P}domino.num_input_batches": "any", _WITHOUT: "int",
+        _STARCODER: "any", **dict.fromkeys((_GROUPED, _ONE_HEAD, _ROTARY), "bool"), _ACTIVATION: "str", _WINDOW: "int",
+        f"{M}num_kv_heads": "int", f"{M}layer_norm_epsilon": "float",
     },
-    entries=(*TABLE.entries, reads(("model.no_rope_layer_interval",), (_WITHOUT,), _without_positions)),
+    entries=(
+        *TABLE.entries, reads(("model.no_rope_layer_interval",), (_WITHOUT,), _without_positions),
+        reads(("model.feed_forward", "model.attention", "model.tied_embeddings"),
+              (_STARCODER, *_OWN, _ACTIVATION, _GROUPED, _ONE_HEAD, _ROTARY, _WINDOW), _model_of_starcoder),
+    ),
     reading=Reading(
         changes={
-            rf"{M}(moe_config|sliding_window_size|rope_scaling|rope_seq_len_interpolation_factor)":
+            rf"{M}(moe_config|rope_scaling|rope_seq_len_interpolation_factor)":
                 "layers that differ from those of Llama",
-            rf"{M}is_(mamba|starcoder2|gpt).*_config|{M}(ssm_cfg|d_model)": "another kind of model",
+            rf"{M}is_(mamba|gpt).*_config|{M}(ssm_cfg|d_model)": "another kind of model",
             rf"{P}(moe_layer_recompute|domino).*": "recomputation or messages that no plan has",
         },
         harmless=r"^(model\.(init_method|ddp_bucket|model_config\.(_|bos|eos|pad|hidden_act|initializer|pretraining|use_|"
-                 r"rope_interleaved|z_loss|log_attn|ring_attn|flex|fused_|residual|dtype|rms_norm$))|optimizer\.|general|"
+                 r"rope_interleaved|z_loss|scale_att|attention_softmax|multi_query|(attn|embd|resid)_pdrop|global_attn|log_attn|ring_attn|flex|fused_|residual|dtype|rms_norm$))|optimizer\.|general|"
                  r"logging|lighteval|tokenizer|checkpoints|data_stages|profiler|s3_upload|metrics|tokens\.)",
         modernise=_modernise,
     ),

@@ -94,3 +94,18 @@ def test_the_hint_of_a_value_names_the_one_that_is_meant() -> None:
     with pytest.raises(InputError) as refused:
         encode("offload", "optimizer")
     assert refused.value.hint == "write `offload=opt`"
+
+
+def test_processes_that_machines_do_not_divide(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"16 counts .* is no multiple of num_machines 6"):
+        imported(tmp_path, "accelerate", PLUGIN + STAGE + "num_machines: 6\n", model="llama-3.1-8b")
+
+
+def test_models_of_images_that_a_program_adds_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(
+        "torchrun train.py --model_name_or_path lmsys/vicuna-7b-v1.5 --vision_tower openai/clip --lazy_preprocess True "
+        "--mm_projector_type mlp2x_gelu --image_aspect_ratio pad --per_device_train_batch_size 2 --bf16 True "
+        "--model_max_length 2048\n", encoding="utf-8")  # fmt: skip
+    found = import_config("hf-trainer", [tmp_path / "train.sh"], {"cluster": "dgx-h100:1"})
+    assert [gap.field for gap in found.gaps] == ["vision_tower", "mm_projector_type"]
+    assert all("adds a model of images" in gap.message for gap in found.gaps)
