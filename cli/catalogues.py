@@ -13,7 +13,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
 Fact = Mapping[str, Any]  # value, source and perhaps `confirmed` and `note`, as a catalogue file states them
 
-# (header, key, scale); scale 0 means text.
+# (header, key, scale); scale 0 means text. Techniques have a screen of their own.
 COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
     "gpus": (
         ("gpu", "name", 0),
@@ -47,12 +47,6 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, float], ...]] = {
         ("gradient B", "gradient_bytes", 1),
         ("logit B", "logit_bytes", 1),
         ("states", "sharded_states", 0),
-    ),
-    "techniques": (
-        ("group", "group", 0),
-        ("technique", "name", 0),
-        ("what it does", "title", 0),
-        ("knobs", "knobs", 0),
     ),
     "formats": (
         ("of", "tensors", 0),
@@ -247,7 +241,8 @@ def _techniques() -> list[Row]:
 
     return [
         {"group": _group(entry), "name": entry.name, "title": entry.title, "paper": entry.paper,
-         "knobs": ", ".join(f"{knob.name} {knob.default:g}" for knob in entry.knobs)}
+         "knobs": ", ".join(f"{knob.name} {knob.default:g}" for knob in entry.knobs),
+         "checks": _checks(entry.name), "run_by": _run_by(entry.name)}
         for entry in EVERY.values()
     ]  # fmt: skip
 
@@ -257,22 +252,34 @@ def _group(entry: Technique) -> str:
     return f"{entry.group}, serving" if entry.trains and entry.serves else entry.group
 
 
+def _checks(name: str) -> list[str]:
+    """What was published of a technique, and whether our prices give something else."""
+    from ..planner.studies.systems.registry import CHECKS
+
+    return [f"{check.of}: {check.published}{' (missed)' if check.missed else ''}"
+            for check in CHECKS if check.technique == name]  # fmt: skip
+
+
+def _run_by(name: str) -> list[str]:
+    """The targets and engines that run a technique."""
+    from ..planner.targets.engines.registry import with_technique
+    from ..planner.targets.registry import with_techniques
+
+    return [*with_techniques([name]), *with_technique(name)]
+
+
 def _technique_in_full(name: str) -> Row:
     """A technique: its effect, its needs, and every knob with its range."""
     from ..cost_models.techniques.registry import EVERY, technique
-    from ..planner.studies.systems.registry import CHECKS
-    from ..planner.targets.engines.registry import with_technique
-    from ..planner.targets.registry import with_techniques
 
     entry = technique(name)
     knobs = {f"knob {k.name}": f"{k.default:g}, of {k.bounds}: {k.text}" for k in entry.knobs}
     about = {"name": entry.name, "group": _group(entry), "what it does": entry.title, "paper": entry.paper}
-    about["check"] = "; ".join(f"{check.of}: {check.published}" for check in CHECKS if check.technique == name) or "-"
+    about["check"] = "; ".join(_checks(name)) or "-"
     of_serving = entry.serves.needs if entry.serves else ()
     needs = [*(need.text for need in entry.needs), *(need.text for need in of_serving)]
     about["needs"] = "; ".join(dict.fromkeys(needs))
-    runs = [*with_techniques([name]), *with_technique(name)]
-    about["run by"] = ", ".join(runs) or "no runtime"
+    about["run by"] = ", ".join(_run_by(name)) or "no runtime"
     excluded = [other.name for other in EVERY.values() if other is not entry and entry.reason_apart(other)]
     return {**about, **knobs, "excludes": excluded, "not priced": entry.caveat}
 

@@ -48,7 +48,8 @@ def command(
     screen: list[Part]
     if name is None:
         items = catalogues.rows(which)
-        screen = [listings_screen.items_table(items, catalogues.COLUMNS[which])]
+        screen = [listings_screen.items_table(items, catalogues.COLUMNS[which])] if which in catalogues.COLUMNS else (
+            listings_screen.techniques_screen(items))  # fmt: skip
     else:
         entry = catalogues.details(which, name)
         items = [entry]

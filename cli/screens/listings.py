@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,24 @@ def items_table(items: Sequence[Row], columns: Sequence[tuple[str, str, float]])
         for item in items
     ]
     return table(*(head for head, _, _ in columns), rows=rows, right=[head for head, _, scale in columns if scale])
+
+
+def techniques_screen(items: Sequence[Row]) -> list[Part]:
+    """The techniques below the names of their groups: the effect of each, the programs that run it, knobs, checks."""
+    lines: list[Part] = []
+    for group in dict.fromkeys(item["group"] for item in items):
+        lines += [*([""] if lines else []), group]
+        for item in items:
+            if item["group"] == group:
+                lines += [f"  {item['name']}", *_of_technique(item)]
+    return lines
+
+
+def _of_technique(item: Row) -> Iterator[str]:
+    runs = f"run by {', '.join(item['run_by'])}" if item["run_by"] else "no runtime"
+    facts = [item["title"], f"{runs}; knobs: {item['knobs']}", *(f"check: {check}" for check in item["checks"])]
+    for fact in facts:
+        yield text.wrapped(f"    {fact}", "      ")
 
 
 def _scaled(value: float | None, scale: float) -> str:

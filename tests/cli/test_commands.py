@@ -68,7 +68,7 @@ def test_screens_in_a_pipe_and_on_a_terminal(name: str, plans: Path) -> None:
     assert [line.rstrip() for line in plain.splitlines()] == piped.out.splitlines()
 
 
-@pytest.mark.parametrize("kind", ["gpus", "models", "clusters", "targets"])
+@pytest.mark.parametrize("kind", ["gpus", "models", "clusters", "targets", "techniques"])
 def test_catalogues_fit_80_columns(kind: str) -> None:
     assert max(map(len, run_here("show", kind).out.splitlines())) <= 80
 

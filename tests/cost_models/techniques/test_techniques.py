@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.cost_models.techniques.registry import TECHNIQUES
+from meshwright.cost_models.techniques.registry import EVERY, TECHNIQUES
 from meshwright.planner import api
 from meshwright.planner.document.candidate import Candidate
 from meshwright.planner.drivers.given_layout import evaluate_resolved
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
+from meshwright.planner.studies.systems.registry import CHECKS
 
 from meshwright.errors import InputError
 
@@ -251,5 +252,27 @@ def test_the_commands(tmp_path: Path) -> None:
         assert "by econtrol" in result.err
     varied = run_here("what-if", "plan.json", "--vary", "workload.techniques.econtrol.share=0.01,0.1", cwd=tmp_path)
     assert varied.code == 0, varied.err
+    assert_listed(run_here("show", "techniques").out)
     shown = run_here("show", "techniques", "diloco").out
     assert all(knob.name in shown for knob in TECHNIQUES["diloco"].knobs)
+
+
+def assert_listed(screen: str) -> None:
+    """Every technique below its group, with its headline, its checks and what runs it."""
+    blocks, group, name = dict[str, str](), "", ""
+    for line in screen.splitlines():
+        if line.startswith("    "):
+            blocks[name] += f" {line.strip()}"
+        elif line.startswith("  "):
+            name = line.strip()
+            blocks[name] = group
+        elif line:
+            group = line
+    assert sorted(blocks) == sorted(EVERY)
+    for name, entry in EVERY.items():
+        assert blocks[name].startswith(entry.group)
+        assert f" {entry.title} " in blocks[name]
+        published = [f"check: {check.of}: {check.published}" for check in CHECKS if check.technique == name]
+        assert all(text in blocks[name] for text in published), name
+    assert "no runtime; knobs: share 0.01" in blocks["econtrol"]
+    assert "run by meshwright, deepspeed; knobs: warmup 0.15" in blocks["1-bit-adam"]
