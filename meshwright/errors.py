@@ -72,6 +72,11 @@ class FieldProblem(NamedTuple):
         where = ", ".join(part for part in (self.file, f"line {self.line}" if self.line else "", self.field) if part)
         return f"{where}: {self.message}" if where else self.message
 
+    @property
+    def with_hint(self) -> FieldProblem:
+        """The same with its hint in its message: one at the end of an error is too little for several problems."""
+        return self._replace(message=f"{self.message} ({self.hint})", hint="") if self.hint else self
+
 
 _SHOWN = 12  # problems of a file of many lines
 

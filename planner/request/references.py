@@ -57,6 +57,5 @@ def together(request: BaseRequest, loads: Mapping[str, Callable[[], Any]]) -> li
 
 
 def _problems(error: InputError) -> list[FieldProblem]:
-    """The problems of one error, each with its own hint: one at the end is too little for several."""
-    problems = error.problems or (FieldProblem(error.message, hint=error.hint),)
-    return [it._replace(message=f"{it.message} ({it.hint})", hint="") if it.hint else it for it in problems]
+    """The problems of one error, each with its own hint."""
+    return [it.with_hint for it in error.problems or (FieldProblem(error.message, hint=error.hint),)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ....cost_models.specs.model import ModelSpec
-from ....errors import InputError, did_you_mean, nearest
+from ....errors import did_you_mean, nearest
 from ....profiles.io.document import Document, FieldPath, file_error
 from ....profiles.io.reader import read_document, read_text
 from ..model_names import known_model
@@ -88,7 +88,7 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
         raise file_error(whole.name, 0, "no block `grpo`", "configs of run_grpo.py are read, with their parents")
     step = _step(config, model)
     if config.problems:
-        raise InputError.of(config.problems)
+        raise config.error
     return step
 
 

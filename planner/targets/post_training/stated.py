@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....errors import FieldProblem
+from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document, FieldPath
 from ..option_lists import OptionList
 from ..readers.interpolation import resolved
@@ -99,6 +99,12 @@ class StepConfig:
         """A problem at the line of an option."""
         file, line = self.places.get(name, (self.file, 0))
         self.problems.append(FieldProblem(text, file=file, line=line, field=name, hint=hint))
+
+    @property
+    def error(self) -> InputError:
+        """All problems, each with its own hint."""
+        several = len(self.problems) > 1
+        return InputError.of([it.with_hint for it in self.problems] if several else self.problems)
 
     def divides(self, gpus: int, ranks: int, call: str, *names: str) -> None:
         """A problem where the ranks of a copy do not divide the GPUs of a call. names: options of the degrees; the

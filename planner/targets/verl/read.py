@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ....cost_models.specs.model import ModelSpec
-from ....errors import InputError
 from ....profiles.io.reader import read_document
 from ..model_names import known_model
 from ..option_lists import option_list
@@ -59,7 +58,7 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
     _hold(config)
     step = _step(config, model)
     if config.problems:
-        raise InputError.of(config.problems)
+        raise config.error
     return step
 
 

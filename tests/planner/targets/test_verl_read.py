@@ -125,6 +125,14 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, right: str, wrong:
     assert (result.code, said in " ".join(result.err.split())) == (2, True), result.err
 
 
+def test_options_of_another_release_are_named_each_with_its_place(tmp_path: Path) -> None:
+    more = "trainer.nnodes=1 critic.megatron.grad_offload=1 async_training.staleness_threshold=1"
+    (tmp_path / "run.sh").write_text(SCRIPT.replace("trainer.nnodes=1", more))
+    result = run_here("import", "verl", "run.sh", "--cluster", "4xh100-sxm-80gb", "--output", "300", cwd=tmp_path)
+    said = " ".join(result.err.split())
+    assert (result.code, said.count("its place is"), "hint:" in said) == (2, 2, False)
+
+
 FSDP = (SCRIPT.replace(" --config-name=ppo_megatron_trainer.yaml", "")
         .replace("actor.megatron.tensor_model_parallel_size=$TP", "actor.fsdp_config.fsdp_size=$TP"))  # fmt: skip
 
