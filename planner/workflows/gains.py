@@ -3,7 +3,8 @@
 The weak scaling in the README of openpsi-project/ReaLHF@be75fce9: PPO of LLaMA models that grow with the GPUs; the
 policy, the critic or both grow, the other has 7B. The script that drew it (visualize_weak_scaling,
 deleted in b1b6b74b) has 2^17 tokens a step: 128 sequences of 1,024 tokens, 896 of them generated; PPO has 4
-mini-batches. Both placements are priced as ReaLHF ran then, by `realhf.py`.
+mini-batches. The throughput of the heuristic is that of the slowest of several trials, and that of the search of the
+fastest (auto_ppo_parselog, deleted in b1b6b74b). Both placements are priced as ReaLHF ran then, by `realhf.py`.
 """
 
 from __future__ import annotations
