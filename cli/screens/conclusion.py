@@ -9,7 +9,6 @@ from .. import text
 from ..console import table
 from .facts import Facts
 from .header import space_line
-from .heterogeneous import most_memory
 
 if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
@@ -94,7 +93,7 @@ def interval_lines(candidate: Candidate) -> list[str]:
 def memory_lines(plan: Plan) -> list[str]:
     """The memory of the first layout beside the limit, and the chance that a run needs more than there is."""
     facts, best = Facts.of(plan), plan.best
-    used, limit = most_memory(best, facts.memory_bytes)
+    used, limit = best.least_room(facts.memory_bytes)
     left = f"{text.gib(limit - used)} left" if used <= limit else f"{text.gib(used - limit)} too many"
     headroom = f" (headroom {text.gib(facts.headroom_of(limit))})" if facts.headroom_bytes else ""
     chance = ""

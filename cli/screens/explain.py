@@ -10,7 +10,7 @@ from ..console import table
 from .conclusion import certificate_line
 from .facts import Facts
 from .header import header
-from .heterogeneous import group_parts, most_memory
+from .heterogeneous import group_parts
 from .layers import layer_lines
 from .memory import capacity
 from .parts import headless, shown
@@ -51,7 +51,7 @@ def explain_screen(
         parts += ["", *order, "", *order_table(candidate)]
     if groups := group_parts(plan, candidate):
         parts += ["", "Groups of nodes", *groups]
-    needed, limit = most_memory(candidate, capacity(plan))
+    needed, limit = candidate.least_room(capacity(plan))
     parts += ["", f"Memory of the fullest GPU: {text.gib(needed)} of {text.gib(limit)} GiB"]
     parts += ["", "Targets", *target_lines(candidate.targets)]
     parts += ["", "Search", _search_table(plan.certificate.space), certificate_line(plan)]
@@ -125,7 +125,7 @@ def why_not_screen(plan: Plan, other: Candidate) -> list[Part]:
     best, target = plan.best, Facts.of(plan).target
     behind = other.step_s - best.step_s
     relation = f"{text.significant(abs(behind))} s {'more' if behind > 0 else 'less'} than layout {best.choice}:"
-    needed, limit = most_memory(other, capacity(plan))
+    needed, limit = other.least_room(capacity(plan))
     peak = text.gib(needed)
     reason = other.targets.get(target)
     if needed > limit:

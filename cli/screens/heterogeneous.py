@@ -144,11 +144,3 @@ def memory_limits(candidate: Candidate, uniform: float) -> list[float]:
         min(use.memory_bytes for use in uses if use.stages[0] <= stage.stage <= use.stages[1])
         for stage in candidate.memory
     ]
-
-
-def most_memory(candidate: Candidate, uniform: float) -> tuple[float, float]:
-    """(bytes, limit) of the GPU that is fullest of all, by its own limit. uniform: as in `memory_limits`."""
-    if candidate.spread is None:
-        return candidate.device_bytes, uniform
-    fullest = max(candidate.spread.islands, key=lambda use: use.device_bytes / use.memory_bytes)
-    return fullest.device_bytes, fullest.memory_bytes

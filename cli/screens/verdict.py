@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from .. import text
 from .facts import Facts
-from .heterogeneous import most_memory
 
 if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
@@ -24,7 +23,7 @@ def verdict(plan: Plan, candidate: Candidate) -> str:
         pace = f"{text.significant(seen.days)} days for {text.count(seen.tokens)} tokens"
     else:
         pace = f"{text.count(seen.tokens_per_day)} tokens a day"
-    used, limit = most_memory(candidate, Facts.of(plan).memory_bytes)
+    used, limit = candidate.least_room(Facts.of(plan).memory_bytes)
     spare = f"fits with {text.gib(limit - used)} GiB to spare"
     if used > limit:
         spare = f"needs {text.gib(used - limit)} GiB more than there are"
@@ -40,15 +39,23 @@ def _safer(plan: Plan, candidate: Candidate) -> str:
     """The fastest layout of the list that needs less memory, if the model does not tell its time apart; and what it
     costs."""
     longest_s = candidate.step_s * (1 + (plan.ranking_lead or 0.0))
+    room = {other.choice: _room_bytes(plan, other) - _room_bytes(plan, candidate) for other in plan.candidates}
     less = [other for other in plan.candidates
-            if candidate.device_bytes - other.device_bytes > _UNSEEN_BYTES and other.step_s <= longest_s]  # fmt: skip
+            if room[other.choice] > _UNSEEN_BYTES and other.step_s <= longest_s]  # fmt: skip
     if not less:
         return ""
     safer = min(less, key=lambda other: other.step_s)
-    saved = text.gib(candidate.device_bytes - safer.device_bytes)
+    saved = text.gib(room[safer.choice])
     change = safer.step_s / candidate.step_s - 1
     cost = f"takes {text.percent(abs(change))} % {'longer' if change > 0 else 'less time'}"
-    return f"; layout {safer.choice} needs {saved} GiB less and {cost}"
+    memory = f"needs {saved} GiB less" if candidate.spread is None else f"leaves {saved} GiB more"
+    return f"; layout {safer.choice} {memory} and {cost}"
+
+
+def _room_bytes(plan: Plan, candidate: Candidate) -> float:
+    """Bytes that are left on the GPU that is fullest, by its own limit."""
+    used, limit = candidate.least_room(Facts.of(plan).memory_bytes)
+    return limit - used
 
 
 def outlook_lines(plan: Plan, candidate: Candidate) -> list[str]:

@@ -104,6 +104,14 @@ class Candidate(DocumentPart):
         """Bytes of the fullest GPU, as the driver would show them."""
         return max(stage.device_bytes for stage in self.memory)
 
+    def least_room(self, uniform: float) -> tuple[float, float]:
+        """(bytes, limit) of the GPU that has the least room, by its own limit. uniform: the limit of all, where the
+        cluster has no islands."""
+        if self.spread is None:
+            return self.device_bytes, uniform
+        tightest = min(self.spread.islands, key=lambda use: use.memory_bytes - use.device_bytes)
+        return tightest.device_bytes, tightest.memory_bytes
+
     @property
     def closed_s(self) -> float:
         """Seconds of a step by the closed form, by which runs are fitted and validated."""

@@ -28,13 +28,7 @@ def with_headroom(resolved: Resolved, driver: Callable[[Resolved], Plan]) -> Pla
 
 def _warning(resolved: Resolved, best: Candidate) -> str:
     chance = "" if best.overflow_chance is None else f", with a chance of {best.overflow_chance:.0%} of running out"
-    headroom, left = units.gib(resolved.headroom_bytes), units.gib(_left_bytes(resolved, best))
+    used, limit = best.least_room(resolved.memory_bytes)
+    headroom, left = units.gib(resolved.headroom_bytes), units.gib(limit - used)
     return (f"no layout leaves the headroom of {headroom} GiB per GPU; layout 1 leaves {left}{chance}: more GPUs, a "
             "shorter --seq-len, or 8-bit optimizer states leave more")  # fmt: skip
-
-
-def _left_bytes(resolved: Resolved, best: Candidate) -> float:
-    """Bytes that the layout leaves on the fullest GPU of all, by its own memory."""
-    if best.spread is None:
-        return resolved.memory_bytes - best.device_bytes
-    return min(use.memory_bytes - use.device_bytes for use in best.spread.islands)

@@ -19,6 +19,7 @@ from ..evaluation.candidates import candidates
 from ..evaluation.infeasible import NoHeadroomError, no_legal_layout
 from ..evaluation.network import as_placed
 from ..evaluation.staged import Staged
+from ..request.headroom import overflow_chance
 from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..space.tree import Count
@@ -50,7 +51,9 @@ def candidate_of(resolved: Resolved, choice: IslandChoice) -> Candidate:
     """A priced choice with its placement and how it uses the islands."""
     staged = choice.staged
     candidate = candidates(joined(resolved, choice.parts), [staged])[0]
-    update: dict[str, Any] = {"spread": _spread(resolved, choice), "placement": _placement(resolved, choice)}
+    spread = _spread(resolved, choice)
+    chance = max(overflow_chance(use.device_bytes, use.memory_bytes) for use in spread.islands)
+    update: dict[str, Any] = {"spread": spread, "placement": _placement(resolved, choice), "overflow_chance": chance}
     if isinstance(staged, Replicas) and staged.is_uneven:
         update["targets"] = {name: reason or UNEVEN_SHARES for name, reason in candidate.targets.items()}
     return candidate.model_copy(update=update)

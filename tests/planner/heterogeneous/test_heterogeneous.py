@@ -11,6 +11,7 @@ import pytest
 from meshwright.cli import text
 from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens.explain import why_not_screen
+from meshwright.cli.screens.verdict import verdict
 from meshwright.cost_models.layouts import Layout, parse
 from meshwright.cost_models.quantities.exchanges import OPS
 from meshwright.cost_models.quantities.stages import Partition
@@ -328,6 +329,17 @@ def test_screens_hold_each_stage_to_what_its_group_has() -> None:
         f"stage {stage}": limit for stage, limit in limits.items()}  # fmt: skip
     assert best.device_bytes > memory_screen.capacity(plan)
     assert "does not fit" not in str(why_not_screen(plan, best)[0])
+    assert best.overflow_chance is not None
+    assert best.overflow_chance < 0.1  # the need of an H100 counts against its own memory
+    uses = best.spread.islands
+    rooms = {use.gpu: use.memory_bytes - use.device_bytes for use in uses}
+    tight, roomy = sorted(rooms, key=lambda gpu: rooms[gpu])
+    assert rooms[roomy] - rooms[tight] < 2**30  # then the other GPU is the tightest
+    gained = f"; layout 2 leaves {text.gib(rooms[roomy] - rooms[tight])} GiB more"
+    for lean, words in ((roomy, "to spare."), (tight, gained)):
+        less = [use.model_copy(update={"device_bytes": use.device_bytes - 2**30 * (use.gpu == lean)}) for use in uses]
+        other = best.model_copy(update={"choice": 2, "spread": best.spread.model_copy(update={"islands": tuple(less)})})
+        assert words in verdict(plan.model_copy(update={"candidates": (best, other)}), best).replace("\n", " ")
 
 
 def test_islands_keep_what_was_measured_on_them() -> None:
