@@ -14,7 +14,8 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 from ...errors import FieldProblem
-from .argv import Arguments, launcher_name, option_name, read_words
+from .argv import Arguments, option_name, read_words
+from .launched import DEVICES, launched
 from .option_lists import OptionList
 from .shell.jobs import pbs_ranks, slurm_variables
 from .shell.nearby import others_begin
@@ -28,12 +29,6 @@ _COUNTS = {
     "NNODES": "num_nodes", "NUM_NODES": "num_nodes", "SLURM_NNODES": "num_nodes", "GPUS_PER_NODE": "gpus_per_node",
     "NPROC_PER_NODE": "gpus_per_node", "NUM_GPUS_PER_NODE": "gpus_per_node", "WORLD_SIZE": "world",
 }  # fmt: skip
-# Options of launchers that set the number of ranks: torchrun, deepspeed, srun, mpirun.
-_LAUNCHERS = {
-    "--nnodes": "num_nodes", "--num-nodes": "num_nodes", "--nodes": "num_nodes", "-N": "num_nodes",
-    "--nproc-per-node": "gpus_per_node", "--num-gpus": "gpus_per_node", "--ntasks-per-node": "gpus_per_node",
-    "--gpus-per-node": "gpus_per_node", "-np": "world", "--ntasks": "world",
-}  # fmt: skip
 # Names of programs beside a training: they make its data or weights, or use its weights.
 _NO_TRAINING = re.compile(
     r"generat|evaluat|eval_|convert|checkpoint_util|export|merge|preprocess|inference|server|quantize|prune")
@@ -41,7 +36,6 @@ _NO_TRAINING = re.compile(
 _FILES = ("--config", "--config-file", "--config_file", "--yaml-cfg", "--args-file")
 # Files without options of a training.
 _SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$")
-_DEVICES = re.compile(r"\d+(,\d+)*")
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
 
 
@@ -119,7 +113,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
         for reading in readings[1:]:
             arguments.add(reading, path)
         for command in followed.commands:  # a command with its options in another file
-            _launched(command.words, arguments)
+            launched((*command.around, *command.words), arguments)
     if not arguments.settings and (elsewhere := _elsewhere(followed)) is not None:
         arguments.problems.append(elsewhere._replace(file=path))
     _describe(arguments, followed, path, pbs_ranks(text))
@@ -175,7 +169,7 @@ def _read_job(path: str, job: Command, followed: Followed, options: OptionList) 
     start = next((index for index, word in enumerate(job.words) if re.search(r"\.py['\"]?$", shown(word))), -1)
     if start >= 0:
         arguments.program = shown(job.words[start])
-    _launched(job.words[: max(start, 0)], arguments)
+    launched((*job.around, *job.words[: max(start, 0)]), arguments)
     words = list(zip(job.words, lines, strict=True))[start + 1 :]
     holders = [word for word, _ in words if any(choice.startswith("--") for choice in _choices(word, followed))]
     for word, line in read_words(words, options, arguments, path, holders):
@@ -226,29 +220,9 @@ def ranks_of(words: Sequence[str], followed: Followed, path: str,
     """num_nodes, gpus_per_node and world, as far as the launcher, variables or directives of a script state them, and
     gaps in them."""
     arguments = Arguments()
-    _launched(words, arguments)
+    launched(words, arguments)
     _describe(arguments, followed, path, pbs_ranks(text))
     return arguments.ranks, arguments.gaps
-
-
-def _launched(words: Sequence[str], arguments: Arguments) -> None:
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        key = _LAUNCHERS.get(launcher_name(name) if name.startswith("--") else name)
-        value = value if equals else words[index + 1] if index + 1 < len(words) else ""
-        if key is not None and value.isdigit():
-            arguments.ranks[key] = int(value)
-        elif name == "--include":
-            arguments.ranks |= _included(value)
-    # torch 2.13, torch/distributed/run.py: one process on one node where no option says otherwise.
-    arguments.alone = [posixpath.basename(word) for word in words[-1:]] == ["torchrun"]
-
-
-def _included(hosts: str) -> dict[str, int]:
-    """Ranks of `--include host:0,1@other:0,1` (DeepSpeed, launcher/runner.py); {} where hosts have unlike numbers."""
-    slots = [host.rpartition(":")[2] for host in hosts.split("@")]
-    counts = {part.count(",") + 1 if _DEVICES.fullmatch(part) else 0 for part in slots}
-    return {"num_nodes": len(slots), "gpus_per_node": counts.pop()} if len(counts) == 1 and 0 not in counts else {}
 
 
 def _describe(arguments: Arguments, followed: Followed, path: str, of_job: Mapping[str, int]) -> None:
@@ -264,7 +238,7 @@ def _describe(arguments: Arguments, followed: Followed, path: str, of_job: Mappi
         if "world" not in counts and {"gpus_per_node", "num_nodes"} <= known.keys():
             known.pop("world", None)  # tasks of Slurm may be fewer than GPUs: one of a node starts them all
         visible = values.get("CUDA_VISIBLE_DEVICES", "")
-        seen = {"gpus_per_node": visible.count(",") + 1} if _DEVICES.fullmatch(visible) and not arguments.alone else {}
+        seen = {"gpus_per_node": visible.count(",") + 1} if DEVICES.fullmatch(visible) and not arguments.alone else {}
         arguments.ranks |= known or of_job or seen
         if not known and "world" in of_job:
             arguments.gaps.append(FieldProblem("#PBS asks for nodes of unlike numbers of GPUs", file=path))

@@ -105,7 +105,7 @@ HARMLESS = (
     r"distributed-(backend|timeout|port|run)|make-vocab|accumulate-allreduce|ring-exchange|answer|local_rank|"
     r"contigious-checkpointing|te|wandb|use-cpu|straggler|rotary-interleaved|scatter-gather|max-padding|keep-last|"
     r"temperature|out-seq-length|top[-_][kp]|input-len|repetition|reset|use-mpi|logs|fused|legacy-models|pretrain-script|"
-    r"sdpa|number-of|threads|gradient-clip\w*|bias-update|zero-mean|scattered|torchrun|deterministic|symmetric|nvtx|prefetch|"
+    r"sdpa|number-of|threads|gradient-clip\w*|bias-update|zero-mean|scattered|torchrun|torch-compile|fast-softmax|with-stack|deterministic|symmetric|nvtx|prefetch|"
     r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
     r"seq-len-plus-one|goldfish|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score))($|[-_])"
 )

@@ -36,7 +36,7 @@ FLAGS = (
 NUMBERS = (
     "--model-parallel-size", "--batch-size", "--checkpoint-num-layers", "--activations-checkpoint-num-layers",
     "--num-key-value-heads", "--pad-vocab-size-to", "--topk", "--moe-expert-parallel-size", "--expert-interval",
-    "--ds-sequence-parallel-size", "--n-head-kv", "--intermediate-size",
+    "--ds-sequence-parallel-size", "--rotary-position-embeddings-theta", "--n-head-kv", "--intermediate-size",
 )  # fmt: skip
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
 WORDS = ("--task", "--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
@@ -67,6 +67,7 @@ _RENAMED = {
     "--moe-expert-parallel-size": "--expert-model-parallel-size", "--moe-loss-coeff": "--moe-aux-loss-coeff",
     "--n-head-kv": "--num-key-value-heads", "--intermediate-size": "--ffn-hidden-size",
     "--use-llama2-rotary-position-embeddings": "--use-rotary-position-embeddings",
+    "--rotary-position-embeddings-theta": "--rotary-base",
     "--pad-vocab-size-to": "--padded-vocab-size", "--cpu-optimizer": "--optimizer-cpu-offload",
 }  # fmt: skip
 # Size of the states, fp32 by default.

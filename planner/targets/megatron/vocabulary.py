@@ -32,7 +32,8 @@ _SENTENCES = "Llama2Tokenizer"
 # Qwen2's has 151,643 tokens: 151,936 rows with the 293 of its scripts, as in config.json of Qwen2.5-0.5B).
 _PATCHED, _EXTRA = "--patch-tokenizer-type", "--extra-vocab-size"
 _PATCHES = dict.fromkeys(("Qwen2Tokenizer", "Qwen2VLTokenizer", "Qwen3Tokenizer"), (151643, "Qwen2"))
-OPTIONS = {_PATCHED: Option(_PATCHED, "str"), _EXTRA: Option(_EXTRA, "int")}
+OPTIONS = {_PATCHED: Option(_PATCHED, "str"), _EXTRA: Option(_EXTRA, "int"),
+           "--tokenizer-name-or-path": Option("--tokenizer-name-or-path", "str")}  # fmt: skip
 # The file of the tokenizer that older programs build without a type.
 _FILE, _GPT2 = "--vocab-file", re.compile(r"gpt-?2")
 _BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py"), "GPT2BPETokenizer")

@@ -135,7 +135,8 @@ def _document(path: str, text: str, job: Command, start: int, followed: Followed
         elif index < start and word.partition("=")[0] == "--config_file":
             named = word.partition("=")[2] or words[index + 1][0]
             data["--config_file"], places["--config_file",] = shown(named), line
-    data[RANKS], data[PROGRAM] = ranks_of(job.words[:start], followed, path, text), shown(job.words[start - 1])
+    data[RANKS] = ranks_of((*job.around, *job.words[:start]), followed, path, text)
+    data[PROGRAM] = shown(job.words[start - 1])
     return Document(path, data, line_of=lambda at: places.get(at, job.line))
 
 

@@ -119,7 +119,7 @@ def is_test(node: Node) -> bool:
     if isinstance(node, Chain):
         return is_test(node.first)
     return isinstance(node, Simple) and bool(node.words) and node.words[0].raw in (
-        "[", "[[", "test", "((", "true", "false", ":")  # fmt: skip
+        "[", "[[", "test", "((", "true", "false", ":", "getopts")  # fmt: skip
 
 
 def is_condition(nodes: list[Node]) -> bool:

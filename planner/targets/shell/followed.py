@@ -15,6 +15,8 @@ class Command:
     # Line of the command in the file, from 1, and the line of each word.
     line: int
     lines: tuple[int, ...] = ()
+    # Words of the commands that pass it to a shell: `srun -n 8 bash -c "..."`.
+    around: tuple[str, ...] = ()
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 
 from .conditions import both, depends_on, either, ends, holds, is_condition, is_test
@@ -16,12 +17,13 @@ from .documents import passed_scripts
 from .expansion import Expander
 from .filled import filled
 from .followed import Command, Followed
+from .getopts import next_option
 from .jobs import slurm_variables, started_by
 from .nearby import passed_text, started_script, text_of
 from .outputs import output
 from .scanner import Word
 from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop, Negated, Node, Simple, parse
-from .values import UNKNOWN, UNSET, Value, Variables, appended, mark, marks, shown, without
+from .values import UNKNOWN, UNSET, Value, Variables, appended, is_mark, mark, marks, shown, without
 from .ways import agreed
 
 # Limit of followed commands and loop rounds, against endless scripts.
@@ -53,8 +55,8 @@ class _Runner:
         self._passed: frozenset[str] = frozenset()  # variables in front of the command that is followed
         self._functions: dict[str, Function] = {}
         self._exports_all = False
-        self._steps = 0
-        self._depth = 0
+        self._around: tuple[str, ...] = ()  # words in front of the text that is passed to a shell
+        self._steps = self._depth = 0
         # The line in the main file while text from a variable, a function or a sourced file is followed.
         self._outer_line = 0
 
@@ -208,17 +210,17 @@ class _Runner:
             self._text(" ".join(words[1:]), line)
         elif name in self._functions:
             self._call(self._functions[name], words[1:], line)
-        elif not self._inner(words, line) and not self._script(words, line):
-            self.out.commands.append(Command(tuple(words), line, tuple(lines)))
-        return None if name in ("getopts",) else True
+        elif name != "getopts" and not self._inner(words, line) and not self._script(words, line):
+            self.out.commands.append(Command(tuple(words), line, tuple(lines), self._around))
+        return next_option(words[1:], self.out.variables) if name == "getopts" else True
 
     def _inner(self, words: list[str], line: int) -> bool:
         """Follows text that a command passes to a shell: `bash -c "..."`, `srun sh -c "..."`, `ssh host "..."`."""
         if (found := passed_text(words)) is None:
             return False
-        if place := found[0]:
-            self.out.commands.append(Command(tuple(words[:place]), line, (line,) * place))
+        outer, self._around = self._around, (*self._around, *words[: found[0]])
         self._text(found[1], line)
+        self._around = outer
         return True
 
     def _document(self, parts: list[Node]) -> None:
@@ -288,7 +290,7 @@ class _Runner:
         if isinstance(new, str) and marks(new, UNKNOWN):
             if name in self._given and not assignment.appends:
                 return
-            if marks(new) == ["$?"]:  # of which nobody can give the value
+            if is_mark(new) and re.match(r"\$[?(]", marks(new)[0]):  # of which nobody can give the value
                 new = mark(UNKNOWN, f"${name}")
         if assignment.appends and name in values:
             new = appended(values[name], new)

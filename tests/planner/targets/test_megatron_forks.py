@@ -251,6 +251,7 @@ def test_options_of_megatron_llama(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("added", [
+    "--use-torch-compile=0 --use-fast-softmax 1 --with-stack",
     "--rank 3 --world-size 8 --local-rank 3 --dist-url tcp://host:1", "--use-flush-denormal",
     "--context-parallel-algo ulysses_cp_algo", "--enable-hf2mg-convert --model-type-hf qwen3",
 ])  # fmt: skip
@@ -267,6 +268,7 @@ SMALL = """torchrun --nproc_per_node 8 {program} --num-layers 4 --hidden-size 51
 
 @pytest.mark.parametrize(("program", "added", "rows"), [
     ("pretrain_gpt_mine.py", "--vocab-file ../data/gpt2-vocab.json --merge-file m.txt", 50304),
+    ("pretrain_gpt.py", "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path /models/GPT2", 50304),
     ("pretrain_gpt_mine.py", "--vocab-file ../data/vocab.json --merge-file m.txt", 128256),
     ("pretrain_qwen.py", "--patch-tokenizer-type Qwen2Tokenizer --extra-vocab-size 421", 152064),
     ("pretrain_x.py", "--patch-tokenizer-type DeepSeekV2Tokenizer --extra-vocab-size 4 --load /DeepSeek-V3", 129280),

@@ -149,3 +149,24 @@ def test_ranks_that_a_started_script_states_in_variables(tmp_path: Path) -> None
     inner = CHILD.replace("torchrun --nproc_per_node 8 --nnodes 1", "export NPROC_PER_NODE=8 NNODES=2\npython")
     found = imported(tmp_path, {"run.sh": "export LAYERS=4\nbash train.sh\n", "train.sh": inner})
     assert str(found.layout) == "dp16-mbs1-z0-rnone"
+
+
+@pytest.mark.parametrize(("launcher", "ranks"), [
+    ("time jsrun --nrs 16 --tasks_per_rs 1 --gpu_per_rs 1 --rs_per_host 8 python", 16),
+    ("jsrun -n4 -a4 -r 1 python", 16), ("jsrun -n 4 -a 4 -r 1 python", 16),
+    ("deepspeed --num_nodes 2 --num_gpus 4 --no_python bash -c 'python", 8), ("jsrun -n 5 -a 1 -r 2 python", 5),
+    ("mpirun -n 16 python", 16),
+    ("srun -n 2 torchrun --nproc_per_node 4 --nnodes 2", 8),
+    ("srun --ntasks=2 python -m torch.distributed.run --nproc_per_node 4 --nnodes 2", 8),
+])  # fmt: skip
+def test_ranks_of_launchers(tmp_path: Path, launcher: str, ranks: int) -> None:
+    quote = "'" if "'" in launcher else ""
+    text = f"export LAYERS=4 CUDA_VISIBLE_DEVICES=0\n{launcher} pretrain_gpt.py {SIZES} --bf16 --micro-batch-size 1 " \
+           f"--global-batch-size 80{quote}\n"  # fmt: skip
+    assert imported(tmp_path, {"run.sh": text}).layout.dp == ranks
+
+
+def test_an_open_output_is_given_by_the_name_of_its_variable(tmp_path: Path) -> None:
+    files = {"run.sh": "export LAYERS=4\nTP=$(wc -l < $NODES)\n" + CHILD}
+    (gap,) = imported(tmp_path, files).gaps
+    assert gap.message == "`$TP` is not set here"
