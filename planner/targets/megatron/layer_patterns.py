@@ -1,4 +1,4 @@
-"""Patterns of layers in the form of --moe-layer-freq and --window-attn-skip-freq: `([0]*3+[1]*58)`."""
+"""Patterns of layers in the form of --moe-layer-freq and --window-attn-skip-freq (`([0]*3+[1]*58)`), and of stages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from ....errors import InputError
 def pattern_text(pattern: list[int]) -> str:
     """The 0/1 of every layer as runs."""
     return "(" + "+".join(f"[{value}]*{len(list(run))}" for value, run in groupby(pattern)) + ")"
+
+
+def stages_text(sizes: list[int]) -> str:
+    """Layers of each stage in the form of --pipeline-model-parallel-layout: `Et*3|t*2L`."""
+    return "E" + "|".join(f"t*{size}" if size else "" for size in sizes) + "L"
 
 
 def read_pattern(option: str, text: Any, layers: int) -> list[int]:

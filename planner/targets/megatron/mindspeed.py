@@ -13,7 +13,7 @@ from ..adapters import LORA, facts_of_core
 from ..argv import Arguments
 from ..option_lists import Option
 from ..options import Entry, Facts, Settings
-from .layer_patterns import pattern_text
+from .layer_patterns import pattern_text, stages_text
 
 _RENAMED = {
     "--low-freq-factor": "--rope-low-freq-factor", "--high-freq-factor": "--rope-high-freq-factor",
@@ -87,7 +87,7 @@ def _stages(arguments: Arguments) -> None:
     given = arguments.settings
     sizes = str(given.get(_LAYERS, "")).split(",")
     if all(size.strip().isdigit() for size in sizes):
-        arguments.replace(_LAYERS, {"--pipeline-model-parallel-layout": _stages_of([int(size) for size in sizes])})
+        arguments.replace(_LAYERS, {"--pipeline-model-parallel-layout": stages_text([int(size) for size in sizes])})
 
 
 def _idle(arguments: Arguments) -> None:
@@ -103,12 +103,7 @@ def _idle(arguments: Arguments) -> None:
     idle = {int(place) for place in places}
     chunks = [sum(place not in idle for place in range(start, start + size)) for start in range(0, layers, size)]
     given["--num-layers"] = sum(chunks)
-    arguments.replace(_IDLE, {"--pipeline-model-parallel-layout": _stages_of(chunks)} if pp > 1 else {})
-
-
-def _stages_of(sizes: list[int]) -> str:
-    """The stages as --pipeline-model-parallel-layout has them."""
-    return "E" + "|".join(f"t*{size}" if size else "" for size in sizes) + "L"
+    arguments.replace(_IDLE, {"--pipeline-model-parallel-layout": stages_text(chunks)} if pp > 1 else {})
 
 
 def _positions(arguments: Arguments) -> None:

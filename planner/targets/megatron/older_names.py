@@ -24,7 +24,8 @@ from . import (
     vocabulary,
     zero_bubble,
 )
-from .layer_patterns import pattern_text
+from .balanced_stages import balanced
+from .layer_patterns import pattern_text, stages_text
 
 FLAGS = (
     layer_inputs.OLDER, layer_inputs.OF_DEEPSPEED, "--checkpoint-activations", "--no-position-embedding",
@@ -197,12 +198,24 @@ def _stages(arguments: Arguments) -> None:
     if given.pop("--no-pipeline-parallel", None):
         given["--pipeline-model-parallel-size"] = 1
     method = str(given.pop("--pp-partition-method", "")).strip("'\"")
+    _divide(arguments, method)
     if given.get("--pipeline-model-parallel-size", 1) == 1 or not method:
         return
     if method == "type:transformer|embedding":
         given |= {"--account-for-embedding-in-pipeline-split": True, "--account-for-loss-in-pipeline-split": True}
     elif method not in ("type:transformer", "uniform", "parameters"):
         arguments.gap("--pp-partition-method", f"`{method}` is no division of a plan")
+
+
+def _divide(arguments: Arguments, method: str) -> None:
+    """DeepSpeed's stages of unlike numbers of layers."""
+    given = arguments.settings
+    layers, stages = given.get("--num-layers", 0), given.get("--pipeline-model-parallel-size", 1)
+    if given.get("--deepspeed") and 1 < stages < layers and layers % stages and method in ("", "type:transformer"):
+        sizes = balanced(layers, stages)
+        given["--pipeline-model-parallel-layout"] = stages_text(sizes)
+        arguments.notes.append(f"{layers} layers over pp {stages}: {max(sizes)} or {min(sizes)} a stage, as DeepSpeed "
+                               "divides them")  # fmt: skip
 
 
 def _sequence(arguments: Arguments) -> None:
