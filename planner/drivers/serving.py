@@ -81,7 +81,7 @@ def plan_serving(
     requests = question.promises.requests
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
     warnings = [*named.warnings, *check_passes(model, work, request.fix, requests.output),
-                *check_positions(model, longest, stretches=True)]  # fmt: skip
+                *check_positions(model, longest)]  # fmt: skip
     served = served_of(model, work, engines, request.target, named.draft)
     field, best, every = _chosen(request, served, cluster, question, allow)
     found = summed(best, every, question.load)

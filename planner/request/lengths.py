@@ -167,18 +167,16 @@ def _index(path: Path) -> Pairs:
     return [(length, count) for length, count in zip(lengths.tolist(), counts.tolist(), strict=True) if length]
 
 
-def check_positions(model: ModelSpec, longest: int, *, stretches: bool) -> list[str]:
-    """Warnings where documents of `longest` tokens exceed the model's positions. Raises InputError where they must not.
-
-    stretches: the user named the longest document, and rotary positions can be stretched to it.
-    """
+def check_positions(model: ModelSpec, longest: int) -> list[str]:
+    """Warnings where sequences of `longest` tokens exceed the model's positions. Raises InputError for learned
+    positions, which end."""
     if longest <= model.max_positions:
         return []
-    if stretches and not model.learned_positions:
-        text = f"{model.name} has {model.max_positions:,} positions, documents up to {longest:,} tokens"
-        return [f"{text}: its rotary positions must be stretched"]
+    learned = model.learned_positions or any(attention.relative_bias for attention in model.attentions)
+    if not learned:
+        stretched = "its rotary positions must be stretched" if model.rope_theta is not None else "none are learned"
+        return [f"{model.name} has {model.max_positions:,} positions, sequences up to {longest:,} tokens: {stretched}"]
     raise InputError(
         f"seq_len {longest} is longer than the {model.max_positions} positions of {model.name}",
-        hint=f"`--seq-len {model.max_positions}` or less, or `--model FOLDER` of a release whose config.json has more "
-        "positions",
+        hint=f"`--seq-len {model.max_positions}` or less: its positions are learned",
     )

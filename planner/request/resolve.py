@@ -204,7 +204,7 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
     if model.graph is not None:
         return model, workload_of_graph(model, model.graph, request), warnings
     workload = with_source(model, request.to_workload(model.max_positions), request.workload)
-    warnings = [*warnings, *check_positions(model, workload.seq_len, stretches=request.workload.max_len is not None)]
+    warnings = [*warnings, *check_positions(model, workload.seq_len)]
     if workload.trains_layers and workload.trains_layers > model.num_layers:
         raise InputError(
             f"train.last_layers {workload.trains_layers} is more than the {model.num_layers} layers of {model.name}",

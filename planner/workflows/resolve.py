@@ -56,7 +56,7 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
                         ray_engine=target is not None and target.ray_engine)  # fmt: skip
     if work.lengths_rule is not None:
         check_degrees(question, referenced_model(request.model)[0].tower is not None)
-    texts += check_positions(whole.model, question.longest, stretches=True)
+    texts += check_positions(whole.model, question.longest)
     # The target of a training step is the trainer of this one. A framework of post-training builds models by itself, so
     # that it has not the limits of the files of a training run, such as those of Megatron's pretrain_gpt.
     left_out = ("model",) if target is None else ("model", "untrained")

@@ -149,7 +149,7 @@ def test_the_plan_is_the_first_line_of_the_reader(plans: Path) -> None:
         ("missing-file", ["plan", "missing.yaml"], 2),
         ("bare-number", ["plan", *SMALL, "--max-memory", "70"], 2),
         ("zero-gpus", ["plan", "--model", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--gpus", "0"], 2),
-        ("too-long", ["plan", *SMALL, "--seq-len", "200000"], 2),
+        ("too-long", ["plan", "--model", "gpt2", "--cluster", "dgx-h100:1", "--seq-len", "200000"], 2),
         ("tokens-not-whole", ["plan", *SMALL, "--global-batch", "4M tokens"], 2),
         ("bad-layout-id", ["memory", *SMALL, "--layout", "tp8"], 2),
         ("layout-of-another-cluster", ["memory", *SMALL, "--layout", "tp8-dp2-mbs1-z1-rsel"], 2),

@@ -69,7 +69,8 @@ def write(setup: Setup) -> Settings:
     if not any(attention.rotary for attention in model.attentions) and not model.learned_positions:
         return {"--position-embedding-type": "none", "--max-position-embeddings": model.max_positions}
     kind = "learned_absolute" if model.learned_positions else "rope"
-    out: Settings = {"--position-embedding-type": kind, "--max-position-embeddings": model.max_positions}
+    longest = max(model.max_positions, setup.workload.seq_len)  # of stretched positions
+    out: Settings = {"--position-embedding-type": kind, "--max-position-embeddings": longest}
     if model.learned_positions:
         return out
     if model.rope_theta not in (None, _ROTARY_BASE):

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from meshwright.planner import api
 from meshwright.planner.request.lengths import parse_lengths, parse_tokens
 from meshwright.planner.request.load import load_request, request_to_dict
+from meshwright.planner.request.resolve import resolve
+from meshwright.planner.targets.emit import emit
 
 from meshwright.errors import InputError
 
@@ -142,3 +145,19 @@ def test_a_folder_without_the_lengths_of_its_documents_is_refused(tmp_path: Path
     with pytest.raises(InputError, match=r"a folder without documents.npz") as error:
         parse_lengths(str(tmp_path))
     assert "`launch tokens` writes it" in error.value.hint
+
+
+def test_sequences_may_exceed_positions_that_are_not_learned() -> None:
+    def asked(model: str, seq_len: int) -> dict[str, Any]:
+        return {"model": model, "cluster": "dgx-h100:1", "seq_len": seq_len, "global_batch": 8, "target": "megatron"}
+
+    long = api.evaluate(None, "tp8-dp1-mbs1-z1-rfull", **asked("qwen3-8b", 65536))
+    stretched = "qwen3-8b has 40,960 positions, sequences up to 65,536 tokens: its rotary positions must be stretched"
+    assert [text for text in long.warnings if "positions" in text] == [stretched]
+    assert "--max-position-embeddings 65536" in emit(long, "megatron", "torchrun").files["megatron.args"]
+    short = api.evaluate(None, "tp8-dp1-mbs1-z1-rfull", **asked("qwen3-8b", 8192))
+    assert not [text for text in short.warnings if "positions" in text]
+    assert "--max-position-embeddings 40960" in emit(short, "megatron", "torchrun").files["megatron.args"]
+    for name in ("gpt2", "t5-base"):  # a table of positions, and biases by distance
+        with pytest.raises(InputError, match="seq_len 4096 is longer than the"):
+            resolve(load_request(None, asked(name, 4096)))
