@@ -101,6 +101,8 @@ def _idle(arguments: Arguments) -> None:
     if not all(place.strip().isdigit() for place in places) or size < 1 or layers % size:
         return
     idle = {int(place) for place in places}
+    if max(idle) >= layers:
+        return
     chunks = [sum(place not in idle for place in range(start, start + size)) for start in range(0, layers, size)]
     given["--num-layers"] = sum(chunks)
     arguments.replace(_IDLE, {"--pipeline-model-parallel-layout": stages_text(chunks)} if pp > 1 else {})
@@ -123,6 +125,8 @@ def _experts(arguments: Arguments) -> None:
     layers, dense = given.get("--num-layers", 0), given.get(_DENSE)
     if dense is not None and str(given.get("--moe-layer-freq", 1)) not in ("1", "-1"):
         arguments.gap(_DENSE, "dense blocks in front and between those with experts")
+    elif dense is not None and not 0 <= dense < layers:
+        arguments.gap(_DENSE, f"`{dense}` leaves no block with experts of {layers}")
     elif dense is not None:
         given.pop("--moe-layer-freq", None)
         arguments.replace(_DENSE, {"--moe-layer-freq": pattern_text([int(index >= dense) for index in range(layers)])})

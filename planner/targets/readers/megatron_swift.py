@@ -10,6 +10,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from ....errors import InputError
 from .. import adapter_choices
 from ..adapters import LORA, facts_of_core, facts_of_model
 from ..argv import Arguments
@@ -46,7 +47,7 @@ _ARGUMENT = {
     **{name: f"--{name.replace('_', '-')}" for name in _SAME}, "max_length": "--seq-length",
     "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
     "microbatch_group_size_per_vp_stage": "--microbatch-group-size-per-virtual-pipeline-stage",
-    "model": "--num-layers", "bf16": "--bf16", "fp16": "--fp16",
+    "model": "--num-layers",
 }  # fmt: skip
 _DEFAULTS: Mapping[str, Any] = {
     "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective", "optimizer": "adam",
@@ -55,8 +56,10 @@ _DEFAULTS: Mapping[str, Any] = {
 }  # fmt: skip
 _OF_EXPERTS: Mapping[str, Any] = {"expert_tensor_parallel_size": 1, "moe_token_dispatcher_type": "alltoall",
                                   "moe_grouped_gemm": True}  # fmt: skip
+_GRANULARITIES = ("selective", "full", "none")
 _WEIGHTS = ("mcore_model", "load")  # folders of weights, which name the model where nothing else does
 _LORA = ("tuner_type", "train_type", "lora_rank", "target_modules")
+_SMALL = ("fp8_format", "fp4_format")
 _DTYPES = ("torch_dtype", "bf16", "fp16")
 _FREEZES = ("freeze_parameters", "freeze_vit", "freeze_aligner")
 _COMMAND = commands.of_program(r"(^|[\s/])megatron (sft|pt|rlhf) |swift/cli/_megatron/(sft|pt|rlhf)\.py ")
@@ -75,24 +78,37 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     if stated["recompute_granularity"] != "selective":
         del stated["recompute_modules"]
     out = {argument: stated[name] for name, argument in _ARGUMENT.items()
-           if name not in ("model", "bf16", "fp16") and stated.get(name) not in (None, False, "none")}  # fmt: skip
+           if name != "model" and stated.get(name) not in (None, False, "none")}  # fmt: skip
     if isinstance(kinds := out.get("--cp-comm-type"), str):
         out["--cp-comm-type"] = [kinds]
     if isinstance(modules := out.get("--recompute-modules"), str):
         out["--recompute-modules"] = [modules]
     if out.get("--moe-token-dispatcher-type") == "flex":
         out["--moe-flex-dispatcher-backend"] = "deepep"
-    precision = swift.precision(dict(settings), {})["precision"]
-    out |= {} if precision == "fp32" else {f"--{precision}": True}
     out |= {"--num-layers": spec.num_layers} if spec is not None else {}
     return out | ({"--num-experts": experts} if experts > 1 else {})
 
 
 def _of_layout(entry: Entry) -> bool:
-    """Whether an entry says more than the name of the model does; stages depend on its layers."""
+    """Whether an entry says more than the name of the model and its data type do; stages depend on its layers."""
     name = entry.fields[0]
+    if name == "precision":
+        return False
     aside = ("model.",) if entry.options else ("model.", SWITCH)
     return name == "model.layers" or not name.startswith(aside)
+
+
+def _precision(settings: Settings, facts: Facts) -> Facts:
+    """fp8 or fp4 of the products, else the data type of the weights."""
+    small = next((name for name in _SMALL if settings.get(name)), "")
+    return {"precision": small.partition("_")[0]} if small else swift.precision(settings, facts)
+
+
+def _recomputed(settings: Settings, facts: Facts) -> Facts:
+    kind = settings.get("recompute_granularity")
+    if kind not in (None, *_GRANULARITIES):
+        raise InputError(f"recompute_granularity `{kind}` is none of {', '.join(_GRANULARITIES)}")
+    return {}
 
 
 def _trained(settings: Settings, facts: Facts) -> Facts:
@@ -148,7 +164,8 @@ READER = Reader(
     entries=(
         value("model_name", "model"),
         *(entry for entry in translated(TABLE, to_arguments, _ARGUMENT) if _of_layout(entry)),
-        reads((), _DTYPES, lambda settings, facts: swift.precision(settings, facts) and {}),
+        reads((), ("recompute_granularity",), _recomputed),
+        reads(("precision",), (*_SMALL, *_DTYPES), _precision),
         family.length("max_length", ("packing", "packing_length")),
         reads((LORA,), _LORA, _trained),
         reads((), ("task_type",), swift.head),

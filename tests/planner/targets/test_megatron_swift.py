@@ -35,6 +35,7 @@ def test_what_a_command_leaves_to_its_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "layout"), [
     (SCRIPT.rstrip() + f" {FULL} --micro_batch_size 4\n", "tp2-dp4-mbs4-z1-rfull"),
     (SCRIPT.rstrip() + " --recompute_granularity none --use_distributed_optimizer false\n", "tp2-dp4-mbs1-z0-rnone"),
+    (SCRIPT.rstrip() + " --fp8_format hybrid --fp8_recipe blockwise", "tp2-dp4-mbs1-z1-rsel-fp8"),
     (SCRIPT.rstrip() + " --optimizer muon --torch_dtype float16\n", "tp2-dp4-mbs1-z0-rsel-fp16"),
     (SCRIPT.rstrip() + " --pipeline_model_parallel_size 4 --virtual_pipeline_model_parallel_size 3 "
      "--context_parallel_size 1\n", "tp2-pp4-vpp3-dp1-mbs1-z1-rsel"),
@@ -100,3 +101,16 @@ def test_options_in_yaml_and_in_what_a_run_leaves(tmp_path: Path) -> None:
         path.write_text(text, encoding="utf-8")
         found = import_config(KIND, [path], {"gpu": "h100-sxm-80gb", "gpus": 4})
         assert (str(found.layout), found.gaps) == ("tp2-nosp-dp2-mbs1-z1-rsel", ())
+
+
+@pytest.mark.parametrize(("added", "text"), [
+    ("--recompute_granularity all", "recompute_granularity: `all` is none of selective, full, none"),
+    ("--pipeline_model_parallel_size 5", "36 layers do not split over pp 5"),
+    ("--tensor_model_parallel_size 3", "tp 3 x cp 1 x pp 1 = 3 does not divide the 8 GPUs"),
+    ("--fp16 true --bf16 true", "fp16: and bf16 are both on"),
+    ("--context_parallel_size 0", "context_parallel_size: `0` is not 1 or more"),
+])  # fmt: skip
+def test_values_that_are_refused(tmp_path: Path, added: str, text: str) -> None:
+    with pytest.raises(InputError) as error:
+        imported(tmp_path, KIND, f"{SCRIPT.rstrip()} {added}\n")
+    assert text in str(error.value)

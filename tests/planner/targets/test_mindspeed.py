@@ -94,7 +94,9 @@ def test_what_is_priced_otherwise(tmp_path: Path, added: str, note: str) -> None
 
 @pytest.mark.parametrize(("added", "field"), [
     ("--swap-attention", "--swap-attention"), ("--stage dpo", "--stage"), ("--num-layer-list a,b", "--num-layer-list"),
-    ("--noop-layers x", "--noop-layers"), ("--schedules-method dualpipev", "--schedules-method"),
+    ("--noop-layers x", "--noop-layers"),
+    ("--noop-layers 7,8", "--noop-layers"), (f"{EXPERTS} --first-k-dense-replace 8", "--first-k-dense-replace"),
+    ("--schedules-method dualpipev", "--schedules-method"),
     ("--context-parallel-size 2 --context-parallel-algo adaptive_cp_algo", "--context-parallel-algo"),
 ])  # fmt: skip
 def test_gaps(tmp_path: Path, added: str, field: str) -> None:
