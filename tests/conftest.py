@@ -22,6 +22,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Two workers share the cores, where threads of products wait for each other. Read when numpy and torch are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Without a deadline of 200 ms for an example, which a busy machine misses.
 settings.register_profile("meshwright", deadline=None)
 settings.load_profile("meshwright")

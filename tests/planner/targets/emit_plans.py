@@ -116,6 +116,7 @@ def random_layouts(resolved: Resolved, rng: np.random.Generator) -> Layouts:
     return batch.take(ok)
 
 
+@cache
 def random_plans(target: str, count: int = 200, seed: int = 0) -> tuple[list[Plan], Counter[str]]:
     """(`count` different plans that `target` allows, how many legal layouts each of its rules refused on the way)."""
     rng, refused = np.random.default_rng(seed), Counter[str]()
