@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -39,10 +40,18 @@ class Promises:
 class Priced:
     """Deployments under a load, columns [n]."""
 
-    service: Service
-    latencies: Latencies
-    kept: Mask
+    pools: tuple[Pool, Pool, Mask]  # that prefill, that decode, and whether these are two
     load: Load
+    constants: ServingConstants
+    fullest: Service  # of the instance with the most requests, which the promises are about
+    latencies: Latencies  # there
+    kept: Mask
+    even: bool  # whether all instances have as many
+
+    @cached_property
+    def service(self) -> Service:
+        """The mean over the instances, which a search for the largest load does not ask for."""
+        return self.fullest if self.even else steady_state(*self.pools, self.load, self.constants)
 
 
 def capacity(pool: Pool, requests: RequestLengths) -> Array:
@@ -71,15 +80,13 @@ def priced(
         rate=np.zeros(shape) if promises.closed else load,
         burst_share=np.zeros(shape), transfer_s=np.zeros(shape) if transfer_s is None else transfer_s,
     )  # fmt: skip
-    service = steady_state(prefill, decode, apart, columns, constants)
-    fullest, at_fullest = service, columns
     whole = _whole_requests(load, decode, apart) if promises.closed else load
-    if (whole > load).any():
-        at_fullest = replace(columns, concurrency=whole)
-        fullest = steady_state(prefill, decode, apart, at_fullest, constants)
+    even = not (whole > load).any()
+    at_fullest = columns if even else replace(columns, concurrency=whole)
+    fullest = steady_state(prefill, decode, apart, at_fullest, constants)
     tails = latencies(promises.share, fullest, prefill, decode, apart, at_fullest, promises.requests, constants)
     kept = fullest.stable & (tails.ttft_s <= promises.ttft_s) & (tails.tpot_s <= promises.tpot_s)
-    return Priced(service, tails, kept, columns)
+    return Priced((prefill, decode, apart), columns, constants, fullest, tails, kept, even)
 
 
 def _whole_requests(load: Array, decode: Pool, apart: Mask) -> Array:
@@ -116,12 +123,13 @@ def largest(keeps: Callable[[Array, Ints], Mask], instances: Array) -> Array:
     """
     rows = np.arange(len(instances))
     low, high = np.full(instances.shape, np.log(ALONE)), np.log(_FIRST_TRIED * instances)
-    alone = keeps(np.exp(low), rows)
+    alone, kept = keeps(np.exp(np.concatenate([low, high])), np.tile(rows, 2)).reshape(2, -1)
     for _ in range(_DOUBLINGS):
-        kept = keeps(np.exp(high), rows) & alone
+        kept = kept & alone
         if not kept.any():
             break
         low, high = np.where(kept, high, low), np.where(kept, high + np.log(2.0), high)
+        kept = keeps(np.exp(high), rows)
     left = _HALVINGS
     while left:
         levels = min(max(int(np.log2(_COLUMNS / max(len(rows), 1) + 1)), 1), left)
