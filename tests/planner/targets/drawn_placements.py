@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 from meshwright.cost_models.layouts import RECOMPUTE_MODES, Layout
@@ -20,6 +21,7 @@ _DENSE: tuple[dict[str, Any], ...] = (
 _EXPERTS = {"algorithm": "grpo", "model": "qwen3-30b-a3b", "reward": "llama-3.2-1b", "cluster": "dgx-h100:2"}
 
 
+@cache
 def planned(*, experts: bool = False) -> list[RlPlan]:
     """Small plans whose layouts are replaced. experts: one more, of a model with experts."""
     requests = (*_DENSE, _EXPERTS) if experts else _DENSE

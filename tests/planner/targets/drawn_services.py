@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 from meshwright.planner.api import plan_serving
 from meshwright.planner.document.serving_plan import ServingPlan, ServingPool
@@ -10,6 +11,7 @@ from meshwright.planner.document.serving_plan import ServingPlan, ServingPool
 _GPUS_PER_NODE = 8
 
 
+@cache
 def planned() -> ServingPlan:
     """A small plan whose pools are replaced."""
     return plan_serving(model="llama-3.1-8b", cluster="8xh100-sxm-80gb", input=2000, output=300, rate="1/s", top=1,
