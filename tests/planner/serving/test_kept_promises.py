@@ -41,6 +41,16 @@ def test_an_instance_has_whole_requests_of_a_closed_loop(concurrency: int) -> No
     assert all(it.largest_load == round(it.largest_load) >= concurrency for it in found.deployments)
 
 
+def test_latencies_of_a_closed_loop_are_those_of_its_fullest_instance() -> None:
+    """Three instances share ten requests as four, three and three; the mean is not as slow as four."""
+    of_model = space("llama-3.1-8b", "8xh100-sxm-80gb", {"tp": 1, "pp": 1, "chunk_tokens": 8192})
+    columns = pool(of_model.instances).rows(np.zeros(2, dtype=np.int64), np.full(2, 3.0))
+    at = priced(columns, columns, np.zeros(2, dtype=bool), np.array([10.0, 12.0]), promises(8000, 300, closed=True),
+                ENGINES.constants)  # fmt: skip
+    assert at.latencies.tpot_s[0] == at.latencies.tpot_s[1]
+    assert at.service.tpot_s[0] < at.service.tpot_s[1]
+
+
 def test_a_closed_loop_is_as_large_as_there_is_room_for() -> None:
     of_model = space("deepseek-v3", "dgx-h200:4",
                      {"tp": 1, "pp": 1, "attention_dp": 32, "ep": 32, "chunk_tokens": 8192})  # fmt: skip
