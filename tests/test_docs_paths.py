@@ -20,7 +20,7 @@ FOREIGN = {
     "DeepSpeed": (
         "deepspeed/runtime/bf16_optimizer.py", "deepspeed/runtime/pipe/engine.py", "deepspeed/runtime/utils.py",
         "deepspeed/runtime/zero/config.py", "deepspeed/runtime/zero/offload_config.py",
-        "deepspeed/runtime/zero/stage3.py",
+        "deepspeed/runtime/zero/stage3.py", "deepspeed/runtime/precision_config.py",
     ),
     "Megatron-LM": (
         "pretrain_gpt.py", "pretrain_hybrid.py", "examples/bert/pretrain_bert.py", "examples/t5/pretrain_t5.py",
@@ -49,13 +49,14 @@ FOREIGN = {
     "Megatron-Bridge": (
         "docs/performance-summary.md", "src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py",
     ),
-    "NeMo-RL": ("run_grpo.py",),
+    "NeMo-RL": ("run_grpo.py", "examples/configs/sft.yaml"),
+    "LLaMA-Factory": ("examples/deepspeed", "examples/deepspeed/ds_z3_config.json"),
     "Pai-Megatron-Patch": ("examples/llava_mcore/pretrain_llava.py",),
     "slime": ("train_async.py",),
     "verl": ("verl/utils/dynamic_cp_scheduler.py",),
     "AReaL": ("gsm8k_rl.py",),
     "nanotron": ("run_train.py", "src/nanotron/optim/gradient_accumulator.py"),
-    "maxtext": ("src/maxtext/configs/gpu/models/llama2_70b.yml",),
+    "maxtext": ("multihost_runner.py", "src/maxtext/configs/gpu/models/llama2_70b.yml",),
     "TransformerEngine": (
         "transformer_engine/pytorch/module/_common.py", "transformer_engine/pytorch/permutation.py",
         "transformer_engine/pytorch/graph.py", "transformer_engine/pytorch/cpu_offload.py",

@@ -53,6 +53,8 @@ PRICES: Mapping[str, str] = {
     r"(training_arguments\.)?use_cpu": "trains on CPUs",
 }  # fmt: skip
 HARMLESS = (
+    # Keys of DeepSpeed's own JSON, which accelerate passes to no one (commands/launch.py).
+    r"^deepspeed_config\.(overlap_comm|contiguous_gradients|reduce_scatter|\w+_bucket_size|steps_per_print)$|"
     r"^fsdp_config\.fsdp_(auto_wrap_policy|backward_prefetch(_policy)?|cpu_ram_efficient_loading|forward_prefetch|"
     r"limit_all_gathers|min_num_params|state_dict_type|sync_module_states|transformer_layer_cls_to_wrap|"
     r"use_orig_params)$|^(aws|ec2|sagemaker|tpu|downcast|command|"

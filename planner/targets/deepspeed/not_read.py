@@ -98,7 +98,13 @@ def modernise(arguments: Arguments) -> None:
             arguments.gaps.append(FieldProblem(
                 f"keeps {'weights' if block == 'offload_param' else 'states'} on {device}",
                 file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name))  # fmt: skip
-    if "fp16.enabled" not in given and "bf16.enabled" not in given and {"fp16.enabled", "bf16.enabled"} & set(
-            arguments.lines):  # fmt: skip
+    _precision(arguments)
+
+
+def _precision(arguments: Arguments) -> None:
+    """Takes a type that is `auto` as on where no other is."""
+    given, types = arguments.settings, ("bf16.enabled", "fp16.enabled")
+    automatic = next((name for name in types if name in arguments.lines and name not in given), "")
+    if automatic and not any(given.get(name) for name in types):
         arguments.notes.append(PRECISION_OPEN)
-        given["bf16.enabled" if "bf16.enabled" in arguments.lines else "fp16.enabled"] = True
+        given[automatic] = True

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document, FieldPath
 from ..maxtext.model import DEFAULTS, HIDDEN
-from ..shell.followed import Command
 from ..shell.jobs import slurm_variables
 from ..shell.nearby import is_script
 from ..shell.values import shown
 from .commands import Load, only
 from .hydra import override
+
+if TYPE_CHECKING:
+    from ..shell.followed import Command
 
 _TRAINS = re.compile(r"(?i)maxtext[./](trainers[./]pre_train[./])?train(\.py|_compile)?$")
 _FILE = re.compile(r".+\.ya?ml")
@@ -42,6 +45,7 @@ def from_script(load: Load) -> Load:
 
 def _jobs(text: str, variables: dict[str, str], above: int = 0) -> Iterator[Command]:
     """The commands that train, also those that are a word of another command. above: lines before the text."""
+    from ..shell.followed import Command
     from ..shell.script import follow
 
     for command in follow(text, variables, []).commands:

@@ -81,6 +81,11 @@ _ARGUMENT = {**{f"model.{name}": argument for name, argument in (_SAME | _FLAGS)
 _FINE_TUNED = "model.data.train_ds.max_seq_length"
 
 
+# Tokens by model.tokenizer.type, and the rows that their table is padded to (utils of NeMo's megatron models).
+_TYPE, _UNIT = "model.tokenizer.type", "model.make_vocab_size_divisible_by"
+_TOKENS = {"GPT2BPETokenizer": 50257, "gpt2": 50257}
+
+
 @remembered
 def to_arguments(settings: Mapping[str, Any]) -> Settings:
     """Arguments of Megatron-LM that mean the same, NeMo's defaults among them."""
@@ -89,6 +94,9 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     if _FINE_TUNED in settings:
         out.setdefault("--seq-length", settings[_FINE_TUNED])
     out |= {argument: True for name, argument in _FLAGS.items() if settings.get(f"model.{name}") is True}
+    if tokens := _TOKENS.get(str(settings.get(_TYPE))):
+        rows = (settings.get(_UNIT) or 128) * out.get("--tensor-model-parallel-size", 1)
+        out["--padded-vocab-size"] = -(-tokens // max(rows, 1)) * rows
     for name, (meanings, default) in _WORDS.items():
         out |= meanings.get(str(settings.get(name, default)).lower(), {})
     if not settings.get("model.bias", True):
@@ -141,7 +149,8 @@ _KINDS = {
     **{f"model.{name}": "float" for name in ("layernorm_epsilon", "rotary_percentage", "rotary_base", "hidden_dropout",
                                              "attention_dropout", "moe_expert_capacity_factor")},
     **{f"model.activations_checkpoint_{name}": "str" for name in ("granularity", "method")},
-    "trainer.devices": "any", "trainer.num_nodes": "any", _FINE_TUNED: "int", **nemo_adapters.KINDS,
+    "trainer.devices": "any", "trainer.num_nodes": "any", _FINE_TUNED: "int", _TYPE: "str", _UNIT: "int",
+    **nemo_adapters.KINDS,
 }  # fmt: skip
 READER = Reader(
     name="nemo",
@@ -151,7 +160,8 @@ READER = Reader(
     kinds=_KINDS,
     entries=(
         reads(("precision", "workload.optimizer"), tuple(_WORDS), _named),
-        *(entry for entry in translated(TABLE, to_arguments, _ARGUMENT | {_FINE_TUNED: "--seq-length"})
+        *(entry for entry in translated(TABLE, to_arguments, _ARGUMENT | {
+            _FINE_TUNED: "--seq-length", _TYPE: "--padded-vocab-size"})
           if entry.options or not entry.fields[0].startswith(SWITCH)),
         nemo_adapters.ENTRY,
     ),

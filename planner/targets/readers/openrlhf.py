@@ -73,7 +73,7 @@ def _modernise(arguments: Arguments) -> None:
     if kind == "ppo" and arguments.program.split(".")[-1].startswith("train_ppo_ray"):
         sizes = {"num_nodes": given.get("actor_num_nodes", 1), "gpus_per_node": given.get("actor_num_gpus_per_node", 8)}
         arguments.ranks = {name: size for name, size in sizes.items() if isinstance(size, int)}
-    if not today and not given.get("flash_attn"):
+    if not today and not given.get("flash_attn") and not (kind == "ppo" and given.get("packing_samples")):
         arguments.gap("flash_attn", "is off: this attention keeps all scores, and no plan does")
     if not today and not given.get("bf16"):
         arguments.gap("bf16", "is off: weights are trained in the type of their checkpoint")

@@ -14,7 +14,7 @@ from typing import Any
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..import_format import Compared, Format
-from ..megatron import encoders, multimodal
+from ..megatron import encoders, mindspeed, multimodal
 from ..megatron.not_read import CHANGES
 from ..megatron.target import CONFIG as MEGATRON
 from ..option_lists import Option, OptionList, option_list
@@ -151,7 +151,7 @@ def _options(version: str | None) -> tuple[OptionList, str]:
 def _table(release: OptionList) -> Table:
     """Of Megatron-LM, without the encoders and the towers of its other programs."""
     table = _CONFIG.table(release)
-    others = (encoders.ENTRY, multimodal.ENTRY)
+    others = (encoders.ENTRY, multimodal.ENTRY, mindspeed.ENTRY)
     return replace(table, entries=tuple(entry for entry in table.entries if entry not in others))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ....errors import InputError
@@ -29,6 +30,10 @@ from .reader import Reader, noted, reads, value, whole_micro_batch
 _ACTOR, _MODEL, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "actor_rollout_ref.rollout."
 _MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
 _LAYERS = f"{_MEGATRON}override_transformer_config."
+# Blocks of verl's own configs; others belong to the program of a fork.
+_BLOCKS = re.compile(r"(actor_rollout_ref|algorithm|async_training|critic|custom_reward|data|defaults|global_profiler|"
+                     r"hydra|ray_|reward|rollout|searchpath|trainer|transfer_queue|config_name|model_engine|actor|engine|"
+                     r"model|optim|ref|ulysses|checkpoint)")  # fmt: skip
 # The name of the config that the options start from.
 CONFIG_NAME = "config_name"
 _SAME = {
@@ -213,6 +218,11 @@ def _prepared(document: Document, arguments: Arguments) -> Document:
         arguments.notes.append(f"{', '.join(fused)}: priced as without")
     if aside:
         arguments.notes.append(f"not read: {', '.join(aside)}")
+    forked = [name for name in found.data if not _BLOCKS.match(str(name))] if "actor_rollout_ref" in found.data else []
+    if forked:
+        names = ", ".join(map(str, forked))
+        arguments.notes.append(f"{names}: of a program other than verl's: taken to change no step of the actor")
+        found = replace(found, data={name: block for name, block in found.data.items() if name not in forked})
     return found
 
 

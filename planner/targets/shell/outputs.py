@@ -13,6 +13,9 @@ from .values import MISSING, UNKNOWN, mark, marks
 # Filters that only remove spaces.
 _SQUEEZE = r"xargs|tr (-s )?'\\n' ' '|tr -s ' '|sed (-e )?'s/ +\*?/ /g'"
 
+# Filters that count the parts between separators.
+_COUNTED = re.compile(r"tr ['\"]?(\S)['\"]? ['\"]?\\+n['\"]? *\| *wc -[lw]|awk -F ?['\"]?(\S)['\"]? '\{ ?print NF ?\}'")
+
 
 def output(text: str, expander: Expander) -> str:
     """The output of a plain command substitution (`expr`, `echo`, `echo ... | bc`, tests before `echo`), or a mark."""
@@ -31,6 +34,8 @@ def output(text: str, expander: Expander) -> str:
             return said
         if len(rest) == 1 and rest[0].split()[:1] == ["bc"]:
             return expander.arithmetic(said)
+        if (found := _COUNTED.fullmatch("|".join(rest).strip())) is not None and said and not marks(said):
+            return str(said.count(found[1] or found[2]) + 1)
         if all(re.fullmatch(_SQUEEZE, part.strip()) for part in rest):
             return " ".join(said.split())
     missing = marks(expander.document(text), MISSING) if not rest else []

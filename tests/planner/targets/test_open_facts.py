@@ -109,3 +109,33 @@ def test_models_of_images_that_a_program_adds_are_named(tmp_path: Path) -> None:
     found = import_config("hf-trainer", [tmp_path / "train.sh"], {"cluster": "dgx-h100:1"})
     assert [gap.field for gap in found.gaps] == ["vision_tower", "mm_projector_type"]
     assert all("adds a model of images" in gap.message for gap in found.gaps)
+
+
+def test_one_type_is_automatic_where_the_other_is_off(tmp_path: Path) -> None:
+    text = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}, "fp16": {"enabled": false}}'
+    found = imported(tmp_path, "deepspeed", text, model="llama-3.1-8b")
+    assert found.layout.as_dict()["precision"] == "bf16"
+    assert any("the precision is `auto`" in note for note in found.assumed)
+    both = imported(tmp_path, "deepspeed", text.replace('"auto"', "false"), model="llama-3.1-8b")
+    assert both.layout.as_dict()["precision"] == "fp32"
+
+
+def test_keys_that_accelerate_gives_to_no_one(tmp_path: Path) -> None:
+    text = PLUGIN + STAGE.replace("zero_stage", "overlap_comm: true, contiguous_gradients: true, zero_stage")
+    assert not imported(tmp_path, "accelerate", text, model="llama-3.1-8b").gaps
+
+
+@pytest.mark.parametrize("count", [
+    "$(echo $CUDA_VISIBLE_DEVICES | tr ',' '\\n' | wc -l)", "$(echo $CUDA_VISIBLE_DEVICES | awk -F',' '{print NF}')",
+])  # fmt: skip
+def test_blocks_of_forks_and_counted_devices(tmp_path: Path, count: str) -> None:
+    (tmp_path / "train.sh").write_text(f"""\
+export CUDA_VISIBLE_DEVICES=0,1,2,3
+export N={count}
+python3 -m search.main_ppo data.max_prompt_length=1024 data.max_response_length=1024 \\
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-3B actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 trainer.n_gpus_per_node=$N max_turns=3 retriever.topk=3
+""", encoding="utf-8")
+    found = import_config("verl", [tmp_path / "train.sh"], {"gpu": "h100-sxm-80gb"})
+    assert (str(found.layout), found.gaps) == ("dp4-mbs2-z3-rfull", ())
+    assert any(note.startswith("max_turns, retriever: of a program other than verl's") for note in found.assumed)

@@ -140,7 +140,7 @@ def test_a_recipe_of_nemo_rl_is_named(tmp_path: Path) -> None:
     text = "sft: {max_num_epochs: 1}\npolicy:\n  model_name: Qwen/Qwen3-0.6B\n  train_global_batch_size: 8\n"
     with pytest.raises(InputError) as error:
         imported(tmp_path, text, "verl", "run.yaml")
-    assert "it looks like a file of NeMo-RL: `import` does not read it" in str([error.value.hint, error.value.problems])
+    assert "it looks like a file of NeMo-RL: `import nemo-rl`" in str([error.value.hint, error.value.problems])
 
 
 def test_recomputation_that_verl_switches_on_by_itself(tmp_path: Path) -> None:
