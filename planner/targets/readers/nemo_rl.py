@@ -52,7 +52,7 @@ def _layout(settings: Settings, facts: Facts) -> Facts:
         raise NoCounterpartError(f"{_ON[1]}: {'both workers are' if core else 'no worker is'} switched on",
                                  hint=f"one of {' and '.join(_ON)} is true")  # fmt: skip
     block, names = (_CORE, _OF_CORE) if core else (_DTENSOR, _OF_DTENSOR)
-    out: Facts = {name: settings.get(f"{block}{option}") or 1 for name, option in names.items()}
+    out: Facts = {name: settings.get(f"{block}{option}", 1) for name, option in names.items()}
     if not core and out["ep"] > 1:
         raise NoCounterpartError(f"{_DTENSOR}expert_parallel_size: experts over the ranks of Automodel")
     full = bool(settings.get(f"{block}activation_checkpointing"))

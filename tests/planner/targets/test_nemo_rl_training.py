@@ -70,5 +70,7 @@ def test_options_and_parents(tmp_path: Path) -> None:
     assert imported(tmp_path, CHILD, "cluster.num_nodes=2").layout.num_gpus == 16
     with pytest.raises(InputError, match="no such file"):
         imported(tmp_path, CHILD.replace("sft.yaml", "other.yaml"))
+    with pytest.raises(InputError, match="`0` is not 1 or more"):
+        imported(tmp_path, CHILD.replace("size: 4", "size: 0"))
     with pytest.raises(InputError, match="states no option"):
         imported(tmp_path, CHILD, "policy.no_such=2")
