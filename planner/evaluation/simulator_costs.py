@@ -25,7 +25,7 @@ from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.schedules.simulator import Costs
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.step import stage_messages
-from ...cost_models.step.data_parallel import in_pieces, of_whole_weights_s
+from ...cost_models.step.data_parallel import exposed_sums_s, in_pieces, of_whole_weights_s
 from ...cost_models.step.per_pass_overhead import per_pass_overhead_s
 from ..request.resolve import Resolved
 from . import vocabulary_passes
@@ -89,14 +89,16 @@ def _free_shares(staged: Staged) -> tuple[float, float]:
 
 def _exposed_s(staged: Staged) -> Array:
     """[chunk] seconds of a micro-batch that are neither compute nor a message: most of it adds gradients up, so a
-    device's seconds are shared among its chunks by the bytes of their gradients."""
+    device's seconds are shared among its chunks by the bytes of their gradients. Sums of copies that all passes but the
+    last have (`exposed_sums_s`) are shared among all."""
     rows, devices = staged.rows, np.array(staged.devices)
     chunks_on_device = np.bincount(devices)[devices]
     added_bytes = rows @ accumulated_bytes(single_layers(staged.ledger), 0)[: rows.shape[1]]
     on_device = np.bincount(devices, added_bytes)[devices]
     share = np.divide(added_bytes, on_device, out=1.0 / chunks_on_device, where=on_device > 0)
     stage = staged.stage
-    return np.asarray((stage.accumulate + stage.fsdp + stage.offload)[devices, 0] * share)
+    sums_s = exposed_sums_s(staged.ledger, staged.resolved.rates, stage.backward - stage.used[1]) / staged.ledger.m
+    return np.asarray((stage.accumulate + stage.fsdp + stage.offload + sums_s)[devices, 0] * share)
 
 
 def with_bytes(staged: Staged, costs: Costs) -> Costs:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.quantities.stages import Partition
+from meshwright.cost_models.step.stragglers import straggler_share
 from meshwright.planner.evaluation.staged import Staged
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
@@ -42,3 +43,19 @@ def test_a_stage_that_is_done_early_hides_its_reductions_behind_the_others() -> 
     ready_s = max(done + sent for done, sent in zip(done_s, sent_s, strict=True))
     assert staged.step_s == pytest.approx(ready_s + max(costs.optimizer_s), rel=1e-6)
     assert staged.step_s < (done_s[0] + max(sent_s) + max(costs.optimizer_s)) * (1 - 1e-4)
+
+
+def test_a_drawn_step_without_a_pipeline_has_the_sums_of_every_pass() -> None:
+    """Copies of FSDP2's shards sum their gradients behind each micro-batch: the drawn step grows by as much as the
+    closed form, that of one micro-batch and that under a pipeline by nothing."""
+    asked = {"model": "llama-3.1-8b", "cluster": "dgx-h100:4", "target": "torchtitan", "global_batch": "128"}
+    resolved = resolve(load_request(None, asked))
+    assert resolved.stack.sums_every_pass
+    once = replace(resolved, stack=replace(resolved.stack, sums_every_pass=False))
+    for layout, grows in (("dp32-sh8-mbs1-z3-rfull", True), ("dp32-sh8-mbs4-z3-rfull", False),
+                          ("pp2-dp16-sh8-mbs1-z3-rfull", False)):  # fmt: skip
+        often, rarely = (Staged.of(of, parse(layout)) for of in (resolved, once))
+        more_s = often.closed_s - rarely.closed_s
+        assert (more_s > 0.01 * rarely.closed_s) == grows
+        drawn_s = often.timeline.makespan_s - rarely.timeline.makespan_s
+        assert drawn_s * (1 + straggler_share(often.ledger)) == pytest.approx(more_s, rel=1e-6)
