@@ -73,6 +73,7 @@ class Instance:
     model: ModelSpec
     gpu: GpuSpec
     levels: Levels  # that join its GPUs
+    host_gpus: int | None = None  # of a host, where its first level joins several; None: of its first level
     weights: str  # number format of dense weights
     cache: str  # number format of the KV cache
     engine: Engine
@@ -159,11 +160,12 @@ def _launch_s(row: Instance) -> float:
 
 
 def _own_sum_bytes(row: Instance) -> float:
-    """The largest all-reduce that its engine makes by a kernel of its own: within a node alone, and over PCIe among as
-    many GPUs as the engine allows."""
+    """The largest all-reduce that its engine makes by a kernel of its own: within a node alone, for most engines within
+    a host, and over PCIe among as many GPUs as the engine allows."""
     node, tp, engine = row.levels[0], row.layout.tp, row.engine
     over_pcie = node.kind.startswith("pcie")
-    if tp > node.size or (over_pcie and tp > engine.own_sums_over_pcie):
+    most = node.size if engine.own_sums_over_hosts or row.host_gpus is None else row.host_gpus
+    if tp > most or (over_pcie and tp > engine.own_sums_over_pcie):
         return 0.0
     return engine.own_sum_bytes(None if over_pcie else row.gpu.compute_capability, tp)
 

@@ -22,9 +22,9 @@ def pools_of(cases: Sequence[ServingCase], engines: Engines) -> tuple[Pool, Pool
 
 
 def _instance(case: ServingCase, layout: InstanceLayout, engines: Engines) -> Instance:
-    engine = engines.of(case.engine)
+    engine, cluster = engines.of(case.engine), of_gpus(case.gpu.name, layout.stage_gpus * layout.pp)
     return Instance(
-        model=case.model, gpu=case.gpu, levels=of_gpus(case.gpu.name, layout.stage_gpus * layout.pp).levels,
+        model=case.model, gpu=case.gpu, levels=cluster.levels, host_gpus=cluster.gpus_per_node,
         weights=case.weights, cache=case.cache, engine=engine, host_s=engines.host_s(case.engine, case.version),
         layout=layout, chunk_tokens=engine.chunk_tokens, max_sequences=engine.max_sequences,
     )  # fmt: skip

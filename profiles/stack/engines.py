@@ -15,7 +15,7 @@ from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
 
 _LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output", "own_sums",
-           "own_sums_over_pcie")  # fmt: skip
+           "own_sums_over_pcie", "own_sums_over_hosts")  # fmt: skip
 FITTED_FILE = MEASURED / "serving.yaml"
 UNSTATED = "unstated"
 # Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
@@ -41,6 +41,7 @@ class Engine:
     # the most ranks over PCIe; NCCL makes all others.
     own_sums: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     own_sums_over_pcie: int = 0
+    own_sums_over_hosts: bool = False  # among hosts that one NVLink joins, too
 
     def own_sum_bytes(self, capability: float | None, ranks: int) -> float:
         """Bytes; 0: NCCL makes all. capability: of GPUs joined by a switch of NVLink, None: of all others."""

@@ -110,11 +110,14 @@ def test_messages_take_the_links_that_stages_are_on() -> None:
     ("sglang", "8xh100-sxm-80gb", 8, 2**23),
     ("tensorrt-llm", "8xh100-sxm-80gb", 2, 16e6), ("tensorrt-llm", "8xh100-sxm-80gb", 8, 8e6),
     ("vllm", "8xh100-pcie-80gb", 2, 2**23), ("vllm", "8xh100-pcie-80gb", 4, 0),
-    ("tensorrt-llm", "8xh100-pcie-80gb", 2, 0), ("vllm", "dgx-h100:2", 16, 0)])  # fmt: skip
+    ("tensorrt-llm", "8xh100-pcie-80gb", 2, 0), ("vllm", "dgx-h100:2", 16, 0),
+    ("vllm", "gb200-nvl72:2", 4, 2**21), ("vllm", "gb200-nvl72:2", 8, 0), ("sglang", "gb200-nvl72:2", 8, 0),
+    ("tensorrt-llm", "gb200-nvl72:2", 8, 8e6)])  # fmt: skip
 def test_engines_sum_by_kernels_of_their_own_where_gpus_read_each_other(
     engine: str, cluster: str, tp: int, own: float
 ) -> None:  # fmt: skip
-    """Not over PCIe among more than two (vLLM, SGLang) or at all (TensorRT-LLM), nor between nodes."""
+    """Not over PCIe among more than two (vLLM, SGLang) or at all (TensorRT-LLM), nor between nodes; among the hosts of
+    a rack of NVLink by TensorRT-LLM alone."""
     served = Served.of(load_model("llama-3.1-70b")[0], "fp8", "bf16", shipped_engines(), engine)
     space = space_of(sites_of(load_cluster(cluster))[0], served, {"tp": tp}, across_nodes=True)
     assert set(pool(space.instances).own_sum_bytes) == {own}
