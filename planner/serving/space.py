@@ -80,8 +80,8 @@ class Served:
     def instance(self, site: Site, layout: InstanceLayout, chunk_tokens: int) -> Instance:
         """An instance of it on GPUs of a site."""
         return Instance(
-            model=self.model, gpu=site.gpu, levels=site.levels, host_gpus=site.gpus_per_node, weights=self.weights, cache=self.cache,
-            engine=self.engine, host_s=self.host_s, layout=layout, chunk_tokens=chunk_tokens,
+            model=self.model, gpu=site.gpu, levels=site.levels, host_gpus=site.gpus_per_node, weights=self.weights,
+            cache=self.cache, engine=self.engine, host_s=self.host_s, layout=layout, chunk_tokens=chunk_tokens,
             max_sequences=self.engine.max_sequences, speculation=self.speculation, passes=self.passes,
             images=self.images, techniques=self.techniques)  # fmt: skip
 
