@@ -35,6 +35,8 @@ def compare_screen(result: Comparison, header: str) -> list[Part]:
     lines += ["", _compare_table(before, legal, replanned)]
     if legal is not None and legal.problems:
         lines += ["", *problem_lines(legal)]
+    if legal is not None and legal.runs and not legal.eligible:
+        lines += ["", _headroom_line(legal)]
     return [*lines, "", *_verdict(legal, best), *footnotes([before, legal, replanned]), ""]
 
 
@@ -58,6 +60,13 @@ def problem_lines(priced: Priced) -> list[str]:
         else:
             reasons.append(problem)
     return [text.wrapped(f"The layout held cannot run here: {'; '.join(reasons)}.")]
+
+
+def _headroom_line(priced: Priced) -> str:
+    """What keeps a search from a layout that runs."""
+    needed, limit, budget = (text.gib(b) for b in (priced.device_bytes, priced.memory_bytes, priced.budget_bytes))
+    return text.wrapped(f"The layout held needs {needed} GiB per GPU of {limit} and leaves less than the headroom: "
+                        f"a search takes only layouts of up to {budget} GiB.")  # fmt: skip
 
 
 def _compare_table(before: Priced, after: Priced | None, best: Priced | None) -> Table:
@@ -105,8 +114,9 @@ def _verdict(after: Priced | None, best: Priced | None) -> list[str]:
         return []
     if after is not None and best.layout_id == after.layout_id:
         return ["Re-planned: the layout held is still the best."]
-    if after is None or after.problems:
-        return [f"Re-planned: {best.layout_id} runs in {text.significant(best.step_s)} s."]
+    if after is None or not after.eligible:
+        kept = " and leaves the headroom" if after is not None and after.runs else ""
+        return [text.wrapped(f"Re-planned: {best.layout_id} runs in {text.significant(best.step_s)} s{kept}.")]
     gain = 1 - best.step_s / after.step_s
     if gain < _SAVES_NOTHING:
         return ["Re-planned: another layout is best, but gains nothing that shows."]

@@ -104,13 +104,16 @@ class RateSweep(Search):
         if memory_bytes <= self.hopeless:
             raise NoFeasibleLayoutError("no layout fits")
         self.rates, self.memory_bytes, self.should_stop = rates, memory_bytes, should_stop
-        self.incumbent = min(incumbent, self._least_of(self.winners) * (1 + 2 * TIE))
+        own = self._least_of(self.winners) * (1 + 2 * TIE)
+        self.incumbent = min(incumbent, own)
         if not np.isfinite(self.incumbent):
             top = self._from_nothing()
         else:
             self.top = TopK(1)
             self._search()
             top = self.top
+        if not top.rows and incumbent < own:  # it may be that of a layout outside of the space
+            return self.best(rates, memory_bytes=memory_bytes, should_stop=should_stop)
         if not top.rows:
             self.hopeless = memory_bytes
             raise NoFeasibleLayoutError("no layout fits")

@@ -49,6 +49,7 @@ class Priced(BaseModel):
     terms: dict[str, float]  # exposed seconds by name; they sum to step_s
     device_bytes: float  # of the fullest GPU
     memory_bytes: float  # that a layout may use of each GPU
+    budget_bytes: float  # that a layout may use of each GPU to be chosen: it leaves the headroom
     tokens_per_s: float  # of uninterrupted steps, also on spot nodes
     usd_per_ttoken: float | None  # dollars per trillion tokens; None: no price is known
     price_source: str  # of usd_per_ttoken; empty without one
@@ -58,6 +59,11 @@ class Priced(BaseModel):
     @property
     def runs(self) -> bool:
         return not self.problems
+
+    @property
+    def eligible(self) -> bool:
+        """Whether a search would list it: it runs and leaves the headroom."""
+        return self.runs and self.device_bytes <= self.budget_bytes
 
 
 @dataclass(frozen=True)
@@ -211,7 +217,7 @@ def _priced(resolved: Resolved, held_layout: HeldLayout, row: _Row, problems: tu
     return Priced(
         layout_id=held_layout.id, num_gpus=resolved.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),
         device_bytes=row.device_bytes, memory_bytes=resolved.memory_bytes,
-        tokens_per_s=resolved.workload.tokens_per_step / row.step_s,
+        budget_bytes=resolved.budget_bytes, tokens_per_s=resolved.workload.tokens_per_step / row.step_s,
         usd_per_ttoken=None if usd is None else usd * hours, price_source=resolved.cluster.price_source,
         mwh_per_ttoken=None if watts is None else watts * hours / 1e6, problems=problems,
     )  # fmt: skip
@@ -233,7 +239,7 @@ def replanned(
 ) -> Priced:  # fmt: skip
     """The best layout of `resolved`, searched exactly. `seeds`: layouts that were best nearby; their price here bounds
     the search from its start, and the best layout is put in front of them. `shared`: the search of all requests that
-    differ from it in rates alone.
+    differ from it in rates alone. A seed that leaves less than the headroom bounds nothing: the search keeps to it.
 
     Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what comes closest, which takes
     a few searches more.
@@ -241,7 +247,7 @@ def replanned(
     near = [follow(seed, resolved) for seed in seeds[:2]]
     by_memory = resolved.workload.objective == "memory"
     prices = [price_held(seed, [resolved])[0] for seed in near]
-    values = [price.device_bytes if by_memory else price.step_s for price in prices if price.runs]
+    values = [price.device_bytes if by_memory else price.step_s for price in prices if price.eligible]
     bound = min(values, default=float("inf")) * (1 + 2 * TIE)  # ties are still found, and ordered by id
     if shared is None:
         best = _searched(resolved, bound, should_stop, explain)
@@ -254,20 +260,24 @@ def replanned(
 
 
 def _searched(resolved: Resolved, bound: float, should_stop: Stop | None, explain: bool) -> Layout:
-    """The best layout of a search of its own."""
+    """The best layout of a search of its own. Where nothing is within `bound`, which may be that of a layout outside of
+    the space, the search is made again without it: only then nothing fits."""
     objective = "memory" if resolved.workload.objective == "memory" else "step"
     search = search_of(resolved, resolved.space, objective=objective, incumbent=bound, should_stop=should_stop)
     outcome = search.run()
     if outcome.stopped:
         raise KeyboardInterrupt
-    if not outcome.top.rows:
-        legal = outcome.count.total - sum(outcome.count.ruled_out.values())
-        if not explain:
-            raise NoFeasibleLayoutError("no layout fits" if legal else "no layout is legal")
-        raise does_not_fit(resolved, outcome.count) if legal else no_legal_layout(resolved, outcome.count)
-    return outcome.top.rows[0][2]
+    if outcome.top.rows:
+        return outcome.top.rows[0][2]
+    if math.isfinite(bound):
+        return _searched(resolved, math.inf, should_stop, explain)
+    legal = outcome.count.total - sum(outcome.count.ruled_out.values())
+    if not explain:
+        raise NoFeasibleLayoutError("no layout fits" if legal else "no layout is legal")
+    raise does_not_fit(resolved, outcome.count) if legal else no_legal_layout(resolved, outcome.count)
 
 
 def better(searched: Priced, held: Priced) -> Priced:
-    """The result of the search, unless the layout held is faster: with custom stages it is outside of the space."""
-    return held if held.runs and held.step_s < searched.step_s else searched
+    """The result of the search, unless the layout held is faster and leaves the headroom: with custom stages it is
+    outside of the space."""
+    return held if held.eligible and held.step_s < searched.step_s else searched

@@ -157,7 +157,8 @@ def test_json_is_canonical() -> None:
 @pytest.mark.parametrize(("usd", "shown"), [(2_378_000.0, "2,378"), (12_340.0, "12.3"), (451.0, "0.451"), (None, "-")])
 def test_thousand_dollars_keep_three_digits(usd: float | None, shown: str) -> None:
     priced = Priced(layout_id="dp8", num_gpus=8, step_s=1.0, terms={}, device_bytes=1.0, memory_bytes=2.0,
-                    tokens_per_s=1.0, usd_per_ttoken=usd, price_source="", mwh_per_ttoken=None)  # fmt: skip
+                    budget_bytes=2.0, tokens_per_s=1.0, usd_per_ttoken=usd, price_source="",
+                    mwh_per_ttoken=None)  # fmt: skip
     assert kilo_dollars(priced) == shown
 
 

@@ -39,6 +39,7 @@ SCREENS = {
     "set": ["--set", "gpu.memory.bandwidth=4.8 TB/s", "--set", "cluster.price=98.32 USD/h"],
     "replan": ["--set", "cluster.links.inter_node.bandwidth=25Gb/s", "--replan"],
     "held-too-big": ["--set", "gpu.memory.capacity=24GiB"],
+    "held-without-headroom": ["--set", "workload.headroom=70%", "--replan"],
     "held-illegal": ["--set", "gpus=24"],
     "nothing-fits": ["--set", "gpu.memory.capacity=4GiB", "--replan"],
     "unknown-path": ["--set", "gpu.memry.bandwidth=4.8TB/s"],

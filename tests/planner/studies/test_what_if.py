@@ -21,6 +21,7 @@ from meshwright.planner.request.load import load_request, request_from_dict
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search.pricing import price_layouts
 from meshwright.planner.search.run import search_of
+from meshwright.planner.studies import pricing
 from meshwright.planner.studies.axes import parse_vary
 from meshwright.planner.studies.changes import apply
 from meshwright.planner.studies.compare import Comparison
@@ -30,6 +31,7 @@ from meshwright.planner.studies.paths import Value, current, known_paths
 from meshwright.planner.studies.pricing import HeldLayout, follow, price_held
 from meshwright.planner.studies.reliability import Reliability
 from meshwright.planner.studies.scaling import Scaling
+from meshwright.planner.studies.searches import together
 from meshwright.planner.studies.sensitivity import WORTH, Row, Sensitivity
 from meshwright.planner.studies.sweep import Sweep
 from meshwright.planner.studies.values import parse_sets
@@ -186,6 +188,44 @@ def test_a_new_plan_is_what_plan_says() -> None:
     assert changed.after.replanned.layout_id == layout_id
     assert changed.after.replanned.step_s == pytest.approx(seconds)
     assert changed.after.held.num_gpus == 32
+
+
+@pytest.mark.parametrize("share", ["70%", "72%"])
+def test_a_layout_that_leaves_too_little_headroom_bounds_no_search(share: str) -> None:
+    """It is faster than all that leave it, so as a bound it would rule them out."""
+    fast = mw.evaluate(None, "tp2-pp1-dp8-mbs1-z1-rnone", model="llama-3.1-8b", cluster="dgx-h100:2", global_batch=64)
+    changed = mw.what_if(fast, set=[f"workload.headroom={share}"], replan=True)
+    assert isinstance(changed, Comparison)
+    resolved = apply(resolve(request_from_dict(fast.request)), {"workload.headroom": share})
+    step_s, layout_id, _ = search_of(resolved, resolved.space, objective="step").run().top.rows[0]
+
+    held, best = changed.after.held, changed.after.replanned
+    assert held.runs
+    assert not held.eligible
+    assert held.step_s < step_s
+    assert best is not None
+    assert best.eligible
+    assert best.layout_id == layout_id
+
+
+def test_searches_that_share_their_bounds_keep_to_the_headroom() -> None:
+    sweep = swept("workload.headroom=5%,50%,70%,72%", replan=True)
+    for point in sweep.points:
+        found = apply(base(), point.values)
+        _, layout_id, _ = search_of(found, found.space, objective="step").run().top.rows[0]
+        assert point.replanned is not None
+        assert point.replanned.layout_id == layout_id
+
+
+def test_nothing_within_a_bound_is_not_nothing_that_fits() -> None:
+    """A seed from outside of the space may be faster than all of it."""
+    resolved, (best, _) = base(), best_of(cluster="dgx-h100:2", global_batch=64)
+    shared = together([resolved, apply(resolved, {"gpu.peak": "x2"})])[0]
+    assert shared is not None
+
+    limit = resolved.budget_bytes
+    assert str(shared.best(resolved.rates, memory_bytes=limit, incumbent=1e-9)) == best
+    assert str(pricing._searched(resolved, 1e-9, None, explain=False)) == best
 
 
 def test_money_and_energy_by_hand() -> None:
