@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..cost_models.degrees import interleaving_group
 from ..cost_models.layouts import Layout
 from ..errors import FieldProblem, InputError, UnknownNameError
 from ..profiles.cluster.load import load_cluster
@@ -25,6 +24,7 @@ from .targets.engines.command_line import READ_ENGINES
 from .targets.facts import batch_of, cannot_exist, layout_of, ranks_stated, request_part
 from .targets.foreign import owner_hint, refuse_foreign
 from .targets.import_format import Compared, Format, of_target
+from .targets.interleaving_groups import check_groups, regrouped
 from .targets.model_names import model_of, no_model
 from .targets.option_lists import OptionList
 from .targets.options import Facts, NoCounterpartError, Table
@@ -37,6 +37,10 @@ from .targets.switch_options import SWITCH
 # Format by name, in the order of screens.
 FORMATS: dict[str, Format] = {entry.name: entry for entry in (*filter(None, map(of_target, TARGETS.values())),
                                                               *READERS)}  # fmt: skip
+
+
+# Facts that state the sequences of a step.
+_BATCH = frozenset({"workload.global_batch", "batch_per_rank", "accumulation"})
 
 
 @dataclass(frozen=True)
@@ -172,16 +176,27 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
     with located(arguments, table):
         layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
     # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
-    if "global_batch" not in given and (batch := batch_of(facts, layout, resolved.workload.global_batch, assumed)):
+    batch = resolved.workload.global_batch
+    if "global_batch" not in given and (own := batch_of(facts, layout, batch, assumed)):
+        batch = own
         update = {"workload": request.workload.model_copy(update={"global_batch": batch})}
         request = request.model_copy(update=update)
-    assumed += _regrouped(facts, layout, resolved.workload.global_batch)
+    if _counts_micro_batches(facts, arguments, given):
+        with located(arguments, table):
+            check_groups(facts, layout, batch, table)
+    assumed += regrouped(facts, layout, batch)
     settings = _settings(facts, resolved, layout)
     return Imported(
         completed=request, read_layout=layout, **vars(about), assumed=tuple(assumed), settings=settings,
         switched=_switched_options(settings, resolved, table),
         stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
+
+
+def _counts_micro_batches(facts: Facts, arguments: Arguments, given: Mapping[str, Any]) -> bool:
+    """Whether config and flags state how many micro-batches a pipeline runs per step."""
+    batch = given.get("global_batch") is not None or not facts.keys().isdisjoint(_BATCH)
+    return batch and not arguments.by_tokens and not facts.keys().isdisjoint({"micro_batch", "accumulation"})
 
 
 def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[str, Any]) -> list[FieldProblem]:
@@ -222,14 +237,6 @@ def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[
             assumed.append(reason)
     return Imported(completed=None, read_layout=layout, **vars(about), assumed=tuple(assumed),
                     gaps=tuple(arguments.gaps), stated=stated_facts(arguments, table, facts))  # fmt: skip
-
-
-def _regrouped(facts: Facts, layout: Layout, batch: int) -> list[str]:
-    """A sentence where chunks of an interleaved pipeline take turns in other groups than in plans."""
-    if (stated := facts.get("interleaving_group")) is None:
-        return []
-    group = int(interleaving_group(layout.pp, batch // (layout.dp * layout.micro_batch)))
-    return [] if stated == group else [f"groups of {stated} micro-batches per chunk: priced as groups of {group}"]
 
 
 def _settings(facts: Facts, resolved: Resolved, layout: Layout) -> dict[str, str]:
@@ -280,8 +287,7 @@ def _request(
     if "precision" not in facts:
         assumed.append("the precision is not in the config: the default of `plan` is taken")
     for name in ("seq_len", "global_batch"):
-        named = {f"workload.{name}"} | ({"batch_per_rank", "accumulation"} if name == "global_batch" else set())
-        stated = not named.isdisjoint(facts)
+        stated = not facts.keys().isdisjoint(_BATCH if name == "global_batch" else {f"workload.{name}"})
         if name not in fields and not stated:
             flag = f"--{name.replace('_', '-')}"
             assumed.append(f"{flag} is not in the config: the default of `plan` is taken")

@@ -35,6 +35,8 @@ class Arguments:
     off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
     ranks: dict[str, int] = field(default_factory=dict)
+    # Whether micro-batches are cut by tokens: their number follows from the data.
+    by_tokens: bool = False
     # Whether its launcher starts one rank unless `ranks` says otherwise.
     alone: bool = False
     # Variable -> value assigned in the text.

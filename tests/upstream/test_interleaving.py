@@ -23,6 +23,7 @@ from meshwright.cost_models.schedules.simulator import make
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
 from meshwright.planner.space.rules import RULES
+from meshwright.planner.targets.megatron.stages import refused_groups
 from meshwright.planner.targets.registry import TARGETS
 
 CHECKOUT = os.environ.get("MEGATRON_PATH", "")
@@ -77,6 +78,11 @@ def test_megatron_takes_what_is_planned_and_nothing_else(pp: int, m: int, vpp: i
         group = int(interleaving_group(pp, m))
         assert is_taken(pp, m, group)
         assert not any(is_taken(pp, m, smaller) for smaller in range(1, group))
+
+
+@given(pp=st.integers(2, 16), m=st.integers(1, 80), group=st.integers(1, 90))
+def test_groups_of_a_config_are_refused_where_megatron_refuses_them(pp: int, m: int, group: int) -> None:
+    assert bool(refused_groups(group, pp, m)) == (not is_taken(pp, m, group))
 
 
 @given(pp=st.integers(2, 8), m=st.integers(2, 40), vpp=st.integers(2, 4))

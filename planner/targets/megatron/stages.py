@@ -59,6 +59,22 @@ def group_read(settings: Settings, facts: Facts) -> Facts:
     return {"interleaving_group": settings.get(GROUP_SIZE, facts["pp"])} if facts["vpp"] > 1 else {}
 
 
+def refused_groups(group: int, pp: int, number: int) -> str:
+    """Why Megatron-LM refuses groups of `group` out of `number` micro-batches; "" where it runs them.
+
+    Source: core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving.
+    """
+    if number < pp:
+        return f"an interleaved pipeline needs at least pp {pp} micro-batches, and there are {number}"
+    if group < pp:
+        return f"groups of {group} micro-batches are smaller than pp {pp}"
+    if group > number:
+        return f"groups of {group} micro-batches are larger than the {number} of a step"
+    if 0 < (rest := number % group) < pp:
+        return f"groups of {group} leave {number} mod {group} = {rest} micro-batches, fewer than pp {pp}"
+    return ""
+
+
 def _custom_stages(text: str, pp: int, layers: int, mtp_layers: int) -> Facts:
     option = "--pipeline-model-parallel-layout"
     try:

@@ -114,6 +114,7 @@ def _batch(arguments: Arguments, ranks: int) -> None:
         _put(arguments, "--global-batch-size", total, "--num-steps-per-rollout")
     given.setdefault("--micro-batch-size", 1)
     length, limit = given.get("--seq-length"), given.get("--max-tokens-per-gpu")
+    arguments.by_tokens = bool(given.get("--use-dynamic-batch-size"))
     if given.get("--use-dynamic-batch-size") and length and limit:
         tokens = limit * given.get("--context-parallel-size", 1)
         degrees = ("--tensor-model-parallel-size", "--context-parallel-size", "--pipeline-model-parallel-size")

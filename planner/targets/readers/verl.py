@@ -208,6 +208,7 @@ def _prepared(document: Document, arguments: Arguments) -> Document:
     ranks = {"num_nodes": found.at(("trainer", "nnodes"), 1),
              "gpus_per_node": found.at(("trainer", "n_gpus_per_node"), 8)}  # fmt: skip
     arguments.ranks |= {name: count for name, count in ranks.items() if isinstance(count, int) and count > 0}
+    arguments.by_tokens = found.at(("actor_rollout_ref", "actor", "use_dynamic_bsz")) is True
     blocks = {"rollout": ("actor_rollout_ref", "rollout"), "reference": ("actor_rollout_ref", "ref"),
               "critic": ("critic",), "rewards": ("reward_model",)}  # fmt: skip
     aside = [name for name, path in blocks.items() if found.at(path)]

@@ -12,6 +12,8 @@ from meshwright.planner.request.load import load_request
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
 
+from meshwright.errors import FieldProblem, InputError
+
 LAYOUT = "tp8-pp4-vpp2-dp2-mbs1-z1-rfull"
 FILE = {"megatron": ("megatron.args", "--microbatch-group-size-per-virtual-pipeline-stage {}"),
         "megatron-bridge": ("bridge_plan.py", "microbatch_group_size_per_vp_stage={},")}  # fmt: skip
@@ -47,6 +49,32 @@ def test_other_groups_are_an_edit(target: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(files[name])
     again = import_config(FORMAT[target], [tmp_path / name], {"cluster": "dgx-h100:8"})
     assert again.assumed == tuple(text for text in found.assumed if "groups" not in text)
+
+
+REFUSED = [
+    (22, 5, "groups of 5 leave 11 mod 5 = 1 micro-batches, fewer than pp 4", "to 6"),
+    (22, None, "groups of 4 leave 11 mod 4 = 3 micro-batches, fewer than pp 4", "to 6"),
+    (22, 3, "groups of 3 micro-batches are smaller than pp 4", "to 6"),
+    (22, 12, "groups of 12 micro-batches are larger than the 11 of a step", "to 6"),
+    (6, None, "needs at least pp 4 micro-batches, and there are 3", "at least 4 x 2 = 8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", FILE)
+@pytest.mark.parametrize(("batch", "group", "reason", "hint"), REFUSED)
+def test_groups_that_megatron_refuses_are_a_problem(
+    target: str, batch: int, group: int | None, reason: str, hint: str, tmp_path: Path
+) -> None:
+    name, option = FILE[target]
+    text = emit(plan_of(target, 22), target).files[name]
+    lines = [line for line in text.splitlines() if group or option.format(6) not in line]
+    (tmp_path / name).write_text("\n".join(lines).replace(option.format(6), option.format(group)))
+    with pytest.raises(InputError) as error:
+        import_config(FORMAT[target], [tmp_path / name], {"cluster": "dgx-h100:8", "global_batch": batch})
+    (problem,) = error.value.problems or [FieldProblem(error.value.message, hint=error.value.hint)]
+    assert f"{reason} (batch {batch} / (dp 2 x micro-batch 1) = {batch // 2})" in problem.message
+    assert hint in problem.hint
+    assert (problem.line > 0) == (group is not None)
 
 
 @pytest.mark.parametrize("target", FILE)

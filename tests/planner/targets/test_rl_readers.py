@@ -161,6 +161,17 @@ def test_micro_batches_by_tokens_divide_the_step(tmp_path: Path) -> None:
     assert imported(tmp_path, "slime", SLIME.replace("4096", "7000"), SLIME_MODEL).layout.micro_batch == 2
 
 
+def test_groups_of_micro_batches_by_tokens_are_not_judged(tmp_path: Path) -> None:
+    """66 sequences of a rank are 66 micro-batches only if all are of the longest: with fixed ones, 66 mod 4 = 2."""
+    text = SLIME.replace("--rollout-batch-size 32", "--rollout-batch-size 33")
+    stages = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3"
+    text = text.replace("--context-parallel-size 2", stages)
+    found = imported(tmp_path, "slime", text, SLIME_MODEL)
+    assert "groups of 4 micro-batches per chunk: priced as groups of 6" in found.assumed
+    with pytest.raises(InputError, match=r"groups of 4 leave 66 mod 4 = 2 micro-batches, fewer than pp 4"):
+        imported(tmp_path, "slime", text.replace("--use-dynamic-batch-size", ""), SLIME_MODEL)
+
+
 def test_batches_of_slime_that_contradict(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--global-batch-size: 256 is not 128, the sequences of a rollout by its 2"):
         imported(tmp_path, "slime", SLIME.replace("--colocate", "--global-batch-size 256"), SLIME_MODEL)
