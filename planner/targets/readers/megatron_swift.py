@@ -78,7 +78,7 @@ def to_arguments(settings: Mapping[str, Any]) -> Settings:
     if stated["recompute_granularity"] != "selective":
         del stated["recompute_modules"]
     out = {argument: stated[name] for name, argument in _ARGUMENT.items()
-           if name != "model" and stated.get(name) not in (None, False, "none")}  # fmt: skip
+           if name != "model" and name in stated and stated[name] is not False and stated[name] != "none"}  # fmt: skip
     if isinstance(kinds := out.get("--cp-comm-type"), str):
         out["--cp-comm-type"] = [kinds]
     if isinstance(modules := out.get("--recompute-modules"), str):
