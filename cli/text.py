@@ -50,7 +50,9 @@ def percent(share: float | None, places: int = 1) -> str:
 
 
 def more(share: float) -> str:
-    """The excess over the best: `+1.5 %`, `+11 %`."""
+    """The excess over the best: `+1.5 %`, `+11 %`; `+0.0 %` for less than is shown, on either side."""
+    if abs(share) < 0.0005:
+        return "+0.0 %"
     return f"{share * 100:+.1f} %" if abs(share) < 0.0995 else f"{share * 100:+,.0f} %"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cli import text
 from meshwright.cli.files import write_files
 from meshwright.planner import api
 
@@ -312,3 +313,10 @@ def test_names_of_a_catalogue_complete(shell: str) -> None:
     result = run(env=asked)
 
     assert re.search(r"\bh100-sxm-80gb\b", result.out)
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(-0.0004, "+0.0 %"), (0.0, "+0.0 %"), (-0.0006, "-0.1 %"), (0.0149, "+1.5 %"), (0.11, "+11 %")]
+)
+def test_no_excess_has_no_negative_sign(share: float, shown: str) -> None:
+    assert text.more(share) == shown
