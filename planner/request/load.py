@@ -22,7 +22,7 @@ from ...profiles.io.reader import read_document
 from .fix import parse_fix
 from .keywords import FLAT
 from .places import item_at, leaves_of, parse_set, parts_of
-from .problems import explain, field_of
+from .problems import explain, faults_of, field_of
 from .reinforcement import ALGORITHMS, RL_FLAT, RlRequest
 from .schema import BaseRequest, Request, request_from_dict, request_to_dict
 from .serving import SERVING_FLAT, ServingRequest
@@ -210,7 +210,7 @@ class _Draft:
         try:
             request = schema.model_validate(self.data)
         except ValidationError as error:
-            raise _together([self._problem(problem) for problem in error.errors()] + missing) from None
+            raise _together([self._problem(problem) for problem in faults_of(error)] + missing) from None
         if missing:
             raise _together(missing)
         for place in sorted(self.origins, key=str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ...errors import did_you_mean, nearest, quoted
@@ -45,6 +46,11 @@ _EXAMPLES: dict[FieldPath, str] = {
 }
 
 
+def faults_of(error: ValidationError) -> list[ErrorDetails]:
+    """The faults without those of lists that are too short because all of their items are wrong."""
+    return [fault for fault in error.errors() if fault["type"] != "too_short" or not fault["input"]]
+
+
 def field_of(error: ErrorDetails) -> FieldPath:
     """The place of a fault as a user writes it: without the types that pydantic tries there."""
     place: FieldPath = tuple(error["loc"])
@@ -70,6 +76,8 @@ def _explained(error: ErrorDetails, place: FieldPath, schema: type[BaseRequest])
             return str(context["message"]), str(context["hint"])
         case "extra_forbidden":
             return _unknown_key(place, schema)
+        case "too_short":
+            return f"must have at least {context['min_length']}, has {len(given)}", ""
         case "missing" if place == ("model",):
             return "is missing", "name a model (`--model llama-3.1-8b`) or the folder of its config.json"
         case "missing":

@@ -332,6 +332,16 @@ def test_paths_in_a_request_are_relative_to_it(tmp_path: Path) -> None:
     assert load_request(path).workload.lengths == {2048: 1.0}
 
 
+@pytest.mark.parametrize(("lora", "message"), [
+    ("16:all", "--lora: `all` is none of q, k, v, o, gate, up or down"),
+    ("16:q,z", "--lora: `z` is none of q, k, v, o, gate, up or down"),
+    ({"rank": 16, "targets": []}, "--lora: must have at least 1, has 0"),
+])  # fmt: skip
+def test_adapters_on_no_known_projection_are_one_problem(lora: Any, message: str) -> None:
+    found = problem(None, {**BASIC, "lora": lora}, flags=True)
+    assert found.message == message
+
+
 def test_what_is_trained() -> None:
     lora = load_request(None, {**BASIC, "lora": "16:q,v:nf4"}).to_workload()
     assert lora.lora is not None
