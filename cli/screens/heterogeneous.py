@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...planner.document.candidate import Candidate
-    from ...planner.document.island_use import IslandAssignment, Strategy
+    from ...planner.document.island_use import Crossing, IslandAssignment, Strategy
     from ...planner.document.plan import Plan
     from .parts import Part
 
@@ -81,11 +81,25 @@ def _shares_line(assignment: IslandAssignment) -> str:
     return line + "its replicas run fewer micro-batches: all end together. Gradients are weighted by tokens."
 
 
+def _both_ways(crossings: Sequence[Crossing]) -> list[Crossing]:
+    """A crossing for each pair of groups. Where a pipeline comes back, its gradients go with the messages there: both
+    ways carry the sum of the two crossings, and the slower one counts."""
+    pairs: dict[tuple[frozenset[int], str], Crossing] = {}
+    for crossing in crossings:
+        key = frozenset(crossing.ends), crossing.what
+        known = pairs.get(key)
+        pairs[key] = crossing if known is None else known.model_copy(update={
+            "step_bytes": known.step_bytes + crossing.step_bytes, "seconds": max(known.seconds, crossing.seconds),
+            "bw_bytes_per_s": min(known.bw_bytes_per_s, crossing.bw_bytes_per_s),
+        })  # fmt: skip
+    return list(pairs.values())
+
+
 def _crossing_lines(assignment: IslandAssignment) -> list[str]:
     """Traffic between the groups, and its cost."""
     names = [use.name for use in assignment.islands]
     lines = []
-    for crossing in assignment.crossings:
+    for crossing in _both_ways(assignment.crossings):
         source, destination = (names[end] for end in crossing.ends)
         sent = f"{text.significant(crossing.step_bytes / 1e9)} GB a step"
         speed = text.quantity(crossing.bw_bytes_per_s, "B/s", bits=True)

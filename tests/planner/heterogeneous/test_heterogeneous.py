@@ -11,6 +11,7 @@ import pytest
 from meshwright.cli import text
 from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens.explain import why_not_screen
+from meshwright.cli.screens.heterogeneous import _crossing_lines
 from meshwright.cli.screens.verdict import verdict
 from meshwright.cost_models.layouts import Layout, parse
 from meshwright.cost_models.quantities.exchanges import OPS
@@ -19,6 +20,7 @@ from meshwright.cost_models.rates import collectives
 from meshwright.cost_models.step import shared_bounds
 from meshwright.cost_models.step.stragglers import straggler_share_of
 from meshwright.planner import api
+from meshwright.planner.document.island_use import Crossing, IslandAssignment, IslandUse
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import read_plan
 from meshwright.planner.evaluation.staged import Staged
@@ -248,6 +250,22 @@ def planned(example: str, model: str, **asked: Any) -> Plan:
 @pytest.fixture(scope="module")
 def mixed_gpus() -> Plan:
     return planned("mixed_gpus", "llama-3.1-70b", fix={"cp": 1})
+
+
+def test_a_pipeline_that_comes_back_is_one_sentence() -> None:
+    """Activations of 4 messages go from the first group to the second, their gradients back, and 3 the other way."""
+    there = Crossing(ends=(0, 1), what="messages", step_bytes=4e9, seconds=0.003, bw_bytes_per_s=25e9)
+    back = Crossing(ends=(1, 0), what="messages", step_bytes=3e9, seconds=0.004, bw_bytes_per_s=20e9)
+    uses = tuple(
+        IslandUse(island=at, group=at, name=name, gpu="any", num_gpus=8, nodes=(at, at), stages=(at, at), layers=16,
+                  replicas=0, micro_batches=8, layer_s=1.0, busy_s=1.0, device_bytes=1.0, memory_bytes=2.0)
+        for at, name in enumerate(("fast", "slow"))
+    )  # fmt: skip
+    assignment = IslandAssignment(manner="across", islands=uses, crossings=(there, back))
+    (line,) = _crossing_lines(assignment)
+    assert "Between fast and slow go only messages of the pipeline: 7.00 GB a step each way" in line
+    assert text.duration(0.004) in line
+    assert len(_crossing_lines(assignment.model_copy(update={"crossings": (there,)}))) == 1
 
 
 @pytest.mark.slow
