@@ -79,11 +79,14 @@ def _gigabytes(num_bytes: float) -> str:
 
 def _gain(candidate: Candidate, order: NodeOrder) -> str:
     """Seconds of the links and of the step, in this order and in that of the cluster."""
-    taken = text.duration(order.network_s)
+    counted = ""
+    if candidate.to_layout().pp > 1:
+        counted = " (messages of the pipeline count where its first and last micro-batches wait for them)"
+    taken = f"Without overlap, a step would wait {text.duration(order.network_s)} for the links{counted}"
     if order.network_s == order.network_listed_s:
-        return f"If nothing hid them, the links would take {taken} of a step, as in the order of the cluster."
+        return f"{taken}, as in the order of the cluster."
     ratio = text.significant(order.network_listed_s / order.network_s)
-    line = f"If nothing hid them, the links would take {taken} of a step; in the order of the cluster "
+    line = f"{taken}; in the order of the cluster "
     line += f"{text.duration(order.network_listed_s)}, {ratio} times as long."
     saved = order.step_listed_s - candidate.step_s
     gain = f"{text.duration(saved)} ({text.percent(saved / order.step_listed_s, 2)} %)" if saved > 0 else "no time"
@@ -92,9 +95,9 @@ def _gain(candidate: Candidate, order: NodeOrder) -> str:
 
 def _proof(order: NodeOrder) -> str:
     if order.proven:
-        return "Proven: in no order of the nodes do the links take less."
+        return "Proven: in no order of the nodes does it wait less."
     gap = text.percent(1 - order.network_least_s / order.network_s)
-    return f"No order takes less than {text.duration(order.network_least_s)}: at most {gap} % are left."
+    return f"In no order does it wait less than {text.duration(order.network_least_s)}: at most {gap} % are left."
 
 
 def order_table(candidate: Candidate) -> list[Part]:

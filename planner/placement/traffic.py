@@ -30,8 +30,9 @@ _WIRE = LevelRates(ops={op: OpRates(base_s=0.0, hop_s=0.0, efficiency=1.0, ramp=
 
 @dataclass(frozen=True)
 class NodeTraffic:
-    """Traffic of a layout's groups between nodes, as if nothing hid it: how much hides depends on the software, the
-    traffic itself does not. All seconds are differences of step prices under different networks (`step.price`)."""
+    """Traffic of a layout's groups between nodes, without overlap: how much overlaps depends on the software, the
+    traffic itself does not. Messages of a pipeline take seconds where its first and last micro-batches wait for them;
+    `slot_bytes` counts all. All seconds are differences of step prices under different networks (`step.price`)."""
 
     resolved: Resolved  # the request
     layout: Layout  # the one to be placed

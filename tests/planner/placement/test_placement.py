@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from meshwright.cli.screens.placement import order_lines
 from meshwright.cost_models.arrays import Ints
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.planner import api
@@ -170,6 +171,20 @@ def test_the_plan_puts_the_slow_node_where_it_sends_least() -> None:
     assert best.step_s < order.step_listed_s
     assert order.proven
     assert read_plan(bad_nic_plan().to_json(), "plan") == bad_nic_plan()
+
+
+def test_the_screen_names_the_messages_that_count() -> None:
+    """All messages of the slow node alone take longer than the wait: 25 Gb/s carry half of its bytes per direction."""
+    best = bad_nic_plan().best
+    order = best.placement.order
+    assert order is not None
+    assert order.network_s < order.slow[0].sent_bytes / order.slowest_bytes_per_s
+    said = " ".join(" ".join(order_lines(best)).split())
+    assert "Without overlap, a step would wait" in said
+    assert "messages of the pipeline count where its first and last micro-batches wait for them" in said
+    flat = best.model_copy(update={"layout": {**best.layout, "pp": 1, "dp": 4 * best.to_layout().dp}})
+    assert flat.to_layout().pp == 1
+    assert "messages of the pipeline" not in " ".join(" ".join(order_lines(flat)).split())
 
 
 def test_the_certificate_bounds_every_layout_in_every_order() -> None:
