@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...planner.document.candidate import Candidate, Chunk
+    from ...planner.document.plan import Plan
     from ...planner.explain.redistribution import Redistribution
     from ...planner.explain.stage_loads import StageLoads
 
+OWN = "own"  # the stages of a request whose layers `plan` places
 _UNEVEN = 0.02  # share of the mean stage above which the slowest one is named
 _DIFFERS = 0.01  # relative difference of the simulation from the closed form that is named
 
@@ -24,6 +26,14 @@ def stages_line(candidate: Candidate) -> str:
     stages = [_stage_text(chunks) for chunks in chunks_by_stage(candidate).values()]
     number = candidate.choice
     return text.wrapped(f"Layers on the {len(stages)} stages of layout {number}: {', '.join(stages)}", "  ")
+
+
+def tried_lines(plan: Plan) -> list[str]:
+    """The reach of a list whose layers are placed: the bound of the search is that of its first layout alone."""
+    if plan.request.get("stages") != OWN or len(plan.candidates) < 2:
+        return []
+    return [text.wrapped("Layouts from 2 on are the best of those whose layers were placed. With other recomputation "
+                         "or micro-batches, their pipelines may be faster than listed.", "  ")]  # fmt: skip
 
 
 def _stage_text(chunks: Sequence[Chunk]) -> str:
@@ -81,9 +91,12 @@ def _stacks(chunks: list[Chunk], encoder_layers: int) -> list[str]:
 
 def why_these_stages(
     candidate: Candidate, loads: StageLoads, redistribution: Redistribution | None = None, *,
-    has_tower: bool = False,
+    has_tower: bool = False, stages: str | Sequence[int] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Sentences: what embedding and head are worth, what even stages would take, what these do."""
+    """Sentences: what embedding and head are worth, what even stages would take, what these do.
+
+    stages: those of the request.
+    """
     head, embedding = text.fixed(loads.head_layers, 1), text.fixed(loads.embedding_layers, 1)
     first = "the embedding with the vision tower" if has_tower else "the embedding"
     worth = f"the head is worth {head} layers and {first} {embedding}"
@@ -92,7 +105,10 @@ def why_these_stages(
         return [text.wrapped(lines[0], "  ")]
     if redistribution is not None:
         lines.append(_over_all_stages(redistribution))
-    lines.append(_custom_against_even(candidate, loads) if _is_custom(candidate, loads) else _even(candidate, loads))
+    if _is_custom(candidate, loads):
+        lines.append(_custom_against_even(candidate, loads))
+    else:
+        lines.append(_even(loads, tried=stages == OWN))
     if loads.simulated and abs(loads.step_s / candidate.closed_s - 1) > _DIFFERS:
         simulated, closed = text.significant(loads.step_s), text.significant(candidate.closed_s)
         lines.append(f"Simulated operation by operation, a step takes {simulated} s; by the closed form {closed} s.")
@@ -132,13 +148,13 @@ def _custom_against_even(candidate: Candidate, loads: StageLoads) -> str:
     return f"{even}. These: {_slowest(loads.stage_s)}, {text.significant(loads.step_s)} s."
 
 
-def _even(candidate: Candidate, loads: StageLoads) -> str:
+def _even(loads: StageLoads, *, tried: bool) -> str:
+    """The longest of even stages, with advice where `plan` can place their layers and was not asked to."""
     stage_s = loads.stage_s
     if max(stage_s) < (1 + _UNEVEN) * sum(stage_s) / len(stage_s):
         return ""
-    better = " `plan --stages own` places the layers by time and memory."
-    tried = candidate.closed_form_s is not None or not loads.can_split
-    return f"The stages are even: {_slowest(stage_s)}.{'' if tried else better}"
+    better = " `plan --stages own` places the layers by time and memory." if loads.can_split and not tried else ""
+    return f"The stages are even: {_slowest(stage_s)}.{better}"
 
 
 def _slowest(stage_s: Sequence[float]) -> str:

@@ -50,6 +50,7 @@ def stage_loads(request: Request, candidate: Candidate) -> StageLoads:
     worth = (staged.ledger.splits.total[0] * kind_s)[edges] / layer_s
     one_layer_set = staged.ledger.vocabulary is None and staged.resolved.nodes is None
     can_split = staged.is_simulated and one_layer_set and staged.resolved.target.stages != "even"
+    can_split = can_split and staged.resolved.workload.objective != "memory"
     return StageLoads(**rounded({
         "stage_s": _stage_s(staged), "even_stage_s": _stage_s(even), "layer_s": layer_s,
         "embedding_layers": float(worth[EMBEDDING] + worth[EMBEDDING_COPY]),

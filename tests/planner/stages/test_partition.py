@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pulp
 import pytest
-from meshwright.cli.screens.stages import why_these_stages
+from meshwright.cli.screens.stages import tried_lines, why_these_stages
 from meshwright.cost_models import build_ledger
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
 from meshwright.cost_models.quantities.device_memory import DeviceMemory
@@ -450,6 +450,30 @@ def test_the_plan_has_stages_of_its_own() -> None:
     assert best.step_s < api.evaluate(None, str(best.to_layout()), **ASKED).best.step_s * 0.999
     assert sum(term.seconds for term in best.terms) == pytest.approx(best.step_s, rel=1e-6)
     assert max(stage.device_bytes for stage in best.memory) <= uneven_plan().resolved["memory_bytes"]
+
+
+@pytest.fixture(scope="module")
+def seven_plan() -> Plan:
+    """Even stages, simulated: 32 layers over 7 GPUs."""
+    return api.plan(None, model="llama-3.1-8b", gpu="h100-sxm-80gb", gpus=7, global_batch=250, seq_len=5000)
+
+
+def test_even_stages_are_advised_to_be_placed_unless_they_were(seven_plan: Plan) -> None:
+    loads = stage_loads(request_from_dict(seven_plan.request), seven_plan.best)
+    assert seven_plan.best.closed_form_s is not None  # a simulated layout was not placed for that
+    advice = "`plan --stages own` places the layers"
+    for stages, advised in ((None, True), ("even", True), ("own", False)):
+        said = " ".join(why_these_stages(seven_plan.best, loads, stages=stages)).replace("\n  ", " ")
+        assert "longer than the mean one" in said
+        assert (advice in said) == advised
+    small = {**seven_plan.request, "workload": {**seven_plan.request["workload"], "objective": "memory"}}
+    assert not stage_loads(request_from_dict(small), seven_plan.best).can_split
+
+
+def test_the_list_of_placed_stages_says_what_it_covers(seven_plan: Plan) -> None:
+    assert not tried_lines(seven_plan)
+    own = seven_plan.model_copy(update={"request": {**seven_plan.request, "stages": "own"}})
+    assert "Layouts from 2 on are the best of those whose layers were placed." in " ".join(tried_lines(own))
 
 
 def test_why_these_stages() -> None:
