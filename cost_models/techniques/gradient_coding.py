@@ -77,7 +77,10 @@ TECHNIQUE = Technique(
     neutral={"tolerated": 0, "slow": 0},
     needs=(Need(("dp",), _enough, "more replicas than it does without"),),
     rewrite=_rewrite,
-    caveat="who is slow is drawn anew in every step: a node that stays slow is left out instead; a window delays sums; "
+    # Krishnan et al. 2023, the bursty straggler model: such a step waits for all.
+    caveat="who is slow is drawn anew in every step: a node that stays slow is left out instead; a window delays sums, "
+           "and waits that it adds are not counted: for a replica that is slow twice within it, and where more than "
+           "`tolerated` are slow in one of its steps or another; "
            "compare with `tolerated=0` and the same `slow`",
     chooses=(EXCHANGE,), only_costs=True,
 )  # fmt: skip
