@@ -11,7 +11,7 @@ from meshwright.planner.request.resolve import resolve
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
 from meshwright.planner.targets.facts import layout_of
-from meshwright.planner.targets.megatron import encoders
+from meshwright.planner.targets.megatron import encoders, mindspeed
 from meshwright.planner.targets.megatron import options as megatron_options
 from meshwright.planner.targets.megatron.multimodal import SEES
 from meshwright.planner.targets.megatron_bridge import peft
@@ -41,7 +41,7 @@ def edited(plan: Plan, old: str, new: str) -> dict[str, str]:
 def test_every_argument_that_is_written_has_a_field() -> None:
     """The rest is only read from scripts of Megatron-LM: older spellings, and what `emit` counts otherwise."""
     arguments = megatron_options.TABLE.options
-    assert arguments - set(BY_ARGUMENT) - set(IMPLIED) - set(encoders.OPTIONS) == {
+    assert arguments - set(BY_ARGUMENT) - set(IMPLIED) - set(encoders.OPTIONS) - set(mindspeed.ENTRY.options) == {
         "--num-layers-per-virtual-pipeline-stage", "--outer-dp-sharding-strategy", "--padded-vocab-size",
         "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",
         "--use-rotary-position-embeddings", "--img-h", "--img-w", "--patch-dim", SEES,
