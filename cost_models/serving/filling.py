@@ -44,13 +44,14 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
     busy = -np.expm1(-running / decode.pp)  # sequences of a pass are those of a Poisson process
     wait_s = np.where(opened, busy * pass_s / 2.0, rest_s)
     cycle_s = np.where(np.isfinite(load.concurrency), load.concurrency / rate, 0.0)
-    queue_s = np.where(opened, queue.mean_s, np.maximum(cycle_s - front_s - wait_s - steps * pass_s, 0.0))
+    queue_s = np.where(opened, queue.waits.mean_s, np.maximum(cycle_s - front_s - wait_s - steps * pass_s, 0.0))
     first_s = decode.first_passes(load.output) * pass_s
     none, tokens = np.zeros_like(pass_s), rate * load.output / taken
     return Service(
         ttft_s=front_s + queue_s + wait_s + first_s, tpot_s=pass_s / given, output_tokens_per_s=tokens,
-        output_tokens_per_s_per_gpu=tokens / decode.gpus, sequences=running, capacity=capacity, prompt_load=none,
-        load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s, pipeline_s=none,
+        output_tokens_per_s_per_gpu=tokens / decode.gpus, sequences=running, deviation=np.sqrt(running),
+        capacity=capacity, prompt_load=none, load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s,
+        room=queue.waits, pipeline_s=none,
         first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, prompt_groups=none + 1.0, prompt_scv=none,
         interval_scv=none + 1.0,
         stable=np.where(opened, queue.load_factor < FULLEST, number <= capacity),
@@ -127,12 +128,11 @@ def filling_latencies(
     met = np.where(opened, _met(number, steps, decode, load, passes), looped)
     slow_s = iteration_seconds(decode, constants, whole_passes(met, load))
     longest = np.full_like(slow_s, requests.output_lengths.at(np.array([share]))[0])
-    queue = room_queue(passes, steps, decode, load)
     busy = -np.expm1(-lane)  # of those that find a lane idle none waits for the end of a pass
     rest_s = np.maximum(share - (1.0 - busy), 0.0) / np.maximum(busy, 1e-9) * slow_s
     mean_rest_s = service.first_token_s - decode.first_passes(load.output) * service.decode_s
     looped_s = np.minimum(2.0 * share * mean_rest_s, slow_s)
-    waited_s = np.where(opened, queue.at_most(share) - service.queue_s + rest_s, looped_s)
+    waited_s = np.where(opened, service.room.at_most(share) - service.queue_s + rest_s, looped_s)
     ttft_s = service.ttft_s - service.first_token_s + waited_s + decode.first_passes(longest) * slow_s
     return np.asarray(ttft_s), np.asarray(slow_s / given)
 

@@ -10,9 +10,9 @@ from ..arrays import Array, Mask
 from .filling import filling_state
 from .iteration import Batch, ServingConstants, iteration_seconds
 from .pool import Pool
-from .room import whole_passes
+from .room import decoders_queue, whole_passes
 from .seen_images import front_s
-from .service import BUSIEST, FULLEST, ROUNDS, Load, Service
+from .service import BUSIEST, FULLEST, PROBE, ROUNDS, Load, Service
 
 _WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
 # Of waits in pipelines, out of simulated instances of 4 and 8 stages (tests/cost_models/serving/test_simulation.py).
@@ -38,19 +38,47 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
         opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, apart), capacity)
         running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.step_s))
-    opened = (state.prompts_taken < BUSIEST) & (running < FULLEST * capacity)
+    deviation = _deviation(running, state, decode, apart, load, constants)
+    full_s = iteration_seconds(decode, constants, decoding_batch(capacity, decode, load))
+    wanted = _decoding_at(load.rate / decode.instances, steps, replace(state, decode_s=full_s), apart)
+    begun = load.rate / decode.instances * state.begin_s  # prompts that have room already
+    room = decoders_queue((wanted + begun) / capacity, running + begun, deviation, capacity, decode, load)
+    opened = (state.prompts_taken < BUSIEST) & (room.load_factor < FULLEST) & (running < FULLEST * capacity)
     stable = np.where(load.rate > 0, opened, number <= capacity)
-    waiting = load.waiting(number, held) * decode.instances
+    waits_s = load.waiting(number, held) * decode.instances / rate
+    before_s, first_s, after_s = by_phase(room.waits.mean_s, decode, apart)
     tokens = rate * load.output
     gpus = decode.gpus + np.where(apart, prefill.gpus, 0.0)
     return Service(
-        ttft_s=state.ttft_s + waiting / rate, tpot_s=state.step_s / decode.step_tokens, output_tokens_per_s=tokens,
-        output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, capacity=capacity, prompt_load=state.prompt_load,
-        load_factor=np.zeros_like(running), queue_s=state.queue_s + waiting / rate,
-        pipeline_s=state.pipeline_s, first_token_s=state.first_token_s, decode_s=state.decode_s,
+        ttft_s=state.ttft_s + waits_s + before_s + first_s, output_tokens_per_s=tokens,
+        tpot_s=state.step_s / decode.step_tokens + after_s / np.maximum(load.output - 1.0, 1.0),
+        output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, deviation=deviation, capacity=capacity,
+        prompt_load=state.prompt_load, load_factor=np.zeros_like(running),
+        queue_s=state.queue_s + waits_s + before_s, room=room.waits, pipeline_s=state.pipeline_s,
+        first_token_s=state.first_token_s + first_s, decode_s=state.decode_s,
         prompt_s=state.prompt_s, prompt_groups=state.groups, prompt_scv=state.prompt_scv,
         interval_scv=_interval_scv(load, prefill), stable=stable,
     )  # fmt: skip
+
+
+def by_phase(seconds: Array, decode: Pool, apart: Mask) -> tuple[Array, Array, Array]:
+    """[n] each, waits for room before the prompt, apart before the first token where the instances that decode make it,
+    and else after it."""
+    first = decode.decodes_first > 0
+    return np.where(apart, 0.0, seconds), np.where(apart & first, seconds, 0.0), np.where(apart & ~first, seconds, 0.0)
+
+
+def _deviation(
+    running: Array, state: _State, decode: Pool, apart: Mask, load: Load, constants: ServingConstants
+) -> Array:  # fmt: skip
+    """[n] standard deviation of the sequences that decode on an instance: that of a Poisson number, but that more of
+    them take longer, and so become more: over 1 - d(rate answer_s)/d(sequences)."""
+    sequences = np.maximum(running, 1.0)
+    first_s, probed_s = (iteration_seconds(decode, constants, decoding_batch(sequences * more, decode, load))
+                         for more in (1.0, 1.0 + PROBE))  # fmt: skip
+    gain = np.maximum(probed_s - first_s, 0.0) / (PROBE * state.step_s)
+    gain = np.minimum(gain + np.where(apart, 0.0, state.prompt_load), 0.9)
+    return np.asarray(np.sqrt(sequences) / (1.0 - gain))
 
 
 def _decoding_at(rate: Array, steps: Array, state: _State, apart: Mask) -> Array:
@@ -74,6 +102,7 @@ class _State:
     prompt_scv: Array
     groups: Array  # that have a prompt in the same iteration
     meanwhile: Array  # prompts that come to a stage in the seconds of one
+    begin_s: Array  # from the room for a request until it decodes
 
 
 def _at(
@@ -112,10 +141,10 @@ def _at(
     queue_s = np.where(load.rate > 0, queue_s, np.minimum(queue_s, others / 2.0 * added_s)) + ahead * added_s
     first_token_s = np.where(apart & (decode.decodes_first == 0), 0.0, _WAITS * decode_s)
     pipeline_s = np.where(apart & (load.rate > 0), _pipeline_s(prefill, load, added_s, prompts_taken, prompt_scv), 0.0)
-    begin_s = front_s(prefill, constants, load.prompt) + load.transfer_s + first_token_s
-    ttft_s = begin_s + mixed_s * chunks + queue_s + pipeline_s
+    before_s = front_s(prefill, constants, load.prompt) + load.transfer_s + first_token_s
+    ttft_s = before_s + mixed_s * chunks + queue_s + pipeline_s
     return _State(ttft_s, step_s, prompt_load, prompts_taken, queue_s + pipeline_s, pipeline_s, first_token_s, decode_s,
-                  added_s, prompt_scv, groups, rate * whole_s)  # fmt: skip
+                  added_s, prompt_scv, groups, rate * whole_s, np.where(apart, decode_s, mixed_s * chunks))  # fmt: skip
 
 
 def _together_in(meanwhile: Array, prefill: Pool) -> Array:

@@ -11,9 +11,10 @@ from ..arrays import Array, Mask
 from .filling import filling_latencies
 from .iteration import ServingConstants, iteration_seconds
 from .lengths import RequestLengths
-from .load import decoding_batch, prompt_iterations, queued
+from .load import by_phase, decoding_batch, prompt_iterations, queued
+from .phases import growth
 from .pool import Pool
-from .service import BUSIEST, PROBE, Load, Service
+from .service import BUSIEST, Load, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,14 @@ def latencies(
 
     Waits W of prompts have the tail of a queue with one server, P(W > t) = busy exp(-busy t / E[W]). Where answers
     decode beside them, a prompt also waits for the rest of an iteration with prompts, which its decoding lengthens.
-    The number of sequences that decode is one of a Poisson process, but that more of them take longer, and so become
-    more: its deviation is that over 1 - d(rate answer_s)/d(sequences). Prompts of unlike lengths take their own seconds
-    after the wait. tests/cost_models/serving/test_simulation.py compares both with the simulated instance.
+    Waits for room are those of `RoomWaits`. Prompts of unlike lengths take their own seconds after the waits.
+    tests/cost_models/serving/test_simulation.py compares them with the simulated instance.
     """
     if decode.methods.fills:
         return Latencies(*filling_latencies(share, service, decode, load, requests, constants))
     ttft_s = _ttft_s(share, service, prefill, decode, apart, load, requests, constants)
     sequences = np.maximum(service.sequences, 1.0)
-    first_s, probed_s = (_decode_s(sequences * more, service, decode, load, constants) for more in (1.0, 1.0 + PROBE))
-    gain = np.maximum(probed_s - first_s, 0.0) / (PROBE * service.tpot_s * decode.step_tokens)
-    gain = np.minimum(gain + np.where(apart, 0.0, service.prompt_load), 0.9)
-    spread = 1.0 + NormalDist().inv_cdf(share) / np.sqrt(sequences) / (1.0 - gain)
+    spread = 1.0 + NormalDist().inv_cdf(share) * service.deviation / sequences
     # An instance has no more than there is room for, and of a closed loop no more than its requests.
     most = np.where(load.rate > 0, service.capacity, load.concurrency / decode.instances)
     spread = np.minimum(spread, np.maximum(most / sequences, 1.0))
@@ -59,19 +56,28 @@ def latencies(
     usual_s, beside_more_s = (_added_s(sequences * more, service, prefill, decode, load, constants)
                               for more in (1.0, spread))  # fmt: skip
     beside_s = beside_s * np.minimum(beside_more_s / np.maximum(usual_s, 1e-12), 1.0)
-    return Latencies(ttft_s, np.asarray((decode_s + beside_s) / decode.step_tokens))
+    *_, after_s = by_phase(service.room.at_most(share), decode, apart)
+    tpot_s = (decode_s + beside_s) / decode.step_tokens + after_s / np.maximum(load.output - 1.0, 1.0)
+    return Latencies(ttft_s, np.asarray(tpot_s))
 
 
 def _ttft_s(
     share: float, service: Service, prefill: Pool, decode: Pool, apart: Mask, load: Load, requests: RequestLengths,
     constants: ServingConstants,
 ) -> Array:  # fmt: skip
-    """The seconds of a prompt of each stratum and the wait, which does not depend on its length."""
-    served_s = service.ttft_s - service.queue_s
+    """The seconds of a prompt of each stratum and the wait, which does not depend on its length. The caches of long
+    prompts, which take most of the seconds, are sent longest: those of the share are sent as long as that of its
+    longest prompt, so that both pools may be priced by themselves.
+    """
+    mean_first_s = by_phase(service.room.mean_s, decode, apart)[1]
+    before_s, first_s, _ = by_phase(service.room.at_most(share), decode, apart)
+    served_s = service.ttft_s - service.queue_s - mean_first_s + before_s + first_s
     waits = _waits(service, prefill, apart, load)
     strata = requests.prompt_lengths.strata(_STRATA)
     if len(strata) == 1:
         return np.asarray(served_s + waits.at_most(share))
+    long = requests.prompt_lengths.at(np.array([share]))
+    served_s = served_s + load.transfer_s * (growth(prefill, decode, load.prompt, long) - 1.0)
     each_s = served_s + _beyond_mean_s(strata, service, prefill, decode, apart, load, constants)
     low, high = each_s.min(axis=0), each_s.max(axis=0) + waits.at_most(share)
     for _ in range(_HALVINGS):

@@ -25,6 +25,18 @@ def phases(pool: Pool) -> tuple[Pool, Pool, Mask]:
     return _with(pool, share, np.ones_like(pool.tp)), _with(pool, 1.0 - share, 1.0 / (1.0 + taken)), apart
 
 
+def growth(prefill: Pool, decode: Pool, prompt: Array, tokens: Array) -> Array:
+    """[..., n] bytes of the cache of a prompt of so many tokens that a GPU sends or receives, over those of `prompt`
+    [n]. The pool with more of them sets both."""
+    most, mean = (np.maximum(*(sent_bytes(pool, of) for pool in (prefill, decode))) for of in (tokens, prompt))
+    return np.asarray(most / mean)
+
+
+def sent_bytes(pool: Pool, tokens: Array) -> Array:
+    """[n] of the cache of a prompt on a GPU of the fullest stage."""
+    return np.asarray(pool.sequence_bytes(tokens) * pool.fullest_share)
+
+
 def _with(pool: Pool, share: float, left: Array) -> Pool:
     """With a share of the multiprocessors, and of the bandwidth the part that is left."""
     reads = min(share / pool.methods.reads_share, 1.0)

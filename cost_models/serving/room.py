@@ -1,19 +1,23 @@
-"""Passes of models that fill in, by their sequences, and the queue for room, which a request has in all of them."""
+"""Passes of models that fill in, by their sequences, and the queues for room."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from ..arrays import Array
 from .iteration import Batch, ServingConstants, iteration_seconds
 from .pool import Pool
-from .service import PROBE, Load
+from .service import PROBE, Load, RoomWaits
 
 _POINTS = 16  # numbers of sequences at which a pass is priced; between them its seconds lie on lines
 _FULL = 1.0 - 1e-6  # load factor, from which on the wait is that at it
 _RARE = 1e-100  # requests per second, in place of none
+_DEVIATIONS = np.linspace(0.0, 30.0, 601)  # of the sequences, from their mean to the room
+_NORMAL = NormalDist()
+_WAITING = -np.log1p([b * _NORMAL.cdf(b) / _NORMAL.pdf(b) for b in _DEVIATIONS])  # logarithm of the probability
 
 
 def whole_passes(sequences: Array, load: Load) -> Batch:
@@ -61,20 +65,11 @@ class PassSeconds:
 
 @dataclass(frozen=True, slots=True)
 class RoomQueue:
-    """Waits for room, columns [n]: none with probability 1 - waiting, else exponential."""
+    """Requests that wait for room, columns [n]."""
 
     load_factor: Array  # rate over the one at which all room is always taken
     running: Array  # mean sequences of a lane
-    waiting: Array  # share of the requests that wait
-    scale_s: Array  # mean wait of those
-
-    @property
-    def mean_s(self) -> Array:
-        return self.waiting * self.scale_s
-
-    def at_most(self, share: float) -> Array:
-        """Seconds that a share of the waits does not exceed."""
-        return np.asarray(self.scale_s * np.log(np.maximum(self.waiting / (1.0 - share), 1.0)))
+    waits: RoomWaits
 
 
 def room_queue(passes: PassSeconds, steps: Array, decode: Pool, load: Load) -> RoomQueue:
@@ -100,7 +95,27 @@ def room_queue(passes: PassSeconds, steps: Array, decode: Pool, load: Load) -> R
     weights, waiting = np.exp(states - most), np.exp(beyond - most)
     whole = weights.sum(axis=0) + waiting
     running = ((number * weights[1:]).sum(axis=0) + passes.room * waiting) / whole
-    arrivals = 1.0 + (load.arrival_scv - 1.0) / decode.instances / decode.pp
+    return RoomQueue(factors[-1], running, RoomWaits(waiting / whole, _wait_s(full, rate, decode.pp, decode, load)))
+
+
+def decoders_queue(
+    factor: Array, running: Array, spread: Array, capacity: Array, decode: Pool, load: Load
+) -> RoomQueue:  # fmt: skip
+    """As `room_queue`, of instances that decode, which have room for thousands: many servers.
+
+    A request waits with the probability of S. Halfin and W. Whitt (Heavy-traffic limits for queues with many
+    exponential servers, 1981), 1 / (1 + b Phi(b) / phi(b)), where b deviations of the sequences lie between their mean
+    and the room. factor: [n] rate over the one at which all room is always taken; spread: the deviation.
+    """
+    beyond = np.maximum(capacity - running, 0.0) / np.maximum(spread, 1e-9)
+    waiting = np.exp(np.interp(beyond, _DEVIATIONS, _WAITING))
+    full, rate = np.minimum(factor, _FULL), np.maximum(load.rate / decode.instances, _RARE)
+    waits = RoomWaits(np.where(load.rate > 0, waiting, 0.0), _wait_s(full, rate, 1.0, decode, load))
+    return RoomQueue(factor, running, waits)
+
+
+def _wait_s(full: Array, rate: Array, lanes: Array | float, decode: Pool, load: Load) -> Array:
+    """Mean wait of requests that wait, of a queue with this load factor."""
+    arrivals = 1.0 + (load.arrival_scv - 1.0) / decode.instances / lanes
     answers = np.maximum(load.running_output / load.output - 1.0, 0.0)
-    between_s = full / rate / (1.0 - full)
-    return RoomQueue(factors[-1], running, waiting / whole, between_s * (arrivals + answers) / 2.0)
+    return np.asarray(full / rate / (1.0 - full) * (arrivals + answers) / 2.0)

@@ -89,6 +89,22 @@ class Load:
         return np.asarray(self.prompt * (1.0 - self.prefix_hit))
 
 
+@dataclass(frozen=True, slots=True)
+class RoomWaits:
+    """Waits for room, columns [n]: none with probability 1 - waiting, else exponential."""
+
+    waiting: Array  # share of the requests that wait
+    scale_s: Array  # mean wait of those
+
+    @property
+    def mean_s(self) -> Array:
+        return self.waiting * self.scale_s
+
+    def at_most(self, share: float) -> Array:
+        """Seconds that a share of the waits does not exceed."""
+        return np.asarray(self.scale_s * np.log(np.maximum(self.waiting / (1.0 - share), 1.0)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """The steady state, columns [n]."""
@@ -98,11 +114,13 @@ class Service:
     output_tokens_per_s: Array  # of all GPUs
     output_tokens_per_s_per_gpu: Array
     sequences: Array  # that decode, or are filled in, at once, of an instance
+    deviation: Array  # standard deviation of `sequences`
     capacity: Array  # sequences that an instance has room for
     prompt_load: Array  # share of time that prompts take
     load_factor: Array  # rate over the one at which all room is always taken; 0: closed loops, and decoders
     queue_s: Array  # mean wait of a prompt for prompts before it, or of a request for room, of `ttft_s`
     pipeline_s: Array  # of `queue_s`, in further stages behind iterations with more prompt tokens
+    room: RoomWaits  # of an open loop; of instances that decode alone not in `queue_s`
     first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
     prompt_s: Array  # that a prompt adds to the iterations of its instance

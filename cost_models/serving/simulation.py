@@ -34,10 +34,12 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Latencies of the counted requests, seconds, [request]."""
+    """Latencies of the counted requests, seconds, [request]. Where prompts come with their caches, the time to first
+    token is from then on."""
 
     ttft_s: Array
     tpot_s: Array
+    prompts: Array  # tokens
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class _Lane:
     now_s: float = 0.0
     waiting: deque[_Request] = field(default_factory=deque)
     running: list[_Request] = field(default_factory=list)
-    ended: list[tuple[float, float, float]] = field(default_factory=list)  # arrival, TTFT, TPOT
+    ended: list[tuple[float, ...]] = field(default_factory=list)  # arrival, TTFT, TPOT, tokens of the prompt
 
     def iteration_s(
         self, decoding: list[_Request], prompts: list[tuple[_Request, float]], steps: float
@@ -154,7 +156,7 @@ class _Lane:
             if request.left_prompt > 0.5 and self.prefills:
                 continue
             self.waiting.remove(request)
-            request.first_s = done_s if self.prefills else request.arrival_s
+            request.first_s = done_s if self.prefills or self.pool.decodes_first[0] else request.arrival_s
             request.left_output -= 1.0
             if self.decodes and request.left_output > 0.5:
                 self.running.append(request)
@@ -180,8 +182,8 @@ class _Lane:
         return self.requests.front_s + self.constants.prompt_token_s * request.prompt
 
     def _end(self, request: _Request) -> None:
-        waited_s = request.first_s - request.arrival_s
-        self.ended.append((request.arrival_s, waited_s + self._front_s(request), self._tpot_s(request)))
+        waited_s = request.first_s - request.arrival_s + (self._front_s(request) if self.prefills else 0.0)
+        self.ended.append((request.arrival_s, waited_s, self._tpot_s(request), request.prompt))
 
     def _tpot_s(self, request: _Request) -> float:
         """Of a request that ends now."""
@@ -265,7 +267,7 @@ def simulate(
             break
     warm_up = max(int(_WARM_UP * requests.number), min(clients, requests.number // 2))
     counted = np.array(sorted(lane.ended)[warm_up:])
-    return Simulated(counted[:, 1], counted[:, 2])
+    return Simulated(counted[:, 1], counted[:, 2], counted[:, 3])
 
 
 def _coming(requests: Requests, stages: float, generator: np.random.Generator) -> list[_Request]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.phases import sent_bytes
 from ...cost_models.serving.pool import Pool
 from .instance import pool
 from .pairs import (
@@ -118,7 +119,8 @@ def _side(
     return Side(
         space, columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number, layout_gpus[instance] * number,
         seconds_under(np.full(len(rows), load), np.arange(len(rows))),
-        columns.sequence_bytes(np.array(promises.requests.prompt)) * columns.fullest_share,
+        sent_bytes(columns, np.array(promises.requests.prompt)),
+        sent_bytes(columns, promises.requests.prompt_lengths.at(np.array([promises.share]))),
         largest(lambda load, at: seconds_under(load, at) <= limit_s, number.astype(float)) if bounded
         else np.full(len(rows), np.inf),
     )  # fmt: skip
@@ -135,7 +137,9 @@ def _seconds(
     pools = (this, other) if prefills else (other, this)
     asked = replace(promises, ttft_s=np.inf, tpot_s=np.inf if prefills else promises.tpot_s)
     at = priced(*pools, np.ones(len(instance), dtype=bool), load, asked, constants)
-    first_s = at.service.first_token_s
+    room = at.service.room
+    beyond_s = np.where(this.decodes_first > 0, room.at_most(promises.share) - room.mean_s, 0.0)
+    first_s = at.service.first_token_s + beyond_s
     seconds = at.latencies.ttft_s - first_s if prefills else first_s
     return np.where(at.kept, seconds, np.inf)
 

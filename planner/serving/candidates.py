@@ -10,7 +10,7 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
-from ...cost_models.serving.phases import phases
+from ...cost_models.serving.phases import growth, phases
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.seen_images import front_s, placement
 from ...cost_models.serving.service import Service
@@ -203,7 +203,10 @@ def _simulated(question: Question, deployment: Deployment, rate: float, each: fl
     closed = promises.closed and not deployment.apart
     latencies = [_instance(stand.instance, question.constants, _requests(question, stand, rate, number, closed=closed),
                            prefills=prefills, decodes=decodes) for stand, prefills, decodes in roles]  # fmt: skip
-    ttft_s, tpot_s = latencies[0].ttft_s + deployment.transfer_s, latencies[-1].tpot_s
+    first, last = latencies
+    ttft_s, tpot_s = first.ttft_s, last.tpot_s
+    if split:
+        ttft_s = ttft_s + _transfers_s(deployment, promises, first.prompts) + last.ttft_s
     early, quick = ttft_s <= promises.ttft_s, tpot_s <= promises.tpot_s
     kept = early.mean() * quick.mean() if split else (early & quick).mean()
     return SimulatedService(requests=number, ttft_s=_percentiles(ttft_s), tpot_s=_percentiles(tpot_s), kept=float(kept))
@@ -219,6 +222,12 @@ def _requests(question: Question, stand: Stand, rate: float, number: int, *, clo
         concurrency=clients, number=number + clients * closed,
         front_s=float(front_s(columns, question.constants, np.zeros(1))[0]),
     )  # fmt: skip
+
+
+def _transfers_s(deployment: Deployment, promises: Promises, prompts: Array) -> Array:
+    """[request] seconds in which the caches of these prompts go from pool to pool."""
+    prefill, decode = stands_pool([deployment.prefill]), stands_pool([deployment.decode])
+    return deployment.transfer_s * growth(prefill, decode, np.array([promises.requests.prompt]), prompts)
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -42,7 +42,8 @@ class Side:
     gpus: Ints  # [row] of all of them
     # [row] prefill: TTFT but for decoding and transfer; decode: what it adds to TTFT; infinite: not kept.
     seconds: Array
-    cache_bytes: Array  # [instance] of a prompt on a GPU
+    cache_bytes: Array  # [instance] of a prompt of mean length on a GPU
+    long_bytes: Array  # [instance] of the longest prompt that is promised anything
     most: Array  # [row] load that no pair with it exceeds; infinite where the load is given
 
     def pool(self, rows: Ints) -> Pool:
@@ -90,8 +91,13 @@ class Meeting:
         return int(np.searchsorted(np.sort(second), self.budget - first, side="right").sum())
 
     def transfer_s(self, instance: Ints | int, rows: Ints) -> Array:
-        """Of a prompt's cache, from prefill instances to rows that decode."""
+        """Of a prompt's cache, from prefill instances to rows that decode, mean."""
         sent = np.maximum(self.prefill.cache_bytes[instance], self.decode.cache_bytes[self.decode.instance[rows]])
+        return np.asarray(sent / self.bandwidth)
+
+    def long_transfer_s(self, instance: Ints | int, rows: Ints) -> Array:
+        """As `transfer_s`, of the longest prompt that is promised anything."""
+        sent = np.maximum(self.prefill.long_bytes[instance], self.decode.long_bytes[self.decode.instance[rows]])
         return np.asarray(sent / self.bandwidth)
 
 
@@ -120,7 +126,7 @@ def _prices(meeting: Meeting, promises: Promises) -> Iterator[_Prices]:
         of_instance = one.instance == instance
         each = one.space.instances[instance].layout.gpus
         transfer_s = meeting.transfer_s(int(instance), rows)
-        slack = promises.ttft_s - other.seconds[rows] - transfer_s
+        slack = promises.ttft_s - other.seconds[rows] - meeting.long_transfer_s(int(instance), rows)
         number = one.number[of_instance]
         needed = np.searchsorted(-one.seconds[of_instance], -slack, side="left") + number[0]
         most = np.full(len(rows), number[-1])
@@ -191,7 +197,8 @@ class _Rows:
             room = one.gpus[first] + other.gpus[second] <= meeting.budget
             first, second = first[room], second[room]
         transfer_s = meeting.transfer_s(one.instance[first], second)
-        usable = one.seconds[first] + other.seconds[second] + transfer_s <= promises.ttft_s
+        long_s = meeting.long_transfer_s(one.instance[first], second)
+        usable = one.seconds[first] + other.seconds[second] + long_s <= promises.ttft_s
         return cls(first[usable], second[usable], transfer_s[usable], int((~usable).sum()))
 
     def pools(self, meeting: Meeting, at: Ints) -> tuple[Pool, Pool]:

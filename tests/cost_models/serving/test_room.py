@@ -34,7 +34,7 @@ def queue_of(seconds: list[float], rate: float, requests: RequestLengths = EQUAL
     points = len(seconds) ** np.linspace(0.0, 1.0, 16)
     passes = PassSeconds(points[:, None], np.interp(points, np.arange(len(seconds)) + 1.0, seconds)[:, None])
     queue = room_queue(passes, column(1), llada(), opened(requests, rate))
-    return float(queue.waiting[0]), float(queue.mean_s[0])
+    return float(queue.waits.waiting[0]), float(queue.waits.mean_s[0])
 
 
 def test_passes_that_take_as_long_for_all_are_several_servers() -> None:

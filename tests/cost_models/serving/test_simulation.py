@@ -166,6 +166,41 @@ def test_a_full_cache_makes_prompts_wait() -> None:
     assert full.tpot_s.mean() < free.tpot_s.mean()
 
 
+@pytest.mark.parametrize("share", [0.9, 0.95])
+def test_requests_wait_for_room_before_the_cache_is_full(share: float) -> None:
+    """At such a share of the stable rate three of five find no room: p90 of TTFT is 2 and 5 s, not half a second."""
+    columns, together = replace(pool([instance(tp=4)]), max_sequences=np.array([30.0])), np.array([False])
+    rate = share * largest_load(columns, columns, together, promises(), ENGINES.constants)
+    closed = priced(columns, columns, together, rate, promises(), ENGINES.constants)
+    run = simulate(columns, ENGINES.constants, requests(float(rate[0]), 4000), 30.0)
+    assert closed.latencies.ttft_s[0] == pytest.approx(np.quantile(run.ttft_s, 0.9), rel=0.5)
+    assert closed.service.ttft_s[0] == pytest.approx(run.ttft_s.mean(), rel=0.5)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_answers_apart_wait_for_room_where_their_engine_begins_them(engine: str) -> None:
+    """The first token comes from the instance that decodes or was there before: the wait is one of TTFT or of TPOT."""
+    columns, apart = replace(pool([instance(tp=4, engine=engine)]), max_sequences=np.array([30.0])), np.array([True])
+    many = replace(columns, instances=np.array([1e6]))
+    rate = 0.95 * largest_load(many, columns, apart, promises(), ENGINES.constants)
+    closed = priced(many, columns, apart, rate, promises(), ENGINES.constants)
+    run = simulate(columns, ENGINES.constants, requests(float(rate[0]), 4000), 30.0, prefills=False)
+    first_s = closed.service.first_token_s[0]
+    assert (run.ttft_s.mean() > 0.3) == (first_s > 0.3) == (engine == "vllm")
+    assert first_s == pytest.approx(run.ttft_s.mean(), rel=1.2)
+    assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.2)
+
+
+def test_caches_of_long_prompts_are_sent_longer() -> None:
+    """A mean transfer of 2 s is one of 3.8 s for the prompt of 1,880 tokens that nine of ten do not exceed."""
+    columns, apart, rate = pool([instance(tp=4)]), np.array([True]), np.array([0.5])
+    many = replace(columns, instances=np.array([1e6]))
+    closed = priced(columns, many, apart, rate, promises(lengths=SPREAD), ENGINES.constants, np.array([2.0]))
+    run = simulate(columns, ENGINES.constants, requests(0.5, 2000, lengths=SPREAD), 1e6, decodes=False)
+    sent_s = 2.0 * run.prompts / SPREAD.prompt
+    assert closed.latencies.ttft_s[0] == pytest.approx(np.quantile(run.ttft_s + sent_s, 0.9), rel=0.15)
+
+
 def test_an_engine_that_does_not_mix_stops_decoding_for_prompts() -> None:
     mixed, stopped = (simulate(pool([instance(tp=4, engine=name)]), ENGINES.constants, requests(2.0, number=300), 100.0)
                       for name in ("vllm", "sglang"))  # fmt: skip
