@@ -75,7 +75,8 @@ def command(
     ] = "alike",
     time_limit: Annotated[
         str | None,
-        typer.Option("--time-limit", metavar="TIME", help="Stop with the best so far, as in 30s.", show_default=False),
+        typer.Option("--time-limit", metavar="TIME", show_default=False,
+                     help="Stop the search of a training step with the best so far, as in 30s."),
     ] = None,
     fastest: Annotated[
         bool,
