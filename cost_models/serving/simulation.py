@@ -71,31 +71,42 @@ class _Lane:
     requests: Requests
     prefills: bool  # else prompts come with their caches
     decodes: bool  # else a request ends with its first token
+    both: Pool = field(init=False)  # its row twice: pricing two iterations takes as long as one
     left_s: list[float] = field(default_factory=list)  # by stage, but for the first: when the last iteration left it
     now_s: float = 0.0
     waiting: deque[_Request] = field(default_factory=deque)
     running: list[_Request] = field(default_factory=list)
     ended: list[tuple[float, ...]] = field(default_factory=list)  # arrival, TTFT, TPOT, tokens of the prompt
 
-    def iteration_s(
-        self, decoding: list[_Request], prompts: list[tuple[_Request, float]], steps: float
-    ) -> float:  # fmt: skip
-        """Mean seconds of so many equal iterations: these sequences decode, and so many tokens of each prompt are
-        prefilled beside them."""
+    def __post_init__(self) -> None:
+        self.both = self.pool.rows(np.array([0, 0]), np.repeat(self.pool.instances, 2))
+
+    def iteration_s(self, decoding: list[_Request], prompts: list[tuple[_Request, float]]) -> float:
+        """Seconds of an iteration: these sequences decode, and so many tokens of each prompt are prefilled beside
+        them."""
         tokens = sum(taken for _, taken in prompts)
         seen = sum(taken * (it.prompt - it.left_prompt + taken / 2) for it, taken in prompts) / max(tokens, 1.0)
         groups = min(max(len(prompts), 1), float(self.pool.attention_dp[0]))
-        context = self._context(decoding, steps)
         batch = Batch(sequences=np.array([float(len(decoding))]), prompt_tokens=np.array([tokens]),
-                      context=np.array([context]), prompt_context=np.array([seen]),
+                      context=np.array([self._context(decoding)]), prompt_context=np.array([seen]),
                       prompt_groups=np.array([groups]), answer=self._answer(decoding))  # fmt: skip
         per_group = tokens / groups / float(self.pool.chunk_tokens[0])
         return float(iteration_seconds(self.pool, self.constants, batch)[0]) + float(self.pool.host_s[0]) * per_group
 
-    def _context(self, decoding: list[_Request], steps: float) -> float:
-        """Mean tokens in the cache of a sequence, over so many iterations."""
-        made = steps * float(self.pool.step_tokens[0])
-        return sum(it.context for it in decoding) / max(len(decoding), 1) + made / 2
+    def _decoding_s(self, decoding: list[_Request], most: float, until_s: float) -> tuple[float, float]:
+        """How many iterations decode these sequences until `until_s`, `most` at most, and the mean seconds of one. The
+        contexts grow, and seconds with them: between those of the first iteration and the mean of all on a line."""
+        none, context = np.zeros(2), self._context(decoding)
+        made = most * float(self.pool.step_tokens[0]) / 2
+        batch = Batch(sequences=none + len(decoding), prompt_tokens=none, context=np.array([context, context + made]),
+                      prompt_context=none, prompt_groups=none + 1.0)  # fmt: skip
+        first_s, all_s = iteration_seconds(self.both, self.constants, batch).tolist()
+        steps = max(min(most, float(np.ceil(max((until_s - self.now_s) / first_s, 1.0)))), 1e-9)
+        return steps, first_s + (all_s - first_s) * min(steps / max(most, 1e-9), 1.0)
+
+    def _context(self, decoding: list[_Request]) -> float:
+        """Mean tokens in the cache of a sequence."""
+        return sum(it.context for it in decoding) / max(len(decoding), 1)
 
     def _answer(self, decoding: list[_Request]) -> float:
         return np.inf
@@ -108,13 +119,12 @@ class _Lane:
         tokens = sum(taken for _, taken in prompts)
         if tokens and not mixes:
             decoding = []
-        steps = 1.0
         if not prompts and decoding:
-            once = self.iteration_s(decoding, [], 0.0)
-            until = max((next_arrival_s - self.now_s) / once, 1.0)
             left = min(it.left_output for it in decoding) / float(self.pool.step_tokens[0])
-            steps = max(float(min(left, np.ceil(until))), 1e-9)
-        seconds = steps * self.iteration_s(decoding, prompts, steps)
+            steps, each_s = self._decoding_s(decoding, left, next_arrival_s)
+        else:
+            steps, each_s = 1.0, self.iteration_s(decoding, prompts)
+        seconds = steps * each_s
         stage_s = seconds / (len(self.left_s) + 1)
         self.now_s += stage_s  # when the first stage is free
         done_s = self.now_s
@@ -216,7 +226,7 @@ class _FillingLane(_Lane):
             request.left_output -= passes * given
         return self._ended()
 
-    def _context(self, decoding: list[_Request], steps: float) -> float:
+    def _context(self, decoding: list[_Request]) -> float:
         return sum(it.prompt + it.output for it in decoding) / len(decoding)
 
     def _answer(self, decoding: list[_Request]) -> float:
@@ -224,9 +234,9 @@ class _FillingLane(_Lane):
 
     def _pass_s(self) -> float:
         """Seconds of a pass over those that run; remembered, since many passes are over as many and as long ones."""
-        seen = len(self.running), self._context(self.running, 0.0), self._answer(self.running)
+        seen = len(self.running), self._context(self.running), self._answer(self.running)
         if seen not in self.passes_s:
-            self.passes_s[seen] = self.iteration_s(self.running, [], 0.0)
+            self.passes_s[seen] = self.iteration_s(self.running, [])
         return self.passes_s[seen]
 
     def _given(self, request: _Request) -> float:
