@@ -150,7 +150,7 @@ def _link(place: str, label: str, dimension: Dimension, better: Better, field: s
     return Knob(f"{name}.{'bandwidth' if dimension == 'B/s' else 'latency'}", label, dimension, better, read, write)
 
 
-def _described(resolved: Resolved) -> Mapping[str, Any]:
+def described(resolved: Resolved) -> Mapping[str, Any]:
     """The cluster as the request or its file writes it out; empty for a name."""
     description = resolved.request.cluster
     if isinstance(description, str) and Path(description).is_file():
@@ -160,7 +160,7 @@ def _described(resolved: Resolved) -> Mapping[str, Any]:
 
 def per_in_text(resolved: Resolved, place: str) -> str:
     """`node` where the request says `400 Gb/s per node` of a link; else empty."""
-    description = _described(resolved)
+    description = described(resolved)
     block = description.get("wan") if place == "wan" else (description.get("links") or {}).get(place)
     match = re.search(r"\sper\s+(\w+)\s*$", str(block.get("bandwidth", "")) if isinstance(block, Mapping) else "")
     return match[1].lower() if match else ""
@@ -169,7 +169,7 @@ def per_in_text(resolved: Resolved, place: str) -> str:
 def _gpus_per(resolved: Resolved, place: str) -> float:
     """How many GPUs share what the request calls the bandwidth of a link: it may be of a GPU (the default), a NIC, a
     node or, between sites, of a site (the default there)."""
-    description, node = _described(resolved), resolved.cluster.gpus_per_node
+    description, node = described(resolved), resolved.cluster.gpus_per_node
     block = description.get("wan") if place == "wan" else (description.get("links") or {}).get(place)
     field = block.get("per") if isinstance(block, Mapping) else None
     per = per_in_text(resolved, place) or field or ("site" if place == "wan" else "gpu")

@@ -11,7 +11,7 @@ from ...cost_models.layouts import FIELD_NAMES
 from ...cost_models.techniques.registry import TECHNIQUES
 from ..request.resolve import Resolved
 from ..request.schema import LoraRequest, Train, WorkloadRequest
-from .knobs import KNOBS
+from .knobs import KNOBS, described
 
 Value = str | float  # text as given, or a number in base units
 Values = Mapping[str, Value]  # path -> value
@@ -37,8 +37,9 @@ QUANTITIES: dict[str, units.Dimension] = {
 }  # fmt: skip
 _WORDS = (
     "model", "cluster", "gpu", "target", "stack", "cluster.links.intra_node.topology", "cluster.links.intra_node.kind",
-    "cluster.links.inter_node.kind", "cluster.links.inter_node.per", "cluster.fabric", "cluster.fabric.type",
-    "cluster.fabric.ratio", "cluster.fabric.pod_nodes", "cluster.groups", "cluster.sites", "cluster.wan.per",
+    "cluster.links.inter_node.kind", "cluster.links.inter_node.per", "cluster.links.slow_nodes", "cluster.fabric",
+    "cluster.fabric.type", "cluster.fabric.ratio", "cluster.fabric.pod_nodes", "cluster.groups", "cluster.sites",
+    "cluster.wan.per",
 )  # fmt: skip
 
 
@@ -69,7 +70,10 @@ def current(resolved: Resolved, path: str) -> Value | None:
         "workload.seq_len": resolved.workload.seq_len, "workload.global_batch": resolved.workload.global_batch,
         "workload.techniques": ", ".join(name for name, _ in resolved.workload.techniques) or None,
     }  # fmt: skip
-    value: Any = resolved_names.get(path, resolved.request.model_dump(mode="json"))
+    request = resolved.request.model_dump(mode="json")
+    if path.startswith("cluster."):
+        request["cluster"] = described(resolved)
+    value: Any = resolved_names.get(path, request)
     if path not in resolved_names:
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None

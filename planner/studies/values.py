@@ -10,6 +10,7 @@ from ...errors import InputError, did_you_mean, nearest
 from .knobs import KNOBS
 from .paths import WHOLE, Value, dimension_of, known_paths
 
+_NODES = ("nodes", "num_nodes", "cluster.nodes", "cluster.num_nodes")
 _DECIMAL = r"[0-9]+\.?[0-9]*|\.[0-9]+"
 FACTOR = re.compile(rf"\s*(?:[x×]\s*((?:{_DECIMAL})(?:e[-+]?[0-9]+)?)|({_DECIMAL})\s*[x×])\s*", re.IGNORECASE)
 
@@ -34,9 +35,15 @@ def split_assignment(text: str, flag: str, example: str) -> tuple[str, str]:
     if path not in known_paths():
         last = [known for known in known_paths() if known.rpartition(".")[2] == path]
         guesses = list(dict.fromkeys([*last, *nearest(path, known_paths())]))[:4]
-        hint = did_you_mean(guesses, otherwise=_known_under(path))
+        hint = _nodes_hint(value) if path in _NODES else did_you_mean(guesses, otherwise=_known_under(path))
         raise InputError(f"{flag} {path}: no such field", hint=hint)
     return path, value
+
+
+def _nodes_hint(value: str) -> str:
+    """How a number of nodes is written: as that of their GPUs."""
+    nodes = int(value) if re.fullmatch("[1-9][0-9]{0,5}", value) else 7
+    return f"`gpus` takes the GPUs of all nodes: `gpus={8 * nodes}` for {nodes} nodes of 8 GPUs"
 
 
 def _known_under(path: str) -> str:

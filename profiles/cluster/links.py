@@ -40,6 +40,7 @@ def with_links(facts: Facts, cluster: ClusterSpec, groups: Sequence[Group], fabr
     """`cluster` with the hosts and the node-to-node links that its file gives; what is wrong goes to `facts`."""
     hosts = _hosts(facts, cluster.num_nodes)
     slow, path = facts.document.at(("links", "slow_nodes")), _path(facts)
+    slow = None if slow == [] else slow  # all nodes are as fast as the others
     if slow is None and path is None:
         return replace(cluster, hosts=hosts)
     where = _PATH if path is not None else ("links", "slow_nodes")
@@ -112,8 +113,8 @@ def _of_slow_nodes(facts: Facts, groups: Sequence[Group], hosts: tuple[str, ...]
           for group in groups for _ in range(group.nodes.num_nodes)]  # fmt: skip
     listed = facts.document.at(("links", "slow_nodes"))
     seen: set[int] = set()
-    if not isinstance(listed, list) or not listed:
-        facts.fail(("links", "slow_nodes"), "must list nodes", "`slow_nodes: [{node: 5, share: 0.25}]`")
+    if not isinstance(listed, list):
+        facts.fail(("links", "slow_nodes"), "must list nodes", "`slow_nodes: [{node: 5, share: 0.25}]`, `[]` for none")
         listed = []
     for position in range(len(listed)):
         path = ("links", "slow_nodes", position)

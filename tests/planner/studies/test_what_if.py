@@ -170,6 +170,33 @@ def test_a_link_reads_as_the_request_states_it(cluster: dict[str, Any], path: st
     assert apply(own, {path: 100e9}).cluster.levels[-1].bw_bytes_per_s == doubled.cluster.levels[-1].bw_bytes_per_s
 
 
+SLOW = "[{node: 1, share: 0.25}]"
+
+
+def test_the_repair_of_a_slow_node_can_be_asked_for() -> None:
+    path = "cluster.links.slow_nodes"
+    slow = compared(f"{path}={SLOW}").after.held
+    cluster = {"groups": ["dgx-h100:2"], "links": {"slow_nodes": [{"node": 1, "share": 0.25}]}}
+    broken = mw.evaluate(None, LAYOUT, model="llama-3.1-8b", cluster=cluster, global_batch=64)
+    repaired = mw.what_if(broken, set=[f"{path}=[]"])
+    assert isinstance(repaired, Comparison)
+
+    assert repaired.before.step_s == pytest.approx(slow.step_s, rel=1e-9)
+    assert repaired.after.held.step_s == pytest.approx(closed_s(), rel=1e-9)
+    assert slow.step_s > closed_s()
+    assert [(change.before, change.after) for change in repaired.changes] == [("[{'node': 1, 'share': 0.25}]", "[]")]
+
+
+@pytest.mark.parametrize(("text", "hint"), [
+    ("cluster.nodes=7", "`gpus=56` for 7 nodes of 8"), ("nodes=two", "`gpus=56` for 7 nodes of 8"),
+    ("cluster.num_nodes=3", "`gpus=24` for 3 nodes"),
+])  # fmt: skip
+def test_a_number_of_nodes_is_that_of_their_gpus(text: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_sets([text])
+    assert hint in caught.value.hint
+
+
 def test_a_request_field_is_what_evaluate_says() -> None:
     other = mw.evaluate(None, LAYOUT, model="llama-3.1-8b", cluster="dgx-h100:2", global_batch=128, seq_len=4096)
     changed = compared("workload.global_batch=128", "workload.seq_len=4096")

@@ -78,6 +78,7 @@ def test_one_direction_ten_times_as_fast_is_told() -> None:
         (("links: {slow_nodes: [{node: 7, share: 0.5}]}",), ("`7` is no node", "0 to 2")),
         (("links: {slow_nodes: [{node: 1, share: 0}, {node: 1, share: 25}]}",), ("`0` must", "`25` must", "twice")),
         (("links: {slow_nodes: [{node: 0, share: 0.5}], matrix: a.csv}",), ("`slow_nodes` both",)),
+        (("links: {slow_nodes: 3}",), ("must list nodes", "`[]` for none")),
         (("hosts: [a, b]",), ("2 names, but the groups have 3 nodes",)),
         (("hosts: [a, b, a]",), ("a given twice",)),
         (("hosts: [a, 1, c]",), ("must list the names",)),
@@ -91,6 +92,12 @@ def test_what_a_file_gets_wrong(tmp_path: Path, lines: tuple[str, ...], messages
     said = f"{caught.value.message} {caught.value.hint}"
     assert all(message in said for message in messages), said
     assert "cluster.yaml, line 3" in said or "line 4" in said
+
+
+def test_no_slow_node_is_a_list_too(tmp_path: Path) -> None:
+    plain, repaired = (load_cluster(cluster_file(tmp_path, *lines)) for lines in ((), ("links: {slow_nodes: []}",)))
+    assert repaired.links is None
+    assert repaired.levels == plain.levels
 
 
 def test_a_matrix_of_another_size_is_refused(tmp_path: Path) -> None:
