@@ -44,10 +44,23 @@ def change_lines(changes: Sequence[Change]) -> list[str]:
     """`gpu.memory.bandwidth  3.35 TB/s -> 4.8 TB/s` for each `--set`."""
     width = max((len(change.path) for change in changes), default=0)
     return [
-        f"  {change.path:<{width}}  {text.value_at(change.path, change.before, change.dimension)} -> "
-        f"{text.value_at(change.path, change.after, change.dimension)}"
+        line
         for change in changes
-    ]
+        for line in (f"  {change.path:<{width}}  {_ends(change, change.before, change.fastest_before)} -> "
+                     f"{_ends(change, change.after, change.fastest_after)}", *_basis(change))
+    ]  # fmt: skip
+
+
+def _ends(change: Change, value: object, fastest: float | None) -> str:
+    """A value; where pairs of nodes differ, that of the slowest and that of the fastest."""
+    ends = [value] if fastest is None else [value, fastest]
+    return " to ".join(text.value_at(change.path, end, change.dimension) for end in ends)
+
+
+def _basis(change: Change) -> list[str]:
+    """What the numbers are, where pairs of nodes differ."""
+    owner = {"gpu": "GPU", "nic": "NIC"}.get(change.per, change.per)
+    return [f"    per {owner}, of the slowest to the fastest pair of nodes"] if change.per else []
 
 
 def problem_lines(priced: Priced) -> list[str]:

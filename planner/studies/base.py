@@ -19,6 +19,7 @@ from ..request.resolve import Resolved
 from ..search.rate_sweep import RateSweep
 from .axes import Axis
 from .changes import apply
+from .knobs import fastest_pair, per_of
 from .paths import Value, Values, current, dimension_of
 from .pricing import HeldLayout, Priced, Seen, Stop, better, price_held, replanned
 
@@ -37,6 +38,9 @@ class Change(Part):
     dimension: str | None
     before: Value | None
     after: Value | None
+    per: str = ""  # whose bandwidth it is: `gpu`, `nic`, `node`; empty where all pairs of nodes are alike
+    fastest_before: float | None = None  # of the fastest pair of nodes; before and after are then of the slowest
+    fastest_after: float | None = None
 
 
 class Point(Part):
@@ -96,7 +100,7 @@ class Question:
         base = self.base
         changes = tuple(
             Change(path=path, dimension=dimension_of(path), before=current(self.plain, path),
-                   after=_after(base, path, value))
+                   after=_after(base, path, value), **_ends(self.plain, base, path))
             for path, value in self.sets.items()
         )  # fmt: skip
         warnings = tuple(warning.text for warning in base.warnings if warning not in self.plain.warnings)
@@ -120,6 +124,14 @@ class Question:
         except NoFeasibleLayoutError as error:
             return point.model_copy(update={"why_not": error.message})
         return point.model_copy(update={"replanned": better(best, point.held)})
+
+
+def _ends(plain: Resolved, base: Resolved, path: str) -> dict[str, Any]:
+    """The fields of a Change where pairs of nodes differ."""
+    before, after = fastest_pair(plain, path), fastest_pair(base, path)
+    if before is None and after is None:
+        return {}
+    return {"per": per_of(base, "inter_node"), "fastest_before": before, "fastest_after": after}
 
 
 def _after(base: Resolved, path: str, given: Value) -> Value | None:

@@ -166,13 +166,29 @@ def per_in_text(resolved: Resolved, place: str) -> str:
     return match[1].lower() if match else ""
 
 
-def _gpus_per(resolved: Resolved, place: str) -> float:
-    """How many GPUs share what the request calls the bandwidth of a link: it may be of a GPU (the default), a NIC, a
-    node or, between sites, of a site (the default there)."""
-    description, node = described(resolved), resolved.cluster.gpus_per_node
+def per_of(resolved: Resolved, place: str) -> str:
+    """The owner of what the request calls the bandwidth of a link: `gpu` (the default), `nic`, `node` or `site` (the
+    default between sites)."""
+    description = described(resolved)
     block = description.get("wan") if place == "wan" else (description.get("links") or {}).get(place)
     field = block.get("per") if isinstance(block, Mapping) else None
-    per = per_in_text(resolved, place) or field or ("site" if place == "wan" else "gpu")
+    return str(per_in_text(resolved, place) or field or ("site" if place == "wan" else "gpu"))
+
+
+def fastest_pair(resolved: Resolved, path: str) -> float | None:
+    """Bandwidth of the fastest pair of nodes, counted as the knob at `path` counts that of the slowest; None for other
+    knobs, and where all pairs are alike."""
+    links = resolved.cluster.links
+    if links is None or path != "cluster.links.inter_node.bandwidth":
+        return None
+    most = max(max(row) for row in links.bw_bytes_per_s)
+    return most / resolved.cluster.gpus_per_node * _gpus_per(resolved, "inter_node")
+
+
+def _gpus_per(resolved: Resolved, place: str) -> float:
+    """How many GPUs share what the request calls the bandwidth of a link."""
+    description, node = described(resolved), resolved.cluster.gpus_per_node
+    per = per_of(resolved, place)
     if per == "site":
         return max(float(site["nodes"]) for site in description["sites"]) * node
     if per == "nic":

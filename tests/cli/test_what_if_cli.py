@@ -119,7 +119,8 @@ def test_json_has_what_the_screen_shows(folder: Path) -> None:
 
     assert (document["kind"], document["study"]) == ("what-if", "compare")
     assert document["changes"][0] == {"path": "gpu.memory.bandwidth", "dimension": "B/s", "before": 3.35e12,
-                                      "after": 4.8e12}  # fmt: skip
+                                      "after": 4.8e12, "per": "", "fastest_before": None,
+                                      "fastest_after": None}  # fmt: skip
     after = document["after"]["held"]
     assert sum(after["terms"].values()) == pytest.approx(after["step_s"], rel=1e-8)
 

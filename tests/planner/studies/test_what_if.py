@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshwright.cli.screens.what_if import change_lines
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.quantities import tables
 from meshwright.cost_models.quantities.stages import Partition
@@ -185,6 +186,25 @@ def test_the_repair_of_a_slow_node_can_be_asked_for() -> None:
     assert repaired.after.held.step_s == pytest.approx(closed_s(), rel=1e-9)
     assert slow.step_s > closed_s()
     assert [(change.before, change.after) for change in repaired.changes] == [("[{'node': 1, 'share': 0.25}]", "[]")]
+
+
+@pytest.mark.parametrize(("link", "per", "ends"), [
+    ({}, "gpu", (12.5e9, 50e9, 3.125e9, 12.5e9)),
+    ({"bandwidth": "3.2 Tb/s per node"}, "node", (100e9, 400e9, 3.125e9, 12.5e9)),
+])  # fmt: skip
+def test_a_bandwidth_has_both_ends_where_pairs_differ(link: dict[str, str], per: str, ends: tuple[float, ...]) -> None:
+    """400 Gb/s for each of 8 GPUs, a quarter on one node; then 100 Gb/s for each, or for all of a node."""
+    links = {"slow_nodes": [{"node": 2, "share": 0.25}], **({"inter_node": link} if link else {})}
+    cluster = {"groups": ["dgx-h100:3"], "links": links}
+    slow = mw.evaluate(None, "dp24-mbs1-z3-rfull", model="llama-3.1-8b", cluster=cluster, global_batch=96)
+    changed = mw.what_if(slow, set=["cluster.links.inter_node.bandwidth=100Gb/s"])
+    assert isinstance(changed, Comparison)
+    (change,) = changed.changes
+    assert change.per == per
+    found = (change.before, change.fastest_before, change.after, change.fastest_after)
+    assert found == pytest.approx(ends)
+    said = "\n".join(change_lines(changed.changes))
+    assert f"per {per.replace('gpu', 'GPU')}, of the slowest to the fastest pair" in said
 
 
 @pytest.mark.parametrize(("text", "hint"), [
