@@ -19,6 +19,7 @@ _STARCODER = f"{M}is_starcoder2_config"
 _OWN = {f"{M}num_kv_heads": f"{M}num_key_value_heads", f"{M}layer_norm_epsilon": f"{M}rms_norm_eps"}
 _ACTIVATION, _ONE_HEAD, _ROTARY = f"{M}activation_function", f"{M}multi_query", f"{M}use_rotary_embeddings"
 _GROUPED, _WINDOW = f"{M}grouped_query", f"{M}sliding_window_size"
+_OF_STARCODER = (_ACTIVATION, _GROUPED, _ONE_HEAD, _ROTARY)
 _ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Options of the model that are no whole number.
 _KINDS = {LLAMA: "any", QWEN2: "any", f"{M}rms_norm_eps": "float", f"{M}rope_theta": "float",
@@ -46,6 +47,8 @@ def _starcoder(arguments: Arguments) -> None:
             arguments.replace(own, {name: given[own]})
     if not given.get(_GROUPED):
         given[f"{M}num_key_value_heads"] = 1
+    if (given.get(_WINDOW) or 0) >= given.get(f"{T}sequence_length", 0):
+        arguments.replace(_WINDOW, {})  # no window cuts
     given.setdefault(f"{M}intermediate_size", 4 * given.get(f"{M}hidden_size", 2048))
     given.setdefault(f"{M}rms_norm_eps", 1e-5)
     given.setdefault(LLAMA, True)
@@ -54,6 +57,8 @@ def _starcoder(arguments: Arguments) -> None:
 def _model_of_starcoder(settings: Settings, facts: Facts) -> Facts:
     """Biases everywhere, blocks of two products, and a head that is tied to the table. Behind the table's entries."""
     if not settings.get(_STARCODER):
+        if others := [name for name in (*_OWN, *_OF_STARCODER) if settings.get(name)]:
+            raise NoCounterpartError(f"{others[0]} of another model than {_STARCODER} has no counterpart in a plan")
         return {}
     name = str(settings.get(_ACTIVATION) or "gelu_pytorch_tanh")
     if name not in _ACTIVATIONS:
@@ -62,8 +67,6 @@ def _model_of_starcoder(settings: Settings, facts: Facts) -> Facts:
         raise NoCounterpartError(f"{_STARCODER}: stages are cut by costs of its own blocks")
     if settings.get(_ROTARY) is False:
         raise NoCounterpartError(f"{_ROTARY} false: positions of another kind")
-    if (window := settings.get(_WINDOW)) and window < facts["workload.seq_len"]:
-        raise NoCounterpartError(f"{_WINDOW} {window}: windows shorter than the sequence")
     return {"model.bias": True, "model.qkv_bias": True, "model.gated_mlp": False, "model.tied_embeddings": True,
             "model.activation": _ACTIVATIONS[name]}  # fmt: skip
 
@@ -112,11 +115,11 @@ READER = Reader(
     entries=(
         *TABLE.entries, reads(("model.no_rope_layer_interval",), (_WITHOUT,), _without_positions),
         reads(("model.feed_forward", "model.attention", "model.tied_embeddings"),
-              (_STARCODER, *_OWN, _ACTIVATION, _GROUPED, _ONE_HEAD, _ROTARY, _WINDOW), _model_of_starcoder),
+              (_STARCODER, *_OWN, *_OF_STARCODER), _model_of_starcoder),
     ),
     reading=Reading(
         changes={
-            rf"{M}(moe_config|rope_scaling|rope_seq_len_interpolation_factor)":
+            rf"{M}(moe_config|sliding_window_size|rope_scaling|rope_seq_len_interpolation_factor)":
                 "layers that differ from those of Llama",
             rf"{M}is_(mamba|gpt).*_config|{M}(ssm_cfg|d_model)": "another kind of model",
             rf"{P}(moe_layer_recompute|domino).*": "recomputation or messages that no plan has",
