@@ -125,7 +125,8 @@ READER = Reader(
             rf"{P}(moe_layer_recompute|domino).*": "recomputation or messages that no plan has",
         },
         harmless=r"^(model\.(init_method|ddp_bucket|model_config\.(_|bos|eos|pad|hidden_act|initializer|pretraining|use_|"
-                 r"rope_interleaved|z_loss|scale_att|attention_softmax|multi_query|(attn|embd|resid)_pdrop|global_attn|log_attn|ring_attn|flex|fused_|residual|dtype|rms_norm$))|optimizer\.|general|"
+                 r"rope_interleaved|z_loss|scale_att|attention_softmax|multi_query|(attn|embd|resid)_pdrop|global_attn|"
+                 r"log_attn|ring_attn|flex|fused_|residual|dtype|rms_norm$))|optimizer\.|general|"
                  r"logging|lighteval|tokenizer|checkpoints|data_stages|profiler|s3_upload|metrics|tokens\.)",
         modernise=_modernise,
     ),
