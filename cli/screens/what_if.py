@@ -35,7 +35,10 @@ def compare_screen(result: Comparison, header: str) -> list[Part]:
     lines += ["", _compare_table(before, legal, replanned)]
     if legal is not None and legal.problems:
         lines += ["", *problem_lines(legal)]
-    if legal is not None and legal.runs and not legal.eligible:
+    if best is not None and not best.eligible:
+        left = text.gib(best.memory_bytes - best.device_bytes)
+        lines += ["", f"No layout leaves the headroom: the best leaves {left} GiB."]
+    elif legal is not None and legal.runs and not legal.eligible:
         lines += ["", _headroom_line(legal)]
     return [*lines, "", *_verdict(legal, best), *footnotes([before, legal, replanned]), ""]
 
@@ -128,7 +131,7 @@ def _verdict(after: Priced | None, best: Priced | None) -> list[str]:
     if after is not None and best.layout_id == after.layout_id:
         return ["Re-planned: the layout held is still the best."]
     if after is None or not after.eligible:
-        kept = " and leaves the headroom" if after is not None and after.runs else ""
+        kept = " and leaves the headroom" if after is not None and after.runs and best.eligible else ""
         return [text.wrapped(f"Re-planned: {best.layout_id} runs in {text.significant(best.step_s)} s{kept}.")]
     gain = 1 - best.step_s / after.step_s
     if gain < _SAVES_NOTHING:

@@ -23,6 +23,7 @@ from ...cost_models.step import step
 from ...errors import NoFeasibleLayoutError
 from ..document.candidate import Candidate
 from ..document.partitions import layout_id
+from ..drivers.headroom import leaving_most
 from ..evaluation.infeasible import does_not_fit, no_legal_layout
 from ..evaluation.interruptions import on_spot
 from ..request.resolve import Resolved
@@ -240,6 +241,7 @@ def replanned(
     """The best layout of `resolved`, searched exactly. `seeds`: layouts that were best nearby; their price here bounds
     the search from its start, and the best layout is put in front of them. `shared`: the search of all requests that
     differ from it in rates alone. A seed that leaves less than the headroom bounds nothing: the search keeps to it.
+    Where no layout leaves it, the result of `explain` is that of a plan (`leaving_most`).
 
     Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what comes closest, which takes
     a few searches more.
@@ -250,7 +252,7 @@ def replanned(
     values = [price.device_bytes if by_memory else price.step_s for price in prices if price.eligible]
     bound = min(values, default=float("inf")) * (1 + 2 * TIE)  # ties are still found, and ordered by id
     if shared is None:
-        best = _searched(resolved, bound, should_stop, explain)
+        best, _ = leaving_most(resolved, lambda searched: _searched(searched, bound, should_stop, explain))
     else:
         best = shared.best(resolved.rates, memory_bytes=resolved.budget_bytes, incumbent=bound, should_stop=should_stop)
     if best in seeds:

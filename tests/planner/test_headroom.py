@@ -167,6 +167,18 @@ def test_where_nothing_leaves_it_the_plan_leaves_most_and_warns() -> None:
     assert not any("headroom" in warning for warning in roomy.warnings)
 
 
+def test_where_nothing_leaves_it_a_layout_is_planned_anew_as_a_plan_is() -> None:
+    tight = shrunk(0.97)
+    found = replanned(tight, [])
+    assert found.layout_id == planned(tight).best.layout_id
+    assert found.runs
+    assert not found.eligible
+    with pytest.raises(NoFeasibleLayoutError, match="leaves a headroom of"):
+        replanned(replace(tight, request=changed_request(tight.request, {("workload", "headroom"): "5%"})), [])
+    with pytest.raises(NoFeasibleLayoutError, match="and has"):
+        replanned(shrunk(1.01), [])
+
+
 def test_where_nothing_leaves_what_was_asked_for_there_is_no_plan() -> None:
     tight = shrunk(0.97)
     request = changed_request(tight.request, {("workload", "headroom"): "5%"})
