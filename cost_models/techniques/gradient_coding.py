@@ -9,7 +9,8 @@ one step) repeats only what was missed, within a window of W steps: (r + 1) W / 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import comb
+from functools import cache
+from math import lgamma
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,15 +24,43 @@ if TYPE_CHECKING:
     from ..quantities.ledger import Ledger
 
 
+_ROUNDS, _CLOSE = 1000, 1e-12  # until no probability changes
+
+
 def shares(tolerated: float, window: float) -> float:
     """Of the batch, that a replica computes over those that it computes without a code."""
     return (tolerated + 1) * window / (1 + (window - 1) * (tolerated + 1))
 
 
-def more_are_slow(replicas: int, tolerated: int, slow: float) -> float:
-    """Probability that more than `tolerated` of the replicas are slow in a step."""
-    few = sum(comb(replicas, k) * slow**k * (1 - slow) ** (replicas - k) for k in range(min(tolerated, replicas) + 1))
-    return max(1.0 - few, 0.0)
+@cache
+def waiting_share(replicas: int, tolerated: int, window: int, slow: float) -> float:
+    """Share of the steps that wait for all replicas, where each is slow in a step with probability `slow`.
+
+    Such a step has more than `tolerated` replicas that were slow within the window, or one that was slow before in it
+    (Krishnan et al. 2023, section 2: bursts of one step). No replica was slow in a step that waited. The share is that
+    of many steps. Steps of a window count as independent, which is exact for windows of 1 and 2.
+    """
+    if not 0 < slow < 1:
+        return float(slow > 0 and replicas > tolerated)
+    most = min(tolerated, replicas)
+    before, now = np.meshgrid(np.arange(most + 1), np.arange(most + 1), indexing="ij")
+    log_factorial = np.array([lgamma(number + 1.0) for number in range(replicas + 1)])
+    others = np.maximum(replicas - before - now, 0)
+    choices = log_factorial[replicas - before] - log_factorial[now] - log_factorial[others]
+    chance = np.exp(choices + now * np.log(slow) + (replicas - now) * np.log1p(-slow))
+    chance[before + now > most] = 0.0  # [slow before in the window, slow now] of a step that does not wait
+    none = np.eye(most + 1)[0]
+    marks = none  # [slow in a step]
+    for _ in range(_ROUNDS):
+        seen = none
+        for _ in range(window - 1):
+            seen = np.convolve(seen, marks)[: most + 1]
+        last, marks = marks, (seen / seen.sum()) @ chance
+        share = max(1.0 - float(marks.sum()), 0.0)
+        marks = marks + share * none
+        if np.abs(marks - last).max() < _CLOSE:
+            break
+    return share
 
 
 def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
@@ -46,8 +75,9 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     more = (sending + copies - 2) / sending * copies / np.maximum(2 * copies - 2, 1.0)
     more = np.where(copies > tolerated, more, 1.0)
     traffic = tuple(replace(phase, replicated=phase.replicated * more) for phase in ledger.traffic)
-    late: Array = np.array([more_are_slow(int(n), tolerated, slow) for n in replicas])[row]
-    return replace(ledger, traffic=traffic, repeats=ledger.repeats * shares(tolerated, knobs["window"]),
+    window = int(knobs["window"])
+    late: Array = np.array([waiting_share(int(n), tolerated, window, slow) for n in replicas])[row]
+    return replace(ledger, traffic=traffic, repeats=ledger.repeats * shares(tolerated, window),
                    waits=ledger.waits + (knobs["factor"] - 1) * late)  # fmt: skip
 
 
@@ -78,9 +108,7 @@ TECHNIQUE = Technique(
     needs=(Need(("dp",), _enough, "more replicas than it does without"),),
     rewrite=_rewrite,
     # Krishnan et al. 2023, the bursty straggler model: such a step waits for all.
-    caveat="who is slow is drawn anew in every step: a node that stays slow is left out instead; a window delays sums, "
-           "and waits that it adds are not counted: for a replica that is slow twice within it, and where more than "
-           "`tolerated` are slow in one of its steps or another; "
+    caveat="who is slow is drawn anew in every step: a node that stays slow is left out instead; a window delays sums; "
            "compare with `tolerated=0` and the same `slow`",
     chooses=(EXCHANGE,), only_costs=True,
 )  # fmt: skip

@@ -32,8 +32,8 @@ def _run_time(neutral: bool) -> float:
 
 
 def _over_waiting(neutral: bool) -> float:
-    """Step that waits for all of 256 replicas, 5 % of them three times as slow, over one of the sequential code."""
-    slow = {"slow": 0.05, "factor": 3.0}
+    """Step that waits for all of 256 replicas, 0.5 % of them three times as slow, over one of the sequential code."""
+    slow = {"slow": 0.005, "factor": 3.0}
     return _of_step(neutral, None, tolerated=0, **slow) / _of_step(neutral, None, tolerated=27, window=2, **slow)
 
 
@@ -53,15 +53,17 @@ CHECKS = (
         low=0.8,
         high=0.9,
         value=_run_time,
-        missed="16 and 1.9 shares of the work are 16 and 1.9 times the step of GPUs, whose work it is; the paper's "
-        "workers took little longer for a larger share",
+        missed="16 and 1.9 shares of the work are 16 and 1.9 times the step of GPUs, whose work it is, and 36 and 21 % "
+        "of the steps wait where each is slow by itself; the paper's workers took little longer for a larger share, "
+        "and were slow in bursts",
     ),
     Check(
         technique="gradient-coding",
-        of="step that waits for all of 256 replicas, 5 % of them 3 times as slow, over one of the sequential code",
-        published="3 / 1.93 by arithmetic, less what is not repeated: 1.55 or more; the paper has no figure of it",
-        low=1.5,
-        high=3,
+        of="step that waits for all of 256 replicas, 0.5 % of them 3 times as slow, over one of the sequential code",
+        published="1.25 to 2.42 by arithmetic: 1 + 2 (1 - 0.995^256) over 1 + 2 x 0.0063, and over 1.93 times that "
+        "where all of a step is repeated; the paper has no figure of it",
+        low=1.25,
+        high=2.42,
         value=_over_waiting,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from meshwright.cost_models.techniques.gradient_coding import more_are_slow, shares
+from meshwright.cost_models.techniques.gradient_coding import shares, waiting_share
 from meshwright.planner.studies.systems.base import priced, shown_s
 
 from meshwright.errors import InputError
@@ -21,12 +21,32 @@ def test_the_shares_of_the_codes() -> None:
     assert shares(10**9, 5) == pytest.approx(5 / 4)  # repeating whatever is missed
 
 
-@pytest.mark.parametrize(("replicas", "tolerated", "slow"), [(256, 15, 0.05), (16, 0, 0.1), (16, 2, 0.1)])
-def test_who_is_slow_by_draws(replicas: int, tolerated: int, slow: float) -> None:
-    draw, steps = random.Random(0), 20_000
-    late = sum(sum(draw.random() < slow for _ in range(replicas)) > tolerated for _ in range(steps if replicas < 99
-               else 2000)) / (steps if replicas < 99 else 2000)  # fmt: skip
-    assert more_are_slow(replicas, tolerated, slow) == pytest.approx(late, abs=0.03)
+@pytest.mark.parametrize(("replicas", "tolerated", "window", "slow"), [
+    (256, 15, 1, 0.05), (16, 0, 1, 0.1), (16, 2, 1, 0.1), (16, 2, 2, 0.1), (16, 4, 3, 0.05), (64, 8, 2, 0.02),
+    (16, 6, 5, 0.03),
+])  # fmt: skip
+def test_steps_that_wait_by_draws(replicas: int, tolerated: int, window: int, slow: float) -> None:
+    """A step waits where more than `tolerated` have been slow within the window, or one twice; no one is slow in it."""
+    draw, recent, late = random.Random(0), list[set[int]](), 0
+    steps = 20_000 if replicas < 99 else 2000
+    for _ in range(steps):
+        now = {replica for replica in range(replicas) if draw.random() < slow}
+        before = set[int]().union(*recent)
+        if now & before or len(now | before) > tolerated:
+            now, late = set(), late + 1
+        recent = [*recent, now][1 - window :] if window > 1 else []
+    assert waiting_share(replicas, tolerated, window, slow) == pytest.approx(late / steps, abs=0.02, rel=0.1)
+
+
+def test_steps_that_wait_in_corners() -> None:
+    assert waiting_share(256, 27, 2, 0.0) == waiting_share(16, 16, 1, 1.0) == 0
+    assert waiting_share(16, 4, 2, 1.0) == 1
+    # Windows wait more often, and codes for more replicas less often.
+    shares_of = [waiting_share(256, 27, window, 0.01) for window in (1, 2, 4, 8)]
+    assert shares_of == sorted(shares_of)
+    assert waiting_share(256, 27, 2, 0.01) < waiting_share(256, 4, 2, 0.01)
+    # One of 256 is slow twice in 2 steps with the chance 256 x 0.005^2, but for the steps that wait.
+    assert waiting_share(256, 27, 2, 0.005) == pytest.approx(256 * 0.005**2, rel=0.02)
 
 
 def test_a_step_waits_for_the_slowest_and_repeats_the_work() -> None:
