@@ -144,7 +144,11 @@ def _link(place: str, label: str, dimension: Dimension, better: Better, field: s
         for depth in range(1, len(levels)):
             bw = min(levels[depth].bw_bytes_per_s, levels[depth - 1].bw_bytes_per_s)
             levels[depth] = replace(levels[depth], bw_bytes_per_s=bw)
-        return _on_cluster(resolved, lambda cluster: replace(cluster, levels=tuple(levels)))
+        links = resolved.cluster.links
+        if links is not None and (place, field) == ("inter_node", "bw_bytes_per_s"):  # pairs of nodes keep their ratio
+            pairs = tuple(tuple(pair * value / now for pair in row) for row in links.bw_bytes_per_s)
+            links = replace(links, bw_bytes_per_s=pairs)
+        return _on_cluster(resolved, lambda cluster: replace(cluster, levels=tuple(levels), links=links))
 
     name = f"cluster.links.{place}" if place != "wan" else "cluster.wan"
     return Knob(f"{name}.{'bandwidth' if dimension == 'B/s' else 'latency'}", label, dimension, better, read, write)

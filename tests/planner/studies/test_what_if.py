@@ -205,6 +205,9 @@ def test_a_bandwidth_has_both_ends_where_pairs_differ(link: dict[str, str], per:
     assert found == pytest.approx(ends)
     said = "\n".join(change_lines(changed.changes))
     assert f"per {per.replace('gpu', 'GPU')}, of the slowest to the fastest pair" in said
+    doubled = mw.what_if(slow, set=["cluster.links.inter_node.bandwidth=x2"])
+    assert isinstance(doubled, Comparison)
+    assert (doubled.changes[0].after, doubled.changes[0].fastest_after) == pytest.approx((2 * ends[0], 2 * ends[1]))
 
 
 @pytest.mark.parametrize(("text", "hint"), [
