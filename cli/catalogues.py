@@ -253,7 +253,7 @@ def _group(entry: Technique) -> str:
 
 
 def _checks(name: str) -> list[str]:
-    """What was published of a technique, and whether our prices give something else."""
+    """The published figures of a technique, marked where our prices give something else."""
     from ..planner.studies.systems.registry import CHECKS
 
     return [f"{check.of}: {check.published}{' (missed)' if check.missed else ''}"

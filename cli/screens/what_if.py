@@ -61,7 +61,7 @@ def _ends(change: Change, value: object, fastest: float | None) -> str:
 
 
 def _basis(change: Change) -> list[str]:
-    """What the numbers are, where pairs of nodes differ."""
+    """The unit of the numbers, where pairs of nodes differ."""
     owner = {"gpu": "GPU", "nic": "NIC"}.get(change.per, change.per)
     return [f"    per {owner}, of the slowest to the fastest pair of nodes"] if change.per else []
 
@@ -79,7 +79,7 @@ def problem_lines(priced: Priced) -> list[str]:
 
 
 def _headroom_line(priced: Priced) -> str:
-    """What keeps a search from a layout that runs."""
+    """The reason why no search takes a layout that runs."""
     needed, limit, budget = (text.gib(b) for b in (priced.device_bytes, priced.memory_bytes, priced.budget_bytes))
     return text.wrapped(f"The layout held needs {needed} GiB per GPU of {limit} and leaves less than the headroom: "
                         f"a search takes only layouts of up to {budget} GiB.")  # fmt: skip

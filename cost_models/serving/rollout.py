@@ -201,7 +201,7 @@ def _that_fits(sizes: Array, room: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutTime:
-    """Of a step; infinite where the longest answer does not fit into the cache."""
+    """The rollout of a step; infinite where the longest answer does not fit into the cache."""
 
     seconds: Array  # [n] until the last answer ends, mean
     iterations: Array  # [n] of an instance until then, without those of prompts

@@ -1,4 +1,4 @@
-"""What a request to serve refers to: the model, the engine, the cluster, the draft."""
+"""The references of a request to serve: the model, the engine, the cluster, the draft."""
 
 from __future__ import annotations
 

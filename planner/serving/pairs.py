@@ -91,7 +91,7 @@ class Meeting:
         return int(np.searchsorted(np.sort(second), self.budget - first, side="right").sum())
 
     def transfer_s(self, instance: Ints | int, rows: Ints) -> Array:
-        """Of a prompt's cache, from prefill instances to rows that decode, mean."""
+        """The transfer of a prompt's cache, from prefill instances to rows that decode, mean."""
         sent = np.maximum(self.prefill.cache_bytes[instance], self.decode.cache_bytes[self.decode.instance[rows]])
         return np.asarray(sent / self.bandwidth)
 

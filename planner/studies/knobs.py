@@ -190,7 +190,7 @@ def fastest_pair(resolved: Resolved, path: str) -> float | None:
 
 
 def _gpus_per(resolved: Resolved, place: str) -> float:
-    """How many GPUs share what the request calls the bandwidth of a link."""
+    """The GPUs that share the bandwidth of a link, as the request counts it."""
     description, node = described(resolved), resolved.cluster.gpus_per_node
     per = per_of(resolved, place)
     if per == "site":

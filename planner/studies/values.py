@@ -41,7 +41,7 @@ def split_assignment(text: str, flag: str, example: str) -> tuple[str, str]:
 
 
 def _nodes_hint(value: str) -> str:
-    """How a number of nodes is written: as that of their GPUs."""
+    """The spelling of a number of nodes: that of their GPUs."""
     nodes = int(value) if re.fullmatch("[1-9][0-9]{0,5}", value) else 7
     return f"`gpus` takes the GPUs of all nodes: `gpus={8 * nodes}` for {nodes} nodes of 8 GPUs"
 

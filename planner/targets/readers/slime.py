@@ -150,7 +150,7 @@ def _options(version: str | None) -> tuple[OptionList, str]:
 
 
 def _table(release: OptionList) -> Table:
-    """Of Megatron-LM, without the encoders and the towers of its other programs, and the adapters of forks."""
+    """The entries of Megatron-LM, without the encoders and towers of its other programs, and without forks."""
     table = _CONFIG.table(release)
     others = (encoders.ENTRY, multimodal.ENTRY, mindspeed.ENTRY)
     return replace(table, entries=tuple(entry for entry in table.entries if entry not in others))

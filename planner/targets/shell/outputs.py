@@ -43,7 +43,7 @@ def output(text: str, expander: Expander) -> str:
 
 
 def _result(node: Node, expander: Expander) -> tuple[str, bool] | None:
-    """What tests and `echo` print, joined by && and ||, and whether they succeed; None where a run decides."""
+    """The output of tests and `echo`, joined by && and ||, and their success; None where a run decides."""
     if isinstance(node, Chain):
         first = _result(node.first, expander)
         if first is None or first[1] != (node.operator == "&&"):

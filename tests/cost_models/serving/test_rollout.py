@@ -74,7 +74,7 @@ LENGTHS = [{"mean": 500.0}, {"mean": 500.0, "p90": 900.0}, {"mean": 500.0, "p90"
 
 
 def tokens(lengths: AnswerLengths) -> float:
-    """Of the cache: of HELD answers that are met at any time, half of whose tokens have come."""
+    """The tokens in the cache of HELD answers that are met at any time, half of whose tokens have come."""
     return HELD * (PROMPT + lengths.met / 2)
 
 
