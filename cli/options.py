@@ -192,7 +192,7 @@ Optimizer = Annotated[
 ]
 LoraOption = Annotated[
     str | None,
-    _option("--lora", metavar="RANK[:q,v[:nf4]]", text="Train adapters: rank, projections, base weights."),
+    _option("--lora", metavar="RANK[:q,v[:nf4]]", text="Train adapters: rank, projections or all, base weights."),
 ]
 TrainLayers = Annotated[int | None, _option("--train-layers", metavar="N", text="Train only the last N layers.")]
 Images = Annotated[

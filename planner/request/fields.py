@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -26,6 +26,7 @@ from .lengths import parse_lengths, parse_tokens
 
 STAGES = ("even", "own")  # ways to divide the layers over the chunks of a pipeline, beside given ones
 _IMAGES = "4@1024x768"
+_ALL = "all"  # projections: `all-linear` of peft
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
 
 
@@ -103,14 +104,16 @@ def _whole(value: Any, example: str) -> int:
 
 
 def parse_lora(value: Any) -> Any:
-    """`16`, `16:q,v` or `16:q,v:nf4` -> {"rank": 16, "targets": [...], "base_dtype": ...}; a mapping stays one."""
+    """`16`, `16:q,v`, `16:all` or `16:q,v:nf4` -> {"rank": 16, "targets": [...], "base_dtype": ...}; a mapping stays
+    one."""
     if isinstance(value, Mapping | BaseModel):
         return value
     rank, _, rest = str(value).partition(":")
     targets, _, base = rest.partition(":")
     result: dict[str, Any] = {"rank": whole(rank, "16:q,v")}
     if targets:
-        result["targets"] = [target.strip() for target in targets.split(",")]
+        names = [target.strip() for target in targets.split(",")]
+        result["targets"] = list(get_args(LoraTarget)) if names == [_ALL] else names
     if base:
         result["base_dtype"] = base
     return result

@@ -333,7 +333,7 @@ def test_paths_in_a_request_are_relative_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lora", "message"), [
-    ("16:all", "--lora: `all` is none of q, k, v, o, gate, up or down"),
+    ("16:q,all", "--lora: `all` is none of q, k, v, o, gate, up or down"),
     ("16:q,z", "--lora: `z` is none of q, k, v, o, gate, up or down"),
     ({"rank": 16, "targets": []}, "--lora: must have at least 1, has 0"),
 ])  # fmt: skip
@@ -346,6 +346,9 @@ def test_what_is_trained() -> None:
     lora = load_request(None, {**BASIC, "lora": "16:q,v:nf4"}).to_workload()
     assert lora.lora is not None
     assert (lora.lora.rank, lora.lora.targets, lora.lora.base_dtype, lora.trains_layers) == (16, ("q", "v"), "nf4", 0)
+    every = load_request(None, {**BASIC, "lora": "8:all"}).to_workload().lora
+    assert every is not None
+    assert every.targets == ("q", "k", "v", "o", "gate", "up", "down")
     assert load_request(None, {**BASIC, "train_layers": 4}).to_workload().trains_layers == 4
     assert load_request(None, {**BASIC, "train": "all"}).to_workload().trains_layers is None
     assert "must be `all` or a mapping" in problem(None, {**BASIC, "train": "some"}).message
