@@ -97,9 +97,11 @@ def _small(place: Place, job: RlJob) -> Place:
 
 
 def _normal(layout: Layout) -> Layout:
-    """Sharded over all of dp, so that any number of ranks can share the states, and without Megatron's offload of
-    modules and layers, graphs and overlap of experts, which this runtime lacks."""
-    return replace(layout, shard=layout.dp, offload_modules=0, offload_layers=0, cuda_graphs=0, ep_overlap=0)
+    """Sharded over all of dp, so that any number of ranks can share the states, with sequence parallelism beside tensor
+    parallelism, which this runtime always has, and without Megatron's offload of modules and layers, graphs and overlap
+    of experts, which it lacks."""
+    return replace(layout, shard=layout.dp, sequence_parallel=int(layout.tp > 1), offload_modules=0, offload_layers=0,
+                   cuda_graphs=0, ep_overlap=0)  # fmt: skip
 
 
 def _kept(layout: Layout, ranks: int, axes: tuple[str, ...]) -> dict[str, int]:

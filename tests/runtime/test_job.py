@@ -201,8 +201,10 @@ def test_predictions_need_a_head_of_their_own(plan_file: Path) -> None:
         job_of(read_plan(edited(plan_file, edit), "plan.json"), 1)
 
 
-def test_settings_survive_the_command_line(plan_file: Path) -> None:
-    wanted = Settings(plan=str(plan_file), choice=2, steps=7, data="x.bin", learning_rate=1e-5, clip=0.0,
+def test_settings_survive_the_command_line(plan_file: Path, tmp_path: Path) -> None:
+    data = tmp_path / "x.bin"
+    data.touch()
+    wanted = Settings(plan=str(plan_file), choice=2, steps=7, data=str(data), learning_rate=1e-5, clip=0.0,
                       scale_down=True, run_dir="somewhere", timeout_s=5.0)  # fmt: skip
     assert Settings.parse(wanted.words()) == wanted
     small, notes = prepare(wanted)
