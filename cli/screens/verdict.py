@@ -23,10 +23,10 @@ def verdict(plan: Plan, candidate: Candidate) -> str:
         pace = f"{text.significant(seen.days)} days for {text.count(seen.tokens)} tokens"
     else:
         pace = f"{text.count(seen.tokens_per_day)} tokens a day"
-    used, limit = candidate.least_room(Facts.of(plan).memory_bytes)
-    spare = f"fits with {text.gib(limit - used)} GiB to spare"
-    if used > limit:
-        spare = f"needs {text.gib(used - limit)} GiB more than there are"
+    room = _room_bytes(plan, candidate)
+    spare = f"fits with {text.gib(room)} GiB to spare"
+    if room < 0:
+        spare = f"needs {text.gib(-room)} GiB more than there are"
     found = "Best so far: run" if plan.certificate.stopped else "Run"
     decided = f"{found} {candidate.layout_id}: {text.percent(candidate.mfu)} % MFU, {pace}, {spare}"
     return text.wrapped(f"{decided}{_safer(plan, candidate)}.")
@@ -53,7 +53,7 @@ def _safer(plan: Plan, candidate: Candidate) -> str:
 
 
 def _room_bytes(plan: Plan, candidate: Candidate) -> float:
-    """Bytes that are left on the GPU that is fullest, by its own limit."""
+    """Bytes that are left on the GPU with the least room, by its own limit."""
     used, limit = candidate.least_room(Facts.of(plan).memory_bytes)
     return limit - used
 

@@ -17,7 +17,7 @@ def _zero(stage: int, *, overlap: bool, **more: Any) -> dict[str, Any]:
     return {"zero_optimization": {"stage": stage, "overlap_comm": overlap, **more}}
 
 
-# Folder of the framework's checkout -> (framework, name -> options).
+# Name of a file -> its options.
 _FACTORY = {
     "ds_z0_config.json": _zero(0, overlap=False),
     "ds_z2_config.json": _zero(2, overlap=False),
@@ -35,6 +35,7 @@ _AXOLOTL = {
     "zero3_bf16_cpuoffload_all.json": _zero(3, overlap=True, **_STATES, **_WEIGHTS),
     "zero3_bf16_cpuoffload_params.json": _zero(3, overlap=True, **_WEIGHTS),
 }
+# Folder of the framework's checkout -> its release, and the files there.
 _FOLDERS = {"examples/deepspeed": ("LLaMA-Factory ff6d4d12", _FACTORY),
             "deepspeed_configs": ("Axolotl 067b021c", _AXOLOTL)}  # fmt: skip
 _SHIPPED = re.compile(rf"(?:.*/)?({'|'.join(_FOLDERS)})/([^/]+)")
