@@ -13,6 +13,8 @@ from ..document.certificate import Outside, TargetBest, TargetComparison
 from ..evaluation.staged import Staged
 from ..request.resolve import Resolved
 from ..search.tasks import Answer, Task, in_order
+from ..space.counting import num_legal
+from ..space.rules import BATCH
 from ..space.same_layouts import same_layouts
 from ..space.tree import Count
 from ..switches.choices import lacks
@@ -50,10 +52,8 @@ def compare_targets(
         return None
     answers[target.name] = Answer(((own.step_s, rounded(own.device_bytes), own.layout_id),), Count(), None)
     answers = {name: answers[twin[name]] for name in able}
-    for name, answer in answers.items():
-        if not answer.rows:
-            room = f" within {units.gib(resolved.budget_bytes)} GiB" if resolved.headroom_bytes else ""
-            without[name] = f"no layout fits{room}" if answer.legal else "no legal layout"
+    without |= {name: _why_none(resolved.for_target(name), answer) for name, answer in answers.items()
+                if not answer.rows}  # fmt: skip
     first = TargetBest(target=target.name, layout_id=own.layout_id, step_s=own.step_s,
                        device_bytes=rounded(own.device_bytes))  # fmt: skip
     rest = (_best(resolved, name, answer, simulate=simulate and twin[name] != target.name)
@@ -72,6 +72,15 @@ def _twins(resolved: Resolved, names: Sequence[str], *, own_is_best: bool) -> di
         if out[name] == name:
             searched.append(there)
     return out
+
+
+def _why_none(there: Resolved, answer: Answer) -> str:
+    """Why a target has no layout. there: the request for it."""
+    if answer.legal:
+        room = f" within {units.gib(there.budget_bytes)} GiB" if there.headroom_bytes else ""
+        return f"no layout fits{room}"
+    batch = there.workload.global_batch
+    return f"no legal layout{f' of a global batch of {batch:,}' if num_legal(there.space.without(BATCH)) else ''}"
 
 
 def _best(resolved: Resolved, target: str, answer: Answer, *, simulate: bool) -> TargetBest:

@@ -36,6 +36,7 @@ from .optimizer_needs import optimizer_needs
 
 Columns = Mapping[str, NDArray[np.int64]]
 
+BATCH = "batch"  # name of the rule that data parallelism divides the global batch
 _CHUNKS = np.array([kind.chunks or 0 for kind in KINDS])  # per device, by code; 0: `vpp` of them
 
 
@@ -176,7 +177,7 @@ RULES: tuple[Rule, ...] = (
          "{algorithm} with cp {cp} x tp {tp} does not divide the {kv_heads} key/value heads"),
     Rule("layers", ("pp",), _layers,
          "pp {pp} is more than the {layers} layers, a stage for the embedding and one for the head"),
-    Rule("batch", ("dp", "micro_batch"), _batch,
+    Rule(BATCH, ("dp", "micro_batch"), _batch,
          "global batch {global_batch} is not a multiple of dp {dp} x micro batch {micro_batch}"),
     Rule("experts", ("ep", "etp"), splits.experts,
          "ep {ep} does not divide the {experts} experts, or etp {etp} their width {expert_inner}"),

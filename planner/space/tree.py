@@ -8,7 +8,7 @@ through pp, or dp and cp; so sizes are products of small counts, exact without e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -139,6 +139,10 @@ class Space:
                 count.exclude(rule.name, int(weight[rows[~ok]].sum()))
                 rows, more = rows[ok], select(more, ok)
         return rows, more
+
+    def without(self, name: str) -> Space:
+        """The layouts that pass all other rules than those of this name."""
+        return replace(self, rules=tuple(rule for rule in self.rules if rule.name != name))
 
     def axis_sizes(self) -> dict[str, int]:
         """The number of values of each axis, before any rule."""
