@@ -9,6 +9,7 @@ from typing import Any
 from ...cost_models import units
 from ...cost_models.layouts import FIELD_NAMES
 from ...cost_models.techniques.registry import TECHNIQUES
+from ...profiles.io.yaml_syntax import line_of
 from ..request.resolve import Resolved
 from ..request.schema import LoraRequest, Train, WorkloadRequest
 from .knobs import KNOBS, described
@@ -79,4 +80,4 @@ def current(resolved: Resolved, path: str) -> Value | None:
             value = value.get(part) if isinstance(value, Mapping) else None
     if value is None or isinstance(value, Mapping):
         return None
-    return float(value) if path in QUANTITIES else str(value)
+    return float(value) if path in QUANTITIES else line_of(value)

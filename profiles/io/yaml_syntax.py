@@ -202,3 +202,12 @@ _Dumper.add_representer(str, _text)
 def text_of(data: Any) -> str:
     """Plain Python as the text of a YAML file, keys in their order."""
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
+
+
+def line_of(data: Any) -> str:
+    """Plain Python as YAML in one line, as a user writes it behind `--set`; text stays as it is."""
+    if isinstance(data, str):
+        return data
+    line = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=float("inf"), allow_unicode=True,
+                     default_flow_style=True)  # fmt: skip
+    return str(line).removesuffix("...\n").strip()

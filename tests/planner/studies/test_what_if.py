@@ -185,7 +185,7 @@ def test_the_repair_of_a_slow_node_can_be_asked_for() -> None:
     assert repaired.before.step_s == pytest.approx(slow.step_s, rel=1e-9)
     assert repaired.after.held.step_s == pytest.approx(closed_s(), rel=1e-9)
     assert slow.step_s > closed_s()
-    assert [(change.before, change.after) for change in repaired.changes] == [("[{'node': 1, 'share': 0.25}]", "[]")]
+    assert [(change.before, change.after) for change in repaired.changes] == [(SLOW, "[]")]
 
 
 @pytest.mark.parametrize(("link", "per", "ends"), [
