@@ -19,12 +19,13 @@ from ...cost_models.techniques.base import Technique
 from ...cost_models.units import Dimension, parse
 from ...errors import InputError
 from ...profiles.cluster.node_lists import parse_nodes
+from ..document.base import OWN_STAGES
 from ..space.stage_string import GRAMMAR, read_stages
 from .fix import FIXABLE, items, parse_fix
 from .headroom import parse_headroom
 from .lengths import parse_lengths, parse_tokens
 
-STAGES = ("even", "own")  # ways to divide the layers over the chunks of a pipeline, beside given ones
+STAGES = ("even", OWN_STAGES)  # ways to divide the layers over the chunks of a pipeline, beside given ones
 _IMAGES = "4@1024x768"
 _ALL = "all"  # projections: `all-linear` of peft
 LORA_DEFAULT: tuple[LoraTarget, ...] = ("q", "v")  # Hu et al. 2021, section 4.2
@@ -104,19 +105,20 @@ def _whole(value: Any, example: str) -> int:
 
 
 def parse_lora(value: Any) -> Any:
-    """`16`, `16:q,v`, `16:all` or `16:q,v:nf4` -> {"rank": 16, "targets": [...], "base_dtype": ...}; a mapping stays
-    one."""
+    """`16`, `16:q,v`, `16:all`, `16:q,v:nf4` or `16::nf4` -> {"rank": 16, "targets": [...], "base_dtype": ...}; a
+    mapping stays one."""
     if isinstance(value, Mapping | BaseModel):
         return value
-    rank, _, rest = str(value).partition(":")
-    targets, _, base = rest.partition(":")
+    rank, *parts = (part.strip() for part in str(value).split(":", 2))
     result: dict[str, Any] = {"rank": whole(rank, "16:q,v")}
-    if targets:
-        names = [target.strip() for target in targets.split(",")]
+    if parts and not parts[-1]:
+        raise InputError(f"`{value}` ends in a colon", hint="write `16`, `16:q,v`, `16:all` or `16:q,v:nf4`")
+    if parts and parts[0]:
+        names = [target.strip() for target in parts[0].split(",")]
+        if not all(names):
+            raise InputError(f"`{parts[0]}` has a comma without a name", hint="write `16:q,v`")
         result["targets"] = list(get_args(LoraTarget)) if names == [_ALL] else names
-    if base:
-        result["base_dtype"] = base
-    return result
+    return result | ({"base_dtype": parts[1]} if parts[1:] else {})
 
 
 def parse_images(value: Any) -> Any:
@@ -270,7 +272,7 @@ Stages = Annotated[
     BeforeValidator(checked(parse_stages)),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer", "minimum": 0}}],
-         "examples": ["own", "Et*4|(t*4|)*14tmL", [3, 4, 4, 3]]}
+         "examples": [OWN_STAGES, "Et*4|(t*4|)*14tmL", [3, 4, 4, 3]]}
     ),
 ]  # fmt: skip
 Techniques = Annotated[

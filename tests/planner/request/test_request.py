@@ -336,6 +336,9 @@ def test_paths_in_a_request_are_relative_to_it(tmp_path: Path) -> None:
     ("16:q,all", "--lora: `all` is none of q, k, v, o, gate, up or down"),
     ("16:q,z", "--lora: `z` is none of q, k, v, o, gate, up or down"),
     ({"rank": 16, "targets": []}, "--lora: must have at least 1, has 0"),
+    ("16:", "--lora: `16:` ends in a colon"),
+    ("16:q:", "--lora: `16:q:` ends in a colon"),
+    ("16:q,,v", "--lora: `q,,v` has a comma without a name"),
 ])  # fmt: skip
 def test_adapters_on_no_known_projection_are_one_problem(lora: Any, message: str) -> None:
     found = problem(None, {**BASIC, "lora": lora}, flags=True)
@@ -346,6 +349,9 @@ def test_what_is_trained() -> None:
     lora = load_request(None, {**BASIC, "lora": "16:q,v:nf4"}).to_workload()
     assert lora.lora is not None
     assert (lora.lora.rank, lora.lora.targets, lora.lora.base_dtype, lora.trains_layers) == (16, ("q", "v"), "nf4", 0)
+    usual = load_request(None, {**BASIC, "lora": "8::nf4"}).to_workload().lora
+    assert usual is not None
+    assert (usual.targets, usual.base_dtype) == (("q", "v"), "nf4")
     every = load_request(None, {**BASIC, "lora": "8:all"}).to_workload().lora
     assert every is not None
     assert every.targets == ("q", "k", "v", "o", "gate", "up", "down")
