@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..errors import InputError
+from .document.base import OWN_STAGES
 from .document.plan import Plan
 from .document.reading import load_plan
 from .drivers.even_stages import plan_even_stages
@@ -180,12 +181,11 @@ def plan_resolved(resolved: Resolved, watch: Watch, seed: int = 0, *, fastest: b
 def _plan_driven(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool) -> Plan:
     """The plan of the driver that fits the cluster and the requested stages. Only that one is imported: the solvers of
     others would slow the start of every plan."""
-    stages = resolved.request.stages
-    if stages is None and applies(resolved):
+    if resolved.request.stages is None and applies(resolved):
         from .drivers.islands import plan_islands
 
         return plan_islands(resolved, watch)
-    if stages == "own":
+    if resolved.request.stages == OWN_STAGES:
         from .drivers.custom_stages import plan_custom_stages
 
         return plan_custom_stages(resolved, watch)
@@ -200,7 +200,7 @@ def _plan_with_techniques(
     request: Request, allowed: Sequence[str], watch: Watch, seed: int, *, fastest: bool
 ) -> Plan:  # fmt: skip
     """The plan under the best set of the allowed techniques: each set is searched, the best is planned in full."""
-    if request.stages == "own":
+    if request.stages == OWN_STAGES:
         text = "stages of their own are simulated, and no simulation knows techniques"
         raise InputError(text, hint="leave out `--stages own`")
     known = KnownTables(MOST_KEYS)

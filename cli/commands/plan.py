@@ -148,6 +148,7 @@ def command(
     """
     from ...cost_models import units
     from ...planner import api
+    from ...planner.document.base import OWN_STAGES
     from ...planner.request.gpu_counts import parse_range
     from ...planner.request.load import Request
 
@@ -174,7 +175,7 @@ def command(
     keep_freed_memory()
     limit_s = None if time_limit is None else units.parse(time_limit, "s")
     if tradeoffs.asks(numbers, pareto, deadline):
-        single = {"--trace": trace, "--stages own": requested.stages == "own", "--layers own": layers == "own",
+        single = {"--trace": trace, "--stages own": requested.stages == OWN_STAGES, "--layers own": layers == "own",
                   "--allow-technique": allow_technique}  # fmt: skip
         tradeoffs.refuse(single, file, deadline)
         deadline_s = None if deadline is None else units.parse(deadline, "s")

@@ -42,8 +42,8 @@ def explain_screen(
         parts += ["", "Kinds of layers, each of one micro-batch on a GPU", _kinds_table(kinds)]
     has_tower = facts.has_tower
     if len(chunks_by_stage(candidate)) > 1 or has_tower or facts.encoder_layers:
-        asked = plan.request.get("stages")
-        why = why_these_stages(candidate, loads, redistribution, has_tower=has_tower, stages=asked) if loads else []
+        why = why_these_stages(candidate, loads, redistribution, has_tower=has_tower,
+                               placed=plan.places_layers) if loads else []  # fmt: skip
         stages = stages_table(candidate, loads, has_tower=has_tower, encoder_layers=facts.encoder_layers)
         parts += ["", "Stages", stages, *why]
     if candidate.layerwise:

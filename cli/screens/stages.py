@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ...planner.explain.redistribution import Redistribution
     from ...planner.explain.stage_loads import StageLoads
 
-OWN = "own"  # the stages of a request whose layers `plan` places
 _UNEVEN = 0.02  # share of the mean stage above which the slowest one is named
 _DIFFERS = 0.01  # relative difference of the simulation from the closed form that is named
 
@@ -30,7 +29,7 @@ def stages_line(candidate: Candidate) -> str:
 
 def tried_lines(plan: Plan) -> list[str]:
     """The reach of a list whose layers are placed: the bound of the search is that of its first layout alone."""
-    if plan.request.get("stages") != OWN or len(plan.candidates) < 2:
+    if not plan.places_layers or len(plan.candidates) < 2:
         return []
     return [text.wrapped("Layouts from 2 on are the best of those whose layers were placed. With other recomputation "
                          "or micro-batches, their pipelines may be faster than listed.", "  ")]  # fmt: skip
@@ -91,11 +90,11 @@ def _stacks(chunks: list[Chunk], encoder_layers: int) -> list[str]:
 
 def why_these_stages(
     candidate: Candidate, loads: StageLoads, redistribution: Redistribution | None = None, *,
-    has_tower: bool = False, stages: str | Sequence[int] | None = None,
+    has_tower: bool = False, placed: bool = False,
 ) -> list[str]:  # fmt: skip
     """Sentences: what embedding and head are worth, what even stages would take, what these do.
 
-    stages: those of the request.
+    placed: whether the request left the layers of every stage to the planner.
     """
     head, embedding = text.fixed(loads.head_layers, 1), text.fixed(loads.embedding_layers, 1)
     first = "the embedding with the vision tower" if has_tower else "the embedding"
@@ -108,7 +107,7 @@ def why_these_stages(
     if _is_custom(candidate, loads):
         lines.append(_custom_against_even(candidate, loads))
     else:
-        lines.append(_even(loads, tried=stages == OWN))
+        lines.append(_even(loads, tried=placed))
     if loads.simulated and abs(loads.step_s / candidate.closed_s - 1) > _DIFFERS:
         simulated, closed = text.significant(loads.step_s), text.significant(candidate.closed_s)
         lines.append(f"Simulated operation by operation, a step takes {simulated} s; by the closed form {closed} s.")

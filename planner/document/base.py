@@ -1,10 +1,12 @@
-"""The base class of the parts of a plan document."""
+"""The base class of the parts of a plan document, and a word that requests and plans share."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+OWN_STAGES = "own"  # `stages` of a request whose layers `plan` places
 
 
 class DocumentPart(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from .base import DocumentPart, without_none
+from .base import OWN_STAGES, DocumentPart, without_none
 from .candidate import Candidate
 from .certificate import Certificate, Outside, Preference, TargetComparison, TechniqueChoice
 from .island_use import Strategy
@@ -86,6 +86,11 @@ class Plan(DocumentPart):
     def interrupted(self) -> bool:
         """Whether Ctrl-C cut short the search, or a comparison after it."""
         return "interrupted" in (self.certificate.stopped, *self.cut_short)
+
+    @property
+    def places_layers(self) -> bool:
+        """Whether its request leaves the layers of every stage to the planner."""
+        return bool(self.request.get("stages") == OWN_STAGES)
 
     @property
     def best(self) -> Candidate:
