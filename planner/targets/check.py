@@ -163,7 +163,7 @@ def _check_meaning(checked: Checked, folder: _Folder, given: Arguments) -> Check
         files = emit(folder.plan, folder.target.name, version=folder.options.version, choice=folder.choice).files
         written = folder.config.read_folder(files, folder.options).settings
         problems += differences(settings, written, places, folder.config.judged, named, folder.options.defaults)
-        problems += restated(folder.files, folder.plan, folder.target, folder.options.version, folder.choice)
+        problems += restated(folder.files, files, folder.plan, folder.target, folder.options.version, folder.choice)
     return replace(checked, problems=known + _first_of_lines(problems, known), layout=layout, num_gpus=num_gpus,
                    not_judged=not_judged(places, folder.config.judged, folder.options.options))  # fmt: skip
 

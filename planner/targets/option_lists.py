@@ -116,10 +116,11 @@ def is_before(options: OptionList | None, target: str, release: str) -> bool:
     return options is not None and options.target == target and _order(options.version) < _order(release)
 
 
-def versions(target: str) -> list[str]:
+@cache
+def versions(target: str) -> tuple[str, ...]:
     """Releases with a stored list, oldest first."""
     names = (path.stem.removeprefix(f"{target}-") for path in _FOLDER.glob(f"{target}-[0-9]*.txt"))
-    return sorted(names, key=lambda name: (_order(name), name))
+    return tuple(sorted(names, key=lambda name: (_order(name), name)))
 
 
 def option_list(target: str, version: str | None = None) -> tuple[OptionList, str]:

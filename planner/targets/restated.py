@@ -17,18 +17,23 @@ Stated = Mapping[str, tuple[str, ...]]
 _OF_SCRIPTS: Stated = {TRAIN_FILE: (r"^SEQUENCE_LENGTH = (\S+)",)}
 
 
-def restated(files: Mapping[str, str], plan: Plan, target: Target, version: str, choice: int) -> list[FieldProblem]:
-    """The values in `files` (name -> text) that are not those which `emit` writes for layout `choice` of the plan."""
+def restated(
+    files: Mapping[str, str], written: Mapping[str, str], plan: Plan, target: Target, version: str, choice: int
+) -> list[FieldProblem]:
+    """The values in `files` (name -> text) that are not those which `emit` writes for layout `choice` of the plan.
+
+    written: the files that `emit` writes for torchrun.
+    """
     scripts = {**_OF_SCRIPTS, **(target.config.stated if target.config is not None else {})}
-    problems = _compared(files, emit(plan, target.name, version=version, choice=choice).files, scripts)
+    problems = _compared(files, written, scripts)
     for launcher in LAUNCHERS.values():
         if not launcher.stated.keys() & files.keys():
             continue
         try:
-            written = emit(plan, target.name, launcher.name, version, choice).files
+            launched = emit(plan, target.name, launcher.name, version, choice).files
         except UnsupportedError:  # a launcher that keeps no order of nodes
             continue
-        problems += _compared(files, written, launcher.stated)
+        problems += _compared(files, launched, launcher.stated)
     return problems
 
 

@@ -74,7 +74,7 @@ def _entry(switch: Switch, target: str, release: OptionList | None) -> Entry:
 
 def _of_release(spellings: tuple[Options, ...], release: OptionList | None) -> Options:
     """The first spelling that a release knows; without one the newest, which `emit` then rejects by name."""
-    known = (part for part in spellings if release is None or set(part) <= set(release.options))
+    known = (part for part in spellings if release is None or part.keys() <= release.options.keys())
     return next(known, spellings[0])
 
 
