@@ -8,6 +8,7 @@ Source of the general layer: Megatron-LM `theoretical_memory_usage.py`; biases a
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import get_args
 
 from ..layer_kinds import (
@@ -146,13 +147,15 @@ def total_parameters(model: ModelSpec) -> int:
     For a GPT (f = 4h, biases, tied): 12·l·h²·(1 + 13/(12h) + (V+s)/(12·l·h)) + 2h. Source: Megatron SC21
     (arXiv 2104.04473, equation 2), which leaves out the 2h of the final norm.
     """
-    layers = sum(sum(layer_parameters(model, model.kinds[index]).values()) for index in model.pattern)
+    layers = sum(count * sum(layer_parameters(model, model.kinds[index]).values())
+                 for index, count in Counter(model.pattern).items())  # fmt: skip
     return layers + _outside_layers(model)
 
 
 def active_parameters(model: ModelSpec) -> int:
     """Active parameters per token: `total_parameters` with top_k of the routed experts."""
-    return total_parameters(model) - sum(_idle(model, model.kinds[index]) for index in model.pattern)
+    idle = sum(count * _idle(model, model.kinds[index]) for index, count in Counter(model.pattern).items())
+    return total_parameters(model) - idle
 
 
 def _idle(model: ModelSpec, kind: Layer) -> int:

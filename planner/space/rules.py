@@ -266,9 +266,9 @@ def violations(layout: Layout, problem: Problem) -> list[str]:
 
 def only(target: str, field: str, values: Sequence[object], message: str) -> Rule:
     """The rule that `field` is one of `values`."""
-    codes = [encode(field, value) for value in values]
+    codes = np.array([encode(field, value) for value in values])[:, None]
 
     def allows(columns: Columns, problem: Problem) -> Mask:
-        return np.asarray(np.isin(columns[field], codes))
+        return np.asarray((columns[field] == codes).any(axis=0))
 
     return Rule(f"{target}: {field}", (field,), allows, message)

@@ -98,9 +98,10 @@ class Target:
         mask = np.ones(len(columns), dtype=bool)
         for rule in self.rules:
             ok = rule.allows(columns, problem)
-            for row in np.flatnonzero(mask & ~ok).tolist():
-                reasons[row] = rule.explain(columns.layout(row), problem)
-            mask &= ok
+            if not ok.all():
+                for row in np.flatnonzero(mask & ~ok).tolist():
+                    reasons[row] = rule.explain(columns.layout(row), problem)
+                mask &= ok
         return mask, reasons
 
     def broken(self, setup: Setup) -> list[Rule]:
