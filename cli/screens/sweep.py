@@ -89,12 +89,19 @@ def _points_table(result: Sweep) -> Table:
             row.append(kilo_dollars(best))
         if searched:
             row.append(point.replanned.layout_id if point.replanned else "none fits")
-        rows.append([*row, "<- plan" if names[index] in now else "" if best else "does not run"])
+        rows.append([*row, "<- plan" if names[index] in now else _remark(best)])
     name = axis.path.rpartition(".")[2].replace("_", " ")
     money = ["kUSD"] if by_cost else []
     middle, layouts = (["re-plan s"], ["layout"]) if searched else (["tokens/s"], [])
     columns = [name, "held s", *middle, *money, *layouts, ""]
     return table(*columns, rows=rows, right=columns[: 3 + by_cost])
+
+
+def _remark(best: Priced | None) -> str:
+    """What the best layout of a point lacks, if anything."""
+    if best is None:
+        return "does not run"
+    return "" if best.eligible else "less headroom"
 
 
 def _chosen(xs: Sequence[float], wanted: Sequence[int]) -> list[int]:

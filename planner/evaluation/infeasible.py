@@ -129,17 +129,12 @@ def does_not_fit(
 ) -> NoFeasibleLayoutError:
     """The error if legal layouts exist and none fits: the buffers of the smallest, and a number of GPUs or a change
     that makes one fit. NoHeadroomError if one fits and none leaves the headroom."""
-    unlimited = search_of(resolved, resolved.space, memory_bytes=float("inf"), objective="memory", should_stop=late)
-    smallest = unlimited.run()
-    if smallest.stopped == "interrupted":
-        raise KeyboardInterrupt
-    if not smallest.top.rows:
+    smallest = _smallest(resolved, late)
+    if smallest is None:
         return no_legal_layout(resolved, count)
-    needed, closest_id, _ = smallest.top.rows[0]
-    if resolved.budget_bytes < needed <= resolved.memory_bytes:
-        share = max(0.0, 1 - needed * (1 + 2 * TIE) / resolved.memory_bytes)
-        return NoHeadroomError(resolved, share, f"the smallest, {closest_id}, needs {units.gib(needed)}")
-    closest = candidates(resolved, [Staged.of(resolved, smallest.top.rows[0][2])])[0]
+    if (lacks := _lacks_headroom(resolved, *smallest)) is not None:
+        return lacks
+    closest = candidates(resolved, [Staged.of(resolved, smallest[1])])[0]
     stage = max(closest.memory, key=lambda memory: memory.device_bytes)
     buffers = {
         name.removesuffix("_bytes"): value
@@ -159,6 +154,28 @@ def does_not_fit(
         details={"closest": closest.layout_id, "device_bytes": stage.device_bytes,
                  "memory_bytes": resolved.memory_bytes, "buffers": buffers},
     )  # fmt: skip
+
+
+def no_headroom(resolved: Resolved, late: Callable[[], bool] = lambda: False) -> NoHeadroomError | None:
+    """The error if layouts fit and none leaves the headroom; None if nothing fits."""
+    smallest = _smallest(resolved, late) if resolved.headroom_bytes else None
+    return None if smallest is None else _lacks_headroom(resolved, *smallest)
+
+
+def _smallest(resolved: Resolved, late: Callable[[], bool]) -> tuple[float, Layout] | None:
+    """Bytes of the layout that needs least memory, of any size; None without a legal one."""
+    unlimited = search_of(resolved, resolved.space, memory_bytes=float("inf"), objective="memory", should_stop=late)
+    outcome = unlimited.run()
+    if outcome.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return (outcome.top.rows[0][0], outcome.top.rows[0][2]) if outcome.top.rows else None
+
+
+def _lacks_headroom(resolved: Resolved, needed: float, layout: Layout) -> NoHeadroomError | None:
+    if not resolved.budget_bytes < needed <= resolved.memory_bytes:
+        return None
+    share = max(0.0, 1 - needed * (1 + 2 * TIE) / resolved.memory_bytes)
+    return NoHeadroomError(resolved, share, f"the smallest, {layout}, needs {units.gib(needed)}")
 
 
 def _what_would_fit(resolved: Resolved, late: Callable[[], bool]) -> str:

@@ -24,7 +24,7 @@ from ...errors import NoFeasibleLayoutError
 from ..document.candidate import Candidate
 from ..document.partitions import layout_id
 from ..drivers.headroom import leaving_most
-from ..evaluation.infeasible import does_not_fit, no_legal_layout
+from ..evaluation.infeasible import does_not_fit, no_headroom, no_legal_layout
 from ..evaluation.interruptions import on_spot
 from ..request.resolve import Resolved
 from ..search.rate_sweep import RateSweep
@@ -241,24 +241,33 @@ def replanned(
     """The best layout of `resolved`, searched exactly. `seeds`: layouts that were best nearby; their price here bounds
     the search from its start, and the best layout is put in front of them. `shared`: the search of all requests that
     differ from it in rates alone. A seed that leaves less than the headroom bounds nothing: the search keeps to it.
-    Where no layout leaves it, the result of `explain` is that of a plan (`leaving_most`).
+    Where no layout leaves it, the result is that of a plan (`leaving_most`).
 
-    Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what comes closest, which takes
-    a few searches more.
+    Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what would fit, which takes a few
+    searches more.
     """
     near = [follow(seed, resolved) for seed in seeds[:2]]
     by_memory = resolved.workload.objective == "memory"
     prices = [price_held(seed, [resolved])[0] for seed in near]
     values = [price.device_bytes if by_memory else price.step_s for price in prices if price.eligible]
     bound = min(values, default=float("inf")) * (1 + 2 * TIE)  # ties are still found, and ordered by id
-    if shared is None:
-        best, _ = leaving_most(resolved, lambda searched: _searched(searched, bound, should_stop, explain))
-    else:
-        best = shared.best(resolved.rates, memory_bytes=resolved.budget_bytes, incumbent=bound, should_stop=should_stop)
+    best, _ = leaving_most(resolved, lambda within: _found(within, bound, should_stop, explain, shared))
     if best in seeds:
         seeds.remove(best)
     seeds.insert(0, best)
     return price_held(best, [resolved])[0]
+
+
+def _found(
+    resolved: Resolved, bound: float, should_stop: Stop | None, explain: bool, shared: RateSweep | None
+) -> Layout:  # fmt: skip
+    """The best layout by the search that requests share, or by one of its own."""
+    if shared is None or resolved.headroom_share is not None:  # the shared one keeps no layout beyond the headroom
+        return _searched(resolved, bound, should_stop, explain)
+    try:
+        return shared.best(resolved.rates, memory_bytes=resolved.budget_bytes, incumbent=bound, should_stop=should_stop)
+    except NoFeasibleLayoutError as error:
+        raise no_headroom(resolved) or error from None
 
 
 def _searched(resolved: Resolved, bound: float, should_stop: Stop | None, explain: bool) -> Layout:
@@ -275,7 +284,7 @@ def _searched(resolved: Resolved, bound: float, should_stop: Stop | None, explai
         return _searched(resolved, math.inf, should_stop, explain)
     legal = outcome.count.total - sum(outcome.count.ruled_out.values())
     if not explain:
-        raise NoFeasibleLayoutError("no layout fits" if legal else "no layout is legal")
+        raise (legal and no_headroom(resolved)) or NoFeasibleLayoutError(f"no layout {'fits' if legal else 'is legal'}")
     raise does_not_fit(resolved, outcome.count) if legal else no_legal_layout(resolved, outcome.count)
 
 

@@ -267,6 +267,20 @@ def test_searches_that_share_their_bounds_keep_to_the_headroom() -> None:
         assert point.replanned.layout_id == layout_id
 
 
+def test_points_without_the_headroom_have_what_a_plan_has() -> None:
+    """The layout that needs least memory, whether points share a search or not. 5 GiB hold none."""
+    path = "gpu.memory.capacity"
+    points = swept(f"{path}=5GiB,5.4GiB,8GiB", replan=True).points
+    assert [point.best is not None and point.best.eligible for point in points] == [False, False, True]
+    assert points[0].why_not == "no layout fits"
+    alone = compared(f"{path}=5.4GiB", replan=True).after.replanned
+    assert alone is not None
+    assert points[1].replanned == alone
+    apart = swept("workload.global_batch=32,64", set=[f"{path}=5.4GiB"], replan=True).points
+    assert [point.replanned == alone for point in apart] == [False, True]
+    assert all(point.replanned is not None and point.replanned.runs for point in apart)
+
+
 def test_nothing_within_a_bound_is_not_nothing_that_fits() -> None:
     """A seed from outside of the space may be faster than all of it."""
     resolved, (best, _) = base(), best_of(cluster="dgx-h100:2", global_batch=64)
