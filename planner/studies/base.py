@@ -18,7 +18,7 @@ from ...errors import NoFeasibleLayoutError
 from ..request.resolve import Resolved
 from ..search.rate_sweep import RateSweep
 from .axes import Axis
-from .changes import apply
+from .changes import apply, is_knob
 from .knobs import fastest_pair, per_of
 from .paths import Value, Values, current, dimension_of
 from .pricing import HeldLayout, Priced, Seen, Stop, better, price_held, replanned
@@ -94,6 +94,12 @@ class Question:
     @cached_property
     def base(self) -> Resolved:
         return apply(self.plain, self.sets)
+
+    def with_values(self, values: Values) -> Resolved:
+        """The request with more changes. A field of the request is read anew, and numbers of `sets` hold there, too."""
+        if all(is_knob(path, value) for path, value in values.items()):
+            return apply(self.base, values)
+        return apply(self.plain, {**self.sets, **values})
 
     def common_fields(self, study: str, **more: Any) -> dict[str, Any]:
         """The fields that every result shares."""

@@ -12,7 +12,6 @@ from ...profiles.io.document import FieldPath
 from ..request.load import changed_request
 from ..request.resolve import resolve
 from .base import Question
-from .changes import apply
 from .knobs import KNOBS
 from .paths import Value
 from .sweep import AxisOut, Sweep, nowhere, points_of
@@ -56,4 +55,4 @@ def run(question: Question) -> Generations:
 
 
 def _node(question: Question, gpu: str) -> str:
-    return apply(question.base, {"gpu": gpu}).cluster.name
+    return question.with_values({"gpu": gpu}).cluster.name

@@ -17,7 +17,6 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.quantities.gossip import SHAPES, Gossip, Link, complete, of_shape, parts
 from ...errors import InputError, UnknownNameError, did_you_mean, nearest
 from .base import Part, Question, Result
-from .changes import apply
 from .pricing import Priced, price_held
 
 _RATIOS = 2.0 ** np.arange(9)  # of chi_1 over chi_2, whose programs are solved; chi_2 is never the larger
@@ -160,7 +159,7 @@ def _of_graph(question: Question, name: str, gossip: Gossip) -> GraphPrice:
 
 def _priced(question: Question, name: str, chi: tuple[float, float], exchanges: float, busiest: float) -> GraphPrice:
     """A step as long as that of the busiest replica: its links are all behind one network interface."""
-    changed = apply(question.base, {"workload.techniques": f"dadao:exchanges={busiest:.9g}"})
+    changed = question.with_values({"workload.techniques": f"dadao:exchanges={busiest:.9g}"})
     return GraphPrice(name=name, chi_1=chi[0], chi_2=chi[1], exchanges=exchanges, busiest=busiest,
                       held=price_held(question.layout, [changed])[0])  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...errors import InputError
 from ..request.resolve import Resolved
 from .base import Point, Question
-from .changes import apply
 from .paths import Value, Values, dimension_of
 from .pricing import price_held
 from .searches import together
@@ -13,7 +12,7 @@ from .searches import together
 
 def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     """Every point of the grid: the layout held on all of them together, then one search per point."""
-    variants = [at_values(question.base, values) for values in grid]
+    variants = [at_values(question, values) for values in grid]
     prices = price_held(question.layout, variants)
     points = [Point(values=values, held=price) for values, price in zip(grid, prices, strict=True)]
     if not question.replan:
@@ -26,9 +25,9 @@ def priced(question: Question, grid: list[dict[str, Value]]) -> list[Point]:
     return out
 
 
-def at_values(base: Resolved, values: Values) -> Resolved:
+def at_values(question: Question, values: Values) -> Resolved:
     try:
-        return apply(base, values)
+        return question.with_values(values)
     except InputError as error:
         at = ", ".join(f"{path}={spelled(path, value)}" for path, value in values.items())
         raise InputError(f"at {at}: {error.message}", hint=error.hint, details=error.details) from None

@@ -12,7 +12,6 @@ from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
 from .assumed import Assumption, assumptions
 from .base import Part, Question, Result
-from .changes import apply
 from .pricing import Priced, price_held
 
 _ASSUMED = {"tokens": ("", "tokens of the run")}
@@ -73,7 +72,7 @@ def run(question: Question) -> StepLaw:
     sequences = max(round(wanted / per_sequence / least), 1) * least
     rows = []
     for name, count in (("plan", base.workload.global_batch), ("step law", sequences)):
-        changed = apply(base, {"workload.global_batch": str(count)})
+        changed = question.with_values({"workload.global_batch": str(count)})
         rows.append(Batch(name=name, sequences=count, tokens=count * per_sequence, steps=tokens / count / per_sequence,
                           held=price_held(question.layout, [changed])[0]))  # fmt: skip
     return StepLaw(

@@ -98,7 +98,7 @@ def nowhere(question: Question, points: list[Point]) -> NoFeasibleLayoutError:
     first = f"no layout runs at any of {len(points):,} points; nearest is {at}"
     if question.replan:
         try:
-            replanned(at_values(question.base, near.values), [question.layout.layout])
+            replanned(at_values(question, near.values), [question.layout.layout])
         except NoFeasibleLayoutError as error:
             return NoFeasibleLayoutError(f"{first}: {error.message}", hint=error.hint,
                                          details={**error.details, "values": near.values})  # fmt: skip

@@ -396,6 +396,14 @@ def swept(*vary: str, **options: object) -> Sweep:
     return result
 
 
+@pytest.mark.parametrize("field", ["workload.global_batch=32", "gpus=32", "workload.seq_len=4096"])
+def test_numbers_that_are_set_hold_where_a_field_of_the_request_varies(field: str) -> None:
+    """A field is read anew, with the catalogue's GPU: it has the numbers of `--set` as well."""
+    (there,) = swept(field, set=["gpu.peak=x2"]).points
+    assert there.held.step_s == pytest.approx(compared(field, "gpu.peak=x2").after.held.step_s, rel=1e-9)
+    assert there.held.step_s < 0.9 * compared(field).after.held.step_s
+
+
 @pytest.mark.parametrize(("text", "values"), [
     ("gpus=8..64", ("8", "16", "32", "64")),
     ("gpus=8..72", ("8", "16", "32", "64", "72")),
