@@ -24,7 +24,7 @@ def command(
         typer.Argument(metavar="FORMAT", show_default=False,
                        help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
                     "hf-trainer, axolotl, llama-factory, swift, megatron-swift, nemo, nanotron, maxtext, verl, "
-                    "nemo-rl, slime, openrlhf, vllm, sglang."),
+                    "nemo-rl, slime, openrlhf, areal, vllm, sglang."),
     ],
     files: Annotated[
         list[Path],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    areal,
     axolotl,
     hf_trainer,
     llama_factory,
@@ -19,6 +20,6 @@ from . import (
 
 READERS = (
     *(module.READER.format for module in (
-        hf_trainer, axolotl, llama_factory, swift, megatron_swift, nemo, nanotron, maxtext, verl, openrlhf)),
+        hf_trainer, axolotl, llama_factory, swift, megatron_swift, nemo, nanotron, maxtext, verl, openrlhf, areal)),
     nemo_rl.FORMAT, slime.FORMAT,
 )  # fmt: skip
