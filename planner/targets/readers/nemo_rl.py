@@ -7,17 +7,21 @@ over all ranks that tp and cp leave, dynamic batches and packing), nemo_rl/model
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ....profiles.io.document import Document
 from .. import cpu_offload
+from ..adapters import LORA, facts_of_core, facts_of_model
 from ..argv import Arguments
 from ..import_format import Compared, on_stack
+from ..model_names import known_model
 from ..nemo_rl.read import RECOMPUTE, merged
 from ..option_lists import OptionList
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
+from . import transformers_family as family
 from .interpolation import resolved
 from .reader import Reader, noted, reads, states, value, whole_micro_batch
 
@@ -32,7 +36,11 @@ _NAMES = tuple([*(f"{_CORE}{name}" for name in _OF_CORE.values()),
 _FLAGS = tuple(f"{block}{name}" for block in (_CORE, _DTENSOR)
                for name in ("sequence_parallel", "activation_checkpointing"))  # fmt: skip
 _GRANULARITY, _HOST = f"{_CORE}recompute_granularity", f"{_DTENSOR}cpu_offload"
-_ADAPTERS = (f"{_CORE}peft.enabled", f"{_DTENSOR}lora_cfg.enabled")
+_PEFT, _LORA_CFG = f"{_CORE}peft.", f"{_DTENSOR}lora_cfg."
+_ADAPTERS = tuple(f"{block}{name}" for block in (_PEFT, _LORA_CFG) for name in ("enabled", "dim", "target_modules"))
+_ALL = f"{_LORA_CFG}match_all_linear"
+# Blocks that say nothing where they are off.
+_SWITCHED = (f"{_POLICY}draft", f"{_POLICY}reward_model_cfg", f"{_CORE}fp8_cfg")
 _UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
 _MICRO, _BATCH = f"{_POLICY}train_micro_batch_size", f"{_POLICY}train_global_batch_size"
 _LENGTH, _DTYPE = f"{_POLICY}max_total_sequence_length", f"{_POLICY}precision"
@@ -69,9 +77,25 @@ def _layout(settings: Settings, facts: Facts) -> Facts:
 def _uneven(settings: Settings, facts: Facts) -> Facts:
     if given := next((name for name in _UNEVEN if settings.get(name)), ""):
         raise NoCounterpartError(f"{given}: stages of unlike numbers of layers are not read")
-    if given := next((name for name in _ADAPTERS if settings.get(name)), ""):
-        raise NoCounterpartError(f"{given}: adapters are not read")
     return {}
+
+
+def _lora(settings: Settings, facts: Facts) -> Facts:
+    """The adapters of the worker that trains: of Megatron-Bridge, or of Automodel."""
+    core = bool(settings.get(_ON[0]))
+    block = _PEFT if core else _LORA_CFG
+    if not settings.get(f"{block}enabled"):
+        return {}
+    option = f"{block}target_modules"
+    modules = [str(name).rpartition("*")[2].rpartition(".")[2] for name in settings.get(option) or ()]
+    if not modules or (not core and settings.get(_ALL, True)):
+        raise NoCounterpartError(f"{option}: adapters of every linear module, the head among them",
+                                 hint=f"{option} names modules" + ("" if core else f" with {_ALL}=false"))  # fmt: skip
+    if not core:
+        return family.adapters(settings.get(f"{block}dim", 8), option, modules, "bf16", {})
+    spec = known_model(str(settings.get(f"{_POLICY}model_name", "")))
+    known = {**facts, **(facts_of_model(spec) if spec is not None else {})}
+    return facts_of_core(settings.get(f"{block}dim", 8), option, modules, known)
 
 
 def _batch(settings: Settings, facts: Facts) -> Facts:
@@ -103,9 +127,22 @@ def _optimizer(settings: Settings, facts: Facts) -> Facts:
     return {"workload.optimizer": _OPTIMIZERS[name]}
 
 
+def _without_off(document: Document) -> Document:
+    """The document without blocks that are switched off."""
+    data = copy.deepcopy(document.data)
+    for name in _SWITCHED:
+        *above, last = path = tuple(name.split("."))
+        if document.at((*path, "enabled")) is False:
+            holder = data
+            for block in above:
+                holder = holder[block]
+            del holder[last]
+    return replace(document, data=data)
+
+
 def _prepared(document: Document, arguments: Arguments) -> Document:
     """The document without references, and what of the config is not read."""
-    found, open_texts = resolved(document)
+    found, open_texts = resolved(_without_off(document))
     for path, text in open_texts.items():
         arguments.doubt(".".join(path), f"`{text}` is set when it runs", document.line(path), document.name,
                         "give its value: --arg OPTION=VALUE")  # fmt: skip
@@ -131,7 +168,10 @@ READER = Reader(
     version="0.6.0",
     commit="7ea279ab",
     kinds={**dict.fromkeys((*_NAMES, _MICRO, _BATCH, _LENGTH, *_GPUS, *_UNEVEN), "int"),
-           **dict.fromkeys((*_FLAGS, *_ON, *_ADAPTERS, _HOST, *(on for on, _ in _BY_TOKENS.values())), "bool"),
+           **dict.fromkeys((*_FLAGS, *_ON, f"{_PEFT}enabled", f"{_LORA_CFG}enabled", _ALL, _HOST,
+                            *(on for on, _ in _BY_TOKENS.values())), "bool"),
+           **dict.fromkeys((f"{_PEFT}dim", f"{_LORA_CFG}dim"), "int"),
+           **dict.fromkeys((f"{_PEFT}target_modules", f"{_LORA_CFG}target_modules"), "any"),
            **dict.fromkeys((tokens for _, tokens in _BY_TOKENS.values()), "int"),
            **dict.fromkeys((_GRANULARITY, _DTYPE, _OPTIMIZER, _OF_CORES, f"{_POLICY}model_name"), "str")},
     entries=(
@@ -139,7 +179,8 @@ READER = Reader(
         value("model_name", f"{_POLICY}model_name"),
         reads(("tp", "pp", "cp", "ep", "etp", "zero", "sequence_parallel", "recompute", "offload"),
               (*_ON, *_NAMES, *_FLAGS, _GRANULARITY, _HOST), _layout),
-        reads(("stages", "workload.lora"), (*_UNEVEN, *_ADAPTERS), _uneven),
+        reads(("stages",), _UNEVEN, _uneven),
+        reads((LORA,), (*_ADAPTERS, _ALL), _lora),
         value("workload.seq_len", _LENGTH, 512),
         reads(("micro_batch", "workload.global_batch"), (_MICRO, _BATCH, *_TOKENS), _batch),
         reads(("precision",), (_DTYPE,), _precision),
@@ -150,7 +191,7 @@ READER = Reader(
         changes={
             r"dpo(\..*)?": "pairs, and a reference that changes places with the model",
             r"(rm|distillation|teacher)(\..*)?": "a head or a teacher that is not read",
-            rf"{_POLICY}(draft|reward_model_cfg)\..*": "another model beside the policy",
+            rf"{_POLICY}(draft|reward_model_cfg)(\..*)?": "another model beside the policy",
             rf"{_CORE}fp8_cfg(\..*)?": "training in fp8",
         },
         harmless=(r"^(sft|grpo|data|env|loss_fn|checkpointing|logger|cluster|defaults|policy\.(tokenizer|generation|"

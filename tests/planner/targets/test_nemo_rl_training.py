@@ -58,12 +58,32 @@ def test_layout_and_batch(tmp_path: Path, text: str, layout: str) -> None:
 
 @pytest.mark.parametrize(("text", "option"), [
     (CHILD + "dpo: {reference_policy_kl_penalty: 0.1}\n", "dpo"),
-    (CHILD + "    lora_cfg: {enabled: true}\n", "policy.dtensor_cfg.lora_cfg.enabled"),
+    (CHILD + "    lora_cfg: {enabled: true, match_all_linear: true}\n", "policy.dtensor_cfg.lora_cfg.enabled"),
+    (CHILD + "  draft: {enabled: true}\n", "policy.draft"),
     (CHILD + "    enabled: false\n", "policy.dtensor_cfg.enabled"),
     (CHILD + "  precision: float8\n", "policy.precision"),
 ])  # fmt: skip
 def test_what_is_not_read_is_named(tmp_path: Path, text: str, option: str) -> None:
     assert [gap.field for gap in imported(tmp_path, text).gaps] == [option]
+
+
+@pytest.mark.parametrize(("text", "rank", "targets"), [
+    (CHILD + "    lora_cfg: {enabled: true, match_all_linear: false, dim: 32, target_modules: ['*q_proj', v_proj]}\n",
+     32, ("q", "v")),
+    (CHILD + "    enabled: false\n  megatron_cfg: {enabled: true, peft: {enabled: true, dim: 16,"
+     " target_modules: [linear_proj]}}\n", 16, ("o",)),
+])  # fmt: skip
+def test_adapters(tmp_path: Path, text: str, rank: int, targets: tuple[str, ...]) -> None:
+    found = imported(tmp_path, text)
+    lora = found.request.workload.train.lora
+    assert not found.gaps
+    assert lora is not None
+    assert (lora.rank, lora.targets) == (rank, targets)
+
+
+def test_blocks_that_are_off_say_nothing(tmp_path: Path) -> None:
+    off = "  draft: {enabled: false, num_layers: 4}\n  megatron_cfg: {fp8_cfg: {enabled: false, fp8: e4m3}}\n"
+    assert imported(tmp_path, CHILD + off).gaps == ()
 
 
 def test_options_and_parents(tmp_path: Path) -> None:
