@@ -6,11 +6,12 @@ trainer/model_config.py (use_peft, lora_*, load_in_*bit, torch_dtype).
 
 from __future__ import annotations
 
+from ....profiles.io.document import Document
 from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, Settings
 from ..reading import Reading
-from . import accelerator_block, commands, engine_files, preferences
+from . import accelerator_block, commands, engine_files, own_programs, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -69,7 +70,7 @@ _HARMLESS = (
     r"label_(names|smoothing_factor)|neftune_noise_alpha|benchmarks|callbacks|system_prompt|assistant_only_loss|"
     r"completion_only_loss|num_train_epochs|max_steps|max_grad_norm|dataloader_\w+|ignore_data_skip|disable_tqdm|"
     r"greater_is_better|length_column_name|group_by_length|skip_memory_metrics|ray_scope|"
-    r"(model|code)_revision|wandb_\w+|use_cache|low_cpu_mem_usage|config)(\.|$)"
+    r"(model|code)_revision|wandb_\w+|use_cache|low_cpu_mem_usage|config|tracker|tags|experiment_name|mlflow|wandb)(\.|$)"
 )
 def _modernise(arguments: Arguments) -> None:
     preferences.of_trl(arguments)
@@ -78,6 +79,11 @@ def _modernise(arguments: Arguments) -> None:
             del arguments.settings[name]
         arguments.settings["max_length"] = tokens
     family.modernise(arguments)
+
+
+def _prepared(document: Document, arguments: Arguments) -> Document:
+    found = own_programs.unfolded(commands.prepared(document, arguments), arguments)
+    return accelerator_block.expanded(found, arguments)
 
 
 READER = Reader(
@@ -102,7 +108,7 @@ READER = Reader(
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),
     reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=_modernise),
-    prepared=lambda document, arguments: accelerator_block.expanded(commands.prepared(document, arguments), arguments),
+    prepared=_prepared,
     beside=engine_files.beside,
     document=commands.from_command("training with --per_device_train_batch_size", _COMMAND, family.loaded),
     commands=True,
