@@ -61,7 +61,8 @@ def _modernise(arguments: Arguments) -> None:
     given = arguments.settings
     if not any(name in given for older, (_, names) in _NAMES.items() for name in (older, *names)):
         return
-    today = any(name in given for _, names in _NAMES.values() for name in names)
+    # param_dtype came in the place of bf16, and attn_implementation in that of flash_attn.
+    today = "param_dtype" in given or any(name in given for _, names in _NAMES.values() for name in names)
     for older, (_, names) in _NAMES.items():
         for name in names:
             if name in given:

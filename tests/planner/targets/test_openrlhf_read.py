@@ -41,6 +41,8 @@ def imported(folder: Path, text: str, **given: object) -> Imported:
 @pytest.mark.parametrize(("text", "layout", "seq_len", "batch"), [
     (OLDER, "cp2r-dp4-mbs2-z3-rfull-oopt", 8192, 512),
     (PPO, "dp8-mbs2-z2-rnone", 4096, 128),
+    (PPO.replace("--bf16 --flash_attn", "--param_dtype bf16").replace("--packing_samples", ""), "dp8-mbs2-z2-rnone",
+     4096, 128),
     (TODAY, "tp2-nosp-dp4-mbs2-z3-rfull", 4096, 64),
     (TODAY.replace("zero_stage 3", "lora.rank 16 --ds.load_in_4bit"), "tp2-nosp-dp4-mbs2-z2-rfull", 4096, 64),
 ])  # fmt: skip
