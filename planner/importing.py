@@ -279,9 +279,9 @@ def _request(
     if "images" not in fields:  # the text model is planned, beside which no tower is frozen
         fields.pop("freeze_tower", None)
     if "cluster" not in fields and "gpu" not in fields:
-        ranks = f"it starts {gpus} ranks: " if gpus else ""
-        raise InputError("the config does not name its GPUs",
-                         hint=f"{ranks}add `--cluster dgx-h100:{max(1, (gpus or 8) // 8)}`")  # fmt: skip
+        raise InputError("the config does not name its GPUs", hint=(
+            f"it starts {gpus} ranks: add `--gpu h100-sxm-80gb`, or `--cluster NAME`" if gpus else
+            "add `--cluster dgx-h100:1`"))  # fmt: skip
     if "micro_batch" not in facts and not {"accumulation", "workload.global_batch"} <= facts.keys():
         assumed.append("the micro-batch is not in the config: 1 sequence is taken")
     if "precision" not in facts:

@@ -16,7 +16,7 @@ from .options import Facts
 
 # Number formats in the names of releases that recipes train: full precision, and the base weights of adapters that they
 # quantise themselves.
-_TRAINED_IN = (None, "bf16", "bnb-4bit", "unsloth-bnb-4bit")
+_TRAINED_IN = (None, "bf16", "fp16", "bnb-4bit", "unsloth-bnb-4bit")
 # Folder of a model in the cache of huggingface_hub 1.0 (constants.py, REPO_ID_SEPARATOR).
 _CACHED = re.compile(r"(?:^|/)models--([^/]+?)--([^/]+)(?:/|$)")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_FORMATS = r"bf16|fp8|fp4|mxfp4|nvfp4|int[48]|w\da\d+|awq|gptq|gguf|(?:unsloth-)?bnb-4bit"
+_FORMATS = r"bf16|fp16|fp8|fp4|mxfp4|nvfp4|int[48]|w\da\d+|awq|gptq|gguf|(?:unsloth-)?bnb-4bit"
 # Endings of a release: the number format of its weights, how its model was trained on, its date. A bare number may be a
 # length, so it is a date in names of DeepSeek alone.
 _ENDING = re.compile(

@@ -207,7 +207,7 @@ def test_what_is_missing_is_asked_for(tmp_path: Path) -> None:
         layout_of("accelerate", "fsdp.yaml")
     with pytest.raises(InputError, match="does not name its GPUs") as caught:
         layout_of("accelerate", "fsdp.yaml", model="llama-3.1-8b")
-    assert "it starts 16 ranks" in caught.value.hint
+    assert "it starts 16 ranks: add `--gpu" in caught.value.hint
     other = tmp_path / "other.toml"
     text = (CONFIGS / "llama3_8b.toml").read_text(encoding="utf-8")
     other.write_text(text.replace('"8B"', '"14B"').replace('"llama3"', '"llama2"'), encoding="utf-8")
@@ -480,6 +480,13 @@ def test_a_template_of_deepspeed_is_filled(tmp_path: Path) -> None:
     ]
     found = import_config("deepspeed", [path], given, script_arguments=["GBSIZE=64", "MBSIZE=2", "ZERO_STAGE=3"])
     assert (str(found.layout), found.request.workload.global_batch) == ("dp8-mbs2-z3-rnone", 64)
+
+
+def test_a_block_that_deepspeed_lacks_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 2, "fp32": {"enabled": true}}', encoding="utf-8")
+    found = import_config("deepspeed", [path], {"gpu": "h100-sxm-80gb", "gpus": 4, "model": "gpt2"})
+    assert (str(found.layout), found.gaps) == ("dp4-mbs2-z0-rnone-fp32", ())
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,9 @@ _DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload
 # Older name of `bf16.enabled`, which counts where that is absent (deepspeed 0.19, runtime/precision_config.py).
 _OLDER_BF16 = "bfloat16.enabled"
 OLDER: Mapping[str, Option] = {_OLDER_BF16: Option(_OLDER_BF16, "bool")}
+# DeepSpeed has no block fp32: weights are in fp32 where fp16 and bf16 are off.
 HARMLESS = (
-    r"^[_#]|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
+    r"^[_#]|^fp32(\.|$)|_comment|^zero_optimization\.(?!offload|stage$|hpz|zero_|mics|param)|bucket|prefetch|persistence|"
     r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
     r"zero_force|prescale|wall_clock|gradient|communication|curriculum|train_iters|micro_batch_size_per_gpu|"
     r"activation_checkpointing|local_rank|model_dtype|memory_breakdown|pipeline\.(seed_layers|use_reentrant)$|"

@@ -29,7 +29,6 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "attn_logits_soft_cap": (0.0,), "final_logits_soft_cap": (0.0,),
 }  # fmt: skip
 
-
 def _prepared(document: Document, arguments: Arguments) -> Document:
     """The document without the options that say nothing with the value that they have; a model of the catalogue by its
     name, where its blocks are not read by their sizes."""
@@ -83,6 +82,7 @@ READER = Reader(
             r"audio_.*|use_(vision|audio).*|.*_for_audio": "a model of images or sound",
             r"weight_sparsity_.*|attention_sink|share_kv_projections|num_kv_shared_layers|moba":
                 "another kind of layers",
+            r"base_num_heads": "of the base.yml of 2023, whose sizes and activations differ from those of today",
             r"enable_rampup_batch_size": "a batch that changes",
             r"shard_optimizer_over_data|custom_mesh.*|mesh_axes|data_sharding|override_logical_axis_rules|"
             r"use_2d_fsdp_sharding|use_ring_of_experts": "shards by other rules",

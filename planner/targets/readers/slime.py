@@ -46,7 +46,7 @@ _CHANGES = {
 _ELSEWHERE = (
     r"^--((no-)?offload|(eval-)?rollout|prefill-num-servers|eval|wandb|sglang|router|rm|reward|group-rm|n-samples|over-sampling|dynamic-sampling|partial-rollout|"
     r"num-rollout|num-epoch|prompt|input|label|metadata|tool|multimodal|apply-chat|data-source|colocate|"
-    r"num-gpus-per-node|update-weight|release-train|keep-old-actor|use-fault|kl|use-(kl|tis|opd|opsm|rollout|unbiased)|"
+    r"num-gpus-per-node|update-weight|release-train|keep-old-actor|use-fault|kl|use-(kl|wandb|tensorboard|tis|opd|opsm|rollout|unbiased)|"
     r"eps-clip|entropy|gamma|lambd|normalize-adv|disable-(compute|grpo|rewards|rollout|wandb)|loss-(type|mask)|tis|opd|"
     r"opsm|ref|custom|critic|num-critic|value-clip|advantage|use-routing|balance|log|hf-checkpoint|model-name|buffer|"
     r"mask-offpolicy|start-rollout|train-env|ci|check-weight|get-mismatch|reset-opt|http-proxy|use-distributed-post|"
