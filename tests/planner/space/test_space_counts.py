@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -133,6 +133,21 @@ BELOW = ("schedule", "vpp", "recompute", "recompute_modules", "recompute_layers"
 
 
 @dataclass
+class Below:
+    """`rows_below` of each mesh, [rows, BELOW]; those of meshes with the same degrees are formed once."""
+
+    problem: Problem
+    switches: Switches
+    formed: dict[tuple[int, int, int], np.ndarray] = field(default_factory=dict)
+
+    def of(self, mesh: Mapping[str, int]) -> np.ndarray:
+        degrees = mesh["pp"], mesh["dp"], mesh["cp"]
+        if degrees not in self.formed:
+            self.formed[degrees] = np.array(rows_below(self.problem, self.switches, *degrees), dtype=np.int64)
+        return self.formed[degrees]
+
+
+@dataclass
 class Enumeration:
     """Every layout of a problem, formed; `rules` applied in the order that they are bound."""
 
@@ -141,15 +156,16 @@ class Enumeration:
     switches: Switches
 
     def __post_init__(self) -> None:
-        meshes = list(mesh_rows(self.problem, self.switches))
-        below = [rows_below(self.problem, self.switches, mesh["pp"], mesh["dp"], mesh["cp"]) for mesh in meshes]
+        meshes, formed = list(mesh_rows(self.problem, self.switches)), Below(self.problem, self.switches)
+        below = [formed.of(mesh) for mesh in meshes]
         sizes = [len(rows) for rows in below]
         columns: Columns = {
             name: np.repeat(np.array([mesh[name] for mesh in meshes], dtype=np.int64), sizes) for name in MESH_FIELDS
         }
-        flat = np.array([row for rows in below for row in rows], dtype=np.int64)
+        flat = np.concatenate(below)
         columns.update({name: flat[:, i] for i, name in enumerate(BELOW)})
-        self.total, self.num_meshes = len(flat), len(meshes)
+        columns["mesh"] = np.repeat(np.arange(len(meshes)), sizes)
+        self.total, self.meshes = len(flat), [tuple(mesh[name] for name in MESH_FIELDS) for mesh in meshes]
         self.distinct = {name: len(np.unique(column)) for name, column in columns.items()}
         self.distinct["recompute"] = len({row[2:6] for row in rows_below(self.problem, self.switches, 1, 1, 1)})
         self.ruled_out: dict[str, int] = {}
@@ -162,11 +178,14 @@ class Enumeration:
 
     def per_mesh(self, kept: np.ndarray | slice = slice(None)) -> Counter[Row]:
         """How many layouts that pass grow from each mesh (columns in the order of MESH_FIELDS)."""
-        return Counter(zip(*(self.columns[name][kept].tolist() for name in MESH_FIELDS), strict=True))
+        counts = np.bincount(self.columns["mesh"][kept], minlength=len(self.meshes)).tolist()
+        return +Counter(dict(zip(self.meshes, counts, strict=True)))
 
     def is_dominated(self, dominated: frozenset[tuple[int, int]]) -> np.ndarray:
-        pairs = zip(self.columns["recompute"].tolist(), self.columns["recompute_modules"].tolist(), strict=True)
-        return np.fromiter((pair in dominated for pair in pairs), dtype=bool, count=len(self.columns["tp"]))
+        out = np.zeros(len(self.columns["tp"]), dtype=bool)
+        for mode, modules in dominated:
+            out |= (self.columns["recompute"] == mode) & (self.columns["recompute_modules"] == modules)
+        return out
 
 
 def random_model(rng: random.Random) -> ModelSpec:
@@ -219,8 +238,8 @@ def random_space(seed: int) -> Space:
         model = random_model(rng)
         problem = Problem(model, workload, load_stack(target.stack), cluster.num_gpus, cluster.gpus_per_node)
         space = Space(problem, (*RULES, *target.rules, *random_fixes(rng)), random_switches(rng))
-        meshes = mesh_rows(problem, space.switches)
-        if sum(len(rows_below(problem, space.switches, m["pp"], m["dp"], m["cp"])) for m in meshes) <= MOST_ROWS:
+        below = Below(problem, space.switches)
+        if sum(len(below.of(mesh)) for mesh in mesh_rows(problem, space.switches)) <= MOST_ROWS:
             return space
 
 
@@ -264,12 +283,13 @@ def test_what_grows_from_a_mesh(seed: int) -> None:
     count = Count()
     meshes = bare.meshes(count)
     expected = list(mesh_rows(bare.problem, bare.switches))
+    below = Below(bare.problem, bare.switches)
     assert len(meshes["tp"]) == len(expected)
     rows = zip(*(meshes[name].tolist() for name in MESH_FIELDS), strict=True)
     found = dict(zip(rows, bare.num_below(meshes).tolist(), strict=True))
     for mesh in expected:
         row = tuple(mesh[name] for name in MESH_FIELDS)
-        assert found.pop(row) == len(rows_below(bare.problem, bare.switches, mesh["pp"], mesh["dp"], mesh["cp"]))
+        assert found.pop(row) == len(below.of(mesh))
     assert not found
     assert count.ruled_out == {}
     assert LayoutCounts(bare, meshes).weight.sum() == count.total
