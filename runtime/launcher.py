@@ -30,10 +30,12 @@ from .nodes import Nodes, command
 from .rehearsal.parity import Reference, StateDifference
 from .report import EVENT_PREFIX, Event
 from .settings import Settings
-from .status import read_all
+from .status import ENDED, read_all
 
 PORT_ATTEMPTS, PORT_WAIT_S = 3, 1.0
 GRACE_S = 4.0  # seconds after the first failure for the other ranks to report their state
+# Seconds for torchrun to end after its ranks. Where a rank of another node died after its last step, it waits 300 s.
+LAST_WAIT_S = 10.0
 _TAIL = 400
 
 OnEvent = Callable[[Event], None]
@@ -71,7 +73,7 @@ def run(
         with tempfile.TemporaryDirectory(prefix="meshwright-run-") as folder:
             ready = replace(settings, run_dir=folder, events=True)
             words = command(ready, replace(nodes, master_port=port))
-            ranks = _Run(words, Path(folder), on_event, on_line, restarts=nodes.max_restarts > 0)
+            ranks = _Run(words, Path(folder), nodes, on_event, on_line)
             with _passing_on_sigterm(ranks):
                 code = ranks.follow()
             if code == 0:
@@ -146,10 +148,9 @@ def _passing_on_sigterm(ranks: _Run) -> Iterator[None]:
 class _Run:
     """One torchrun process and its ranks."""
 
-    def __init__(
-        self, words: list[str], folder: Path, on_event: OnEvent, on_line: OnLine, *, restarts: bool
-    ) -> None:
-        self.folder, self.on_event, self.on_line, self.restarts = folder, on_event, on_line, restarts
+    def __init__(self, words: list[str], folder: Path, nodes: Nodes, on_event: OnEvent, on_line: OnLine) -> None:
+        self.folder, self.on_event, self.on_line = folder, on_event, on_line
+        self.num_ranks, self.restarts = nodes.nproc_per_node, nodes.max_restarts > 0
         self.terminating = False  # whether the ranks should end after the step
         self._signalled: set[int] = set()  # process ids of signalled ranks
         self.tail: deque[str] = deque(maxlen=_TAIL)
@@ -182,15 +183,23 @@ class _Run:
                     self.on_line(line.rstrip("\n"))
 
     def follow(self) -> int:
-        """Waits until torchrun ends. A failed rank ends all ranks after a grace period; Ctrl-C ends all at once."""
+        """Waits until torchrun ends: its exit code, or 0 where all ranks of this node had done all that they do.
+
+        A failed rank ends all ranks after a grace period; Ctrl-C ends all at once.
+        """
         failed_at: float | None = None
+        ended_at: float | None = None
         try:
             while self.process.poll() is None:
                 self._deliver()
                 if self.terminating:
                     self._pass_on_sigterm()
-                if failed_at is None and any(self._is_final(state) for state in read_all(self.folder).values()):
+                states = read_all(self.folder)
+                if failed_at is None and any(self._is_final(state) for state in states.values()):
                     failed_at = time.monotonic()
+                ended_at = (ended_at or time.monotonic()) if self._have_ended(states) else None
+                if ended_at is not None and time.monotonic() > ended_at + LAST_WAIT_S:
+                    break
                 # Restarted ranks would overwrite the states of the first ones.
                 if failed_at is not None and time.monotonic() > failed_at + (0.0 if self.restarts else GRACE_S):
                     break
@@ -200,6 +209,8 @@ class _Run:
             for reader in self._readers:
                 reader.join(timeout=2.0)
             self._deliver()
+        if self._have_ended(read_all(self.folder)):  # a rank that was killed while it ended has lost nothing
+            return 0
         return self.process.returncode or (1 if failed_at is not None else 0)
 
     def _pass_on_sigterm(self) -> None:
@@ -209,6 +220,10 @@ class _Run:
             if pid not in self._signalled:
                 self._signalled.add(pid)
                 _signal_rank(pid, signal.SIGTERM)
+
+    def _have_ended(self, states: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Whether all ranks of this node have ended, which they do after the last message of all ranks."""
+        return len(states) == self.num_ranks and all(state["doing"] == ENDED for state in states.values())
 
     def _is_final(self, state: Mapping[str, Any]) -> bool:
         """Whether the run is over for this rank. torchrun may restart failed ranks, but not after invalid input."""

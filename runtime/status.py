@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+ENDED = "ended"  # what a rank does that has nothing left to do
 _SIZE, _MOST = 16384, 1800  # bytes; characters of a reason, at most six bytes each
 
 
@@ -39,10 +40,10 @@ class Status:
             self.failed, self.code = what, code
         self.write()
 
-    def end(self, code: str) -> None:
-        """Records that this rank ends cleanly but early, for the reason in `code`."""
+    def end(self, code: str = "") -> None:
+        """Records that this rank has ended cleanly. code: why it ended before its last step."""
         self.code = code
-        self.set("ended")
+        self.set(ENDED)
 
     def write(self) -> None:
         if self._map is None:

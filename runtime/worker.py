@@ -60,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # held back since the start (agent.py)
     status = Status(Path(settings.run_dir) if settings.run_dir else None, rank)
     try:
-        _run(settings, status, terminated)
+        stopped = _run(settings, status, terminated)
+        status.end(TERMINATED if stopped else "")
         return 0
     except CommunicationError as error:
         _give_up(status, str(error), "communication")
@@ -79,13 +80,13 @@ def _give_up(status: Status, what: str, code: str) -> None:
     os._exit(1)
 
 
-def _run(settings: Settings, status: Status, terminated: threading.Event) -> None:
+def _run(settings: Settings, status: Status, terminated: threading.Event) -> bool:
+    """Whether a signal ended it before its last step."""
     job, notes, device = meet(settings, status)
     recorder, before = Recorder(job, notes, is_scaled=settings.scale_down), resident_bytes()
     if isinstance(job, RlJob):
         tell(_environment(device, job, settings), settings, recorder)
-        reinforcement.run(job, device, settings, recorder, status, terminated)
-        return
+        return reinforcement.run(job, device, settings, recorder, status, terminated)
     mesh = build_mesh(job.layout, dist.get_rank(), status, settings.collective_timeout_s)
     if job.init_from is None:
         trainer = trainer_of(job, mesh, device)
@@ -111,8 +112,7 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> Non
     dist.destroy_process_group()
     if saver is not None:
         saver.check_saved()
-    if training.stopped:
-        status.end(TERMINATED)
+    return training.stopped
 
 
 def _sent(trainer: Trainer, done: int) -> Event:

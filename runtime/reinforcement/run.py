@@ -13,7 +13,6 @@ import torch.distributed as dist
 from ..checkpoint.pretrained import Pretrained
 from ..checkpoint.resuming import resumed
 from ..checkpoint.saver import Saver
-from ..failures import TERMINATED
 from ..parallel.mesh import ProcessGroupFactory
 from ..report import Recorder
 from ..settings import Settings
@@ -27,8 +26,8 @@ from .states import LoopStates
 def run(
     job: RlJob, device: torch.device, settings: Settings, recorder: Recorder, status: Status,
     terminated: threading.Event,
-) -> None:  # fmt: skip
-    """Runs all steps, or those until a rank is signalled to end. All ranks must call it."""
+) -> bool:  # fmt: skip
+    """Runs all steps, or those until a rank is signalled to end: whether it was. All ranks must call it."""
     factory = ProcessGroupFactory(job.world_size, dist.get_rank(), status, settings.collective_timeout_s)
     loop = _loop(job, factory, device, settings, recorder)
     tell({"event": "transfers", "received_bytes": loop.received_bytes()}, settings, recorder)
@@ -44,8 +43,7 @@ def run(
     dist.destroy_process_group()
     if saver is not None:
         saver.check_saved()
-    if stopped:
-        status.end(TERMINATED)
+    return stopped
 
 
 def _loop(

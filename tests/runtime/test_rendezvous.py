@@ -202,7 +202,7 @@ def test_nodes_meet_once_though_torchrun_finds_the_port_taken(
     class Run:
         tail: tuple[str, ...] = ()
 
-        def __init__(self, *_: object, restarts: bool) -> None:
+        def __init__(self, *_: object) -> None:
             self.terminating, self.port_was_taken = False, next(runs)
 
         def follow(self) -> int:

@@ -25,6 +25,7 @@ from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError, MeshwrightError
 
+from ..snapshots import ROOT
 from .launched import LiveRun, finish, start, workers
 
 RUN = {"--seed": "0"}
@@ -155,6 +156,26 @@ def test_ranks_start_again_from_memory(plan: Path, tmp_path: Path) -> None:
         seen.setdefault(step, set()).add(loss)
     assert len(seen) == 60
     assert all(len(losses) == 1 for losses in seen.values())
+
+
+LINGERS = """
+import atexit, os, sys, time
+if os.environ.get("RANK") == "1" and "meshwright.runtime.worker" in sys.orig_argv:
+    atexit.register(time.sleep, 600)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_after_its_last_step_ends_no_run(plan: Path, tmp_path: Path) -> None:
+    """torchrun of the other node would wait 300 s for a node whose rank failed, and this node would start again."""
+    (tmp_path / "sitecustomize.py").write_text(LINGERS, encoding="utf-8")
+    words = node_words(tmp_path / "ckpt", "--max-restarts", "1", "--steps", "3", "--checkpoint-every", "3")
+    inside = ["env", f"PYTHONPATH={tmp_path}:{ROOT}"]
+    with LiveRun(plan, *words) as run, LiveRun(plan, *words, "--node-rank", "1", inside=inside) as other:
+        run.wait(lambda: not any(rank == 0 for _, rank in workers(plan)) and bool(run.saved))
+        os.kill(next(pid for pid, rank in workers(plan) if rank == 1), signal.SIGKILL)
+        assert (run.end(), other.end()) == (0, 0), "".join(run.text + other.text)
+    assert run.lives == other.lives == []
 
 
 def planted(folder: Path, step: int) -> Path:
