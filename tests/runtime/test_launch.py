@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..sample_plan import unsealed
-from ..snapshots import environment
+from ..snapshots import environment, run_here
 from .launched import WAIT_S, all_gone, finish, parent_of, start, workers
 
 
@@ -181,10 +181,10 @@ def test_a_dead_launcher_leaves_nothing(plan: Path) -> None:
 
 def test_missing_data_is_said_before_ranks_start(plan: Path) -> None:
     for flag in ("--data", "--eval-data"):
-        code, out, err = finish(start(str(plan), "--scale-down", flag, "no-such-file.txt"))
-        assert code == 2
-        assert "no-such-file.txt: no such file or folder" in err
-        assert "training" not in out + err
+        refused = run_here("launch", str(plan), "--scale-down", flag, "no-such-file.txt")
+        assert refused.code == 2
+        assert "no-such-file.txt: no such file or folder" in refused.err
+        assert "training" not in refused.out + refused.err
 
 
 def test_a_port_in_use(plan: Path) -> None:
@@ -208,10 +208,11 @@ def test_without_torch(plan: Path, tmp_path: Path) -> None:
 
 
 def test_dry_run_prints_the_command(plan: Path) -> None:
-    code, out, _ = finish(start(str(plan), "--dry-run", "--steps", "5", "--choice", "2"))
-    assert code == 0
-    assert out.startswith("torchrun --nnodes 1 --nproc-per-node 8 --master-addr 127.0.0.1 -m meshwright.runtime.worker")
-    assert "--choice 2 --steps 5" in out
+    shown = run_here("launch", str(plan), "--dry-run", "--steps", "5", "--choice", "2")
+    assert shown.code == 0
+    command = "torchrun --nnodes 1 --nproc-per-node 8 --master-addr 127.0.0.1 -m meshwright.runtime.worker"
+    assert shown.out.startswith(command)
+    assert "--choice 2 --steps 5" in shown.out
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,6 @@ def test_dry_run_prints_the_command(plan: Path) -> None:
     ],
 )
 def test_bad_flags(plan: Path, words: list[str], message: str) -> None:
-    code, _, err = finish(start(str(plan), *words))
-    assert code == 2
-    assert message in err
+    refused = run_here("launch", str(plan), *words)
+    assert refused.code == 2
+    assert message in refused.err

@@ -8,6 +8,7 @@ import pytest
 from meshwright.planner import api
 from meshwright.planner.document.sampler_plan import sampler_path
 
+from ..snapshots import run_here
 from .launched import finish, start
 
 
@@ -33,14 +34,14 @@ def test_a_rehearsal_trains_what_one_process_trains_in_the_planned_memory(plan: 
     (("--keep", "cp=2"), "is shrunk to 4 ranks only"), (("--eval-data", "."), "--eval-data: not with a plan for"),
 ])  # fmt: skip
 def test_flags_of_one_length_are_refused(words: tuple[str, ...], message: str, plan: Path) -> None:
-    code, out, err = finish(start(str(plan), "--scale-down", *words))
-    assert code != 0
-    assert message in " ".join((out + err).split())
+    refused = run_here("launch", str(plan), "--scale-down", *words)
+    assert refused.code != 0
+    assert message in " ".join((refused.out + refused.err).split())
 
 
 def test_a_plan_without_its_batches_is_refused(plan: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone.json"
     alone.write_bytes(plan.read_bytes())
-    code, out, err = finish(start(str(alone), "--scale-down"))
-    assert code == 2
-    assert "alone.batches.jsonl" in out + err
+    refused = run_here("launch", str(alone), "--scale-down")
+    assert refused.code == 2
+    assert "alone.batches.jsonl" in refused.out + refused.err

@@ -31,7 +31,7 @@ from meshwright.runtime.trainer import Step, Trainer
 
 from meshwright.errors import InputError
 
-from ...snapshots import ROOT, environment
+from ...snapshots import ROOT, environment, run_here
 from ..fork import TIMEOUT_S, fork
 from ..jobs import gpt, gpt_oss, job, llama, mixed, moe, olmo2
 from ..launched import finish, start
@@ -291,9 +291,9 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_bad_flags(two_ranks: Path, tmp_path: Path, words: list[str], message: str) -> None:
-    code, _, err = finish(start(str(two_ranks), *(word.format(tmp_path) for word in words)))
-    assert code == 2
-    assert message in err
+    refused = run_here("launch", str(two_ranks), *(word.format(tmp_path) for word in words))
+    assert refused.code == 2
+    assert message in refused.err
 
 
 def test_training_goes_on_behind_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
