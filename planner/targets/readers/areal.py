@@ -236,7 +236,10 @@ READER = Reader(
             r"teacher(\..*)?": "a teacher beside the model that learns",
         },
         harmless=(
-            r"^(?!allocation_mode$)(?!actor\.)\w+|^actor\.(?!enable_tree|optimizer_dtype|grad_reduce|megatron\.|fsdp\.)|"
+            r"^(experiment_name|trial_name|seed|enable_offload|total_train_\w+|tokenizer_path|cluster|scheduler|launcher|"
+            r"rollout|async_training|(eval_)?gconfig|ref|critic|sglang|vllm|train_dataset|valid_dataset|saver|"
+            r"checkpointer|recover|evaluator|stats_logger|perf_tracer|server_only|dynamic_bs|weight_update_mode|"
+            r"workflow|reward|agent|env)|^actor\.(?!enable_tree|optimizer_dtype|grad_reduce|megatron\.|fsdp\.)|"
             r"^actor\.fsdp\.(?!per_layer)|"
             r"^actor\.megatron\.(?!use_(torch|custom)_fsdp|use_precision|main_|exp_avg|fp8|enable_mtp|distribute)"
         ),
