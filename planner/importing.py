@@ -21,7 +21,7 @@ from .switches.registry import SWITCHES
 from .targets.adapter_choices import CHOSEN, chosen_adapters
 from .targets.argv import Arguments
 from .targets.engines.command_line import READ_ENGINES
-from .targets.facts import batch_of, cannot_exist, layout_of, ranks_stated, request_part
+from .targets.facts import batch_of, cannot_exist, gpus_named, layout_of, ranks_stated, request_part
 from .targets.foreign import owner_hint, refuse_foreign
 from .targets.import_format import Compared, Format, of_target
 from .targets.interleaving_groups import check_groups, regrouped
@@ -222,10 +222,7 @@ def _with_gaps(facts: Facts, arguments: Arguments, table: Table, given: Mapping[
     """The import of a config that is understood in part: the facts that it states, and what is open."""
     open_fields = fields_of(arguments, table)
     layout = None
-    gpus = given.get("gpus") or ranks_stated(facts, arguments)
-    if given.get("cluster"):
-        gpus = load_cluster(given["cluster"], gpu=given.get("gpu"), num_gpus=given.get("gpus"),
-                            exclude=given.get("exclude") or ()).num_gpus  # fmt: skip
+    gpus = gpus_named(given) or ranks_stated(facts, arguments)
     if gpus and not open_fields:
         try:
             layout = layout_of(facts, int(gpus))
@@ -282,6 +279,8 @@ def _request(
         raise InputError("the config does not name its GPUs", hint=(
             f"it starts {gpus} ranks: add `--gpu h100-sxm-80gb`, or `--cluster NAME`" if gpus else
             "add `--cluster dgx-h100:1`"))  # fmt: skip
+    if gpus and (named := gpus_named(given)) not in (None, gpus):
+        assumed.append(f"the config starts {gpus} ranks: read for the {named} GPUs that are named")
     if "micro_batch" not in facts and not {"accumulation", "workload.global_batch"} <= facts.keys():
         assumed.append("the micro-batch is not in the config: 1 sequence is taken")
     if "precision" not in facts:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 from ...cost_models.layouts import Layout
 from ...errors import InputError
+from ...profiles.cluster.load import load_cluster
 from .argv import Arguments
 from .options import Facts
 
@@ -94,6 +96,14 @@ def ranks_stated(facts: Facts, arguments: Arguments) -> int:
         return int(facts["num_gpus"])
     copies = facts.get("dp") or facts.get("dp_by_batch") or 0
     return int(copies) * prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
+
+
+def gpus_named(given: Mapping[str, Any]) -> int | None:
+    """The number of GPUs that the flags of a request name; None: they leave it open."""
+    if not given.get("cluster"):
+        return given.get("gpus")
+    return load_cluster(given["cluster"], gpu=given.get("gpu"), num_gpus=given.get("gpus"),
+                        exclude=given.get("exclude") or ()).num_gpus  # fmt: skip
 
 
 def request_part(facts: Facts, prefix: str) -> dict[str, Any]:

@@ -365,6 +365,8 @@ def test_a_file_of_another_framework(tmp_path: Path) -> None:
          "dp16-mbs1-z2-rnone-oopt"),
         ("distributed_type: FSDP\ndowncast_bf16: 'no'\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}",
          "dp16-sh8-mbs1-z3-rnone"),
+        ("distributed_type: FSDP\nfsdp_config: {sharding_strategy: SHARD_GRAD_OP, activation_checkpointing: true, "
+         "fsdp: full_shard}", "dp16-mbs1-z2-rfull"),
         ("distributed_type: MULTI_GPU\nmixed_precision: 'no'", "dp16-mbs1-z0-rnone-fp32"),
     ],
 )  # fmt: skip
@@ -374,6 +376,15 @@ def test_accelerate_files_as_people_have_them(tmp_path: Path, lines: str, layout
     path.write_text(f"{head}{lines}\n", encoding="utf-8")
     found = import_config("accelerate", [path], {"gpu": "h100-sxm-80gb", "model": "llama-3.1-8b"})
     assert str(found.layout) == layout
+
+
+def test_ranks_other_than_the_gpus_that_are_named_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n", encoding="utf-8")
+    found = import_config("accelerate", [path], {"cluster": "dgx-h100:1", "model": "llama-3.1-8b"})
+    assert "the config starts 4 ranks: read for the 8 GPUs that are named" in found.assumed
+    found = import_config("accelerate", [path], {"gpu": "h100-sxm-80gb", "model": "llama-3.1-8b"})
+    assert not any("starts" in note for note in found.assumed)
 
 
 def test_the_first_toml_of_torchtitan(tmp_path: Path) -> None:

@@ -31,7 +31,15 @@ _KINDS = {
     "deepspeed_hostfile": "any", "offload_optimizer_nvme_path": "any", "offload_param_nvme_path": "any",
     "deepspeed_exclusion_filter": "any", "deepspeed_inclusion_filter": "any", "deepspeed_moe_layer_cls_names": "any",
 }  # fmt: skip
-OLDER: Mapping[str, Option] = {f"{PLUGIN}{name}": Option(f"{PLUGIN}{name}", kind) for name, kind in _KINDS.items()}
+# Keys of fsdp_config without their prefix, which accelerate adds (commands/launch.py, _validate_launch_command).
+_BLOCK = "fsdp_config."
+_BARE = ("version", "sharding_strategy", "reshard_after_forward", "activation_checkpointing", "offload_params",
+         "state_dict_type", "auto_wrap_policy", "backward_prefetch", "backward_prefetch_policy", "forward_prefetch",
+         "cpu_ram_efficient_loading", "limit_all_gathers", "min_num_params", "sync_module_states",
+         "transformer_layer_cls_to_wrap", "use_orig_params")  # fmt: skip
+OLDER: Mapping[str, Option] = {
+    name: Option(name, kind) for name, kind in (*((f"{PLUGIN}{name}", kind) for name, kind in _KINDS.items()),
+                                                *((f"{_BLOCK}{name}", "any") for name in _BARE))}  # fmt: skip
 CHANGES: Mapping[str, str] = {
     r"megatron_lm_config\..*": "the engine is Megatron-LM: give its script as megatron-args",
     r"use_cpu": "trains on CPUs",
@@ -55,7 +63,7 @@ PRICES: Mapping[str, str] = {
 HARMLESS = (
     # Keys of DeepSpeed's own JSON, which accelerate passes to no one (commands/launch.py).
     r"^deepspeed_config\.(overlap_comm|contiguous_gradients|reduce_scatter|\w+_bucket_size|steps_per_print)$|"
-    r"^fsdp_config\.fsdp_(auto_wrap_policy|backward_prefetch(_policy)?|cpu_ram_efficient_loading|forward_prefetch|"
+    r"^fsdp_config\.fsdp$|^fsdp_config\.fsdp_(auto_wrap_policy|backward_prefetch(_policy)?|cpu_ram_efficient_loading|forward_prefetch|"
     r"limit_all_gathers|min_num_params|state_dict_type|sync_module_states|transformer_layer_cls_to_wrap|"
     r"use_orig_params)$|^(aws|ec2|sagemaker|tpu|downcast|command|"
     r"fp8_config|dynamo|ipex|mpirun|mixed_precision|same_network|enable_cpu|num_cpu|deepspeed_fields|main_process|"
@@ -66,6 +74,8 @@ HARMLESS = (
 def modernise(arguments: Arguments) -> None:
     """Reads the plugin's JSON, and names options that no plan holds."""
     given = arguments.settings
+    for name in [name for name in _BARE if f"{_BLOCK}{name}" in given]:
+        arguments.replace(f"{_BLOCK}{name}", {f"{_BLOCK}fsdp_{name}": given[f"{_BLOCK}{name}"]})
     kind = str(given.get("distributed_type", "")).upper()
     if kind == "DEEPSPEED":
         _plugin(arguments)
