@@ -16,7 +16,7 @@ from .options import Facts, NoCounterpartError, Table
 
 # Parts of option names that never concern layout, model or batch, in any framework.
 _SAYS_NOTHING = re.compile(
-    r"(^|[-_.])(data|dataset|path|dir|file|folder|log|logging|wandb|tensorboard|save|load|ckpt|checkpoint|checkpoints|"
+    r"(^|[-_.])(data|dataset|path|dir|file|folder|log|logging|wandb|swanlab|mlflow|tensorboard|save|load|ckpt|checkpoint|checkpoints|"
     r"seed|lr|decay|warmup|eval|test|valid|validation|iters?|iteration|iterations|interval|split|\w*tokenizer|vocab|merge|"
     r"prompt|timers?|timing|timeout|profil\w*|exit|nccl|cache|workers|adam|beta1|beta2|eps|clip|loss|init|hysteresis|"
     r"name|project|group|entity|port|addr|host|backend|epochs?|samples|tokens|report|print|dump|debug|task|"

@@ -17,6 +17,9 @@ _ENDING = re.compile(
     re.IGNORECASE,
 )
 _FORMAT = re.compile(rf"[-_.]({_FORMATS})(?=[-_.]|$)", re.IGNORECASE)
+# Folders of a run below that of its model, as trainers name them.
+_FOLDER = re.compile(r"(checkpoint|global_step|step|epoch|iter)[-_]?\d*|pt|hf|hf_export|final|merged|best|last",
+                     re.IGNORECASE)
 # Beginnings that makers add.
 _MAKERS = re.compile(r"^(meta|nvidia)-", re.IGNORECASE)
 # Trained further for code or mathematics, with the shapes of the general model (arXiv:2409.12186 table 1,
@@ -91,7 +94,10 @@ _TRAINED_FROM = {
 def names_of_models(release: str) -> Iterator[str]:
     """Names that the model of a release may have, the longest first: `NousResearch/Meta-Llama-3-8B-Instruct` may be
     `NousResearch/Meta-Llama-3-8B`, `Meta-Llama-3-8B` or `Llama-3-8B`."""
-    maker, slash, last = release.rstrip("/").rpartition("/")
+    parts = release.rstrip("/").split("/")
+    while len(parts) > 1 and _FOLDER.fullmatch(parts[-1]):
+        parts.pop()
+    maker, slash, last = "/".join(parts).rpartition("/")
     name = _SUBJECTS.sub("", last)
     while True:
         yield from dict.fromkeys((maker + slash + name, name, _MAKERS.sub("", name)))

@@ -70,9 +70,14 @@ _HARMLESS = (
     r"label_(names|smoothing_factor)|neftune_noise_alpha|benchmarks|callbacks|system_prompt|assistant_only_loss|"
     r"completion_only_loss|num_train_epochs|max_steps|max_grad_norm|dataloader_\w+|ignore_data_skip|disable_tqdm|"
     r"greater_is_better|length_column_name|group_by_length|skip_memory_metrics|ray_scope|"
-    r"(model|code)_revision|wandb_\w+|use_cache|low_cpu_mem_usage|config|tracker|tags|experiment_name|mlflow|wandb)(\.|$)"
+    r"(model|code)_revision|wandb_\w+|use_cache|low_cpu_mem_usage|config|tracker|tags|experiment_name|workspace)(\.|$)"
 )
+
+
 def _modernise(arguments: Arguments) -> None:
+    given = arguments.settings
+    if not given.get("use_peft") and (named := next((name for name in _LORA[1:3] if name in given), "")):
+        arguments.notes.append(f"{named} is without use_peft: TRL trains all weights")
     preferences.of_trl(arguments)
     if (tokens := preferences.length_of_answers(arguments.settings)) is not None:
         for name in ("max_prompt_length", "max_completion_length"):

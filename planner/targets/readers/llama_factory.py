@@ -17,7 +17,8 @@ from .reader import Reader, reads, value
 _FREEZES, _FREEZES_TEXT = "freeze_vision_tower", "freeze_language_model"
 # With the options in a YAML the command has none of its own.
 _COMMAND = commands.of_program(r"(^|[\s/])(llamafactory-cli train|\S*train(_bash)?\.py) ", ("stage", "finetuning_type"))
-_LORA = ("finetuning_type", "lora_rank", "lora_target", "quantization_bit", "freeze_trainable_layers")
+_METHOD = "quantization_method"
+_LORA = ("finetuning_type", "lora_rank", "lora_target", "quantization_bit", _METHOD, "freeze_trainable_layers")
 _STAGES = ("pt", "sft")
 
 
@@ -27,6 +28,8 @@ def _trained(settings: Settings, facts: Facts) -> Facts:
     bits = settings.get("quantization_bit")
     if bits not in (None, 4, 8):
         raise NoCounterpartError(f"quantization_bit {bits} has no counterpart in a plan", hint="known: 4, 8")
+    if bits and (method := str(settings.get(_METHOD, "bnb"))) not in ("bnb", "bitsandbytes"):
+        raise NoCounterpartError(f"{_METHOD} `{method}`: weights in another form", hint="known: bnb, bitsandbytes")
     if kind == "full":
         return {}
     if kind == "freeze" and settings.get("freeze_trainable_layers", 2) > 0:
@@ -71,7 +74,7 @@ READER = Reader(
         _FREEZES: "bool", _FREEZES_TEXT: "bool",
         **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
         "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
-        "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int",
+        "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int", _METHOD: "str",
         "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
         "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
         "optim": "str", "packing": "bool",
@@ -108,7 +111,6 @@ READER = Reader(
             r"shift_attn": "attention in groups",
             r"rope_scaling": "other rotary positions",
             r"auto_find_batch_size": "a batch that follows the memory",
-            r"quantization_method": "weights in another form",
             r"pref_.*|ref_model.*|reward_model.*|ppo_.*|simpo.*": "preferences or rewards",
             r"torch_compile|use_unsloth": "another program for the layers",
         },

@@ -42,9 +42,9 @@ def of_factory(arguments: Arguments) -> None:
 
 
 def of_trl(arguments: Arguments) -> None:
-    """Without the name of a trainer: `loss_type` of DPOConfig, or what GRPOConfig alone has."""
+    """Without the name of a trainer: `loss_type` of DPOConfig, or `num_generations`, of GRPOConfig alone."""
     given = arguments.settings
-    if "reward_funcs" in given and "num_generations" in given and given.get("num_iterations", 1) in (1, False):
+    if "num_generations" in given and given.get("num_iterations", 1) in (1, False):
         _takes(arguments, _REWARDED, r"beta|loss_type|num_(generations|iterations)|reward_.*|temperature|top_[pk]|"
                                      r"min_p|use_vllm|vllm_(?!mode).*|epsilon(_high)?|scale_rewards|log_completions|"
                                      r"mask_truncated_completions|code_\w+|ds3_gather_for_generation")  # fmt: skip

@@ -11,6 +11,7 @@ from meshwright.errors import InputError
 
 BLOCK = """\
 tags: {model: small}
+mlflow: {tracking_uri: x}
 training:
   per_device_train_batch_size: 2
   gradient_accumulation_steps: 4
@@ -30,7 +31,7 @@ def test_a_block_of_training_arguments(tmp_path: Path) -> None:
     assert any("block `training`" in note for note in found.assumed)
     path.write_text(BLOCK.replace("OPTIM", "lomo"), encoding="utf-8")
     found = import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb", "gpus": 4, "model": "qwen3-0.6b"})
-    assert [gap.line for gap in found.gaps] == [8]
+    assert [gap.line for gap in found.gaps] == [9]
 
 
 def test_what_a_tracker_recorded_is_no_config(tmp_path: Path) -> None:

@@ -52,8 +52,9 @@ max_completion_length: 1536
 """
 
 
-def test_answers_with_rewards(tmp_path: Path) -> None:
-    found = imported(tmp_path, "hf-trainer", REWARDS)
+@pytest.mark.parametrize("text", [REWARDS, REWARDS.replace("reward_funcs: [accuracy]\n", "")])
+def test_answers_with_rewards(tmp_path: Path, text: str) -> None:
+    found = imported(tmp_path, "hf-trainer", text)
     assert not found.gaps
     assert (found.layout.micro_batch, found.request.workload.seq_len) == (2, 2048)
     assert any("generation, rewards and reference" in note for note in found.assumed)
