@@ -1,4 +1,4 @@
-"""Ranks that a launcher starts, from its words: torchrun, deepspeed, srun, mpirun, jsrun."""
+"""Ranks that a launcher starts, from its words: torchrun, deepspeed, accelerate, srun, mpirun, jsrun."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 from .argv import Arguments, launcher_name
 
-# Options of launchers that set the number of ranks: torchrun, deepspeed, srun, mpirun.
+# Options of launchers that set the number of ranks: torchrun, deepspeed, srun, mpirun; accelerate 1.15
+# (commands/launch.py), which counts the processes of all machines.
 _LAUNCHERS = {
     "--nnodes": "num_nodes", "--num-nodes": "num_nodes", "--nodes": "num_nodes", "-N": "num_nodes",
     "--nproc-per-node": "gpus_per_node", "--num-gpus": "gpus_per_node", "--ntasks-per-node": "gpus_per_node",
-    "--gpus-per-node": "gpus_per_node", "-np": "world", "--ntasks": "world",
+    "--gpus-per-node": "gpus_per_node", "-np": "world", "--ntasks": "world", "--num-processes": "world",
 }  # fmt: skip
 # Launchers whose `-n` counts tasks: Slurm 25.05, srun(1); Open MPI 5.0, mpirun(1); MPI-4.1, section 11.5.
 _COUNT_TASKS = {"srun", "mpirun", "mpiexec"}

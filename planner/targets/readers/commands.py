@@ -17,6 +17,7 @@ from ..scripts import ranks_of
 from ..shell.jobs import slurm_variables
 from ..shell.nearby import is_script
 from ..shell.values import marks, shown
+from . import engine_files
 
 if TYPE_CHECKING:
     from ..shell.followed import Command, Followed
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Starts = Callable[[Sequence[str]], int | None]
 # Keys of a document with the ranks that its command starts, and with the program.
 RANKS, PROGRAM = "ranks of the command", "program of the command"
+# Key with the files of options that the script writes itself: path -> text.
+_WRITTEN = "files of the script"
 _OPTIONS_FILE = re.compile(r".+\.(ya?ml|json)")
 _NULLS = ("null", "Null", "NULL", "~")
 Load = Callable[[str, str, Sequence[str]], Document]
@@ -55,6 +58,9 @@ def prepared(document: Document, arguments: Arguments) -> Document:
     arguments.ranks |= ranks
     arguments.gaps += gaps
     arguments.program = document.data.pop(PROGRAM)
+    for path, text in document.data.pop(_WRITTEN).items():
+        if (written := engine_files.beside(path, text)) is not None:
+            arguments.add(written, f"{document.name}: {path}")
     for name, text in [*document.data.items()]:
         if isinstance(text, str) and re.fullmatch(r"\$\{.*\}", text):
             arguments.doubt(name, f"`{text}` is set when it runs", document.line((name,)), document.name,
@@ -135,9 +141,16 @@ def _document(path: str, text: str, job: Command, start: int, followed: Followed
         elif index < start and word.partition("=")[0] == "--config_file":
             named = word.partition("=")[2] or words[index + 1][0]
             data["--config_file"], places["--config_file",] = shown(named), line
+    texts = {each for each in data.values() if isinstance(each, str)}
+    data[_WRITTEN] = {shown(name): _known(body) for name, body in followed.files.items() if shown(name) in texts}
     data[RANKS] = ranks_of((*job.around, *job.words[:start]), followed, path, text)
     data[PROGRAM] = shown(job.words[start - 1])
     return Document(path, data, line_of=lambda at: places.get(at, job.line))
+
+
+def _known(text: str) -> str:
+    """A text that the script writes, without the lines that only a run knows."""
+    return "\n".join("" if marks(line) else line for line in text.splitlines())
 
 
 def _values(following: Sequence[tuple[str, int]]) -> Any:

@@ -122,7 +122,8 @@ class Reader:
         scripts = self.commands and any(is_script(path, text) for path, text in files.items())
         overrides = self._overrides(arguments, given, options, variables=scripts)
         for path, text in files.items():
-            if (other := self.beside(path, text)) is not None:
+            script = self.commands and is_script(path, text)  # which may write such a file itself
+            if not script and (other := self.beside(path, text)) is not None:
                 others[path] = other
             else:
                 document = _overridden(self.document(path, text, given), overrides)

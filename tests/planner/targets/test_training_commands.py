@@ -31,6 +31,15 @@ torchrun --nproc_per_node=4 --master_port=25000 train.py \\
     --per_device_train_batch_size $SIZE --gradient_accumulation_steps 4 --model_max_length 2048 \\
     --gradient_checkpointing True
 """
+WRITES = """\
+#!/bin/bash
+FILE=/tmp/run/FILE
+cat > $FILE <<EOF
+TEXT
+EOF
+LAUNCHER train.py --model_name_or_path Qwen/Qwen3-0.6B --output_dir out OPTION \\
+    --per_device_train_batch_size 2 --bf16 True --model_max_length 2048 --gradient_checkpointing True
+"""
 STAGE_3 = json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}, indent=1)
 GPU = {"gpu": "h100-sxm-80gb"}
 
@@ -133,3 +142,16 @@ def test_a_block_of_fsdp_without_its_switch(tmp_path: Path) -> None:
         found = import_config("hf-trainer", [path], {"cluster": "dgx-h100:1"})
         note = "fsdp_config (line 7) is without fsdp: transformers does not read it"
         assert (str(found.layout), note in found.assumed) == (layout, not added)
+
+
+@pytest.mark.parametrize(("name", "text", "launcher", "option", "layout"), [
+    ("ds.json", STAGE_3, "torchrun --nproc_per_node=4", "--deepspeed $FILE", "dp4-mbs2-z3-rfull"),
+    ("fsdp.yaml", "distributed_type: FSDP\nnum_processes: $COUNT\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}",
+     "accelerate launch --config_file $FILE --num_processes 4", "", "dp4-mbs2-z2-rfull"),
+])  # fmt: skip
+def test_a_file_that_the_script_writes(
+    tmp_path: Path, name: str, text: str, launcher: str, option: str, layout: str
+) -> None:
+    script = WRITES.replace("LAUNCHER", launcher).replace("OPTION", option).replace("TEXT", text)
+    found = imported(tmp_path, "hf-trainer", script.replace("run/FILE", f"run/{name}"))
+    assert (found.gaps, str(found.layout)) == ((), layout)
