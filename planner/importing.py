@@ -276,9 +276,8 @@ def _request(
     if "images" not in fields:  # the text model is planned, beside which no tower is frozen
         fields.pop("freeze_tower", None)
     if "cluster" not in fields and "gpu" not in fields:
-        raise InputError("the config does not name its GPUs", hint=(
-            f"it starts {gpus} ranks: add `--gpu h100-sxm-80gb`, or `--cluster NAME`" if gpus else
-            "add `--cluster dgx-h100:1`"))  # fmt: skip
+        ranks = f"it starts {gpus} ranks: add `--gpu h100-sxm-80gb`, or `--cluster NAME`"
+        raise InputError("the config does not name its GPUs", hint=ranks if gpus else "add `--cluster dgx-h100:1`")
     if gpus and (named := gpus_named(given)) not in (None, gpus):
         assumed.append(f"the config starts {gpus} ranks: read for the {named} GPUs that are named")
     if "micro_batch" not in facts and not {"accumulation", "workload.global_batch"} <= facts.keys():
