@@ -276,10 +276,10 @@ def _request(
     if "images" not in fields:  # the text model is planned, beside which no tower is frozen
         fields.pop("freeze_tower", None)
     if "cluster" not in fields and "gpu" not in fields:
-        ranks = f"it starts {gpus} ranks: add `--gpu h100-sxm-80gb`, or `--cluster NAME`"
+        ranks = f"it starts {gpus} rank{'s' * (gpus != 1)}: add `--gpu h100-sxm-80gb`, or `--cluster NAME`"
         raise InputError("the config does not name its GPUs", hint=ranks if gpus else "add `--cluster dgx-h100:1`")
     if gpus and (named := gpus_named(given)) not in (None, gpus):
-        assumed.append(f"the config starts {gpus} ranks: read for the {named} GPUs that are named")
+        assumed.append(f"the config starts {gpus} rank{'s' * (gpus != 1)}: read for the {named} GPUs that are named")
     if "micro_batch" not in facts and not {"accumulation", "workload.global_batch"} <= facts.keys():
         assumed.append("the micro-batch is not in the config: 1 sequence is taken")
     if "precision" not in facts:

@@ -19,7 +19,7 @@ from ..request.model_reference import referenced_model
 from ..request.serving import ServingRequest
 from ..targets.engines.command_line import CommandLine, ReadInstance, instance_of
 from ..targets.engines.pool_commands import ReadService, read_service
-from ..targets.model_names import known_model
+from ..targets.model_names import known_model, no_model
 from .serving import plan_serving
 
 # The end of a checkpoint's name that states the format of its weights.
@@ -128,7 +128,6 @@ def _model(commands: Sequence[CommandLine]) -> str:
     if not name:
         raise InputError("the command does not name its model", hint="add `--model NAME` (`show models`)")
     if (spec := known_model(_FORMAT.sub("", name))) is None:
-        raise InputError(f"the model {name} is not in the catalogue",
-                         hint="add `--model FOLDER` with its config.json")  # fmt: skip
+        raise no_model(name)
     return str(spec.name)
 

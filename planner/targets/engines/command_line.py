@@ -260,7 +260,9 @@ def _store(out: CommandLine, fact: str, value: str, where: FieldProblem) -> None
             out.gaps.append(where._replace(message="prompts in one piece"))
         elif not value.isdecimal() or int(value) < 1:
             message = f"`{shown(value)}` is not a number from 1"
-            out.problems.append(where._replace(message=message, hint="give a variable by --arg NAME=VALUE"))
+            names = re.findall(r"\$\{?(\w+)", shown(value))  # the last decides on those before it
+            hint = f"give the variable: --arg {names[-1]}=NUMBER" if names else "a whole number"
+            out.problems.append(where._replace(message=message, hint=hint))
         else:
             out.facts[fact] = int(value)
         return

@@ -91,6 +91,12 @@ def test_what_cannot_be_read_is_refused_by_line(text: str, message: str) -> None
         read("vllm", text)
 
 
+def test_the_variable_to_give_is_named() -> None:
+    with pytest.raises(InputError, match="is not a number from 1") as caught:
+        read("vllm", "COUNT=$(nvidia-smi -L | wc -l)\nvllm serve m -tp $COUNT\n")
+    assert "--arg COUNT=NUMBER" in str(caught.value.problems[0].hint)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_what_is_emitted_reads_back(engine: str) -> None:
     count = 0
