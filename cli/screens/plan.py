@@ -18,7 +18,7 @@ from .legend import legend
 from .memory import capacity
 from .parts import headless
 from .placement import order_lines
-from .stages import stages_line, tried_lines
+from .stages import placing_lines, stages_line, tried_lines
 from .verdict import outlook_lines, verdict
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def plan_screen(plan: Plan, *, unicode: bool, saved_as: str | None = None) -> li
         "",
         *candidates_parts(plan.candidates, Facts.of(plan).work.objective),
         *tried_lines(plan),
+        *placing_lines(plan),
         legend(candidate.layout_id for candidate in plan.candidates),
         "",
         *target_parts(plan),

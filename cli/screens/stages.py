@@ -35,6 +35,23 @@ def tried_lines(plan: Plan) -> list[str]:
                          "or micro-batches, their pipelines may be faster than listed.", "  ")]  # fmt: skip
 
 
+def placing_lines(plan: Plan) -> list[str]:
+    """Advice where stages have unlike numbers of layers, and the planner could place them for the target."""
+    from ...planner.targets.registry import target
+
+    best, work, clusters = plan.best, plan.resolved["workload"], plan.resolved["cluster"]["groups"]
+    if plan.request.get("stages") or best.layerwise or best.placement.order is not None or len(clusters) > 1:
+        return []
+    if work.get("techniques") or work.get("objective") == "memory":
+        return []
+    layers = [sum(map(num_layers, chunks)) for chunks in chunks_by_stage(best).values()]
+    uneven = max(layers) >= (1 + _UNEVEN) * sum(layers) / len(layers)
+    if not uneven or target(str(plan.resolved["target"])).stages == "even":
+        return []
+    return [text.wrapped(f"The {len(layers)} stages of layout 1 hold {min(layers)} to {max(layers)} layers: `--stages "
+                         "own` places them by time and memory.", "  ")]  # fmt: skip
+
+
 def _stage_text(chunks: Sequence[Chunk]) -> str:
     recomputed = sum(chunk.recompute_layers for chunk in chunks)
     sizes = "+".join(str(num_layers(chunk)) for chunk in chunks)

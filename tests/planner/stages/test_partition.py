@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pulp
 import pytest
-from meshwright.cli.screens.stages import tried_lines, why_these_stages
+from meshwright.cli.screens.stages import placing_lines, tried_lines, why_these_stages
 from meshwright.cost_models import build_ledger
 from meshwright.cost_models.layouts import SCHEDULES, Layout, Layouts, parse
 from meshwright.cost_models.quantities.device_memory import DeviceMemory
@@ -469,6 +469,27 @@ def test_even_stages_are_advised_to_be_placed_unless_they_were(seven_plan: Plan)
         assert (advice in said) == advised
     small = {**seven_plan.request, "workload": {**seven_plan.request["workload"], "objective": "memory"}}
     assert not stage_loads(request_from_dict(small), seven_plan.best).can_split
+
+
+@pytest.mark.parametrize(("changes", "advised"), [
+    ({}, True),
+    ({"stages": "even"}, False),  # they were asked for
+    ({"stages": "own"}, False),
+    ({"target": "deepspeed"}, False),  # it divides layers itself
+    ({"objective": "memory"}, False),
+    ({"techniques": [["co2", []]]}, False),  # no simulation knows them
+])  # fmt: skip
+def test_a_plan_advises_to_place_layers_that_do_not_divide(
+    seven_plan: Plan, changes: dict[str, Any], advised: bool
+) -> None:  # fmt: skip
+    request = {**seven_plan.request, **{name: value for name, value in changes.items() if name == "stages"}}
+    target = changes.get("target", seven_plan.resolved["target"])
+    work = {**seven_plan.resolved["workload"], **changes}
+    plan = seven_plan.model_copy(update={
+        "request": request, "resolved": {**seven_plan.resolved, "workload": work, "target": target}})  # fmt: skip
+    said = " ".join(placing_lines(plan)).replace("\n  ", " ")
+    assert said == ("The 7 stages of layout 1 hold 4 to 5 layers: `--stages own` places them by time and memory."
+                    if advised else "")  # fmt: skip
 
 
 def test_the_list_of_placed_stages_says_what_it_covers(seven_plan: Plan) -> None:
