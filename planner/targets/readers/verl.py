@@ -19,6 +19,7 @@ from ..adapters import ALL_OF_CORE, LORA, facts_of_core, facts_of_model
 from ..argv import Arguments
 from ..import_format import Compared, on_stack
 from ..megatron.options import TABLE
+from ..megatron.stages import GROUP_SIZE
 from ..model_names import known_model
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
@@ -45,6 +46,7 @@ _SAME = {
     f"{_LAYERS}num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
     f"{_LAYERS}num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
     f"{_LAYERS}recompute_num_layers": "--recompute-num-layers",
+    f"{_LAYERS}microbatch_group_size_per_vp_stage": GROUP_SIZE,
 }  # fmt: skip
 _WORDS = {f"{_LAYERS}recompute_granularity": "--recompute-granularity",
           f"{_LAYERS}recompute_method": "--recompute-method"}  # fmt: skip

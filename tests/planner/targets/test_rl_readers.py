@@ -182,3 +182,16 @@ def test_a_script_of_megatron_is_none_of_slime(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the script has no option of slime") as caught:
         imported(tmp_path, "slime", text)
     assert caught.value.hint.endswith("`import megatron-args`")
+
+
+@pytest.mark.parametrize(("size", "said"), [("4", ""), ("1", "group")])
+def test_groups_of_micro_batches_of_verl(tmp_path: Path, size: str, said: str) -> None:
+    layers = f"{ACTOR}megatron.override_transformer_config."
+    script = VERL.replace("$@", f"{ACTOR}megatron.virtual_pipeline_model_parallel_size=2 "
+                                f"+{layers}microbatch_group_size_per_vp_stage={size}")  # fmt: skip
+    if said:
+        with pytest.raises(InputError, match=said):
+            imported(tmp_path, "verl", script)
+    else:
+        found = imported(tmp_path, "verl", script)
+        assert (found.gaps, str(found.layout)) == ((), "tp2-pp2-vpp2-dp4-mbs2-z1-rnone")
