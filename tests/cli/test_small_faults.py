@@ -210,7 +210,7 @@ def test_a_path_in_a_folder_that_may_not_be_entered_is_refused(
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("import", "foo", "x.json"), "known: accelerate, axolotl"),
+        (("import", "foo", "x.json"), "known: accelerate, areal, axolotl"),
         (("schema", "foo"), "known: mixed-lengths-plan, plan, request"),
         (("plan", "--model", "gpt2", "--cluster", "dgx-h100:1", "--exclude", "0"), "keep at least one of them"),
     ],
