@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..schedule_kinds import SPLITS_BACKWARD
+from . import optimizer_on_host
 from .activations import Activations
 from .ledger import Ledger
 from .memory import flat_buffer_bytes
@@ -28,10 +29,6 @@ from .resident import resident_bytes
 from .tower_memory import saved_by_tower
 from .weight_bytes import adapter_bytes, stored_bytes, weight_bytes
 from .whole_matrices import optimizer_bytes
-
-# The optimizer on the host: an fp32 gradient beside the states, and half as much again in pinned buffers (DeepSpeed's
-# estimators, runtime/zero/stage3.py: 16-18 bytes x 1.5).
-HOST_GRADIENT_BYTES, HOST_BUFFER_FACTOR = 4.0, 1.5
 
 LASTING = ("weights", "gradients", "optimizer", "activations")
 BUFFERS = (*LASTING, *TRANSIENT)
@@ -244,7 +241,7 @@ class DeviceMemory:
         """[n] bytes that a GPU of profile j keeps on the host: states of the model, activations of other layers."""
         ledger, store = self.ledger, self.ledger.store
         on_host = ledger.updated[j] * max(traffic.on_host for traffic in ledger.traffic)
-        per_parameter = (ledger.problem.state_bytes.optimizer + HOST_GRADIENT_BYTES) * HOST_BUFFER_FACTOR
+        per_parameter = optimizer_on_host.bytes_per_parameter(ledger.problem)
         if store is not None:
             on_host = on_host + store.pinned_bytes
             if store.on_host:

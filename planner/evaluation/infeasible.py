@@ -10,7 +10,8 @@ from string import Formatter
 from typing import Any
 
 from ...cost_models import units
-from ...cost_models.layouts import Layout, Layouts, encode
+from ...cost_models.layouts import OFFLOADS, OPTIMIZER_ON_HOST, Layout, Layouts, encode
+from ...cost_models.quantities import optimizer_on_host
 from ...cost_models.schedule_kinds import INTERLEAVED
 from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
 from ...errors import NoFeasibleLayoutError
@@ -19,7 +20,7 @@ from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..search.top_k import TIE
 from ..space.counting import LayoutCounts, num_legal
-from ..space.rules import MESH, Rule
+from ..space.rules import MESH, Rule, only
 from ..space.tree import Count, Space
 from ..targets.registry import able_to_train
 from .candidates import candidates
@@ -27,6 +28,8 @@ from .staged import Staged
 
 _NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 _NAMED = 3  # rules of those that exclude the rest
+_ON_GPU = only("any", "offload", [name for code, name in enumerate(OFFLOADS) if code not in OPTIMIZER_ON_HOST],
+               "the host has no room for the optimizer")  # fmt: skip
 _GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -164,7 +167,10 @@ def no_headroom(resolved: Resolved, late: Callable[[], bool] = lambda: False) ->
 
 def _smallest(resolved: Resolved, late: Callable[[], bool]) -> tuple[float, Layout] | None:
     """Bytes of the layout that needs least memory, of any size; None without a legal one."""
-    unlimited = search_of(resolved, resolved.space, memory_bytes=float("inf"), objective="memory", should_stop=late)
+    space = resolved.space
+    if optimizer_on_host.least_bytes(resolved.problem) > resolved.host_bytes:  # else bounds count on what fits nowhere
+        space = resolved.space_under(resolved.target.rules, resolved.fixes, (_ON_GPU,))
+    unlimited = search_of(resolved, space, memory_bytes=float("inf"), objective="memory", should_stop=late)
     outcome = unlimited.run()
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
