@@ -23,6 +23,8 @@ from meshwright.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path(__file__).with_name("snapshots")
+# Environment of a process whose files may not grow: Python would keep a module that is cut short as if it were whole.
+UNCOMPILED = {"PYTHONDONTWRITEBYTECODE": "1"}
 _OURS = ("MESHWRIGHT_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "TERM", "COLUMNS", "PYTHONIOENCODING", "TYPER_")
 
 

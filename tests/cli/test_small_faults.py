@@ -20,7 +20,7 @@ from meshwright.planner import api
 
 from meshwright.errors import InputError
 
-from ..snapshots import ROOT, environment, run, run_here
+from ..snapshots import ROOT, UNCOMPILED, environment, run, run_here
 
 MEMORY = ["memory", "--model", "llama-3.1-8b", "--layout", "dp8-mbs1-z3-rfull"]
 
@@ -112,8 +112,8 @@ def _no_room() -> None:
 def test_emit_leaves_nothing_on_a_full_disk(tmp_path: Path, plan_text: str) -> None:
     (tmp_path / "plan.json").write_text(plan_text)
     words = ["emit", "plan.json", "-d", "a/run"]
-    done = subprocess.run([sys.executable, "-m", "meshwright", *words], cwd=tmp_path, env=environment(), timeout=60,
-                          preexec_fn=_no_room, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "meshwright", *words], cwd=tmp_path, env=environment(UNCOMPILED),
+                          timeout=60, preexec_fn=_no_room, stderr=subprocess.PIPE, text=True)  # fmt: skip
 
     assert done.returncode == 2
     assert "cannot write a/run/plan.json: file too large" in done.stderr

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..snapshots import environment
+from ..snapshots import UNCOMPILED, environment
 from .in_process import CODES, LIMIT_S, Finding, contents, judged, lay_out, lost
 from .inputs import Input, draw
 
@@ -34,9 +34,9 @@ def run_seed(seed: int, corpus: Path, folder: Path) -> list[Finding]:
 
 def _start(words: list[str], folder: Path, before: Callable[[], None] | None = None,
            stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:  # fmt: skip
-    return subprocess.Popen([sys.executable, "-m", "meshwright", *words], cwd=folder, env=environment(), text=True,
-                            stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, preexec_fn=before,
-                            encoding="utf-8", errors="replace", start_new_session=True)  # fmt: skip
+    return subprocess.Popen([sys.executable, "-m", "meshwright", *words], cwd=folder, env=environment(UNCOMPILED),
+                            text=True, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+                            preexec_fn=before, encoding="utf-8", errors="replace", start_new_session=True)  # fmt: skip
 
 
 def _ended(process: subprocess.Popen[str]) -> tuple[str, str] | None:

@@ -26,7 +26,7 @@ from meshwright.planner.studies import parallel
 import meshwright as mw
 from meshwright.errors import InputError, MissingExtraError, WorkerLostError
 
-from ...snapshots import environment
+from ...snapshots import UNCOMPILED, environment
 
 VARY = ["gpus=2,4,8,16"]
 ASKED: dict[str, Any] = {"vary": VARY, "replan": True}
@@ -127,7 +127,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (whole - 50, whole - 50))
 
-    run = {"cwd": tmp_path, "env": environment(), "capture_output": True, "encoding": "utf-8", "check": False}
+    run = {"cwd": tmp_path, "env": environment(UNCOMPILED), "capture_output": True, "encoding": "utf-8", "check": False}
     done = subprocess.run(command, preexec_fn=limited, **run)  # type: ignore[call-overload]
     assert done.returncode == 2
     assert "error: cannot write part.jsonl: file too large" in done.stderr

@@ -31,7 +31,7 @@ from meshwright.runtime.trainer import Step, Trainer
 
 from meshwright.errors import InputError
 
-from ...snapshots import ROOT, environment, run_here
+from ...snapshots import ROOT, UNCOMPILED, environment, run_here
 from ..fork import TIMEOUT_S, fork
 from ..jobs import gpt, gpt_oss, job, llama, mixed, moe, olmo2
 from ..launched import finish, start
@@ -254,6 +254,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
         trainer.step(0)
         checkpoints.save(1)
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        sys.dont_write_bytecode = True  # as UNCOMPILED
         if rank == 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
         trainer.step(1)
@@ -318,6 +319,7 @@ def test_training_goes_on_behind_a_save(tmp_path: Path, monkeypatch: pytest.Monk
         assert not told + saver.finished()
         done.set()
         told = saver.finished(wait=True)
+        sys.dont_write_bytecode = True  # as UNCOMPILED
         if rank == 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         told += saver.save(4)
@@ -387,7 +389,7 @@ def test_a_last_checkpoint_that_is_lost_is_an_error(two_ranks: Path, tmp_path: P
     """No file may grow over 20 kB: training runs to its end, but its weights are nowhere."""
     words = ["launch", str(two_ranks), "--checkpoint", str(tmp_path / "ckpt"), "--steps", "2", *flags]
     done = subprocess.run([sys.executable, "-m", "meshwright", *words], capture_output=True, text=True,
-                          env=environment({"OMP_NUM_THREADS": "1"}),
+                          env=environment({"OMP_NUM_THREADS": "1", **UNCOMPILED}),
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)))  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "step 2/2" in done.stdout
