@@ -43,8 +43,8 @@ _LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "v
            "shard", "recompute", "offload", "interleaving_group")  # fmt: skip
 # An engine that answers, in a text of degrees; `.` and `m` are of older releases.
 _ANSWERS = re.compile(r"(sglang|vllm)(\[\w+\])?[:.]([dptm]\d+)+")
-_APART = re.compile(r"(?:(\w+)(?:\[(\w+)\])?:)?\(?attn:((?:[dptc]\d+)+)\|ffn:((?:[dpte]\d+)+)\)?")
-_DENSE = re.compile(r"(?:(\w+)(?:\[(\w+)\])?:)?((?:[dptce]\d+)+)")
+_APART = re.compile(r"(?:(\w+)(?:\[(\w+)\])?:)?\(?attn:((?:[dptc][1-9]\d*)+)\|ffn:((?:[dpte][1-9]\d*)+)\)?")
+_DENSE = re.compile(r"(?:(\w+)(?:\[(\w+)\])?:)?((?:[dptce][1-9]\d*)+)")
 # Blocks of the first releases (0.1, 0.2), whose trainer was another.
 _FIRST = ("exp_ctrl", "actor_train")
 
@@ -66,6 +66,8 @@ def degrees(text: str) -> dict[str, Any] | None:
     match, experts = found[0]
     out = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1} | _sizes(match[3], "attn") | experts
     named = match[1] or ("megatron" if out["pp"] * out["ep"] > 1 or experts else "fsdp")  # by older releases
+    if named == "fsdp" and out["pp"] * out["ep"] > 1:
+        raise InputError(f"`{text}`: FSDP2 has neither stages nor experts over ranks", hint="such as megatron:d2p2t4")
     return {"backend": named, **out}
 
 
@@ -135,12 +137,15 @@ def _length(settings: Settings, facts: Facts) -> Facts:
 
 def _batch(settings: Settings, facts: Facts) -> Facts:
     """The sequences of an optimizer step, and those of a micro-batch, which tokens limit."""
+    if wrong := next((name for name in (_UPDATES, _COUNT) if settings.get(name, 1) < 1), ""):
+        raise InputError(f"{wrong}: `{settings[wrong]}` is not 1 or more")
     batch = settings.get(_BATCH, 1) * settings.get(_SAMPLES, 1) // settings.get(_UPDATES, 1)
     out: Facts = {"workload.global_batch": batch}
     copies, length = _stated(settings)["dp"], facts.get("workload.seq_len")
     tokens = settings.get(_TOKENS)
     if tokens is None or length is None:
-        return out | {"micro_batch": whole_micro_batch(-(-batch // copies // settings.get(_COUNT, 1)), batch, copies)}
+        share = -(-batch // copies // settings.get(_COUNT, 1))
+        return out | {"micro_batch": whole_micro_batch(share, batch, copies)}
     out["micro_batch"] = whole_micro_batch(tokens // max(length, 1), batch, copies)
     return out | noted(facts, f"{_TOKENS}: {tokens} tokens are priced as {out['micro_batch']} sequences of {length}")
 

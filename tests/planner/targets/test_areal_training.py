@@ -93,6 +93,10 @@ def test_gaps(tmp_path: Path, backend: str, old: str, new: str, words: str) -> N
 
 @pytest.mark.parametrize(("backend", "old", "new", "words"), [
     ("eight", "", "", "no text of degrees"),
+    ("megatron:d0t2", "", "", "no text of degrees"),
+    ("fsdp:d4p2", "", "", "neither stages nor experts"),
+    ("fsdp:d8", "ppo_n_minibatches: 2", "ppo_n_minibatches: 0", "`0` is not 1 or more"),
+    ("fsdp:d8", "{max_tokens_per_mb: 8192}", "{n_mbs: 0}", "`0` is not 1 or more"),
     ("fsdp:d8", "seed: 1", "exp_ctrl: {total_train_epochs: 5}", "AReaL 0.1 or 0.2"),
 ])  # fmt: skip
 def test_refused(tmp_path: Path, backend: str, old: str, new: str, words: str) -> None:
