@@ -36,7 +36,7 @@ def plan_rl(request: RlRequest) -> RlPlan:
     NoFeasibleLayoutError where a call fits on no GPUs.
     """
     question, warnings = question_of(request)
-    work = request.workload
+    work = question.work
     graph, prices = graph_of(work), Prices(question)
     lags = tuple(sorted({0, min(work.lag, 1), work.lag}))
     if question.target is not None:

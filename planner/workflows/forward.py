@@ -49,14 +49,19 @@ def fastest_forwards(
         legal = legal.take(rule.allows(legal, resolved.problem))
     if not len(legal):
         return []
-    ledger = _ledger(resolved, [legal.layout(row) for row in range(len(legal))])
+    priced = forwards_by(resolved, [legal.layout(row) for row in range(len(legal))])
+    within = ([it for it in priced if it.peak_bytes <= budget] for budget in budgets)
+    return [min(fits, key=lambda it: it.seconds) for fits in within if fits]
+
+
+def forwards_by(resolved: Resolved, layouts: Sequence[Layout]) -> list[Forward]:
+    """A forward pass over the batch of `resolved` by each of these layouts."""
+    ledger = _ledger(resolved, layouts)
     stages = range(ledger.num_profiles)
     weights = np.max([weight_bytes(ledger, j) for j in stages], axis=0)
     peak = np.max([weight_bytes(ledger, j) + _logits_bytes(ledger, j) for j in stages], axis=0) + WORKING_BYTES
-    seconds = _seconds(ledger, resolved)
-    within = (np.where(peak <= budget, seconds, np.inf) for budget in budgets)
-    best = [int(np.argmin(fits)) for fits in within if np.isfinite(fits).any()]
-    return [Forward(float(seconds[row]), float(peak[row]), float(weights[row]), legal.layout(row)) for row in best]
+    columns = zip(_seconds(ledger, resolved), peak, weights, layouts, strict=True)
+    return [Forward(float(seconds), float(most), float(stay), layout) for seconds, most, stay, layout in columns]
 
 
 def _logits_bytes(ledger: Ledger, j: int) -> Array:

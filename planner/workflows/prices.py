@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from ...cost_models.arrays import Array
+from ...cost_models.layouts import OFFLOADS
 from ...cost_models.quantities.memory import engine_bytes
 from ...cost_models.rates import collectives
 from ...cost_models.serving.pool import MEMORY_SHARE
@@ -25,13 +26,14 @@ from ..serving.instance import link_curve, pool
 from ..serving.space import Served, sites_of, space_of
 from ..space.rules import fixed
 from .answer_degrees import fastest_by_rule
-from .forward import fastest_forwards, forward_of
+from .forward import fastest_forwards, forward_of, forwards_by
 from .graph import Call, Role
 from .options import Option, longer, of_training, with_leaner
 from .question import Question, part_of
 
 # Sequences of a step differ in length: no CUDA graph replays them, and none is cut in two halves that overlap.
 _UNLIKE = {"cuda_graphs": 0, "ep_overlap": 0}
+_LEAST_KEPT = {"zero": 3, "offload": OFFLOADS.index("opt")}  # of a model between calls, whatever a step takes
 LEAN_PARTS = (2, 4, 8)  # of the memory, in which the fastest layouts of a call are found beside that in all of it
 
 
@@ -104,8 +106,11 @@ class Prices:
         given |= _fields(fastest, joint)
         lean = self._as_policy(role, gpus, resolved)
         parts = LEAN_PARTS if not lean else ()
-        searched = (self._trained(resolved, given, resolved.budget_bytes / part) for part in parts)
-        return with_leaner([fastest, *lean, *(option for option in searched if option is not None)])
+        searched = [self._trained(resolved, given, resolved.budget_bytes / part) for part in parts]
+        if not lean and all(given.get(name, value) == value for name, value in _LEAST_KEPT.items()):
+            searched.append(self._trained(resolved, {**given, **_LEAST_KEPT}, resolved.budget_bytes))
+        options = sorted((it for it in searched if it is not None), key=lambda it: it.seconds)
+        return with_leaner([fastest, *lean, *options])
 
     def _as_policy(self, role: Role, gpus: int, resolved: Resolved) -> list[Option]:
         """A critic with the layers of the policy in the leaner layouts of the policy, which differs in its head alone;
@@ -141,6 +146,8 @@ class Prices:
 
     def _infer(self, role: Role, gpus: int) -> Option | None:
         question, answers = self.question, self.question.work.answers
+        if question.by_train(role):
+            return self._by_train(role, gpus)
         software, given = question.software, question.fixed.get("infer", {})
         parts = software.scoring_parts if software is not None else None
         found = []
@@ -154,6 +161,22 @@ class Prices:
         # Activations and buffers are free after the call.
         return with_leaner([Option(seconds=it.seconds, peak_bytes=it.peak_bytes, kept_bytes=it.weights_bytes,
                                    layout=it.layout) for it in fastest])  # fmt: skip
+
+    def by_train(self, call: Call) -> bool:
+        """Whether a model that does not train scores by the layout of the policy: its options are one for each of
+        those of the call that trains, in their order."""
+        return call.kind == "infer" and self.question.by_train(call.role)
+
+    def _by_train(self, role: Role, gpus: int) -> Option | None:
+        home, work = self.train("policy", gpus), self.question.work
+        if home is None:
+            return None
+        batch = self.question.on(role, gpus, work.answers // work.updates, (home.sequences, home.seq_len))
+        layouts = [it.layout for it in (home, *home.leaner) if it.layout is not None]
+        first, *others = [Option(seconds=work.updates * it.seconds, peak_bytes=it.peak_bytes,
+                                 kept_bytes=it.weights_bytes, layout=it.layout)
+                          for it in forwards_by(batch, layouts)]  # fmt: skip
+        return replace(first, leaner=tuple(others))
 
     def _generate(self, gpus: int, lag: int) -> Option | None:
         question, engines = self.question, shipped_engines()

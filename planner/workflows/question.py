@@ -12,6 +12,7 @@ from ...cost_models.serving.pool import MEMORY_SHARE
 from ...cost_models.serving.rollout import AnswerLengths, Rollout
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.variants import valued
 from ..batches.one_degree import best_fit
 from ..request.reinforcement import RlWorkload
 from ..request.resolve import Resolved
@@ -21,7 +22,7 @@ from ..switches.base import Settings
 from ..switches.registry import SWITCHES
 from ..targets.post_training.base import RlTarget
 from ..targets.post_training.core import CORE, PLAIN
-from ..targets.post_training.limits import RlStep
+from ..targets.post_training.limits import LayoutLimit, RlStep
 from .graph import Role
 from .software import Software
 
@@ -47,6 +48,7 @@ class Question:
     software: Software | None = None  # that runs the calls; None: the trainer and the engine, as they are named
     core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core
     ray_engine: bool = False  # as `RlTarget.ray_engine`
+    part: LayoutLimit | None = None  # of the layouts that train; None: all
     # Of a run as it was: tokens that a packed sequence holds at most, and the share of a GPU's memory for the engine.
     row_tokens: int | None = None
     memory_share: float = MEMORY_SHARE
@@ -73,7 +75,23 @@ class Question:
             return self.software.rules
         if self.target is None:
             return ()
-        return tuple(it.rule(self.target.name) for it in self.target.limits.layouts(self.step, not self.stays))
+        part = () if self.part is None else (self.part,)
+        limits = self.target.limits.layouts(self.step, not self.stays)
+        return tuple(it.rule(self.target.name) for it in (*limits, *part))
+
+    @property
+    def parts(self) -> tuple[Question, ...]:
+        """One for each part of the layouts whose weights take as much memory of an engine on the same GPUs."""
+        staying = () if self.target is None else self.target.limits.staying(self.step, self.cluster.num_gpus)
+        memory_bytes = self.cluster.groups[0].gpu.memory_bytes
+        return tuple(replace(self, part=part, memory_share=self.memory_share - stay / memory_bytes)
+                     for part, stay in staying if stay < self.memory_share * memory_bytes)  # fmt: skip
+
+    def by_train(self, role: Role) -> bool:
+        """Whether a model that does not train scores by the layout of the policy."""
+        if self.target is None or not self.target.limits.scores_by_train:
+            return False
+        return self.models[role] in (self.models["policy"], valued(self.models["policy"]))
 
     @property
     def trainer_rules(self) -> tuple[Rule, ...]:

@@ -28,10 +28,10 @@ from .question import Question, as_set
 
 def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     """The models and the cluster behind a request, and warnings. Raises InputError."""
-    work = request.workload
-    check(work)
     loaded = _references(request)
     target: RlTarget | None = loaded.get("target")
+    work = _as_run(request.workload, target)
+    check(work)
     engine = request.engine or (target.engines[0] if target is not None else "vllm")
     trainer = request.trainer or (target.trainer if target is not None else "megatron")
     whole = resolve(Request.model_validate({
@@ -63,6 +63,13 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     texts += [notice.text.replace("`--target ", "`--trainer ") for notice in whole.warnings
               if notice.code not in left_out]  # fmt: skip
     return question, tuple(dict.fromkeys(texts))
+
+
+def _as_run(work: RlWorkload, target: RlTarget | None) -> RlWorkload:
+    """With the scores that a framework takes before the first update, unless the request sets them."""
+    if target is None or work.old_logprobs is not None or work.algorithm == "dpo":
+        return work
+    return work.model_copy(update={"old_logprobs": target.scores_first(work)})
 
 
 def _references(request: RlRequest) -> dict[str, Any]:

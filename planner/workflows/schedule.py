@@ -62,8 +62,10 @@ def schedule(
     if not all(options.values()):
         return None
     owners = owners_of(graph)
-    each = [np.arange(len(options[call.name])) for call in owners.values()]
-    columns = dict(zip(owners, (grid.ravel() for grid in np.meshgrid(*each, indexing="ij")), strict=True))
+    free = {role: call for role, call in owners.items() if not prices.by_train(call)}
+    each = [np.arange(len(options[call.name])) for call in free.values()]
+    columns = dict(zip(free, (grid.ravel() for grid in np.meshgrid(*each, indexing="ij")), strict=True))
+    columns |= {role: columns["policy"] for role in owners if role not in free}
     size = int(np.prod([len(numbers) for numbers in each]))
     clock = _Clock(prices, graph, placement, owners, {
         call.name: _Choice(options[call.name], columns[call.role] if _is_home(owners, placement, call)

@@ -42,7 +42,9 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
         for engine in engines:
             meshes = sub_meshes(Mesh(0, engine.first if engine else gpus), per_node)
             if target is not None:
-                tried = [kept, prices] if engine is not None or graph[0].kind != "generate" else [prices]
+                turns = engine is None and graph[0].kind == "generate"
+                parts = [[Prices(part)] for part in prices.question.parts] if turns else []
+                tried = parts or [[prices] if turns else [kept, prices]]
                 found += _together(tried, graph, meshes, memory_bytes, engine, lag, tally)
                 continue
             search = PlacementSearch(prices, graph, meshes, memory_bytes, engine, lag, tally=tally)
@@ -54,25 +56,28 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
 
 
 def _together(
-    tried: list[Prices], graph: tuple[Call, ...], meshes: tuple[Mesh, ...], memory_bytes: float, engine: Mesh | None,
-    lag: int, tally: Tally,
+    tried: list[list[Prices]], graph: tuple[Call, ...], meshes: tuple[Mesh, ...], memory_bytes: float,
+    engine: Mesh | None, lag: int, tally: Tally,
 ) -> list[Found]:  # fmt: skip
     """The one placement that a framework runs, by its `misplaced`: all calls of the trainer on all of its GPUs. tried:
-    the layouts of models that stay there, where they may, then those of models that leave."""
-    question = tried[0].question
+    the parts of the layouts; in each those of models that stay there, where they may, then of models that leave."""
+    question = tried[0][0].question
     total = len(meshes) ** (len(graph) - bool(lag))
     tally.total += total
     if question.target is not None and question.target.cannot_run(question.step, lag):
         tally.ruled_out += total
         return []
     tally.ruled_out += total - 1
-    for prices in tried:
-        placement = PlacementSearch(prices, graph, meshes[:1], memory_bytes, engine, lag).together()
-        if placement is not None and not _breaks(placement, question):
-            tally.priced += 1
-            return [placement]
-    tally.out_of_memory += 1
-    return []
+    searches = ((PlacementSearch(prices, graph, meshes[:1], memory_bytes, engine, lag) for prices in part)
+                for part in tried)  # fmt: skip
+    placements = ((search.together() for search in part) for part in searches)
+    first = (next((it for it in part if it is not None and not _breaks(it, question)), None) for part in placements)
+    best = min((it for it in first if it is not None), key=lambda it: it.step_s, default=None)
+    if best is None:
+        tally.out_of_memory += 1
+        return []
+    tally.priced += 1
+    return [best]
 
 
 def _breaks(placement: Found, question: Question) -> bool:

@@ -106,5 +106,5 @@ def _notes(setup: RlSetup) -> list[str]:
 
 
 AREAL = RlTarget(name="areal", framework="areal", release="1.0.4", files=_files, notes=_notes,
-                 limits=Limits(step=_step, layouts=_layouts, engine=_engine), engines=("sglang",),
+                 limits=Limits(step=_step, layouts=_layouts, engine=_engine, scores_by_train=True), engines=("sglang",),
                  option_file=OVERRIDES, next_step=f"{_CHECKOUT}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -81,6 +81,7 @@ def _notes(setup: RlSetup) -> list[str]:
 
 
 NEMO_RL = RlTarget(name="nemo-rl", framework="nemo-rl", release="0.6.0", files=_files, notes=_notes,
-                   limits=Limits(step=_step, layouts=_layouts, engine=_engine), option_file=OVERRIDES,
+                   limits=Limits(step=_step, layouts=_layouts, engine=_engine, scores_by_train=True),
+                   scores_first=lambda work: work.updates > 1 or work.lag > 0, option_file=OVERRIDES,
                    core=_SWITCHES, ray_engine=True,  # vllm_worker.py, distributed_executor_backend
                    engines=("vllm",), next_step=f"{_CHECKOUT}=... bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -17,9 +17,11 @@ from ...document.objective import CLIP, CLIP_HIGH
 from ..options import Settings
 from ..post_training.arguments import Arguments
 from ..post_training.base import RlSetup, layout_of
+from ..post_training.limits import RlStep
 
 ARGUMENTS = Arguments(framework="openrlhf", file="openrlhf.args")
 _MODELS = {"policy": "actor", "reference": "ref", "critic": "critic", "reward": "reward"}
+_MOVED = ("reference", "reward")  # at ZeRO-3, by `offload`
 _ZERO_3 = 3
 BF16_BYTES = 2
 
@@ -83,28 +85,30 @@ def _deepspeed(setup: RlSetup) -> Settings:
         out["--actor.gradient_checkpointing_enable"] = True
     if "opt" in OFFLOADS[layout.offload]:
         out["--ds.adam_offload"] = True
-    for role in ("reference", "reward"):
+    for role in _MOVED:
         if role in setup.models and layout.zero == _ZERO_3 and setup.leaves(role):
             out[f"--{_MODELS[role]}.offload"] = True
     return out
 
 
-def staying_bytes(setup: RlSetup) -> float:
-    """Of a GPU: weights that lie beside the engine while it generates, and that the plan takes away. DeepSpeed's sleep
-    moves gradients and states of the optimizer alone; a model that scores is whole where weights are not sharded."""
-    layout, generate = layout_of(setup.train), setup.generate
-    if setup.candidate.lag or generate is None:
-        return 0.0
-    ranks = layout.tp * (layout.dp * layout.cp if layout.zero == _ZERO_3 else 1)
-    moved = [role for role in ("reference", "reward") if layout.zero == _ZERO_3 and role in setup.models
-             and setup.leaves(role)]  # fmt: skip
-    stay = [model for role, model in setup.models.items() if role not in {*generate.resident_bytes, *moved}]
+def staying_bytes(step: RlStep, zero: int, ranks: int) -> float:
+    """Bytes of a GPU that weights take beside the engine while it generates. DeepSpeed's sleep moves gradients and
+    states of the optimizer alone, and `offload` moves models that score at ZeRO-3. ranks: that share the weights."""
+    stay = [model for role, model in step.models.items() if not (zero == _ZERO_3 and role in _MOVED)]
     return BF16_BYTES * sum(map(total_parameters, stay)) / ranks
+
+
+def engine_weights_bytes(setup: RlSetup) -> float:
+    """Weights of the policy in an engine, over all of its ranks."""
+    return BF16_BYTES * total_parameters(setup.models["policy"])
 
 
 def engine_share(setup: RlSetup) -> float:
     """Share of a GPU's memory for vLLM."""
-    return math.floor(1000 * (MEMORY_SHARE - staying_bytes(setup) / setup.gpu_memory_bytes)) / 1000
+    layout = layout_of(setup.train)
+    ranks = setup.train.gpus if layout.zero == _ZERO_3 else layout.tp
+    stay = 0.0 if setup.candidate.lag else staying_bytes(setup, layout.zero, ranks)
+    return math.floor(1000 * (MEMORY_SHARE - stay / setup.gpu_memory_bytes)) / 1000
 
 
 def _engine(setup: RlSetup) -> Settings:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from ....cost_models.serving.pool import MEMORY_SHARE
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, of_train, scores_first, without_prediction
 from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
-from .options import ARGUMENTS, arguments, engine_share, staying_bytes
+from .options import ARGUMENTS, arguments, engine_share, engine_weights_bytes, staying_bytes
 
 _BEYOND = "--data.prompt_dataset ... --reward.remote_url ... --actor.adam.lr 1e-6"
-_TRAINER = "deepspeed"
+_NAME, _TRAINER = "openrlhf", "deepspeed"
 _ZERO_3, _GIB = 3, 2**30
 # Its options of DeepSpeed are those of actor and critic alike.
 _JOINT = ("tp", "cp", "dp", "zero", "micro_batch", "recompute", "offload")
@@ -54,14 +55,38 @@ _DEEPSPEED = (
 )  # fmt: skip
 
 
+def _staying(step: RlStep, gpus: int) -> tuple[tuple[LayoutLimit, float], ...]:
+    """Weights are whole below ZeRO-3, which runs without tp, and of the rest each rank of tp has its part."""
+    sharded = LayoutLimit(("zero",), lambda x: x["zero"] == _ZERO_3, "z{zero}: not ZeRO-3")
+    out = [(sharded, staying_bytes(step, _ZERO_3, gpus))]
+    for tp in (n for n in range(1, gpus + 1) if gpus % n == 0):
+        out.append((_whole_over(tp), staying_bytes(step, 0, tp)))
+    return tuple(out)
+
+
+def _whole_over(tp: int) -> LayoutLimit:
+    return LayoutLimit(("zero", "tp"), lambda x: (x["zero"] < _ZERO_3) & (x["tp"] == tp),
+                       f"z{{zero}}, tp {{tp}}: not whole over tp {tp}")  # fmt: skip
+
+
+def _no_room(setup: RlSetup) -> list[str]:
+    """An engine with less memory than its weights take."""
+    engine = setup.rollout
+    if engine is None:
+        return []
+    room, weights = engine_share(setup) * setup.gpu_memory_bytes / _GIB, engine_weights_bytes(setup) / engine.tp / _GIB
+    return [] if weights < room else [
+        f"generate: {engine_share(setup):g} of a GPU's memory, {room:.1f} GiB, is left beside weights that stay, and "
+        f"vLLM's own take {weights:.1f}: plan with `--target openrlhf`"]  # fmt: skip
+
+
 def _notes(setup: RlSetup) -> list[str]:
     out = [f"--data.max_len is the planned {setup.prompt_tokens} tokens of a prompt and {setup.answer_tokens} of an "
            "answer: raise it for longer prompts, and --train.max_tokens_per_gpu with it"]  # fmt: skip
     out += [*of_train(setup, "OpenRLHF"), *without_prediction(setup, "OpenRLHF")]
-    if stay := staying_bytes(setup):
-        out.append(f"{stay / _GIB:.1f} GiB of weights stay on each GPU while vLLM generates, which the plan moves to "
-                   f"the host: vLLM gets {engine_share(setup):g} of the memory, and its cache holds fewer sequences "
-                   "than planned")  # fmt: skip
+    if setup.target != _NAME and engine_share(setup) < MEMORY_SHARE:
+        out.append(f"weights of trained models stay on each GPU while vLLM generates: it gets {engine_share(setup):g} "
+                   f"of the memory, and its cache holds fewer sequences than planned: plan with `--target {_NAME}`")
     if "logprobs" not in setup.calls:
         out.append(scores_first("OpenRLHF"))
     if "reward" not in setup.models:
@@ -71,11 +96,13 @@ def _notes(setup: RlSetup) -> list[str]:
     return out
 
 
-OPENRLHF = RlTarget(name="openrlhf", framework="openrlhf", release="0.11.2", files=_files, notes=_notes,
+OPENRLHF = RlTarget(name=_NAME, whole=_no_room, framework="openrlhf", release="0.11.2", files=_files, notes=_notes,
                     limits=Limits(step=_step, layouts=_layouts, engine=_engine,
                                   joint=lambda step: _JOINT if "critic" in step.models else (),
+                                  scores_by_train=True, staying=_staying,
                                   # models/ring_attn_utils.py: ring-flash-attn in place of DeepSpeed's Ulysses.
                                   without=frozenset({"deepspeed: cp_algorithm"})),
                     engines=("vllm",), trainer=_TRAINER, option_file=ARGUMENTS,
+                    scores_first=lambda work: True,  # trainer/ppo_utils/experience_maker.py
                     ray_engine=True,  # trainer/ray/vllm_engine.py, distributed_executor_backend
                     next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -14,6 +14,7 @@ from ....cost_models.specs.stack import StackSpec
 from ....errors import FieldProblem, InputError
 from ...document.rl_plan import EngineLayout, RlCall, RlCandidate, RlPlan
 from ...document.specs import hub_name, model_of, stack_of
+from ...request.reinforcement import RlWorkload
 from ...switches.base import Settings
 from .core import PLAIN
 from .limits import Limits, RlStep
@@ -37,6 +38,7 @@ class RlSetup(RlStep):
     gpu_memory_bytes: float
     capability: float | None  # of CUDA; None for a GPU without one
     stack: StackSpec
+    target: str | None  # framework that it was planned for; None: any
 
     @property
     def num_gpus(self) -> int:
@@ -119,6 +121,7 @@ class RlSetup(RlStep):
             trainer=resolved["trainer"], engine=resolved["engine"], gpus_per_node=group["gpus_per_node"],
             gpu=group["gpu"]["name"], gpu_memory_bytes=group["gpu"]["memory_bytes"],
             capability=capability_of(str(group["gpu"].get("arch", ""))), stack=stack_of(resolved, name),
+            target=plan.request.get("target"),
         )  # fmt: skip
 
 
@@ -181,6 +184,10 @@ class RlTarget:
     option_file: OptionFile
     next_step: str  # the command that starts it
     trainer: str = "megatron"  # that trains where a request names none
+    # Whether the policy scores the answers of a step before its first update, where a request does not set it.
+    scores_first: Callable[[RlWorkload], bool] = lambda work: work.scores_first
+    # Why it cannot run a placement whose calls, each by itself, it runs.
+    whole: Callable[[RlSetup], list[str]] = lambda setup: []
     core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core, as it trains
     # Whether Ray runs the workers of an engine on several GPUs: vLLM 0.17.1 then schedules an iteration after the one
     # before it, not beside it (vllm/config/vllm.py, executor_supports_async_sched).
@@ -218,4 +225,4 @@ class RlTarget:
                 layout = layout_of(call)
                 limits = self.limits.layouts(setup, setup.leaves(call.role))
                 out += [f"{call.name}: {it.explain(layout)}" for it in limits if it.broken_by(layout)]
-        return out + _apart(setup, self.limits.joint(setup))
+        return out + _apart(setup, self.limits.joint(setup)) + self.whole(setup)

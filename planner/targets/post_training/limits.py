@@ -76,6 +76,11 @@ class Limits:
     joint: Callable[[RlStep], tuple[str, ...]] = lambda step: ()
     # Why no answer of a step has a context-parallel degree of its own; None: it has no rule that gives them.
     by_answer: Callable[[RlStep], list[str]] | None = None
+    # Whether a model that does not train scores by the layout of the policy, where its layers are the policy's.
+    scores_by_train: bool = False
+    # (step, GPUs) -> parts of the layouts that train, and the bytes of a GPU that weights of the trainer's models take
+    # while an engine generates there; empty: they leave it.
+    staying: Callable[[RlStep, int], tuple[tuple[LayoutLimit, float], ...]] = lambda step, gpus: ()
     # Names of rules of its trainer that do not hold: what the framework has of its own instead.
     without: frozenset[str] = frozenset()
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
-from meshwright.planner.targets.post_training.base import RlSetup
 from meshwright.planner.targets.post_training.check import check_rl
 from meshwright.planner.targets.post_training.emit import emit_rl
-from meshwright.planner.targets.post_training.registry import rl_target
 
 from meshwright.errors import UnsupportedError
 
@@ -42,11 +40,12 @@ def test_every_option_of_drawn_placements_is_one_of_the_examples(grpo: RlPlan) -
         assert int(options["policy.sequence_packing.train_mb_tokens"]) >= longest
 
 
-def test_lag_trains_beside_an_asynchronous_engine(grpo: RlPlan) -> None:
-    able = [it for it in grpo.candidates if not rl_target("nemo-rl").refusals(RlSetup.of(grpo, it.choice, "plan"))]
-    assert {it.lag for it in able} == {0, 1}
-    for placed in able:
-        options = settings(grpo, placed.choice)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_lag_trains_beside_an_asynchronous_engine(lag: int) -> None:
+    plan = plan_rl(**{**_REQUEST, "lag": lag}, target="nemo-rl")
+    assert {it.lag for it in plan.candidates} == {*range(lag + 1)}
+    for placed in [it for it in plan.candidates if it.lag == lag]:
+        options = settings(plan, placed.choice)
         lagged = str(placed.lag > 0)
         assert options["policy.generation.vllm_cfg.async_engine"] == lagged
         assert options.get("grpo.async_grpo.enabled", "False") == lagged

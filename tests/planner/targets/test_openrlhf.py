@@ -113,8 +113,23 @@ def test_weights_that_stay_are_no_memory_of_the_engine() -> None:
         assert ("--ref.offload" in given) == (zero == 3)
         share = float(given["--vllm.gpu_memory_utilization"])
         assert share <= 0.9 - models * weights / ranks / memory < share + 0.001
-        emitted = emit_rl(edited, "openrlhf", plan.best.choice)
-        assert any("of weights stay on each GPU" in text for text in emitted.warnings)
+
+
+def test_plans_count_the_weights_that_stay() -> None:
+    """Below ZeRO-3 four models of 8B would leave vLLM 13 GiB, less than its weights."""
+    asked = {**_PPO, "model": "qwen3-8b", "cluster": "dgx-h100:2", "output": 2000, "prompts": 128, "updates": 1}
+    plan = plan_rl(**asked, target="openrlhf")
+    assert {Layout.from_dict(call.layout).zero for call in plan.best.calls if call.layout} == {3}
+    assert {"logprobs", "reference", "reward", "values"} <= {call.name for call in plan.best.calls}
+    notes = " ".join(emit_rl(plan, "openrlhf", 1).warnings)
+    assert not any(text in notes for text in ("by the layout of train", "cache holds fewer", "scores the answers"))
+    free = plan_rl(**asked)
+    whole = tuple(call.model_copy(update={"layout": {**call.layout, "zero": 2}}) if call.kind == "train" and call.layout
+                  else call for call in plan.best.calls)  # fmt: skip
+    edited = free.model_copy(update={"candidates": (plan.best.model_copy(update={"calls": whole}),)})
+    with pytest.raises(UnsupportedError) as caught:
+        emit_rl(edited, "openrlhf", 1)
+    assert "is left beside weights that stay, and vLLM's own take 15.3" in caught.value.message
 
 
 def test_it_trains_by_deepspeed_where_no_trainer_is_named() -> None:

@@ -68,8 +68,10 @@ def test_an_engine_beside_the_trainer_has_gpus_of_its_own(grpo: RlPlan) -> None:
     assert int(options["data.train_batch_size"]) == steps * mini
 
 
-def test_a_colocated_engine_has_the_gpus_after_the_models_left_them(grpo: RlPlan) -> None:
-    options = settings(grpo, choice_of(grpo, lag=False))
+def test_a_colocated_engine_has_the_gpus_after_the_models_left_them() -> None:
+    plan = plan_rl(algorithm="grpo", model="llama-3.2-1b", kl=True, cluster="4xh100-sxm-80gb", output=300, prompts=16,
+                   target="verl")  # fmt: skip
+    options = settings(plan)
     assert options["trainer.v1.trainer_mode"] == "sync"
     assert "actor_rollout_ref.rollout.nnodes" not in options
     assert options["actor_rollout_ref.actor.megatron.param_offload"] == "True"
