@@ -29,6 +29,7 @@ RANKS, PROGRAM = "ranks of the command", "program of the command"
 # Key with the files of options that the script writes itself: path -> text.
 _WRITTEN = "files of the script"
 _OPTIONS_FILE = re.compile(r".+\.(ya?ml|json)")
+_OF_RUN = re.compile(r"\s*(num_processes|num_machines|machine_rank|main_process_\w+):")
 _NULLS = ("null", "Null", "NULL", "~")
 Load = Callable[[str, str, Sequence[str]], Document]
 
@@ -142,15 +143,17 @@ def _document(path: str, text: str, job: Command, start: int, followed: Followed
             named = word.partition("=")[2] or words[index + 1][0]
             data["--config_file"], places["--config_file",] = shown(named), line
     texts = {each for each in data.values() if isinstance(each, str)}
-    data[_WRITTEN] = {shown(name): _known(body) for name, body in followed.files.items() if shown(name) in texts}
+    data[_WRITTEN] = {shown(name): known for name, body in followed.files.items()
+                      if shown(name) in texts and (known := _known(body)) is not None}  # fmt: skip
     data[RANKS] = ranks_of((*job.around, *job.words[:start]), followed, path, text)
     data[PROGRAM] = shown(job.words[start - 1])
     return Document(path, data, line_of=lambda at: places.get(at, job.line))
 
 
-def _known(text: str) -> str:
-    """A text that the script writes, without the lines that only a run knows."""
-    return "\n".join("" if marks(line) else line for line in text.splitlines())
+def _known(text: str) -> str | None:
+    """A text that the script writes, without ranks that only a run knows; None where a run decides on more of it."""
+    lines = ["" if marks(line) and _OF_RUN.match(line) else line for line in text.splitlines()]
+    return None if any(marks(line) for line in lines) else "\n".join(lines)
 
 
 def _values(following: Sequence[tuple[str, int]]) -> Any:

@@ -155,3 +155,14 @@ def test_a_file_that_the_script_writes(
     script = WRITES.replace("LAUNCHER", launcher).replace("OPTION", option).replace("TEXT", text)
     found = imported(tmp_path, "hf-trainer", script.replace("run/FILE", f"run/{name}"))
     assert (found.gaps, str(found.layout)) == ((), layout)
+
+
+@pytest.mark.parametrize(("name", "text", "option"), [
+    ("ds.json", '{"zero_optimization": {\n"stage": $STAGE\n}}', "--deepspeed $FILE"),
+    ("fsdp.yaml", "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: $KIND\n", ""),
+])  # fmt: skip
+def test_a_written_file_that_a_run_decides_on_is_a_gap(tmp_path: Path, name: str, text: str, option: str) -> None:
+    launcher = f"accelerate launch {'' if option else '--config_file $FILE '}--num_processes 4"
+    script = WRITES.replace("LAUNCHER", launcher).replace("OPTION", option).replace("TEXT", text)
+    found = imported(tmp_path, "hf-trainer", script.replace("run/FILE", f"run/{name}"))
+    assert any("give it as a further FILE" in gap.message for gap in found.gaps)
