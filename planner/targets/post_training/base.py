@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ....cost_models.layouts import Layout
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
@@ -14,13 +14,25 @@ from ....cost_models.specs.stack import StackSpec
 from ....errors import FieldProblem, InputError
 from ...document.rl_plan import EngineLayout, RlCall, RlCandidate, RlPlan
 from ...document.specs import hub_name, model_of, stack_of
-from ...request.reinforcement import RlWorkload
 from ...switches.base import Settings
 from .core import PLAIN
 from .limits import Limits, RlStep
 
 if TYPE_CHECKING:
     from .option_file import OptionFile
+
+
+class Updates(Protocol):
+    """The updates of a step of post-training, as a request has them."""
+
+    @property
+    def updates(self) -> int: ...
+
+    @property
+    def lag(self) -> int: ...
+
+    @property
+    def scores_first(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +197,7 @@ class RlTarget:
     next_step: str  # the command that starts it
     trainer: str = "megatron"  # that trains where a request names none
     # Whether the policy scores the answers of a step before its first update, where a request does not set it.
-    scores_first: Callable[[RlWorkload], bool] = lambda work: work.scores_first
+    scores_first: Callable[[Updates], bool] = lambda work: work.scores_first
     # Why it cannot run a placement whose calls, each by itself, it runs.
     whole: Callable[[RlSetup], list[str]] = lambda setup: []
     core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core, as it trains
