@@ -159,6 +159,11 @@ def _fp8_bytes(attention: Attention) -> float:
     return attention.rope_head_dim + _SCALE_BYTES * (attention.kv_lora_rank or 0) / _SCALED
 
 
+def keeps_states(model: ModelSpec) -> bool:
+    """Whether a layer has a state for a sequence, in place of keys and values for each of its tokens."""
+    return any(_state_bytes(kind) for kind in model.kinds)
+
+
 def _state_bytes(kind: Layer) -> int:
     state = kind_of(kind.mixer).state if kind.mixer is not None else None
     halves, singles = state(kind.mixer) if state is not None else (0, 0)

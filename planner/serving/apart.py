@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ...cost_models.arrays import Array, Ints
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.phases import sent_bytes
 from ...cost_models.serving.pool import Pool
+from ...cost_models.serving.served_model import keeps_states
 from .instance import pool
 from .pairs import (
     TIE,
@@ -37,6 +39,7 @@ class Apart:
     deployments: tuple[Deployment, ...]
     total: int
     broken: int  # a promise
+    unlike: int  # caches do not get from one instance to the other
     out_of_memory: int
     bounded: int  # cost more or carry less; priced or not, none of them is known to break a promise
     # GPUs for a request per second, where any part of an instance can be had; None: no instance keeps the promises, or
@@ -56,14 +59,18 @@ def search_apart(
     rented = all(space.site.usd_per_gpu_hour is not None for space in prefills)
     hours = Counter(rates or [ALONE if load is None or promises.closed else load])
     bounded = load is None and not promises.closed
+    prefills, decodes = _by_degrees(prefills), _by_degrees(decodes)
     sides = [_sides(prefills, decodes, rate, promises, constants, bounded=bounded) for rate in sorted(hours)]
     prefill, decode = sides[-1]
-    total = held = kept = 0
+    total = held = kept = unlike = 0
     pairs, least = list[Pair](), np.inf if rival is None else rival.cost(load)
     for i, one in enumerate(prefill):
         for j, other in enumerate(decode):
             meeting = Meeting.of(one, other, between_bw, rented=rented)
             total += meeting.combinations(one.legal_gpus, other.legal_gpus)
+            if not _meet(one.space, other.space):
+                unlike += meeting.combinations(one.legal_gpus, other.legal_gpus)
+                continue
             held += meeting.combinations(one.gpus, other.gpus)
             if load is None:
                 found, keep = pairs_that_carry_most(meeting, promises, constants, max(-least, 0.0))
@@ -80,11 +87,50 @@ def search_apart(
     cheapest = [pair for pair in pairs if pair.price <= least + abs(least) * (TIE if load is not None else ROUNDING)]
     deployments = _carrying(cheapest, promises, constants) if cheapest else []
     return Apart(
-        deployments=tuple(deployments), total=total, broken=held - kept, out_of_memory=total - held,
+        deployments=tuple(deployments), total=total, broken=held - kept, unlike=unlike,
+        out_of_memory=total - unlike - held,
         bounded=kept - len(deployments),
-        prefill_gpus=None if rival or promises.closed else _least_gpus(prefill, promises, constants, prefills=True),
-        decode_gpus=None if rival or promises.closed else _least_gpus(decode, promises, constants, prefills=False),
+        prefill_gpus=None if rival or promises.closed else _least_gpus(
+            [one for one in prefill if any(_meet(one.space, other.space) for other in decode)], promises, constants,
+            prefills=True),
+        decode_gpus=None if rival or promises.closed else _least_gpus(
+            [other for other in decode if any(_meet(one.space, other.space) for one in prefill)], promises, constants,
+            prefills=False),
     )  # fmt: skip
+
+
+def _by_degrees(spaces: Sequence[Space]) -> list[Space]:
+    """The same instances in spaces of one tp and one number of stages each, where their caches depend on them."""
+    out = list[Space]()
+    for space in spaces:
+        numbers = range(len(space.instances))
+        engine = space.instances[0].engine if numbers else None
+        if engine is None or (engine.stages_apart, engine.states_apart) == ("any", "any"):
+            out.append(space)
+            continue
+        degrees = [(it.layout.tp, it.layout.pp) for it in space.instances]
+        for each in dict.fromkeys(degrees):
+            rows = [row for row in numbers if degrees[row] == each]
+            out.append(replace(space, instances=tuple(space.instances[row] for row in rows),
+                               most=tuple(space.most[row] for row in rows)))  # fmt: skip
+    return out
+
+
+def _meet(prefill: Space, decode: Space) -> bool:
+    """Whether caches get from instances of one space to those of the other."""
+    return _why_not(prefill, decode) is None
+
+
+def _why_not(prefill: Space, decode: Space) -> str | None:
+    one, other = prefill.instances[0], decode.instances[0]
+    return one.engine.no_transfer(one.layout, other.layout, states=keeps_states(one.model))
+
+
+def without_transfer(prefills: Sequence[Space], decodes: Sequence[Space]) -> str | None:
+    """Why caches get from no instance of one role to one of the other; None: they do, or there are no instances."""
+    sides = [[it for it in _by_degrees(spaces) if it.instances] for spaces in (prefills, decodes)]
+    reasons = [_why_not(one, other) for one, other in product(*sides)]
+    return None if not reasons or None in reasons else reasons[0]
 
 
 def _sides(

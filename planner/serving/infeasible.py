@@ -10,7 +10,7 @@ from ...cost_models.arrays import Array
 from ...cost_models.serving.percentiles import Latencies
 from ...cost_models.serving.pool import MEMORY_SHARE
 from ...errors import NoFeasibleLayoutError
-from .apart import search_apart
+from .apart import search_apart, without_transfer
 from .candidates import Question, deployment_id, layout_id
 from .instance import Instance, pool
 from .promises import ALONE, holds_a_sequence, priced, unpromised
@@ -35,6 +35,8 @@ def no_deployment(
         sizes = [min(it.layout.gpus for it in instances) for instances in (prompts, answers)]
         return NoFeasibleLayoutError(f"an instance that prefills has {sizes[0]} GPUs and one that decodes {sizes[1]}: "
                                      "the cluster cannot hold both", hint="leave out a `--fix`")  # fmt: skip
+    if not together and (reason := without_transfer(spaces.prefill, spaces.decode)) is not None:
+        return NoFeasibleLayoutError(reason, hint="leave out a `--fix`")
     held = [_that_fit(instances, question) for instances in (prompts, answers)]
     for instances, fitting in zip((prompts, answers), held, strict=True):
         if not fitting:

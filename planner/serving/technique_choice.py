@@ -132,6 +132,7 @@ def joined(found: Found, apart: Apart, load: float | None) -> Found:
     """Deployments together and apart in one order."""
     every = sorted((*found.deployments, *apart.deployments), key=lambda it: order(it, load, rented=found.rented))
     ruled_out = {**found.ruled_out, "promise": found.ruled_out.get("promise", 0) + apart.broken}
+    ruled_out |= {"transfer": apart.unlike} if apart.unlike else {}
     return replace(found, deployments=tuple(every), total=found.total + apart.total, ruled_out=ruled_out,
                    out_of_memory=found.out_of_memory + apart.out_of_memory,
                    bounded=found.bounded + apart.bounded)  # fmt: skip

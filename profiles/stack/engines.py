@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Literal, Protocol
 
 from ...cost_models.serving.iteration import ServingConstants
 from ...errors import UnknownNameError
@@ -15,11 +16,24 @@ from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
 
 _LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output", "own_sums",
-           "own_sums_over_pcie", "own_sums_over_hosts")  # fmt: skip
+           "own_sums_over_pcie", "own_sums_over_hosts", "stages_apart", "states_apart")  # fmt: skip
 FITTED_FILE = MEASURED / "serving.yaml"
 UNSTATED = "unstated"
 # Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
 _RELEASE = re.compile(r"0\.\d+\.\d+|[1-9]\d*\.\d+|0\.\d+")
+
+
+StagesApart = Literal["any", "equal or one", "none"]
+TpApart = Literal["any", "equal"]
+
+
+class Degrees(Protocol):
+    """Those of an instance that its caches depend on."""
+
+    @property
+    def tp(self) -> int: ...
+    @property
+    def pp(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +56,20 @@ class Engine:
     own_sums: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     own_sums_over_pcie: int = 0
     own_sums_over_hosts: bool = False  # among hosts that one NVLink joins, too
+    stages_apart: StagesApart = "any"  # of instances whose caches get from one to the other
+    states_apart: TpApart = "any"  # tp of such instances, where layers keep a state in place of a cache
+
+    def no_transfer(self, prefill: Degrees, decode: Degrees, *, states: bool) -> str | None:
+        """Why caches do not get from an instance that prefills to one that decodes; None: they do. states: whether
+        layers of the model keep one."""
+        stages = f"prefill has pp {prefill.pp} and decode pp {decode.pp}"
+        if self.stages_apart == "none" and max(prefill.pp, decode.pp) > 1:
+            return f"{stages}: {self.name} moves caches of instances without stages"
+        if self.stages_apart == "equal or one" and decode.pp not in (1, prefill.pp):
+            return f"{stages}: {self.name} moves caches to as many stages, or to one"
+        if states and self.states_apart == "equal" and prefill.tp != decode.tp:
+            return f"prefill has tp {prefill.tp} and decode tp {decode.tp}: {self.name} moves states between equal tp"
+        return None
 
     def own_sum_bytes(self, capability: float | None, ranks: int) -> float:
         """Bytes; 0: NCCL makes all. capability: of GPUs joined by a switch of NVLink, None: of all others."""

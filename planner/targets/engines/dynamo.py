@@ -71,8 +71,11 @@ def _arguments(service: Service, setup: Setup) -> list[str]:
 
 
 def _refusals(service: Service) -> list[str]:
-    return [f"mooncake with {service.engine.name}: Dynamo's images move caches by NIXL"
-            for setup in service.setups[:1] if service.apart and setup.transfer == "mooncake"]  # fmt: skip
+    out = [f"{setup.pool.role}: attention data parallelism over several nodes has options of each node, which only "
+           "scripts have" for setup in service.setups
+           if service.engine.name == "vllm" and setup.nodes > 1 and setup.pool.attention_dp > 1]  # fmt: skip
+    return [*out, *(f"mooncake with {service.engine.name}: Dynamo's images move caches by NIXL"
+                    for setup in service.setups[:1] if service.apart and setup.transfer == "mooncake")]  # fmt: skip
 
 
 def _notes(service: Service) -> list[str]:

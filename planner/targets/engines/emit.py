@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....cost_models.serving.served_model import keeps_states
 from ....cost_models.specs.cluster import is_cpu
 from ....errors import UnknownNameError, UnsupportedError
+from ....profiles.stack.engines import shipped_engines
 from ...document.serving_plan import ServingPlan, ServingPool
-from ...document.specs import hub_name
+from ...document.specs import hub_name, model_of
 from ..emit import Emitted
 from .base import TRANSFERS, EngineTarget, Service, Setup
 from .registry import engine_target, serving_launcher, with_technique
@@ -30,9 +32,10 @@ def emit_serving(
     chosen = plan.candidate(choice)
     setups = tuple(_setup(plan, pool, transfer) for pool in chosen.pools)
     service = Service(deployment_id=chosen.deployment_id, engine=engine, setups=setups)
+    states = keeps_states(model_of(plan.resolved, "the plan"))
     if reasons := [*_no_model(plan), *_lacks(engine, setups[0].techniques), *_cpu_refusals(service, launcher),
                    *(it for setup in setups for it in engine.refusals(setup)), *starter.refusals(service),
-                   *_transfer_refusals(service)]:  # fmt: skip
+                   *_transfer_refusals(service, states=states)]:  # fmt: skip
         by = "" if launcher == "scripts" else f" under {launcher}"
         subject = f"{to} {engine.release}{by} cannot run deployment {choice}, {chosen.deployment_id}"
         raise UnsupportedError("\n".join([subject, *reasons]),
@@ -73,11 +76,13 @@ def _cpu_refusals(service: Service, launcher: str) -> list[str]:
     return out
 
 
-def _transfer_refusals(service: Service) -> list[str]:
+def _transfer_refusals(service: Service, *, states: bool) -> list[str]:
     """Why the caches cannot get from one pool to the other."""
     if not service.apart:
         return []
     prefill, decode = service.setups
+    if reason := shipped_engines().of(service.engine.name).no_transfer(prefill.pool, decode.pool, states=states):
+        return [reason]
     if prefill.transfer not in service.engine.transfers:
         return [f"{prefill.transfer}: {service.engine.name} {service.engine.release} transfers caches by "
                 f"{', '.join(service.engine.transfers)}"]  # fmt: skip

@@ -13,6 +13,7 @@ from .scripts import router_script
 _CONVERTED = frozenset({"fp8"})
 # vllm/envs.py: the port of the first rank of an instance; each rank takes the next.
 _NIXL_PORT = {"prefill": 5600, "decode": 5700}
+_RPC_PORT = 13345  # of the ranks of attention data parallelism on several nodes
 
 
 def kv_transfer(setup: Setup) -> str:
@@ -53,6 +54,12 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
 
 
 def _script_options(setup: Setup) -> list[str]:
+    if setup.nodes > 1 and setup.pool.attention_dp > 1:
+        # docs/serving/data_parallel_deployment.md: node 0 has the server and the first ranks, the others no server.
+        ranks = setup.pool.gpus_per_node // (setup.pool.tp * setup.pool.pp)
+        return ["--port $port", f"--data-parallel-size-local {ranks}", "--data-parallel-address $head",
+                f"--data-parallel-rpc-port {_RPC_PORT}",
+                f"$([ $rank = 0 ] || echo --headless --data-parallel-start-rank $((rank * {ranks})))"]
     nodes = [f"--nnodes {setup.nodes}", "--node-rank $rank", "--master-addr $head",
              "$([ $rank = 0 ] || echo --headless)"]  # fmt: skip
     return ["--port $port", *(nodes if setup.nodes > 1 else [])]
@@ -86,8 +93,10 @@ def _router(service: Service) -> dict[str, str]:
 
 
 def _refusals(setup: Setup) -> list[str]:
-    if setup.nodes > 1 and setup.pool.attention_dp > 1:
-        return ["attention data parallelism over several nodes: its ranks have addresses of their own"]
+    pool = setup.pool
+    if setup.nodes > 1 and pool.attention_dp > 1 and pool.tp * pool.pp > pool.gpus_per_node:
+        return [f"attention data parallelism over several nodes, of ranks of {pool.tp * pool.pp} GPUs: a node holds "
+                f"{pool.gpus_per_node}"]  # fmt: skip
     return []
 
 

@@ -25,7 +25,7 @@ Every = tuple[list[int], int, Mask]
 
 def every_pair(of_model: Space, load: float, promises: Promises, roles: Sequence[Space] = ()) -> Every:
     """GPUs of each pair on eight GPUs, how many hold no request, and [pair] whether it keeps the promises. roles: the
-    instances of each role, where they differ."""
+    instances of each role, where they differ. vLLM moves no caches of stages."""
     prefills, decodes = (
         [Stand(site=it.site, instance=it.instances[row], instances=n)
          for row, most in enumerate(it.most) for n in range(it.least, most + 1)]
@@ -40,7 +40,8 @@ def every_pair(of_model: Space, load: float, promises: Promises, roles: Sequence
     sent = np.maximum(*(it.kv_bytes * it.kv_elements(np.array(2000.0)) / it.pp for it in (prefill, decode)))
     kept = fits & priced(prefill, decode, np.ones(len(pairs), dtype=bool), np.full(len(pairs), load), promises,
                          ENGINES.constants, sent / of_model.site.levels[0].bw_bytes_per_s).kept  # fmt: skip
-    return [a.gpus + b.gpus for a, b in pairs], int((~fits).sum()), kept
+    meet = np.array([a.instance.layout.pp == b.instance.layout.pp == 1 for a, b in pairs])
+    return [a.gpus + b.gpus for a, b in pairs], int((meet & ~fits).sum()), kept & meet
 
 
 CASES = [(False, 2.0, 0.05, {"tp": 4}), (False, 5.0, 0.02, {"chunk_tokens": 8192}),
@@ -60,7 +61,7 @@ def test_the_search_finds_what_pricing_every_pair_finds(
     gpus = [it for it, is_kept in zip(every, kept, strict=True) if is_kept]
     assert found.total == len(every)
     assert found.out_of_memory == out_of_memory
-    assert found.broken + found.out_of_memory + found.bounded + len(found.deployments) == found.total
+    assert found.broken + found.unlike + found.out_of_memory + found.bounded + len(found.deployments) == found.total
     unbroken = found.bounded + len(found.deployments)
     assert unbroken >= len(gpus) if closed and gpus else unbroken == len(gpus)
     assert bool(gpus) == bool(found.deployments)
@@ -111,13 +112,30 @@ def test_without_a_load_no_pair_carries_more(tpot_s: float) -> None:
     _, _, as_many = every_pair(of_model, best * 0.999, promises)
     assert not more.any()
     assert int(as_many.sum()) >= len(found.deployments) > 0
-    assert found.broken + found.out_of_memory + found.bounded + len(found.deployments) == found.total
+    assert found.broken + found.unlike + found.out_of_memory + found.bounded + len(found.deployments) == found.total
+
+
+@pytest.mark.parametrize(("engine", "prefill", "decode", "model"), [
+    ("vllm", {"pp": 2}, {"pp": 1}, "llama-3.1-8b"), ("sglang", {"pp": 4}, {"pp": 2}, "llama-3.1-8b"),
+    ("vllm", {"tp": 2, "pp": 1}, {"tp": 1, "pp": 1}, "qwen3-next-80b-a3b"),
+])  # fmt: skip
+def test_instances_between_which_no_caches_move_are_no_pair(
+    engine: str, prefill: dict[str, int], decode: dict[str, int], model: str
+) -> None:
+    fix = [f"{role}.{axis}={value}" for role, axes in (("prefill", prefill), ("decode", decode))
+           for axis, value in axes.items()]  # fmt: skip
+    with pytest.raises(NoFeasibleLayoutError, match="moves "):
+        planned({"model": model, "target": engine, "fix": fix, "rate": "1/s", "cluster": "dgx-h100:2"})
+    alike = {**prefill, "pp": 1} if engine == "vllm" else prefill
+    other = [f"{role}.{axis}={value}" for role in ("prefill", "decode") for axis, value in alike.items()]
+    best = planned({"model": model, "target": engine, "fix": other, "rate": "1/s", "cluster": "dgx-h100:2"}).best
+    assert len(best.pools) == 2
 
 
 def test_too_high_a_rate_names_what_pools_apart_carry() -> None:
     most = planned({"tpot": "30ms", "rate": None}).best
     assert len(most.pools) == 2
-    with pytest.raises(NoFeasibleLayoutError, match=rf"up to {most.largest_load:.3g}/s \(1 x tp1-pp4 \+ 1 x tp4\)"):
+    with pytest.raises(NoFeasibleLayoutError, match=rf"up to {most.largest_load:.3g}/s \(1 x tp4 \+ 1 x tp4\)"):
         planned({"tpot": "30ms", "rate": "50/s"})
 
 

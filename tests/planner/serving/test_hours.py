@@ -99,15 +99,15 @@ def _least_gpu_hours(of_model: Space, rates: tuple[float, ...], *, apart: bool) 
 
 
 def test_the_layout_is_the_cheapest_of_the_day_and_not_of_its_peak() -> None:
-    """12 GPUs at the peak both ways: the pools apart cannot be smaller in quiet hours."""
-    fields: ServingFields = {"cluster": "dgx-h100:4", "rate": None, "hourly": "1/s,2/s,9/s,4/s", "top": 3}
-    plan, at_peak = planned(fields), planned({**fields, "hourly": None, "rate": "9/s"})
-    assert (plan.best.deployment_id, plan.best.gpus) == ("3 x tp4", 12)
-    assert at_peak.best.deployment_id == "1 x tp1-pp8 + 1 x tp4"
+    """16 GPUs at the peak both ways: the pools apart cannot be smaller in quiet hours."""
+    fields: ServingFields = {"cluster": "dgx-h100:4", "rate": None, "hourly": "1/s,2/s,11/s,4/s", "top": 3}
+    plan, at_peak = planned(fields), planned({**fields, "hourly": None, "rate": "11/s"})
+    assert (plan.best.deployment_id, plan.best.gpus) == ("4 x tp4", 16)
+    assert at_peak.best.deployment_id == "3 x tp4 + 1 x tp4"
     assert plan.hourly is not None
-    assert plan.hourly.gpu_hours == plan.best.gpu_hours == 28
+    assert plan.hourly.gpu_hours == plan.best.gpu_hours == 32
     assert plan.separation is not None
-    assert (plan.separation.gpu_hours or 0) > 28
+    assert (plan.separation.gpu_hours or 0) > 32
     assert plan.certificate.unit == "USD"
     assert plan.certificate.lower_bound == pytest.approx(plan.hourly.usd or 0.0)
     assert plan.certificate.proven

@@ -165,7 +165,7 @@ def test_each_instance_is_simulated_once_under_its_load(monkeypatch: pytest.Monk
         return simulate(of, constants, requests, capacity, prefills=prefills, decodes=decodes)
 
     monkeypatch.setattr(listing, "simulate", counted)
-    plan = planned({"rate": "1/s", "top": 5})
+    plan = planned({"rate": "4/s", "top": 10})
     assert sum(len(it.pools) for it in plan.candidates) > len(set(ran))
     assert len(ran) == len(set(ran))
 

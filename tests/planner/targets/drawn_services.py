@@ -25,7 +25,14 @@ def drawn(plan: ServingPlan, count: int, seed: int = 0) -> list[ServingPlan]:
 
 
 def for_engine(plan: ServingPlan, engine: str) -> ServingPlan:
-    return plan.model_copy(update={"resolved": {**plan.resolved, "engine": engine}})
+    """vLLM moves no caches of stages."""
+    listed = [it.model_copy(update={"pools": tuple(_without_stages(pool) for pool in it.pools)})
+              if engine == "vllm" and len(it.pools) > 1 else it for it in plan.candidates]  # fmt: skip
+    return plan.model_copy(update={"resolved": {**plan.resolved, "engine": engine}, "candidates": tuple(listed)})
+
+
+def _without_stages(pool: ServingPool) -> ServingPool:
+    return pool.model_copy(update={"pp": 1, "gpus": pool.gpus // pool.pp})
 
 
 def _with_pools(plan: ServingPlan, numbers: random.Random) -> ServingPlan:
@@ -33,14 +40,16 @@ def _with_pools(plan: ServingPlan, numbers: random.Random) -> ServingPlan:
     roles = numbers.choice((("both",), ("prefill", "decode")))
     weights = numbers.choice(("bf16", "fp8"))
     cache = numbers.choice(("bf16", "fp8"))
-    pools = tuple(_pool(best.pools[0], role, weights, cache, numbers) for role in roles)
+    stages = numbers.choice((1, 2))  # of both roles: SGLang moves caches to as many
+    pools = tuple(_pool(best.pools[0], role, weights, cache, stages, numbers) for role in roles)
     return plan.model_copy(update={"candidates": (best.model_copy(update={"pools": pools}),)})
 
 
-def _pool(pool: ServingPool, role: str, weights: str, cache: str, numbers: random.Random) -> ServingPool:
+def _pool(
+    pool: ServingPool, role: str, weights: str, cache: str, stages: int, numbers: random.Random
+) -> ServingPool:  # fmt: skip
     tp = numbers.choice((1, 2, 4, 8))
-    groups = numbers.choice((1, 1, _GPUS_PER_NODE // tp))
-    stages = numbers.choice((1, 2)) if groups == 1 else 1
+    groups = numbers.choice((1, 1, _GPUS_PER_NODE // tp)) if stages == 1 else 1
     instances = numbers.randint(1, 4)
     return pool.model_copy(update={
         "role": role, "weights": weights, "kv_cache": cache, "tp": tp, "attention_dp": groups, "pp": stages,

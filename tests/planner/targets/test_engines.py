@@ -93,11 +93,21 @@ def test_instances_of_a_node_have_their_own_devices_and_ports(
 def test_what_an_engine_cannot_run_is_refused() -> None:
     plan = planned("vllm", "deepseek-v3", "dgx-h100:2", "tp=1", "attention_dp=16", "ep=16", "pp=1")
     with pytest.raises(UnsupportedError, match="several nodes"):
-        emit_serving(plan, "vllm")
+        emit_serving(plan, "vllm", launcher="dynamo")
     with pytest.raises(UnsupportedError, match="the plan is for vllm"):
         emit_serving(plan, "sglang")
     with pytest.raises(UnsupportedError, match="cannot be written"):
         emit_serving(plan, "llama-cpp")
+
+
+def test_ranks_on_several_nodes_start_by_the_number_of_their_node() -> None:
+    """docs/serving/data_parallel_deployment.md of vLLM."""
+    plan = planned("vllm", "deepseek-v3", "dgx-h100:2", "tp=1", "attention_dp=16", "ep=16", "pp=1")
+    script = emit_serving(plan, "vllm").files["serve.sh"]
+    for words in ("--data-parallel-size 16", "--data-parallel-size-local 8", "--data-parallel-address $head",
+                  "--headless --data-parallel-start-rank $((rank * 8))"):  # fmt: skip
+        assert words in script
+    assert "--nnodes" not in script
 
 
 def test_the_command_writes_the_script(tmp_path: Path) -> None:
