@@ -127,7 +127,7 @@ def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
     """The layout of an instance. vLLM's data parallelism is that of attention where a model has experts, else replicas;
     SGLang's tp counts that of attention, and its `--dp-size` means replicas but for `--enable-dp-attention`. A limit on
     sequences is of a scheduler, one per group, in vLLM, and of all groups in SGLang (ServerArgs.max_running_requests,
-    divided by the groups in Scheduler)."""
+    divided by the groups in Scheduler), as that on the tokens of a chunk is (handle_data_parallelism)."""
     facts = {name: value for name, value in command.facts.items() if isinstance(value, int)}
     pp, dp = facts.get("pp", 1), facts.get("dp", 1)
     if command.engine == "vllm":
@@ -144,7 +144,8 @@ def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
         tp = ranks // groups
     fix = {"tp": tp, "pp": pp, "attention_dp": groups, "ep": ep}
     if "chunk_tokens" in facts:
-        fix["chunk_tokens"] = facts["chunk_tokens"]
+        shared = groups if command.engine == "sglang" else 1
+        fix["chunk_tokens"] = max(facts["chunk_tokens"] // shared, 1)
     named = str(command.facts.get("model", "")).lower()
     by_name = next((value for word, value in _NAMED_FORMATS if word in named), None)
     texts = {name: str(command.facts[name]) for name in ("weights", "cache") if name in command.facts}

@@ -17,9 +17,14 @@ def documents(header: Iterable[str], *parts: Mapping[str, Any]) -> str:
     return "".join(f"# {line}\n" for line in header) + "---\n".join(map(text_of, parts))
 
 
+# Dynamo takes 45 characters for the name of a graph and that of a component (ai-dynamo/dynamo issue 5449), the longest
+# of which is `frontend`.
+_MOST_CHARACTERS = 45 - len("-frontend")
+
+
 def resource_name(text: str) -> str:
-    """A name that Kubernetes takes."""
-    return re.sub(r"[^a-z0-9-]+", "-", text.lower())[:50].strip("-") or "service"
+    """A name that Kubernetes takes, also for a Service: those begin with a letter before release 1.36."""
+    return f"mw-{re.sub(r'[^a-z0-9-]+', '-', text.lower())}"[:_MOST_CHARACTERS].strip("-")
 
 
 def config_map(name: str, files: Mapping[str, str]) -> dict[str, Any]:

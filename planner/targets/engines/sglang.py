@@ -26,7 +26,9 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
         out.append(("--attn-dp-size", str(pool.attention_dp)))
     if pool.ep > 1:
         out.append(("--ep-size", str(pool.ep)))
-    out += [("--chunked-prefill-size", str(pool.chunk_tokens)), ("--max-running-requests", str(pool.max_sequences)),
+    # srt/arg_groups/parallel_hook.py, handle_data_parallelism, divides the chunk by the groups.
+    out += [("--chunked-prefill-size", str(pool.chunk_tokens * pool.attention_dp)),
+            ("--max-running-requests", str(pool.max_sequences)),
             ("--mem-fraction-static", f"{setup.static_share:.3f}")]  # fmt: skip
     if setup.longest is not None:
         out.append(("--context-length", str(setup.longest)))

@@ -64,7 +64,7 @@ def test_options_in_a_config_map_are_compared_one_by_one(launcher: str, file: st
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_every_changed_value_is_named(engine: str, plan: ServingPlan) -> None:
     numbers = random.Random(1)
-    for service in drawn(for_engine(plan, engine), DRAWN, seed=1):
+    for service in (for_engine(it, engine) for it in drawn(plan, DRAWN, seed=1)):
         files = emitted(service)
         name = numbers.choice([name for name in files if name.endswith(".sh") and name != "router.sh"])
         lines = files[name].splitlines(keepends=True)

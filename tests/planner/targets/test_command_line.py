@@ -100,8 +100,8 @@ def test_the_variable_to_give_is_named() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_what_is_emitted_reads_back(engine: str) -> None:
     count = 0
-    for plan in drawn(planned(), 60):
-        files = emit_serving(for_engine(plan, engine), engine).files
+    for plan in (for_engine(it, engine) for it in drawn(planned(), 60)):
+        files = emit_serving(plan, engine).files
         scripts = {name: text for name, text in files.items() if name.endswith(".sh")}
         service = read_service(engine, scripts, ("0", "node0"))
         pools = plan.best.pools

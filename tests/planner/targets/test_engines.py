@@ -110,6 +110,12 @@ def test_ranks_on_several_nodes_start_by_the_number_of_their_node() -> None:
     assert "--nnodes" not in script
 
 
+def test_a_chunk_of_sglang_is_that_of_all_groups() -> None:
+    """handle_data_parallelism of SGLang divides it by the groups."""
+    plan = planned("sglang", "deepseek-v3", "dgx-h200:1", "tp=1", "attention_dp=8", "chunk_tokens=4096")
+    assert "--chunked-prefill-size 32768" in emit_serving(plan, "sglang").files["serve.sh"]
+
+
 def test_the_command_writes_the_script(tmp_path: Path) -> None:
     asked = ("--model", "llama-3.1-8b", "--cluster", "8xh100-sxm-80gb", "--input", "500", "--output", "100")
     assert run_here("plan", "--workload", "serve", *asked, "--rate", "2/s", "-o", "p.json", cwd=tmp_path).code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from meshwright.planner.document.serving_plan import ServingPlan
 from meshwright.planner.targets.engines.emit import emit_serving
+from meshwright.planner.targets.engines.manifests import resource_name
 from meshwright.planner.targets.engines.registry import ENGINE_TARGETS
 from meshwright.profiles.io.yaml_syntax import text_of
 
@@ -265,3 +267,10 @@ def test_the_command_takes_launcher_and_transfer(tmp_path: Path) -> None:
     training = ROOT / "examples/launch/dense/megatron/plan.json"
     assert run_here("emit", str(training), "--transfer", "nixl", cwd=tmp_path).code == 2
     assert run_here("emit", str(training), "--launcher", "dynamo", cwd=tmp_path).code == 2
+
+
+def test_names_of_graphs_are_names_of_services() -> None:
+    """A letter first (before Kubernetes 1.36), and 45 characters with the component (ai-dynamo/dynamo issue 5449)."""
+    name = resource_name("12 x tp1-pp4-adp4-ep4 + 34 x tp1-pp4-adp4-ep4")
+    assert re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", name)
+    assert len(f"{name}-frontend") <= 45
