@@ -139,7 +139,8 @@ def _refusals(service: Service) -> list[str]:
 
 
 def _notes(service: Service) -> list[str]:
-    notes = [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
+    notes = [f"install the chart of llm-d's router with {_VALUES}"]
+    notes += [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
     if service.engine.name == "tensorrt-llm":
         notes.append(f"the options are those of {service.engine.release}; llm-d's router needs the newer "
                      f"{_IMAGES['tensorrt-llm']}")  # fmt: skip
@@ -147,4 +148,4 @@ def _notes(service: Service) -> list[str]:
 
 
 LLM_D = ServingLauncher(name="llm-d", files=_files, refusals=_refusals, notes=_notes,
-                        next_step=lambda service: f"kubectl apply -f {_FILE}, helm install with {_VALUES}")  # fmt: skip
+                        next_step=lambda service: f"kubectl apply -f {_FILE}")  # fmt: skip

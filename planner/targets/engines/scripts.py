@@ -73,13 +73,31 @@ def _on_node(service: Service, setup: Setup) -> list[str]:
 
 
 def _notes(service: Service) -> list[str]:
-    if not service.apart or service.one_node:
+    if service.one_node:
         return []
-    return ["router.sh names made-up hosts: put the addresses of your nodes in their place"]
+    out = [f"{setup.name}.sh starts an instance, on the node that it is run on: its first lines have the arguments"
+           for setup in service.setups if setup.nodes > 1 or setup.slots > 1]  # fmt: skip
+    made_up = "router.sh names made-up hosts: put the addresses of your nodes in their place"
+    return [*out, *([made_up] if service.apart else [])]
+
+
+def _next_step(service: Service) -> str:
+    """bash that starts all of a node; over several nodes with names in place of what each of them gives."""
+    starts = [_started(service, setup) for setup in service.setups]
+    if service.apart:
+        return " ".join([*(start if start.endswith("done;") else f"{start} &" for start in starts), "bash router.sh"])
+    return f"{starts[0]} wait" if starts[0].endswith("done;") else starts[0]
+
+
+def _started(service: Service, setup: Setup) -> str:
+    script = f"bash {setup.name}.sh"
+    if setup.nodes > 1:
+        return f"{script} RANK HEAD_ADDRESS"
+    if not service.one_node:
+        return f"{script} SLOT" if setup.slots > 1 else script
+    slots = " ".join(map(str, range(setup.pool.instances)))
+    return f"for slot in {slots}; do {script} $slot & done;" if setup.pool.instances > 1 else script
 
 
 SCRIPTS = ServingLauncher(
-    name="scripts", files=_files, refusals=lambda service: [], notes=_notes,
-    next_step=lambda service: "bash " + ", bash ".join(
-        [*(f"{setup.name}.sh" for setup in service.setups), *(["router.sh"] if service.apart else [])]),
-)  # fmt: skip
+    name="scripts", files=_files, refusals=lambda service: [], notes=_notes, next_step=_next_step)  # fmt: skip

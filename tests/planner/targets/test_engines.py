@@ -116,6 +116,22 @@ def test_a_chunk_of_sglang_is_that_of_all_groups() -> None:
     assert "--chunked-prefill-size 32768" in emit_serving(plan, "sglang").files["serve.sh"]
 
 
+@pytest.mark.parametrize(("fix", "expected"), [
+    (("tp=4", "pp=1", "replicas=2"), "for slot in 0 1; do bash serve.sh $slot & done; wait"),
+    (("tp=8", "pp=1"), "bash serve.sh"),
+    (("prefill.tp=2", "decode.tp=4", "prefill.replicas=1", "decode.replicas=1", "pp=1"),
+     "bash prefill.sh & bash decode.sh & bash router.sh"),
+])  # fmt: skip
+def test_the_next_step_is_a_command_that_starts_all(fix: tuple[str, ...], expected: str) -> None:
+    assert emit_serving(planned("vllm", "llama-3.1-70b", "8xh100-sxm-80gb", *fix), "vllm").next_step == expected
+
+
+def test_the_next_step_over_nodes_names_what_each_gives() -> None:
+    emitted = emit_serving(planned("vllm", "llama-3.1-70b", "dgx-h100:2", "tp=8", "pp=2"), "vllm")
+    assert emitted.next_step == "bash serve.sh RANK HEAD_ADDRESS"
+    assert any("its first lines have the arguments" in note for note in emitted.warnings)
+
+
 def test_the_command_writes_the_script(tmp_path: Path) -> None:
     asked = ("--model", "llama-3.1-8b", "--cluster", "8xh100-sxm-80gb", "--input", "500", "--output", "100")
     assert run_here("plan", "--workload", "serve", *asked, "--rate", "2/s", "-o", "p.json", cwd=tmp_path).code == 0
