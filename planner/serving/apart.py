@@ -72,31 +72,32 @@ def search_apart(
                 unlike += meeting.combinations(one.legal_gpus, other.legal_gpus)
                 continue
             held += meeting.combinations(one.gpus, other.gpus)
-            if load is None:
-                found, keep = pairs_that_carry_most(meeting, promises, constants, max(-least, 0.0))
-            elif promises.closed:
-                found, keep = pairs_at_once(meeting, load, promises, constants, least)
-            elif rates:
-                by_hour = [(Meeting.of(ones[i], others[j], between_bw, rented=rented), hours[rate])
-                           for rate, (ones, others) in zip(sorted(hours), sides, strict=True)]  # fmt: skip
-                found, keep = pairs_over_day(by_hour, promises)
-            else:
-                found, keep = pairs_under_rate(meeting, promises)
+            by_hour = [(Meeting.of(ones[i], others[j], between_bw, rented=rented), hours[rate])
+                       for rate, (ones, others) in zip(sorted(hours), sides, strict=True)] if rates else []  # fmt: skip
+            found, keep = _pairs(meeting, by_hour, load, promises, constants, least)
             pairs, kept = pairs + found, kept + keep
             least = min([least, *(pair.price for pair in found)])
     cheapest = [pair for pair in pairs if pair.price <= least + abs(least) * (TIE if load is not None else ROUNDING)]
     deployments = _carrying(cheapest, promises, constants) if cheapest else []
+    one_gpus, other_gpus = (None, None) if rival or promises.closed else _gpus_of_roles(
+        prefill, decode, promises, constants)  # fmt: skip
     return Apart(
         deployments=tuple(deployments), total=total, broken=held - kept, unlike=unlike,
         out_of_memory=total - unlike - held,
-        bounded=kept - len(deployments),
-        prefill_gpus=None if rival or promises.closed else _least_gpus(
-            [one for one in prefill if any(_meet(one.space, other.space) for other in decode)], promises, constants,
-            prefills=True),
-        decode_gpus=None if rival or promises.closed else _least_gpus(
-            [other for other in decode if any(_meet(one.space, other.space) for one in prefill)], promises, constants,
-            prefills=False),
+        bounded=kept - len(deployments), prefill_gpus=one_gpus, decode_gpus=other_gpus,
     )  # fmt: skip
+
+
+def _pairs(
+    meeting: Meeting, by_hour: Sequence[tuple[Meeting, int]], load: float | None, promises: Promises,
+    constants: ServingConstants, least: float,
+) -> tuple[list[Pair], int]:  # fmt: skip
+    """The cheapest pairs, and how many keep the promises. least: the price of the best so far."""
+    if load is None:
+        return pairs_that_carry_most(meeting, promises, constants, max(-least, 0.0))
+    if promises.closed:
+        return pairs_at_once(meeting, load, promises, constants, least)
+    return pairs_over_day(by_hour, promises) if by_hour else pairs_under_rate(meeting, promises)
 
 
 def _by_degrees(spaces: Sequence[Space]) -> list[Space]:
@@ -199,6 +200,16 @@ def _carrying(pairs: Sequence[Pair], promises: Promises, constants: ServingConst
     made = [Deployment(prefill=pair.prefill, decode=pair.decode, transfer_s=pair.transfer_s, largest_load=float(load))
             for pair, load in zip(pairs, most, strict=True) if load > 0]  # fmt: skip
     return sorted(made, key=lambda it: -it.largest_load)
+
+
+def _gpus_of_roles(
+    prefills: Sequence[Side], decodes: Sequence[Side], promises: Promises, constants: ServingConstants
+) -> tuple[float | None, float | None]:  # fmt: skip
+    """GPUs of each role for a request per second, of instances that have one of the other role to meet."""
+    ones = [one for one in prefills if any(_meet(one.space, other.space) for other in decodes)]
+    others = [other for other in decodes if any(_meet(one.space, other.space) for one in prefills)]
+    return (_least_gpus(ones, promises, constants, prefills=True),
+            _least_gpus(others, promises, constants, prefills=False))
 
 
 def _least_gpus(

@@ -55,7 +55,7 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
 
 def _script_options(setup: Setup) -> list[str]:
     if setup.nodes > 1 and setup.pool.attention_dp > 1:
-        # docs/serving/data_parallel_deployment.md: node 0 has the server and the first ranks, the others no server.
+        # vLLM's guide on data parallel deployment: the first node has the server and the first ranks.
         ranks = setup.pool.gpus_per_node // (setup.pool.tp * setup.pool.pp)
         return ["--port $port", f"--data-parallel-size-local {ranks}", "--data-parallel-address $head",
                 f"--data-parallel-rpc-port {_RPC_PORT}",

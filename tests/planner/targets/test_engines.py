@@ -101,7 +101,7 @@ def test_what_an_engine_cannot_run_is_refused() -> None:
 
 
 def test_ranks_on_several_nodes_start_by_the_number_of_their_node() -> None:
-    """docs/serving/data_parallel_deployment.md of vLLM."""
+    """By vLLM's guide on data parallel deployment."""
     plan = planned("vllm", "deepseek-v3", "dgx-h100:2", "tp=1", "attention_dp=16", "ep=16", "pp=1")
     script = emit_serving(plan, "vllm").files["serve.sh"]
     for words in ("--data-parallel-size 16", "--data-parallel-size-local 8", "--data-parallel-address $head",
