@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-sh8-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15 s per step predicted
+# dp16-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15.1 s per step predicted
 # Plan 2183d07d4741, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh --hf_assets_path ... --training.steps 1000

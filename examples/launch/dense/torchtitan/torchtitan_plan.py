@@ -1,4 +1,4 @@
-"""dp16-sh8-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15 s per step predicted
+"""dp16-mbs1-z3-rnone: llama-3.1-8b on 2 x 8 h100-sxm-80gb, 15.1 s per step predicted
 Plan 2183d07d4741, layout 1. Written by meshwright 0.1.0; options checked against torchtitan 0.3.0 (pypi).
 
 Not from the plan, edit or give after `--config plan`: data, tokenizer (hf_assets_path), learning rate, steps.
@@ -46,8 +46,8 @@ def plan() -> Trainer.Config:
             global_batch_size=256,
         ),
         parallelism=ParallelismConfig(
-            data_parallel_replicate_degree=2,
-            data_parallel_shard_degree=8,
+            data_parallel_replicate_degree=1,
+            data_parallel_shard_degree=16,
             fsdp_reshard_after_forward="always",
         ),
         compile=CompileConfig(

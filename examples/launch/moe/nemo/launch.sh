@@ -1,5 +1,5 @@
 #!/bin/sh
-# dp16-mbs8-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.35 s per step predicted
+# dp16-mbs8-z3-rfull: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 6.36 s per step predicted
 # Plan 9cbb488801e4, layout 1. Written by meshwright 0.1.0; options checked against NeMo 2.7.3 (pypi).
 # Starts the ranks of one node. On every node:
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh
