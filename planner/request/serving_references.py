@@ -10,6 +10,7 @@ from typing import Any
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.cluster.load import load_cluster
+from ...profiles.model.load import published_in
 from ...profiles.stack.engine_file import load_engines
 from ...profiles.stack.engines import Engines
 from .model_reference import text_model
@@ -39,7 +40,17 @@ class ServingReferences:
                                exclude=request.exclude),
             "workload.speculate": partial(_draft, work.speculate or {}),
         })  # fmt: skip
-        return cls(model=model, warnings=warnings, engines=engines, cluster=cluster, draft=draft)
+        return cls(model=model, warnings=[*warnings, *_other_format(model, work.precision)], engines=engines,
+                   cluster=cluster, draft=draft)  # fmt: skip
+
+
+def _other_format(model: ModelSpec, weights: str) -> list[str]:
+    """A warning where a plan prices other weights than those that are published."""
+    published = published_in(model.name)
+    if published in (None, weights):
+        return []
+    return [f"{model.name} is published with weights in {published}, and the plan has them in {weights}: "
+            f"`--dtype {published}` prices the published ones"]  # fmt: skip
 
 
 def _engines(request: ServingRequest) -> Engines:

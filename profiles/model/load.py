@@ -1,8 +1,8 @@
 """Models by name or file: the catalogue in `models/*.yaml`, Hugging Face config.json, and the explicit form.
 
-A catalogue file holds `source`, `aliases`, perhaps `trained_with` (an optimizer and its source), and either `config`
-(the fields of config.json) or `model` (the explicit form, `read_explicit_form`). `_published_shapes.yaml` holds many
-such entries by name: the shapes of published runs.
+A catalogue file holds `source`, `aliases`, perhaps `trained_with` (an optimizer and its source) and `published_in` (the
+number format of the weights and its source), and either `config` (the fields of config.json) or `model` (the explicit
+form, `read_explicit_form`). `_published_shapes.yaml` holds many such entries by name: the shapes of published runs.
 """
 
 from __future__ import annotations
@@ -66,10 +66,20 @@ def release_of(name: str) -> ModelSpec | None:
 
 def trained_with(name: str) -> str | None:
     """The optimizer that the makers of a catalogued model trained it with, None where its file does not state it."""
+    return _stated(name, "trained_with", "optimizer")
+
+
+def published_in(name: str) -> str | None:
+    """The number format of the published weights of a catalogued model, None where its file does not state it."""
+    return _stated(name, "published_in", "format")
+
+
+def _stated(name: str, key: str, part: str) -> str | None:
+    """A part of what the file of a catalogued model states beside its config."""
     _, path = _index().get(_normal(name), ("", None))
     if path is None or path == _SHAPES:
         return None
-    stated: str | None = read_document(path).data.get("trained_with", {}).get("optimizer")
+    stated: str | None = read_document(path).data.get(key, {}).get(part)
     return stated
 
 

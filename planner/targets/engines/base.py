@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ....profiles.model.load import published_in
 from ...document.serving_plan import ServingPool
 
 # How caches get from instances that prefill to those that decode.
@@ -142,7 +143,8 @@ class EngineTarget:
     def notes(self, setup: Setup) -> list[str]:
         """Manual steps for the user."""
         notes = ["sockets need vLLM's build for CPUs (docs.vllm.ai, installation, CPU)"] if setup.on_cpus else []
-        if setup.pool.weights in ("bf16", *self.converts):
+        published = published_in(setup.model)
+        if published == setup.pool.weights or (published is None and setup.pool.weights in ("bf16", *self.converts)):
             return notes
         return [*notes, f"the plan has weights in {setup.pool.weights}: put a checkpoint in that format in place of "
                 f"{setup.model}"]  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ....errors import FieldProblem, InputError, did_you_mean, nearest
+from ....profiles.model.load import published_in
 from ..scripts import is_list, plain_words
 from ..shell.script import follow
 from ..shell.values import shown
@@ -147,7 +148,7 @@ def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
         shared = groups if command.engine == "sglang" else 1
         fix["chunk_tokens"] = max(facts["chunk_tokens"] // shared, 1)
     named = str(command.facts.get("model", "")).lower()
-    by_name = next((value for word, value in _NAMED_FORMATS if word in named), None)
+    by_name = next((value for word, value in _NAMED_FORMATS if word in named), None) or published_in(named)
     texts = {name: str(command.facts[name]) for name in ("weights", "cache") if name in command.facts}
     sequences = facts.get("sequences")
     if sequences is not None and command.engine == "sglang":

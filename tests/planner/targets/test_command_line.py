@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from meshwright.planner.drivers.imported_service import import_service
-from meshwright.planner.targets.engines.command_line import CommandLine, instance_of, known_options
+from meshwright.planner.targets.engines.command_line import CommandLine, commands_of, instance_of, known_options
 from meshwright.planner.targets.engines.emit import emit_serving
 from meshwright.planner.targets.engines.pool_commands import read_service
 
@@ -248,3 +248,10 @@ def test_sglang_divides_its_limit_by_the_groups() -> None:
     assert instance_of(read("sglang", text), is_moe=True).max_sequences == 8
     text = "vllm serve m -dp 8 --max-num-seqs 64\n"
     assert instance_of(read("vllm", text), is_moe=True).max_sequences == 64
+
+
+def test_weights_of_a_command_are_those_of_the_checkpoint() -> None:
+    (command,) = commands_of("sglang", "run.sh", "sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 "
+                             "--dp-size 8 --enable-dp-attention --chunked-prefill-size 32768\n")  # fmt: skip
+    instance = instance_of(command, is_moe=True)
+    assert (instance.weights, instance.fix["chunk_tokens"]) == ("fp8", 4096)

@@ -13,7 +13,7 @@ from meshwright.cost_models.specs.workload import OptimizerName
 from meshwright.profiles.io.folders import CATALOGUE
 from meshwright.profiles.io.reader import read_document
 from meshwright.profiles.model.explicit_form import read_explicit_form
-from meshwright.profiles.model.load import load_model, model_names, trained_with
+from meshwright.profiles.model.load import load_model, model_names, published_in, trained_with
 
 from meshwright.errors import InputError, UnknownNameError
 
@@ -313,6 +313,12 @@ def test_published_row_reads_as_the_catalogue_model() -> None:
 
     assert total_parameters(spec) == total_parameters(load_model("llama3-8b")[0])
     assert not warnings
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k2", "gpt-oss-20b"])
+def test_formats_of_published_weights_are_those_of_the_config(name: str) -> None:
+    config = json.loads((Path(__file__).parents[2] / f"data/configs/{name}.json").read_text(encoding="utf-8"))
+    assert published_in(name) == config["quantization_config"]["quant_method"]
 
 
 def test_optimizers_that_models_were_trained_with_have_a_source() -> None:
