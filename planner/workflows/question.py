@@ -81,8 +81,11 @@ class Question:
 
     @property
     def parts(self) -> tuple[Question, ...]:
-        """One for each part of the layouts whose weights take as much memory of an engine on the same GPUs."""
+        """One for each part of the layouts whose weights take as much memory of an engine on the same GPUs, and leave
+        it some; this one where weights leave them."""
         staying = () if self.target is None else self.target.limits.staying(self.step, self.cluster.num_gpus)
+        if not staying:
+            return (self,)
         memory_bytes = self.cluster.groups[0].gpu.memory_bytes
         return tuple(replace(self, part=part, memory_share=self.memory_share - stay / memory_bytes)
                      for part, stay in staying if stay < self.memory_share * memory_bytes)  # fmt: skip

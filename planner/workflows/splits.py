@@ -37,15 +37,15 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
     gpus, per_node = cluster.num_gpus, cluster.gpus_per_node
     # An engine on the GPUs of the trainer takes all of their memory.
     kept = Prices(replace(prices.question, stays=True))
+    parts = [[prices if part is prices.question else Prices(part)] for part in prices.question.parts]
     for lag in lags:
         engines = [Mesh(at, gpus - at) for at in split_points(gpus, per_node)] if lag else [None]
         for engine in engines:
             meshes = sub_meshes(Mesh(0, engine.first if engine else gpus), per_node)
             if target is not None:
-                turns = engine is None and graph[0].kind == "generate"
-                parts = [[Prices(part)] for part in prices.question.parts] if turns else []
-                tried = parts or [[prices] if turns else [kept, prices]]
-                found += _together(tried, graph, meshes, memory_bytes, engine, lag, tally)
+                takes_turns = engine is None and graph[0].kind == "generate"
+                tried = parts if takes_turns else [[kept, prices]]
+                found += _together(prices.question, tried, graph, meshes, memory_bytes, engine, lag, tally)
                 continue
             search = PlacementSearch(prices, graph, meshes, memory_bytes, engine, lag, tally=tally)
             best, together = search.run(), search.together()
@@ -56,12 +56,11 @@ def search_all(prices: Prices, graph: tuple[Call, ...], memory_bytes: float, lag
 
 
 def _together(
-    tried: list[list[Prices]], graph: tuple[Call, ...], meshes: tuple[Mesh, ...], memory_bytes: float,
-    engine: Mesh | None, lag: int, tally: Tally,
+    question: Question, tried: list[list[Prices]], graph: tuple[Call, ...], meshes: tuple[Mesh, ...],
+    memory_bytes: float, engine: Mesh | None, lag: int, tally: Tally,
 ) -> list[Found]:  # fmt: skip
     """The one placement that a framework runs, by its `misplaced`: all calls of the trainer on all of its GPUs. tried:
     the parts of the layouts; in each those of models that stay there, where they may, then of models that leave."""
-    question = tried[0][0].question
     total = len(meshes) ** (len(graph) - bool(lag))
     tally.total += total
     if question.target is not None and question.target.cannot_run(question.step, lag):
