@@ -36,7 +36,7 @@ python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer.yaml \\
 
 @pytest.fixture(scope="module")
 def plan() -> RlPlan:
-    return plan_rl(cluster="4xh100-sxm-80gb", **_REQUEST)
+    return plan_rl(cluster="4xh100-sxm-80gb", target="verl", **_REQUEST)
 
 
 def test_a_script_states_batch_placement_and_degrees() -> None:
