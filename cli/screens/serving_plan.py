@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .parts import Part
 
 ROLES = {"both": "prefill and decode", "prefill": "prefill", "decode": "decode"}
+_FEW = 10.0  # per second, below which decimals count
 _LONGEST_ID = 32
 _HOURS_WIDTH = 56  # of the list of instances by hour
 BINDS = {
@@ -117,13 +118,19 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
     unit = _unit(plan)
     stable = f"; stable up to {text.significant(best.stable_load)}/s" if best.stable_load is not None else ""
     rows += [
-        ("throughput", f"{best.output_tokens_per_s:,.0f} tokens/s, {best.output_tokens_per_s_per_gpu:,.0f} per GPU"),
+        ("throughput", f"{_whole(best.output_tokens_per_s)} tokens/s, "
+                       f"{_whole(best.output_tokens_per_s_per_gpu)} per GPU"),
         ("carries", f"{text.significant(best.largest_load)}{unit}{within(plan)}{stable}"),
         ("goodput", f"{text.significant(best.goodput_per_gpu)}{unit} per GPU"),
         ("binds", BINDS[best.binds]),
     ]  # fmt: skip
     rows += _hourly(plan.hourly)
     return [headless([(f"  {name}", value) for name, value in rows])]
+
+
+def _whole(rate: float) -> str:
+    """A rate without decimals, unless little else is left of it."""
+    return f"{rate:,.0f}" if rate >= _FEW else text.significant(rate)
 
 
 def _unit(plan: ServingPlan) -> str:
@@ -157,7 +164,7 @@ def _pool(plan: ServingPlan, pool: ServingPool) -> list[tuple[str, str]]:
     cache, pays = pool.cache_sequences, pool.speculation_pays_up_to
     return [
         (ROLES[pool.role], f"{pool.instances} x {pool.gpus // pool.instances} {pool.gpu}"),
-        ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences} sequences"),
+        ("engine", f"chunks of {pool.chunk_tokens:,} prompt tokens, at most {pool.max_sequences:,} sequences"),
         (room_name(plan),
          f"{text.gib(pool.cache_bytes)} GiB of a GPU{'' if fills else f' in {pool.kv_cache}'}: {cache:,} sequences"),
         *([] if pool.tower is None else [

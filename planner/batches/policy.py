@@ -42,10 +42,6 @@ class Policy:
         """Degrees of all groups, ascending."""
         return tuple(sorted({degree for plan in self.plans for degree in plan.degrees}))
 
-    def speedup_over(self, other: Policy) -> float:
-        """Mean step of the other policy over that of this one."""
-        return other.mean_s / self.mean_s
-
     @property
     def mean_micro_batches(self) -> float:
         return float(np.mean([plan.num_micro_batches for plan in self.plans]))
