@@ -22,7 +22,7 @@ from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
 from . import transformers_family as family
 from .interpolation import resolved
-from .reader import Reader, noted, reads, value, whole_micro_batch
+from .reader import Reader, noted, precision_by, reads, value, whole_micro_batch
 
 _ACTOR, _CORE = "actor.", "actor.megatron."
 _PLACES = ("actor.backend", "allocation_mode")
@@ -150,13 +150,6 @@ def _batch(settings: Settings, facts: Facts) -> Facts:
     return out | noted(facts, f"{_TOKENS}: {tokens} tokens are priced as {out['micro_batch']} sequences of {length}")
 
 
-def _precision(settings: Settings, facts: Facts) -> Facts:
-    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    if (name := str(settings.get(_DTYPE, "bfloat16"))) not in known:
-        raise NoCounterpartError(f"{_DTYPE} `{name}` has no counterpart in a plan", hint=f"known: {', '.join(known)}")
-    return {"precision": known[name]}
-
-
 def _optimizer(settings: Settings, facts: Facts) -> Facts:
     if (name := str(settings.get(_OPTIMIZER, "adam"))) not in _OPTIMIZERS:
         raise NoCounterpartError(f"{_OPTIMIZER} `{name}` has no counterpart in a plan")
@@ -225,7 +218,7 @@ READER = Reader(
         reads(_LAYOUT, (*_PLACES, _RECOMPUTES, _HOST, _VIRTUAL, *_RECOMPUTE, _SHARDED), _layout),
         reads(("workload.seq_len",), (_PROMPT, _ANSWER), _length),
         reads(("micro_batch", "workload.global_batch"), (_TOKENS, _COUNT, _BATCH, _SAMPLES, _UPDATES), _batch),
-        reads(("precision",), (_DTYPE,), _precision),
+        precision_by(_DTYPE),
         reads(("workload.optimizer",), (_OPTIMIZER,), _optimizer),
         reads((LORA,), _LORA, _lora),
     ),

@@ -23,7 +23,7 @@ from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
 from . import transformers_family as family
 from .interpolation import resolved
-from .reader import Reader, noted, reads, states, value, whole_micro_batch
+from .reader import Reader, noted, precision_by, reads, states, value, whole_micro_batch
 
 _POLICY = "policy."
 _CORE, _DTENSOR = f"{_POLICY}megatron_cfg.", f"{_POLICY}dtensor_cfg."
@@ -112,13 +112,6 @@ def _batch(settings: Settings, facts: Facts) -> Facts:
     return {"micro_batch": size, "workload.global_batch": batch} | noted(facts, told)
 
 
-def _precision(settings: Settings, facts: Facts) -> Facts:
-    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    if (name := str(settings.get(_DTYPE, "bfloat16"))) not in known:
-        raise NoCounterpartError(f"{_DTYPE} `{name}` has no counterpart in a plan", hint=f"known: {', '.join(known)}")
-    return {"precision": known[name]}
-
-
 def _optimizer(settings: Settings, facts: Facts) -> Facts:
     option = _OF_CORES if facts["zero"] == 1 else _OPTIMIZER
     name = str(settings.get(option, "adamw")).rpartition(".")[2].lower()
@@ -183,7 +176,7 @@ READER = Reader(
         reads((LORA,), (*_ADAPTERS, _ALL), _lora),
         value("workload.seq_len", _LENGTH, 512),
         reads(("micro_batch", "workload.global_batch"), (_MICRO, _BATCH, *_TOKENS), _batch),
-        reads(("precision",), (_DTYPE,), _precision),
+        precision_by(_DTYPE),
         reads(("workload.optimizer",), (_OPTIMIZER, _OF_CORES), _optimizer),
         reads(("num_gpus",), _GPUS, lambda settings, facts: {}),
     ),

@@ -71,6 +71,19 @@ def noted(facts: Facts, note: str) -> Facts:
     return {"notes": [*facts.get("notes", []), note]}
 
 
+def precision_by(option: str) -> Entry:
+    """The entry of an option that names a number format as torch does, bfloat16 where it is left out."""
+    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+    def read(settings: Settings, facts: Facts) -> Facts:
+        if (name := str(settings.get(option, "bfloat16"))) not in known:
+            raise NoCounterpartError(f"{option} `{name}` has no counterpart in a plan",
+                                     hint=f"known: {', '.join(known)}")  # fmt: skip
+        return {"precision": known[name]}
+
+    return reads(("precision",), (option,), read)
+
+
 def whole_micro_batch(limit: int, sequences: int, ranks: int) -> int:
     """The largest micro-batch of at most `limit` sequences that divides a step of `sequences` over `ranks` copies."""
     share = max(sequences // max(ranks, 1), 1)
