@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
-    from ...planner.studies.tradeoffs import Question
+    from ...planner.studies.tradeoffs import GpuCountsResult
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Facts:
         return self.headroom_bytes * (memory_bytes / self.memory_bytes if self.headroom_is_share else 1.0)
 
     @classmethod
-    def of(cls, result: Plan | LengthsPlan | Question) -> Facts:
+    def of(cls, result: Plan | LengthsPlan | GpuCountsResult) -> Facts:
         """The facts of a plan, or of an answer about numbers of GPUs (then of the smallest)."""
         resolved = result.resolved
         groups = resolved["cluster"]["groups"]

@@ -10,11 +10,11 @@ from .facts import Facts
 if TYPE_CHECKING:
     from ...planner.document.certificate import SpaceCount
     from ...planner.document.plan import Plan
-    from ...planner.studies.tradeoffs import Question
+    from ...planner.studies.tradeoffs import GpuCountsResult
     from .facts import Work
 
 
-def header(result: Plan | Question) -> str:
+def header(result: Plan | GpuCountsResult) -> str:
     """`llama-3-70b on 32 x 8 h100-sxm-80gb, 1,024 x 8,192 tokens per step, bf16`."""
     facts = Facts.of(result)
     work = facts.work

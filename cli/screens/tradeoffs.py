@@ -16,7 +16,7 @@ from .what_if import price_line
 
 if TYPE_CHECKING:
     from ...planner.studies.gpu_curve import Curve, Tried
-    from ...planner.studies.tradeoffs import Frontier, Question, TradeoffChoice
+    from ...planner.studies.tradeoffs import Frontier, GpuCountsResult, TradeoffChoice
     from .parts import Part
 
 MOST_ROWS = 12
@@ -61,7 +61,7 @@ def curve_screen(result: Curve, most: int = MOST_ROWS) -> list[Part]:
     ]  # fmt: skip
 
 
-def _header(result: Question) -> str:
+def _header(result: GpuCountsResult) -> str:
     """`llama-3.1-70b on 64 to 1,024 h100-sxm-80gb, 1,024 x 8,192 tokens per step, bf16`; of one cluster as `plan`."""
     first, last = result.counts[0], result.counts[-1]
     if first == last:
@@ -175,13 +175,13 @@ def _closing(result: Curve) -> list[str]:
     return [text.wrapped(line + proof), *unproven]
 
 
-def _price_lines(result: Question) -> list[str]:
+def _price_lines(result: GpuCountsResult) -> list[str]:
     from ...planner.explain.outlook import price_per_hour
 
     return price_line([price_per_hour(result.resolved["cluster"]["groups"])[1]])
 
 
-def _proof(result: Question, what: str) -> str:
+def _proof(result: GpuCountsResult, what: str) -> str:
     if result.stopped:
         return f"The search was stopped ({result.stopped}): the {what} may have better points."
     return text.wrapped(f"Proven: no other layout of this space belongs on the {what}, by this model.")

@@ -13,7 +13,7 @@ from ..request.load import Request
 from ..request.resolve import Resolved
 from ..search.executors import opened
 from ..search.tasks import Answer, Progress, Rounds, Task
-from .tradeoffs import Part, Question, TradeoffChoice, counts_to_dict, nothing
+from .tradeoffs import GpuCountsResult, Part, TradeoffChoice, counts_to_dict, nothing
 
 Status = Literal["searched", "none legal", "nothing fits", "too slow", "dearer", "cut short", "not reached"]
 _DAY_S = 86400.0
@@ -34,7 +34,7 @@ class Tried(Part):
     efficiency: float | None = None  # tokens per second and GPU, over those of the best number
 
 
-class Curve(Question):
+class Curve(GpuCountsResult):
     """The best layout on every number of GPUs."""
 
     kind: Literal["gpu-curve"] = "gpu-curve"

@@ -60,8 +60,8 @@ class TradeoffChoice(Part):
         return cls.model_validate(rounded({**fields, **spent}))
 
 
-class Question(Part):
-    """The question, in every answer about numbers of GPUs."""
+class GpuCountsResult(Part):
+    """The request and the numbers of GPUs, in every result over several of them."""
 
     format_version: str = FORMAT_VERSION
     request_sha256: str
@@ -73,7 +73,7 @@ class Question(Part):
     warnings: tuple[str, ...] = ()
 
 
-class Frontier(Question):
+class Frontier(GpuCountsResult):
     """The layouts that no other beats: as good in all axes and better in one."""
 
     kind: Literal["frontier"] = "frontier"
@@ -142,7 +142,7 @@ def sizes_of(request: Request, gpus: GpuRange | None) -> tuple[list[Resolved], i
 
 
 def counts_to_dict(request: Request, sizes: Sequence[Resolved], per_node: int) -> dict[str, Any]:
-    """The fields of a Question. Raises InputError where links between nodes differ."""
+    """The fields of a GpuCountsResult. Raises InputError where links between nodes differ."""
     if sizes[0].cluster.links is not None:
         raise InputError("links between these nodes differ, and only a plan places nodes",
                          hint="leave `links` out of the cluster, or plan each size by itself")  # fmt: skip
