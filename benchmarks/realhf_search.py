@@ -20,7 +20,7 @@ from math import exp, floor, inf
 
 from meshwright.planner.workflows.gains import GainCase, question_for, search_for
 from meshwright.planner.workflows.meshes import Mesh
-from meshwright.planner.workflows.search import Found, PlacementSearch, price
+from meshwright.planner.workflows.search import PlacementResult, PlacementSearch, price
 
 BETA = 0.001
 TENTH_S = 0.1
@@ -35,10 +35,10 @@ class Metropolis:
     search: PlacementSearch
     rng: random.Random
     beta: float = BETA
-    best: Found | None = None
+    best: PlacementResult | None = None
     moves: int = 0
 
-    def run(self, goes_on: Callable[[int], bool]) -> Found | None:
+    def run(self, goes_on: Callable[[int], bool]) -> PlacementResult | None:
         """The best placement that it met; goes_on: by the number of moves so far."""
         candidates = {call.name: self._candidates(call.name) for call in self.search.calls}
         if not all(candidates.values()):
@@ -74,7 +74,7 @@ class Metropolis:
         return inf if found is None else found.step_s
 
 
-def timed(run: Callable[[], Found | None]) -> tuple[float, float]:
+def timed(run: Callable[[], PlacementResult | None]) -> tuple[float, float]:
     """(step, seconds)"""
     begun = time.perf_counter()
     found = run()

@@ -19,8 +19,8 @@ from ..targets.post_training.step_readers import STEP_READERS
 from ..targets.verl.target import VERL
 from ..workflows.candidates import candidate
 from ..workflows.prices import Prices
-from ..workflows.question import Question
-from ..workflows.resolve import question_of
+from ..workflows.problem import RlProblem
+from ..workflows.resolve import rl_problem_of
 from ..workflows.runs import placed
 from .reinforcement import plan_rl
 
@@ -68,14 +68,14 @@ def import_step(
                                [f"workload.old_logprobs={step.old_logprobs}"])  # fmt: skip
     if not isinstance(request, RlRequest):
         raise InputError("the workload is not one to post-train", hint="take `workload.kind` out of the environment")
-    question = replace(question_of(request)[0], fixed={"train": step.train, "generate": step.generate},
+    rl = replace(rl_problem_of(request)[0], fixed={"train": step.train, "generate": step.generate},
                        memory_share=step.memory_share)  # fmt: skip
-    if question.cluster.num_gpus != step.gpus:
-        raise InputError(f"the config starts {step.gpus} ranks, the cluster has {question.cluster.num_gpus} GPUs",
+    if rl.cluster.num_gpus != step.gpus:
+        raise InputError(f"the config starts {step.gpus} ranks, the cluster has {rl.cluster.num_gpus} GPUs",
                          hint="name a cluster of as many")  # fmt: skip
-    _holds_a_cache(step, question)
-    found = placed(Prices(question), step.trainer_gpus)
-    theirs = candidate(found, question, 1) if found is not None else None
+    _holds_a_cache(step, rl)
+    found = placed(Prices(rl), step.trainer_gpus)
+    theirs = candidate(found, rl, 1) if found is not None else None
     why = "" if found is not None else "a call fits on its GPUs by no layout of these degrees"
     best: RlPlan | None = None
     try:
@@ -117,11 +117,11 @@ def emitted(path: Path, kind: str) -> bool:
         path.is_file() and name in path.read_text(encoding="utf-8", errors="replace"))  # fmt: skip
 
 
-def _holds_a_cache(step: StatedStep, question: Question) -> None:
+def _holds_a_cache(step: StatedStep, rl: RlProblem) -> None:
     """Raises InputError where the memory of the engine is less than its weights."""
-    memory = question.resolved.memory_bytes
+    memory = rl.resolved.memory_bytes
     room = step.memory_share * memory
-    model, tp = question.models["policy"], step.generate["tp"]
+    model, tp = rl.models["policy"], step.generate["tp"]
     experts = sum(expert_parameters(model, model.kinds[kind]) for kind in model.pattern)
     # Experts alone are divided over the ranks of ep, which may be more than those of tp.
     dense = (total_parameters(model) - experts) / tp

@@ -19,10 +19,10 @@ from ..targets.post_training.base import RlTarget
 from ..workflows.candidates import candidate
 from ..workflows.graph import graph_of
 from ..workflows.prices import Prices
-from ..workflows.question import Question
-from ..workflows.resolve import question_of
+from ..workflows.problem import RlProblem
+from ..workflows.resolve import rl_problem_of
 from ..workflows.schedule import owners_of
-from ..workflows.search import TOLERANCE, Found
+from ..workflows.search import TOLERANCE, PlacementResult
 from ..workflows.splits import Answer, search_all
 
 _GIB = 2.0**30
@@ -35,28 +35,28 @@ def plan_rl(request: RlRequest) -> RlPlan:
     Raises InputError for what does not fit together, UnsupportedError for a step that the target does not run,
     NoFeasibleLayoutError where a call fits on no GPUs.
     """
-    question, warnings = question_of(request)
-    work = question.work
-    graph, prices = graph_of(work), Prices(question)
+    rl, warnings = rl_problem_of(request)
+    work = rl.work
+    graph, prices = graph_of(work), Prices(rl)
     lags = tuple(sorted({0, min(work.lag, 1), work.lag}))
-    if question.target is not None:
-        warnings += _limited(question, question.target, lags)
-    answer = search_all(prices, graph, question.resolved.budget_bytes, lags)
+    if rl.target is not None:
+        warnings += _limited(rl, rl.target, lags)
+    answer = search_all(prices, graph, rl.resolved.budget_bytes, lags)
     if not answer.found:
         raise _no_place(prices, work)
     if work.lengths_rule is not None:
-        warnings += _one_degree(question, answer.found[0])
-    listed = tuple(candidate(found, question, n) for n, found in enumerate(answer.found[: request.top], 1))
+        warnings += _one_degree(rl, answer.found[0])
+    listed = tuple(candidate(found, rl, n) for n, found in enumerate(answer.found[: request.top], 1))
     canonical = request.model_dump(mode="json")
-    lengths = question.lengths
+    lengths = rl.lengths
     return RlPlan(
         tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,
         origins=request.origins, candidates=listed, certificate=_certificate(answer, request.target),
         resolved={
-            "models": {role: rounded(spec_to_dict(model)) for role, model in question.models.items()},
-            "cluster": rounded(cluster_to_dict(question.cluster)),
-            "stack": rounded(spec_to_dict(question.resolved.stack)), "engine": question.engine,
-            "trainer": question.resolved.target.name,
+            "models": {role: rounded(spec_to_dict(model)) for role, model in rl.models.items()},
+            "cluster": rounded(cluster_to_dict(rl.cluster)),
+            "stack": rounded(spec_to_dict(rl.resolved.stack)), "engine": rl.engine,
+            "trainer": rl.resolved.target.name,
             "answers": rounded({"mean": lengths.mean, "p90": lengths.quantile(0.9),
                                 "longest": lengths.longest(work.answers), "per_step": work.answers}),
             "factors": {"training": prices.constants.training, "copies": prices.constants.copies},
@@ -65,20 +65,20 @@ def plan_rl(request: RlRequest) -> RlPlan:
     )  # fmt: skip
 
 
-def _limited(question: Question, target: RlTarget, lags: tuple[int, ...]) -> tuple[str, ...]:
+def _limited(rl: RlProblem, target: RlTarget, lags: tuple[int, ...]) -> tuple[str, ...]:
     """Warnings of lags that the target does not run. Raises UnsupportedError where it runs none."""
-    reasons = {lag: target.cannot_run(question.step, lag) for lag in lags}
+    reasons = {lag: target.cannot_run(rl.step, lag) for lag in lags}
     if all(reasons.values()):
         raise UnsupportedError("\n".join([f"{target} cannot run this step", *reasons[lags[0]]]),
                                hint="plan without `--target` for placements of any framework")  # fmt: skip
     return tuple(f"{target} cannot run lag {lag}: {'; '.join(texts)}" for lag, texts in reasons.items() if texts)
 
 
-def _one_degree(question: Question, best: Found) -> tuple[str, ...]:
+def _one_degree(rl: RlProblem, best: PlacementResult) -> tuple[str, ...]:
     """A warning where one degree for all answers trains faster on the GPUs of a placement."""
     trained = next(it for it in best.placed if it.call.name == "train")
-    work = question.work.model_copy(update={"lengths_rule": None})
-    prices = Prices(replace(question, work=work, stays=best.lag > 0))
+    work = rl.work.model_copy(update={"lengths_rule": None})
+    prices = Prices(replace(rl, work=work, stays=best.lag > 0))
     option = prices.of(trained.call, trained.mesh.gpus)
     if option is None or option.seconds >= trained.option.seconds:
         return ()
@@ -100,17 +100,17 @@ def _certificate(answer: Answer, target: str | None) -> RlCertificate:
 
 def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:
     """The first call that fits on no GPUs, with its arithmetic."""
-    question, gpus = prices.question, prices.question.cluster.num_gpus
-    memory = question.resolved.memory_bytes
-    runs = f" that {question.target} runs" if question.target is not None else ""
+    rl, gpus = prices.rl, prices.rl.cluster.num_gpus
+    memory = rl.resolved.memory_bytes
+    runs = f" that {rl.target} runs" if rl.target is not None else ""
     for call in graph_of(work):
         if prices.of(call, gpus) is not None:
             continue
-        weights = total_parameters(question.models[call.role]) * _WEIGHTS
+        weights = total_parameters(rl.models[call.role]) * _WEIGHTS
         room = f"{weights / _GIB:,.1f} GiB of weights over {gpus} GPUs of {memory / _GIB:,.1f} GiB"
         if call.kind == "generate":
             text = (f"the KV cache holds no answer: {room} leave no room for {work.input} + {math.ceil(work.output)} "
-                    f"tokens in any layout of {question.engine}{runs}")  # fmt: skip
+                    f"tokens in any layout of {rl.engine}{runs}")  # fmt: skip
         elif call.kind == "infer":
             text = f"the {call.role} model has no place: {room}"
         else:
@@ -124,8 +124,8 @@ def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:
 
 def _beside(prices: Prices) -> str:
     """The least that the models keep on all GPUs, and the host memory that they may leave for."""
-    question, gpus, kept = prices.question, prices.question.cluster.num_gpus, dict[str, float]()
-    for role, call in owners_of(graph_of(question.work)).items():
+    rl, gpus, kept = prices.rl, prices.rl.cluster.num_gpus, dict[str, float]()
+    for role, call in owners_of(graph_of(rl.work)).items():
         option = prices.of(call, gpus)
         if option is not None:
             kept[role] = min(it.kept_bytes + it.host_bytes for it in (option, *option.leaner)) / _GIB

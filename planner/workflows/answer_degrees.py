@@ -25,25 +25,25 @@ from ..request.resolve import Resolved
 from ..targets.post_training.registry import RL_TARGETS
 from .forward import forward_of
 from .options import AnswerDegrees, Option, of_training
-from .question import Question
+from .problem import RlProblem
 
 RULE = OF_VERL
 
 
-def check(question: Question, sees: bool) -> None:
+def check(rl: RlProblem, sees: bool) -> None:
     """Raises UnsupportedError for a step whose answers have no degrees of their own. sees: whether the model takes
     images."""
-    work, gpus = question.work, question.cluster.num_gpus
+    work, gpus = rl.work, rl.cluster.num_gpus
     reasons = {
-        f"{question.models['policy'].name} has experts, whose groups would cross those of answers: not planned":
-            question.models["policy"].is_moe,
+        f"{rl.models['policy'].name} has experts, whose groups would cross those of answers: not planned":
+            rl.models["policy"].is_moe,
         f"precision {work.precision}: dynamic context parallelism has bf16": work.precision != "bf16",
         "the model takes images, which dynamic context parallelism does not": sees,
         f"groups of ranks are powers of two from 2, and {gpus:,} GPUs are none": gpus < 2 or bool(gpus & (gpus - 1)),
     }  # fmt: skip
-    targets = [question.target] if question.target is not None else list(RL_TARGETS.values())
-    of_targets = [it.cannot_run(question.step, 0) + it.without_degrees(question.step) for it in targets
-                  if question.target is not None or it.limits.by_answer is not None]  # fmt: skip
+    targets = [rl.target] if rl.target is not None else list(RL_TARGETS.values())
+    of_targets = [it.cannot_run(rl.step, 0) + it.without_degrees(rl.step) for it in targets
+                  if rl.target is not None or it.limits.by_answer is not None]  # fmt: skip
     found = [text for text, applies in reasons.items() if applies]
     if all(of_targets):
         found += of_targets[0]
@@ -52,26 +52,26 @@ def check(question: Question, sees: bool) -> None:
                                hint="leave it out: one degree for all answers")  # fmt: skip
 
 
-def lengths_of(question: Question) -> Array:
+def lengths_of(rl: RlProblem) -> Array:
     """[answers of an update] tokens of prompts with their answers, rising."""
-    work = question.work
-    return work.input + question.lengths.evenly(work.answers // work.updates)
+    work = rl.work
+    return work.input + rl.lengths.evenly(work.answers // work.updates)
 
 
-def fastest_by_rule(question: Question, gpus: int) -> Option | None:
+def fastest_by_rule(rl: RlProblem, gpus: int) -> Option | None:
     """The fastest training of the policy by the rule; None where nothing fits."""
-    resolved = of_any_length(question.on("policy", gpus, question.work.answers // question.work.updates))
-    lengths = lengths_of(question)
-    able = [(_least_s(it, lengths), it) for it in trials(RULE, rule_candidates(resolved), question.longest_allowed)]
+    resolved = of_any_length(rl.on("policy", gpus, rl.work.answers // rl.work.updates))
+    lengths = lengths_of(rl)
+    able = [(_least_s(it, lengths), it) for it in trials(RULE, rule_candidates(resolved), rl.longest_allowed)]
     best: tuple[Trial, BatchPlan, Layout] | None = None
     for bound_s, trial in sorted(able, key=lambda each: each[0]):
         if best is not None and bound_s >= best[1].step_s:
             break
         [plan] = trial.plans([lengths])
-        layout = _widest(question, trial, plan, gpus)
-        if (best is None or plan.step_s < best[1].step_s) and _runs(question, resolved, layout):
+        layout = _widest(rl, trial, plan, gpus)
+        if (best is None or plan.step_s < best[1].step_s) and _runs(rl, resolved, layout):
             best = trial, plan, layout
-    return None if best is None else _option(question, resolved, *best)
+    return None if best is None else _option(rl, resolved, *best)
 
 
 def _least_s(trial: Trial, lengths: Array) -> float:
@@ -82,19 +82,19 @@ def _least_s(trial: Trial, lengths: Array) -> float:
     return costs.once_s + costs.least_micro_batches(rounded) * costs.micro_batch_s + work_s
 
 
-def _widest(question: Question, trial: Trial, plan: BatchPlan, gpus: int) -> Layout:
+def _widest(rl: RlProblem, trial: Trial, plan: BatchPlan, gpus: int) -> Layout:
     """The layout of the widest groups; such a group also holds the longest answer that the engine allows."""
-    degree = max(plan.degrees[-1], needed_ranks(question.longest_allowed, trial.rank_tokens))
+    degree = max(plan.degrees[-1], needed_ranks(rl.longest_allowed, trial.rank_tokens))
     return replace(trial.family.layout(degree, gpus), micro_batch=1)
 
 
-def _runs(question: Question, resolved: Resolved, layout: Layout) -> bool:
+def _runs(rl: RlProblem, resolved: Resolved, layout: Layout) -> bool:
     """Whether the trainer and the framework run a layout."""
-    rules, columns = (*question.trainer_rules, *question.layout_rules), Layouts.of([layout])
+    rules, columns = (*rl.trainer_rules, *rl.layout_rules), Layouts.of([layout])
     return all(bool(np.all(rule.allows(columns, resolved.problem))) for rule in rules)
 
 
-def _option(question: Question, resolved: Resolved, trial: Trial, plan: BatchPlan, layout: Layout) -> Option:
+def _option(rl: RlProblem, resolved: Resolved, trial: Trial, plan: BatchPlan, layout: Layout) -> Option:
     """Memory and the share of the forward pass are those of packs that fill the widest groups."""
     workload = replace(resolved.workload, seq_len=trial.rank_tokens * layout.cp,
                        global_batch=layout.dp * plan.num_micro_batches)  # fmt: skip
@@ -102,4 +102,4 @@ def _option(question: Question, resolved: Resolved, trial: Trial, plan: BatchPla
     staged = Staged.of(packed, layout)
     degrees = AnswerDegrees(degrees=plan.degrees, rank_tokens=trial.rank_tokens, micro_batches=plan.num_micro_batches,
                             forward_share=forward_of(packed, layout) / staged.closed_s)  # fmt: skip
-    return replace(of_training(staged, question.work.updates * plan.step_s), by_answer=degrees)
+    return replace(of_training(staged, rl.work.updates * plan.step_s), by_answer=degrees)

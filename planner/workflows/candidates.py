@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from ..document.rl_plan import Binds, EngineLayout, RlCall, RlCandidate
 from .meshes import Mesh
 from .options import Option
-from .question import Question
+from .problem import RlProblem
 from .schedule import Placed
-from .search import Found
+from .search import PlacementResult
 
 
-def candidate(found: Found, question: Question, choice: int) -> RlCandidate:
+def candidate(found: PlacementResult, rl: RlProblem, choice: int) -> RlCandidate:
     """found: the placement; choice: its number in the list."""
-    work, gpus = question.work, question.cluster.num_gpus
-    tokens = work.answers * (work.input + question.lengths.mean)
+    work, gpus = rl.work, rl.cluster.num_gpus
+    tokens = work.answers * (work.input + rl.lengths.mean)
     received = gpus if found.lag else max(it.mesh.end for it in found.placed)
     busy = sum((it.end_s - it.start_s) * it.mesh.gpus for it in found.placed) + found.sync_s * received
     rollout = [it.mesh.gpus for it in found.placed if it.call.kind == "generate"]
@@ -23,13 +23,13 @@ def candidate(found: Found, question: Question, choice: int) -> RlCandidate:
         choice=choice, placement_id=placement_id(found, gpus), lag=found.lag, step_s=found.step_s, sync_s=found.sync_s,
         controller_s=found.controller_s,
         rollout_gpus=sum(rollout), training_gpus=next(it.mesh.gpus for it in found.placed if it.call.name == "train"),
-        calls=tuple(_call(it, question) for it in found.placed), tokens_per_s=tokens / found.step_s,
+        calls=tuple(_call(it, rl) for it in found.placed), tokens_per_s=tokens / found.step_s,
         tokens_per_s_per_gpu=tokens / found.step_s / gpus, idle=max(1.0 - busy / (found.step_s * gpus), 0.0),
         binds=_binds(found),
     )  # fmt: skip
 
 
-def placement_id(found: Found, gpus: int) -> str:
+def placement_id(found: PlacementResult, gpus: int) -> str:
     """`colocated`, `lag1-train32-generate32`, `generate:0+32-train:0+64`.
 
     With lag only calls on a part of the GPUs that train are named.
@@ -47,12 +47,12 @@ def _places(meshes: Mapping[str, Mesh]) -> list[str]:
     return [f"{name}:{mesh.first}+{mesh.gpus}" for name, mesh in meshes.items()]
 
 
-def _call(placed: Placed, question: Question) -> RlCall:
+def _call(placed: Placed, rl: RlProblem) -> RlCall:
     call, option, layout = placed.call, placed.option, placed.option.layout
     trains = call.kind == "train"
     degrees = option.by_answer if trains else None
     return RlCall(
-        name=call.name, kind=call.kind, role=call.role, model=question.models[call.role].name, after=call.after,
+        name=call.name, kind=call.kind, role=call.role, model=rl.models[call.role].name, after=call.after,
         first_gpu=placed.mesh.first, gpus=placed.mesh.gpus, layout_id=str(layout) if layout is not None else None,
         layout=layout.as_dict() if layout is not None else None, sequences=option.sequences if trains else None,
         seq_len=option.seq_len if trains else None,
@@ -72,7 +72,7 @@ def _engine(option: Option) -> EngineLayout | None:
                         instances=option.instances, cache_sequences=option.cache_sequences)  # fmt: skip
 
 
-def _binds(found: Found) -> Binds:
+def _binds(found: PlacementResult) -> Binds:
     """The kind of calls that takes most of the step; with lag of its slower side."""
     side = [it for it in found.placed if not (found.lag and it.call.kind == "generate")]
     generated_s = max((it.end_s for it in found.placed if it not in side), default=0.0)

@@ -18,9 +18,9 @@ from ..targets.post_training.core import PLAIN
 from .graph import graph_of
 from .meshes import Mesh, sub_meshes
 from .prices import Prices
-from .question import Question
+from .problem import RlProblem
 from .realhf import PARTS_ALONE, one_layout, software
-from .resolve import question_of
+from .resolve import rl_problem_of
 from .search import PlacementSearch
 
 _SIZES = ("llama-2-7b", "llama-2-13b", "codellama-34b", "llama-2-70b")
@@ -77,20 +77,20 @@ def _gpus(scaled: str) -> list[int]:
 
 
 def _gain(case: GainCase) -> float:
-    question = question_for(case)
-    best = search_for(question).run()
-    heuristic = search_for(replace(question, fixed=one_layout(case.gpus))).together()
+    rl = question_for(case)
+    best = search_for(rl).run()
+    heuristic = search_for(replace(rl, fixed=one_layout(case.gpus))).together()
     return heuristic.step_s / best.step_s if heuristic is not None and best is not None else float("nan")
 
 
-def search_for(question: Question) -> PlacementSearch:
+def search_for(rl: RlProblem) -> PlacementSearch:
     """The search over all placements, by the prices of ReaLHF."""
-    meshes = sub_meshes(Mesh(0, question.cluster.num_gpus), question.cluster.gpus_per_node)
-    prices = Prices(question).under(PARTS_ALONE)
-    return PlacementSearch(prices, graph_of(question.work), meshes, question.resolved.budget_bytes)
+    meshes = sub_meshes(Mesh(0, rl.cluster.num_gpus), rl.cluster.gpus_per_node)
+    prices = Prices(rl).under(PARTS_ALONE)
+    return PlacementSearch(prices, graph_of(rl.work), meshes, rl.resolved.budget_bytes)
 
 
-def question_for(case: GainCase) -> Question:
+def question_for(case: GainCase) -> RlProblem:
     """The step that was measured."""
     grown = _SIZES[_gpus(case.scaled).index(case.gpus)]
     policy, critic = (grown if case.scaled in (name, "both") else _SIZES[0] for name in ("actor", "critic"))
@@ -100,4 +100,4 @@ def question_for(case: GainCase) -> Question:
         "output": _GENERATED - 1, "output_p90": _GENERATED, "output_max": _GENERATED + 1,
         "updates": _UPDATES, "critic": critic, "reward": critic, "old_logprobs": False,
     }})  # fmt: skip
-    return replace(question_of(request)[0], software=software(_SEQUENCES), core=PLAIN)
+    return replace(rl_problem_of(request)[0], software=software(_SEQUENCES), core=PLAIN)

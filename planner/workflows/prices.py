@@ -29,7 +29,7 @@ from .answer_degrees import fastest_by_rule
 from .forward import fastest_forwards, forward_of, forwards_by
 from .graph import Call, Role
 from .options import Option, longer, of_training, with_leaner
-from .question import Question, part_of
+from .problem import RlProblem, part_of
 
 # Sequences of a step differ in length: no CUDA graph replays them, and none is cut in two halves that overlap.
 _UNLIKE = {"cuda_graphs": 0, "ep_overlap": 0}
@@ -43,13 +43,13 @@ def _fields(option: Option, names: Sequence[str]) -> dict[str, int]:
 
 
 class Prices:
-    """The options of a question. Each is worked out once per call and number of GPUs; `train`, `infer`, `home` and
+    """The options of a problem. Each is worked out once per call and number of GPUs; `train`, `infer`, `home` and
     `generate` without the constants of post-training, `of` and `at_home` with them."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, rl: RlProblem) -> None:
+        self.rl = rl
         self.constants = post_training_constants()
-        self.whole_bytes = {role: engine_bytes(model) for role, model in question.models.items()}
+        self.whole_bytes = {role: engine_bytes(model) for role, model in rl.models.items()}
         self.train = cache(self._train)
         self.infer = cache(self._infer)
         self.generate = cache(self._generate)
@@ -64,7 +64,7 @@ class Prices:
     @property
     def controller_s(self) -> float:
         """Of the data, rewards and logs of a step; pairs that are given have no rewards."""
-        return 0.0 if self.question.work.algorithm == "dpo" else self.constants.step_s
+        return 0.0 if self.rl.work.algorithm == "dpo" else self.constants.step_s
 
     def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
         """The fastest option; None where nothing fits. lag: of the answers; those of so many steps are generated at
@@ -83,21 +83,21 @@ class Prices:
 
     def _same(self, role: Role) -> Role:
         """The first role with this model: equal models have equal prices."""
-        models = self.question.models
+        models = self.rl.models
         return next(first for first, model in models.items() if model is models[role])
 
     def _train(self, role: Role, gpus: int) -> Option | None:
-        if self.question.work.lengths_rule is not None:
-            return fastest_by_rule(self.question, gpus)
-        given = {**_UNLIKE, **self.question.fixed.get("train", {})}
-        joint = self.question.joint if role in ("policy", "critic") else ()
+        if self.rl.work.lengths_rule is not None:
+            return fastest_by_rule(self.rl, gpus)
+        given = {**_UNLIKE, **self.rl.fixed.get("train", {})}
+        joint = self.rl.joint if role in ("policy", "critic") else ()
         if joint and role == "critic":
             policy = self.train("policy", gpus)
             if policy is None:
                 return None
             given |= _fields(policy, joint)
-        answers = self.question.work.answers // self.question.work.updates
-        packed = [self.question.on(role, gpus, answers, each) for each in self.question.packings(answers, gpus)]
+        answers = self.rl.work.answers // self.rl.work.updates
+        packed = [self.rl.on(role, gpus, answers, each) for each in self.rl.packings(answers, gpus)]
         tried = [(option, resolved) for resolved in packed
                  if (option := self._trained(resolved, given, resolved.budget_bytes)) is not None]  # fmt: skip
         if not tried:
@@ -115,7 +115,7 @@ class Prices:
     def _as_policy(self, role: Role, gpus: int, resolved: Resolved) -> list[Option]:
         """A critic with the layers of the policy in the leaner layouts of the policy, which differs in its head alone;
         none for other models and answers that are packed in another way."""
-        models, work = self.question.models, resolved.workload
+        models, work = self.rl.models, resolved.workload
         alike = role == "critic" and models[role] == valued(models["policy"])
         policy = self.train("policy", gpus) if alike else None
         layouts = [it.layout for it in (policy.leaner if policy is not None else ()) if it.layout is not None
@@ -125,34 +125,34 @@ class Prices:
     def _trained(self, resolved: Resolved, given: Mapping[str, int], memory_bytes: float) -> Option | None:
         """The fastest training within so many bytes of a GPU. given: fields of the layout."""
         rules = tuple(fixed(name, value, f"{name}={value}") for name, value in given.items())
-        space = resolved.space_under(self.question.trainer_rules, self.question.layout_rules, rules)
+        space = resolved.space_under(self.rl.trainer_rules, self.rl.layout_rules, rules)
         outcome = search_of(resolved, space, top=1, tally=False, memory_bytes=memory_bytes).run()
         outcome.raise_if_interrupted()
         return self._option(Staged.of(resolved, outcome.top.rows[0][2])) if outcome.top.rows else None
 
     def _option(self, staged: Staged) -> Option:
-        return of_training(staged, self.question.work.updates * staged.closed_s)
+        return of_training(staged, self.rl.work.updates * staged.closed_s)
 
     def _home(self, role: Role, gpus: int) -> Option | None:
         home = self.train(role, gpus)
         if home is None or home.layout is None:
             return None
-        work = self.question.work
-        batch = self.question.on(role, gpus, work.answers // work.updates, (home.sequences, home.seq_len))
+        work = self.rl.work
+        batch = self.rl.on(role, gpus, work.answers // work.updates, (home.sequences, home.seq_len))
         scores = [replace(it, seconds=it.by_answer.forward_share * it.seconds if it.by_answer is not None
                           else work.updates * forward_of(batch, it.layout), leaner=())
                   for it in (home, *home.leaner) if it.layout is not None]  # fmt: skip
         return replace(scores[0], leaner=tuple(scores[1:]))
 
     def _infer(self, role: Role, gpus: int) -> Option | None:
-        question, answers = self.question, self.question.work.answers
-        if question.by_train(role):
+        rl, answers = self.rl, self.rl.work.answers
+        if rl.by_train(role):
             return self._by_train(role, gpus)
-        software, given = question.software, question.fixed.get("infer", {})
+        software, given = rl.software, rl.fixed.get("infer", {})
         parts = software.scoring_parts if software is not None else None
         found = []
-        for packing in question.packings(answers, gpus):
-            resolved = question.on(role, gpus, answers, packing)
+        for packing in rl.packings(answers, gpus):
+            resolved = rl.on(role, gpus, answers, packing)
             budgets = [resolved.budget_bytes / part for part in (1, *LEAN_PARTS)]
             found.append(fastest_forwards(resolved, budgets, given, parts))
         # What fits into a smaller budget fits into the larger ones before it.
@@ -165,13 +165,13 @@ class Prices:
     def by_train(self, call: Call) -> bool:
         """Whether a model that does not train scores by the layout of the policy: its options are one for each of
         those of the call that trains, in their order."""
-        return call.kind == "infer" and self.question.by_train(call.role)
+        return call.kind == "infer" and self.rl.by_train(call.role)
 
     def _by_train(self, role: Role, gpus: int) -> Option | None:
-        home, work = self.train("policy", gpus), self.question.work
+        home, work = self.train("policy", gpus), self.rl.work
         if home is None:
             return None
-        batch = self.question.on(role, gpus, work.answers // work.updates, (home.sequences, home.seq_len))
+        batch = self.rl.on(role, gpus, work.answers // work.updates, (home.sequences, home.seq_len))
         layouts = [it.layout for it in (home, *home.leaner) if it.layout is not None]
         first, *others = [Option(seconds=work.updates * it.seconds, peak_bytes=it.peak_bytes,
                                  kept_bytes=it.weights_bytes, layout=it.layout)
@@ -179,26 +179,26 @@ class Prices:
         return replace(first, leaner=tuple(others))
 
     def _generate(self, gpus: int, lag: int) -> Option | None:
-        question, engines = self.question, shipped_engines()
-        engine = question.software.engine if question.software is not None else engines.of(question.engine)
-        served = replace(Served.of(question.models["policy"], question.weights, "bf16", engines, question.engine),
+        rl, engines = self.rl, shipped_engines()
+        engine = rl.software.engine if rl.software is not None else engines.of(rl.engine)
+        served = replace(Served.of(rl.models["policy"], rl.weights, "bf16", engines, rl.engine),
                          engine=engine)  # fmt: skip
-        site = sites_of(part_of(question.cluster, gpus))[0]
-        given = {"chunk_tokens": engine.chunk_tokens, **question.fixed.get("generate", {})}
+        site = sites_of(part_of(rl.cluster, gpus))[0]
+        given = {"chunk_tokens": engine.chunk_tokens, **rl.fixed.get("generate", {})}
         space = space_of(site, served, given, across_nodes=True)
         rows = [(instance, most) for instance, most in zip(space.instances, space.most, strict=True)
-                if question.starts(instance.layout, lag)]  # fmt: skip
+                if rl.starts(instance.layout, lag)]  # fmt: skip
         if not rows:
             return None
         instances, most = zip(*rows, strict=True)
         columns = pool(instances)
         columns = replace(columns, instances=np.array(most, dtype=float),
-                          memory_bytes=columns.memory_bytes * question.memory_share / MEMORY_SHARE)  # fmt: skip
+                          memory_bytes=columns.memory_bytes * rl.memory_share / MEMORY_SHARE)  # fmt: skip
         steps = max(lag, 1)
-        rollout = replace(question.rollout, prompts=float(question.work.prompts * steps))
+        rollout = replace(rl.rollout, prompts=float(rl.work.prompts * steps))
         time = rollout_time(columns, engines.constants, rollout)
         seconds = time.seconds / steps
-        hosted = np.where(question.ray_engine & (columns.gpus > columns.instances), time.iterations / steps, 0.0)
+        hosted = np.where(rl.ray_engine & (columns.gpus > columns.instances), time.iterations / steps, 0.0)
         best = int(np.argmin(seconds + self.constants.iteration_s * hosted))
         if not np.isfinite(seconds[best]):
             return None
@@ -215,13 +215,13 @@ class Prices:
         NVIDIA-NeMo/RL@7ea279ab, the packed broadcast of its refit)."""
         if span < 2:
             return 0.0
-        curve = link_curve(self.question.cluster.levels, "p2p", 2, span // 2)
+        curve = link_curve(self.rl.cluster.levels, "p2p", 2, span // 2)
         return float(collectives.seconds(curve, num_bytes)[0])
 
     @property
     def host_bytes(self) -> float:
         """Of host memory that the models of a GPU may take."""
-        return self.question.resolved.host_bytes
+        return self.rl.resolved.host_bytes
 
     def weights_bytes(self, role: Role) -> float:
         """Of all weights of a model."""
@@ -229,4 +229,4 @@ class Prices:
 
     def copied_s(self, num_bytes: Array) -> Array:
         """Seconds in which each GPU copies so many bytes to its host, or back."""
-        return self.constants.copies * num_bytes / float(self.question.resolved.rates.pcie_bw_bytes_per_s)
+        return self.constants.copies * num_bytes / float(self.rl.resolved.rates.pcie_bw_bytes_per_s)

@@ -1,4 +1,4 @@
-"""The question that a plan of post-training answers: models, work, cluster, and the limits of the framework."""
+"""The problem of a plan of post-training: models, work, cluster, and the limits of the framework."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Fixed = Mapping[Literal["train", "infer", "generate"], Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is planned: models, work, and the whole cluster as a request to train on it."""
+class RlProblem:
+    """Models, work, and the whole cluster as a request to train on it."""
 
     resolved: Resolved  # of the policy, on all GPUs
     work: RlWorkload
@@ -80,7 +80,7 @@ class Question:
         return tuple(it.rule(self.target.name) for it in (*limits, *part))
 
     @property
-    def parts(self) -> tuple[Question, ...]:
+    def parts(self) -> tuple[RlProblem, ...]:
         """One for each part of the layouts whose weights take as much memory of an engine on the same GPUs, and leave
         it some; this one where weights leave them."""
         staying = () if self.target is None else self.target.limits.staying(self.step, self.cluster.num_gpus)

@@ -21,7 +21,7 @@ from ...profiles.stack.engines import Engine
 from ...profiles.stack.load import load_stack
 from ...profiles.stack.post_training import PostTrainingConstants
 from ..space.rules import Columns, Rule
-from .question import Fixed
+from .problem import Fixed
 from .software import Software
 
 _NODE = 8  # GPUs

@@ -1,4 +1,4 @@
-"""From a request to post-train to the question that its prices answer: models, cluster, work."""
+"""From a request to post-train to the problem that is searched: models, cluster, work."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ..targets.post_training.registry import rl_target
 from ..targets.registry import target as trainer_of
 from .answer_degrees import check as check_degrees
 from .graph import Role, check
-from .question import Question, as_set
+from .problem import RlProblem, as_set
 
 
-def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
+def rl_problem_of(request: RlRequest) -> tuple[RlProblem, tuple[str, ...]]:
     """The models and the cluster behind a request, and warnings. Raises InputError."""
     loaded = _references(request)
     target: RlTarget | None = loaded.get("target")
@@ -52,17 +52,17 @@ def question_of(request: RlRequest) -> tuple[Question, tuple[str, ...]]:
     models, texts = _models(whole.model, work, loaded)
     texts += loaded["model"][1]
     core = target.core if target is not None else PLAIN
-    question = Question(as_set(whole, core), work, engine, models, target, core=core,
+    rl = RlProblem(as_set(whole, core), work, engine, models, target, core=core,
                         ray_engine=target is not None and target.ray_engine)  # fmt: skip
     if work.lengths_rule is not None:
-        check_degrees(question, referenced_model(request.model)[0].tower is not None)
-    texts += check_positions(whole.model, question.longest)
+        check_degrees(rl, referenced_model(request.model)[0].tower is not None)
+    texts += check_positions(whole.model, rl.longest)
     # The target of a training step is the trainer of this one. A framework of post-training builds models by itself, so
     # that it has not the limits of the files of a training run, such as those of Megatron's pretrain_gpt.
     left_out = ("model",) if target is None else ("model", "untrained")
     texts += [notice.text.replace("`--target ", "`--trainer ") for notice in whole.warnings
               if notice.code not in left_out]  # fmt: skip
-    return question, tuple(dict.fromkeys(texts))
+    return rl, tuple(dict.fromkeys(texts))
 
 
 def _as_run(work: RlWorkload, target: RlTarget | None) -> RlWorkload:

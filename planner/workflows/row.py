@@ -25,7 +25,7 @@ from ..switches.base import Settings
 from ..targets.nemo_rl.target import NEMO_RL
 from ..targets.verl.target import VERL
 from .gains import GainCase, read_gain_row
-from .question import Fixed
+from .problem import Fixed
 
 _SHORT = {"DeepSeek V3": "deepseek-v3", "Qwen3-235B": "qwen3-235b-a22b", "Qwen3-30B3A": "qwen3-30b-a3b"}
 # Options that recipes of NeMo-RL set and its tables do not show. The recipes of a model share those of the recipe that

@@ -8,10 +8,10 @@ from ...profiles.stack.post_training import PostTrainingConstants
 from .graph import graph_of
 from .meshes import Mesh, sub_meshes
 from .prices import Prices
-from .question import Question
-from .resolve import question_of
+from .problem import RlProblem
+from .resolve import rl_problem_of
 from .row import RlCase
-from .search import Found, price
+from .search import PlacementResult, price
 
 
 @dataclass(frozen=True)
@@ -25,38 +25,38 @@ class RlRun:
     @classmethod
     def of(cls, case: RlCase) -> RlRun | None:
         """None where the published degrees fit no split of the GPUs."""
-        question = replace(question_of(case.request)[0], fixed=case.fixed, core=case.core, ray_engine=case.ray_engine,
+        rl = replace(rl_problem_of(case.request)[0], fixed=case.fixed, core=case.core, ray_engine=case.ray_engine,
                            row_tokens=case.row_tokens, memory_share=case.memory_share)  # fmt: skip
-        prices = Prices(question)
-        runs = (cls(case, prices, trainer) for trainer in _splits(case, question))
+        prices = Prices(rl)
+        runs = (cls(case, prices, trainer) for trainer in _splits(case, rl))
         return next((run for run in runs if run._priced(prices) is not None), None)
 
     @property
     def lag(self) -> int:
-        return self.prices.question.work.lag
+        return self.prices.rl.work.lag
 
     def step_s(self, constants: PostTrainingConstants) -> float:
         """Seconds of the step, predicted; infinite where a call does not fit."""
         found = self._priced(self.prices.under(constants))
         return float("inf") if found is None else found.step_s
 
-    def _priced(self, prices: Prices) -> Found | None:
+    def _priced(self, prices: Prices) -> PlacementResult | None:
         return placed(prices, self.trainer)
 
 
-def placed(prices: Prices, trainer: int) -> Found | None:
+def placed(prices: Prices, trainer: int) -> PlacementResult | None:
     """The step with all calls but generation on the first `trainer` GPUs. The engine has the others, if any."""
-    question = prices.question
-    gpus, graph, lag = question.cluster.num_gpus, graph_of(question.work), question.work.lag
+    rl = prices.rl
+    gpus, graph, lag = rl.cluster.num_gpus, graph_of(rl.work), rl.work.lag
     engine = Mesh(trainer, gpus - trainer) if trainer < gpus else Mesh(0, gpus)
     placement = {call.name: engine if call.kind == "generate" else Mesh(0, trainer) for call in graph}
-    sizes = sorted({mesh.gpus for mesh in sub_meshes(Mesh(0, trainer), question.cluster.gpus_per_node)})
-    return price(prices, graph, placement, sizes, question.resolved.budget_bytes, lag)
+    sizes = sorted({mesh.gpus for mesh in sub_meshes(Mesh(0, trainer), rl.cluster.gpus_per_node)})
+    return price(prices, graph, placement, sizes, rl.resolved.budget_bytes, lag)
 
 
-def _splits(case: RlCase, question: Question) -> list[int]:
+def _splits(case: RlCase, rl: RlProblem) -> list[int]:
     """GPUs that train: those of the row, else whole nodes, the nearest to half first."""
-    if case.trainer_gpus is not None or not question.work.lag:
+    if case.trainer_gpus is not None or not rl.work.lag:
         return [case.trainer_gpus or case.gpus]
-    nodes = range(question.cluster.gpus_per_node, case.gpus, question.cluster.gpus_per_node)
+    nodes = range(rl.cluster.gpus_per_node, case.gpus, rl.cluster.gpus_per_node)
     return sorted(nodes, key=lambda gpus: (abs(2 * gpus - case.gpus), -gpus))

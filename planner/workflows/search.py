@@ -26,7 +26,7 @@ TIE = 1e-9  # relative: nearer values are equal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class PlacementResult:
     """A placement of all calls and its step."""
 
     step_s: float
@@ -69,7 +69,7 @@ class PlacementSearch:
     incumbent: float = inf
     tolerance: float = TOLERANCE
     tally: Tally = field(default_factory=Tally)
-    best: Found | None = None
+    best: PlacementResult | None = None
     nodes: int = 0
     started: Counter[tuple[Mesh, ...]] = field(default_factory=Counter)  # meshes of the first calls -> placements below
     # that the start of the search priced
@@ -84,7 +84,7 @@ class PlacementSearch:
         self.least_sync_s = 0.0 if self.engine is None else min(
             new_weights_s(self.prices, self.engine, mesh, self.sizes) for mesh in self.meshes)  # fmt: skip
 
-    def run(self) -> Found | None:
+    def run(self) -> PlacementResult | None:
         """The best placement that beats the incumbent."""
         every = len(self.meshes) ** len(self.calls)
         self.tally.total += every
@@ -95,7 +95,7 @@ class PlacementSearch:
         self._descend({})
         return self.best
 
-    def together(self) -> Found | None:
+    def together(self) -> PlacementResult | None:
         """The placement of all calls on all GPUs; None where one does not fit."""
         return self._found({call.name: self.meshes[0] for call in self.calls}) if self.engine_s < inf else None
 
@@ -200,7 +200,7 @@ class PlacementSearch:
             self.incumbent, self.best = found.step_s, found
         return inf if found is None else found.step_s
 
-    def _found(self, placed: dict[str, Mesh]) -> Found | None:
+    def _found(self, placed: dict[str, Mesh]) -> PlacementResult | None:
         every = placed if self.engine is None else {"generate": self.engine, **placed}
         return price(self.prices, self.graph, every, self.sizes, self.memory_bytes, self.lag)
 
@@ -208,7 +208,7 @@ class PlacementSearch:
 def price(
     prices: Prices, graph: Sequence[Call], placement: dict[str, Mesh], sizes: Sequence[int], memory_bytes: float,
     lag: int,
-) -> Found | None:  # fmt: skip
+) -> PlacementResult | None:  # fmt: skip
     """The step of one placement. Without lag all calls follow one another; with it the engine generates the answers of
     later steps while the others run on those of earlier ones, and both wait for the new weights that reach it: vLLM
     loads them between two iterations (NVIDIA-NeMo/RL@5fb58893, update_weights_from_collective)."""
@@ -224,5 +224,7 @@ def price(
     sync, controller = sync_s(prices, placed, sizes), prices.controller_s
     generated = max((it.end_s for it in placed if lag and it.call.kind == "generate"), default=0.0)
     others = max(it.end_s for it in placed if not (lag and it.call.kind == "generate"))
-    return Found(step_s=max(generated, others + controller) + sync, lag=lag, placed=tuple(placed), sync_s=sync,
-                 controller_s=controller)  # fmt: skip
+    return PlacementResult(
+        step_s=max(generated, others + controller) + sync, lag=lag, placed=tuple(placed), sync_s=sync,
+        controller_s=controller,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from meshwright.planner.request.load import load_any_request
 from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.request.serving import ServingRequest
 from meshwright.planner.request.serving_references import ServingReferences
-from meshwright.planner.workflows.resolve import question_of
+from meshwright.planner.workflows.resolve import rl_problem_of
 
 from meshwright.errors import InputError
 
@@ -33,7 +33,7 @@ workload:
 
 def resolved(request: object) -> None:
     if isinstance(request, RlRequest):
-        question_of(request)
+        rl_problem_of(request)
     elif isinstance(request, ServingRequest):
         ServingReferences.of(request)
 

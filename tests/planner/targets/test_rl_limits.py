@@ -17,7 +17,7 @@ from meshwright.planner.targets.post_training.emit import emit_rl
 from meshwright.planner.targets.post_training.limits import BF16, LayoutLimit, Limits
 from meshwright.planner.targets.post_training.registry import RL_TARGETS
 from meshwright.planner.workflows.prices import Prices
-from meshwright.planner.workflows.resolve import question_of
+from meshwright.planner.workflows.resolve import rl_problem_of
 
 from meshwright.errors import NoFeasibleLayoutError, UnknownNameError, UnsupportedError
 
@@ -102,7 +102,7 @@ def test_an_engine_of_experts_keeps_to_the_limits_of_the_asynchronous_one() -> N
              "workload": {"kind": "rl", "output": 2000, "output_max": 8192, "lag": 1}}  # fmt: skip
 
     def engine(lag: int, **target: str) -> InstanceLayout:
-        question = replace(question_of(RlRequest.model_validate({**asked, **target}))[0], ray_engine=False)
+        question = replace(rl_problem_of(RlRequest.model_validate({**asked, **target}))[0], ray_engine=False)
         option = Prices(question).generate(48, lag)
         assert option is not None
         assert option.instance is not None

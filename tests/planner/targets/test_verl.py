@@ -15,7 +15,7 @@ from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.targets.post_training.check import check_rl
 from meshwright.planner.targets.post_training.emit import emit_rl
 from meshwright.planner.targets.verl.target import VERL
-from meshwright.planner.workflows.resolve import question_of
+from meshwright.planner.workflows.resolve import rl_problem_of
 
 from meshwright.errors import InputError, UnknownNameError, UnsupportedError
 
@@ -154,7 +154,7 @@ def test_context_parallelism_takes_packed_answers(algorithm: str, reason: str) -
     request = RlRequest.model_validate({"model": "llama-3.1-8b", "cluster": "dgx-h100:2", "target": "verl",
         "workload": {"kind": "rl", "algorithm": "grpo", "prompts": 128, "output": 1000}})  # fmt: skip
     layout = parse(f"{algorithm}-dp2-mbs1-z1-rnone")
-    found = VERL.limits.layouts(question_of(request)[0].step, False)
+    found = VERL.limits.layouts(rl_problem_of(request)[0].step, False)
     assert [limit.explain(layout) for limit in found if limit.broken_by(layout)] == [reason] * bool(reason)
 
 

@@ -22,8 +22,8 @@ from meshwright.planner.workflows.answer_degrees import fastest_by_rule, lengths
 from meshwright.planner.workflows.graph import Call
 from meshwright.planner.workflows.options import Option
 from meshwright.planner.workflows.prices import Prices
-from meshwright.planner.workflows.question import Question
-from meshwright.planner.workflows.resolve import question_of
+from meshwright.planner.workflows.problem import RlProblem
+from meshwright.planner.workflows.resolve import rl_problem_of
 
 from meshwright.errors import InputError, UnsupportedError
 
@@ -35,16 +35,16 @@ WORK: dict[str, Any] = {"algorithm": "grpo", "prompts": 8, "samples": 8, "input"
 MODEL: dict[str, Any] = {"model": "qwen3-4b", "cluster": "dgx-a100-40gb:1"}
 
 
-def asked(**work: Any) -> Question:
-    return question_of(RlRequest.model_validate({**MODEL, "workload": {"kind": "rl", **WORK, **work}}))[0]
+def asked(**work: Any) -> RlProblem:
+    return rl_problem_of(RlRequest.model_validate({**MODEL, "workload": {"kind": "rl", **WORK, **work}}))[0]
 
 
 @cache
-def found(updates: int = 1) -> tuple[Question, Option]:
-    question = asked(updates=updates)
-    option = fastest_by_rule(question, 8)
+def found(updates: int = 1) -> tuple[RlProblem, Option]:
+    rl = asked(updates=updates)
+    option = fastest_by_rule(rl, 8)
     assert option is not None
-    return question, option
+    return rl, option
 
 
 @cache
@@ -64,25 +64,25 @@ def options() -> dict[str, str]:
     return dict(line.split("=", 1) for line in files()[FILE].splitlines() if not line.startswith("#"))
 
 
-def lengths_by_hand(question: Question, number: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def lengths_by_hand(rl: RlProblem, number: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Quantiles of the cut log-normal distribution at (i + 1/2) / number, behind prompts of 512 tokens."""
-    normal = NormalDist(question.lengths.centre, question.lengths.spread)
+    normal = NormalDist(rl.lengths.centre, rl.lengths.spread)
     return np.array([512 + min(np.exp(normal.inv_cdf((i + 0.5) / number)), 65000) for i in range(number)])
 
 
 @pytest.mark.parametrize("updates", [1, 4])
 def test_an_update_takes_its_micro_batches_one_after_another(updates: int) -> None:
     """once + sum over micro-batches (fixed + the longest sum of seconds in a group), for each update."""
-    question, option = found(updates)
+    rl, option = found(updates)
     layout, degrees = option.layout, option.by_answer
     assert layout is not None
     assert degrees is not None
-    resolved = of_any_length(question.on("policy", 8, 64 // updates))
+    resolved = of_any_length(rl.on("policy", 8, 64 // updates))
     mode = ("none", "selective", "full")[layout.recompute]
     family = Family(tp=layout.tp, cp_algorithm="ring", recompute=mode, zero=1)
     costs = ledger_costs(resolved, family)
     assert costs is not None
-    lengths = np.ceil(lengths_by_hand(question, 64 // updates) / (2 * layout.tp)) * 2 * layout.tp
+    lengths = np.ceil(lengths_by_hand(rl, 64 // updates) / (2 * layout.tp)) * 2 * layout.tp
     column = {degree: at for at, degree in enumerate(costs.degrees.tolist())}
     table = costs.seconds(lengths)
     micro_batches = dynamic_micro_batches(lengths, degrees.rank_tokens, 8 // layout.tp)
@@ -95,10 +95,10 @@ def test_an_update_takes_its_micro_batches_one_after_another(updates: int) -> No
 
 
 def test_no_other_layout_and_no_other_tokens_of_a_rank_are_faster() -> None:
-    question, option = found()
-    resolved = of_any_length(question.on("policy", 8, 64))
-    steps = [trial.plans([lengths_of(question)])[0].step_s
-             for trial in trials(OF_VERL, rule_candidates(resolved), question.longest_allowed)]  # fmt: skip
+    rl, option = found()
+    resolved = of_any_length(rl.on("policy", 8, 64))
+    steps = [trial.plans([lengths_of(rl)])[0].step_s
+             for trial in trials(OF_VERL, rule_candidates(resolved), rl.longest_allowed)]  # fmt: skip
     assert len(steps) > 3
     assert option.seconds == pytest.approx(min(steps))
 

@@ -17,7 +17,7 @@ from meshwright.planner.workflows.graph import Call, Role, graph_of
 from meshwright.planner.workflows.meshes import Mesh, distinct, sub_meshes
 from meshwright.planner.workflows.options import Option
 from meshwright.planner.workflows.prices import Prices
-from meshwright.planner.workflows.resolve import question_of
+from meshwright.planner.workflows.resolve import rl_problem_of
 from meshwright.planner.workflows.search import PlacementSearch, price
 
 from meshwright.errors import InputError, NoFeasibleLayoutError
@@ -94,7 +94,7 @@ class Drawn(Prices):
     """Options drawn at random: seconds that shrink with GPUs more or less well, and bytes."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(question_of(request_of())[0])
+        super().__init__(rl_problem_of(request_of())[0])
         self.seed = seed
 
     def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
@@ -152,11 +152,11 @@ def test_an_engine_beside_the_trainer_bounds_every_placement() -> None:
 
 def test_packed_sequences_hold_the_longest_answer() -> None:
     for work in ({"output": 2000, "output_max": 6000}, {"output_p90": 600}, {"output": 2000, "samples": 1}):
-        question = question_of(request_of(**work))[0]
-        for answers in (1, 16, question.work.answers):
-            packed = question.on("policy", 8, answers).workload
-            assert packed.seq_len >= question.longest
-            assert packed.seq_len * packed.global_batch >= answers * (question.work.input + question.lengths.mean)
+        rl = rl_problem_of(request_of(**work))[0]
+        for answers in (1, 16, rl.work.answers):
+            packed = rl.on("policy", 8, answers).workload
+            assert packed.seq_len >= rl.longest
+            assert packed.seq_len * packed.global_batch >= answers * (rl.work.input + rl.lengths.mean)
 
 
 def test_a_single_answer_is_planned() -> None:
@@ -219,7 +219,7 @@ def test_a_framework_has_not_the_limits_of_files_of_training() -> None:
     """verl builds the model of Megatron-Core by itself; a plan without a framework is one of Megatron-LM."""
     asked: dict[str, Any] = {"model": "gemma-2-9b", "cluster": "dgx-h100:1", "workload": {
         "kind": "rl", "algorithm": "grpo", "prompts": 16, "output": 300}}  # fmt: skip
-    texts = [question_of(RlRequest.model_validate({**asked, **more}))[1] for more in ({}, {"target": "verl"})]
+    texts = [rl_problem_of(RlRequest.model_validate({**asked, **more}))[1] for more in ({}, {"target": "verl"})]
     assert [any("cannot train gemma-2-9b, `emit` refuses" in text for text in each) for each in texts] == [True, False]
 
 

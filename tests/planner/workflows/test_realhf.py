@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from meshwright.planner.workflows.gains import GainCase, question_for, search_for
 from meshwright.planner.workflows.realhf import one_layout
-from meshwright.planner.workflows.search import Found
+from meshwright.planner.workflows.search import PlacementResult
 
 
 def case(scaled: str, gpus: int) -> GainCase:
@@ -15,14 +15,14 @@ def case(scaled: str, gpus: int) -> GainCase:
 
 
 @pytest.fixture(scope="module")
-def symmetric() -> Found:
-    question = replace(question_for(case("actor", 16)), fixed=one_layout(16))
-    found = search_for(question).together()
+def symmetric() -> PlacementResult:
+    rl = replace(question_for(case("actor", 16)), fixed=one_layout(16))
+    found = search_for(rl).together()
     assert found is not None
     return found
 
 
-def test_all_calls_have_one_layout(symmetric: Found) -> None:
+def test_all_calls_have_one_layout(symmetric: PlacementResult) -> None:
     for placed in symmetric.placed:
         assert (placed.mesh.first, placed.mesh.gpus) == (0, 16)
         if placed.option.instance is not None:
@@ -33,7 +33,7 @@ def test_all_calls_have_one_layout(symmetric: Found) -> None:
             assert (placed.option.layout.tp, placed.option.layout.pp, placed.option.layout.dp) == (8, 2, 1)
 
 
-def test_training_recomputes_all_in_two_micro_batches_for_each_stage(symmetric: Found) -> None:
+def test_training_recomputes_all_in_two_micro_batches_for_each_stage(symmetric: PlacementResult) -> None:
     layouts = {it.call.name: it.option.layout for it in symmetric.placed if it.option.layout is not None}
     # 32 answers of a mini-batch lie in 16 packed sequences: 4 in each of 2 x 2 micro-batches.
     assert str(layouts["train"]) == "tp8-pp2-dp1-mbs4-z0-rfull"
@@ -41,7 +41,7 @@ def test_training_recomputes_all_in_two_micro_batches_for_each_stage(symmetric: 
     assert layouts["reference"].micro_batch == 32
 
 
-def test_no_token_is_faster_than_the_launches_of_its_kernels(symmetric: Found) -> None:
+def test_no_token_is_faster_than_the_launches_of_its_kernels(symmetric: PlacementResult) -> None:
     generate = symmetric.placed[0]
     # 40 layers of 13B, 29 kernels and 2 sums each; 52 choose the tokens of each of 2 parts; 40 us a launch. 895 tokens
     # follow the prompt's.
@@ -49,7 +49,7 @@ def test_no_token_is_faster_than_the_launches_of_its_kernels(symmetric: Found) -
     assert launches_s < generate.option.seconds < 1.1 * launches_s
 
 
-def test_nothing_counts_beyond_the_parts(symmetric: Found) -> None:
+def test_nothing_counts_beyond_the_parts(symmetric: PlacementResult) -> None:
     assert symmetric.controller_s == 0.0
     generate = symmetric.placed[0]
     assert generate.end_s - generate.start_s == pytest.approx(generate.option.seconds + generate.moves_s)

@@ -13,8 +13,8 @@ from meshwright.planner.workflows.graph import Call, Role, graph_of
 from meshwright.planner.workflows.meshes import Mesh, sub_meshes
 from meshwright.planner.workflows.options import Option, with_leaner
 from meshwright.planner.workflows.prices import Prices
-from meshwright.planner.workflows.question import Question
-from meshwright.planner.workflows.resolve import question_of
+from meshwright.planner.workflows.problem import RlProblem
+from meshwright.planner.workflows.resolve import rl_problem_of
 from meshwright.planner.workflows.schedule import schedule
 from meshwright.planner.workflows.search import PlacementSearch
 
@@ -22,16 +22,16 @@ MEMORY = 80e9
 WORK = {"kind": "rl", "algorithm": "ppo", "output": 300, "prompts": 16}
 
 
-def question() -> Question:
+def rl() -> RlProblem:
     request = {"model": "llama-3.2-1b", "cluster": "dgx-h100:2", "workload": WORK}
-    return question_of(RlRequest.model_validate(request))[0]
+    return rl_problem_of(RlRequest.model_validate(request))[0]
 
 
 class Fronts(Prices):
     """Options drawn at random, each with two that are slower and smaller."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(question())
+        super().__init__(rl())
         self.seed = seed
 
     def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
@@ -50,7 +50,7 @@ class Fronts(Prices):
 
 
 def test_the_step_has_the_best_layouts_of_all_models() -> None:
-    graph, meshes, moved = graph_of(question().work), sub_meshes(Mesh(0, 8), 8), 0
+    graph, meshes, moved = graph_of(rl().work), sub_meshes(Mesh(0, 8), 8), 0
     for seed in range(12):
         prices, rng = Fronts(seed), random.Random(seed)
         placement = {call.name: rng.choice(meshes[:7]) for call in graph}
@@ -86,7 +86,7 @@ def ends_of(
     options: Mapping[str, Option], at_home: Mapping[str, bool],
 ) -> dict[str, float]:  # fmt: skip
     """Call -> when it ends. Of two rounds the second counts: a step begins as the one before it left the models."""
-    bytes_per_s = float(prices.question.resolved.rates.pcie_bw_bytes_per_s) / prices.constants.copies
+    bytes_per_s = float(prices.rl.resolved.rates.pcie_bw_bytes_per_s) / prices.constants.copies
     away = set[Role]()
     for _ in range(2):
         ends = dict[str, float]()
@@ -119,7 +119,7 @@ def test_no_symmetric_layout_is_faster() -> None:
         "workload": {**WORK, "prompts": 128, "updates": 4, "input": 128, "output": 895, "output_p90": 896,
                      "output_max": 897, "old_logprobs": False, "critic": "llama-2-7b", "reward": "llama-2-7b"},
     })  # fmt: skip
-    free = question_of(request)[0]
+    free = rl_problem_of(request)[0]
     graph, meshes, budget = graph_of(free.work), sub_meshes(Mesh(0, 16), 8), free.resolved.budget_bytes
     best = PlacementSearch(Prices(free), graph, meshes, budget, tolerance=0.0).run()
     assert best is not None
@@ -144,7 +144,7 @@ class Limited(Fronts):
 
 
 def test_models_leave_for_as_much_host_memory_as_there_is() -> None:
-    graph, none = graph_of(question().work), 0
+    graph, none = graph_of(rl().work), 0
     placement = {call.name: Mesh(0, 8) for call in graph}
     for seed, limit in product(range(4), (1e9, 30e9, 60e9)):
         roomy = schedule(Limited(seed, 1e15), graph, placement, [1, 2, 4, 8], MEMORY)

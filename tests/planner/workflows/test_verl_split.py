@@ -13,21 +13,21 @@ from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.workflows.graph import graph_of
 from meshwright.planner.workflows.meshes import Mesh
 from meshwright.planner.workflows.prices import Prices
-from meshwright.planner.workflows.resolve import question_of
-from meshwright.planner.workflows.search import Found, price
+from meshwright.planner.workflows.resolve import rl_problem_of
+from meshwright.planner.workflows.search import PlacementResult, price
 
 
-def step(gpus: int, trainer: int, lag: int) -> Found | None:
+def step(gpus: int, trainer: int, lag: int) -> PlacementResult | None:
     """DAPO of Qwen2.5-7B, 512 x 16 answers of at most 28k tokens, updates on 32 prompts, FSDP2."""
     request = RlRequest.model_validate({
         "model": "qwen2.5-7b", "gpu": "h20-sxm-96gb", "gpus": gpus, "trainer": "torchtitan",
         "workload": {"kind": "rl", "algorithm": "dapo", "prompts": 512, "samples": 16, "input": 256, "output": 1400,
                      "output_max": 28672, "updates": 16, "lag": lag},
     })  # fmt: skip
-    question = replace(question_of(request)[0], fixed={"train": {"tp": 1, "pp": 1, "zero": 3}})
-    graph, engine = graph_of(question.work), Mesh(trainer, gpus - trainer) if lag else Mesh(0, gpus)
+    rl = replace(rl_problem_of(request)[0], fixed={"train": {"tp": 1, "pp": 1, "zero": 3}})
+    graph, engine = graph_of(rl.work), Mesh(trainer, gpus - trainer) if lag else Mesh(0, gpus)
     placement = {call.name: engine if call.kind == "generate" else Mesh(0, trainer) for call in graph}
-    return price(Prices(question), graph, placement, [trainer], question.resolved.budget_bytes, lag)
+    return price(Prices(rl), graph, placement, [trainer], rl.resolved.budget_bytes, lag)
 
 
 def test_half_and_half_of_128_gpus() -> None:

@@ -10,7 +10,7 @@ import torch
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.workflows.prices import Prices
-from meshwright.planner.workflows.resolve import question_of
+from meshwright.planner.workflows.resolve import rl_problem_of
 from meshwright.runtime.checkpoint.slices import Piece
 from meshwright.runtime.checkpoint.states import weights, weights_of
 from torch import Tensor
@@ -67,7 +67,7 @@ def priced_bytes(model: ModelSpec) -> float:
     """Bytes of the policy's weights as `Prices.moved_s` gets them, for another model."""
     request = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "4xh100-sxm-80gb", "workload": {
         "kind": "rl", "algorithm": "grpo", "prompts": 16, "output": 300}})  # fmt: skip
-    question = question_of(request)[0]
+    question = rl_problem_of(request)[0]
     return Prices(replace(question, models={"policy": model})).weights_bytes("policy")
 
 
