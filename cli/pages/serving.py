@@ -67,7 +67,7 @@ def serving_page(plan: ServingPlan, explanation: ServingExplanation) -> str:
         effects=serving_explain.effect_cells(candidate, explanation), pools=_pools(candidate),
         memory=[(serving_plan.ROLES[pool.role], pool.cache_sequences, _memory(kinds, pool,
                  _device_bytes(plan, pool.site))) for pool in candidate.pools],
-        kinds=kinds, apart=_lines(serving_plan.separation(plan)),
+        kinds=kinds, disaggregated=_lines(serving_plan.separation(plan)),
         space=on_one_line(space_line(proof.space, stopped=bool(proof.stopped), noun="deployments")),
         constants=sorted(plan.resolved.get("constants", {}).items()), size=(_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP),
     )  # fmt: skip

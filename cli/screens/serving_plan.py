@@ -176,31 +176,31 @@ def _pool(plan: ServingPlan, pool: ServingPool) -> list[tuple[str, str]]:
 
 
 def separation(plan: ServingPlan) -> list[Part]:
-    """Why prefill and decode are together or apart, and the GPUs that each role needs."""
-    apart, best = plan.separation, plan.best
-    if apart is None:
+    """Why prefill and decode are aggregated or disaggregated, and the GPUs that each role needs."""
+    disagg, best = plan.separation, plan.best
+    if disagg is None:
         return []
     chosen, most = len(best.pools) > 1, plan.certificate.unit.startswith("requests")
-    if apart.best is None or apart.largest_load is None:
+    if disagg.best is None or disagg.largest_load is None:
         able = "keeps the promises" if promises(plan) else "is possible"
         reason = f"no deployment of separate prefill and decode {able} on these GPUs"
     elif chosen:
         better = "carries more" if most else "is cheaper, or as cheap and carries more"
         reason = f"no deployment with both on the same instances {better}"
     elif most:
-        reason = (f"{apart.best} (prefill + decode), which carries most of those apart, carries "
-                  f"{text.significant(apart.largest_load)}{_unit(plan)}")  # fmt: skip
+        reason = (f"{disagg.best} (prefill + decode), which carries most of the disaggregated ones, carries "
+                  f"{text.significant(disagg.largest_load)}{_unit(plan)}")  # fmt: skip
     else:
-        hours = "" if apart.gpu_hours is None else f", takes {text.significant(apart.gpu_hours)} GPU-hours"
-        reason = (f"the cheapest, {apart.best} (prefill + decode), has {apart.gpus} GPUs{hours} and carries "
-                  f"{text.significant(apart.largest_load)}{_unit(plan)}")  # fmt: skip
-    lines: list[Part] = [text.wrapped(f"{'Apart' if chosen else 'Not apart'}: {reason}.")]
-    if apart.prefill_gpus is not None and apart.decode_gpus is not None:
-        together = "" if apart.together_gpus is None else f"; together {text.significant(apart.together_gpus)}"
+        hours = "" if disagg.gpu_hours is None else f", takes {text.significant(disagg.gpu_hours)} GPU-hours"
+        reason = (f"the cheapest, {disagg.best} (prefill + decode), has {disagg.gpus} GPUs{hours} and carries "
+                  f"{text.significant(disagg.largest_load)}{_unit(plan)}")  # fmt: skip
+    lines: list[Part] = [text.wrapped(f"{'Disaggregated' if chosen else 'Not disaggregated'}: {reason}.")]
+    if disagg.prefill_gpus is not None and disagg.decode_gpus is not None:
+        together = "" if disagg.together_gpus is None else f"; aggregated {text.significant(disagg.together_gpus)}"
         lines.append(text.wrapped(
-            f"GPUs for 1/s, in parts of instances: apart {text.significant(apart.prefill_gpus)} that prefill and "
-            f"{text.significant(apart.decode_gpus)} that decode (1 : "
-            f"{text.significant(apart.decode_gpus / apart.prefill_gpus)}){together}."))  # fmt: skip
+            f"GPUs for 1/s, in parts of instances: disaggregated {text.significant(disagg.prefill_gpus)} that prefill "
+            f"and {text.significant(disagg.decode_gpus)} that decode (1 : "
+            f"{text.significant(disagg.decode_gpus / disagg.prefill_gpus)}){together}."))  # fmt: skip
     return [*lines, ""]
 
 

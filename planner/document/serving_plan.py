@@ -15,7 +15,7 @@ from .plan import sealed_json
 KIND = "serving-plan"
 FORMAT_VERSION = "1.1"
 Role = Literal["both", "prefill", "decode"]
-ROLES: tuple[Role, ...] = ("prefill", "decode")  # of instances apart
+ROLES: tuple[Role, ...] = ("prefill", "decode")  # of disaggregated instances
 Binds = Literal["ttft", "tpot", "queue", "cache", "nothing", "passes", "room", "sequences"]
 Unit = Literal["USD/h", "GPUs", "USD", "GPU-hours", "requests/s", "requests at once"]
 
@@ -135,7 +135,7 @@ class Separation(DocumentPart):
     """Prefill and decode on instances of their own beside both on the same ones. `..._gpus` are those for a request per
     second, where any part of an instance can be had; None: nothing keeps the promises."""
 
-    best: str | None  # id of the cheapest deployment apart
+    best: str | None  # id of the cheapest disaggregated deployment
     gpus: int | None
     usd_per_hour: float | None
     gpu_hours: float | None = None  # over the hours of a day
@@ -183,7 +183,7 @@ class ServingPlan(DocumentPart):
     indifference: float  # deployments this near to the best carry as much by the error of the model
     certificate: ServingCertificate
     hourly: HourlyService | None = None  # None: the load is one rate
-    separation: Separation | None = None  # None: deployments apart were not searched
+    separation: Separation | None = None  # None: disaggregated deployments were not searched
     technique_choices: tuple[ServingTechniqueChoice, ...] = ()  # of those that were left to the search, the best first
     resolved: dict[str, Any]  # model, cluster, engine
     assumptions: tuple[str, ...] = ()  # limits that no measurement gave

@@ -40,16 +40,16 @@ from ..request.request_lengths import request_lengths
 from ..request.serving import ServeWorkload, ServingRequest
 from ..request.serving_references import ServingReferences
 from ..request.speculation import step_tokens
-from ..serving.apart import Apart
-from ..serving.candidates import Question, candidates, deployment_id
+from ..serving.candidates import Demand, candidates, deployment_id
+from ..serving.disaggregated import DisaggregatedResult
 from ..serving.formats import BYTES, cache_format
 from ..serving.hours import hourly_service
 from ..serving.infeasible import no_deployment
 from ..serving.instance import Speculation, passes_of, pool
 from ..serving.promises import Promises
-from ..serving.search import Deployment, Found
+from ..serving.search import Deployment, DeploymentResult
 from ..serving.space import Served, Spaces, sites_of
-from ..serving.technique_choice import Field, Searched, choices, choose, summed
+from ..serving.technique_choice import Searched, TechniqueSpaces, choices, choose, summed
 from ..targets.engines.registry import about_serving
 
 # Deployments whose loads differ by less are not told apart: half of the median error of TPOT on published runs
@@ -77,35 +77,35 @@ def plan_serving(
     model, engines, cluster = named.model, named.engines, named.cluster
     if max_sequences is not None:
         engines = engines.limited(request.target, max_sequences)
-    question = question_of(work, engines)
-    requests = question.promises.requests
+    demand = demand_of(work, engines)
+    requests = demand.promises.requests
     longest = int(requests.whole_lengths.at(np.array([_ALMOST_ALL]))[0])
     warnings = [*named.warnings, *check_passes(model, work, request.fix, requests.output),
                 *check_positions(model, longest)]  # fmt: skip
     served = served_of(model, work, engines, request.target, named.draft)
-    field, best, every = _chosen(request, served, cluster, question, allow)
-    found = summed(best, every, question.load)
+    field, best, every = _chosen(request, served, cluster, demand, allow)
+    result = summed(best, every, demand.load)
     served = replace(served, techniques=best.techniques)
-    if not found.deployments:
-        raise no_deployment(best.spaces, question, found, field.between_bw)
-    ordered = _preferred(found)
-    chosen, simulated = _confirmed(question, ordered)
-    listed = candidates(question, _best_of_layouts([chosen, *ordered])[: request.top])
+    if not result.deployments:
+        raise no_deployment(best.spaces, demand, result, field.between_bw)
+    ordered = _preferred(result)
+    chosen, simulated = _confirmed(demand, ordered)
+    listed = candidates(demand, _best_of_layouts([chosen, *ordered])[: request.top])
     notices = _about_techniques(request, served, chosen)
     texts = [*warnings, *_about_devices(cluster), *notices]
-    certificate = _certificate(found, chosen, question, simulated)
+    certificate = _certificate(result, chosen, demand, simulated)
     plan = _document(request, served, cluster, engines, _lengths(requests), listed, certificate,
                      tuple(dict.fromkeys(texts)))  # fmt: skip
     hourly = hourly_service(chosen, work.hourly, requests.output) if work.hourly else None
-    both = best.apart if best.together.total else None  # together and apart were sought
+    both = best.disaggregated if best.aggregated.total else None  # both kinds were sought
     return plan.model_copy(update={
-        "separation": None if both is None else _separation(best.together, both), "hourly": hourly,
-        "technique_choices": choices(every, question.load) if allow else ()})  # fmt: skip
+        "separation": None if both is None else _separation(best.aggregated, both), "hourly": hourly,
+        "technique_choices": choices(every, demand.load) if allow else ()})  # fmt: skip
 
 
 def _chosen(
-    request: ServingRequest, served: Served, cluster: ClusterSpec, question: Question, allow: Sequence[str]
-) -> tuple[Field, Searched, list[Searched]]:  # fmt: skip
+    request: ServingRequest, served: Served, cluster: ClusterSpec, demand: Demand, allow: Sequence[str]
+) -> tuple[TechniqueSpaces, Searched, list[Searched]]:  # fmt: skip
     """What is searched, the best set of the allowed techniques with its deployments, and all sets.
 
     Raises InputError where those that are requested serve by no instance.
@@ -116,8 +116,8 @@ def _chosen(
     across = any(it is not None and it.across_nodes for it in used)
     spaces = Spaces.of(sites, served, request.fix)
     wide = Spaces.of(sites, served, request.fix, across_nodes=True) if across else spaces
-    field = Field(spaces=spaces, wide=wide, between_bw=cluster.levels[-1].bw_bytes_per_s)
-    best, every = choose(field, question, given, allowed)
+    field = TechniqueSpaces(spaces=spaces, wide=wide, between_bw=cluster.levels[-1].bw_bytes_per_s)
+    best, every = choose(field, demand, given, allowed)
     if best.why is not None:
         raise InputError(best.why, hint="leave it out, or take away a `--fix`")
     return field, best, every
@@ -163,7 +163,7 @@ def _speculation(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | 
     return Speculation(tokens=given["tokens"], step_tokens=tokens, draft=draft)
 
 
-def question_of(work: ServeWorkload, engines: Engines) -> Question:
+def demand_of(work: ServeWorkload, engines: Engines) -> Demand:
     """The load and the promises. The rate of a trace is the load where none is given."""
     requests = replace(request_lengths(work.input, work.output), prefix_hit=work.prefix_hit,
                        prefixes=float(work.prefixes if work.prefix_hit else 0))  # fmt: skip
@@ -173,7 +173,7 @@ def question_of(work: ServeWorkload, engines: Engines) -> Question:
     )  # fmt: skip
     load = work.rate or (max(work.hourly) if work.hourly else None) or requests.trace_rate or None
     load = float(work.concurrency) if work.concurrency is not None else load
-    return Question(load=load, promises=promises, constants=engines.constants, rates=work.hourly or ())
+    return Demand(load=load, promises=promises, constants=engines.constants, rates=work.hourly or ())
 
 
 def _lengths(requests: RequestLengths) -> ServedLengths:
@@ -186,34 +186,34 @@ def _tokens(lengths: Lengths) -> TokenCounts:
     return TokenCounts(mean=lengths.mean, p50=p50, p90=p90, p99=p99, most=most)
 
 
-def _separation(together: Found, apart: Apart) -> Separation:
-    best = apart.deployments[0] if apart.deployments else None
+def _separation(aggregated: DeploymentResult, disaggregated: DisaggregatedResult) -> Separation:
+    best = disaggregated.deployments[0] if disaggregated.deployments else None
     return Separation(
         best=deployment_id(best) if best else None, gpus=best.gpus if best else None,
         usd_per_hour=best.usd_per_hour if best else None, gpu_hours=best.gpu_hours if best else None,
         largest_load=best.largest_load if best else None,
-        prefill_gpus=apart.prefill_gpus, decode_gpus=apart.decode_gpus,
-        together_gpus=min((it.gpus / it.largest_load for it in together.deployments), default=None),
+        prefill_gpus=disaggregated.prefill_gpus, decode_gpus=disaggregated.decode_gpus,
+        together_gpus=min((it.gpus / it.largest_load for it in aggregated.deployments), default=None),
     )  # fmt: skip
 
 
-def _preferred(found: Found) -> list[Deployment]:
+def _preferred(result: DeploymentResult) -> list[Deployment]:
     """The deployments, the simplest of those that cannot be told from the best first."""
-    best, *others = found.deployments
-    price = best.price(rented=found.rented)
-    near = [best, *(it for it in others if it.gpus == best.gpus and it.price(rented=found.rented) == price
+    best, *others = result.deployments
+    price = best.price(rented=result.rented)
+    near = [best, *(it for it in others if it.gpus == best.gpus and it.price(rented=result.rented) == price
                     and it.largest_load >= best.largest_load * (1 - INDIFFERENCE))]  # fmt: skip
     chosen = min(near, key=_parts)
-    return [chosen, *(it for it in found.deployments if it is not chosen)]
+    return [chosen, *(it for it in result.deployments if it is not chosen)]
 
 
-def _confirmed(question: Question, ordered: list[Deployment]) -> tuple[Deployment, int]:
+def _confirmed(demand: Demand, ordered: list[Deployment]) -> tuple[Deployment, int]:
     """The first deployment whose simulated instances keep the promises, and how many were simulated; the first of all
     where none of those tried does."""
     tried = ordered[:_MOST_SIMULATED]
     for number, deployment in enumerate(tried, 1):
-        simulated = candidates(question, [deployment])[0].simulated
-        if simulated is not None and simulated.kept >= question.promises.share:
+        simulated = candidates(demand, [deployment])[0].simulated
+        if simulated is not None and simulated.kept >= demand.promises.share:
             return deployment, number
     return ordered[0], len(tried)
 
@@ -228,25 +228,25 @@ def _best_of_layouts(ordered: list[Deployment]) -> list[Deployment]:
 
 def _parts(deployment: Deployment) -> tuple[int, int]:
     """Kinds of parallelism inside instances, then GPUs of an instance."""
-    layouts = [stand.instance.layout for stand in deployment.stands]
+    layouts = [fleet.instance.layout for fleet in deployment.fleets]
     kinds = sum((it.tp > 1) + (it.pp > 1) + (it.attention_dp > 1) + (it.ep > 1) for it in layouts)
     return kinds, max(it.gpus for it in layouts)
 
 
-def _certificate(found: Found, chosen: Deployment, question: Question, simulated: int) -> ServingCertificate:
+def _certificate(result: DeploymentResult, chosen: Deployment, demand: Demand, simulated: int) -> ServingCertificate:
     space = SpaceCount(
-        total=found.total, by_axis=found.by_axis, ruled_out=found.ruled_out, dominated=found.dominated,
-        out_of_memory=found.out_of_memory, bounded=found.bounded, priced=len(found.deployments), simulated=simulated,
+        total=result.total, by_axis=result.by_axis, ruled_out=result.ruled_out, dominated=result.dominated,
+        out_of_memory=result.out_of_memory, bounded=result.bounded, priced=len(result.deployments), simulated=simulated,
     )  # fmt: skip
-    (bound, unit), (value, _) = (_value(it, question, found) for it in (found.deployments[0], chosen))
-    gap = (bound / value if question.load is None else value / bound) - 1.0
+    (bound, unit), (value, _) = (_value(it, demand, result) for it in (result.deployments[0], chosen))
+    gap = (bound / value if demand.load is None else value / bound) - 1.0
     return ServingCertificate(space=space, lower_bound=bound, unit=unit, gap=gap, proven=gap <= _EQUAL)
 
 
-def _value(best: Deployment, question: Question, found: Found) -> tuple[float, Unit]:
-    if question.load is None:
+def _value(best: Deployment, demand: Demand, result: DeploymentResult) -> tuple[float, Unit]:
+    if demand.load is None:
         return best.largest_load, "requests/s"
-    return best.price(rented=found.rented), _UNITS[found.rented, bool(question.rates)]
+    return best.price(rented=result.rented), _UNITS[result.rented, bool(demand.rates)]
 
 
 def _about_techniques(request: ServingRequest, served: Served, chosen: Deployment) -> list[str]:

@@ -19,11 +19,11 @@ from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.seen_images import front_s, placement
 from ..document.base import DocumentPart
 from ..document.serving_plan import ServingCandidate, ServingPlan
-from ..drivers.serving import question_of
-from ..serving.candidates import Question
+from ..drivers.serving import demand_of
+from ..serving.candidates import Demand
 from ..serving.listed import deployment_of, engines_of, workload_of
 from ..serving.promises import Priced, largest_load, priced
-from ..serving.search import Deployment, stands_pool
+from ..serving.search import Deployment, fleets_pool
 
 _STEP = 1e-3  # of the logarithm of a resource, of a derivative
 _MORE = 1.1  # times a resource, of an effect
@@ -73,46 +73,46 @@ class ServingExplanation(DocumentPart):
     choice: int
     parts: tuple[LatencyPart, ...]
     effects: tuple[Effect, ...]
-    one_less: float | None  # largest load of an instance fewer; None: one instance, or pools apart
+    one_less: float | None  # largest load of an instance fewer; None: one instance, or disaggregated pools
     rivals: tuple[Rival, ...]
     curve: tuple[LoadPoint, ...]  # up to a load near the largest stable one
 
 
 def explain_serving(plan: ServingPlan, choice: int = 1) -> ServingExplanation:
     """Deployment `choice` of the plan, priced anew. Raises InputError for no such deployment, or an older plan."""
-    candidate, question = plan.candidate(choice), question_of(workload_of(plan), engines_of(plan))
-    deployment = deployment_of(plan, candidate, question.promises)
+    candidate, demand = plan.candidate(choice), demand_of(workload_of(plan), engines_of(plan))
+    deployment = deployment_of(plan, candidate, demand.promises)
     return ServingExplanation(
-        choice=choice, parts=_parts(question, deployment, candidate), effects=_effects(question, deployment),
-        one_less=_one_less(question, deployment), rivals=tuple(rival_of(it, candidate) for it in plan.candidates
+        choice=choice, parts=_parts(demand, deployment, candidate), effects=_effects(demand, deployment),
+        one_less=_one_less(demand, deployment), rivals=tuple(rival_of(it, candidate) for it in plan.candidates
                                                      if it is not candidate),
-        curve=_curve(question, deployment, candidate),
+        curve=_curve(demand, deployment, candidate),
     )  # fmt: skip
 
 
-def _priced(question: Question, deployment: Deployment, load: Array) -> Priced:
+def _priced(demand: Demand, deployment: Deployment, load: Array) -> Priced:
     """The deployment under loads [n]."""
     count = len(load)
-    prefill, decode = (stands_pool([stand] * count) for stand in (deployment.prefill, deployment.decode))
-    return priced(prefill, decode, np.full(count, deployment.apart), load, question.promises, question.constants,
+    prefill, decode = (fleets_pool([fleet] * count) for fleet in (deployment.prefill, deployment.decode))
+    return priced(prefill, decode, np.full(count, deployment.disaggregated), load, demand.promises, demand.constants,
                   np.full(count, deployment.transfer_s))  # fmt: skip
 
 
-def _parts(question: Question, deployment: Deployment, candidate: ServingCandidate) -> tuple[LatencyPart, ...]:
+def _parts(demand: Demand, deployment: Deployment, candidate: ServingCandidate) -> tuple[LatencyPart, ...]:
     """Of the mean, then what the promised share of requests has beyond it."""
-    promises, constants = question.promises, question.constants
-    asked = candidate.largest_load if question.load is None else question.load
-    at = _priced(question, deployment, np.array([asked]))
+    promises, constants = demand.promises, demand.constants
+    asked = candidate.largest_load if demand.load is None else demand.load
+    at = _priced(demand, deployment, np.array([asked]))
     service = {name: float(getattr(at.service, name)[0])
                for name in ("ttft_s", "tpot_s", "queue_s", "first_token_s", "decode_s", "sequences")}  # fmt: skip
-    prefill, decode = stands_pool([deployment.prefill]), stands_pool([deployment.decode])
+    prefill, decode = fleets_pool([deployment.prefill]), fleets_pool([deployment.decode])
     none, load = np.zeros(1), at.load
     begin_s = float(front_s(prefill, constants, load.prompt)[0])
     away_s = float(placement(prefill, constants).before_s[0])
     own_s = service["ttft_s"] - service["queue_s"] - deployment.transfer_s - begin_s - service["first_token_s"]
     batch = decoding_batch(at.service.sequences, decode, load)
     decoding = _shares(decode, constants, batch)
-    beside = none if deployment.apart else batch.sequences
+    beside = none if deployment.disaggregated else batch.sequences
     prompting = _shares(prefill, constants, replace(
         batch, sequences=beside, prompt_tokens=np.minimum(load.prefilled, prefill.chunk_tokens)))  # fmt: skip
     ttft = {name: service["first_token_s"] * share + own_s * prompting[name] for name, share in decoding.items()}
@@ -170,28 +170,28 @@ def _shares(pool: Pool, constants: ServingConstants, batch: Batch) -> dict[str, 
     return {name: part / sum(parts.values()) for name, part in parts.items()}
 
 
-def _effects(question: Question, deployment: Deployment) -> tuple[Effect, ...]:
-    pools = [stands_pool([stand]) for stand in (deployment.prefill, deployment.decode)]
-    changed = {name: [slower(it, question.constants, 1 / _MORE) for it in pools]
+def _effects(demand: Demand, deployment: Deployment) -> tuple[Effect, ...]:
+    pools = [fleets_pool([fleet]) for fleet in (deployment.prefill, deployment.decode)]
+    changed = {name: [slower(it, demand.constants, 1 / _MORE) for it in pools]
                for name, slower in _RESOURCES.items()}  # fmt: skip
     room = "room for passes" if pools[-1].methods.fills else "KV cache"
-    changed[room] = [(it.roomier(_MORE - 1.0), question.constants) for it in pools]
-    return tuple(_effect(question, deployment, name, each) for name, each in changed.items())
+    changed[room] = [(it.roomier(_MORE - 1.0), demand.constants) for it in pools]
+    return tuple(_effect(demand, deployment, name, each) for name, each in changed.items())
 
 
-def _effect(question: Question, deployment: Deployment, name: str, changed: Sequence[_Slowed]) -> Effect:
+def _effect(demand: Demand, deployment: Deployment, name: str, changed: Sequence[_Slowed]) -> Effect:
     (prefill, constants), (decode, _) = changed
-    load = largest_load(prefill, decode, np.array([deployment.apart]), question.promises, constants,
+    load = largest_load(prefill, decode, np.array([deployment.disaggregated]), demand.promises, constants,
                         np.array([deployment.transfer_s]))  # fmt: skip
     return Effect(resource=name, largest_load=float(load[0]))
 
 
-def _one_less(question: Question, deployment: Deployment) -> float | None:
+def _one_less(demand: Demand, deployment: Deployment) -> float | None:
     instances = deployment.decode.instances - 1
-    if deployment.apart or not instances:
+    if deployment.disaggregated or not instances:
         return None
-    pool = stands_pool([replace(deployment.decode, instances=instances)])
-    return float(largest_load(pool, pool, np.array([False]), question.promises, question.constants)[0])
+    pool = fleets_pool([replace(deployment.decode, instances=instances)])
+    return float(largest_load(pool, pool, np.array([False]), demand.promises, demand.constants)[0])
 
 
 def rival_of(other: ServingCandidate, chosen: ServingCandidate) -> Rival:
@@ -205,10 +205,10 @@ def rival_of(other: ServingCandidate, chosen: ServingCandidate) -> Rival:
     )  # fmt: skip
 
 
-def _curve(question: Question, deployment: Deployment, candidate: ServingCandidate) -> tuple[LoadPoint, ...]:
+def _curve(demand: Demand, deployment: Deployment, candidate: ServingCandidate) -> tuple[LoadPoint, ...]:
     most = candidate.stable_load or candidate.largest_load * _BEYOND
     load = most * np.linspace(0.0, 1.0, _POINTS + 1)[1:]
-    at = _priced(question, deployment, load)
+    at = _priced(demand, deployment, load)
     columns = zip(load, at.latencies.ttft_s, at.latencies.tpot_s, at.service.stable, strict=True)
     return tuple(LoadPoint(load=float(each), ttft_s=float(first), tpot_s=float(token))
                  for each, first, token, held in columns if held)  # fmt: skip

@@ -10,12 +10,12 @@ from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.cluster.document import cluster_from_dict
 from ..document.base import DocumentPart
 from ..document.serving_plan import ROLES, ServingCandidate, ServingPlan
-from ..drivers.serving import question_of
+from ..drivers.serving import demand_of
 from ..serving.candidates import candidates
 from ..serving.infeasible import no_deployment
 from ..serving.listed import engines_of, served_in, workload_of
 from ..serving.space import Spaces, sites_of
-from ..serving.technique_choice import Field, searched
+from ..serving.technique_choice import TechniqueSpaces, searched
 from .serving import Rival, rival_of
 
 # A degree of `layout_id` -> the axis of the space.
@@ -39,36 +39,37 @@ def compared(plan: ServingPlan, name: str) -> ServingComparison:
     """
     plain = " ".join(name.split())
     other = next((it for it in plan.candidates if it.deployment_id == plain), None) or _priced(plan, name)
-    load = question_of(workload_of(plan), engines_of(plan)).load
+    load = demand_of(workload_of(plan), engines_of(plan)).load
     return ServingComparison(other=other, rival=rival_of(other, plan.best),
                              enough=load is None or other.largest_load >= load * (1 - 1e-6))  # fmt: skip
 
 
 def _priced(plan: ServingPlan, name: str) -> ServingCandidate:
     fixes, engines = _fixed(name), engines_of(plan)
-    question = question_of(workload_of(plan), engines)
+    demand = demand_of(workload_of(plan), engines)
     served = served_in(plan, engines)
     model, techniques = served.model, served.techniques
     if model.fills and len(fixes) > 1:
         raise NoFeasibleLayoutError(f"{name}: {model.name} fills in all tokens of an answer together, and its prompt "
                                     "sees the answer", hint="name one pool")  # fmt: skip
     cluster = cluster_from_dict(plan.resolved["cluster"])
-    apart = {f"{role}.{axis}": value for role, fix in zip(ROLES, fixes, strict=False) for axis, value in fix.items()}
-    spaces = Spaces.of(sites_of(cluster), replace(served, techniques=()), apart if len(fixes) > 1 else fixes[0])
+    by_pool = {f"{role}.{axis}": value for role, fix in zip(ROLES, fixes, strict=False) for axis, value in fix.items()}
+    spaces = Spaces.of(sites_of(cluster), replace(served, techniques=()), by_pool if len(fixes) > 1 else fixes[0])
     if (why := _broken(spaces, fixes)) is not None:
         raise NoFeasibleLayoutError(f"{name} {why}", hint="`explain` lists those of the plan")
     between_bw = cluster.levels[-1].bw_bytes_per_s
-    field = Field(spaces=spaces, wide=spaces, between_bw=between_bw)
-    found = searched(field, replace(question, load=None, rates=()), techniques).found(None)
-    if not found.deployments:
-        raise no_deployment(spaces, question, found, between_bw)
-    (candidate,) = candidates(question, found.deployments[:1])
+    field = TechniqueSpaces(spaces=spaces, wide=spaces, between_bw=between_bw)
+    result = searched(field, replace(demand, load=None, rates=()), techniques).result(None)
+    if not result.deployments:
+        raise no_deployment(spaces, demand, result, between_bw)
+    (candidate,) = candidates(demand, result.deployments[:1])
     return candidate
 
 
 def _broken(spaces: Spaces, fixes: Sequence[Mapping[str, int]]) -> str | None:
     """Why no site has such instances; None: some have."""
-    for fix, kind in zip(fixes, (spaces.prefill, spaces.decode) if len(fixes) > 1 else (spaces.together,), strict=True):
+    kinds = (spaces.prefill, spaces.decode) if len(fixes) > 1 else (spaces.aggregated,)
+    for fix, kind in zip(fixes, kinds, strict=True):
         if any(space.instances for space in kind):
             continue
         needed = fix["tp"] * fix["pp"] * fix["attention_dp"] * fix["replicas"]

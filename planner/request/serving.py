@@ -108,7 +108,7 @@ def _degree(value: Any) -> int:
 
 
 _AXES = ("tp", "pp", "ep", "attention_dp", "replicas", "chunk_tokens")
-# Axis of the space, or `prefill.tp`: that of instances apart that prefill -> its reader.
+# Axis of the space, or `prefill.tp`: that of disaggregated instances that prefill -> its reader.
 FIXABLE: Mapping[str, Callable[[Any], int]] = dict.fromkeys(
     (*_AXES, *(f"{role}.{axis}" for role in ROLES for axis in _AXES)), _degree
 )
@@ -206,7 +206,7 @@ class ServingFields(TypedDict, total=False):
     stack: str | None
     """A file that `calibrate --from-run` wrote from runs of the engine's benchmark [the numbers that ship]."""
     fix: str | list[str] | Mapping[str, Any] | None
-    """Axes of the space that are given: `{"tp": 4}` or `["tp=4"]`; `prefill.tp` and `decode.tp` of pools apart."""
+    """Axes of the space that are given: `{"tp": 4}` or `["tp=4"]`; `prefill.tp`, `decode.tp` of disaggregated pools."""
     top: int | None
     """How many deployments the plan lists [5]."""
     input: int | str | Mapping[int, float] | Mapping[str, float] | None

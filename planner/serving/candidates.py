@@ -26,7 +26,7 @@ from ..document.serving_plan import (
 )
 from .instance import Instance, InstanceLayout, pool
 from .promises import Priced, Promises, capacity, largest_load, priced, unpromised
-from .search import Deployment, Stand, stands_pool
+from .search import Deployment, Fleet, fleets_pool
 
 _BEYOND = 1.01  # times the largest load, where what binds breaks
 # Simulated requests: as many as come in so many lives of those that run at once, and of models that fill in, whose
@@ -42,7 +42,7 @@ _REMEMBERED = 32  # simulated instances: more than those of the deployments that
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Demand:
     """What is asked of every deployment. load: requests per second, or at once in a closed loop; None: no given one.
     rates: requests per second in the hours of a day, whose largest is the load; empty: the load is one rate."""
 
@@ -52,53 +52,53 @@ class Question:
     rates: tuple[float, ...] = ()
 
 
-def candidates(question: Question, deployments: Sequence[Deployment]) -> tuple[ServingCandidate, ...]:
-    """The deployments under the load of the question; without one each under its own largest load."""
+def candidates(demand: Demand, deployments: Sequence[Deployment]) -> tuple[ServingCandidate, ...]:
+    """The deployments under the load of the demand; without one each under its own largest load."""
     largest = np.array([it.largest_load for it in deployments])
-    load = largest if question.load is None else np.full_like(largest, question.load)
-    now, most = at(question, deployments, load), at(question, deployments, largest)
-    beyond = at(question, deployments, largest * _BEYOND)
-    stable = largest_load(*_columns(deployments), unpromised(question.promises), question.constants,
+    load = largest if demand.load is None else np.full_like(largest, demand.load)
+    now, most = at(demand, deployments, load), at(demand, deployments, largest)
+    beyond = at(demand, deployments, largest * _BEYOND)
+    stable = largest_load(*_columns(deployments), unpromised(demand.promises), demand.constants,
                           _transfers(deployments))  # fmt: skip
     return tuple(
-        _candidate(question, it, row, now, float(most.service.sequences[row]),
-                   _binds(question, beyond, it, row),
-                   None if question.promises.closed else float(stable[row]))
+        _candidate(demand, it, row, now, float(most.service.sequences[row]),
+                   _binds(demand, beyond, it, row),
+                   None if demand.promises.closed else float(stable[row]))
         for row, it in enumerate(deployments)
     )  # fmt: skip
 
 
 def _candidate(
-    question: Question, deployment: Deployment, row: int, now: Priced, most_sequences: float, binds: Binds,
+    demand: Demand, deployment: Deployment, row: int, now: Priced, most_sequences: float, binds: Binds,
     stable_load: float | None,
 ) -> ServingCandidate:  # fmt: skip
     service = now.service
     ttft_s, tpot_s, tokens = (float(column[row]) for column in (service.ttft_s, service.tpot_s,
                                                                  service.output_tokens_per_s))  # fmt: skip
-    output = question.promises.requests.output
-    decode = stands_pool([deployment.decode])
+    output = demand.promises.requests.output
+    decode = fleets_pool([deployment.decode])
     first = float(decode.first_tokens(np.array([output]))[0])
     rate, usd = tokens / output, deployment.usd_per_hour
     taken = rate * (1.0 - decode.methods.skipped)
-    roles: tuple[Role, ...] = ("prefill", "decode") if deployment.apart else ("both",)
+    roles: tuple[Role, ...] = ("prefill", "decode") if deployment.disaggregated else ("both",)
     return ServingCandidate(
         choice=row + 1, deployment_id=deployment_id(deployment), gpus=deployment.gpus, rate=rate,
         gpu_hours=deployment.gpu_hours,
-        pools=tuple(_pool(stand, role, question, most_sequences)
-                    for stand, role in zip(deployment.stands, roles, strict=True)),
+        pools=tuple(_pool(fleet, role, demand, most_sequences)
+                    for fleet, role in zip(deployment.fleets, roles, strict=True)),
         concurrency=taken * (ttft_s + (output - first) * tpot_s), ttft_s=ttft_s, tpot_s=tpot_s,
         ttft_promised_s=float(now.latencies.ttft_s[row]), tpot_promised_s=float(now.latencies.tpot_s[row]),
         largest_load=deployment.largest_load, stable_load=stable_load, output_tokens_per_s=tokens,
         output_tokens_per_s_per_gpu=tokens / deployment.gpus, goodput_per_gpu=deployment.largest_load / deployment.gpus,
         sequences=float(service.sequences[row]), prompt_load=float(service.prompt_load[row]), binds=binds,
         usd_per_hour=usd, usd_per_mtoken=None if usd is None else usd / 3600.0 / tokens * 1e6,
-        simulated=_simulated(question, deployment, taken, _relaxation(service, row)),
+        simulated=_simulated(demand, deployment, taken, _relaxation(service, row)),
     )  # fmt: skip
 
 
 def deployment_id(deployment: Deployment) -> str:
     """`2 x tp4`, or `1 x tp4 + 2 x tp2` (prefill + decode)."""
-    return " + ".join(f"{stand.instances} x {layout_id(stand.instance.layout)}" for stand in deployment.stands)
+    return " + ".join(f"{fleet.instances} x {layout_id(fleet.instance.layout)}" for fleet in deployment.fleets)
 
 
 def layout_id(layout: InstanceLayout) -> str:
@@ -108,29 +108,29 @@ def layout_id(layout: InstanceLayout) -> str:
     return "-".join(parts)
 
 
-def at(question: Question, deployments: Sequence[Deployment], load: Array) -> Priced:
+def at(demand: Demand, deployments: Sequence[Deployment], load: Array) -> Priced:
     """The deployments under a load each, one per row."""
-    return _priced(question, deployments, load, 0.0)
+    return _priced(demand, deployments, load, 0.0)
 
 
-def _priced(question: Question, deployments: Sequence[Deployment], load: Array, more_room: float) -> Priced:
-    prefill, decode, apart = _columns(deployments)
-    return priced(prefill.roomier(more_room), decode.roomier(more_room), apart, load, question.promises,
-                  question.constants, _transfers(deployments))  # fmt: skip
+def _priced(demand: Demand, deployments: Sequence[Deployment], load: Array, more_room: float) -> Priced:
+    prefill, decode, disaggregated = _columns(deployments)
+    return priced(prefill.roomier(more_room), decode.roomier(more_room), disaggregated, load, demand.promises,
+                  demand.constants, _transfers(deployments))  # fmt: skip
 
 
 def _columns(deployments: Sequence[Deployment]) -> tuple[Pool, Pool, Mask]:
-    return (stands_pool([it.prefill for it in deployments]), stands_pool([it.decode for it in deployments]),
-            np.array([it.apart for it in deployments]))  # fmt: skip
+    return (fleets_pool([it.prefill for it in deployments]), fleets_pool([it.decode for it in deployments]),
+            np.array([it.disaggregated for it in deployments]))  # fmt: skip
 
 
 def _transfers(deployments: Sequence[Deployment]) -> Array:
     return np.array([it.transfer_s for it in deployments])
 
 
-def _binds(question: Question, beyond: Priced, deployment: Deployment, row: int) -> Binds:
+def _binds(demand: Demand, beyond: Priced, deployment: Deployment, row: int) -> Binds:
     """What breaks first, where the load is a little too large."""
-    promises = question.promises
+    promises = demand.promises
     if beyond.latencies.ttft_s[row] > promises.ttft_s:
         return "ttft"
     if beyond.latencies.tpot_s[row] > promises.tpot_s:
@@ -138,51 +138,51 @@ def _binds(question: Question, beyond: Priced, deployment: Deployment, row: int)
     if bool(beyond.service.stable[row]):
         return "nothing"
     if deployment.decode.instance.model.fills:
-        more = _priced(question, [deployment], np.array([deployment.largest_load * _CARRIES]), more_room=1.0)
+        more = _priced(demand, [deployment], np.array([deployment.largest_load * _CARRIES]), more_room=1.0)
         return "room" if more.service.stable[0] else "sequences" if promises.closed else "passes"
     return "cache" if beyond.service.sequences[row] >= 0.99 * beyond.service.capacity[row] else "queue"
 
 
-def _pool(stand: Stand, role: Role, question: Question, sequences: float) -> ServingPool:
-    layout, columns = stand.instance.layout, stands_pool([stand])
-    held = int(capacity(columns, question.promises.requests)[0])
+def _pool(fleet: Fleet, role: Role, demand: Demand, sequences: float) -> ServingPool:
+    layout, columns = fleet.instance.layout, fleets_pool([fleet])
+    held = int(capacity(columns, demand.promises.requests)[0])
     room = float(columns.cache_bytes[0])
     wanted = int(np.ceil(max(sequences, 1.0) * _HEADROOM / _BATCH)) * _BATCH
     return ServingPool(
-        role=role, site=stand.site.name, gpu=stand.site.gpu.name, gpus_per_node=stand.site.gpus_per_node,
-        instances=stand.instances, gpus=stand.gpus, tp=layout.tp, pp=layout.pp, ep=layout.ep,
-        attention_dp=layout.attention_dp, chunk_tokens=stand.instance.chunk_tokens,
-        max_sequences=max(min(wanted, held), 1), weights=stand.instance.weights, kv_cache=stand.instance.cache,
+        role=role, site=fleet.site.name, gpu=fleet.site.gpu.name, gpus_per_node=fleet.site.gpus_per_node,
+        instances=fleet.instances, gpus=fleet.gpus, tp=layout.tp, pp=layout.pp, ep=layout.ep,
+        attention_dp=layout.attention_dp, chunk_tokens=fleet.instance.chunk_tokens,
+        max_sequences=max(min(wanted, held), 1), weights=fleet.instance.weights, kv_cache=fleet.instance.cache,
         proposed_tokens=0 if role == "prefill" else int(columns.draft_tokens[0]),
-        speculation_pays_up_to=None if role == "prefill" else _pays_up_to(columns, question),
+        speculation_pays_up_to=None if role == "prefill" else _pays_up_to(columns, demand),
         weights_bytes=float(columns.weights_bytes[0]), cache_bytes=room, cache_sequences=held,
-        tower=None if role == "decode" else _tower(columns, question),
+        tower=None if role == "decode" else _tower(columns, demand),
     )  # fmt: skip
 
 
-def _tower(columns: Pool, question: Question) -> TowerPieces | None:
+def _tower(columns: Pool, demand: Demand) -> TowerPieces | None:
     """Where the pieces of the tower run, where devices may run some."""
     if columns.images is None or not columns.methods.uplink_bytes_per_s:
         return None
-    placed = placement(columns, question.constants)
+    placed = placement(columns, demand.constants)
     device, edge = int(placed.device[0]), int(placed.edge[0])
     return TowerPieces(device=device, edge=edge, instance=len(columns.images.flops) - device - edge)
 
 
-def _pays_up_to(columns: Pool, question: Question) -> int | None:
+def _pays_up_to(columns: Pool, demand: Demand) -> int | None:
     """Sequences of an instance up to which a token takes less time with speculation than without."""
     if not columns.draft_tokens[0]:
         return None
-    held = max(int(capacity(columns, question.promises.requests)[0]), 1)
+    held = max(int(capacity(columns, demand.promises.requests)[0]), 1)
     number = np.unique(np.geomspace(1, held, _TRIED).astype(np.int64))
     rows = columns.rows(np.zeros(len(number), dtype=np.int64), np.ones(len(number)))
     none = np.zeros(len(number))
-    requests = question.promises.requests
+    requests = demand.promises.requests
     context = none + requests.running_prompt + requests.running_output / 2
     batch = Batch(sequences=number / columns.pp[0], context=context, prompt_tokens=none, prompt_context=none,
                   prompt_groups=none + 1.0)  # fmt: skip
     plain = replace(rows, draft_tokens=none, step_tokens=none + 1.0)
-    drafted_s, plain_s = (iteration_seconds(it, question.constants, batch) / it.step_tokens for it in (rows, plain))
+    drafted_s, plain_s = (iteration_seconds(it, demand.constants, batch) / it.step_tokens for it in (rows, plain))
     pays = drafted_s < plain_s
     return int(number[pays].max()) if pays.any() else 0
 
@@ -193,16 +193,16 @@ def _relaxation(service: Service, row: int) -> float:
     return max(float(service.sequences[row]), factor / float(1.0 - factor**0.5) ** 2)
 
 
-def _simulated(question: Question, deployment: Deployment, rate: float, each: float) -> SimulatedService:
+def _simulated(demand: Demand, deployment: Deployment, rate: float, each: float) -> SimulatedService:
     """One instance of each pool with its share of the load; requests are dealt at random. A loop over two pools is
     simulated as arrivals at its rate at each of them, by chance and not when a request has ended. rate: of requests
     that take passes. each: requests of a relaxation time."""
-    promises, number = question.promises, int(np.clip(_LIVES * each, _REQUESTS, _MOST_REQUESTS))
-    split = deployment.apart or beside_one_another(deployment.decode.instance)
+    promises, number = demand.promises, int(np.clip(_LIVES * each, _REQUESTS, _MOST_REQUESTS))
+    split = deployment.disaggregated or beside_one_another(deployment.decode.instance)
     roles = ((deployment.prefill, True, not split), (deployment.decode, not split, True))
-    closed = promises.closed and not deployment.apart
-    latencies = [_instance(stand.instance, question.constants, _requests(question, stand, rate, number, closed=closed),
-                           prefills=prefills, decodes=decodes) for stand, prefills, decodes in roles]  # fmt: skip
+    closed = promises.closed and not deployment.disaggregated
+    latencies = [_instance(fleet.instance, demand.constants, _requests(demand, fleet, rate, number, closed=closed),
+                           prefills=prefills, decodes=decodes) for fleet, prefills, decodes in roles]  # fmt: skip
     first, last = latencies
     ttft_s, tpot_s = first.ttft_s, last.tpot_s
     if split:
@@ -212,21 +212,21 @@ def _simulated(question: Question, deployment: Deployment, rate: float, each: fl
     return SimulatedService(requests=number, ttft_s=_percentiles(ttft_s), tpot_s=_percentiles(tpot_s), kept=float(kept))
 
 
-def _requests(question: Question, stand: Stand, rate: float, number: int, *, closed: bool) -> Requests:
+def _requests(demand: Demand, fleet: Fleet, rate: float, number: int, *, closed: bool) -> Requests:
     """The share of an instance. Of a closed loop those that it begins with come beside the number."""
-    columns = pool([stand.instance])
-    clients = max(int(np.ceil((question.load or 0.0) / stand.instances)), 1)
+    columns = pool([fleet.instance])
+    clients = max(int(np.ceil((demand.load or 0.0) / fleet.instances)), 1)
     return Requests(
-        lengths=question.promises.requests, rate=0.0 if closed else rate / stand.instances,
-        share=(1.0 - columns.methods.skipped) / stand.instances,
+        lengths=demand.promises.requests, rate=0.0 if closed else rate / fleet.instances,
+        share=(1.0 - columns.methods.skipped) / fleet.instances,
         concurrency=clients, number=number + clients * closed,
-        front_s=float(front_s(columns, question.constants, np.zeros(1))[0]),
+        front_s=float(front_s(columns, demand.constants, np.zeros(1))[0]),
     )  # fmt: skip
 
 
 def _transfers_s(deployment: Deployment, promises: Promises, prompts: Array) -> Array:
     """[request] seconds in which the caches of these prompts go from pool to pool."""
-    prefill, decode = stands_pool([deployment.prefill]), stands_pool([deployment.decode])
+    prefill, decode = fleets_pool([deployment.prefill]), fleets_pool([deployment.decode])
     return deployment.transfer_s * growth(prefill, decode, np.array([promises.requests.prompt]), prompts)
 
 
@@ -234,7 +234,7 @@ def _transfers_s(deployment: Deployment, promises: Promises, prompts: Array) -> 
 def _instance(
     instance: Instance, constants: ServingConstants, requests: Requests, *, prefills: bool, decodes: bool
 ) -> Simulated:  # fmt: skip
-    """Remembered: deployments that are tried are listed too, and deployments apart have pools in common."""
+    """Remembered: deployments that are tried are listed too, and disaggregated deployments have pools in common."""
     columns = pool([instance])
     held = float(capacity(columns, requests.lengths)[0])
     if prefills != decodes and columns.methods.prompt_share:

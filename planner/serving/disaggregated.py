@@ -26,15 +26,15 @@ from .pairs import (
     pairs_under_rate,
 )
 from .promises import ALONE, ROUNDING, Promises, holds_a_sequence, largest, largest_load, priced
-from .search import Deployment, Rival, stands_pool
+from .search import Deployment, Incumbent, fleets_pool
 from .space import Space
 
 _MANY = 1e9  # instances of a pool that the other one never waits for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
-    """The cheapest deployments apart that keep the promises, those that carry most first, and what became of all."""
+class DisaggregatedResult:
+    """The cheapest disaggregated deployments that keep the promises, those that carry most first, and counts of all."""
 
     deployments: tuple[Deployment, ...]
     total: int
@@ -48,12 +48,12 @@ class Apart:
     decode_gpus: float | None
 
 
-def search_apart(
+def search_disaggregated(
     prefills: Sequence[Space], decodes: Sequence[Space], load: float | None, promises: Promises,
-    constants: ServingConstants, between_bw: float, rival: Rival | None = None, rates: Sequence[float] = (),
-) -> Apart:  # fmt: skip
+    constants: ServingConstants, between_bw: float, incumbent: Incumbent | None = None, rates: Sequence[float] = (),
+) -> DisaggregatedResult:  # fmt: skip
     """load: requests per second, or at any time; None: as many per second as the sites carry. between_bw: bytes/s of a
-    GPU from site to site. rival: deployments that cost more are left out, and the GPUs of each role are not sought,
+    GPU from site to site. incumbent: deployments that cost more are left out, and the GPUs of each role are not sought,
     which only requests per second need. rates: of the hours of a day, the load among them: the cheapest over all hours
     are sought."""
     rented = all(space.site.usd_per_gpu_hour is not None for space in prefills)
@@ -63,7 +63,7 @@ def search_apart(
     sides = [_sides(prefills, decodes, rate, promises, constants, bounded=bounded) for rate in sorted(hours)]
     prefill, decode = sides[-1]
     total = held = kept = unlike = 0
-    pairs, least = list[Pair](), np.inf if rival is None else rival.cost(load)
+    pairs, least = list[Pair](), np.inf if incumbent is None else incumbent.cost(load)
     for i, one in enumerate(prefill):
         for j, other in enumerate(decode):
             meeting = Meeting.of(one, other, between_bw, rented=rented)
@@ -79,9 +79,9 @@ def search_apart(
             least = min([least, *(pair.price for pair in found)])
     cheapest = [pair for pair in pairs if pair.price <= least + abs(least) * (TIE if load is not None else ROUNDING)]
     deployments = _carrying(cheapest, promises, constants) if cheapest else []
-    one_gpus, other_gpus = (None, None) if rival or promises.closed else _gpus_of_roles(
+    one_gpus, other_gpus = (None, None) if incumbent or promises.closed else _gpus_of_roles(
         prefill, decode, promises, constants)  # fmt: skip
-    return Apart(
+    return DisaggregatedResult(
         deployments=tuple(deployments), total=total, broken=held - kept, unlike=unlike,
         out_of_memory=total - unlike - held,
         bounded=kept - len(deployments), prefill_gpus=one_gpus, decode_gpus=other_gpus,
@@ -194,7 +194,7 @@ def _seconds(
 def _carrying(pairs: Sequence[Pair], promises: Promises, constants: ServingConstants) -> list[Deployment]:
     """The deployments with the largest loads that they carry, the largest first."""
     most = largest_load(
-        stands_pool([pair.prefill for pair in pairs]), stands_pool([pair.decode for pair in pairs]),
+        fleets_pool([pair.prefill for pair in pairs]), fleets_pool([pair.decode for pair in pairs]),
         np.ones(len(pairs), dtype=bool), promises, constants, np.array([pair.transfer_s for pair in pairs]),
     )  # fmt: skip
     made = [Deployment(prefill=pair.prefill, decode=pair.decode, transfer_s=pair.transfer_s, largest_load=float(load))

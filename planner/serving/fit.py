@@ -64,9 +64,9 @@ class Runs:
 
     def service(self, constants: ServingConstants, host_s: Array) -> Service:
         """host_s: of every run."""
-        apart = np.array([case.apart for case in self.cases])
+        disaggregated = np.array([case.disaggregated for case in self.cases])
         prefill, decode = replace(self.prefill, host_s=host_s), replace(self.decode, host_s=host_s)
-        return steady_state(prefill, decode, apart, self.load, constants)
+        return steady_state(prefill, decode, disaggregated, self.load, constants)
 
     def measured(self) -> Array:
         """[3, run] TTFT, TPOT, throughput; NaN: not measured."""

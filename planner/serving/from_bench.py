@@ -29,7 +29,7 @@ from ..document.serving_plan import ServingPlan
 from .bench import BenchRun, read_benches
 from .listed import deployment_of, engines_of
 from .promises import Promises
-from .search import Deployment, stands_pool
+from .search import Deployment, fleets_pool
 
 # Scatter of the logarithm of a mean that no number explains, of runs on one machine (assumed: prompts of a benchmark
 # come in bursts, which its TTFT depends on).
@@ -140,7 +140,7 @@ class _Fitter:
 
     prefill: Pool  # a row per run
     decode: Pool
-    apart: Mask
+    disaggregated: Mask
     load: Load
     constants: ServingConstants
     host_s: float
@@ -155,9 +155,9 @@ class _Fitter:
                             closed=plan.request["workload"]["concurrency"] is not None)  # fmt: skip
         deployment = _behind(deployment_of(plan, plan.best, promises), instances)
         count = len(benches)
-        prefill, decode = (stands_pool([stand] * count) for stand in (deployment.prefill, deployment.decode))
+        prefill, decode = (fleets_pool([fleet] * count) for fleet in (deployment.prefill, deployment.decode))
         return cls(
-            prefill=prefill, decode=decode, apart=np.full(count, deployment.apart),
+            prefill=prefill, decode=decode, disaggregated=np.full(count, deployment.disaggregated),
             load=_load(benches, deployment.transfer_s), constants=engines.constants, host_s=engines.host_s(name, ""),
             measured=np.array([(bench.ttft_s, bench.tpot_s) for bench in benches]),
             instances=deployment.decode.instances,
@@ -169,7 +169,7 @@ class _Fitter:
         shares = {name: value for name, value in numbers.items() if name != "host_s"}
         host_s = np.full(len(self.measured), numbers["host_s"])
         prefill, decode = (replace(pool, host_s=host_s) for pool in (self.prefill, self.decode))
-        service = steady_state(prefill, decode, self.apart, self.load, replace(self.constants, **shares))
+        service = steady_state(prefill, decode, self.disaggregated, self.load, replace(self.constants, **shares))
         return np.array([service.ttft_s, service.tpot_s, service.output_tokens_per_s])
 
     def numbers(self, z: Array) -> dict[str, float]:
@@ -227,13 +227,13 @@ def _behind(deployment: Deployment, instances: int | None) -> Deployment:
     """The part of a deployment that the requests went to."""
     if instances is None:
         return deployment
-    if deployment.apart:
-        raise InputError("--instances: pools apart are behind one router", hint="leave it out")
+    if deployment.disaggregated:
+        raise InputError("--instances: disaggregated pools are behind one router", hint="leave it out")
     if not 1 <= instances <= deployment.decode.instances:
         raise InputError(f"--instances {instances}: the plan's first deployment has {deployment.decode.instances}",
                          hint="1 where the benchmark asked one server")  # fmt: skip
-    stand = replace(deployment.decode, instances=instances)
-    return replace(deployment, prefill=stand, decode=stand)
+    fleet = replace(deployment.decode, instances=instances)
+    return replace(deployment, prefill=fleet, decode=fleet)
 
 
 def _load(benches: Sequence[BenchRun], transfer_s: float) -> Load:

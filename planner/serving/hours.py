@@ -13,7 +13,7 @@ from ...cost_models.serving.iteration import ServingConstants
 from ..document.serving_plan import HourlyService
 from .pairs import TIE
 from .promises import ROUNDING, Promises, priced
-from .search import Deployment, stands_pool
+from .search import Deployment, fleets_pool
 
 
 def over_hours(
@@ -44,8 +44,8 @@ def over_hours(
 
 def _numbers(deployment: Deployment, *, rented: bool) -> Iterator[tuple[int, ...]]:
     """Instances of each pool, the cheapest first and those of the peak last."""
-    peak = tuple(stand.instances for stand in deployment.stands)
-    every = [range(stand.least, stand.site.num_gpus // stand.instance.layout.gpus + 1) for stand in deployment.stands]
+    peak = tuple(fleet.instances for fleet in deployment.fleets)
+    every = [range(fleet.least, fleet.site.num_gpus // fleet.instance.layout.gpus + 1) for fleet in deployment.fleets]
     priced_numbers = [(deployment.price_of(number, rented=rented), number) for number in product(*every)]
     limit = deployment.price_of(peak, rented=rented) * (1 - TIE)
     yield from (number for price, number in sorted(priced_numbers) if price < limit)
@@ -57,19 +57,19 @@ def _kept(
     constants: ServingConstants,
 ) -> Mask:  # fmt: skip
     """[row] whether so many instances keep the promises."""
-    apart = np.array([it.apart for it in deployments])
+    disaggregated = np.array([it.disaggregated for it in deployments])
     if promises.requests.arrival_scv == 1.0:  # together as `search` counts them
         each = np.array([it.largest_load / it.decode.instances for it in deployments])
         kept = each[row] * instances[:, 1] >= rate
-        by_price = np.flatnonzero(apart[row])
+        by_price = np.flatnonzero(disaggregated[row])
     else:
         kept, by_price = np.zeros(len(row), dtype=bool), np.arange(len(row))
     if len(by_price):
         of, number = row[by_price], instances[by_price].astype(float)
-        prefill = stands_pool([it.prefill for it in deployments]).rows(of, number[:, 0])
-        decode = stands_pool([it.decode for it in deployments]).rows(of, number[:, 1])
+        prefill = fleets_pool([it.prefill for it in deployments]).rows(of, number[:, 0])
+        decode = fleets_pool([it.decode for it in deployments]).rows(of, number[:, 1])
         transfer_s = np.array([it.transfer_s for it in deployments])[of]
-        kept[by_price] = priced(prefill, decode, apart[of], np.full(len(of), rate), promises, constants,
+        kept[by_price] = priced(prefill, decode, disaggregated[of], np.full(len(of), rate), promises, constants,
                                 transfer_s).kept  # fmt: skip
     return np.asarray(kept)
 

@@ -10,76 +10,76 @@ from ...cost_models.arrays import Array
 from ...cost_models.serving.percentiles import Latencies
 from ...cost_models.serving.pool import MEMORY_SHARE
 from ...errors import NoFeasibleLayoutError
-from .apart import search_apart, without_transfer
-from .candidates import Question, deployment_id, layout_id
+from .candidates import Demand, deployment_id, layout_id
+from .disaggregated import search_disaggregated, without_transfer
 from .instance import Instance, pool
 from .promises import ALONE, holds_a_sequence, priced, unpromised
-from .search import Deployment, Found, search
+from .search import Deployment, DeploymentResult, search
 from .space import Space, Spaces
 
 _GIB = 2.0**30
 
 
 def no_deployment(
-    spaces: Spaces, question: Question, found: Found, between_bw: float
+    spaces: Spaces, demand: Demand, result: DeploymentResult, between_bw: float
 ) -> NoFeasibleLayoutError:  # fmt: skip
     """The reason, in the order: no layout, no memory, one request alone, the load. between_bw: bytes/s of a GPU from
     site to site."""
-    together = _instances(spaces.together)
-    prompts, answers = together or _instances(spaces.prefill), together or _instances(spaces.decode)
+    aggregated = _instances(spaces.aggregated)
+    prompts, answers = aggregated or _instances(spaces.prefill), aggregated or _instances(spaces.decode)
     if not prompts or not answers:
         rules = ", ".join(sorted(spaces.ruled_out))
         return NoFeasibleLayoutError(f"no layout of an instance is legal: all break rules of {rules or 'GPUs'}",
                                      hint="leave out a `--fix`")  # fmt: skip
-    if not together and not found.total:
+    if not aggregated and not result.total:
         sizes = [min(it.layout.gpus for it in instances) for instances in (prompts, answers)]
         return NoFeasibleLayoutError(f"an instance that prefills has {sizes[0]} GPUs and one that decodes {sizes[1]}: "
                                      "the cluster cannot hold both", hint="leave out a `--fix`")  # fmt: skip
-    if not together and (reason := without_transfer(spaces.prefill, spaces.decode)) is not None:
+    if not aggregated and (reason := without_transfer(spaces.prefill, spaces.decode)) is not None:
         return NoFeasibleLayoutError(reason, hint="leave out a `--fix`")
-    held = [_that_fit(instances, question) for instances in (prompts, answers)]
+    held = [_that_fit(instances, demand) for instances in (prompts, answers)]
     for instances, fitting in zip((prompts, answers), held, strict=True):
         if not fitting:
-            return _no_memory(instances, question)
-    promises = question.promises
-    ttft_s = _latencies_alone(held[0], question, apart=not together).ttft_s
-    tpot_s = _latencies_alone(held[1], question, apart=not together).tpot_s
+            return _no_memory(instances, demand)
+    promises = demand.promises
+    ttft_s = _latencies_alone(held[0], demand, disaggregated=not aggregated).ttft_s
+    tpot_s = _latencies_alone(held[1], demand, disaggregated=not aggregated).tpot_s
     if (ttft_s > promises.ttft_s).all():
         return _alone("TTFT", held[0], ttft_s, promises.ttft_s, "more tp or shorter prompts")
     if (tpot_s > promises.tpot_s).all():
         return _alone("TPOT", held[1], tpot_s, promises.tpot_s, "more tp, or weights of fewer bytes (`--dtype fp8`)")
-    most = _most(spaces, question, between_bw)
+    most = _most(spaces, demand, between_bw)
     if most is None:
         text = (f"no layout keeps both promises for one request alone: TTFT {_text(promises.ttft_s)} and TPOT "
                 f"{_text(promises.tpot_s)}")  # fmt: skip
         return NoFeasibleLayoutError(text, hint="more tp, shorter prompts, or a later promise")
-    return _too_much(spaces, question, most, between_bw)
+    return _too_much(spaces, demand, most, between_bw)
 
 
 def _instances(spaces: Sequence[Space]) -> list[Instance]:
     return [instance for space in spaces for instance in space.instances]
 
 
-def _that_fit(instances: Sequence[Instance], question: Question) -> list[Instance]:
+def _that_fit(instances: Sequence[Instance], demand: Demand) -> list[Instance]:
     """Those whose cache holds a request."""
-    fits = holds_a_sequence(pool(instances), question.promises)
+    fits = holds_a_sequence(pool(instances), demand.promises)
     return [instance for instance, is_held in zip(instances, fits, strict=True) if is_held]
 
 
-def _latencies_alone(instances: Sequence[Instance], question: Question, *, apart: bool) -> Latencies:
-    """[instance] those of a request alone. apart: without the transfer of its cache."""
+def _latencies_alone(instances: Sequence[Instance], demand: Demand, *, disaggregated: bool) -> Latencies:
+    """[instance] those of a request alone. disaggregated: without the transfer of its cache."""
     one = pool(instances)
     shape = len(instances)
-    return priced(one, one, np.full(shape, apart), np.full(shape, ALONE), question.promises,
-                  question.constants).latencies  # fmt: skip
+    return priced(one, one, np.full(shape, disaggregated), np.full(shape, ALONE), demand.promises,
+                  demand.constants).latencies  # fmt: skip
 
 
-def _no_memory(instances: Sequence[Instance], question: Question) -> NoFeasibleLayoutError:
+def _no_memory(instances: Sequence[Instance], demand: Demand) -> NoFeasibleLayoutError:
     """The layout with the most room beside its weights."""
     columns = pool(instances)
     room = columns.cache_bytes
     best = int(np.argmax(room / columns.fullest_share))
-    requests = question.promises.requests
+    requests = demand.promises.requests
     shared = columns.prefix_bytes(np.array(requests.running_prompt), requests.prefix_hit)
     held = columns.held_bytes(np.array(requests.longest), np.array(0.0))
     needed = ((held + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)) * columns.fullest_share)[best]
@@ -105,22 +105,24 @@ def _alone(
 
 
 def _most(
-    spaces: Spaces, question: Question, between_bw: float, *, promised: bool = True
+    spaces: Spaces, demand: Demand, between_bw: float, *, promised: bool = True
 ) -> Deployment | None:  # fmt: skip
     """The deployment that carries most. promised: within the promises."""
-    promises = question.promises if promised else unpromised(question.promises)
-    kept = list(search(spaces.together, None, promises, question.constants).deployments)
+    promises = demand.promises if promised else unpromised(demand.promises)
+    kept = list(search(spaces.aggregated, None, promises, demand.constants).deployments)
     if spaces.prefill and (promised or not kept):
-        kept += search_apart(spaces.prefill, spaces.decode, None, promises, question.constants, between_bw).deployments
+        kept += search_disaggregated(
+            spaces.prefill, spaces.decode, None, promises, demand.constants, between_bw
+        ).deployments
     return max(kept, key=lambda it: it.largest_load, default=None)
 
 
-def _too_much(spaces: Spaces, question: Question, most: Deployment, between_bw: float) -> NoFeasibleLayoutError:
+def _too_much(spaces: Spaces, demand: Demand, most: Deployment, between_bw: float) -> NoFeasibleLayoutError:
     """The load is too high: how much the cluster carries, with the promises and without."""
-    load, unit = question.load or 0.0, " requests at once" if question.promises.closed else "/s"
+    load, unit = demand.load or 0.0, " requests at once" if demand.promises.closed else "/s"
     text = (f"{load:g}{unit} is too much: {most.gpus} GPUs keep the promises up to {most.largest_load:.3g}{unit} "
             f"({deployment_id(most)})")  # fmt: skip
-    stable = None if question.promises.closed else _most(spaces, question, between_bw, promised=False)
+    stable = None if demand.promises.closed else _most(spaces, demand, between_bw, promised=False)
     if stable is not None:
         text += f"; the queue is stable up to {stable.largest_load:.3g}/s ({deployment_id(stable)})"
     needed = int(np.ceil(load / most.largest_load * most.gpus))

@@ -19,7 +19,7 @@ from ..request.serving import ServeWorkload
 from ..request.speculation import step_tokens
 from .instance import InstanceLayout, Speculation, passes_of
 from .promises import Promises, priced
-from .search import Deployment, Stand, stands_pool
+from .search import Deployment, Fleet, fleets_pool
 from .space import Served, Site, sites_of
 
 _FILE = "the plan"  # as messages name it
@@ -44,19 +44,19 @@ def deployment_of(plan: ServingPlan, candidate: ServingCandidate, promises: Prom
     """The deployment that `candidate` states. Raises InputError for damaged specs of model or cluster."""
     engines = engines_of(plan)
     sites = {site.name: site for site in sites_of(cluster_from_dict(plan.resolved["cluster"]))}
-    stands = [_stand(plan, pool, sites, engines) for pool in candidate.pools]
-    deployment = Deployment(prefill=stands[0], decode=stands[-1], largest_load=candidate.largest_load)
+    fleets = [_stand(plan, pool, sites, engines) for pool in candidate.pools]
+    deployment = Deployment(prefill=fleets[0], decode=fleets[-1], largest_load=candidate.largest_load)
     return replace(deployment, transfer_s=_transfer_s(deployment, candidate, promises, engines.constants))
 
 
-def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines: Engines) -> Stand:
+def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines: Engines) -> Fleet:
     if pool.site not in sites:
         raise InputError(f"the cluster of the plan has no nodes {pool.site}", hint="plan again")
     site = sites[pool.site]
     served = replace(served_in(plan, engines), weights=pool.weights, cache=pool.kv_cache)
     layout = InstanceLayout(tp=pool.tp, attention_dp=pool.attention_dp, pp=pool.pp, ep=pool.ep, instances=1)
     instance = served.instance(site, layout, pool.chunk_tokens)
-    return Stand(site=site, instance=instance, instances=pool.instances)
+    return Fleet(site=site, instance=instance, instances=pool.instances)
 
 
 def served_in(plan: ServingPlan, engines: Engines) -> Served:
@@ -86,9 +86,9 @@ def _transfer_s(
     deployment: Deployment, candidate: ServingCandidate, promises: Promises, constants: ServingConstants
 ) -> float:  # fmt: skip
     """Of a cache from pool to pool: the part of TTFT that the rest does not explain."""
-    if not deployment.apart:
+    if not deployment.disaggregated:
         return 0.0
     load = candidate.concurrency if promises.closed else candidate.rate
-    without = priced(stands_pool([deployment.prefill]), stands_pool([deployment.decode]), np.array([True]),
+    without = priced(fleets_pool([deployment.prefill]), fleets_pool([deployment.decode]), np.array([True]),
                      np.array([load]), promises, constants).service.ttft_s[0]  # fmt: skip
     return max(candidate.ttft_s - float(without), 0.0)

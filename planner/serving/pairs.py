@@ -23,7 +23,7 @@ from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .promises import ROUNDING, Promises, largest_load, priced
-from .search import Stand
+from .search import Fleet
 from .space import Site, Space
 
 TIE = 1e-9  # relative: prices that differ by less are the same
@@ -49,11 +49,11 @@ class Side:
     def pool(self, rows: Ints) -> Pool:
         return self.columns.rows(self.instance[rows], self.number[rows].astype(float))
 
-    def stand(self, row: int) -> Stand:
+    def fleet(self, row: int) -> Fleet:
         return self.stand_of(int(self.instance[row]), int(self.number[row]))
 
-    def stand_of(self, instance: int, number: int) -> Stand:
-        return Stand(site=self.space.site, instance=self.space.instances[instance], instances=number,
+    def stand_of(self, instance: int, number: int) -> Fleet:
+        return Fleet(site=self.space.site, instance=self.space.instances[instance], instances=number,
                      least=self.space.least)  # fmt: skip
 
 
@@ -62,8 +62,8 @@ class Pair:
     """Rows of two sides."""
 
     price: float  # of an hour or of all of a day; without a load minus the load that it carries
-    prefill: Stand
-    decode: Stand
+    prefill: Fleet
+    decode: Fleet
     transfer_s: float
 
 
@@ -205,7 +205,7 @@ class _Rows:
         return meeting.prefill.pool(self.first[at]), meeting.decode.pool(self.second[at])
 
     def pair(self, meeting: Meeting, at: int, price: float) -> Pair:
-        return Pair(price, meeting.prefill.stand(self.first[at]), meeting.decode.stand(self.second[at]),
+        return Pair(price, meeting.prefill.fleet(self.first[at]), meeting.decode.fleet(self.second[at]),
                     float(self.transfer_s[at]))  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def pairs_at_once(
 
     The seconds of the sides are those of a request alone.
     """
-    rows, found = _Rows.of(meeting, promises), list[Pair]()
+    rows, pairs = _Rows.of(meeting, promises), list[Pair]()
     price = (meeting.prefill.gpus[rows.first] * meeting.prices[0]
              + meeting.decode.gpus[rows.second] * meeting.prices[1])  # fmt: skip
     broken = rows.broken
@@ -225,10 +225,10 @@ def pairs_at_once(
         at = np.flatnonzero(price == value)
         kept = _kept(rows, meeting, at, load, promises, constants)
         broken += int((~kept).sum())
-        found = [rows.pair(meeting, int(i), float(value)) for i in at[kept]]
-        if found:
+        pairs = [rows.pair(meeting, int(i), float(value)) for i in at[kept]]
+        if pairs:
             break
-    return found, meeting.combinations(meeting.prefill.gpus, meeting.decode.gpus) - broken
+    return pairs, meeting.combinations(meeting.prefill.gpus, meeting.decode.gpus) - broken
 
 
 def pairs_that_carry_most(
@@ -270,4 +270,4 @@ def _kept(
 def _pair(meeting: Meeting, at: _Prices, i: int) -> Pair:
     """The fewest instances of the prefill layout with one of the rows that decode."""
     prefill = meeting.prefill.stand_of(at.instance, int(at.needed[i]))
-    return Pair(float(at.price[i]), prefill, meeting.decode.stand(at.rows[i]), float(at.transfer_s[i]))
+    return Pair(float(at.price[i]), prefill, meeting.decode.fleet(at.rows[i]), float(at.transfer_s[i]))

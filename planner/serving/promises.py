@@ -67,37 +67,38 @@ def holds_a_sequence(pool: Pool, promises: Promises) -> Mask:
 
 
 def priced(
-    prefill: Pool, decode: Pool, apart: Mask, load: Array, promises: Promises, constants: ServingConstants,
+    prefill: Pool, decode: Pool, disaggregated: Mask, load: Array, promises: Promises, constants: ServingConstants,
     transfer_s: Array | None = None,
 ) -> Priced:  # fmt: skip
-    """apart: [n] whether prefill and decode have instances of their own. load: [n] of all instances. transfer_s: [n] of
-    a prompt's cache from pool to pool. Where prompts and answers have multiprocessors of their own, each is a pool."""
+    """disaggregated: [n] whether prefill and decode have instances of their own. load: [n] of all instances.
+    transfer_s: [n] of a prompt's cache from pool to pool. Where prompts and answers have
+    multiprocessors of their own, each is a pool."""
     shape = load.shape
     if decode.methods.prompt_share:
-        prefill, decode, apart = phases(decode)
+        prefill, decode, disaggregated = phases(decode)
     columns = Load.of(
         promises.requests, concurrency=load if promises.closed else np.full(shape, np.inf),
         rate=np.zeros(shape) if promises.closed else load,
         burst_share=np.zeros(shape), transfer_s=np.zeros(shape) if transfer_s is None else transfer_s,
     )  # fmt: skip
-    whole = _whole_requests(load, decode, apart) if promises.closed else load
+    whole = _whole_requests(load, decode, disaggregated) if promises.closed else load
     even = not (whole > load).any()
     at_fullest = columns if even else replace(columns, concurrency=whole)
-    fullest = steady_state(prefill, decode, apart, at_fullest, constants)
-    tails = latencies(promises.share, fullest, prefill, decode, apart, at_fullest, promises.requests, constants)
+    fullest = steady_state(prefill, decode, disaggregated, at_fullest, constants)
+    tails = latencies(promises.share, fullest, prefill, decode, disaggregated, at_fullest, promises.requests, constants)
     kept = fullest.stable & (tails.ttft_s <= promises.ttft_s) & (tails.tpot_s <= promises.tpot_s)
-    return Priced((prefill, decode, apart), columns, constants, fullest, tails, kept, even)
+    return Priced((prefill, decode, disaggregated), columns, constants, fullest, tails, kept, even)
 
 
-def _whole_requests(load: Array, decode: Pool, apart: Mask) -> Array:
-    """[n] requests at any time if all instances had as many as the fullest one; of pools apart the given ones, since
-    those that decode are not a fixed number."""
+def _whole_requests(load: Array, decode: Pool, disaggregated: Mask) -> Array:
+    """[n] requests at any time if all instances had as many as the fullest one; of disaggregated pools the given ones,
+    since those that decode are not a fixed number."""
     each = np.ceil(load / decode.instances * (1 - ROUNDING))
-    return np.where(apart, load, np.maximum(each * decode.instances, load))
+    return np.where(disaggregated, load, np.maximum(each * decode.instances, load))
 
 
 def largest_load(
-    prefill: Pool, decode: Pool, apart: Mask, promises: Promises, constants: ServingConstants,
+    prefill: Pool, decode: Pool, disaggregated: Mask, promises: Promises, constants: ServingConstants,
     transfer_s: Array | None = None,
 ) -> Array:  # fmt: skip
     """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them. Equal
@@ -106,13 +107,13 @@ def largest_load(
     def keeps(load: Array, rows: Ints) -> Mask:
         first, second = (pool.rows(rows, pool.instances[rows]) for pool in (prefill, decode))
         seconds = None if transfer_s is None else transfer_s[rows]
-        return priced(first, second, apart[rows], load, promises, constants, seconds).kept
+        return priced(first, second, disaggregated[rows], load, promises, constants, seconds).kept
 
     load = largest(keeps, np.minimum(prefill.instances, decode.instances))
     if not promises.closed:
         return load
     each = np.floor(load / decode.instances * (1 + ROUNDING))
-    return np.where(apart, load, each * decode.instances)
+    return np.where(disaggregated, load, each * decode.instances)
 
 
 def largest(keeps: Callable[[Array, Ints], Mask], instances: Array) -> Array:

@@ -39,7 +39,7 @@ class ServingCase:
     version: str  # empty: not stated
     prefill: InstanceLayout
     decode: InstanceLayout
-    apart: bool  # prefill and decode have GPUs of their own
+    disaggregated: bool  # prefill and decode have GPUs of their own
     weights: str  # number format of dense weights
     cache: str  # number format of the KV cache
     prompt: float  # tokens, mean
@@ -96,10 +96,10 @@ def _unpredictable(row: RowReader) -> str:
 
 def _case(row: RowReader, model: ModelSpec) -> ServingCase | LeftOut:
     parallel, measured, load = row.part("parallel"), row.part("measured"), row.part("load")
-    apart = "prefill" in parallel
-    decode = _layout(parallel["decode"] if apart else parallel, row.whole("num_gpus"))
-    prefill = _layout(parallel["prefill"], row.whole("num_gpus")) if apart else decode
-    if (used := decode.gpus + apart * prefill.gpus) != row.whole("num_gpus"):
+    disaggregated = "prefill" in parallel
+    decode = _layout(parallel["decode"] if disaggregated else parallel, row.whole("num_gpus"))
+    prefill = _layout(parallel["prefill"], row.whole("num_gpus")) if disaggregated else decode
+    if (used := decode.gpus + disaggregated * prefill.gpus) != row.whole("num_gpus"):
         return LeftOut(row.text("id"), f"the layout has {used} GPUs, the row {row.whole('num_gpus')}")
     prompt, output = float(row.number("isl") or 0), float(row.number("osl") or 0)
     nominal = _NOMINAL_MEAN if (prompt, output) in _NOMINAL and load["mode"] == "closed" else 1.0
@@ -109,7 +109,7 @@ def _case(row: RowReader, model: ModelSpec) -> ServingCase | LeftOut:
     return ServingCase(
         id=row.text("id"), family=row.text("family", default=row.text("model")), model=model,
         gpu=registry.gpu_entry(row.text("gpu")).spec, engine=row.text("engine"),
-        version=str(row.get("engine_version") or ""), prefill=prefill, decode=decode, apart=apart,
+        version=str(row.get("engine_version") or ""), prefill=prefill, decode=decode, disaggregated=disaggregated,
         weights=_weights(row), cache=cache_format(model, _weights(row), str(row.get("precision", "kv") or "auto")),
         prompt=prompt * nominal, output=output * nominal,
         concurrency=concurrency or float("inf"), rate=row.number("load", "rate_req_s") or 0.0,

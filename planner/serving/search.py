@@ -25,7 +25,7 @@ _MORE = 1e-6  # relative: loads and prices that differ by less are the same
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stand:
+class Fleet:
     """Equal instances on a site."""
 
     site: Site
@@ -38,42 +38,42 @@ class Stand:
         return self.instance.layout.gpus * self.instances
 
 
-def stands_pool(stands: Sequence[Stand]) -> Pool:
-    """The instances as columns, one row a stand."""
-    instances = np.array([float(stand.instances) for stand in stands])
-    return pool([stand.instance for stand in stands]).rows(np.arange(len(stands)), instances)
+def fleets_pool(fleets: Sequence[Fleet]) -> Pool:
+    """The instances as columns, one row a fleet."""
+    instances = np.array([float(fleet.instances) for fleet in fleets])
+    return pool([fleet.instance for fleet in fleets]).rows(np.arange(len(fleets)), instances)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """Instances that prefill and instances that decode; the same ones where they are together."""
 
-    prefill: Stand
-    decode: Stand
+    prefill: Fleet
+    decode: Fleet
     largest_load: float  # that keeps the promises
     transfer_s: float = 0.0  # of a prompt's cache from pool to pool
-    # [hour][stand] instances in each hour of a day, fewer than those at its peak; empty: the load is one rate.
+    # [hour][fleet] instances in each hour of a day, fewer than those at its peak; empty: the load is one rate.
     hours: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def apart(self) -> bool:
+    def disaggregated(self) -> bool:
         return self.prefill is not self.decode
 
     @property
-    def stands(self) -> tuple[Stand, ...]:
-        return (self.prefill, self.decode) if self.apart else (self.decode,)
+    def fleets(self) -> tuple[Fleet, ...]:
+        return (self.prefill, self.decode) if self.disaggregated else (self.decode,)
 
     @property
     def gpus(self) -> int:
-        return sum(stand.gpus for stand in self.stands)
+        return sum(fleet.gpus for fleet in self.fleets)
 
     @property
     def usd_per_hour(self) -> float | None:
         """Rent; None where that of a site is not known."""
-        rents = [stand.site.usd_per_gpu_hour for stand in self.stands]
+        rents = [fleet.site.usd_per_gpu_hour for fleet in self.fleets]
         if any(rent is None for rent in rents):
             return None
-        return self.price_of(tuple(stand.instances for stand in self.stands), rented=True)
+        return self.price_of(tuple(fleet.instances for fleet in self.fleets), rented=True)
 
     @property
     def gpu_hours(self) -> float | None:
@@ -81,18 +81,18 @@ class Deployment:
         return sum(self.price_of(instances, rented=False) for instances in self.hours) if self.hours else None
 
     def price_of(self, instances: Sequence[int], *, rented: bool) -> float:
-        """Of an hour with so many instances of each stand: rent, else GPUs."""
-        return sum(stand.instance.layout.gpus * number * (stand.site.usd_per_gpu_hour or 0.0 if rented else 1.0)
-                   for stand, number in zip(self.stands, instances, strict=True))  # fmt: skip
+        """Of an hour with so many instances of each fleet: rent, else GPUs."""
+        return sum(fleet.instance.layout.gpus * number * (fleet.site.usd_per_gpu_hour or 0.0 if rented else 1.0)
+                   for fleet, number in zip(self.fleets, instances, strict=True))  # fmt: skip
 
     def price(self, *, rented: bool) -> float:
         """Of an hour, or of all hours of a day."""
-        hours = self.hours or (tuple(stand.instances for stand in self.stands),)
+        hours = self.hours or (tuple(fleet.instances for fleet in self.fleets),)
         return sum(self.price_of(instances, rented=rented) for instances in hours)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class DeploymentResult:
     """Deployments that keep the promises, the cheapest first, and what became of the others."""
 
     deployments: tuple[Deployment, ...]
@@ -106,7 +106,7 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rival:
+class Incumbent:
     """The best deployment of other searches, which this one has to beat."""
 
     price: float  # as `order` has it
@@ -120,9 +120,9 @@ class Rival:
 
 def search(
     spaces: Sequence[Space], load: float | None, promises: Promises, constants: ServingConstants,
-    rival: Rival | None = None,
-) -> Found:  # fmt: skip
-    """load: of all requests; None: as much as each site carries. rival: deployments that are no better are left out."""
+    incumbent: Incumbent | None = None,
+) -> DeploymentResult:  # fmt: skip
+    """load: of all requests; None: as much as each site carries. incumbent: no better deployments are kept."""
     ruled_out: Counter[str] = Counter()
     deployments = list[Deployment]()
     out_of_memory = dominated = bounded = 0
@@ -136,8 +136,8 @@ def search(
         if not fits.any():
             continue
         rows = np.flatnonzero(fits)
-        if rival is not None:
-            better = beats(rival, space, columns, rows, load, promises, constants)
+        if incumbent is not None:
+            better = beats(incumbent, space, columns, rows, load, promises, constants)
             bounded += int((most[rows[~better]] - space.least + 1).sum())
             rows = rows[better]
             if not len(rows):
@@ -147,9 +147,10 @@ def search(
         fewer = number - space.least  # break a promise; without a load carry less
         ruled_out["promise"] += int(fewer.sum()) if load is not None else int(fewer[~kept].sum())
         dominated += int((most[rows] - number)[kept].sum()) + (int(fewer[kept].sum()) if load is None else 0)
-        deployments += [_together(space, int(rows[i]), int(number[i]), float(carried[i])) for i in np.flatnonzero(kept)]
+        deployments += [_aggregated(space, int(rows[i]), int(number[i]), float(carried[i]))
+                        for i in np.flatnonzero(kept)]  # fmt: skip
     rented = all(space.site.usd_per_gpu_hour is not None for space in spaces)
-    return Found(
+    return DeploymentResult(
         deployments=tuple(sorted(deployments, key=lambda it: order(it, load, rented=rented))), rented=rented,
         total=sum(space.total for space in spaces), by_axis=_axes(spaces),
         ruled_out={name: count for name, count in ruled_out.items() if count},
@@ -158,19 +159,19 @@ def search(
 
 
 def beats(
-    rival: Rival, space: Space, columns: Pool, rows: Ints, load: float | None, promises: Promises,
+    incumbent: Incumbent, space: Space, columns: Pool, rows: Ints, load: float | None, promises: Promises,
     constants: ServingConstants,
 ) -> Mask:  # fmt: skip
-    """[row] whether some number of instances may be better than the rival: the most that cost less keep the promises
-    under the load, or as many as cost the same do so under more load than the rival carries."""
+    """[row] whether some number of instances may be better than the incumbent: the most that cost less keep the
+    promises under the load, or as many as cost the same do so under more load than the incumbent carries."""
     most = np.array(space.most, dtype=np.int64)[rows]
-    more = np.full(len(rows), rival.largest_load * (1 + _MORE))
+    more = np.full(len(rows), incumbent.largest_load * (1 + _MORE))
     if load is None:
         return _kept(columns, rows, most, more, promises, constants)
     each = np.array([space.instances[row].layout.gpus for row in rows]) * (
-        space.site.usd_per_gpu_hour or 0.0 if rival.rented else 1.0)  # fmt: skip
-    equal = np.minimum(np.floor(rival.price / each * (1 + _MORE)), most).astype(np.int64)
-    same = np.abs(equal * each / rival.price - 1) <= _MORE
+        space.site.usd_per_gpu_hour or 0.0 if incumbent.rented else 1.0)  # fmt: skip
+    equal = np.minimum(np.floor(incumbent.price / each * (1 + _MORE)), most).astype(np.int64)
+    same = np.abs(equal * each / incumbent.price - 1) <= _MORE
     fewer = equal - same
     under = np.full(len(rows), load * (1 - ROUNDING))
     both = np.concatenate([rows, rows]), np.concatenate([fewer, equal]), np.concatenate([under, more])
@@ -186,9 +187,9 @@ def _kept(
     return priced(pools, pools, np.zeros(len(rows), dtype=bool), load, promises, constants).kept
 
 
-def _together(space: Space, row: int, instances: int, largest_load: float) -> Deployment:
-    stand = Stand(site=space.site, instance=space.instances[row], instances=instances, least=space.least)
-    return Deployment(prefill=stand, decode=stand, largest_load=largest_load)
+def _aggregated(space: Space, row: int, instances: int, largest_load: float) -> Deployment:
+    fleet = Fleet(site=space.site, instance=space.instances[row], instances=instances, least=space.least)
+    return Deployment(prefill=fleet, decode=fleet, largest_load=largest_load)
 
 
 def _least(
@@ -235,9 +236,9 @@ def order(deployment: Deployment, load: float | None, *, rented: bool) -> tuple[
     """The cheapest first, then those that carry most; without a load those that carry most, then the cheapest."""
     price = deployment.price(rented=rented)
     carried = round(deployment.largest_load, 9)
-    rest = [value for stand in deployment.stands
-            for value in (stand.instance.layout.pp, stand.instance.layout.attention_dp, stand.instance.layout.tp,
-                          stand.instance.layout.ep, stand.instance.chunk_tokens)]  # fmt: skip
+    rest = [value for fleet in deployment.fleets
+            for value in (fleet.instance.layout.pp, fleet.instance.layout.attention_dp, fleet.instance.layout.tp,
+                          fleet.instance.layout.ep, fleet.instance.chunk_tokens)]  # fmt: skip
     return (-carried, price, *rest) if load is None else (price, -carried, *rest)
 
 

@@ -131,15 +131,15 @@ def space_of(site: Site, served: Served, fix: Mapping[str, int], *, across_nodes
 class Spaces:
     """The instances of all sites, by what they do."""
 
-    together: tuple[Space, ...]
-    prefill: tuple[Space, ...]  # empty: instances apart are not sought
+    aggregated: tuple[Space, ...]
+    prefill: tuple[Space, ...]  # empty: no disaggregated instances are sought
     decode: tuple[Space, ...]
 
     @classmethod
     def of(
         cls, sites: Sequence[Site], served: Served, fix: Mapping[str, int], *, across_nodes: bool = False
     ) -> Spaces:  # fmt: skip
-        """fix: as in `space_of`; `prefill.tp` is that of instances apart that prefill, and leaves no others."""
+        """fix: as in `space_of`; `prefill.tp` is that of disaggregated instances that prefill, and leaves no others."""
 
         def made(axes: Mapping[str, int]) -> tuple[Space, ...]:
             return tuple(space_of(site, served, axes, across_nodes=across_nodes) for site in sites)
@@ -148,31 +148,31 @@ class Spaces:
         if len(both) == len(fix):
             spaces = made(both)
             # A pass is over prompt and answer, where a model fills in all tokens of the answer.
-            apart = () if "replicas" in fix or served.model.fills else spaces
-            return cls(together=spaces, prefill=apart, decode=apart)
+            disaggregated = () if "replicas" in fix or served.model.fills else spaces
+            return cls(aggregated=spaces, prefill=disaggregated, decode=disaggregated)
         prefill, decode = (
             made({**both, **{name.removeprefix(role): value for name, value in fix.items() if name.startswith(role)}})
             for role in (f"{name}." for name in ROLES)
         )
         none = tuple(replace(space, instances=(), most=(), total=0, ruled_out={}) for space in prefill)
-        return cls(together=none, prefill=prefill, decode=decode)
+        return cls(aggregated=none, prefill=prefill, decode=decode)
 
     def under(self, techniques: Applied) -> tuple[Spaces, tuple[str, ...]]:
         """The instances that the techniques serve by, and the needs that all of them break."""
-        every = {id(space): space for space in (*self.together, *self.prefill, *self.decode)}
+        every = {id(space): space for space in (*self.aggregated, *self.prefill, *self.decode)}
         made = {key: under(space, techniques) for key, space in every.items()}
         unmet = [made[key][1] for key, space in every.items() if space.instances]
 
         def of(spaces: Sequence[Space]) -> tuple[Space, ...]:
             return tuple(made[id(space)][0] for space in spaces)
 
-        kept = Spaces(together=of(self.together), prefill=of(self.prefill), decode=of(self.decode))
+        kept = Spaces(aggregated=of(self.aggregated), prefill=of(self.prefill), decode=of(self.decode))
         return kept, unmet[0] if unmet and all(unmet) else ()
 
     @property
     def ruled_out(self) -> Counter[str]:
         """Deployments of one layout by the rule that they break."""
-        every = {id(space): space.ruled_out for space in (*self.together, *self.prefill, *self.decode)}
+        every = {id(space): space.ruled_out for space in (*self.aggregated, *self.prefill, *self.decode)}
         return sum((Counter(counts) for counts in every.values()), Counter())
 
 

@@ -9,17 +9,17 @@ from ...cost_models.techniques.base import Applied
 from ...cost_models.techniques.registry import SERVING, applied, of, reasons_apart
 from ..document.serving_plan import ServingTechniqueChoice
 from ..request.allowed_techniques import technique_sets
-from .apart import Apart, search_apart
-from .candidates import Question, beside_one_another, deployment_id
+from .candidates import Demand, beside_one_another, deployment_id
+from .disaggregated import DisaggregatedResult, search_disaggregated
 from .hours import over_hours
-from .search import Deployment, Found, Rival, order, search
+from .search import Deployment, DeploymentResult, Incumbent, order, search
 from .space import Spaces
 
 Knobs = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class TechniqueSpaces:
     """The spaces that deployments are sought in."""
 
     spaces: Spaces  # without techniques
@@ -32,8 +32,10 @@ class Field:
         return (self.wide if across else self.spaces).under(techniques)
 
 
-NO_SPACES = Spaces(together=(), prefill=(), decode=())
-NOTHING = Found(deployments=(), rented=False, total=0, by_axis={}, ruled_out={}, out_of_memory=0, dominated=0)
+NO_SPACES = Spaces(aggregated=(), prefill=(), decode=())
+NOTHING = DeploymentResult(
+    deployments=(), rented=False, total=0, by_axis={}, ruled_out={}, out_of_memory=0, dominated=0
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,61 +45,64 @@ class Searched:
     techniques: Applied
     names: tuple[str, ...] = ()  # of those that were left to the search
     spaces: Spaces = NO_SPACES
-    together: Found = NOTHING
-    apart: Apart | None = None
+    aggregated: DeploymentResult = NOTHING
+    disaggregated: DisaggregatedResult | None = None
     why: str | None = None
 
-    def found(self, load: float | None) -> Found:
-        """Deployments together and apart in one order."""
-        return self.together if self.apart is None else joined(self.together, self.apart, load)
+    def result(self, load: float | None) -> DeploymentResult:
+        """Aggregated and disaggregated deployments in one order."""
+        return self.aggregated if self.disaggregated is None else joined(self.aggregated, self.disaggregated, load)
 
 
-def searched(field: Field, question: Question, techniques: Applied, rival: Rival | None = None) -> Searched:
-    """The deployments under these techniques; with a rival those that may be better."""
+def searched(
+    field: TechniqueSpaces, demand: Demand, techniques: Applied, incumbent: Incumbent | None = None
+) -> Searched:
+    """The deployments under these techniques; with an incumbent those that may be better."""
     spaces, unmet = field.under(techniques)
     if unmet:
         return Searched(techniques=techniques, why=unmet[0])
-    together = search(spaces.together, question.load, question.promises, question.constants, rival)
-    if question.rates:
-        together = replace(together, deployments=_by_day(together.deployments, question, rented=together.rented))
-    instances = [instance for space in (*spaces.together, *spaces.prefill) for instance in space.instances]
+    aggregated = search(spaces.aggregated, demand.load, demand.promises, demand.constants, incumbent)
+    if demand.rates:
+        aggregated = replace(aggregated, deployments=_by_day(aggregated.deployments, demand, rented=aggregated.rented))
+    instances = [instance for space in (*spaces.aggregated, *spaces.prefill) for instance in space.instances]
     if not spaces.prefill or (instances and beside_one_another(instances[0])):
-        return Searched(techniques=techniques, spaces=spaces, together=together)
-    apart = search_apart(spaces.prefill, spaces.decode, question.load, question.promises, question.constants,
-                         field.between_bw, rival, question.rates)  # fmt: skip
-    if question.rates:
-        apart = replace(apart, deployments=_by_day(apart.deployments, question, rented=together.rented))
-    return Searched(techniques=techniques, spaces=spaces, together=together, apart=apart)
+        return Searched(techniques=techniques, spaces=spaces, aggregated=aggregated)
+    disaggregated = search_disaggregated(spaces.prefill, spaces.decode, demand.load, demand.promises, demand.constants,
+                         field.between_bw, incumbent, demand.rates)  # fmt: skip
+    if demand.rates:
+        by_day = _by_day(disaggregated.deployments, demand, rented=aggregated.rented)
+        disaggregated = replace(disaggregated, deployments=by_day)
+    return Searched(techniques=techniques, spaces=spaces, aggregated=aggregated, disaggregated=disaggregated)
 
 
-def _by_day(deployments: Sequence[Deployment], question: Question, *, rented: bool) -> tuple[Deployment, ...]:
+def _by_day(deployments: Sequence[Deployment], demand: Demand, *, rented: bool) -> tuple[Deployment, ...]:
     """The cheapest over all hours first."""
-    priced = over_hours(deployments, question.rates, question.promises, question.constants, rented=rented)
-    return tuple(sorted(priced, key=lambda it: order(it, question.load, rented=rented)))
+    priced = over_hours(deployments, demand.rates, demand.promises, demand.constants, rented=rented)
+    return tuple(sorted(priced, key=lambda it: order(it, demand.load, rented=rented)))
 
 
-def choose(field: Field, question: Question, given: Knobs, allowed: Knobs) -> tuple[Searched, list[Searched]]:
+def choose(field: TechniqueSpaces, demand: Demand, given: Knobs, allowed: Knobs) -> tuple[Searched, list[Searched]]:
     """The set of the allowed techniques with the best deployment, and all sets, the best first. given: techniques that
     are always used. A set is compared with the best of those before it, so that most of it need not be priced where the
     load is one rate."""
     every: list[Searched] = []
-    best, deployment, rival = None, None, None
+    best, deployment, incumbent = None, None, None
     ended = set[tuple[str, ...]]()
     for names in technique_sets(allowed, ended):
         chosen = {**given, **{name: allowed[name] for name in names}}
-        if apart := next(reasons_apart(chosen), None):
-            every.append(Searched(techniques=(), names=names, why=apart[2]))
+        if disaggregated := next(reasons_apart(chosen), None):
+            every.append(Searched(techniques=(), names=names, why=disaggregated[2]))
             ended.add(names)
             continue
-        one = replace(searched(field, question, applied(chosen, SERVING), rival if names else None), names=names)
+        one = replace(searched(field, demand, applied(chosen, SERVING), incumbent if names else None), names=names)
         if one.why is not None and len(names) == 1:
             ended.add(names)
-        found = one.found(question.load)
-        if found.deployments:
-            first = found.deployments[0]
-            if deployment is None or _better(first, deployment, question.load, rented=found.rented):
+        result = one.result(demand.load)
+        if result.deployments:
+            first = result.deployments[0]
+            if deployment is None or _better(first, deployment, demand.load, rented=result.rented):
                 best, deployment = one, first
-                rival = None if question.rates else _rival(first, rented=found.rented)
+                incumbent = None if demand.rates else _incumbent(first, rented=result.rented)
         every.append(one)
     return best or every[0], every
 
@@ -108,34 +113,35 @@ def choices(every: Sequence[Searched], load: float | None) -> tuple[ServingTechn
 
 
 def _rank(one: Searched, load: float | None) -> tuple[bool, tuple[float, ...], int]:
-    found = one.found(load)
-    if not found.deployments:
+    result = one.result(load)
+    if not result.deployments:
         return True, (), len(one.names)
-    return False, order(found.deployments[0], load, rented=found.rented)[:2], len(one.names)
+    return False, order(result.deployments[0], load, rented=result.rented)[:2], len(one.names)
 
 
-def summed(best: Searched, every: Sequence[Searched], load: float | None) -> Found:
+def summed(best: Searched, every: Sequence[Searched], load: float | None) -> DeploymentResult:
     """The deployments of the best set, with the counts of all sets."""
-    mine = best.found(load)
-    for found in (one.found(load) for one in every if one is not best):
-        names = {**mine.ruled_out, **found.ruled_out}
+    mine = best.result(load)
+    for result in (one.result(load) for one in every if one is not best):
+        names = {**mine.ruled_out, **result.ruled_out}
         mine = replace(
-            mine, total=mine.total + found.total, out_of_memory=mine.out_of_memory + found.out_of_memory,
-            dominated=mine.dominated + found.dominated,
-            bounded=mine.bounded + found.bounded + len(found.deployments),
-            ruled_out={name: mine.ruled_out.get(name, 0) + found.ruled_out.get(name, 0) for name in names},
+            mine, total=mine.total + result.total, out_of_memory=mine.out_of_memory + result.out_of_memory,
+            dominated=mine.dominated + result.dominated,
+            bounded=mine.bounded + result.bounded + len(result.deployments),
+            ruled_out={name: mine.ruled_out.get(name, 0) + result.ruled_out.get(name, 0) for name in names},
         )  # fmt: skip
     return mine
 
 
-def joined(found: Found, apart: Apart, load: float | None) -> Found:
-    """Deployments together and apart in one order."""
-    every = sorted((*found.deployments, *apart.deployments), key=lambda it: order(it, load, rented=found.rented))
-    ruled_out = {**found.ruled_out, "promise": found.ruled_out.get("promise", 0) + apart.broken}
-    ruled_out |= {"transfer": apart.unlike} if apart.unlike else {}
-    return replace(found, deployments=tuple(every), total=found.total + apart.total, ruled_out=ruled_out,
-                   out_of_memory=found.out_of_memory + apart.out_of_memory,
-                   bounded=found.bounded + apart.bounded)  # fmt: skip
+def joined(result: DeploymentResult, disaggregated: DisaggregatedResult, load: float | None) -> DeploymentResult:
+    """Aggregated and disaggregated deployments in one order."""
+    every = sorted((*result.deployments, *disaggregated.deployments),
+                   key=lambda it: order(it, load, rented=result.rented))  # fmt: skip
+    ruled_out = {**result.ruled_out, "promise": result.ruled_out.get("promise", 0) + disaggregated.broken}
+    ruled_out |= {"transfer": disaggregated.unlike} if disaggregated.unlike else {}
+    return replace(result, deployments=tuple(every), total=result.total + disaggregated.total, ruled_out=ruled_out,
+                   out_of_memory=result.out_of_memory + disaggregated.out_of_memory,
+                   bounded=result.bounded + disaggregated.bounded)  # fmt: skip
 
 
 def _better(one: Deployment, other: Deployment, load: float | None, *, rented: bool) -> bool:
@@ -146,18 +152,18 @@ def _better(one: Deployment, other: Deployment, load: float | None, *, rented: b
     return ours[0] < theirs[0] * (1 - 1e-9) or (ours[0] <= theirs[0] and ours[1] < theirs[1] * (1 + 1e-6))
 
 
-def _rival(best: Deployment, *, rented: bool) -> Rival:
-    return Rival(price=best.price(rented=rented), largest_load=best.largest_load, rented=rented)
+def _incumbent(best: Deployment, *, rented: bool) -> Incumbent:
+    return Incumbent(price=best.price(rented=rented), largest_load=best.largest_load, rented=rented)
 
 
 def _choice(one: Searched, load: float | None) -> ServingTechniqueChoice:
-    found = one.found(load)
+    result = one.result(load)
     if one.why is not None:
         return ServingTechniqueChoice(names=one.names, why=one.why)
-    if not found.deployments:
-        why = "no better than fewer of them" if found.bounded else "no deployment keeps the promises"
+    if not result.deployments:
+        why = "no better than fewer of them" if result.bounded else "no deployment keeps the promises"
         return ServingTechniqueChoice(names=one.names, why=why)
-    best = found.deployments[0]
+    best = result.deployments[0]
     return ServingTechniqueChoice(
         names=one.names, deployment_id=deployment_id(best), gpus=best.gpus, usd_per_hour=best.usd_per_hour,
         gpu_hours=best.gpu_hours, largest_load=best.largest_load,

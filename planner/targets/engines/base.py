@@ -20,7 +20,7 @@ BOOTSTRAP_PORT = 8998
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class EngineSetup:
     """An instance to start."""
 
     pool: ServingPool
@@ -74,15 +74,15 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Service:
+class DeploymentSetup:
     """A deployment to start."""
 
     deployment_id: str
     engine: EngineTarget
-    setups: tuple[Setup, ...]  # one for each pool
+    setups: tuple[EngineSetup, ...]  # one for each pool
 
     @property
-    def apart(self) -> bool:
+    def disaggregated(self) -> bool:
         """Prefill and decode are on instances of their own."""
         return len(self.setups) > 1
 
@@ -102,14 +102,14 @@ class Service:
         """The pools split the heads of the cache in different ways."""
         return len({setup.pool.tp for setup in self.setups}) > 1
 
-    def addresses(self, setup: Setup) -> list[tuple[str, int]]:
+    def addresses(self, setup: EngineSetup) -> list[tuple[str, int]]:
         """Host and place on its node of every instance of a pool; hosts of several nodes have made-up names."""
         if self.one_node:
             return [("127.0.0.1", slot) for slot in range(setup.pool.instances)]
         return [(f"{setup.name}-node{number // setup.slots * setup.nodes}", number % setup.slots)
                 for number in range(setup.pool.instances)]  # fmt: skip
 
-    def urls(self, setup: Setup) -> list[str]:
+    def urls(self, setup: EngineSetup) -> list[str]:
         """`host:port` of every instance of a pool."""
         return [f"{host}:{FIRST_PORT[setup.pool.role] + slot}" for host, slot in self.addresses(setup)]
 
@@ -122,25 +122,26 @@ class EngineTarget:
     release: str  # whose options these are
     start: tuple[str, ...]  # words before the model
     # The options of an instance, each one or two words, whatever starts it.
-    options: Callable[[Setup], list[tuple[str, ...]]]
+    options: Callable[[EngineSetup], list[tuple[str, ...]]]
     # Further options of a script, as bash: addresses and nodes. $slot, $port, $rank and $head are variables of it.
-    script_options: Callable[[Setup], list[str]]
-    # Variables of an instance of a deployment apart: name -> value as bash.
-    environment: Callable[[Setup, Service], dict[str, str]]
+    script_options: Callable[[EngineSetup], list[str]]
+    # Variables of an instance of a disaggregated deployment: name -> value as bash.
+    environment: Callable[[EngineSetup, DeploymentSetup], dict[str, str]]
     # The files that start its router: name -> text.
-    router: Callable[[Service], dict[str, str]]
+    router: Callable[[DeploymentSetup], dict[str, str]]
     # Why it cannot run an instance; empty: it can.
-    refusals: Callable[[Setup], list[str]]
+    refusals: Callable[[EngineSetup], list[str]]
     # The YAML of an instance, where options are in a file.
-    config: Callable[[Setup], dict[str, Any]] | None = None
+    config: Callable[[EngineSetup], dict[str, Any]] | None = None
     converts: frozenset[str] = frozenset()  # formats of weights that it makes of a checkpoint in bf16
     transfers: tuple[str, ...] = TRANSFERS
     # Techniques that it has -> its options for them.
     techniques: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    cpu_environment: Callable[[Setup], dict[str, str]] | None = None  # of an instance on sockets; None: it has no CPUs
+    # Variables of an instance on sockets: name -> value as bash; None: the engine runs on no CPUs.
+    cpu_environment: Callable[[EngineSetup], dict[str, str]] | None = None
     by_mpi: bool = False  # MPI starts an instance over several nodes, one process for each GPU
 
-    def notes(self, setup: Setup) -> list[str]:
+    def notes(self, setup: EngineSetup) -> list[str]:
         """Manual steps for the user."""
         notes = ["sockets need vLLM's build for CPUs (docs.vllm.ai, installation, CPU)"] if setup.on_cpus else []
         published = published_in(setup.model)
@@ -155,7 +156,7 @@ class ServingLauncher:
     """A way to start the instances of a deployment."""
 
     name: str
-    files: Callable[[Service], dict[str, str]]  # name -> text
-    refusals: Callable[[Service], list[str]]  # why it cannot; empty: it can
-    notes: Callable[[Service], list[str]]  # manual steps for the user
-    next_step: Callable[[Service], str]  # the command that starts the first
+    files: Callable[[DeploymentSetup], dict[str, str]]  # name -> text
+    refusals: Callable[[DeploymentSetup], list[str]]  # why it cannot; empty: it can
+    notes: Callable[[DeploymentSetup], list[str]]  # manual steps for the user
+    next_step: Callable[[DeploymentSetup], str]  # the command that starts the first

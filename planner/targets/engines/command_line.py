@@ -51,8 +51,8 @@ _FLAGS = frozenset({"experts", "dp_attention"})
 # Options that change the speed and that no plan holds -> what they do.
 _NOT_PLANNED: Mapping[str, str] = {
     "--speculative-config": "speculation", "--speculative-algorithm": "speculation",
-    "--kv-transfer-config": "prefill and decode apart, or a cache outside the GPUs",
-    "--disaggregation-mode": "prefill and decode apart",
+    "--kv-transfer-config": "disaggregated prefill, or a cache outside the GPUs",
+    "--disaggregation-mode": "disaggregated prefill",
     "--decode-context-parallel-size": "context parallelism", "--prefill-context-parallel-size": "context parallelism",
     "--attn-cp-size": "context parallelism", "--moe-dp-size": "data parallelism of experts",
     "--enable-two-batch-overlap": "overlap of two batches", "--enable-dbo": "overlap of two batches",
@@ -79,7 +79,7 @@ class CommandLine:
     file: str
     line: int
     role: str = "both"  # both, prefill, decode, or EITHER
-    apart: FieldProblem | None = None  # the option that says so, as a gap where the other pool is missing
+    disaggregated: FieldProblem | None = None  # the option that says so, as a gap where the other pool is missing
     port: str = "8000"
     facts: dict[str, int | str] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)  # options that the layout depends on
@@ -229,7 +229,7 @@ def _read(out: CommandLine, words: Words) -> CommandLine:
             if (role := _role(name, option.value)) is None:
                 out.gaps.append(gap)
             else:
-                out.role, out.apart = role, gap
+                out.role, out.disaggregated = role, gap
                 out.read.append(name)
         elif fact is None:
             out.unread.append(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
-from .base import Service, ServingLauncher, Setup
+from .base import DeploymentSetup, EngineSetup, ServingLauncher
 from .manifests import config_map, documents, label_notes, node_selector, resource_name
 
 _FILE = "dynamo.yaml"
@@ -19,7 +19,7 @@ _IMAGE = "nvcr.io/nvidia/ai-dynamo/{}:1.3.1"
 _FOLDER = "/etc/meshwright"
 
 
-def _files(service: Service) -> dict[str, str]:
+def _files(service: DeploymentSetup) -> dict[str, str]:
     name = resource_name(service.deployment_id)
     engine = service.engine
     configs = {} if engine.config is None else {
@@ -34,17 +34,17 @@ def _files(service: Service) -> dict[str, str]:
     return {_FILE: documents(header, *([config_map(name, configs)] if configs else []), graph)}
 
 
-def _image(service: Service) -> str:
+def _image(service: DeploymentSetup) -> str:
     return _IMAGE.format(_IMAGES[service.engine.name])
 
 
-def _frontend(service: Service) -> dict[str, Any]:
+def _frontend(service: DeploymentSetup) -> dict[str, Any]:
     container = {"name": "main", "image": _image(service)}
     return {"name": "Frontend", "type": "frontend", "replicas": 1,
             "podTemplate": {"spec": {"containers": [container]}}}  # fmt: skip
 
 
-def _worker(service: Service, setup: Setup, name: str) -> dict[str, Any]:
+def _worker(service: DeploymentSetup, setup: EngineSetup, name: str) -> dict[str, Any]:
     pool, (backend, model) = setup.pool, _BACKENDS[service.engine.name]
     container: dict[str, Any] = {
         "name": "main", "image": _image(service), "command": ["python3", "-m", f"dynamo.{backend}"],
@@ -61,7 +61,7 @@ def _worker(service: Service, setup: Setup, name: str) -> dict[str, Any]:
     return {"name": setup.name, "type": kind, "replicas": pool.instances, **nodes, "podTemplate": {"spec": pod}}
 
 
-def _arguments(service: Service, setup: Setup) -> list[str]:
+def _arguments(service: DeploymentSetup, setup: EngineSetup) -> list[str]:
     """The options of a worker. SGLang's own include the mode; TensorRT-LLM's are in the file."""
     engine, role = service.engine, setup.pool.role
     mode = [] if role == "both" or engine.name == "sglang" else ["--disaggregation-mode", role]
@@ -70,15 +70,16 @@ def _arguments(service: Service, setup: Setup) -> list[str]:
     return [*(word for option in engine.options(setup) for word in option), *mode]
 
 
-def _refusals(service: Service) -> list[str]:
+def _refusals(service: DeploymentSetup) -> list[str]:
     out = [f"{setup.pool.role}: attention data parallelism over several nodes has options of each node, which only "
            "scripts have" for setup in service.setups
            if service.engine.name == "vllm" and setup.nodes > 1 and setup.pool.attention_dp > 1]  # fmt: skip
     return [*out, *(f"mooncake with {service.engine.name}: Dynamo's images move caches by NIXL"
-                    for setup in service.setups[:1] if service.apart and setup.transfer == "mooncake")]  # fmt: skip
+                    for setup in service.setups[:1]
+                    if service.disaggregated and setup.transfer == "mooncake")]  # fmt: skip
 
 
-def _notes(service: Service) -> list[str]:
+def _notes(service: DeploymentSetup) -> list[str]:
     image = f"put an image of Dynamo with {service.engine.name} {service.engine.release} in place of {_image(service)}"
     return [image, *label_notes(service)]
 

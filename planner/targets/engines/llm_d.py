@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
-from .base import Service, ServingLauncher, Setup
+from .base import DeploymentSetup, EngineSetup, ServingLauncher
 from .manifests import config_map, documents, label_notes, node_selector, resource_name
 
 _FILE, _VALUES = "modelserver.yaml", "router.values.yaml"
@@ -25,7 +25,7 @@ _TENSORRT_LLM = {"LD_LIBRARY_PATH": "/usr/local/tensorrt/lib:/usr/local/cuda/lib
                  "PMIX_HOSTNAME": "trtllm-node"}  # fmt: skip
 
 
-def _files(service: Service) -> dict[str, str]:
+def _files(service: DeploymentSetup) -> dict[str, str]:
     name = resource_name(service.deployment_id)
     engine = service.engine
     header = (f"{service.deployment_id}. Options of {engine.name} {engine.release}.", f"kubectl apply -f {_FILE}")
@@ -37,7 +37,7 @@ def _files(service: Service) -> dict[str, str]:
             _VALUES: documents(router, _values(service, name))}  # fmt: skip
 
 
-def _deployment(service: Service, setup: Setup, name: str) -> dict[str, Any]:
+def _deployment(service: DeploymentSetup, setup: EngineSetup, name: str) -> dict[str, Any]:
     role = "decode" if setup.pool.role == "both" else setup.pool.role
     labels = {"llm-d.ai/guide": name, "llm-d.ai/role": role, "llm-d.ai/inference-serving": "true"}
     pod: dict[str, Any] = {
@@ -57,7 +57,7 @@ def _deployment(service: Service, setup: Setup, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _container(service: Service, setup: Setup) -> dict[str, Any]:
+def _container(service: DeploymentSetup, setup: EngineSetup) -> dict[str, Any]:
     engine = service.engine
     port = _BEHIND_SIDECAR if setup.pool.role == "decode" else _PORT
     words = [setup.model, *(word for option in engine.options(setup) for word in option),
@@ -76,11 +76,11 @@ def _container(service: Service, setup: Setup) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _variables(service: Service, setup: Setup) -> list[dict[str, Any]]:
+def _variables(service: DeploymentSetup, setup: EngineSetup) -> list[dict[str, Any]]:
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "llm-d-hf-token", "key": "HF_TOKEN"}}}
     if service.engine.name == "tensorrt-llm":
         return [token, *({"name": name, "value": value} for name, value in _TENSORRT_LLM.items())]
-    if not service.apart:
+    if not service.disaggregated:
         return [token]
     if service.engine.name == "vllm":  # one instance in a pod: no ports of its own
         return [token, {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST",
@@ -89,7 +89,7 @@ def _variables(service: Service, setup: Setup) -> list[dict[str, Any]]:
                      service.engine.environment(setup, service).items())]  # fmt: skip
 
 
-def _sidecar(service: Service) -> dict[str, Any]:
+def _sidecar(service: DeploymentSetup) -> dict[str, Any]:
     """Asks an instance that prefills for the cache of each request before it passes the request on."""
     return {
         "name": "routing-proxy", "image": _SIDECAR, "restartPolicy": "Always",
@@ -98,20 +98,20 @@ def _sidecar(service: Service) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _values(service: Service, name: str) -> dict[str, Any]:
+def _values(service: DeploymentSetup, name: str) -> dict[str, Any]:
     return {"router": {
         "extraServicePorts": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8081}],
         "epp": {"replicas": 1, "pluginsConfigFile": "plugins.yaml",
-                "pluginsCustomConfig": {"plugins.yaml": text_of(_plugins(apart=service.apart))}},
+                "pluginsCustomConfig": {"plugins.yaml": text_of(_plugins(disaggregated=service.disaggregated))}},
         "modelServers": {"matchLabels": {"llm-d.ai/guide": name}},
     }}  # fmt: skip
 
 
-def _plugins(*, apart: bool) -> dict[str, Any]:
+def _plugins(*, disaggregated: bool) -> dict[str, Any]:
     """Least loaded first, as the plan deals requests evenly; no caches of prefixes."""
     names = ("inflight-load-producer", "token-load-scorer", "max-score-picker")
     load: list[dict[str, Any]] = [{"type": name} for name in names]
-    if not apart:
+    if not disaggregated:
         plugins = load
         profiles = [_profile("default", "token-load-scorer")]
     else:
@@ -128,19 +128,19 @@ def _profile(name: str, *plugins: str) -> dict[str, Any]:
     return {"name": name, "plugins": [{"pluginRef": it} for it in (*plugins, "max-score-picker")]}
 
 
-def _refusals(service: Service) -> list[str]:
-    if service.apart and service.engine.name not in _CONNECTORS:
+def _refusals(service: DeploymentSetup) -> list[str]:
+    if service.disaggregated and service.engine.name not in _CONNECTORS:
         return [f"{service.engine.name}: llm-d's routing sidecar moves caches of vLLM and SGLang"]
     out = [f"{setup.pool.role}: an instance of {setup.nodes} nodes is no Deployment (llm-d starts it as a "
            "LeaderWorkerSet)" for setup in service.setups if setup.nodes > 1]  # fmt: skip
-    if service.apart and service.setups[0].transfer == "mooncake":
+    if service.disaggregated and service.setups[0].transfer == "mooncake":
         out.append("mooncake: the image of the model server does not have it")
     return out
 
 
-def _notes(service: Service) -> list[str]:
+def _notes(service: DeploymentSetup) -> list[str]:
     notes = [f"install the chart of llm-d's router with {_VALUES}"]
-    notes += [f"put the release of your llm-d in place of {_SIDECAR}"] if service.apart else []
+    notes += [f"put the release of your llm-d in place of {_SIDECAR}"] if service.disaggregated else []
     if service.engine.name == "tensorrt-llm":
         notes.append(f"the options are those of {service.engine.release}; llm-d's router needs the newer "
                      f"{_IMAGES['tensorrt-llm']}")  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
-from .base import Service, Setup
+from .base import DeploymentSetup, EngineSetup
 
 _GPU_LABEL = "meshwright-gpu"
 
@@ -32,12 +32,12 @@ def config_map(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": dict(files)}
 
 
-def node_selector(service: Service, setup: Setup) -> dict[str, Any]:
+def node_selector(service: DeploymentSetup, setup: EngineSetup) -> dict[str, Any]:
     """The part of a pod that keeps a pool on nodes of its GPUs, where the pools have different ones."""
     return {"nodeSelector": {_GPU_LABEL: setup.pool.gpu}} if service.unlike_gpus else {}
 
 
-def label_notes(service: Service) -> list[str]:
+def label_notes(service: DeploymentSetup) -> list[str]:
     """The labels that `node_selector` needs."""
     if not service.unlike_gpus:
         return []

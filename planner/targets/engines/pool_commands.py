@@ -12,16 +12,16 @@ from ....errors import FieldProblem, InputError
 from ...document.serving_plan import ROLES
 from .command_line import EITHER, CommandLine, Words, commands_after, commands_of, example
 
-# Programs that send requests to pools apart -> their options for the servers of each. The address follows, or a list of
-# ports: router of vLLM and of SGLang; toy_proxy_server.py of vLLM's tests, load_balance_proxy_server_example.py of
-# vllm-ascend.
+# Programs that send requests to disaggregated pools -> their options for the servers of each. The address follows, or a
+# list of ports: router of vLLM and of SGLang; toy_proxy_server.py of vLLM's tests,
+# load_balance_proxy_server_example.py of vllm-ascend.
 _URLS = {"--prefill": "prefill", "--decode": "decode"}
 _PORTS = {"--prefiller-ports": "prefill", "--prefiller-port": "prefill", "--decoder-ports": "decode",
           "--decoder-port": "decode"}  # fmt: skip
 _ROUTERS = (("vllm-router",), ("-m", "sglang_router.launch_router"), ("toy_proxy_server.py",),
             ("load_balance_proxy_server_example.py",))  # fmt: skip
-_ALONE = "prefill and decode apart: the command of one pool; give the file of the other, too"
-_UNTOLD = ("prefill and decode apart: nothing shows which pool this is; give the script of the router, too, or name "
+_ALONE = "disaggregated prefill: the command of one pool; give the file of the other, too"
+_UNTOLD = ("disaggregated prefill: nothing shows which pool this is; give the script of the router, too, or name "
            "the files prefill.sh and decode.sh")  # fmt: skip
 
 
@@ -61,8 +61,8 @@ def read_service(engine: str, files: Mapping[str, str], given: Sequence[str] = (
         return ReadService(commands=tuple(pools[role] for role in ROLES), assumed=tuple(dict.fromkeys(assumed)),
                            instances=tuple(counts[role] for role in ROLES) if servers else ())  # fmt: skip
     for role, command in pools.items():
-        if command.apart is not None:
-            command.gaps.append(command.apart._replace(message=_UNTOLD if role == EITHER else _ALONE))
+        if command.disaggregated is not None:
+            command.gaps.append(command.disaggregated._replace(message=_UNTOLD if role == EITHER else _ALONE))
     return ReadService(commands=tuple(pools.values()), instances=(), assumed=())
 
 

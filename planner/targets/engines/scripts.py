@@ -1,14 +1,14 @@
-"""Scripts that start instances on their nodes, and the router of prefill and decode apart."""
+"""Scripts that start instances on their nodes, and the router of disaggregated prefill."""
 
 from __future__ import annotations
 
 import shlex
 
 from ....profiles.io.yaml_syntax import text_of
-from .base import FIRST_PORT, ROUTER_PORT, Service, ServingLauncher, Setup
+from .base import FIRST_PORT, ROUTER_PORT, DeploymentSetup, EngineSetup, ServingLauncher
 
 
-def router_script(service: Service, words: list[str]) -> str:
+def router_script(service: DeploymentSetup, words: list[str]) -> str:
     """bash that starts a router by `words`."""
     lines = ["#!/usr/bin/env bash", f"# {service.deployment_id}: the router, on port {ROUTER_PORT}."]
     if not service.one_node:
@@ -16,15 +16,15 @@ def router_script(service: Service, words: list[str]) -> str:
     return "\n".join([*lines, "set -euo pipefail", " \\\n  ".join(words)]) + "\n"
 
 
-def _files(service: Service) -> dict[str, str]:
+def _files(service: DeploymentSetup) -> dict[str, str]:
     engine = service.engine
     files = {f"{setup.name}.sh": _script(service, setup) for setup in service.setups}
     if engine.config is not None:
         files |= {f"{setup.name}.yaml": text_of(engine.config(setup)) for setup in service.setups}
-    return {**files, **(engine.router(service) if service.apart else {})}
+    return {**files, **(engine.router(service) if service.disaggregated else {})}
 
 
-def _script(service: Service, setup: Setup) -> str:
+def _script(service: DeploymentSetup, setup: EngineSetup) -> str:
     """bash: starts an instance; its arguments choose it, where there are several."""
     engine, pool = service.engine, setup.pool
     many = "s" if pool.instances > 1 else ""
@@ -34,7 +34,7 @@ def _script(service: Service, setup: Setup) -> str:
     lines += (_on_nodes if setup.nodes > 1 else _on_node)(service, setup)
     if setup.on_cpus and engine.cpu_environment is not None:
         lines += [_CORES, *(f"export {name}={value}" for name, value in engine.cpu_environment(setup).items())]
-    if service.apart:
+    if service.disaggregated:
         lines += [f"export {name}={value}" for name, value in engine.environment(setup, service).items()]
     if engine.config is not None:
         lines.append('here=$(cd "$(dirname "$0")" && pwd)')
@@ -50,7 +50,7 @@ _CORES = """cores() {
 }"""
 
 
-def _on_nodes(service: Service, setup: Setup) -> list[str]:
+def _on_nodes(service: DeploymentSetup, setup: EngineSetup) -> list[str]:
     """The parameters of an instance over several nodes."""
     port = f"slot=0 port={FIRST_PORT[setup.pool.role]}"
     if service.engine.by_mpi:
@@ -61,7 +61,7 @@ def _on_nodes(service: Service, setup: Setup) -> list[str]:
             port]  # fmt: skip
 
 
-def _on_node(service: Service, setup: Setup) -> list[str]:
+def _on_node(service: DeploymentSetup, setup: EngineSetup) -> list[str]:
     """The parameters of an instance on a node, beside others."""
     first = service.setups[0].pool.gpus if service.one_node and setup is not service.setups[0] else 0
     slots = min(setup.slots, setup.pool.instances)
@@ -72,24 +72,24 @@ def _on_node(service: Service, setup: Setup) -> list[str]:
             f"gpu=$((${{FIRST_GPU:-{first}}} + slot * {setup.gpus}))", *devices]  # fmt: skip
 
 
-def _notes(service: Service) -> list[str]:
+def _notes(service: DeploymentSetup) -> list[str]:
     if service.one_node:
         return []
     out = [f"{setup.name}.sh starts an instance, on the node that it is run on: its first lines have the arguments"
            for setup in service.setups if setup.nodes > 1 or setup.slots > 1]  # fmt: skip
     made_up = "router.sh names made-up hosts: put the addresses of your nodes in their place"
-    return [*out, *([made_up] if service.apart else [])]
+    return [*out, *([made_up] if service.disaggregated else [])]
 
 
-def _next_step(service: Service) -> str:
+def _next_step(service: DeploymentSetup) -> str:
     """bash that starts all of a node; over several nodes with names in place of what each of them gives."""
     starts = [_started(service, setup) for setup in service.setups]
-    if service.apart:
+    if service.disaggregated:
         return " ".join([*(start if start.endswith("done;") else f"{start} &" for start in starts), "bash router.sh"])
     return f"{starts[0]} wait" if starts[0].endswith("done;") else starts[0]
 
 
-def _started(service: Service, setup: Setup) -> str:
+def _started(service: DeploymentSetup, setup: EngineSetup) -> str:
     script = f"bash {setup.name}.sh"
     if setup.nodes > 1:
         return f"{script} RANK HEAD_ADDRESS"

@@ -1,10 +1,10 @@
 """SGLang 0.5.23: `sglang serve`. Options: ServerArgs.add_cli_args. Its tp counts attention data parallelism, too, and
-options are spelled out: the short ones are abbreviations of argparse. Its router for prefill and decode apart is the
+options are spelled out: the short ones are abbreviations of argparse. Its router for disaggregated prefill is the
 package sglang-router (sgl-model-gateway, bindings/python: --pd-disaggregation, --prefill URL BOOTSTRAP_PORT)."""
 
 from __future__ import annotations
 
-from .base import BOOTSTRAP_PORT, ROUTER_PORT, EngineTarget, Service, Setup
+from .base import BOOTSTRAP_PORT, ROUTER_PORT, DeploymentSetup, EngineSetup, EngineTarget
 from .scripts import router_script
 
 # Its prefix cache has no option that starts it: it is on unless --disable-radix-cache stops it.
@@ -17,7 +17,7 @@ _TECHNIQUES = {
 }
 
 
-def _options(setup: Setup) -> list[tuple[str, ...]]:
+def _options(setup: EngineSetup) -> list[tuple[str, ...]]:
     pool = setup.pool
     out: list[tuple[str, ...]] = [("--tp-size", str(pool.tp * pool.attention_dp))]
     if pool.pp > 1:
@@ -50,7 +50,7 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
     return out
 
 
-def _script_options(setup: Setup) -> list[str]:
+def _script_options(setup: EngineSetup) -> list[str]:
     out = ["--host 0.0.0.0", "--port $port"]
     if setup.pool.role == "prefill":
         out.append(f"--disaggregation-bootstrap-port $(({BOOTSTRAP_PORT} + slot))")
@@ -59,12 +59,12 @@ def _script_options(setup: Setup) -> list[str]:
     return out
 
 
-def _environment(setup: Setup, service: Service) -> dict[str, str]:
+def _environment(setup: EngineSetup, service: DeploymentSetup) -> dict[str, str]:
     """A staging buffer where the pools split heads differently (llm-d d5f76180, guides/pd-disaggregation)."""
     return {"SGLANG_DISAGG_STAGING_BUFFER": "1"} if service.unlike_tp else {}
 
 
-def _router(service: Service) -> dict[str, str]:
+def _router(service: DeploymentSetup) -> dict[str, str]:
     prefill, decode = service.setups
     ports = [BOOTSTRAP_PORT + slot for _, slot in service.addresses(prefill)]
     words = ["exec python3 -m sglang_router.launch_router --pd-disaggregation",
@@ -74,7 +74,7 @@ def _router(service: Service) -> dict[str, str]:
     return {"router.sh": router_script(service, words)}
 
 
-def _refusals(setup: Setup) -> list[str]:
+def _refusals(setup: EngineSetup) -> list[str]:
     return []
 
 

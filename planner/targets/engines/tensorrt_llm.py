@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from ....profiles.io.yaml_syntax import text_of
-from .base import ROUTER_PORT, EngineTarget, Service, Setup
+from .base import ROUTER_PORT, DeploymentSetup, EngineSetup, EngineTarget
 from .scripts import router_script
 
 
-def _config(setup: Setup) -> dict[str, Any]:
+def _config(setup: EngineSetup) -> dict[str, Any]:
     pool = setup.pool
     ranks = pool.tp * pool.attention_dp
     cache: dict[str, Any] = {"free_gpu_memory_fraction": round(setup.free_share, 3)}
@@ -40,19 +40,19 @@ def _config(setup: Setup) -> dict[str, Any]:
     return out
 
 
-def _options(setup: Setup) -> list[tuple[str, ...]]:
+def _options(setup: EngineSetup) -> list[tuple[str, ...]]:
     return [("--backend", "pytorch")]
 
 
-def _script_options(setup: Setup) -> list[str]:
+def _script_options(setup: EngineSetup) -> list[str]:
     return ["--host 0.0.0.0", "--port $port", f'--config "$here/{setup.name}.yaml"']
 
 
-def _environment(setup: Setup, service: Service) -> dict[str, str]:
+def _environment(setup: EngineSetup, service: DeploymentSetup) -> dict[str, str]:
     return {}
 
 
-def _router(service: Service) -> dict[str, str]:
+def _router(service: DeploymentSetup) -> dict[str, str]:
     prefill, decode = (service.urls(setup) for setup in service.setups)
     config = {
         "hostname": "0.0.0.0", "port": ROUTER_PORT, "backend": "pytorch",
@@ -63,7 +63,7 @@ def _router(service: Service) -> dict[str, str]:
     return {"router.sh": router_script(service, words), "router.yaml": text_of(config)}
 
 
-def _refusals(setup: Setup) -> list[str]:
+def _refusals(setup: EngineSetup) -> list[str]:
     if setup.draft is not None:
         return [f"speculation by {setup.draft}: only modules of the model (`mtp`) are written for this engine"]
     if setup.pool.attention_dp > 1 and setup.pool.tp > 1:

@@ -1,12 +1,12 @@
 """vLLM 0.32: `vllm serve`. Options: its argument parser (vllm.entrypoints.launchers.cli_args.make_arg_parser). Its
-router for prefill and decode apart: vllm-project/router 811db12b, src/main.rs."""
+router for disaggregated prefill: vllm-project/router 811db12b, src/main.rs."""
 
 from __future__ import annotations
 
 import json
 
 from ....cost_models.serving.pool import MEMORY_SHARE
-from .base import BOOTSTRAP_PORT, ROUTER_PORT, EngineTarget, Service, Setup
+from .base import BOOTSTRAP_PORT, ROUTER_PORT, DeploymentSetup, EngineSetup, EngineTarget
 from .scripts import router_script
 
 # Formats that vLLM converts 16-bit weights to as it loads them; others need a checkpoint in them.
@@ -16,7 +16,7 @@ _NIXL_PORT = {"prefill": 5600, "decode": 5700}
 _RPC_PORT = 13345  # of the ranks of attention data parallelism on several nodes
 
 
-def kv_transfer(setup: Setup) -> str:
+def kv_transfer(setup: EngineSetup) -> str:
     """The connector of an instance, as JSON (vllm/config/kv_transfer.py)."""
     if setup.transfer == "mooncake":
         role = {"prefill": "kv_producer", "decode": "kv_consumer"}[setup.pool.role]
@@ -24,7 +24,7 @@ def kv_transfer(setup: Setup) -> str:
     return json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}, separators=(",", ":"))
 
 
-def _options(setup: Setup) -> list[tuple[str, ...]]:
+def _options(setup: EngineSetup) -> list[tuple[str, ...]]:
     pool = setup.pool
     out: list[tuple[str, ...]] = [("--tensor-parallel-size", str(pool.tp))]
     if pool.pp > 1:
@@ -53,7 +53,7 @@ def _options(setup: Setup) -> list[tuple[str, ...]]:
     return out
 
 
-def _script_options(setup: Setup) -> list[str]:
+def _script_options(setup: EngineSetup) -> list[str]:
     if setup.nodes > 1 and setup.pool.attention_dp > 1:
         # vLLM's guide on data parallel deployment: the first node has the server and the first ranks.
         ranks = setup.pool.gpus_per_node // (setup.pool.tp * setup.pool.pp)
@@ -65,7 +65,7 @@ def _script_options(setup: Setup) -> list[str]:
     return ["--port $port", *(nodes if setup.nodes > 1 else [])]
 
 
-def _environment(setup: Setup, service: Service) -> dict[str, str]:
+def _environment(setup: EngineSetup, service: DeploymentSetup) -> dict[str, str]:
     if setup.transfer == "mooncake":
         return {"VLLM_MOONCAKE_BOOTSTRAP_PORT": f"$(({BOOTSTRAP_PORT} + slot))"}
     host = "127.0.0.1" if service.one_node else "${VLLM_NIXL_SIDE_CHANNEL_HOST:-$(hostname -I | cut -d ' ' -f 1)}"
@@ -73,7 +73,7 @@ def _environment(setup: Setup, service: Service) -> dict[str, str]:
             "VLLM_NIXL_SIDE_CHANNEL_PORT": f"$(({_NIXL_PORT[setup.pool.role]} + slot * {setup.gpus}))"}  # fmt: skip
 
 
-def _cpu_environment(setup: Setup) -> dict[str, str]:
+def _cpu_environment(setup: EngineSetup) -> dict[str, str]:
     """vllm/envs.py: GiB of the cache of a rank, and the cores of each, which a script lists for the sockets from
     $gpu on."""
     sockets = f"$(seq $gpu $((gpu + {setup.gpus - 1})))"
@@ -81,7 +81,7 @@ def _cpu_environment(setup: Setup) -> dict[str, str]:
             "VLLM_CPU_OMP_THREADS_BIND": f"$(for socket in {sockets}; do cores $socket; done | paste -sd '|')"}
 
 
-def _router(service: Service) -> dict[str, str]:
+def _router(service: DeploymentSetup) -> dict[str, str]:
     prefill, decode = service.setups
     ports = [f" {BOOTSTRAP_PORT + slot}" if prefill.transfer == "mooncake" else ""
              for _, slot in service.addresses(prefill)]  # fmt: skip
@@ -92,7 +92,7 @@ def _router(service: Service) -> dict[str, str]:
     return {"router.sh": router_script(service, words)}
 
 
-def _refusals(setup: Setup) -> list[str]:
+def _refusals(setup: EngineSetup) -> list[str]:
     pool = setup.pool
     if setup.nodes > 1 and pool.attention_dp > 1 and pool.tp * pool.pp > pool.gpus_per_node:
         return [f"attention data parallelism over several nodes, of ranks of {pool.tp * pool.pp} GPUs: a node holds "

@@ -19,7 +19,7 @@ from ...snapshots import run_here
 ASKED: ServingFields = {"model": "llama-3.1-70b", "cluster": "8xh100-sxm-80gb", "input": 2000, "output": 300,
                         "rate": "4/s", "ttft": "1s", "tpot": "50ms", "top": 3,
                         "fix": ["pp=1", "chunk_tokens=8192"]}  # fmt: skip
-APART: ServingFields = {"model": "llama-3.1-70b", "cluster": "8xh100-sxm-80gb", "input": 8000, "output": 100,
+DISAGGREGATED: ServingFields = {"model": "llama-3.1-70b", "cluster": "8xh100-sxm-80gb", "input": 8000, "output": 100,
                         "rate": "1/s", "ttft": "2s", "tpot": "20ms", "precision": "fp8", "top": 1,
                         "fix": ["pp=1", "chunk_tokens=8192"]}  # fmt: skip
 CLOSED: ServingFields = {"model": "qwen3-30b-a3b", "cluster": "4xh100-sxm-80gb", "input": 1000, "output": 200,
@@ -28,7 +28,7 @@ CLOSED: ServingFields = {"model": "qwen3-30b-a3b", "cluster": "4xh100-sxm-80gb",
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, ServingPlan]:
-    asked = {"together": ASKED, "apart": APART, "closed": CLOSED}
+    asked = {"aggregated": ASKED, "disaggregated": DISAGGREGATED, "closed": CLOSED}
     return {name: plan_serving(**fields) for name, fields in asked.items()}
 
 
@@ -39,10 +39,10 @@ def explained(plans: dict[str, ServingPlan]) -> dict[str, ServingExplanation]:
 
 @pytest.fixture(scope="module")
 def plan(plans: dict[str, ServingPlan]) -> ServingPlan:
-    return plans["together"]
+    return plans["aggregated"]
 
 
-@pytest.mark.parametrize("name", ["together", "apart", "closed"])
+@pytest.mark.parametrize("name", ["aggregated", "disaggregated", "closed"])
 def test_the_parts_add_up_to_the_promised_latencies(
     name: str, plans: dict[str, ServingPlan], explained: dict[str, ServingExplanation]
 ) -> None:  # fmt: skip
@@ -53,7 +53,7 @@ def test_the_parts_add_up_to_the_promised_latencies(
 
 
 def test_decoding_reads_memory_and_prompts_compute(explained: dict[str, ServingExplanation]) -> None:
-    parts = {part.name: part for part in explained["together"].parts}
+    parts = {part.name: part for part in explained["aggregated"].parts}
     assert parts["memory bandwidth"].tpot_s == max(part.tpot_s for part in parts.values())
     assert parts["compute"].ttft_s > parts["memory bandwidth"].ttft_s
 
@@ -61,12 +61,12 @@ def test_decoding_reads_memory_and_prompts_compute(explained: dict[str, ServingE
 def test_a_slower_host_is_seen_as_host(plan: ServingPlan, explained: dict[str, ServingExplanation]) -> None:
     """Its seconds come in once per iteration; nothing else of an iteration depends on them."""
     slow = plan.model_copy(update={"resolved": {**plan.resolved, "host_s": 4 * plan.resolved["host_s"]}})
-    before, after = ({part.name: part for part in it.parts} for it in (explained["together"], explain_serving(slow)))
+    before, after = ({part.name: part for part in it.parts} for it in (explained["aggregated"], explain_serving(slow)))
     assert after["host"].ttft_s > before["host"].ttft_s + 2.9 * plan.resolved["host_s"]
     assert after["compute"].ttft_s == pytest.approx(before["compute"].ttft_s, rel=0.2)
 
 
-@pytest.mark.parametrize("name", ["together", "apart", "closed"])
+@pytest.mark.parametrize("name", ["aggregated", "disaggregated", "closed"])
 def test_more_of_a_resource_never_carries_less(
     name: str, plans: dict[str, ServingPlan], explained: dict[str, ServingExplanation]
 ) -> None:  # fmt: skip
@@ -80,27 +80,28 @@ def test_more_of_a_resource_never_carries_less(
 def test_the_curve_breaks_the_promise_at_the_largest_load(
     plan: ServingPlan, explained: dict[str, ServingExplanation]
 ) -> None:  # fmt: skip
-    points = explained["together"].curve
+    points = explained["aggregated"].curve
     assert [point.ttft_s for point in points] == sorted(point.ttft_s for point in points)
     for point in points:
         kept = point.ttft_s <= 1.0 and point.tpot_s <= 0.05
         assert kept == (point.load <= plan.best.largest_load)
 
 
-def test_pools_apart_transfer_caches(
+def test_disaggregated_pools_transfer_caches(
     plans: dict[str, ServingPlan], explained: dict[str, ServingExplanation]
 ) -> None:  # fmt: skip
-    apart = plans["apart"]
-    assert len(apart.best.pools) == 2, apart.best.deployment_id
-    parts = {part.name: part for part in explained["apart"].parts}
-    tokens = 8000 * 2 * 8 * 128 * 80 / apart.best.pools[0].tp  # elements of keys and values of a prompt on a GPU
-    bytes_per_s = apart.resolved["cluster"]["levels"][0]["bw_bytes_per_s"]
+    disaggregated = plans["disaggregated"]
+    assert len(disaggregated.best.pools) == 2, disaggregated.best.deployment_id
+    parts = {part.name: part for part in explained["disaggregated"].parts}
+    # Elements of keys and values of a prompt on a GPU.
+    tokens = 8000 * 2 * 8 * 128 * 80 / disaggregated.best.pools[0].tp
+    bytes_per_s = disaggregated.resolved["cluster"]["levels"][0]["bw_bytes_per_s"]
     assert parts["transfer of the cache"].ttft_s == pytest.approx(tokens / bytes_per_s, rel=0.5)
     assert "prompts of others" not in parts
 
 
 def test_an_instance_fewer_is_too_few(plan: ServingPlan, explained: dict[str, ServingExplanation]) -> None:
-    explanation = explained["together"]
+    explanation = explained["aggregated"]
     if plan.best.pools[0].instances > 1:
         assert explanation.one_less is not None
         assert explanation.one_less < 4.0
@@ -118,21 +119,21 @@ def test_plans_without_the_constants_are_refused(plan: ServingPlan) -> None:
 @pytest.mark.slow
 def test_the_commands_read_the_plan(plan: ServingPlan, plans: dict[str, ServingPlan], tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(plan.to_json())
-    (tmp_path / "apart.json").write_text(plans["apart"].to_json())
+    (tmp_path / "disaggregated.json").write_text(plans["disaggregated"].to_json())
     (tmp_path / "train.json").write_text('{"kind": "plan"}')
     explained = run_here("explain", "p.json", cwd=tmp_path)
     assert explained.code == 0, explained.err
-    for expected in ("Where the latencies of p90 go", "With a tenth more", "memory bandwidth", "Not apart"):
+    for expected in ("Where the latencies of p90 go", "With a tenth more", "memory bandwidth", "Not disaggregated"):
         assert expected in explained.out
     assert json.loads(run_here("explain", "p.json", "2", "--json", cwd=tmp_path).out)["choice"] == 2
     assert "workload.rate" in run_here("explain", "p.json", "--origins", cwd=tmp_path).out
-    for file in ("p.json", "apart.json"):
+    for file in ("p.json", "disaggregated.json"):
         reported = run_here("report", file, "-o", f"{file}.html", cwd=tmp_path)
         assert reported.code == 0, reported.err
         page = (tmp_path / f"{file}.html").read_text()
         assert page.count("<polyline") == 2
         assert "nan" not in page.split("</style>")[1]
-    changed = run_here("diff", "p.json", "apart.json", "--exit-code", cwd=tmp_path)
+    changed = run_here("diff", "p.json", "disaggregated.json", "--exit-code", cwd=tmp_path)
     assert changed.code == 1
     assert "largest_load" in changed.out
     assert run_here("diff", "p.json", "p.json", "--exit-code", cwd=tmp_path).code == 0
@@ -164,7 +165,7 @@ def test_why_not_prices_what_the_plan_does_not_list(plan: ServingPlan) -> None:
     assert one.enough == (one.other.largest_load >= 4)
 
 
-def test_why_not_prices_pools_apart(plan: ServingPlan) -> None:
+def test_why_not_prices_disaggregated_pools(plan: ServingPlan) -> None:
     """The same pools as a plan of them alone."""
     other = compared(plan, "1 x tp2 + 1 x tp4").other
     fixed: ServingFields = {**ASKED, "rate": None, "fix": ["prefill.tp=2", "decode.tp=4", "prefill.replicas=1",

@@ -10,9 +10,9 @@ import pytest
 from meshwright.cost_models.arrays import Mask
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.planner.request.serving import ServingFields
-from meshwright.planner.serving.apart import search_apart
+from meshwright.planner.serving.disaggregated import search_disaggregated
 from meshwright.planner.serving.promises import Promises, priced
-from meshwright.planner.serving.search import Stand, stands_pool
+from meshwright.planner.serving.search import Fleet, fleets_pool
 from meshwright.planner.serving.space import Space
 from meshwright.planner.targets.engines.emit import emit_serving
 
@@ -27,13 +27,13 @@ def every_pair(of_model: Space, load: float, promises: Promises, roles: Sequence
     """GPUs of each pair on eight GPUs, how many hold no request, and [pair] whether it keeps the promises. roles: the
     instances of each role, where they differ. vLLM moves no caches of stages."""
     prefills, decodes = (
-        [Stand(site=it.site, instance=it.instances[row], instances=n)
+        [Fleet(site=it.site, instance=it.instances[row], instances=n)
          for row, most in enumerate(it.most) for n in range(it.least, most + 1)]
         for it in roles or (of_model, of_model)
     )  # fmt: skip
     chunk = decodes[0].instance.chunk_tokens
     pairs = [(a, b) for a in prefills for b in decodes if b.instance.chunk_tokens == chunk and a.gpus + b.gpus <= 8]
-    prefill, decode = stands_pool([a for a, _ in pairs]), stands_pool([b for _, b in pairs])
+    prefill, decode = fleets_pool([a for a, _ in pairs]), fleets_pool([b for _, b in pairs])
     fits = np.ones(len(pairs), dtype=bool)
     for columns in (prefill, decode):
         fits &= columns.capacity(np.array(2000.0), np.array(300.0)) >= 1
@@ -56,18 +56,19 @@ def test_the_search_finds_what_pricing_every_pair_finds(
     """Requests per second, and requests at any time, where dearer pairs are not priced."""
     promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=closed)
     of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", fix)
-    found = search_apart([of_model], [of_model], load, promises, ENGINES.constants, 1e9)
+    result = search_disaggregated([of_model], [of_model], load, promises, ENGINES.constants, 1e9)
     every, out_of_memory, kept = every_pair(of_model, load, promises)
     gpus = [it for it, is_kept in zip(every, kept, strict=True) if is_kept]
-    assert found.total == len(every)
-    assert found.out_of_memory == out_of_memory
-    assert found.broken + found.unlike + found.out_of_memory + found.bounded + len(found.deployments) == found.total
-    unbroken = found.bounded + len(found.deployments)
+    assert result.total == len(every)
+    assert result.out_of_memory == out_of_memory
+    counted = result.broken + result.unlike + result.out_of_memory + result.bounded + len(result.deployments)
+    assert counted == result.total
+    unbroken = result.bounded + len(result.deployments)
     assert unbroken >= len(gpus) if closed and gpus else unbroken == len(gpus)
-    assert bool(gpus) == bool(found.deployments)
+    assert bool(gpus) == bool(result.deployments)
     if gpus:
-        assert found.deployments[0].gpus == min(gpus)
-        assert len(found.deployments) == gpus.count(min(gpus))
+        assert result.deployments[0].gpus == min(gpus)
+        assert len(result.deployments) == gpus.count(min(gpus))
 
 
 @pytest.mark.parametrize("load", [2.0, 5.0])
@@ -78,13 +79,13 @@ def test_the_roles_may_be_fixed_by_themselves(prefill: dict[str, int], decode: d
     promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
     one, other = (space("llama-3.1-70b", "8xh100-sxm-80gb", fix) for fix in (prefill, decode))
     other = replace(other, site=one.site)
-    found = search_apart([one], [other], load, promises, ENGINES.constants, 1e9)
+    result = search_disaggregated([one], [other], load, promises, ENGINES.constants, 1e9)
     gpus, out_of_memory, kept = every_pair(one, load, promises, (one, other))
     keeping = [it for it, is_kept in zip(gpus, kept, strict=True) if is_kept]
-    assert (found.total, found.out_of_memory) == (len(gpus), out_of_memory)
-    assert found.bounded + len(found.deployments) == len(keeping)
-    assert [it.gpus for it in found.deployments] == [min(keeping)] * keeping.count(min(keeping)) if keeping else True
-    for deployment in found.deployments:
+    assert (result.total, result.out_of_memory) == (len(gpus), out_of_memory)
+    assert result.bounded + len(result.deployments) == len(keeping)
+    assert [it.gpus for it in result.deployments] == [min(keeping)] * keeping.count(min(keeping)) if keeping else True
+    for deployment in result.deployments:
         assert {"tp": deployment.prefill.instance.layout.tp, "replicas": deployment.prefill.instances,
                 "pp": deployment.prefill.instance.layout.pp}.items() >= prefill.items()  # fmt: skip
 
@@ -106,13 +107,14 @@ def test_without_a_load_no_pair_carries_more(tpot_s: float) -> None:
     """Against the largest load of every pair; most of them are not priced."""
     promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=tpot_s, share=0.9, closed=False)
     of_model = space("llama-3.1-70b", "8xh100-sxm-80gb", {"chunk_tokens": 8192})
-    found = search_apart([of_model], [of_model], None, promises, ENGINES.constants, 1e9)
-    (best,) = {round(it.largest_load, 4) for it in found.deployments}
+    result = search_disaggregated([of_model], [of_model], None, promises, ENGINES.constants, 1e9)
+    (best,) = {round(it.largest_load, 4) for it in result.deployments}
     _, _, more = every_pair(of_model, best * 1.001, promises)
     _, _, as_many = every_pair(of_model, best * 0.999, promises)
     assert not more.any()
-    assert int(as_many.sum()) >= len(found.deployments) > 0
-    assert found.broken + found.unlike + found.out_of_memory + found.bounded + len(found.deployments) == found.total
+    assert int(as_many.sum()) >= len(result.deployments) > 0
+    counted = result.broken + result.unlike + result.out_of_memory + result.bounded + len(result.deployments)
+    assert counted == result.total
 
 
 @pytest.mark.parametrize(("engine", "prefill", "decode", "model"), [

@@ -13,13 +13,13 @@ from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.planner.api import plan_serving
 from meshwright.planner.request.load import load_any_request
 from meshwright.planner.request.serving import ServingFields, ServingRequest
-from meshwright.planner.serving.candidates import Question
+from meshwright.planner.serving.candidates import Demand
 from meshwright.planner.serving.hours import over_hours
 from meshwright.planner.serving.instance import pool
 from meshwright.planner.serving.promises import Promises, largest_load
-from meshwright.planner.serving.search import Deployment, Stand, search, stands_pool
+from meshwright.planner.serving.search import Deployment, Fleet, fleets_pool, search
 from meshwright.planner.serving.space import Space, Spaces
-from meshwright.planner.serving.technique_choice import Field, searched
+from meshwright.planner.serving.technique_choice import TechniqueSpaces, searched
 from meshwright.planner.targets.engines.emit import emit_serving
 
 from meshwright.errors import InputError
@@ -49,7 +49,7 @@ def test_pools_apart_change_by_themselves() -> None:
     """Three instances that prefill and two that decode: every smaller pair carries less than the hour asks for."""
     of_model = space(cluster="dgx-h100:4", fix={"tp": 4, "pp": 1, "chunk_tokens": 8192})
     (instance,) = of_model.instances
-    prefill, decode = (Stand(site=of_model.site, instance=instance, instances=n) for n in (3, 2))
+    prefill, decode = (Fleet(site=of_model.site, instance=instance, instances=n) for n in (3, 2))
     most = _most(prefill, decode)
     deployment = Deployment(prefill=prefill, decode=decode, largest_load=most)
     (by_day,) = over_hours([deployment], [most, 0.3 * most], PROMISES, ENGINES.constants, rented=False)
@@ -58,48 +58,49 @@ def test_pools_apart_change_by_themselves() -> None:
     assert sum(few) < 5
     for fewer in [(few[0] - 1, few[1]), (few[0], few[1] - 1)]:
         if min(fewer) >= 1:
-            stands = (Stand(site=of_model.site, instance=instance, instances=n) for n in fewer)
-            assert _most(*stands) < 0.3 * most
+            fleets = (Fleet(site=of_model.site, instance=instance, instances=n) for n in fewer)
+            assert _most(*fleets) < 0.3 * most
 
 
 @pytest.mark.parametrize("rates", [(1.0, 4.0, 2.0, 1.0), (0.2, 0.2, 3.0)])
 def test_no_deployment_is_cheaper_over_the_day(rates: tuple[float, ...]) -> None:
     """Against the largest load of every number of instances of every layout, and of every pair of them."""
     of_model = space(cluster="8xh100-sxm-80gb", fix={"chunk_tokens": 8192})
-    question = Question(load=max(rates), promises=PROMISES, constants=ENGINES.constants, rates=rates)
-    spaces = Spaces(together=(of_model,), prefill=(of_model,), decode=(of_model,))
-    field = Field(spaces=spaces, wide=spaces, between_bw=1e9)
-    found = searched(field, question, ())
-    assert found.apart is not None
+    demand = Demand(load=max(rates), promises=PROMISES, constants=ENGINES.constants, rates=rates)
+    spaces = Spaces(aggregated=(of_model,), prefill=(of_model,), decode=(of_model,))
+    field = TechniqueSpaces(spaces=spaces, wide=spaces, between_bw=1e9)
+    result = searched(field, demand, ())
+    assert result.disaggregated is not None
     price = of_model.site.usd_per_gpu_hour or 0.0
-    together, apart = _least_gpu_hours(of_model, rates, apart=False), _least_gpu_hours(of_model, rates, apart=True)
-    assert found.together.deployments[0].gpu_hours == together
-    assert found.apart.deployments[0].gpu_hours == apart
-    best = found.found(question.load).deployments[0]
-    assert best.price(rented=True) == pytest.approx(min(together, apart) * price)
+    aggregated = _least_gpu_hours(of_model, rates, disaggregated=False)
+    disaggregated = _least_gpu_hours(of_model, rates, disaggregated=True)
+    assert result.aggregated.deployments[0].gpu_hours == aggregated
+    assert result.disaggregated.deployments[0].gpu_hours == disaggregated
+    best = result.result(demand.load).deployments[0]
+    assert best.price(rented=True) == pytest.approx(min(aggregated, disaggregated) * price)
 
 
-def _least_gpu_hours(of_model: Space, rates: tuple[float, ...], *, apart: bool) -> float:
+def _least_gpu_hours(of_model: Space, rates: tuple[float, ...], *, disaggregated: bool) -> float:
     """Of the layouts, or pairs of them: the sum over the hours of the fewest GPUs that carry the rate."""
     rows = [row for row, instance in enumerate(of_model.instances)
             if pool([instance]).capacity(np.array(2000.0), np.array(300.0))[0] >= 1]  # fmt: skip
-    stands = {row: [Stand(site=of_model.site, instance=of_model.instances[row], instances=n)
+    fleets = {row: [Fleet(site=of_model.site, instance=of_model.instances[row], instances=n)
                     for n in range(1, of_model.most[row] + 1)] for row in rows}  # fmt: skip
-    every = [((i, j), a, b) for i, j in product(rows, rows) for a, b in product(stands[i], stands[j])
-             if (a.gpus + b.gpus <= 8 if apart else a is b)]  # fmt: skip
-    pools = stands_pool([a for _, a, _ in every]), stands_pool([b for *_, b in every])
+    every = [((i, j), a, b) for i, j in product(rows, rows) for a, b in product(fleets[i], fleets[j])
+             if (a.gpus + b.gpus <= 8 if disaggregated else a is b)]  # fmt: skip
+    pools = fleets_pool([a for _, a, _ in every]), fleets_pool([b for *_, b in every])
     sent = np.maximum(*(it.kv_bytes * it.kv_elements(np.array(2000.0)) / it.pp for it in pools))
-    carried = largest_load(*pools, np.full(len(every), apart), PROMISES, ENGINES.constants,
-                           sent / of_model.site.levels[0].bw_bytes_per_s * apart)  # fmt: skip
+    carried = largest_load(*pools, np.full(len(every), disaggregated), PROMISES, ENGINES.constants,
+                           sent / of_model.site.levels[0].bw_bytes_per_s * disaggregated)  # fmt: skip
     by_layouts = defaultdict[tuple[int, int], list[tuple[int, float]]](list)
     for (layouts, a, b), most in zip(every, carried, strict=True):
-        by_layouts[layouts].append((a.gpus + b.gpus * apart, float(most)))
+        by_layouts[layouts].append((a.gpus + b.gpus * disaggregated, float(most)))
     return min(sum(min((gpus for gpus, most in numbers if most >= rate), default=np.inf) for rate in rates)
                for numbers in by_layouts.values())  # fmt: skip
 
 
 def test_the_layout_is_the_cheapest_of_the_day_and_not_of_its_peak() -> None:
-    """16 GPUs at the peak both ways: the pools apart cannot be smaller in quiet hours."""
+    """16 GPUs at the peak both ways: the disaggregated pools cannot be smaller in quiet hours."""
     fields: ServingFields = {"cluster": "dgx-h100:4", "rate": None, "hourly": "1/s,2/s,11/s,4/s", "top": 3}
     plan, at_peak = planned(fields), planned({**fields, "hourly": None, "rate": "11/s"})
     assert (plan.best.deployment_id, plan.best.gpus) == ("4 x tp4", 16)
@@ -135,8 +136,8 @@ def test_bursts_spread_over_more_instances() -> None:
     assert by_day.hours == ((1,), (2,))
 
 
-def _most(prefill: Stand, decode: Stand) -> float:
-    pools = stands_pool([prefill]), stands_pool([decode])
+def _most(prefill: Fleet, decode: Fleet) -> float:
+    pools = fleets_pool([prefill]), fleets_pool([decode])
     return float(largest_load(*pools, pools[0].tp > 0, PROMISES, ENGINES.constants)[0])
 
 

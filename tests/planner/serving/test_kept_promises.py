@@ -29,16 +29,16 @@ def test_an_instance_has_whole_requests_of_a_closed_loop(concurrency: int) -> No
     """Two instances share three requests as two and one: every number of instances by its fullest one."""
     asked = promises(8000, 300, closed=True, tpot_s=0.0092)
     of_model = space("llama-3.1-8b", "8xh100-sxm-80gb", {"pp": 1, "chunk_tokens": 8192})
-    found = search([of_model], float(concurrency), asked, ENGINES.constants)
+    result = search([of_model], float(concurrency), asked, ENGINES.constants)
     least = list[int]()
     for row, most in enumerate(of_model.most):
         columns = pool([of_model.instances[row]] * most)
         fullest = np.ceil(concurrency / np.arange(1.0, most + 1))
         kept = priced(columns, columns, np.zeros(most, dtype=bool), fullest, asked, ENGINES.constants).kept
         least += [int(np.argmax(kept)) + 1] if kept.any() else []
-    assert sorted(it.decode.instances for it in found.deployments) == sorted(least)
+    assert sorted(it.decode.instances for it in result.deployments) == sorted(least)
     assert any(number > 1 for number in least) == (concurrency > 1)
-    assert all(it.largest_load == round(it.largest_load) >= concurrency for it in found.deployments)
+    assert all(it.largest_load == round(it.largest_load) >= concurrency for it in result.deployments)
 
 
 def test_latencies_of_a_closed_loop_are_those_of_its_fullest_instance() -> None:
@@ -68,11 +68,11 @@ def test_loads_far_above_the_first_that_is_tried_are_found() -> None:
 def test_an_instance_near_its_room_decodes_no_more_than_that() -> None:
     """The promise is kept up to the rate at which the cache is full, since more sequences than fit never decode."""
     of_model = space("llama-3.1-8b", "8xh100-sxm-80gb", {"tp": 1, "pp": 1, "chunk_tokens": 8192})
-    columns, together = pool(of_model.instances), np.array([False])
-    stable = largest_load(columns, columns, together, promises(2000, 300, closed=False), ENGINES.constants)
-    full = priced(columns, columns, together, stable, promises(2000, 300, closed=False), ENGINES.constants)
+    columns, aggregated = pool(of_model.instances), np.array([False])
+    stable = largest_load(columns, columns, aggregated, promises(2000, 300, closed=False), ENGINES.constants)
+    full = priced(columns, columns, aggregated, stable, promises(2000, 300, closed=False), ENGINES.constants)
     asked = promises(2000, 300, closed=False, tpot_s=float(full.latencies.tpot_s[0]) * 1.02)
-    kept = largest_load(columns, columns, together, asked, ENGINES.constants)
+    kept = largest_load(columns, columns, aggregated, asked, ENGINES.constants)
     assert kept == pytest.approx(stable)
 
 
@@ -93,5 +93,5 @@ def test_the_longest_request_has_to_fit() -> None:
     plan = plan_serving(**asked, input="1000:0.9,9000:0.1")
     assert plan.best.pools[0].cache_sequences >= 1
     options = emit_serving(plan, "vllm").files
-    (given,) = {found for text in options.values() for found in re.findall(r"--max-model-len[= ](\d+)", text)}
+    (given,) = {result for text in options.values() for result in re.findall(r"--max-model-len[= ](\d+)", text)}
     assert int(given) >= 9200

@@ -20,7 +20,7 @@ from meshwright.planner.request.serving import ServingFields, ServingRequest
 from meshwright.planner.serving import candidates as listing
 from meshwright.planner.serving.instance import pool
 from meshwright.planner.serving.promises import Promises, priced
-from meshwright.planner.serving.search import search, stands_pool
+from meshwright.planner.serving.search import fleets_pool, search
 from meshwright.planner.serving.space import Served, Space, sites_of, space_of
 from meshwright.profiles.cluster.load import load_cluster
 from meshwright.profiles.model.load import load_model
@@ -87,7 +87,7 @@ def test_the_search_finds_what_pricing_every_deployment_finds(
     assert sorted(it.decode.instances for it in found.deployments) == sorted(least.values())
     assert int((~fits).sum()) == found.out_of_memory
     for deployment in found.deployments:
-        columns = stands_pool([deployment.decode])
+        columns = fleets_pool([deployment.decode])
         around = deployment.largest_load * np.array([0.9999, 1.0001])
         both = columns.rows(np.zeros(2, dtype=np.int64), np.full(2, deployment.decode.instances, dtype=float))
         keeps = priced(both, both, np.zeros(2, dtype=bool), around, promises, ENGINES.constants).kept

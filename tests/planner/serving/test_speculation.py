@@ -9,7 +9,7 @@ import pytest
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.cost_models.serving.simulation import Requests, simulate
-from meshwright.planner.drivers.serving import question_of
+from meshwright.planner.drivers.serving import demand_of
 from meshwright.planner.explain.serving import explain_serving
 from meshwright.planner.request.speculation import parse_speculation, step_tokens
 from meshwright.planner.serving.instance import Instance, InstanceLayout, Speculation, pool
@@ -93,7 +93,7 @@ def test_the_plan_says_up_to_which_batch_it_pays_and_starts_the_draft() -> None:
     both = [decode_s(instance(drafted(3, 0.5)), n) / step_tokens(3, 0.5) < decode_s(instance(None), n)
             for n in (pays * 0.5, pays * 2)]  # fmt: skip
     assert both == [True, False]
-    (again,) = deployment_of(plan, plan.best, question_of(workload_of(plan), engines_of(plan)).promises).stands
+    (again,) = deployment_of(plan, plan.best, demand_of(workload_of(plan), engines_of(plan)).promises).fleets
     assert float(pool([again.instance]).step_tokens[0]) == pytest.approx(step_tokens(3, 0.5))
     parts = explain_serving(plan).parts
     assert min(part.tpot_s for part in parts) >= 0

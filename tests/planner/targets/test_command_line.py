@@ -68,7 +68,7 @@ def test_old_and_new_spellings_of_sglang_mean_the_same() -> None:
 
 @pytest.mark.parametrize(("engine", "option", "message"), [
     ("vllm", "--speculative-config '{\"method\":\"eagle\"}'", "speculation"),
-    ("vllm", "--kv-transfer-config '{}'", "prefill and decode apart"),
+    ("vllm", "--kv-transfer-config '{}'", "disaggregated prefill"),
     ("vllm", "--quantization bitsandbytes", "number format"),
     ("sglang", "--disaggregation-mode prefill", "one pool"),
     ("sglang", "--chunked-prefill-size -1", "one piece"),
@@ -168,7 +168,7 @@ def test_half_of_a_deployment_is_a_gap(text: str, message: str) -> None:
     assert message in read_service("vllm", {"serve.sh": text}).gaps[0].message
 
 
-def test_pools_apart_are_compared(tmp_path: Path) -> None:
+def test_disaggregated_pools_are_compared(tmp_path: Path) -> None:
     """With their numbers of instances, and without a router with the best ones."""
     (tmp_path / "pd.sh").write_text(TWO_POOLS + PROXY)
     asked = {"cluster": "4xh100-sxm-80gb", "input": "1000", "output": "100", "ttft": "1s", "tpot": "50ms"}
