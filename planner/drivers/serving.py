@@ -11,8 +11,6 @@ import numpy as np
 from ..._version import __version__
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.serving.lengths import Lengths, RequestLengths
-from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
-from ...cost_models.serving.service import BUSIEST, FULLEST
 from ...cost_models.specs.cluster import ClusterSpec, is_cpu
 from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
@@ -33,13 +31,14 @@ from ..document.serving_plan import (
     Unit,
 )
 from ..request.allowed_techniques import allowed_techniques
-from ..request.images import assumed_of_images, served_images
+from ..request.images import served_images
 from ..request.lengths import check_positions
 from ..request.passes import about_passes, check_passes
 from ..request.request_lengths import request_lengths
 from ..request.serving import ServeWorkload, ServingRequest
 from ..request.serving_references import ServingReferences
 from ..request.speculation import step_tokens
+from ..serving.assumptions import assumptions
 from ..serving.candidates import Demand, candidates, deployment_id
 from ..serving.disaggregated import DisaggregatedResult
 from ..serving.formats import BYTES, cache_format
@@ -264,20 +263,6 @@ def _about_devices(cluster: ClusterSpec) -> list[str]:
                       for name in sockets)]  # fmt: skip
 
 
-def _assumptions(served: Served, work: ServeWorkload) -> tuple[str, ...]:
-    """Limits that no measurement gave, in words."""
-    memory = f"an engine takes {100 * MEMORY_SHARE:g} % of the memory of a GPU"
-    if served.model.fills:
-        memory += (f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and room, the activations of "
-                   f"{served.engine.chunk_tokens:,} tokens among them (the largest batch of {served.engine.name})")
-        stable = f"{100 * FULLEST:g} % of the room is taken"
-    else:
-        memory += f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and cache"
-        stable = f"prompts take {100 * BUSIEST:g} % of the time, or {100 * FULLEST:g} % of the cache is taken"
-    rate = () if work.concurrency is not None else (f"a rate is stable until {stable}",)
-    return (memory, *rate, *assumed_of_images(work))
-
-
 def _document(
     request: ServingRequest, served: Served, cluster: ClusterSpec, engines: Engines, lengths: ServedLengths,
     listed: tuple[ServingCandidate, ...], certificate: ServingCertificate, warnings: tuple[str, ...],
@@ -293,5 +278,5 @@ def _document(
         resolved={"model": rounded(spec_to_dict(served.model)), "cluster": rounded(cluster_to_dict(cluster)),
                   "engine": request.target, "constants": rounded(asdict(engines.constants)),
                   "host_s": engines.host_s(request.target, ""), **beside},
-        assumptions=_assumptions(served, request.workload), warnings=warnings,
+        assumptions=assumptions(served, request.workload, engines.constants, lengths.prompt.mean), warnings=warnings,
     )  # fmt: skip

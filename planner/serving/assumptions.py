@@ -1,0 +1,35 @@
+"""Sentences on the limits and seconds of a plan to serve that no measurement gave."""
+
+from __future__ import annotations
+
+from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
+from ...cost_models.serving.service import BUSIEST, FULLEST
+from ..request.images import assumed_of_images
+from ..request.serving import ServeWorkload
+from .space import Served
+
+
+def assumptions(served: Served, work: ServeWorkload, constants: ServingConstants, prompt: float) -> tuple[str, ...]:
+    """prompt: tokens of a prompt, mean."""
+    memory = f"an engine takes {100 * MEMORY_SHARE:g} % of the memory of a GPU"
+    if served.model.fills:
+        memory += (f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and room, the activations of "
+                   f"{served.engine.chunk_tokens:,} tokens among them (the largest batch of {served.engine.name})")
+        stable = f"{100 * FULLEST:g} % of the room is taken"
+    else:
+        memory += f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and cache"
+        stable = f"prompts take {100 * BUSIEST:g} % of the time, or {100 * FULLEST:g} % of the cache is taken"
+    rate = () if work.concurrency is not None else (f"a rate is stable until {stable}",)
+    return (memory, *rate, *_of_recurrences(served, constants, prompt), *assumed_of_images(work))
+
+
+def _of_recurrences(served: Served, constants: ServingConstants, prompt: float) -> tuple[str, ...]:
+    """The constant of recurrences comes from one model, whose runs by two engines differ (docs/guides/serving.md)."""
+    number = sum(served.model.kinds[kind].mixer is not None for kind in served.model.pattern)
+    if not number:
+        return ()
+    each = constants.scan_s * number
+    return (f"recurrences take {1e6 * each:.0f} us of a prompt token, {each * prompt:.2g} s of a mean prompt, on any "
+            "GPU and by any engine: fitted to runs of Qwen3.5-397B; long prompts on SGLang took a quarter to an "
+            "eighth of the predicted TTFT",)  # fmt: skip
