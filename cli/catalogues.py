@@ -248,7 +248,7 @@ def _techniques() -> list[Row]:
 
 
 def _group(entry: Technique) -> str:
-    """Of a technique of both, with the other use of it."""
+    """The group of a technique; of one for training and serving with its other use."""
     return f"{entry.group}, serving" if entry.trains and entry.serves else entry.group
 
 

@@ -1,4 +1,4 @@
-"""Which modules send what they save to the host: the values of the layout's field `offload_modules`.
+"""Modules that send their saved tensors to the host: the values of the layout's field `offload_modules`.
 
 Modules are those of Megatron Core (fine-grained activation offloading): each sends the tensors that autograd saves in
 it. A value is a bit mask, and its name joins the names of its modules.

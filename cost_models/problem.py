@@ -219,7 +219,7 @@ class Problem:
 
     @property
     def _stacks(self) -> Stacks | None:
-        """By FLOPs of both passes."""
+        """The stacks of an encoder and its decoder, weighted by FLOPs of both passes."""
         encoder = self.model.encoder
         if encoder is None:
             return None
@@ -229,7 +229,7 @@ class Problem:
 
     @property
     def _tower_of_stages(self) -> Tower | None:
-        """By FLOPs of both passes."""
+        """The vision tower, weighted by FLOPs of both passes."""
         tower = self.model.tower
         if tower is None:
             return None

@@ -120,7 +120,7 @@ class Job:
         return self.seq_len + (self.source_len or 0)
 
     def tokens_until(self, steps: int) -> int:
-        """Of the first `steps` steps together."""
+        """Tokens of the first `steps` steps together."""
         return steps * self.tokens_per_step
 
     @property

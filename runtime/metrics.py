@@ -19,7 +19,7 @@ _OF_STEP = ("loss", "gradient_norm", "learning_rate", "step_s", "tokens_per_s", 
 
 
 class Metrics:
-    """Where the metrics of a run go. One rank has them."""
+    """The files and trackers that get the metrics of a run. One rank has them."""
 
     def __init__(self, job: Job, done: int, path: Path | None, tracker: str | None) -> None:
         """Starts after `done` finished steps. path: file of lines; tracker: a text of `checked_tracker`; None: neither.

@@ -103,7 +103,7 @@ def _lives(
 def _orders(
     settings: Settings, nodes: Nodes, recovery: Recovery, error: RanksFailed, on_wait: launcher.OnLine
 ) -> dict[str, Any]:
-    """What all nodes do next, as node 0 decides it with the nodes that are there."""
+    """The orders for the next start of all nodes, as node 0 decides it with the nodes that are there."""
     def decide(held_by: Mapping[int, rendezvous.Held]) -> dict[str, Any]:
         copies = restore_copies.orders(settings.checkpoint, settings.copies, held_by, on_wait)
         try:

@@ -45,7 +45,7 @@ def memory(chosen: RlCandidate) -> list[Part]:
 
 
 def header(plan: RlPlan) -> list[Part]:
-    """What is planned, and the lengths of answers."""
+    """The request, and the lengths of answers."""
     work, resolved = plan.request["workload"], plan.resolved
     groups = resolved["cluster"]["groups"]
     nodes = " + ".join(f"{group['num_nodes']} x {group['gpus_per_node']} {group['gpu']['name']}" for group in groups)
@@ -136,7 +136,7 @@ def _columns(calls: Sequence[RlCall], step_s: float) -> list[tuple[str, int, int
 
 
 def reasons(chosen: RlCandidate) -> list[Part]:
-    """What binds, what moves, and how the GPUs are divided."""
+    """The call that binds, the moves of weights, and the division of the GPUs."""
     moved = chosen.sync_s + sum(call.moves_s for call in chosen.calls)
     beyond = (f", {text.significant(chosen.sync_s)} s of them to the engine, and "
               f"{text.significant(chosen.controller_s)} s into data, rewards and logs, as in NeMo-RL")  # fmt: skip
@@ -163,7 +163,7 @@ def factors(plan: RlPlan) -> list[Part]:
 
 
 def proof(plan: RlPlan) -> list[Part]:
-    """What became of all placements, and how far the best is from the bound."""
+    """The counts of all placements, and the distance of the best from the bound."""
     certificate = plan.certificate
     most = f"more than {text.percent(certificate.gap)} % faster" if certificate.gap >= _LEAST_GAP else "faster"
     target = plan.request["target"]

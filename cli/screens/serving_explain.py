@@ -51,12 +51,12 @@ def why_not_screen(plan: ServingPlan, comparison: ServingComparison) -> list[Par
 
 
 def unit(candidate: ServingCandidate) -> str:
-    """Of a load."""
+    """The unit of a load."""
     return "/s" if candidate.stable_load is not None else " requests at once"
 
 
 def why_lines(plan: ServingPlan, candidate: ServingCandidate, explanation: ServingExplanation) -> list[str]:
-    """What it carries, what binds, and why it has so many instances."""
+    """The load that it carries, the limit that binds, and the reason for its number of instances."""
     each = unit(candidate)
     lines = [f"Carries {text.significant(candidate.largest_load)}{each}{within(plan)}. Beyond that breaks: "
              f"{BINDS[candidate.binds]}."]  # fmt: skip

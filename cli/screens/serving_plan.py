@@ -134,7 +134,7 @@ def _whole(rate: float) -> str:
 
 
 def _unit(plan: ServingPlan) -> str:
-    """Of loads."""
+    """The unit of loads."""
     return "/s" if plan.best.stable_load is not None else " requests at once"
 
 

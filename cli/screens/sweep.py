@@ -98,7 +98,7 @@ def _points_table(result: Sweep) -> Table:
 
 
 def _remark(best: Priced | None) -> str:
-    """What the best layout of a point lacks, if anything."""
+    """A remark on the best layout of a point, empty for none."""
     if best is None:
         return "does not run"
     return "" if best.eligible else "less headroom"

@@ -152,7 +152,7 @@ _STATUSES = {
 
 
 def _counted(result: Curve) -> str:
-    """Which numbers of GPUs were tried, and what became of them."""
+    """The numbers of GPUs that were tried, and their results."""
     points, per_node = result.points, result.whole_nodes_of
     statuses = Counter[str](point.status for point in points)
     counted = ", ".join(f"{statuses[name]:,} {words}" for name, words in _STATUSES.items() if statuses[name])

@@ -47,9 +47,10 @@ def _add_scores(builder: Builder, ops: LayerOperations, rows: Array, keys: int) 
 
 
 def _add_softmax_in_steps(builder: Builder, ops: LayerOperations, rows: Array, keys: int) -> None:
-    """Where the fused kernel does not take this number of squares, torch casts the scores to fp32, scales, masks, takes
-    the softmax and casts back (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax): five kernels in place of one.
-    Each reads and writes them; its gradient too, that of the softmax reads its result as well."""
+    """torch, which replaces the fused kernel where it does not take this number of squares, casts the scores to fp32,
+    scales, masks, takes the softmax and casts back (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax): five
+    kernels in place of one. Each reads and writes them; its gradient too, that of the softmax reads its result as
+    well."""
     squares = rows / builder.workload.seq_len
     in_steps = squares % builder.stack.fused_softmax_multiple != 0
     if not in_steps.any():

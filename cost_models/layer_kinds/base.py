@@ -38,5 +38,5 @@ class MixerKind:
 
     @property
     def name(self) -> str:
-        """In plans, screens and the explicit form of a model."""
+        """The name in plans, screens and the explicit form of a model."""
         return self.spec.kind

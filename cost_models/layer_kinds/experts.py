@@ -165,7 +165,7 @@ def _is_fused(builder: Builder) -> bool:
 
 
 def _add_activation_steps(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:
-    """What the operations of TransformerEngine that no kernel fuses move beside the activation itself (e7c550c5,
+    """Traffic of the operations of TransformerEngine that no kernel fuses, beside the activation itself (e7c550c5,
     pytorch/ops/basic/swiglu.py; ScaledSReLU): gates and values are put apart, and the output is multiplied by
     the token's weight. Backward: put apart again, the product, gradients put together again, the activation again for
     the gradient of the weight, and that.

@@ -23,7 +23,7 @@ MOVED_BY_SCALE = 2  # in either pass
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a rank compares in a micro-batch."""
+    """The vectors that a rank compares in a micro-batch."""
 
     queries: Array  # [n] of all ranks
     texts: Array  # [n] of all ranks

@@ -15,7 +15,7 @@ EDGES = 2  # chunks that may hold no layer: the first one the embedding, the las
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """What a vision tower asks of the first chunk of an even split."""
+    """The room of a vision tower in the first chunk of an even split."""
 
     worth: int  # layers that it takes as long as
     least: int  # layers that add its outputs up, which no stage sends on

@@ -45,7 +45,7 @@ def mixing_parts_of(kind: Layer) -> tuple[str, ...]:
 
 
 def part_of_product(name: str, kind: Layer) -> str:
-    """Which of cuda_graphs.PARTS a product (Gemm.name) of a layer is in; adapters count as attention's."""
+    """The part of cuda_graphs.PARTS that has a product (Gemm.name) of a layer; adapters count as attention's."""
     is_moe = kind.is_moe
     if name.startswith("mixer") and kind.mixer is not None:
         return kind_of(kind.mixer).graph_part

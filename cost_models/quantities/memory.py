@@ -86,9 +86,9 @@ class StateBytes:
 
 
 def _gathered_bytes(workload: Workload, stack: StackSpec) -> float:
-    """Of a weight that is quantised before it is gathered: in fp8 a byte; of NVFP4 two in a byte, without the scales of
-    blocks (Megatron-LM d98e8a64, core/distributed/param_and_grad_buffer.py, _compute_nvfp4_packed_layout). 0: of one
-    that is not."""
+    """Bytes of an element of a weight that is quantised before it is gathered: 1 in fp8; half in NVFP4, without the
+    scales of blocks (Megatron-LM d98e8a64, core/distributed/param_and_grad_buffer.py, _compute_nvfp4_packed_layout). 0:
+    of one that is not."""
     if not stack.fp8_gather or stack.gathers_in_bf16:
         return 0.0
     of_kept = 0.5 if stack.caches_fp8_weights else 0.0

@@ -118,8 +118,8 @@ def head_parameters(model: ModelSpec) -> int:
 
 
 def beside_head_parameters(model: ModelSpec) -> int:
-    """What tensor parallelism does not split of a head: the projection down to a narrower embedding, the dense layer
-    h·h + h before the norm (BertPredictionHeadTransform of transformers 5.24), the head of the first token
+    """Parameters of a head that tensor parallelism does not split: the projection down to a narrower embedding, the
+    dense layer h·h + h before the norm (BertPredictionHeadTransform of transformers 5.24), the head of the first token
     (BertPooler, BertOnlyNSPHead): another such layer and n·(h + 1), and n·h of one that gives each token n values."""
     h, classes = model.hidden, model.pooled_classes
     dense = (int(model.head_transform) + int(classes > 0)) * (h * h + h)

@@ -1,4 +1,4 @@
-"""What a stage of an encoder and its decoder keeps once whatever its number of layers, and what it sends on.
+"""Tensors that a stage of an encoder and its decoder keeps once, whatever its number of layers, and sends on.
 
 A stage inside the encoder sends the hidden states of the source. From where the decoder starts on, stages send the
 encoder's output and the hidden states of the target, and before a head alone those (runtime/model/two_stacks.py).
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """Which stacks have layers on stages. rows: [..., kind] layers and edges, as in stages.py."""
+    """The layers of both stacks on stages. rows: [..., kind] layers and edges, as in stages.py."""
 
     problem: Problem
     rows: Array

@@ -10,11 +10,11 @@ TRANSACTION_BYTES = 128.0  # of a warp (CUDA C++ Programming Guide, device memor
 
 
 def packed_s(num_bytes: float, run_bytes: float, bw_bytes_per_s: float, launch_s: float, kernels: float = 1) -> float:
-    """By kernels: every run is read, and the message is written."""
+    """Seconds by kernels: every run is read, and the message is written."""
     used = min(run_bytes / TRANSACTION_BYTES, 1.0)
     return kernels * launch_s + (num_bytes / used + num_bytes) / bw_bytes_per_s
 
 
 def copied_s(num_bytes: float, run_bytes: float, bw_bytes_per_s: float, launch_s: float) -> float:
-    """By a copy for each run, which the host starts one after another."""
+    """Seconds by a copy for each run, which the host starts one after another."""
     return num_bytes / run_bytes * launch_s + 2 * num_bytes / bw_bytes_per_s

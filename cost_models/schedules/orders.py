@@ -198,7 +198,8 @@ class Steady:
 
 
 def steady(schedule: Schedule, period: int) -> Steady | None:
-    """Where every device repeats its operations `period` micro-batches later, for at least three periods; or None."""
+    """The part in which every device repeats its operations `period` micro-batches later, for at least three periods;
+    or None."""
     shift = period * schedule.num_chunks * 4
     begin, end, length = [], [], []
     for d in range(schedule.num_devices):

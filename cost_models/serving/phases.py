@@ -38,7 +38,7 @@ def sent_bytes(pool: Pool, tokens: Array) -> Array:
 
 
 def _with(pool: Pool, share: float, left: Array) -> Pool:
-    """With a share of the multiprocessors, and of the bandwidth the part that is left."""
+    """The pool with a share of the multiprocessors, and the part of the bandwidth that is left."""
     reads = min(share / pool.methods.reads_share, 1.0)
     return replace(
         pool, flops_per_s=pool.flops_per_s * share, attention_flops_per_s=pool.attention_flops_per_s * share,

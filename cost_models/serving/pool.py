@@ -126,7 +126,7 @@ class Pool:
 
     @property
     def streamed_bytes(self) -> Array:
-        """Of a GPU, that are read from its disk in an iteration."""
+        """[n] of a GPU, read from its disk in an iteration."""
         return np.where(self.methods.window_layers < self.model.layers, self._layers_bytes(self.model) / self.pp, 0.0)
 
     @property
@@ -141,7 +141,7 @@ class Pool:
         return replace(self, model=self.draft, draft=self.draft, draft_tokens=none, step_tokens=none + 1.0, images=None)
 
     def kv_elements(self, tokens: Array) -> Array:
-        """Of a sequence of so many tokens, all layers and those of a draft, on one of the ranks that split its
+        """[n] of a sequence of so many tokens, all layers and those of a draft, on one of the ranks that split its
         cache."""
         own, draft = (model.kv_elements * tokens + model.window_kv_elements * np.minimum(tokens, model.window)
                       for model in (self.model, self.draft))  # fmt: skip
@@ -181,7 +181,8 @@ class Pool:
 
     @property
     def working_bytes(self) -> Array | float:
-        """Of a GPU, beside weights and cache; of models that fill in without activations, which `held_bytes` has."""
+        """[n] of a GPU, beside weights and cache; of models that fill in without activations, which `held_bytes`
+        has."""
         if not self.methods.fills:
             return WORKING_BYTES
         activations = ACTIVATION_BYTES * (self.model.hidden + self._block_elements) * self.largest_batch
@@ -194,7 +195,7 @@ class Pool:
         return np.asarray(self.model.hidden + self.model.block_elements / ranks)
 
     def roomier(self, more: float) -> Pool:
-        """With so much more of the bytes that weights and buffers leave, as a share of them."""
+        """The pool with so much more of the bytes that weights and buffers leave, as a share of them."""
         return replace(self, memory_bytes=self.memory_bytes + more * self.cache_bytes / MEMORY_SHARE)
 
     def prefix_bytes(self, prompt: Array, prefix_hit: Array | float) -> Array:

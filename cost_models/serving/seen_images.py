@@ -50,7 +50,7 @@ class SeenImages:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the pieces run, columns [n]."""
+    """The places of the pieces, columns [n]."""
 
     device: Array  # pieces on the device of the user
     edge: Array  # at the edge

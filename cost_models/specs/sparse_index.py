@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseIndex:
-    """Which tokens latent attention sees: the best by scores of small heads of their own (DeepSeek-V3.2, arXiv
+    """The tokens that latent attention sees: the best by scores of small heads of their own (DeepSeek-V3.2, arXiv
     2512.02556, section 2.1)."""
 
     heads: int

@@ -29,7 +29,8 @@ def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
 
 
 def optimizer_places_s(ledger: Ledger, rates: Rates) -> tuple[Array, Array]:
-    """On the GPU: gradient and states read, states and weight written. On the host: over PCIe and back, Adam there."""
+    """[n] each, an optimizer step on the GPU and on the host. GPU: gradient and states read, states and weight written.
+    Host: over PCIe and back, Adam there."""
     if ledger.zeroth_order is not None:
         after = [noise_bytes(ledger, j, ledger.zeroth_order.after) for j in range(ledger.num_profiles)]
         update_s = np.max(after, axis=0) / rates.memory_bw_bytes_per_s

@@ -71,9 +71,9 @@ def _dualpipe_v_s(x: Fill) -> Array:
 
 
 def _zb_v_s(x: Fill) -> Array:
-    """Of 2p micro-batches and more half the longest of F, I, W, 2(F - W) and 2(I - W): F/2 if F = I = W, which
-    arXiv 2405.15362 hides under the next step, and a step that ends with its optimizer does not. (F - I/2, where F is
-    the longest, is not there: what is computed again would shorten a step.)
+    """The stall of 2p micro-batches and more: half the longest of F, I, W, 2(F - W) and 2(I - W): F/2 if F = I = W,
+    which arXiv 2405.15362 hides under the next step, and a step that ends with its optimizer does not. (F - I/2, where
+    F is the longest, is not there: what is computed again would shorten a step.)
 
     Fewer do not fill the V: I wait for their turn with W in between, (p-1)(I - W/2), less W/2 for each micro-batch
     beyond p up to 2p - 1, and more by F for each that p lacks; under p/2 of them, not all of those W are there. Exact

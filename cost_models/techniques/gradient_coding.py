@@ -28,7 +28,7 @@ _ROUNDS, _CLOSE = 1000, 1e-12  # until no probability changes
 
 
 def shares(tolerated: float, window: float) -> float:
-    """Of the batch, that a replica computes over those that it computes without a code."""
+    """The shares of the batch that a replica computes, over the one share without a code."""
     return (tolerated + 1) * window / (1 + (window - 1) * (tolerated + 1))
 
 

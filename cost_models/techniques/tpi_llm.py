@@ -22,7 +22,7 @@ def _over_nodes(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
 
 
 def _hops(pool: Pool) -> Array:
-    """Of the all-reduce that NCCL chooses between nodes: along a ring, or up and down a tree."""
+    """The hops of the all-reduce that NCCL chooses between nodes: along a ring, or up and down a tree."""
     return np.maximum(np.minimum(2.0 * (pool.tp - 1.0), 2.0 * np.log2(pool.tp)), 1.0)
 
 

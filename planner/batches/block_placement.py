@@ -71,7 +71,7 @@ def pairs(tokens: int, mask: Mask, block: int) -> Array:
 
 @dataclass(frozen=True)
 class Placement:
-    """What the busiest node of a placement does. Sizes are in tokens of keys and values."""
+    """The work of the busiest node of a placement. Sizes are in tokens of keys and values."""
 
     work: float  # its pairs of tokens over the mean of the nodes
     received: float  # that reach it from other nodes, the most of any node

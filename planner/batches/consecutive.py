@@ -111,7 +111,7 @@ class _Counted:
 
     @classmethod
     def of(cls, lengths: Array, costs: GroupCosts, buckets: int) -> _Counted:
-        """Of descending `lengths` [k]."""
+        """The groups of descending `lengths` [k]."""
         counted = _counted(lengths, costs, buckets)
         batch = Batch(counted, costs.seconds(counted), costs)
         return cls(batch, max(least_makespan_s(batch), area_s(batch, np.inf)))

@@ -22,7 +22,7 @@ from ...cost_models.arrays import Array, Ints, Mask
 
 @dataclass(frozen=True, eq=False)
 class GroupCosts:
-    """What the sequences of a batch cost on the ranks of a cluster."""
+    """The costs of the sequences of a batch on the ranks of a cluster."""
 
     num_ranks: int  # that groups divide among themselves
     degrees: Ints  # [D] ranks of a group, powers of two, ascending

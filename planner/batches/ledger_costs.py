@@ -49,7 +49,7 @@ class Priced(Protocol):
 
 @dataclass(frozen=True)
 class Family:
-    """What groups of all degrees have in common."""
+    """The costs that groups of all degrees have in common."""
 
     tp: int
     cp_algorithm: str

@@ -84,7 +84,7 @@ class _Packer:
         return least, int(np.where(used <= least * _AS_GOOD, left - seconds, np.inf).argmin())
 
     def _emptiest(self, near: Ints) -> np.intp:
-        """Which of the groups has the largest share of its seconds or tokens left, whichever is less."""
+        """The group that has the largest share of its seconds or tokens left, whichever is less."""
         room = self.batch.costs.rank_tokens * self.degrees[near]
         seconds = self.seconds_left[near] / self.limits[self.part[near]]
         return np.argmax(np.minimum(seconds, self.tokens_left[near] / room))

@@ -1,4 +1,4 @@
-"""What Megatron's rules of context parallelism by document have in common: groups of ranks that fill, and micro-batches
+"""The common part of Megatron's rules of context parallelism by document: groups of ranks that fill, and micro-batches
 until no document is left."""
 
 from __future__ import annotations

@@ -79,8 +79,9 @@ class Trial:
 
 
 def trials(rule: DegreeRule, candidates: Iterable[Candidate], longest: int) -> Iterator[Trial]:
-    """What can train documents of up to `longest` tokens: ranks form groups of every degree, and together hold the
-    longest one. Tokens of a rank: as its memory holds, and fewer while all ranks hold the longest document."""
+    """Layouts and tokens of a rank that can train documents of up to `longest` tokens: ranks form groups of every
+    degree, and together hold the longest one. Tokens of a rank: as its memory holds, and fewer while all ranks hold the
+    longest document."""
     for family, costs in candidates:
         multiple = rule.multiple(costs.num_ranks, family.tp)
         rounded, tokens = -(-longest // multiple) * multiple, costs.rank_tokens

@@ -15,7 +15,7 @@ from ..search.highs import HiGHS
 
 @dataclass(frozen=True)
 class Answer:
-    """What the solver proved and whether the variables of the program have values."""
+    """The outcome of a solver: whether variables have values, and the proven bound."""
 
     status: Literal["solved", "infeasible", "failed"]
     bound: float  # dual bound; -inf where it failed

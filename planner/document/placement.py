@@ -44,7 +44,7 @@ class NodeOrder(DocumentPart):
 
 
 class Placement(DocumentPart):
-    """Which rank runs where."""
+    """The host and the logical rank of every rank."""
 
     hosts: tuple[str, ...] = ()  # as the cluster lists them
     # rank -> logical rank; None: the launcher's own order, tp fastest, then cp, dp, pp

@@ -105,7 +105,7 @@ def plan_serving(
 def _chosen(
     request: ServingRequest, served: Served, cluster: ClusterSpec, demand: Demand, allow: Sequence[str]
 ) -> tuple[TechniqueSpaces, Searched, list[Searched]]:  # fmt: skip
-    """What is searched, the best set of the allowed techniques with its deployments, and all sets.
+    """The spaces that are searched, the best set of the allowed techniques with its deployments, and all sets.
 
     Raises InputError where those that are requested serve by no instance.
     """

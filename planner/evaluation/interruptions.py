@@ -44,7 +44,8 @@ class Goodput:
 
 
 def goodput(mtbf_s: float, checkpoint_s: float, recover_s: float, interval_s: float | None = None) -> Goodput:
-    """By the formulas above. recover_s: from an interruption until training goes on. interval_s: None: the best one."""
+    """Goodput by the formulas above. recover_s: from an interruption until training goes on. interval_s: None: the best
+    one."""
     x = checkpoint_s / (2 * mtbf_s)
     if interval_s is None and x >= 1:
         interval_s = mtbf_s

@@ -99,7 +99,7 @@ def _priced(demand: Demand, deployment: Deployment, load: Array) -> Priced:
 
 
 def _parts(demand: Demand, deployment: Deployment, candidate: ServingCandidate) -> tuple[LatencyPart, ...]:
-    """Of the mean, then what the promised share of requests has beyond it."""
+    """The parts of the mean, then those of the promised share of requests beyond it."""
     promises, constants = demand.promises, demand.constants
     asked = candidate.largest_load if demand.load is None else demand.load
     at = _priced(demand, deployment, np.array([asked]))

@@ -1,4 +1,4 @@
-"""Which layouts could be fastest on the islands of a heterogeneous cluster, whatever each island's part of the work?
+"""The layouts that could be fastest on the islands of a heterogeneous cluster, whatever each island's part of the work.
 
 The trees are those of `exhaustive` and `relaxed_search`, with bounds of work that unlike devices share
 (step/shared_bounds.py): `SharedPipelines` shares the layers of one pipeline over the islands, `SharedReplicas` the

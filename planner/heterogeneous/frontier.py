@@ -43,7 +43,7 @@ class _Class:
 
     @cached_property
     def columns(self) -> PipelineColumns:
-        """With their floor. Made when the first of the class is the most promising of all."""
+        """The columns with their floor. They are made when the first of the class is the most promising of all."""
         return columns_of(self.parts, self.layouts, self._bridge).with_floor
 
     def _bridge(self, first: int, second: int) -> Bridge:

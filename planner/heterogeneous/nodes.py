@@ -1,4 +1,4 @@
-"""Which layouts could be fastest on which islands: the nodes of the search, by lower bounds of their steps.
+"""The nodes of the search: layouts that could be fastest on islands, by lower bounds of their steps.
 
 A node is a layout, a set of islands and a manner of using them. Its bound holds for every partition of the layers,
 every order of the islands and every share of the micro-batches, so a node that is not faster than the best so far needs

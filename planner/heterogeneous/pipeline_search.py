@@ -114,8 +114,8 @@ class PipelineSearch:
             self._offer(base, improved(problem, start))
 
     def _next(self, frontier: Frontier, before: int, worth_s: float, enough_s: float = math.inf) -> OpenOrder | None:
-        """Where the pipeline of those before a stage is that has the least bound, once it has its program. None if no
-        bound is below `worth_s` and `enough_s`, or if the budget of programs is spent."""
+        """The pipeline with the least bound among those before a stage, once it has its program. None if
+        no bound is below `worth_s` and `enough_s`, or if the budget of programs is spent."""
         while True:
             least_s, where = frontier.least(before)
             if where is None or least_s >= worth_s or least_s > enough_s or self.cut():
@@ -166,7 +166,7 @@ class PipelineSearch:
                 where.settle(row, SETTLED, self._split(base, problem, self.worth_s, beat_s, incumbent))
 
     def _least_proven(self, frontiers: Sequence[Frontier]) -> OpenOrder | None:
-        """Where the pipeline is that has the least bound of all that are not settled, once it has its program. None if
+        """The pipeline with the least bound of all that are not settled, once it has its program. None if
         no bound is below `_worth_s`, or if the budget of programs is spent."""
         while not self.cut():
             least = sorted((frontier.least(SETTLED)[0], i) for i, frontier in enumerate(frontiers))

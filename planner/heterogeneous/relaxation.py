@@ -279,7 +279,7 @@ class _Program:
         return self._with(-inner), np.full(len(inner), -1.0)
 
     def _folded_rows(self) -> tuple[Array, Array]:
-        """In a V no more layers come back than went there."""
+        """Rows of a V: no more layers come back than went there."""
         folded = self.of.num_folded
         rows = self._of_chunks[::-1][:folded] - self._of_chunks[:folded]
         return self._with(rows), np.zeros(folded)

@@ -1,4 +1,4 @@
-"""Which nodes communicate with which, for each kind of group of a layout: the edges of the placement problem.
+"""The edges of the placement problem: pairs of nodes that communicate, for each kind of group of a layout.
 
 Ranks are numbered tp fastest, then cp, dp, pp; slot k is where ranks k*g to (k+1)*g - 1 sit, one node of g GPUs.
 """

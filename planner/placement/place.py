@@ -1,4 +1,4 @@
-"""Which node holds which ranks, where the links between nodes differ.
+"""The node of every rank, where the links between nodes differ.
 
 A layout is priced with the bandwidth that each kind of its groups has in an order of the nodes: that of the fastest
 pair of nodes over x, where x is how many times slower its slowest row of edges is (problem.py has the formulation). The

@@ -38,7 +38,7 @@ def _placed(request: BaseRequest, problem: FieldProblem) -> FieldProblem:
 
 
 def together(request: BaseRequest, loads: Mapping[str, Callable[[], Any]]) -> list[Any]:
-    """What each field of `loads` refers to.
+    """The objects that the fields of `loads` refer to.
 
     Raises the InputError of the one that is wrong, or one with the problems of all; those of a file with their place.
     """

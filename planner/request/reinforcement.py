@@ -55,7 +55,7 @@ class RlWorkload(RequestPart):
 
     @property
     def answers(self) -> int:
-        """Of a step."""
+        """Answers of a step."""
         return self.prompts * self.samples_per_prompt
 
     @property

@@ -139,12 +139,13 @@ class Resolved:
         return {name: spelled(value) for name, value in self.request.fix.items() if name in SWITCHES}
 
     def switched(self) -> Resolved:
-        """With its switches chosen for its target. Raises InputError for a fixed value that the target lacks."""
+        """The request with its switches chosen for its target. Raises InputError for a fixed value that the target
+        lacks."""
         situation = Situation(problem=self.problem, cluster=self.cluster)
         return self.under(choose(self.target.name, situation, self.fixed_switches))
 
     def under(self, choice: Choice) -> Resolved:
-        """With these switches of the software, and with what its techniques change of it."""
+        """The request with these switches of the software, and with the changes of its techniques."""
         stack = techniques.on_stack(with_switches(self.plain_stack, choice.settings), self.workload.techniques)
         return replace(self, stack=stack, switches=choice)
 

@@ -144,7 +144,7 @@ class BaseRequest(RequestPart):
 
     @property
     def origins(self) -> dict[str, str]:
-        """Where each given field came from (`request.yaml, line 3`, `--seq-len`). Other fields have defaults."""
+        """The origin of each given field (`request.yaml, line 3`, `--seq-len`). Other fields have defaults."""
         return self._origins
 
 

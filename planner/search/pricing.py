@@ -12,7 +12,7 @@ from ...cost_models.step import step
 
 
 def price_layouts(problem: Problem, rates: Rates, layouts: Layouts) -> tuple[Ledger, step.Estimate]:
-    """In detail."""
+    """The ledger and the step of every layout, in detail."""
     keys, index = index_keys(layouts)
     batch = build_ledger.build(problem, build(problem, keys), layouts, index)
     return batch, step.price(batch, rates, detail=True)

@@ -43,8 +43,9 @@ _REMEMBERED = 32  # simulated instances: more than those of the deployments that
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is asked of every deployment. load: requests per second, or at once in a closed loop; None: no given one.
-    rates: requests per second in the hours of a day, whose largest is the load; empty: the load is one rate."""
+    """The requests and promises of every deployment. load: requests per second, or at once in a closed loop; None: no
+    given one. rates: requests per second in the hours of a day, whose largest is the load; empty: the load is one
+    rate."""
 
     load: float | None
     promises: Promises
@@ -129,7 +130,7 @@ def _transfers(deployments: Sequence[Deployment]) -> Array:
 
 
 def _binds(demand: Demand, beyond: Priced, deployment: Deployment, row: int) -> Binds:
-    """What breaks first, where the load is a little too large."""
+    """The limit that breaks first, where the load is a little too large."""
     promises = demand.promises
     if beyond.latencies.ttft_s[row] > promises.ttft_s:
         return "ttft"
@@ -161,7 +162,7 @@ def _pool(fleet: Fleet, role: Role, demand: Demand, sequences: float) -> Serving
 
 
 def _tower(columns: Pool, demand: Demand) -> TowerPieces | None:
-    """Where the pieces of the tower run, where devices may run some."""
+    """The places of the pieces of the tower, where devices may run some."""
     if columns.images is None or not columns.methods.uplink_bytes_per_s:
         return None
     placed = placement(columns, demand.constants)

@@ -202,7 +202,7 @@ def _int4_rate(gpu: GpuSpec) -> float:
 
 
 def _plain_products(gpu: GpuSpec) -> GemmSurface:
-    """Of bf16; fp16 where the GPU lacks it (V100), else of the format that it has."""
+    """The surface of bf16; fp16 where the GPU lacks it (V100), else of the format that it has."""
     surfaces = surfaces_for(gpu).gemm
     return next(surfaces[name] for name in ("bf16", "fp16", *surfaces) if name in surfaces)
 

@@ -26,7 +26,7 @@ _FILE = "the plan"  # as messages name it
 
 
 def workload_of(plan: ServingPlan) -> ServeWorkload:
-    """What is served; the numbers of a canonical form have no units, and were checked when it was made."""
+    """The workload; the numbers of a canonical form have no units, and were checked when it was made."""
     return ServeWorkload.model_construct(**plan.request["workload"])
 
 
@@ -85,7 +85,7 @@ def _speculation_of(plan: ServingPlan) -> Speculation | None:
 def _transfer_s(
     deployment: Deployment, candidate: ServingCandidate, promises: Promises, constants: ServingConstants
 ) -> float:  # fmt: skip
-    """Of a cache from pool to pool: the part of TTFT that the rest does not explain."""
+    """Seconds of a cache from pool to pool: the part of TTFT that the rest does not explain."""
     if not deployment.disaggregated:
         return 0.0
     load = candidate.concurrency if promises.closed else candidate.rate

@@ -102,7 +102,7 @@ class Meeting:
 
 
 def _bandwidth(site: Site) -> float:
-    """Of a GPU, to the other pool: in a node where there is one node alone, else between nodes."""
+    """Bytes/s of a GPU to the other pool: in a node where there is one node alone, else between nodes."""
     return site.levels[0 if site.num_gpus <= site.gpus_per_node else -1].bw_bytes_per_s
 
 
@@ -119,7 +119,7 @@ class _Prices:
 
 
 def _prices(meeting: Meeting, promises: Promises) -> Iterator[_Prices]:
-    """By prefill layout. The seconds of the sides are those under a rate."""
+    """Prices by prefill layout. The seconds of the sides are those under a rate."""
     one, other = meeting.prefill, meeting.decode
     rows = np.flatnonzero(np.isfinite(other.seconds))
     for instance in np.unique(one.instance) if len(rows) else ():

@@ -77,16 +77,16 @@ class Deployment:
 
     @property
     def gpu_hours(self) -> float | None:
-        """Over the hours of a day; None where the load is one rate."""
+        """GPU-hours of a day; None where the load is one rate."""
         return sum(self.price_of(instances, rented=False) for instances in self.hours) if self.hours else None
 
     def price_of(self, instances: Sequence[int], *, rented: bool) -> float:
-        """Of an hour with so many instances of each fleet: rent, else GPUs."""
+        """The price of an hour with so many instances of each fleet: rent, else GPUs."""
         return sum(fleet.instance.layout.gpus * number * (fleet.site.usd_per_gpu_hour or 0.0 if rented else 1.0)
                    for fleet, number in zip(self.fleets, instances, strict=True))  # fmt: skip
 
     def price(self, *, rented: bool) -> float:
-        """Of an hour, or of all hours of a day."""
+        """The price of an hour, or of all hours of a day."""
         hours = self.hours or (tuple(fleet.instances for fleet in self.fleets),)
         return sum(self.price_of(instances, rented=rented) for instances in hours)
 

@@ -54,7 +54,7 @@ def _site(name: str, cluster: ClusterSpec, number: int, num_nodes: int, levels: 
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """What every instance of a request has in common."""
+    """The common part of all instances of a request."""
 
     model: ModelSpec
     weights: str

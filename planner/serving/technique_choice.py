@@ -145,7 +145,8 @@ def joined(result: DeploymentResult, disaggregated: DisaggregatedResult, load: f
 
 
 def _better(one: Deployment, other: Deployment, load: float | None, *, rented: bool) -> bool:
-    """By more than the rounding of a search, so that techniques are only used where they give something."""
+    """Whether one is better by more than the rounding of a search, so that techniques are only used where they give
+    something."""
     ours, theirs = (order(it, load, rented=rented)[:2] for it in (one, other))
     if load is None:
         return ours[0] < theirs[0] * (1 + 1e-6)  # loads, negative

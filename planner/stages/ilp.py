@@ -1,4 +1,4 @@
-"""Which layers sit on which chunk of a pipeline, and how many of them are recomputed: an integer program.
+"""An integer program for the layers of every chunk of a pipeline, and the number of them that are recomputed.
 
 The layers are runs r of L[r] equal ones, so the program counts layers of a run instead of placing them one by one. For
 every chunk c, in the order of the model, on device d(c):

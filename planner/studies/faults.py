@@ -92,7 +92,7 @@ def run(question: Question) -> Faults:
         return _remedy(name, stops_s, found.interval_s / 2, 1.0, found.goodput)
 
     def continued(name: str, stops_s: float, kept: float) -> Remedy:
-        """With the GPUs that remain, without checkpoints, until the repair."""
+        """Going on with the GPUs that remain, without checkpoints, until the repair."""
         slower = min((1 - kept) * value["repair"] / mtbf_s, 1.0)
         return _remedy(name, stops_s, 0.0, kept, math.exp(-stops_s / mtbf_s) * (1 - slower))
 

@@ -110,7 +110,7 @@ def plan_jobs(
 
 
 def _rows(each: Sequence[tuple[_Job, dict[int, Plan]]], packing: Packing) -> tuple[JobRow, ...]:
-    """Of all jobs; those that a job of the file stands for are numbered."""
+    """The rows of all jobs; those that a job of the file stands for are numbered."""
     rows, numbered = [], dict.fromkeys((job.name for job, _ in each), 0)
     for (job, plans), placed in zip(each, packing.placed, strict=True):
         numbered[job.name] += 1

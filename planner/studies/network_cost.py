@@ -56,7 +56,7 @@ class NetworkCost(Result):
 
 @dataclass(frozen=True)
 class Parts:
-    """Of a network."""
+    """The parts of a network."""
 
     tiers: int
     switches: int
@@ -64,7 +64,7 @@ class Parts:
 
 
 def fat_tree(ports: int, radix: int) -> Parts:
-    """Of a full-bisection tree over so many ports. Raises InputError for more than _MOST_TIERS tiers."""
+    """The parts of a full-bisection tree over so many ports. Raises InputError for more than _MOST_TIERS tiers."""
     tiers = next((t for t in range(1, _MOST_TIERS + 1) if 2 * (radix / 2) ** t >= ports), 0)
     if not tiers:
         raise InputError(f"--assume switch_ports: {_MOST_TIERS} tiers of {radix} ports join "
@@ -74,7 +74,7 @@ def fat_tree(ports: int, radix: int) -> Parts:
 
 
 def rail_only(ports: int, radix: int, rails: int) -> Parts:
-    """Of a tree for each rail; those of one switch share switches."""
+    """The parts of a tree for each rail; those of one switch share switches."""
     of_rail = fat_tree(math.ceil(ports / rails), radix)
     switches = rails * of_rail.switches
     if of_rail.tiers == 1:

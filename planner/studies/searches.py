@@ -1,4 +1,4 @@
-"""Which requests of a study can be searched together: those that differ in rates alone, and in memory per GPU."""
+"""Requests of a study that can be searched together: those that differ in rates alone, and in memory per GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which number of the hardware and the software a step depends on: what binds, and what would help next.
+"""The numbers of hardware and software that a step depends on: those that bind, and those that would help next.
 
 Elasticity: d ln(step) / d ln(number), by the central difference over +-1 %; -0.6 says that 1 % more of it makes a step
 0.6 % shorter. The layout is held. `saturates` is where twice the number buys less than WORTH of a step.

@@ -144,7 +144,7 @@ def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings],
 
 
 def _doubt(arguments: Arguments, doubt: Doubt, options: OptionList) -> None:
-    """What cannot be followed; an option that the release does not have is one of those."""
+    """An expression that cannot be followed; an option that the release does not have is one of those."""
     whole = (part for part in _outwards(doubt.option) if part in options.options and not _has_options(part, options))
     name = next(whole, doubt.option)
     if name and name not in options.options and not _has_options(name, options):

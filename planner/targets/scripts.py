@@ -121,7 +121,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
 
 
 def _elsewhere(followed: Followed) -> FieldProblem | None:
-    """Where the options of a script without any are: in a script that it starts, or in a file of its program."""
+    """The place of the options of a script without any: in a script that it starts, or in a file of its program."""
     for name, line in followed.started.items():
         return FieldProblem(f"starts {name}, which is not here", line=line, hint="give it as a further FILE")
     for command in followed.commands:

@@ -64,7 +64,7 @@ def read_gain_row(row: RowReader) -> GainCase | None:
 
 
 def gains(cases: Sequence[GainCase]) -> list[RlGain]:
-    """Of every searched run beside the heuristic of its group."""
+    """The gain of every searched run beside the heuristic of its group."""
     heuristics = {case.group: case for case in cases if not case.searched}
     pairs = [(heuristics[case.group], case) for case in cases if case.searched and case.group in heuristics]
     return [RlGain(first=heuristic.id, second=case.id, gain=_gain(case),

@@ -63,7 +63,7 @@ class Prices:
 
     @property
     def controller_s(self) -> float:
-        """Of the data, rewards and logs of a step; pairs that are given have no rewards."""
+        """Seconds of the data, rewards and logs of a step; pairs that are given have no rewards."""
         return 0.0 if self.rl.work.algorithm == "dpo" else self.constants.step_s
 
     def of(self, call: Call, gpus: int, lag: int = 0) -> Option | None:
@@ -220,11 +220,11 @@ class Prices:
 
     @property
     def host_bytes(self) -> float:
-        """Of host memory that the models of a GPU may take."""
+        """Bytes of host memory that the models of a GPU may take."""
         return self.rl.resolved.host_bytes
 
     def weights_bytes(self, role: Role) -> float:
-        """Of all weights of a model."""
+        """Bytes of all weights of a model."""
         return self.whole_bytes[role]
 
     def copied_s(self, num_bytes: Array) -> Array:

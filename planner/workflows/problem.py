@@ -70,7 +70,7 @@ class RlProblem:
 
     @property
     def layout_rules(self) -> tuple[Rule, ...]:
-        """Of the framework, for layouts that train."""
+        """Rules of the framework for layouts that train."""
         if self.software is not None:
             return self.software.rules
         if self.target is None:
@@ -98,7 +98,7 @@ class RlProblem:
 
     @property
     def trainer_rules(self) -> tuple[Rule, ...]:
-        """Of the trainer, but for those that the framework replaces."""
+        """Rules of the trainer, but for those that the framework replaces."""
         replaced = self.target.limits.without if self.target is not None else frozenset[str]()
         return tuple(it for it in self.resolved.target.rules if it.name not in replaced)
 
@@ -117,7 +117,7 @@ class RlProblem:
 
     @cached_property
     def lengths(self) -> AnswerLengths:
-        """Of answers; without output_max they end where the model has no more positions."""
+        """Lengths of answers; without output_max they end where the model has no more positions."""
         work, positions = self.work, self.models["policy"].max_positions
         largest = work.output_max or (positions - work.input if positions else None)
         return AnswerLengths.of(work.output, work.output_p90, largest)
@@ -172,7 +172,7 @@ class RlProblem:
 
 
 def as_set(resolved: Resolved, core: Settings) -> Resolved:
-    """With the switches that a framework of post-training sets, where Megatron-Core trains."""
+    """The request with the switches that a framework of post-training sets, where Megatron-Core trains."""
     if resolved.target.name not in CORE:
         return resolved
     concerned = {name: value for name, value in core.items() if SWITCHES[name].concerns(resolved.problem)}

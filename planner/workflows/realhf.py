@@ -41,7 +41,7 @@ PARTS_ALONE = PostTrainingConstants(training=1.0, copies=1.0, iteration_s=0.0, s
 
 
 def software(sequences: int) -> Software:
-    """With an engine that generates so many sequences at once, prompts first."""
+    """Software with an engine that generates so many sequences at once, prompts first."""
     engine = Engine(
         name="realhf", chunk_tokens=16384, max_sequences=sequences, mixes_prompts=False, decodes_first=True,
         reserved_output=1.0, layer_kernels=_LAYER_LAUNCHES, token_kernels=_TOKEN_LAUNCHES,

@@ -66,7 +66,7 @@ def rl_problem_of(request: RlRequest) -> tuple[RlProblem, tuple[str, ...]]:
 
 
 def _as_run(work: RlWorkload, target: RlTarget | None) -> RlWorkload:
-    """With the scores that a framework takes before the first update, unless the request sets them."""
+    """The work with the scores that a framework takes before the first update, unless the request sets them."""
     if target is None or work.old_logprobs is not None or work.algorithm == "dpo":
         return work
     return work.model_copy(update={"old_logprobs": target.scores_first(work)})

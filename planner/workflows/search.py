@@ -37,7 +37,7 @@ class PlacementResult:
 
     @property
     def meshes(self) -> dict[str, Mesh]:
-        """Of every call, by name."""
+        """The mesh of every call, by name."""
         return {it.call.name: it.mesh for it in self.placed}
 
 
@@ -136,7 +136,7 @@ class PlacementSearch:
         return min(s for s, _ in options), min(s * gpus for s, gpus in options)
 
     def _seconds(self, call: Call, gpus: int) -> float:
-        """At least; infinite where nothing fits."""
+        """A lower bound of seconds; infinite where nothing fits."""
         option = self.prices.of(call, gpus)
         seconds = option.seconds if option is not None else inf
         if call.kind == "infer" and trains(self.graph, call.role):

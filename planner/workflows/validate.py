@@ -53,7 +53,7 @@ class RlValidation:
 
     @property
     def median(self) -> float:
-        """Of the sizes of the relative errors of steps."""
+        """The median size of the relative errors of steps."""
         return float(np.median([abs(row.step_s / row.measured_step_s - 1) for row in self.rows]))
 
     @property

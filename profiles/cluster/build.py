@@ -212,7 +212,7 @@ def build(name: str, groups: Sequence[Group], fabric: Fabric) -> ClusterSpec:
 
 
 def _unconfirmed(group: Group, across: bool) -> list[str]:
-    """Which of the values that a plan rests on no source confirms."""
+    """The values of a plan that no source confirms."""
     warnings, gpu = [], group.nodes.gpu
     peak = "bf16" if "bf16" in gpu.peak_flops_per_s else "fp16"
     used = {f"peak.{peak}": f"{peak} peak", **_USED_FACTS}

@@ -221,7 +221,7 @@ def _constants(
 
 
 def _completed(ops: dict[Op, OpRates], level: NetworkLevel) -> dict[Op, OpRates]:
-    """With messages, which reach the bandwidth of the level as it was measured with them, and broadcasts."""
+    """The fits with messages, which reach the bandwidth of the level as it was measured with them, and broadcasts."""
     message = OpRates(base_s=_NO_TIME, hop_s=level.latency_s, efficiency=1.0, ramp=0.0)
     return {**ops, "p2p": message, "broadcast": ops.get("all_gather", message)}
 

@@ -66,7 +66,7 @@ class Test:
         return tuple(dict.fromkeys(self.labels))
 
     def row(self, group: int) -> int:
-        """Which of the rows a group counts for."""
+        """The row that a group counts for."""
         return self.rows.index(self.labels[group])
 
     def keys(self, num_bytes: int) -> list[str]:

@@ -142,7 +142,7 @@ def _layers(
 
 
 def _unmodelled(f: Fields, family: str) -> tuple[str, ...]:
-    """What changes results and has no field in a ModelSpec."""
+    """The settings that change results and have no field in a ModelSpec."""
     without = f.count("no_rope_layer_interval", default=0, minimum=0)
     return ((f"family {family}",) if family in _NOT_DESCRIBED else ()) + (("no_rope_layers",) if without else ())
 

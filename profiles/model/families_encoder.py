@@ -63,7 +63,7 @@ def _encoder(f: Fields, family: str, heads: tuple[str, ...]) -> ModelSpec:
 
 
 def _check(f: Fields, heads: tuple[str, ...]) -> None:
-    """What these families can be beside encoders of masked tokens."""
+    """Refuses forms of these families that are no encoders of masked tokens."""
     named = f.get("architectures")
     if named is not None and named not in [[head] for head in heads]:
         described = f"{' and '.join(heads)} {'is' if len(heads) == 1 else 'are'}"

@@ -54,7 +54,7 @@ def _groups(f: Fields, experts: str) -> dict[str, int]:
 
 
 def _routed(f: Fields, first: int) -> list[bool]:
-    """Which layers have experts: by `mlp_layer_types` or a list `moe_layer_freq`, else all from `first` on."""
+    """The layers that have experts: by `mlp_layer_types` or a list `moe_layer_freq`, else all from `first` on."""
     layers, marks = num_layers_of(f), f.get("moe_layer_freq")
     if isinstance(marks, list):
         if len(marks) != layers:
@@ -220,7 +220,8 @@ def _of_model(f: Fields, name: str, layers: int, mtp: int) -> Any:
 
 
 def _sparse(f: Fields, layers: int, mtp: int) -> list[bool]:
-    """Which layers have experts: `mlp_layer_types`, else the numbers in `moe_layers_enum`, else all from the fourth."""
+    """The layers that have experts: `mlp_layer_types`, else the numbers in `moe_layers_enum`, else all from the
+    fourth."""
     words = Fields({"mlp_layer_types": _of_model(f, "mlp_layer_types", layers, mtp)})
     kinds, numbers = words.words("mlp_layer_types", layers, ("dense", "sparse")), f.get("moe_layers_enum")
     f.absorb(words)

@@ -50,7 +50,7 @@ def _layer(f: Fields, place: int, block: Any, hidden: int, heads: int, *, bias: 
 
 
 def _part(f: Fields, place: int, parts: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """What the layer states of a block, None where it has none. One of another kind is no part of Llama."""
+    """The block that the layer states, None where it has none. One of another kind is no part of Llama."""
     part = parts.get(name)
     if not isinstance(part, Mapping):
         f.problem("block_configs", f"layer {place}: `{name}` must be a mapping, is {part!r}")

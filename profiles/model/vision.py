@@ -67,8 +67,8 @@ def _qwen2(f: Fields, whole: Fields) -> VisionTower:
 
 
 def _of_qwen2(f: Fields, whole: Fields) -> dict[str, Any]:
-    """What both have: pixels without a bias, rotary positions alone, rotary pairs of the text one section after the
-    other."""
+    """The common part of both: pixels without a bias, rotary positions alone, rotary pairs of the text one section
+    after the other."""
     return {
         "patch": f.count("patch_size", default=14), "channels": f.count("in_channels", "in_chans", default=3),
         "frames": f.count("temporal_patch_size", default=2), "merge": f.count("spatial_merge_size", default=2),

@@ -75,7 +75,8 @@ def _control_groups() -> Iterator[Path]:
 
 
 def _hierarchy() -> Path:
-    """Where control groups are. `ip netns exec` puts a /sys without them over it: then an ancestor still sees them."""
+    """The folder of control groups. `ip netns exec` puts a /sys without them over it: then an ancestor still sees
+    them."""
     usual, pid = Path("/sys/fs/cgroup"), os.getpid()
     while pid > 0:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which kernels a model needs under a layout, in the words and shapes of the cost model's own table of operations.
+"""The kernels that a model needs under a layout, in the words and shapes of the cost model's own table of operations.
 
 No torch here: `runners` makes each of them run, `pricing` says what it should take.
 """

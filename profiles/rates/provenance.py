@@ -1,4 +1,4 @@
-"""Which files of facts a plan rests on."""
+"""The files of facts that a plan rests on."""
 
 from __future__ import annotations
 

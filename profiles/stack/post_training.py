@@ -1,4 +1,4 @@
-"""What post-training takes beyond the parts of its step, fitted to measured steps (catalogue/measured)."""
+"""Seconds of post-training beyond the parts of its step, fitted to measured steps (catalogue/measured)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..rates.calibration import load_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostTrainingConstants:
-    """What the parts of a step take beyond their seconds alone (measured/post_training.yaml)."""
+    """Seconds that the parts of a step take beyond their own (measured/post_training.yaml)."""
 
     training: float  # times that training and scoring take as long
     copies: float  # times that copies of models to the host and back take as long as its link does

@@ -132,7 +132,7 @@ def _sustained(surface: _Surface, stack: StackSpec) -> _Surface:
 
 
 def _term_sources(device: DeviceSurfaces, cluster: ClusterSpec, dtype: str) -> dict[str, str]:
-    """Where seconds come from: of terms that are no collectives, and of each level of the network (`level 0`, ...)."""
+    """The sources of seconds: of terms that are no collectives, and of each level of the network (`level 0`, ...)."""
     compute = "measured" if device.provenance == "measured" else "assumed"
     attention = "measured" if device.attention_provenance == "measured" else "assumed"
     products = "fitted" if dtype in fitted_formats(cluster.gpu) and compute == "assumed" else compute

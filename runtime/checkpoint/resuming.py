@@ -1,4 +1,4 @@
-"""Where a run begins: with its first step, or after a checkpoint."""
+"""The begin of a run: with its first step, or after a checkpoint."""
 
 from __future__ import annotations
 

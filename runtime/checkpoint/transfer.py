@@ -46,12 +46,12 @@ class Transfer:
 
     @property
     def num_bytes(self) -> int:
-        """That this rank sends to others."""
+        """Bytes that this rank sends to others."""
         return sum(_num_bytes(box) for rank, boxes in enumerate(self._sent) if rank != self.world.rank for box in boxes)
 
     @property
     def received_bytes(self) -> int:
-        """That others send to this rank."""
+        """Bytes that others send to this rank."""
         return sum(_num_bytes(box) for rank, boxes in enumerate(self._received) if rank != self.world.rank
                    for box in boxes)  # fmt: skip
 

@@ -37,11 +37,11 @@ class LengthsJob(Job):
 
     @property
     def tokens_per_step(self) -> int:
-        """In the mean."""
+        """Tokens of a step, mean."""
         return sum(self._tokens) // len(self.batches)
 
     def tokens_until(self, steps: int) -> int:
-        """Of the first `steps` steps together."""
+        """Tokens of the first `steps` steps together."""
         rounds, rest = divmod(steps, len(self.batches))
         return rounds * sum(self._tokens) + sum(self._tokens[:rest])
 
@@ -65,7 +65,7 @@ class LengthsJob(Job):
 
     @cached_property
     def _tokens(self) -> tuple[int, ...]:
-        """By batch."""
+        """Tokens by batch."""
         return tuple(batch.num_tokens for batch in self.batches)
 
     @property

@@ -94,7 +94,7 @@ class DecoderLayer(Block):
         return out
 
     def _added(self, x: Tensor, out: Tensor) -> Tensor:
-        """To the residual stream."""
+        """Adds to the residual stream."""
         return x.add(out, alpha=self.context.numerics.residual_scale)
 
     def _normed(self, norm: Norm | None, x: Tensor) -> Tensor:

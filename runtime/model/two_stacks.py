@@ -89,7 +89,8 @@ class EncoderDecoderChunk(DecoderChunk):
         return x if encoded is None or is_last else torch.cat([encoded, x], 1)
 
     def _parted(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What arrives at a chunk of the decoder, as the encoder's output and the hidden states of the target."""
+        """The tensors that arrive at a chunk of the decoder, as the encoder's output and the hidden states of the
+        target."""
         ranks = self.context.group.size
         return x[:, : self._source // ranks], x[:, self._source // ranks :]
 

@@ -1,4 +1,4 @@
-"""Which ranks form a group along each axis: tp fastest, then cp, dp, pp (docs/concepts/layouts.md)."""
+"""The groups of ranks along each axis: tp fastest, then cp, dp, pp (docs/concepts/layouts.md)."""
 
 from __future__ import annotations
 

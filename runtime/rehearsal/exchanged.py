@@ -48,5 +48,5 @@ def _sent(ledger: Ledger, stage: int, traffic: StateTraffic) -> float:
 
 
 def _ring(op: Op, copies: int) -> float:
-    """What a rank sends over what it has."""
+    """The bytes that a rank sends, over those that it has."""
     return {"all_reduce": 2 * (copies - 1) / copies, "all_gather": copies - 1.0, "p2p": float(copies > 1)}[op]

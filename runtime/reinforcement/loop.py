@@ -70,7 +70,7 @@ class Loop:
 
     @property
     def trainer(self) -> RlTrainer | None:
-        """That of the policy; None on ranks that do not train it."""
+        """The trainer of the policy; None on ranks that do not train it."""
         return self.trainers["policy"]
 
     def _trainer(self, place: Place, factory: ProcessGroupFactory) -> RlTrainer | None:

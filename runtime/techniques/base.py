@@ -1,4 +1,4 @@
-"""What replicas exchange: the interface of techniques, and plain data parallelism."""
+"""The exchange of replicas: the interface of techniques, and plain data parallelism."""
 
 from __future__ import annotations
 

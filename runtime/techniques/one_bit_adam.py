@@ -24,7 +24,7 @@ from .packed import Errors, LateMean, Signs, byte_parts, start_mean
 
 
 class OneBitAdam(Exchange):
-    """What encoding left out, on each replica; the momentum and the variance are the optimizer's states."""
+    """The errors of encoding on each replica; the momentum and the variance are the optimizer's states."""
 
     def __init__(self, trainer: Trained, knobs: Mapping[str, float]) -> None:
         super().__init__(trainer, knobs)

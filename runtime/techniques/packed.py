@@ -73,7 +73,7 @@ class E3M0:
 
 @dataclass
 class Errors:
-    """What encoding left out on this rank, added to what it encodes next."""
+    """The errors of encoding on this rank, added to the next tensors that it encodes."""
 
     sent: Tensor  # [n] of its tensor
     mean: Tensor  # [this rank's part of n] of its part of the mean

@@ -53,7 +53,7 @@ def routed(priced: Priced, ranks_per_node: int) -> Priced:
 
 @dataclass(frozen=True, eq=False)
 class Zones:
-    """What a micro-batch costs."""
+    """The costs of a micro-batch."""
 
     costs: GroupCosts  # of rings, with routing
     node: int  # ranks of a node
@@ -129,7 +129,7 @@ class _Split:
         return False
 
     def _on_one(self, ranks: slice, length: float) -> bool:
-        """On the rank of a node with the least load that has room; False for none."""
+        """Puts it on the rank of a node with the least load that has room. False: none has."""
         zones = self.zones
         loads = self.tokens[ranks] * zones.linear_s + self.attention_s[ranks]
         loads = np.where(self.tokens[ranks] + length <= zones.costs.rank_tokens, loads, np.inf)

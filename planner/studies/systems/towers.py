@@ -17,7 +17,7 @@ _UPLINKS = (10_000.0, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)  # Mb/s, falli
 
 
 def _captioned(neutral: bool, **knobs: float) -> ServingCandidate:
-    """Under an edge of 50 TFLOP/s and a device of 10."""
+    """The best deployment with an edge of 50 TFLOP/s and a device of 10."""
     tiers = {"device_tflop_per_s": 10.0, "edge_tflop_per_s": 50.0, **knobs}
     return served({_NAME: {**tiers, **({"uplink_mbit_per_s": 0.0} if neutral else {})}}, **_CAPTION)
 

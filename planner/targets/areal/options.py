@@ -57,7 +57,7 @@ def _step(setup: RlSetup) -> Settings:
 
 
 def _colocated(prefix: str) -> Settings:
-    """On the GPUs of the actor, in processes of its own."""
+    """The options of an engine on the GPUs of the actor, in processes of its own."""
     place = f"{prefix}scheduling_strategy."
     return {f"{place}type": "colocation", f"{place}target": "actor", f"{place}fork": True}
 

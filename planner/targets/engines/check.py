@@ -127,7 +127,7 @@ def _near(engine: str, name: str) -> str:
 
 
 def _against(engine: str, option: WrittenOption, planned: WrittenOption | None) -> str | None:
-    """What is wrong with an option, empty for nothing; None: not judged."""
+    """The fault of an option, empty for nothing; None: not judged."""
     if option.name in _PLACES:
         return ""
     if planned is not None:

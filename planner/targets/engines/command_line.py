@@ -208,7 +208,7 @@ def fact_of(engine: str, name: str) -> str | None:
 
 
 def not_planned(name: str) -> str | None:
-    """What an option does that changes the speed and that no plan holds."""
+    """The effect of an option that changes the speed and that no plan holds."""
     return _NOT_PLANNED.get(name)
 
 

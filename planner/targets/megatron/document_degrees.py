@@ -61,7 +61,7 @@ def _other_branch(documents: Documents, options: OptionList | None) -> list[str]
 
 
 def notes(setup: Setup) -> tuple[str, ...]:
-    """What the data must be like, and how documents are padded."""
+    """The form that the data must have, and how documents are padded."""
     documents = setup.documents
     if documents is None:
         return ()

@@ -38,7 +38,7 @@ def modernise(arguments: Arguments) -> None:
 
 
 def conflicts(settings: Settings) -> list[tuple[str, str]]:
-    """What validate_args and TransformerConfig assert with it."""
+    """The assertions of validate_args and TransformerConfig that the settings break: (option, reason)."""
     if not settings.get(OPTION):
         return []
     reasons = {

@@ -59,7 +59,7 @@ class RlSetup(RlStep):
 
     @property
     def calls(self) -> Mapping[str, RlCall]:
-        """By name."""
+        """The calls by name."""
         return {call.name: call for call in self.candidate.calls}
 
     @property

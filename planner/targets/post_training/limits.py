@@ -1,4 +1,5 @@
-"""What a framework of post-training runs: its emitter refuses by these limits, and the search leaves out by them."""
+"""The limits of a framework of post-training: its emitter refuses by these limits, and the search leaves out by
+them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _FIRST = ("exp_ctrl", "actor_train")
 
 
 def degrees(text: str) -> dict[str, Any] | None:
-    """What a text such as `sglang:d4+megatron:d2p2t4` states of the training: backend, and tp, pp, cp, ep, etp, dp.
+    """The degrees of training in a text such as `sglang:d4+megatron:d2p2t4`: backend, and tp, pp, cp, ep, etp, dp.
 
     None where it trains nothing, or several models under names without `actor`. Raises InputError for other words.
     """

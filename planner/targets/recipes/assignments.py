@@ -13,7 +13,7 @@ from .values import Given, Items, Ref, Value
 
 
 class Assignments(Calls):
-    """What names and options are after a statement."""
+    """The values of names and options after a statement."""
 
     # Path -> module of the files at hand.
     modules: Mapping[str, ast.Module]

@@ -70,7 +70,7 @@ class Frame:
 
 @dataclass
 class State:
-    """What names mean at one point, and every config."""
+    """The meaning of names at one point, and every config."""
 
     frame: Frame
     names: dict[str, Value] = field(default_factory=dict)

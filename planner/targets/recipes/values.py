@@ -73,7 +73,7 @@ Value = Given | Ref | Items | Function
 
 @dataclass(frozen=True)
 class Doubt:
-    """What cannot be followed: (file, line), the option or block that it may set ("": any), and why."""
+    """An expression that cannot be followed: (file, line), the option or block that it may set ("": any), and why."""
 
     path: str
     line: int
