@@ -36,6 +36,8 @@ _NO_TRAINING = re.compile(
 _FILES = ("--config", "--config-file", "--config_file", "--yaml-cfg", "--args-file")
 # Files without options of a training.
 _SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$")
+# Word of --arg that chooses one of several jobs of a script; the most jobs and options of one that are shown.
+_CHOICE, _MOST_JOBS, _MOST_SHOWN = "job", 8, 3
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
 
 
@@ -102,13 +104,12 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     if any(trains(reading.program) for reading in readings):
         kept = [trains(reading.program) for reading in readings]
         jobs, readings = [*compress(jobs, kept)], [*compress(readings, kept)]
+    distinct = [index for index, reading in enumerate(readings)
+                if all(_differ(reading, other, known) for other in readings[:index])]  # fmt: skip
     arguments = readings[0] if readings else Arguments()
-    different = [index for index, reading in enumerate(readings) if _differ(reading, arguments, known)]
-    if different and jobs:
-        lines = ", ".join(dict.fromkeys(f"line {jobs[index].line}" for index in (0, *different[:3])))
-        text = f"starts {len(different) + 1} jobs with different options or ranks ({lines})"
-        hint = "leave one of them in the file, or give the variable that chooses one by --arg NAME=VALUE"
-        arguments.problems.append(FieldProblem(text, file=path, line=jobs[different[0]].line, hint=hint))
+    if len(distinct) > 1 and jobs:
+        arguments = _chosen([readings[index] for index in distinct], [jobs[index].line for index in distinct],
+                            {found[1]: found[2] for found in named}.get(_CHOICE, ""), known, path)  # fmt: skip
     elif not jobs:
         for reading in readings[1:]:
             arguments.add(reading, path)
@@ -118,6 +119,29 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
         arguments.problems.append(elsewhere._replace(file=path))
     _describe(arguments, followed, path, pbs_ranks(text))
     return arguments
+
+
+def _chosen(readings: Sequence[Arguments], lines: Sequence[int], choice: str, known: frozenset[str],
+            path: str) -> Arguments:  # fmt: skip
+    """The job of that number, from 1, of those with different options or ranks; without one a problem names them."""
+    if choice.isdigit() and 1 <= int(choice) <= len(readings):
+        return readings[int(choice) - 1]
+    jobs = [f"{number} (line {line}{_unlike(reading, readings[0], known)})"
+            for number, (reading, line) in enumerate(zip(readings, lines, strict=True), 1)]  # fmt: skip
+    jobs[_MOST_JOBS:] = [f"{len(jobs) - _MOST_JOBS} more"] if len(jobs) > _MOST_JOBS else []
+    text = f"starts {len(readings)} jobs with different options or ranks: {'; '.join(jobs)}"
+    hint = f"give its number by --arg {_CHOICE}=N, or the variable that chooses one by --arg NAME=VALUE"
+    readings[0].problems.append(FieldProblem(text, file=path, line=lines[1], hint=hint))
+    return readings[0]
+
+
+def _unlike(reading: Arguments, first: Arguments, known: frozenset[str]) -> str:
+    """The first options of a job that another one has with another value or not at all."""
+    given, others = reading.settings, first.settings
+    out = [f"{name} {given[name]}".removesuffix(" True") if name in given else f"no {name}"
+           for name in (*given, *(name for name in others if name not in given))
+           if name in known and given.get(name) != others.get(name)]  # fmt: skip
+    return "".join(f", {text}" for text in out[:_MOST_SHOWN])
 
 
 def _elsewhere(followed: Followed) -> FieldProblem | None:

@@ -55,6 +55,7 @@ def modernise(arguments: Arguments) -> None:
     elif kind in _TOKENS and (kind != _SENTENCES or _may_be_llamas(named)):
         tokens, whose = _TOKENS[kind]
         take(arguments, tokens, f"the {tokens:,} tokens of {whose}")
+    arguments.unclear = [doubt for doubt in arguments.unclear if doubt.field not in _NAMES]  # as one that is not known
 
 
 def _patched(arguments: Arguments) -> None:

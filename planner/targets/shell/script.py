@@ -62,7 +62,7 @@ class _Runner:
 
     @property
     def _expander(self) -> Expander:
-        return Expander(self.out.variables, lambda text: output(text, self._expander))
+        return Expander(self.out.variables, lambda text: output(text, self._expander, self._functions))
 
     def block(self, nodes: list[Node]) -> bool | None:
         """Follows commands and returns the status of the last one."""
