@@ -325,10 +325,10 @@ def test_a_script_that_starts_two_jobs(tmp_path: Path, second: str) -> None:
     micro_batch, _, ranks = second.partition(" --nnodes")
     text = f"torchrun --nproc_per_node 8 {options} --micro-batch-size 1\n"
     text += f"torchrun --nnodes{ranks or ' 1'} --nproc_per_node 8 {options} {micro_batch}\n"
-    message = r"line 2: starts 2 jobs with different options or ranks \(line 1, line 2\)"
+    message = r"line 2: starts 2 jobs with different options or ranks: 1 \(line 1\); 2 \(line 2"
     with pytest.raises(InputError, match=message) as caught:
         layout_in(tmp_path, text)
-    assert "leave one of them in the file" in caught.value.hint
+    assert "--arg job=N" in caught.value.hint
 
 
 OLDER = """deepspeed --num_nodes 8 --num_gpus 8 pretrain_gpt.py --model-parallel-size 4 --batch-size 2 \\
@@ -336,14 +336,14 @@ OLDER = """deepspeed --num_nodes 8 --num_gpus 8 pretrain_gpt.py --model-parallel
   --seq-length 2048 --max-position-embeddings 2048 \\
   --checkpoint-activations --fp16 --deepspeed --zero-stage 1 --normalization rmsnorm --num-key-value-heads 4 \\
   --num-experts 64 --moe-expert-parallel-size 8 --topk 2 --expert-interval 1 --disable-moe-token-dropping \\
-  --glu-activation swiglu
+  --glu-activation swiglu --sequence-parallel
 """
 
 
 def test_older_names_mean_what_they_mean(tmp_path: Path) -> None:
     found = import_config("megatron-args", [written(tmp_path, OLDER)], {"gpu": "h100-sxm-80gb"})
     assert not found.gaps
-    assert str(found.layout) == "tp4-nosp-dp16-ep8-mbs2-z1-rfull-fp16"
+    assert str(found.layout) == "tp4-dp16-ep8-mbs2-z1-rfull-fp16"
     model = found.request.model
     assert isinstance(model, dict)
     assert (model["norm_bias"], model["kv_heads"], model["gated_mlp"]) == (False, 4, True)

@@ -35,7 +35,8 @@ _STAGE = "--stage"
 _UNPADDED = ("--no-pad-to-seq-lengths", "--variable-seq-lengths")
 # Kernels, and memory that they save, which no plan has.
 _ASIDE = ("--reuse-fp32-param", "--use-ascend-mc2", "--use-ascend-coc", "--moe-alltoall-overlap-comm",
-          "--moe-allgather-overlap-comm", "--lora-fusion")  # fmt: skip
+          "--moe-allgather-overlap-comm", "--lora-fusion", "--use-pft", "--use-uneven-all-to-all",
+          "--moe-use-legacy-grouped-gemm")  # fmt: skip
 _KINDS = {
     **dict.fromkeys(("--multi-head-latent-attention", "--shared-expert-gate", _EXTENDS, "--qlora", *_UNPADDED, *_ASIDE),
                     "flag"),

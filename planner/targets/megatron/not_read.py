@@ -30,6 +30,7 @@ CHANGES: Mapping[str, str] = {
     r"--(sparsify|pruning-(type|freq)|final-sparsity|balancer|packing|packed-num-gpus)":
         "layers that are pruned while they learn, by kernels of sparse products",
     r"--(?!lora-(r|target-modules|alpha|load|fusion|ckpt-filter)$)lora.*|--adapter.*|--peft.*": "adapters",
+    r"--data-parallel-size-arg": "replicas that the ranks do not give",
     r"--stage": "preferences or rewards: passes beside those of a training step",
     r"--(noop-layers|num-layer-list)": "no list of layers",
     r"--rope-scaling-type": "positions that are scaled otherwise",
@@ -107,8 +108,10 @@ HARMLESS = (
     r"temperature|out-seq-length|top[-_][kp]|input-len|repetition|reset|use-mpi|logs|fused|legacy-models|pretrain-script|"
     r"sdpa|number-of|threads|gradient-clip\w*|bias-update|zero-mean|scattered|torchrun|torch-compile|fast-softmax|with-stack|deterministic|symmetric|nvtx|prefetch|"
     r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
-    r"seq-len-plus-one|goldfish|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score))($|[-_])"
+    r"seq-len-plus-one|goldfish|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score)|"
+    r"label-smoothing|(output-layer-)?init-method(-normal)?|aux-loss-score-function)($|[-_])"
 )
+_PREFERENCES = re.compile(r"(^|_)(dpo|orpo|kto|simpo|ppo|grpo|rlhf|reward|prm|orm)(_|\.|$)")
 _OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif")
 
 
@@ -119,6 +122,8 @@ def other_program(program: str) -> str:
     folder = "multimodal" in program
     if not trains(program):
         return f"{program} does not train"
+    if _PREFERENCES.search(name):
+        return f"{program} trains preferences or rewards: passes beside those of a training step"
     if program_of(program) or multimodal.sees(program):
         return ""
     if not name or not (folder or _OTHER_MODELS.search(name)):

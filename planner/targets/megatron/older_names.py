@@ -6,6 +6,7 @@ megatron/training/arguments.py; bigscience-workshop/Megatron-DeepSpeed for its o
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -42,6 +43,9 @@ NUMBERS = (
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
 WORDS = ("--task", "--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
          "--pp-partition-method", engine_json.CONFIG)  # fmt: skip
+_REPLICAS = "--data-parallel-size-arg"  # Supercomputing-System-AI-Lab/Megatron-DeepSpeed
+_BALANCE = "--moe-router-load-balancing-type"
+_BALANCES = ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none")
 OLDER: Mapping[str, Option] = {
     **{name: Option(name, "flag") for name in FLAGS}, **{name: Option(name, "int") for name in NUMBERS},
     **{name: Option(name, "float") for name in REALS}, **{name: Option(name, "str") for name in WORDS},
@@ -58,6 +62,7 @@ OLDER: Mapping[str, Option] = {
         Option("--position-embedding-type", "str"),
     "--recompute-modules": Option("--recompute-modules", "str", many=True),
     "--optimizer": Option("--optimizer", "str"), "--tokenizer-type": Option("--tokenizer-type", "str"),
+    _BALANCE: Option(_BALANCE, "str", many=True), _REPLICAS: Option(_REPLICAS, "int"),
 }  # fmt: skip
 # Older name -> today's, with the same value.
 _RENAMED = {
@@ -113,6 +118,8 @@ def _names(arguments: Arguments) -> None:
         given.setdefault("--moe-flex-dispatcher-backend", "deepep")  # its default
     if given.get("--attention-backend") == "auto":  # its default
         given.pop("--attention-backend")
+    if other := [kind for kind in given.get(_BALANCE, ()) if kind not in _BALANCES]:
+        arguments.notes.append(f"{_BALANCE} {' '.join(other)}: a fork's loss, priced without")
     if str(given.get("--optimizer")).lower() in ("adamw", "fusedadam", "fusedadamw"):
         given["--optimizer"] = "adam"
     norm = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}.get(str(given.get("--normalization", "")).lower())
@@ -178,6 +185,10 @@ def _experts(arguments: Arguments) -> None:
     if not of_deepspeed:
         given.pop("--mlp-type", None)
         return
+    if given.get("--tensor-model-parallel-size", 1) > 1 and not given.get("--sequence-parallel"):
+        # deepspeed 0.19.8, moe/sharded_moe.py: drop_tokens before the experts, gather_tokens behind them.
+        arguments.gap("--num-experts", "with tp and no sequence parallelism, ranks of tp share out tokens that all of "
+                      "them hold")  # fmt: skip
     every = given.pop("--expert-interval", 2)
     layers = given.get("--num-layers", 0)
     if every > 1 and layers:
@@ -226,6 +237,17 @@ def _sequence(arguments: Arguments) -> None:
     arguments.settings.pop("--ds-sequence-parallel-size", None)
 
 
+def _replicas(arguments: Arguments) -> None:
+    """The replicas that a fork of Megatron-DeepSpeed states. In a release they follow from the ranks."""
+    given, ranks = arguments.settings, arguments.ranks
+    sizes = [given.get(f"--{kind}-parallel-size", 1) for kind in ("tensor-model", "pipeline-model", "context")]
+    stated = math.prod((given.get(_REPLICAS, 1), *sizes))
+    world = ranks.get("world") or ranks.get("num_nodes", 1) * ranks.get("gpus_per_node", stated)
+    if _REPLICAS in given and world == stated:
+        given.pop(_REPLICAS)
+        ranks.setdefault("world", stated)
+
+
 def _batch(arguments: Arguments) -> None:
     if "--rampup-batch-size" in arguments.settings:
         arguments.notes.append("--rampup-batch-size: priced with the batch that it ends at")
@@ -234,6 +256,6 @@ def _batch(arguments: Arguments) -> None:
 _READERS: tuple[Callable[[Arguments], None], ...] = (
     mindspeed.modernise, megablocks.modernise, llama_forks.modernise, older_hybrids.modernise, zero_bubble.modernise,
     encoders.modernise, multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence,
-    engine_json.modernise, _batch,
+    _replicas, engine_json.modernise, _batch,
     vocabulary.modernise,
 )  # fmt: skip

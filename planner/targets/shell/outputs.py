@@ -21,7 +21,7 @@ _COUNTED = re.compile(r"tr ['\"]?(\S)['\"]? ['\"]?\\+n['\"]? *\| *wc -[lw]|awk -
 def output(text: str, expander: Expander, functions: Mapping[str, Function]) -> str:
     """The output of a plain command substitution (`expr`, `echo`, `echo ... | bc`, tests before `echo`, a function that
     only prints), or a mark."""
-    if "&&" in text or text.split()[:1] and text.split()[0] in functions:
+    if "&&" in text or (text.split()[:1] and text.split()[0] in functions):
         nodes = parse(text)
         if len(nodes) == 1 and (result := _result(nodes[0], expander, functions)) is not None:
             return result[0]

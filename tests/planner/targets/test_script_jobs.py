@@ -26,8 +26,9 @@ def test_jobs_are_named_with_their_options(tmp_path: Path) -> None:
         imported(tmp_path, CASES)
     assert ("starts 3 jobs with different options or ranks: 1 (line 2); 2 (line 2, --seq-length 2048); "
             "3 (line 2, --micro-batch-size 2, --swiglu)") in str(caught.value)  # fmt: skip
-    loop = f"for i in {{1..12}}; do\n  torchrun --nproc_per_node 8 pretrain_gpt.py {OPTIONS.replace('$1', '$i')}\ndone\n"
-    with pytest.raises(InputError, match="starts 12 jobs .* 8 \\(line 2, --micro-batch-size 8\\); 4 more"):
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {OPTIONS.replace('$1', '$i')}"
+    loop = f"for i in {{1..12}}; do\n  {command}\ndone\n"
+    with pytest.raises(InputError, match=r"starts 12 jobs .* 8 \(line 2, --micro-batch-size 8\); 4 more"):
         imported(tmp_path, loop.replace("$2", "1024"))
 
 
