@@ -32,6 +32,7 @@ class RequestFlags(TypedDict, total=False):
     freeze_tower: bool | None  # the vision tower does not train
     freeze_language: bool | None  # the language model does not train
     reference: bool | None  # a frozen copy of the model beside it
+    reward_model: bool | None  # one value per token in place of logits
     source_len: int | None  # tokens of the encoder
     technique: list[str] | None  # name and knobs of each
     total_tokens: str | None  # of the whole run
@@ -213,6 +214,11 @@ FreezeLanguage = Annotated[
 Reference = Annotated[
     bool | None,
     typer.Option("--reference", help="Score every sequence by a frozen copy of the model before the loss, as in DPO.",
+                 show_default=False),
+]  # fmt: skip
+RewardModel = Annotated[
+    bool | None,
+    typer.Option("--reward-model", help="Train a reward model: one value per token in place of logits.",
                  show_default=False),
 ]  # fmt: skip
 SourceLen = Annotated[

@@ -39,6 +39,9 @@ FORMATS: dict[str, Format] = {entry.name: entry for entry in (*filter(None, map(
                                                               *READERS)}  # fmt: skip
 
 
+# Fields of a request that facts of the workload fill, by the same name.
+_OF_WORKLOAD = ("seq_len", "source_len", "global_batch", "optimizer", "expert_capacity_factor", "lora", "train_layers",
+                "images", "freeze_tower", "freeze_language", "reference", "reward_model", "rounding")  # fmt: skip
 # Facts that state the sequences of a step.
 _BATCH = frozenset({"workload.global_batch", "batch_per_rank", "accumulation"})
 
@@ -259,8 +262,7 @@ def _request(
     model = model_of(facts, options, assumed)
     if model is not None:
         fields["model"] = model
-    for name in ("seq_len", "source_len", "global_batch", "optimizer", "expert_capacity_factor", "lora",
-                 "train_layers", "images", "freeze_tower", "freeze_language", "reference", "rounding"):  # fmt: skip
+    for name in _OF_WORKLOAD:
         if (value := facts.get(f"workload.{name}")) is not None:
             fields[name] = value
     also = {"technique": "workload.techniques", "precision": "precision"}

@@ -42,6 +42,7 @@ def command(
     freeze_tower: options.FreezeTower = None,
     freeze_language: options.FreezeLanguage = None,
     reference: options.Reference = None,
+    reward_model: options.RewardModel = None,
     source_len: options.SourceLen = None,
     technique: options.Technique = None,
     max_memory: options.MaxMemory = None,

@@ -47,6 +47,7 @@ def command(
     freeze_tower: options.FreezeTower = None,
     freeze_language: options.FreezeLanguage = None,
     reference: options.Reference = None,
+    reward_model: options.RewardModel = None,
     source_len: options.SourceLen = None,
     technique: options.Technique = None,
     allow_technique: options.AllowTechnique = None,

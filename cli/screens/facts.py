@@ -36,6 +36,7 @@ class Work:
     expert_capacity_factor: float | None
     images: str  # of a sequence, with their size; empty without
     reference: bool  # whether a frozen copy of the model scores every sequence
+    reward_model: bool  # whether values take the place of logits
     source: str  # tokens of a sequence that its decoder or its denoised tokens attend to; empty without
 
 
@@ -100,6 +101,7 @@ def _work(requested: Mapping[str, Any], resolved: Mapping[str, Any], *, denoises
         # The resolved workload has no field for it: it is part of the resolved model's experts.
         expert_capacity_factor=requested.get("expert_capacity_factor"),
         images=_images(resolved, denoised=denoises), reference=resolved.get("reference", False),
+        reward_model=requested.get("reward_model", False),
         source=_source(resolved.get("source_len"), denoised=denoises),
     )  # fmt: skip
 

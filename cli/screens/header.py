@@ -27,6 +27,8 @@ def header(result: Plan | GpuCountsResult) -> str:
         line += f", expert capacity {work.expert_capacity_factor:g}"
     if work.reference:
         line += ", frozen reference"
+    if work.reward_model:
+        line += ", reward model"
     if work.source:
         line += f", {work.source}"
     if work.images:

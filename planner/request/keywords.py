@@ -82,6 +82,8 @@ class RequestFields(TypedDict, total=False):
     """Whether the language model does not train: the projector alone, and the vision tower if it trains [False]."""
     reference: bool | None
     """Whether a frozen copy of the model scores every sequence before the loss, as in DPO [False]."""
+    reward_model: bool | None
+    """Whether a reward model is trained: one value per token in place of logits [False]."""
     rounding: Mapping[str, Any] | None
     """What is rounded while it trains, `{"weights": "forward", "inputs": "dynamic"}` [nothing]."""
     mtp_layers: int | None
@@ -107,8 +109,8 @@ FLAT: dict[str, FieldPath] = {
         name: ("workload", name)
         for name in ("seq_len", "global_batch", "precision", "optimizer", "lengths", "max_len", "lengths_rule",
                      "packed", "total_tokens", "train", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers",
-                     "images", "freeze_tower", "freeze_language", "reference", "rounding", "source_len", "objective",
-                     "max_memory", "headroom")
+                     "images", "freeze_tower", "freeze_language", "reference", "reward_model", "rounding", "source_len",
+                     "objective", "max_memory", "headroom")
     },
     "dtype": ("workload", "precision"),
     "technique": ("workload", "techniques"),

@@ -48,6 +48,7 @@ def _check_priced(model: ModelSpec, request: Request) -> None:
         "freeze_tower: it has none": work.freeze_tower,
         "freeze_language: it has no vision tower that would train": work.freeze_language,
         NO_FROZEN_COPY: work.reference,
+        "reward_model: it has no logits in whose place values would be": work.reward_model,
     }
     if asked := [reason for reason, applies in reasons.items() if applies]:
         raise InputError(f"{model.name}, a diffusion transformer: {'; '.join(asked)}", hint="leave it out")

@@ -1,11 +1,12 @@
-"""Changes of a model by a request: its prediction modules, the capacity of its experts, their balancing loss."""
+"""Changes of a model by a request: its head, its prediction modules, the capacity of its experts, their balancing
+loss."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
-from ...cost_models.specs.variants import with_capacity
+from ...cost_models.specs.variants import valued, with_capacity
 from ...errors import InputError
 from .schema import WorkloadRequest
 
@@ -15,9 +16,18 @@ NO_FROZEN_COPY = "reference: a frozen copy scores tokens, and it gives none"  # 
 def as_asked(model: ModelSpec, work: WorkloadRequest) -> ModelSpec:
     """The model as the request trains it. Raises InputError for what it has no part for."""
     model = _capped(model, work.expert_capacity_factor)
+    if work.reward_model:
+        model = _valued(model)
     if work.mtp_layers is not None:
         model = replace(model, mtp_layers=work.mtp_layers)
     return _balanced(model, work.moe_aux_loss_coeff)
+
+
+def _valued(model: ModelSpec) -> ModelSpec:
+    """The model with one value per token in place of logits. Raises InputError where it has another head already."""
+    if not model.token_head or model.bidirectional or model.encoder is not None:
+        raise InputError(f"reward_model: {model.name} is no decoder with logits", hint="leave it out")
+    return valued(model)
 
 
 def _capped(model: ModelSpec, factor: float | None) -> ModelSpec:

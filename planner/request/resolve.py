@@ -212,7 +212,7 @@ def _trained(request: Request) -> tuple[ModelSpec, Workload, list[str]]:
             hint="leave it out to train all layers",
         )
     _check_adapters(model, workload)
-    if request.workload.reference and not model.token_head:
+    if request.workload.reference and not (model.token_head and not request.workload.reward_model):
         raise InputError(f"{model.name}: {NO_FROZEN_COPY}", hint="leave it out")
     model, workload = with_images(as_asked(model, request.workload), workload, request.workload)
     return model, workload, warnings

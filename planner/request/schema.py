@@ -85,7 +85,7 @@ class WorkloadRequest(RequestPart):
     is planned. For a diffusion transformer the image or video (`1@480x832x81`) that it denoises. freeze_tower: the
     layers of the vision tower do not train. freeze_language: the language model does not train.
     reference: a frozen copy of the model reads every sequence before the loss, as in DPO: a forward pass more and,
-    without adapters, a second set of weights. In no pipeline.
+    without adapters, a second set of weights. In no pipeline. reward_model: one value per token in place of logits.
     rounding: weights (none, forward, step) and inputs (none, dynamic, static) of products are rounded to fewer bits.
     mtp_layers: modules of multi-token prediction that are trained, 0: none; without it those of the model.
     source_len: tokens that the encoder of an encoder-decoder model reads; seq_len are those of its decoder.
@@ -110,6 +110,7 @@ class WorkloadRequest(RequestPart):
     freeze_tower: bool = Field(default=False, strict=True)
     freeze_language: bool = Field(default=False, strict=True)
     reference: bool = Field(default=False, strict=True)
+    reward_model: bool = Field(default=False, strict=True)
     rounding: Rounding | None = None
     source_len: Positive | None = None
     total_tokens: Tokens | None = None
@@ -283,7 +284,7 @@ def request_to_dict(request: Request) -> dict[str, Any]:
     plans and is not asked for, so that their digests stay."""
     data = request.model_dump(mode="json", by_alias=True)
     for name in ("max_len", "lengths_rule", "expert_capacity_factor", "moe_aux_loss_coeff", "mtp_layers", "headroom",
-                 "images", "freeze_tower", "freeze_language", "reference", "rounding",
+                 "images", "freeze_tower", "freeze_language", "reference", "reward_model", "rounding",
                  "source_len"):  # fmt: skip
         if data["workload"][name] in (None, False):
             del data["workload"][name]

@@ -3,7 +3,8 @@
 Sources: peft 0.21, tuners/tuners_utils.py (all-linear: nn.Linear and Conv1D without the output embedding),
 utils/constants.py (the modules of a family where none is named) and utils/transformers_weight_conversion.py (all-linear
 adapts routers and fused experts, too; a list adapts fused experts where it has the names of their parts). transformers
-5.24, models/*/modeling_*.py: which experts are fused.
+5.24, models/*/modeling_*.py: which experts are fused. NeMo Automodel 24b47e85, components/_peft/module_matcher.py, and
+Megatron-Bridge 067f987d, peft/module_matcher.py: every linear module, the head among them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ BY_NAME = "modules with the name of a linear one"
 OF_LANGUAGE = "linear modules of the language model"
 # ms-swift lists the linear modules of Megatron-Core, those of all experts among them.
 OF_CORE = "linear modules of Megatron-Core"
+# NeMo Automodel and Megatron-Bridge pick every linear module, that of the head too.
+WITH_HEAD = "all linear modules, the head among them"
+CORE_WITH_HEAD = "all linear modules of Megatron-Core, the head among them"
 # The file lists names, among them those of feed-forward blocks.
 LISTED = "these names"
 # peft has modules for the family.
@@ -79,7 +83,11 @@ def chosen_adapters(facts: Facts, model: ModelSpec, assumed: list[str]) -> dict[
         targets = lora_targets(model)
         if model.tower is not None and chosen not in (OF_LANGUAGE, OF_CORE):
             assumed.append(f"{option}: linear modules of the tower learn, too: priced without their adapters")
-    if (fused := "linear_qkv and linear_fc1" if chosen == OF_CORE else _FUSED.get(model.family)) is not None:
+        if chosen in (WITH_HEAD, CORE_WITH_HEAD):
+            size = facts[LORA]["rank"] * (model.hidden + model.vocab)
+            assumed.append(f"{option}: the head has an adapter of {size:,} parameters, too: priced without it")
+    of_core = chosen in (OF_CORE, CORE_WITH_HEAD)
+    if (fused := "linear_qkv and linear_fc1" if of_core else _FUSED.get(model.family)) is not None:
         assumed.append(f"{option}: the adapter of {fused} is priced as one of each of its projections")
     return {**facts[LORA], "targets": targets}
 
@@ -94,7 +102,7 @@ def _beyond(model: ModelSpec, chosen: str) -> Iterator[str]:
         yield "cross attention"
     if model.embedding_dim not in (None, model.hidden):
         yield "projections of the embedding"
-    if chosen == OF_CORE:
+    if chosen in (OF_CORE, CORE_WITH_HEAD):
         if any(kind.is_moe for kind in model.kinds):
             yield "routed experts"
         return

@@ -17,7 +17,7 @@ from .reader import Reader, reads, value
 
 # A program of Python, or TRL's own command; --output_dir is an option of all TrainingArguments.
 _COMMAND = commands.of_program(
-    r"\S+\.py |(^|\s)(python3?|torchrun|deepspeed|accelerate launch)( -\S+)* -m \S+ |(^|\s)trl sft ",
+    r"\S+\.py |(^|\s)(python3?|torchrun|deepspeed|accelerate launch)( -\S+)* -m \S+ |(^|\s)trl (sft|dpo|reward|grpo) ",
     ("per_device_train_batch_size", "output_dir"))
 _LORA = ("use_peft", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
 

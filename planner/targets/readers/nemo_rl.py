@@ -11,8 +11,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ....errors import InputError
 from ....profiles.io.document import Document
-from .. import cpu_offload
+from .. import adapter_choices, cpu_offload
 from ..adapters import LORA, facts_of_core, facts_of_model
 from ..argv import Arguments
 from ..import_format import Compared, on_stack
@@ -21,6 +22,7 @@ from ..nemo_rl.read import RECOMPUTE, merged
 from ..option_lists import OptionList
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
+from . import preferences
 from . import transformers_family as family
 from .interpolation import resolved
 from .reader import Reader, noted, precision_by, reads, states, value, whole_micro_batch
@@ -37,8 +39,11 @@ _FLAGS = tuple(f"{block}{name}" for block in (_CORE, _DTENSOR)
                for name in ("sequence_parallel", "activation_checkpointing"))  # fmt: skip
 _GRANULARITY, _HOST = f"{_CORE}recompute_granularity", f"{_DTENSOR}cpu_offload"
 _PEFT, _LORA_CFG = f"{_CORE}peft.", f"{_DTENSOR}lora_cfg."
-_ADAPTERS = tuple(f"{block}{name}" for block in (_PEFT, _LORA_CFG) for name in ("enabled", "dim", "target_modules"))
+_ADAPTERS = tuple(f"{block}{name}" for block in (_PEFT, _LORA_CFG)
+                  for name in ("enabled", "dim", "target_modules", "exclude_modules"))  # fmt: skip
 _ALL = f"{_LORA_CFG}match_all_linear"
+# Names of the head in patterns of modules.
+_HEADS = {"lm_head", "output_layer"}
 # Blocks that say nothing where they are off.
 _SWITCHED = (f"{_POLICY}draft", f"{_POLICY}reward_model_cfg", f"{_CORE}fp8_cfg")
 _UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
@@ -80,19 +85,36 @@ def _uneven(settings: Settings, facts: Facts) -> Facts:
     return {}
 
 
+def _named(pattern: str) -> str:
+    """The name of a module where a pattern picks it in every layer, as `*.linear_qkv` does; else the pattern."""
+    before, _, last = pattern.rpartition("*")
+    return last.rpartition(".")[2] if not before.strip("*.") and pattern != "*_proj" else pattern
+
+
 def _lora(settings: Settings, facts: Facts) -> Facts:
     """The adapters of the worker that trains: of Megatron-Bridge, or of Automodel."""
     core = bool(settings.get(_ON[0]))
     block = _PEFT if core else _LORA_CFG
     if not settings.get(f"{block}enabled"):
         return {}
-    option = f"{block}target_modules"
-    modules = [str(name).rpartition("*")[2].rpartition(".")[2] for name in settings.get(option) or ()]
-    if not modules or (not core and settings.get(_ALL, True)):
-        raise NoCounterpartError(f"{option}: adapters of every linear module, the head among them",
-                                 hint=f"{option} names modules" + ("" if core else f" with {_ALL}=false"))  # fmt: skip
-    if not core:
-        return family.adapters(settings.get(f"{block}dim", 8), option, modules, "bf16", {})
+    option, excludes = f"{block}target_modules", f"{block}exclude_modules"
+    modules = [_named(str(name)) for name in settings.get(option) or ()]
+    without = {str(name).strip("*.") for name in settings.get(excludes) or ()}
+    every = not core and settings.get(_ALL, False)
+    if (modules and without) or (every and (modules or without)):
+        raise InputError(f"{option if modules else excludes}: goes with neither {excludes if modules else _ALL} nor "
+                         "further choices of modules", hint="keep one of them")  # fmt: skip
+    if without - _HEADS:
+        raise NoCounterpartError(f"{excludes}: all linear modules but {', '.join(sorted(without))}",
+                                 hint=f"name those that learn: {option}")  # fmt: skip
+    if modules == ["*_proj"] or not (core or modules or without or every):  # the default of Automodel
+        modules, words = [""], {"": adapter_choices.BY_NAME}
+    elif core:
+        words = {"": adapter_choices.OF_CORE if without else adapter_choices.CORE_WITH_HEAD}
+    else:
+        words = {"": adapter_choices.BY_NAME if without else adapter_choices.WITH_HEAD}
+    if not core or not modules:
+        return family.adapters(settings.get(f"{block}dim", 8), option, modules or [""], "bf16", words)
     spec = known_model(str(settings.get(f"{_POLICY}model_name", "")))
     known = {**facts, **(facts_of_model(spec) if spec is not None else {})}
     return facts_of_core(settings.get(f"{block}dim", 8), option, modules, known)
@@ -102,6 +124,8 @@ def _batch(settings: Settings, facts: Facts) -> Facts:
     """Sequences of an optimizer step, and of a micro-batch, which tokens may limit."""
     batch, micro = settings.get(_BATCH, 32), settings.get(_MICRO, 1)
     used = next((name for name, (on, _) in _BY_TOKENS.items() if settings.get(on)), "")
+    if used and preferences.LEARNS in settings:
+        raise NoCounterpartError(f"{_BY_TOKENS[used][0]}: pairs in micro-batches of so many tokens")
     if not used:
         return {"micro_batch": micro, "workload.global_batch": batch}
     length = facts["workload.seq_len"]
@@ -110,6 +134,19 @@ def _batch(settings: Settings, facts: Facts) -> Facts:
     size = whole_micro_batch(tokens // max(length, 1), batch, copies)
     told = f"{used}: {tokens} tokens are priced as {size} sequences of {length}"
     return {"micro_batch": size, "workload.global_batch": batch} | noted(facts, told)
+
+
+def _reference(settings: Settings, facts: Facts) -> Facts:
+    """Where the frozen reference of DPO is: a copy on the host, which takes the place of the weights that learn
+    (use_reference_model)."""
+    if settings.get(preferences.LEARNS) != preferences.COMPARED:
+        return {}
+    if facts["pp"] > 1:
+        raise NoCounterpartError(f"{_CORE}pipeline_model_parallel_size: no plan has a reference in a pipeline")
+    if LORA in facts:
+        return {}
+    return noted(facts, "the reference is on the host and changes places with the model in every step: it is priced on "
+                        "the GPU, without the change")  # fmt: skip
 
 
 def _optimizer(settings: Settings, facts: Facts) -> Facts:
@@ -150,9 +187,10 @@ def _prepared(document: Document, arguments: Arguments) -> Document:
 
 def _compared(facts: Facts) -> Compared:
     """Layouts of Megatron-Core; those of FSDP2 with the same ranks of a sequence."""
+    pairs = preferences.fixed(facts)
     if facts["zero"] == 1:
-        return Compared("any", {**on_stack("megatron-core").fields})
-    return Compared("any", {"fix": {"pp": 1, "ep": 1, "cp": facts["cp"]}, "stack": "torchtitan"})
+        return Compared("any", {**on_stack("megatron-core").fields, **({"fix": pairs} if pairs else {})})
+    return Compared("any", {"fix": {"pp": 1, "ep": 1, "cp": facts["cp"], **pairs}, "stack": "torchtitan"})
 
 
 READER = Reader(
@@ -164,7 +202,8 @@ READER = Reader(
            **dict.fromkeys((*_FLAGS, *_ON, f"{_PEFT}enabled", f"{_LORA_CFG}enabled", _ALL, _HOST,
                             *(on for on, _ in _BY_TOKENS.values())), "bool"),
            **dict.fromkeys((f"{_PEFT}dim", f"{_LORA_CFG}dim"), "int"),
-           **dict.fromkeys((f"{_PEFT}target_modules", f"{_LORA_CFG}target_modules"), "any"),
+           **dict.fromkeys((f"{block}{names}_modules" for block in (_PEFT, _LORA_CFG) for names in
+                            ("target", "exclude")), "any"), preferences.LEARNS: "any",
            **dict.fromkeys((tokens for _, tokens in _BY_TOKENS.values()), "int"),
            **dict.fromkeys((_GRANULARITY, _DTYPE, _OPTIMIZER, _OF_CORES, f"{_POLICY}model_name"), "str")},
     entries=(
@@ -176,20 +215,22 @@ READER = Reader(
         reads((LORA,), (*_ADAPTERS, _ALL), _lora),
         value("workload.seq_len", _LENGTH, 512),
         reads(("micro_batch", "workload.global_batch"), (_MICRO, _BATCH, *_TOKENS), _batch),
+        preferences.entry(),
+        reads((), (f"{_CORE}pipeline_model_parallel_size", preferences.LEARNS), _reference),
         precision_by(_DTYPE),
         reads(("workload.optimizer",), (_OPTIMIZER, _OF_CORES), _optimizer),
         reads(("num_gpus",), _GPUS, lambda settings, facts: {}),
     ),
     reading=Reading(
         changes={
-            r"dpo(\..*)?": "pairs, and a reference that changes places with the model",
-            r"(rm|distillation|teacher)(\..*)?": "a head or a teacher that is not read",
+            r"(distillation|teacher)(\..*)?": "a teacher beside the model that learns",
             rf"{_POLICY}(draft|reward_model_cfg)(\..*)?": "another model beside the policy",
             rf"{_CORE}fp8_cfg(\..*)?": "training in fp8",
         },
         harmless=(r"^(sft|grpo|data|env|loss_fn|checkpointing|logger|cluster|defaults|policy\.(tokenizer|generation|"
                   r"scheduler|optimizer|make_sequence|max_grad|logprob|offload_optimizer|refit|hf_config|dynamic_batching|"
                   r"sequence_packing|megatron_cfg\.(?!fp8)|dtensor_cfg\.))"),
+        modernise=preferences.of_nemo,
     ),
     prepared=_prepared,
     compared=_compared,

@@ -1,6 +1,7 @@
-"""Commands of OpenRLHF that train by DeepSpeed: SFT, DPO, and the actor of PPO, in today's names and in older ones.
+"""Commands of OpenRLHF that train by DeepSpeed: SFT, DPO, reward models, and the actor of PPO, in today's names and in
+older ones.
 
-Sources: OpenRLHF 3c3be623 (0.11), openrlhf/cli/train_sft.py, train_dpo.py and train_ppo_ray.py (options, defaults),
+Sources: OpenRLHF 3c3be623 (0.11), openrlhf/cli/train_{sft,dpo,rm,ppo_ray}.py (options, defaults),
 utils/deepspeed/deepspeed_utils.py (the options of DeepSpeed), utils/deepspeed/deepspeed.py (accumulation). Older names:
 its releases 0.5 to 0.8, cli/ and models/actor.py.
 """
@@ -44,9 +45,10 @@ _ALONE = {"bf16": "bool", "flash_attn": "bool", "prompt_max_len": "int", "genera
 _PROGRAM = "program"
 _OF_DEEPSPEED = ("zero_stage", "zpg", "adam_offload", "overlap_comm", "grad_accum_dtype", "ds_tensor_parallel_size")
 # Sequences of a micro-batch and tokens of one, where no option states them.
-_DEFAULTS = {"sft": (8, 2048), "dpo": (8, 512), "ppo": (4, 2048)}
-_OTHER = {"rm": "a reward model, whose head is another", "kd": "a teacher beside the model that learns",
-          "kto": "answers without pairs", "prm": "a reward model, whose head is another"}  # fmt: skip
+_DEFAULTS = {"sft": (8, 2048), "dpo": (8, 512), "rm": (1, 512), "ppo": (4, 2048)}
+_PAIRS = {"dpo": preferences.COMPARED, "rm": preferences.VALUED}
+_OTHER = {"kd": "a teacher beside the model that learns", "prm": "a reward model of steps, whose labels are tokens",
+          "kto": "each answer is read beside an unmatched one, whose pass no gradient follows"}  # fmt: skip
 _COMMAND = commands.of_program(r"openrlhf[./]cli[./]train_\w+(\.py)? ")
 _PROGRAMS = re.compile(r"train_(\w+?)(_ray)?(\.py)?$")
 
@@ -78,8 +80,8 @@ def _modernise(arguments: Arguments) -> None:
         arguments.gap("flash_attn", "is off: this attention keeps all scores, and no plan does")
     if not today and not given.get("bf16"):
         arguments.gap("bf16", "is off: weights are trained in the type of their checkpoint")
-    if kind == "dpo":
-        given[preferences.LEARNS] = preferences.COMPARED
+    if kind in _PAIRS:
+        given[preferences.LEARNS] = _PAIRS[kind]
     if given.get("use_liger_kernel"):
         arguments.notes.append("use_liger_kernel: priced as without")
     where = next((name for name in _OF_DEEPSPEED if name in arguments.lines), "")

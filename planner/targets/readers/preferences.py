@@ -6,7 +6,8 @@ reference beside them, are named and have no price; a plan of post-training has 
 Sources: TRL f2cd5771, trainer/dpo_trainer.py and experimental/orpo/orpo_trainer.py (chosen and rejected answers of a
 batch go through the model together; no second copy of the reference beside adapters), trainer/grpo_trainer.py
 (per_device_train_batch_size counts answers). LLaMA-Factory ff6d4d12, train/dpo/workflow.py and
-hparams/finetuning_args.py (use_ref_model). Axolotl 067b021c, core/builders/rl.py.
+hparams/finetuning_args.py (use_ref_model). Axolotl 067b021c, core/builders/rl.py. Reward models: TRL, trainer/
+reward_trainer.py; ms-swift 3602360a, arguments/rlhf_args.py; OpenRLHF 3c3be623, trainer/rm_trainer.py; NeMo-RL 7ea279ab, algorithms/rm.py and algorithms/dpo.py.
 """
 
 from __future__ import annotations
@@ -18,17 +19,23 @@ from ..argv import Arguments
 from ..options import Entry, Facts, Settings
 from .reader import noted, reads
 
-# The setting and the fact with the way to learn that a file states: `pairs`, `pairs and a reference`, `rewards`.
+# The setting and the fact with the way to learn that a file states.
 LEARNS = "learns by"
 _ALONE, COMPARED, _REWARDED = "pairs", "pairs and a reference", "rewards"
+VALUED = "pairs, as a reward model"
+_OF_PAIRS = (_ALONE, COMPARED, VALUED)
 _WITHOUT_REFERENCE = ("orpo", "simpo")
 # Losses of DPOConfig on pairs; `sigmoid` is its default.
 _OF_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_pair",
            "discopop", "apo_zero", "apo_down")  # fmt: skip
+# Commands and scripts of TRL, and scripts that people name like them, by the trainer that they start.
+_PROGRAMS = {"dpo": re.compile(r"(^|[/_-])dpo([_.-]|$)"), "rm": re.compile(r"(^|/)reward(_modeling)?(\.py)?$")}
 
 
 def of_axolotl(arguments: Arguments) -> None:
-    """`rl` names the way. `rl_adapter_ref_model` loads the reference beside adapters, too."""
+    """`rl` names the way. `rl_adapter_ref_model` loads the reference beside adapters, too. `reward_model` trains one."""
+    if arguments.settings.get("reward_model") is True:
+        _takes(arguments, VALUED, r"reward_model|center_rewards_coefficient")
     kind = arguments.settings.get("rl")
     if arguments.settings.get("rl_adapter_ref_model") is not True:
         _takes(arguments, _kind(str(kind), ("dpo", "ipo")), r"rl|dpo_.*|orpo_alpha|simpo_gamma|rl_\w+")
@@ -42,19 +49,45 @@ def of_factory(arguments: Arguments) -> None:
 
 
 def of_trl(arguments: Arguments) -> None:
-    """Without the name of a trainer: `loss_type` of DPOConfig, or `num_generations`, of GRPOConfig alone."""
+    """By its program, or an option of RewardConfig, DPOConfig (`loss_type`) or GRPOConfig (`num_generations`) alone."""
     given = arguments.settings
+    if "center_rewards_coefficient" in {*given, *arguments.unknown} or _PROGRAMS["rm"].search(arguments.program):
+        _takes(arguments, VALUED, r"center_rewards_coefficient")
+        return
     if "num_generations" in given and given.get("num_iterations", 1) in (1, False):
         _takes(arguments, _REWARDED, r"beta|loss_type|num_(generations|iterations)|reward_.*|temperature|top_[pk]|"
                                      r"min_p|use_vllm|vllm_(?!mode).*|epsilon(_high)?|scale_rewards|log_completions|"
                                      r"mask_truncated_completions|code_\w+|ds3_gather_for_generation")  # fmt: skip
         return
-    losses = given.get("loss_type")
+    losses = given.get("loss_type", "sigmoid" if _PROGRAMS["dpo"].search(arguments.program) else None)
     named = losses if isinstance(losses, list) else [losses]
     if all(loss in _OF_DPO for loss in named):
         before = given.get("precompute_ref_log_probs") is True  # the reference is not there when the model learns
         _takes(arguments, _ALONE if before else COMPARED,
                r"beta|loss_(type|weights)|rpo_alpha|ld_alpha|truncation_mode|use_weighting|precompute_ref_\w+")
+
+
+def of_swift(arguments: Arguments) -> None:
+    """`rlhf_type`, dpo where `swift rlhf` is given none (rlhf_args.py). `ref_model` is the model itself, or a gap."""
+    given = arguments.settings
+    default = "dpo" if re.search(r"(^|/)rlhf(\.py)?$", arguments.program) else None
+    if (name := given.get("rlhf_type", default)) is None:
+        return
+    if given.get("ref_model") == given.get("model"):
+        given.pop("ref_model", None)
+    losses = given.get("loss_type", "sigmoid")
+    known = all(loss in _OF_DPO for loss in (losses if isinstance(losses, list) else [losses]))
+    kind = {"dpo": COMPARED if known else "", "orpo": _ALONE, "simpo": _ALONE, "cpo": _ALONE, "rm": VALUED}.get(name, "")
+    _takes(arguments, kind, r"rlhf_type|beta|loss_(type|weights)|(rpo|cpo|ld)_alpha|simpo_gamma|label_smoothing|"
+                            r"center_rewards_coefficient|discopop_tau|f_divergence_type")  # fmt: skip
+
+
+def of_nemo(arguments: Arguments) -> None:
+    """The block `dpo`, or `rm`, of NeMo-RL's configs."""
+    for block, kind, options in (("dpo", COMPARED, r"dpo(\..*)?"),
+                                 ("rm", VALUED, r"(rm|policy\.reward_model_cfg)(\..*)?")):
+        if any(name.partition(".")[0] == block for name in (*arguments.settings, *arguments.unknown)):
+            _takes(arguments, kind, options)
 
 
 def _kind(name: str, compared: Sequence[str]) -> str:
@@ -89,16 +122,20 @@ def entry() -> Entry:
         if kind == COMPARED:
             copy = "the pass" if "workload.lora" in facts else "the pass and the weights"
             told += f"; {copy} of the frozen reference {'is' if copy == 'the pass' else 'are'} in the price"
+        if kind == VALUED:
+            told += "; a reward model gives one value per token in place of logits"
         sizes = ("micro_batch", "batch_per_rank", "workload.global_batch")
         pairs = {name: 2 * facts[name] for name in sizes if name in facts}
-        return {LEARNS: kind, "workload.reference": kind == COMPARED} | pairs | noted(facts, told)
+        out = {LEARNS: kind, "workload.reference": kind == COMPARED} | pairs
+        return out | ({"workload.reward_model": True} if kind == VALUED else {}) | noted(facts, told)
 
-    return reads((LEARNS, "micro_batch", "workload.global_batch", "workload.reference"), (LEARNS,), read)
+    return reads((LEARNS, "micro_batch", "workload.global_batch", "workload.reference", "workload.reward_model"),
+                 (LEARNS,), read)  # fmt: skip
 
 
 def fixed(facts: Facts) -> Facts:
     """The micro-batch where it is of pairs: a search would part them."""
-    return {"micro_batch": facts["micro_batch"]} if facts.get(LEARNS) in (_ALONE, COMPARED) else {}
+    return {"micro_batch": facts["micro_batch"]} if facts.get(LEARNS) in _OF_PAIRS else {}
 
 
 def length_of_answers(settings: Settings) -> int | None:

@@ -21,7 +21,7 @@ from ..foreign import is_recipe
 from ..model_names import known_model
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block, commands, engine_files
+from . import accelerator_block, commands, engine_files, preferences
 from . import transformers_family as family
 from .engine_files import DEEPSPEED
 from .reader import Reader, noted, reads, value
@@ -68,6 +68,7 @@ def _modernise(arguments: Arguments) -> None:
                              f"`attn_impl: {_FLASH[0]}`")  # fmt: skip
     if given.get(_STEPS) is None:
         _gap(arguments, _STEPS, "is not given: swift takes as many as make 16 sequences of the ranks that it starts")
+    preferences.of_swift(arguments)
     family.modernise(arguments)
 
 
@@ -239,7 +240,7 @@ READER = Reader(
         "quant_method": "str", "per_device_train_batch_size": "int", _STEPS: "int", "gradient_checkpointing": "bool",
         "bf16": "any", "fp16": "any", "torch_dtype": "str", "optim": "str", "attn_impl": "any",
         "global_world_size": "int", "freeze_parameters": "any", "freeze_vit": "bool", "freeze_aligner": "bool",
-        "task_type": "str", "packing_length": "int",
+        "task_type": "str", "packing_length": "int", "rlhf_type": "str", preferences.LEARNS: "any",
     },
     entries=(
         family.PLAIN,
@@ -256,9 +257,9 @@ READER = Reader(
         family.kernels("attn_impl"),
         reads(("workload.lora",), _LORA, _trained),
         reads((), ("quant_bits",), _unquantised),
-        reads((), (*_IN_DEEPSPEED, "packing_length"), lambda settings, facts: {}),  # _modernise has moved them
-        reads((), ("task_type",), head),
+        reads((), (*_IN_DEEPSPEED, "packing_length"), lambda settings, facts: {}), reads((), ("task_type",), head),
         reads((), _FREEZES, frozen),
+        preferences.entry(),
         family.weights(_dtype),
     ),
     reading=Reading(

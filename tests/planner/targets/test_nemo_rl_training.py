@@ -57,8 +57,14 @@ def test_layout_and_batch(tmp_path: Path, text: str, layout: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "option"), [
-    (CHILD + "dpo: {reference_policy_kl_penalty: 0.1}\n", "dpo"),
-    (CHILD + "    lora_cfg: {enabled: true, match_all_linear: true}\n", "policy.dtensor_cfg.lora_cfg.enabled"),
+    (CHILD + "distillation: {topk_logits_k: 64}\n", "distillation"),
+    (CHILD + "  dynamic_batching: {enabled: true}\ndpo: {sft_loss_weight: 0}\n", "policy.dynamic_batching.enabled"),
+    (CHILD + "    enabled: false\n  megatron_cfg: {enabled: true, pipeline_model_parallel_size: 2}\n"
+     "dpo: {sft_loss_weight: 0}\n", "policy.megatron_cfg.pipeline_model_parallel_size"),
+    (CHILD + "    lora_cfg: {enabled: true, exclude_modules: ['*out_proj*']}\n",
+     "policy.dtensor_cfg.lora_cfg.exclude_modules"),
+    (CHILD + "    lora_cfg: {enabled: true, target_modules: ['*.layers.0.*.q_proj']}\n",
+     "policy.dtensor_cfg.lora_cfg.target_modules"),
     (CHILD + "  draft: {enabled: true}\n", "policy.draft"),
     (CHILD + "    enabled: false\n", "policy.dtensor_cfg.enabled"),
     (CHILD + "  precision: float8\n", "policy.precision"),
@@ -79,6 +85,48 @@ def test_adapters(tmp_path: Path, text: str, rank: int, targets: tuple[str, ...]
     assert not found.gaps
     assert lora is not None
     assert (lora.rank, lora.targets) == (rank, targets)
+
+
+_EVERY = ("q", "k", "v", "o", "gate", "up", "down")
+_CORE = "    enabled: false\n  megatron_cfg: {enabled: true, peft: {enabled: true, dim: 8%s}}\n"
+
+
+@pytest.mark.parametrize(("text", "head"), [
+    ("    lora_cfg: {enabled: true, match_all_linear: true}\n", True),
+    ("    lora_cfg: {enabled: true}\n", False),
+    ("    lora_cfg: {enabled: true, target_modules: ['*_proj']}\n", False),
+    ("    lora_cfg: {enabled: true, exclude_modules: ['*.lm_head']}\n", False),
+    (_CORE % ", target_modules: []", True),
+    (_CORE % ", exclude_modules: [output_layer]", False),
+])  # fmt: skip
+def test_adapters_of_all_modules(tmp_path: Path, text: str, head: bool) -> None:
+    """8 x (4,096 + 128,256) parameters are those of the head's adapter, which no plan has."""
+    found = imported(tmp_path, CHILD + text)
+    lora = found.request.workload.train.lora
+    assert not found.gaps
+    assert lora is not None
+    assert (lora.rank, set(lora.targets)) == (8, set(_EVERY))
+    assert any("adapter of 1,058,816 parameters" in note for note in found.assumed) is head
+
+
+def test_choices_of_modules_exclude_one_another(tmp_path: Path) -> None:
+    both = "    lora_cfg: {enabled: true, match_all_linear: true, target_modules: [q_proj]}\n"
+    with pytest.raises(InputError, match="target_modules: goes with neither"):
+        imported(tmp_path, CHILD + both)
+
+
+@pytest.mark.parametrize(("block", "learns"), [
+    ("dpo: {reference_policy_kl_penalty: 0.1}\n", (True, False)),
+    ("rm: {max_num_steps: 10}\n", (False, True)),
+])  # fmt: skip
+def test_pairs(tmp_path: Path, block: str, learns: tuple[bool, bool]) -> None:
+    reward = "  reward_model_cfg: {enabled: true, reward_model_type: bradley_terry}\n" if "rm" in block else ""
+    found = imported(tmp_path, CHILD + reward + block)
+    assert (str(found.layout), found.gaps) == ("tp4-nosp-dp2-mbs2-z3-rnone", ())
+    work = found.request.workload
+    assert (work.global_batch, work.reference, work.reward_model) == (1024, *learns)
+    assert found.request.fix["micro_batch"] == 2
+    assert any("the reference is on the host" in note for note in found.assumed) is learns[0]
 
 
 def test_blocks_that_are_off_say_nothing(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from meshwright.planner.importing import import_config
 
-from .test_readers import AXOLOTL, FACTORY, RECIPE, imported
+from .test_readers import AXOLOTL, FACTORY, RECIPE, SWIFT, imported
 
 LORA = "adapter: lora\nlora_r: 8\nlora_target_linear: true\n"
 # Format, recipe -> (micro-batch and batch of a rank in sequences, words of its note).
@@ -19,6 +20,11 @@ PAIRS = [
     ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: apo_zero\n", (4, 16), "pass and the weights"),
     ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: [sigmoid, hinge]\n", (4, 16), "pass and the weights"),
     ("hf-trainer", RECIPE + "beta: 0.1\nloss_type: ipo\nprecompute_ref_log_probs: true\n", (4, 16), "of the file"),
+    ("hf-trainer", RECIPE + "center_rewards_coefficient: 0.01\n", (4, 16), "one value per token"),
+    ("axolotl", AXOLOTL + "reward_model: true\n", (4, 16), "one value per token"),
+    ("swift", SWIFT + "rlhf_type: rm\n", (2, 8), "one value per token"),
+    ("swift", SWIFT + "rlhf_type: dpo\nbeta: 0.1\nrpo_alpha: 0.1\n", (2, 8), "the frozen reference"),
+    ("swift", SWIFT + "rlhf_type: simpo\nsimpo_gamma: 0.5\n", (2, 8), "of the file"),
 ]
 
 
@@ -32,6 +38,7 @@ def test_pairs_are_two_sequences(tmp_path: Path, kind: str, recipe: str, sizes: 
     assert found.request.target == "any"
     assert found.request.fix["micro_batch"] == sizes[0]
     assert found.request.workload.reference is ("reference" in words or "weights" in words)
+    assert found.request.workload.reward_model is ("one value" in words)
 
 
 def test_the_reference_is_in_the_price(tmp_path: Path) -> None:
@@ -66,7 +73,8 @@ def test_answers_with_rewards(tmp_path: Path, text: str) -> None:
      ("llama-factory", FACTORY.replace("sft", "rm"), "stage"),
      ("llama-factory", FACTORY.replace("sft", "dpo") + "ref_model: mine/other\n", "ref_model"),
      ("llama-factory", FACTORY.replace("sft", "dpo") + "pref_loss: kto_pair\n", "pref_loss"),
-     ("hf-trainer", RECIPE + "beta: 0.1\n", "beta"),
+     ("hf-trainer", RECIPE + "beta: 0.1\n", "beta"), ("swift", SWIFT + "rlhf_type: kto\n", "rlhf_type"),
+     ("swift", SWIFT + "rlhf_type: dpo\nref_model: mine/other\n", "ref_model"),
      ("hf-trainer", RECIPE + "loss_type: kto\n", "loss_type"),
      ("hf-trainer", RECIPE + "loss_type: [sigmoid, sft]\n", "loss_type"),
      ("hf-trainer", REWARDS + "num_iterations: 2\n", "reward_funcs"),
@@ -74,3 +82,17 @@ def test_answers_with_rewards(tmp_path: Path, text: str) -> None:
 )  # fmt: skip
 def test_other_ways_are_gaps(tmp_path: Path, kind: str, recipe: str, field: str) -> None:
     assert field in [gap.field for gap in imported(tmp_path, kind, recipe).gaps]
+
+
+@pytest.mark.parametrize(("program", "learns"), [
+    ("trl dpo", (True, False)), ("python scripts/run_dpo.py", (True, False)), ("trl reward", (False, True)),
+    ("python examples/reward_modeling.py", (False, True)), ("trl sft", (False, False)),
+])  # fmt: skip
+def test_programs_name_their_trainer(tmp_path: Path, program: str, learns: tuple[bool, bool]) -> None:
+    options = "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2 --max_length 2048 --bf16"
+    path = tmp_path / "train.sh"
+    path.write_text(f"#!/bin/bash\n{program} {options}\n", encoding="utf-8")
+    found = import_config("hf-trainer", [path], {"cluster": "dgx-h100:1"})
+    work = found.request.workload
+    assert (found.gaps, work.reference, work.reward_model) == ((), *learns)
+    assert found.layout.micro_batch == (4 if any(learns) else 2)
