@@ -101,10 +101,10 @@ class Arguments:
                 for problem in self.problems]  # fmt: skip
 
     def add(self, other: Arguments, path: str) -> None:
-        """Adds the settings of the file `path`."""
+        """Adds the settings of the file `path`, or of the files that they name themselves."""
         self.settings |= other.settings
         self.lines |= other.lines
-        self.files |= dict.fromkeys(other.lines, path)
+        self.files |= {name: other.files.get(name, path) for name in other.lines}
         self.unknown |= other.unknown
         self.respelled |= other.respelled
         self.off |= other.off

@@ -25,14 +25,15 @@ def read_blocks(document: Document, options: OptionList, prefix: str = "") -> Ar
         arguments.lines[name] = line
         option = options.options.get(name)
         is_block = any(known.startswith(f"{name}.") for known in options.options)
+        arguments.files[name] = file = document.file(path)
         if is_block and isinstance(value, list | str | int | float) and value not in (True, False, "", "auto"):
-            arguments.doubt(name, f"`{value}` is no block of options", line, document.name)
+            arguments.doubt(name, f"`{value}` is no block of options", line, file)
         elif option is None:
             arguments.unknown[name] = line
             if value in (None, False):
                 arguments.off.add(name)
         elif value is not None and value != "auto":
-            arguments.record(option, _coerced(value, option.kind), line, document.name)
+            arguments.record(option, _coerced(value, option.kind), line, file)
     return arguments
 
 

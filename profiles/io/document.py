@@ -37,14 +37,20 @@ class Document:
     prefix: FieldPath = ()  # before its fields in messages (`cluster` for a cluster file), as `--set` names them
     base: FieldPath = ()  # where in the file this part lies, if it is not all of it
     line_of: LineOf = field(default=no_line, repr=False, compare=False)  # takes paths from the top of the file
+    # The file of a field where several are merged; takes paths from the top.
+    file_of: Callable[[FieldPath], str] | None = field(default=None, repr=False, compare=False)
     repeated: str = ""  # a sentence on keys that are given twice, where the last of them counts
 
     def line(self, path: FieldPath = ()) -> int:
         """Line (from 1) of the field, or of the nearest field around it that is there; 0: not known."""
         return self.line_of((*self.base, *path))
 
+    def file(self, path: FieldPath = ()) -> str:
+        """The file of the field, as messages name it."""
+        return self.name if self.file_of is None else self.file_of((*self.base, *path))
+
     def problem(self, path: FieldPath, message: str, hint: str = "") -> FieldProblem:
-        return FieldProblem(message, dotted((*self.prefix, *path)), self.name, self.line(path), hint)
+        return FieldProblem(message, dotted((*self.prefix, *path)), self.file(path), self.line(path), hint)
 
     def part(self, path: FieldPath) -> Document:
         """The document below a field, as one of its own; messages keep the file, the lines and the full field path."""

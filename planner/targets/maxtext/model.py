@@ -117,7 +117,7 @@ def _inner(setup: Setup) -> int:
 
 def _name_read(settings: Settings, facts: Facts) -> Facts:
     if base := _other_base(settings):
-        raise NoCounterpartError(f"base_config: the rest is in {base}: give that file instead, and --arg OPTION=VALUE")
+        raise NoCounterpartError(f"base_config: the rest is in {base}: give it as a further FILE")
     if (kind := settings.get("attention_type") or "global") not in _ATTENTIONS:
         raise NoCounterpartError(f"attention_type `{kind}` has windows or chunks that are not read")
     name = settings.get("model_name") or "default"

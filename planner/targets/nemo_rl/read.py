@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 import os.path
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ....cost_models.specs.model import ModelSpec
 from ....errors import did_you_mean, nearest
-from ....profiles.io.document import Document, FieldPath, file_error
+from ....profiles.io.document import Document, file_error
 from ....profiles.io.reader import read_document, read_text
 from ..model_names import known_model
 from ..option_lists import option_list
 from ..post_training.stated import StatedStep, StepConfig
+from ..readers.layered import Layers
 from .options import OVERRIDES
 
 _POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
@@ -37,36 +37,13 @@ RECOMPUTE = {"selective": 1, "full": 2}
 _UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
 
 
-@dataclass
-class _Merged:
-    """Files of a config and of its parents, merged."""
-
-    data: dict[str, Any] = field(default_factory=dict)
-    places: dict[FieldPath, tuple[str, int]] = field(default_factory=dict)
-
-    def add(self, document: Document) -> None:
-        self._merge(self.data, document.data, (), document)
-
-    def _merge(self, into: dict[str, Any], block: Mapping[str, Any], path: FieldPath, document: Document) -> None:
-        for key, value in block.items():
-            here = (*path, str(key))
-            self.places[here] = (document.name, document.line(here))
-            if not isinstance(value, Mapping):
-                into[str(key)] = value
-                continue
-            inner = into.get(str(key))
-            kept = inner if isinstance(inner, dict) and not value.get(_WHOLE) else {}
-            into[str(key)] = kept
-            self._merge(kept, {name: each for name, each in value.items() if name != _WHOLE}, here, document)
-
-
 def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | None = None) -> StatedStep:
     """The step of files (path -> text), the last of which changes those before it, and of the parents that they name.
     given: `option=value`; model: in place of its own.
 
     Raises InputError with all problems: options of another release, wrong values, degrees that divide nothing.
     """
-    config, merged = StepConfig(option_list("nemo-rl")[0], file=next(iter(files))), _Merged()
+    config, merged = StepConfig(option_list("nemo-rl")[0], file=next(iter(files))), Layers(_WHOLE)
     if all(Path(path).name == OVERRIDES.file for path in files):  # they change the example that has their trainer on
         core = any(_CORE in text for text in files.values())
         merged.add(_option(f"{_CORE}enabled", core, next(iter(files))))
@@ -93,14 +70,13 @@ def read_step(files: Mapping[str, str], given: Sequence[str] = (), model: str | 
 
 
 def merged(files: Mapping[str, str]) -> Document:
-    """The files (path -> text) of a config as one document: the first, and its parents, which may be among the others.
-    Options of parents have no lines."""
+    """The files (path -> text) of a config as one document: the first, and its parents, which may be among the
+    others."""
     (path, text), *_ = files.items()
-    out = _Merged()
+    out = Layers(_WHOLE)
     for document in _family(path, text, files, ()):
         out.add(document)
-    own = {place: line for place, (file, line) in out.places.items() if file == path}
-    return Document(path, out.data, line_of=lambda place: own.get(place, 0))
+    return out.document(path)
 
 
 def _argument(word: str) -> Document:

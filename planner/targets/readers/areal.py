@@ -7,6 +7,7 @@ areal/engine/fsdp_utils/parallel.py and megatron_engine.py (layouts), areal/util
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..model_names import known_model
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
 from . import transformers_family as family
+from .hydra import CONFIG, from_config_script
 from .interpolation import resolved
 from .reader import Reader, noted, precision_by, reads, value, whole_micro_batch
 
@@ -173,12 +175,15 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
 
 def _prepared(document: Document, arguments: Arguments) -> Document:
     """The document without references; the ranks of the actor."""
+    if name := document.at((CONFIG,)):
+        arguments.gaps.append(document.problem((CONFIG,), f"its options are in {name}: give it as a further FILE"))
+        document = replace(document, data={key: each for key, each in document.data.items() if key != CONFIG})
     found, open_texts = resolved(document)
     if any(found.at((name,)) for name in _FIRST):
         raise InputError.of([document.problem((), "is of AReaL 0.1 or 0.2, whose trainer was another",
                                               "give a config of AReaL 0.3 or newer")])  # fmt: skip
     for path, text in open_texts.items():
-        arguments.doubt(".".join(path), f"`{text}` is set when it runs", document.line(path), document.name,
+        arguments.doubt(".".join(path), f"`{text}` is set when it runs", document.line(path), document.file(path),
                         "give its value: --arg OPTION=VALUE")  # fmt: skip
     if found.at(("gconfig",)):
         arguments.notes.append("not read: generation, reference, critic and rewards")
@@ -242,6 +247,9 @@ READER = Reader(
             r"^actor\.megatron\.(?!use_(torch|custom)_fsdp|use_precision|main_|exp_avg|fp8|enable_mtp|distribute)"
         ),
     ),
+    document=from_config_script,
+    base=CONFIG,
+    commands=True,
     prepared=_prepared,
     compared=_compared,
 )  # fmt: skip

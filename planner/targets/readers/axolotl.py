@@ -77,8 +77,8 @@ READER = Reader(
         "fp8": "any", "bfloat16": "any", "float16": "any", "optimizer": "str", "adapter": "str", "lora_r": "int",
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
         "sample_packing": "bool", "batch_flattening": "any",
-        "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any", "reward_model": "any",
-        _SHAPES: "str", _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
+        "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any",
+        "reward_model": "any", _SHAPES: "str", _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(
         family.PLAIN,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ....errors import InputError
+from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document, FieldPath, file_error
 from ....profiles.io.reader import read_document
+from ..shell.nearby import is_script
 from ..shell.values import shown
 from .commands import jobs_of, only, value_of
 
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from ..shell.followed import Command
 
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
+
+
+# The option of Hydra for the config that overrides change; AReaL has `--config`.
 _CONFIG_NAME = "--config-name"
+CONFIG = "--config"
 
 
 def from_script(module: str, root: str) -> Callable[[str, str, Sequence[str]], Document]:
@@ -36,6 +42,19 @@ def from_script(module: str, root: str) -> Callable[[str, str, Sequence[str]], D
         return only(path, jobs, [_document(path, job) for job in jobs])
 
     return read
+
+
+def from_config_script(path: str, text: str, given: Sequence[str]) -> Document:
+    """A shell script by the command that gives a YAML to `--config`; another text as it is."""
+    if not is_script(path, text):
+        return read_document(path, text)
+
+    def is_job(words: Sequence[str]) -> bool:
+        return any(re.search(r"\.ya?ml$", shown(name)) for word, name in pairwise([*words, ""])
+                   for name in (word.partition("=")[2] or name,) if word.partition("=")[0] == CONFIG)  # fmt: skip
+
+    _, jobs = jobs_of(path, text, given, is_job, f"program with {CONFIG} FILE.yaml")
+    return only(path, jobs, [_document(path, job, CONFIG) for job in jobs])
 
 
 def _starts(module: str, text: str) -> bool:
@@ -57,16 +76,27 @@ def override(path: str, line: int, word: str) -> tuple[str, Any] | None:
                          "put text in quotes within quotes", path=tuple(found[1].split("."))) from None  # fmt: skip
 
 
-def _document(path: str, job: Command) -> Document:
-    """The overrides of a command. A value that only a run knows stands as a reference, which nothing resolves."""
+def _document(path: str, job: Command, config: str = _CONFIG_NAME) -> Document:
+    """The overrides of a command, and the name of the config that they change: under `config_name`, or the option
+    itself where it is a file. A value that only a run knows stands as a reference, which nothing resolves.
+
+    Raises InputError with all values that cannot be read.
+    """
+    key, problems = "config_name" if config == _CONFIG_NAME else config, list[FieldProblem]()
     data: dict[str, Any] = {}
     lines: dict[FieldPath, int] = {}
     words = list(zip(job.words, job.lines or (job.line,) * len(job.words), strict=True))
     for index, (word, line) in enumerate(words):
-        if word.startswith(_CONFIG_NAME):
+        if word.partition("=")[0] == config:
             named = word.partition("=")[2] or (words[index + 1][0] if index + 1 < len(words) else "")
-            data["config_name"], lines["config_name",] = shown(named), line
-        elif (found := override(path, line, word)) is not None:
+            data[key], lines[key,] = shown(named), line
+            continue
+        try:
+            found = override(path, line, word)
+        except InputError as error:
+            problems += error.problems
+            continue
+        if found is not None:
             keys = tuple(found[0].split("."))
             holder = data
             for depth, key in enumerate(keys[:-1], 1):
@@ -74,4 +104,6 @@ def _document(path: str, job: Command) -> Document:
                 inner = holder.setdefault(key, {})
                 holder = inner if isinstance(inner, dict) else {}
             holder[keys[-1]], lines[keys] = found[1], line
+    if problems:
+        raise InputError.of(problems)
     return Document(path, data, line_of=lambda at: lines.get(at, job.line))

@@ -59,17 +59,27 @@ def _jobs(text: str, variables: dict[str, str], above: int = 0) -> Iterator[Comm
 
 
 def _document(path: str, job: Command) -> Document:
-    """The overrides of a command, and the file that they change where it is not that of the defaults."""
+    """The overrides of a command, and the file that they change where it is not that of the defaults.
+
+    Raises InputError with all values that cannot be read."""
     data: dict[str, object] = {}
     places: dict[FieldPath, int] = {}
+    problems = list[FieldProblem]()
     words = [*zip(map(shown, job.words), job.lines, strict=True)]
     start = next(index for index, (word, _) in enumerate(words) if _TRAINS.search(word))
     for word, line in words[start + 1 :]:
-        if (found := override(path, line, word)) is not None:
+        try:
+            found = override(path, line, word)
+        except InputError as error:
+            problems += error.problems
+            continue
+        if found is not None:
             name, data[name] = found
             places[name,] = line
         elif _FILE.fullmatch(word) and word.rpartition("/")[2] != _DEFAULTS:
             data[_BASE], places[_BASE,] = word, line
+    if problems:
+        raise InputError.of(problems)
     if not {_BASE, "model_name"} & data.keys():  # the model of base.yml
         data.setdefault(HIDDEN, DEFAULTS[HIDDEN])
     return Document(path, data, line_of=lambda at: places.get(at, job.line))

@@ -174,7 +174,7 @@ def _prepared(document: Document, arguments: Arguments) -> Document:
     """The document without references, and what of the config is not read."""
     found, open_texts = resolved(_without_off(document))
     for path, text in open_texts.items():
-        arguments.doubt(".".join(path), f"`{text}` is set when it runs", document.line(path), document.name,
+        arguments.doubt(".".join(path), f"`{text}` is set when it runs", document.line(path), document.file(path),
                         "give its value: --arg OPTION=VALUE")  # fmt: skip
     if found.at(("grpo",)):
         arguments.notes.append("not read: generation, reference and rewards (`--output N` compares all of it)")

@@ -7,7 +7,8 @@ Sources: TRL f2cd5771, trainer/dpo_trainer.py and experimental/orpo/orpo_trainer
 batch go through the model together; no second copy of the reference beside adapters), trainer/grpo_trainer.py
 (per_device_train_batch_size counts answers). LLaMA-Factory ff6d4d12, train/dpo/workflow.py and
 hparams/finetuning_args.py (use_ref_model). Axolotl 067b021c, core/builders/rl.py. Reward models: TRL, trainer/
-reward_trainer.py; ms-swift 3602360a, arguments/rlhf_args.py; OpenRLHF 3c3be623, trainer/rm_trainer.py; NeMo-RL 7ea279ab, algorithms/rm.py and algorithms/dpo.py.
+reward_trainer.py; OpenRLHF 3c3be623, trainer/rm_trainer.py; NeMo-RL 7ea279ab, algorithms/rm.py and dpo.py. ms-swift
+3602360a, arguments/rlhf_args.py.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PROGRAMS = {"dpo": re.compile(r"(^|[/_-])dpo([_.-]|$)"), "rm": re.compile(r"(^|
 
 
 def of_axolotl(arguments: Arguments) -> None:
-    """`rl` names the way. `rl_adapter_ref_model` loads the reference beside adapters, too. `reward_model` trains one."""
+    """`rl` names the way; `rl_adapter_ref_model` loads a reference beside adapters, too. `reward_model` trains one."""
     if arguments.settings.get("reward_model") is True:
         _takes(arguments, VALUED, r"reward_model|center_rewards_coefficient")
     kind = arguments.settings.get("rl")
@@ -77,9 +78,10 @@ def of_swift(arguments: Arguments) -> None:
         given.pop("ref_model", None)
     losses = given.get("loss_type", "sigmoid")
     known = all(loss in _OF_DPO for loss in (losses if isinstance(losses, list) else [losses]))
-    kind = {"dpo": COMPARED if known else "", "orpo": _ALONE, "simpo": _ALONE, "cpo": _ALONE, "rm": VALUED}.get(name, "")
-    _takes(arguments, kind, r"rlhf_type|beta|loss_(type|weights)|(rpo|cpo|ld)_alpha|simpo_gamma|label_smoothing|"
-                            r"center_rewards_coefficient|discopop_tau|f_divergence_type")  # fmt: skip
+    kinds = {"dpo": COMPARED if known else "", "orpo": _ALONE, "simpo": _ALONE, "cpo": _ALONE, "rm": VALUED}
+    _takes(arguments, kinds.get(name, ""),
+           r"rlhf_type|beta|loss_(type|weights)|(rpo|cpo|ld)_alpha|simpo_gamma|label_smoothing|"
+           r"center_rewards_coefficient|discopop_tau|f_divergence_type")  # fmt: skip
 
 
 def of_nemo(arguments: Arguments) -> None:

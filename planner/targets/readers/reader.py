@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ....errors import FieldProblem, InputError
@@ -18,6 +19,7 @@ from ..option_lists import Option, OptionList
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table
 from ..reading import DEGREES, Reading, judge
 from ..shell.nearby import is_script
+from .layered import stacked
 
 
 def reads(fields: tuple[str, ...], options: tuple[str, ...], read: Callable[[Settings, Facts], Facts]) -> Entry:
@@ -111,6 +113,8 @@ class Reader:
     # Whether a word of --arg without a dot sets a variable of a script; that of no option, where a file is a script.
     variables: bool = False
     commands: bool = False
+    # The option with the file that a file changes, where files build on one another.
+    base: str = ""
     # Brings a document into the form that the options describe.
     prepared: Callable[[Document, Arguments], Document] = lambda document, arguments: document
     compared: Callable[[Facts], Compared] = lambda facts: Compared("any")
@@ -131,7 +135,8 @@ class Reader:
             None, self.version) else ""  # fmt: skip
 
     def _read(self, files: Mapping[str, str], options: OptionList, given: Sequence[str]) -> Arguments:
-        arguments, others = Arguments(), {}
+        arguments, others, documents = Arguments(), dict[str, Arguments](), dict[str, Document]()
+        unreadable = list[FieldProblem]()
         scripts = self.commands and any(is_script(path, text) for path, text in files.items())
         overrides = self._overrides(arguments, given, options, variables=scripts)
         for path, text in files.items():
@@ -139,8 +144,11 @@ class Reader:
             if not script and (other := self.beside(path, text)) is not None:
                 others[path] = other
             else:
-                document = _overridden(self.document(path, text, given), overrides)
-                arguments.add(self._own(document, options), path)
+                unreadable += _loaded(documents, path, partial(self.document, path, text, given))
+        if unreadable:
+            raise InputError.of([*unreadable, *arguments.problems])
+        for document in stacked(documents, self.base, lambda path, text: self.document(path, text, given)):
+            arguments.add(self._own(_overridden(document, overrides), options), document.name)
         for path, other in others.items():  # after the file that names them
             arguments.add(other, path)
         self.reading.modernise(arguments)
@@ -156,7 +164,10 @@ class Reader:
             if equals and self.variables and "." not in name:
                 continue
             if equals and name in options.options:
-                out[name] = read_document("--arg", text).data
+                try:
+                    out[name] = read_document("--arg", text).data
+                except InputError as error:
+                    arguments.problems += error.problems
                 continue
             if equals and variables and "." not in name:
                 continue
@@ -177,6 +188,17 @@ class Reader:
             elif _holds_degrees(stated):
                 arguments.open_fields |= DEGREES
         return arguments
+
+
+def _loaded(documents: dict[str, Document], path: str, load: Callable[[], Document]) -> Sequence[FieldProblem]:
+    """Puts the document of a file among `documents`; the problems of one that cannot be read."""
+    try:
+        documents[path] = load()
+    except InputError as error:
+        if not error.problems:
+            raise
+        return error.problems
+    return ()
 
 
 def _overridden(document: Document, overrides: Mapping[str, Any]) -> Document:

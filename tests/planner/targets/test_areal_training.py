@@ -51,6 +51,40 @@ def test_layout_by_the_backend(tmp_path: Path, backend: str, model: str, layout:
     assert (found.request.workload.seq_len, found.request.workload.global_batch) == (4096, 256)
 
 
+def script(folder: Path, *files: str, command: str = "", **arguments: str) -> Imported:
+    path = folder / "run.sh"
+    text = "#!/bin/bash\npython3 -m areal.launcher.ray train.py --config examples/grpo.yaml \\\n    " + command + "\n"
+    path.write_text(text, encoding="utf-8")
+    (folder / "grpo.yaml").write_text(CONFIG.replace("BACKEND", "fsdp:d8").replace("MODEL", "Qwen/Qwen3-8B"))
+    words = [f"{name}={each}" for name, each in arguments.items()]
+    return import_config("areal", [path, *(folder / name for name in files)], {"gpu": "h100-sxm-80gb"}, None, words)
+
+
+def test_a_command_changes_its_config(tmp_path: Path) -> None:
+    """References follow what the command sets: the batch of the rollout is that of the data."""
+    found = script(tmp_path, "grpo.yaml", command="actor.backend=fsdp:d$N train_dataset.batch_size=64 seed=2", N="4")
+    assert (str(found.layout), found.gaps) == ("dp4-mbs2-z3-rfull", ())
+    assert (found.request.model, found.request.workload.global_batch) == ("qwen3-8b", 128)
+    alone = script(tmp_path, command="actor.backend=fsdp:d4")
+    assert (alone.gaps[0].field, alone.gaps[0].line) == ("--config", 2)
+    assert "give it as a further FILE" in alone.gaps[0].message
+
+
+def test_problems_are_in_the_file_that_states_them(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        script(tmp_path, "grpo.yaml", command="actor.dtype=[ actor.path={ +actor.mb_spec.n_mbs=none-at-all")
+    assert [(problem.field, problem.line) for problem in caught.value.problems] == [("actor.dtype", 3),
+                                                                                   ("actor.path", 3)]  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        script(tmp_path, "grpo.yaml", command="actor.mb_spec.n_mbs=two gconfig.n_samples=1.5")
+    places = {problem.field: Path(problem.file).name for problem in caught.value.problems}
+    assert places == {"actor.mb_spec.n_mbs": "run.sh", "gconfig.n_samples": "run.sh"}
+    path = tmp_path / "grpo.yaml"
+    path.write_text(path.read_text().replace("max_length: 1024", "max_length: many"))
+    with pytest.raises(InputError, match=r"grpo\.yaml, line 15, train_dataset\.max_length"):
+        import_config("areal", [tmp_path / "run.sh", path], {"gpu": "h100-sxm-80gb"}, None, ())
+
+
 @pytest.mark.parametrize(("text", "layout"), [
     ("sglang:d4t2+fsdp:d8", "dp8-mbs2-z3-rfull"),
     ("sglang.d4p1t2+d4p2t1", "pp2-dp4-mbs2-z1-rfull"),

@@ -31,7 +31,7 @@ CHANGES = {
     "swift": ("attn_impl: eager\npacking: false", "use_galore: true", "lisa_activated_layers: 2", "optimizer: muon",
               "task_type: seq_cls", "freeze_vit: false", "freeze_llm: true", "freeze_parameters: [model.layers.0]",
               "quant_method: hqq",
-              "rlhf_type: dpo", "sequence_parallel_size: 8", "device_map: auto", "rope_scaling: yarn",
+              "rlhf_type: kto", "sequence_parallel_size: 8", "device_map: auto", "rope_scaling: yarn",
               "external_plugins: [plugin.py]", "freeze_parameters_ratio: 0.5", "num_labels: 2", "use_ray: true"),
     "maxtext": (
         "attention_type: local_sliding", "attention_type: chunk", "weight_dtype: bfloat16", "mu_dtype: bfloat16",
